@@ -1,0 +1,36 @@
+# The two commands of the README. Both set themselves up in .venv and need only
+# python3, make and git.
+.PHONY: conformance test benchmark clean
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+PYTEST := timeout -k 10 $(LIMIT) $(BIN)/python -m pytest
+
+conformance: LIMIT := 1500
+conformance: $(READY)
+	$(PYTEST) conformance -q -p no:cacheprovider </dev/null
+
+test: LIMIT := 3600
+test: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(PYTEST) tests conformance </dev/null
+
+benchmark: $(READY)
+	$(BIN)/python -m benchmarks
+
+# torch comes first and pinned: left to a range of another package, pip would
+# fetch the newest build with gigabytes of CUDA libraries. Nothing is built in
+# isolation, because an isolated build would ignore the constraints.
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt pip setuptools wheel
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[dev]'
+	touch $(READY)
+
+clean:
+	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,75 @@
+"""What the supervisor saw of one test: frozen records, input of the merge.
+
+Kept apart from the protocol because nothing of it crosses a process.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+import pytest
+
+from pytest_ddp.protocol import Backend, Done, Phase
+
+
+class Ending(enum.Enum):
+    """How one rank's part in a test ended."""
+
+    DONE = "done"
+    """All phases reported, cleaned up, alive."""
+    EXITED = "exited"
+    """The process went away by itself: a signal or an exit code, 0 included."""
+    STOPPED = "stopped"
+    """The controller stopped it: another rank had failed, or the timeout was over."""
+    NOT_BEGUN = "not begun"
+    """The item was not found, or the process group could not be built."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimedReport:
+    """A rank's report and when it came, to tell the first failure from its echoes."""
+
+    report: pytest.TestReport
+    at: float
+    """Seconds since the test began, on the controller's clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankOutcome:
+    """All that is known of one rank after a test."""
+
+    rank: int
+    ending: Ending
+    at: float
+    """Seconds from the test's begin to the rank's ending, on the controller's clock."""
+    reports: dict[Phase, TimedReport] = field(default_factory=dict)
+    """The reports that came; a missing phase is a failure, whatever else is known."""
+    returncode: int | None = None
+    """As in ``subprocess``, for a rank that exited."""
+    stacks: str = ""
+    """What faulthandler wrote: at a fatal signal, at ``exit``, or when asked to."""
+    stdout: str = ""
+    """Captured output that no report carried, because the rank did not live to send it."""
+    stderr: str = ""
+    problem: str = ""
+    """Why it could not begin (for NOT_BEGUN)."""
+    done: Done | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunOutcome:
+    """All that is known of one test after its run."""
+
+    nodeid: str
+    location: tuple[str, int | None, str]
+    keywords: dict[str, int]
+    backend: Backend
+    ranks: tuple[RankOutcome, ...]
+    start: float
+    """Wall-clock time in seconds since the epoch."""
+    duration: float
+    timeout: float | None = None
+    """The deadline in seconds, if it was that which ended the test."""
+    notes: tuple[str, ...] = ()
+    """Sentences for the failure text: a retried rendezvous, a rank's replacement."""
