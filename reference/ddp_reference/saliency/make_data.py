@@ -1,7 +1,8 @@
 """Make a small data set in the layout of MIT1003, for tests and for trying things out.
 
-``python -m ddp_reference.saliency.make_data DIR --count N``. The stimuli are bright blobs on a smooth background, and the fixations fall on the
-blobs, so that there is something to learn.
+``python -m ddp_reference.saliency.make_data DIR --count N``. The stimuli are bright
+blobs on a smooth background, and the fixations fall on the blobs, so that there is
+something to learn.
 """
 
 from __future__ import annotations

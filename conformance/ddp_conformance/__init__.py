@@ -1,0 +1,31 @@
+"""Check data-parallel training parts against numbered guarantees, on real ranks.
+
+In a test file of yours, with the pytest-ddp plugin installed::
+
+    from ddp_conformance import Sampler, parametrize_with_checks
+
+    @parametrize_with_checks([Sampler(make=make_bucket_sampler, traits={"pads", "shuffles"})])
+    def test_conforms(subject, check):
+        check(subject)
+"""
+
+from ddp_conformance.case import Case, IndexDataset
+from ddp_conformance.pytest_frontend import parametrize_with_checks
+from ddp_conformance.registry import Check, Guarantee, Level
+from ddp_conformance.subjects import Loader, Sampler, Subject
+from ddp_conformance.verdict import GuaranteeError, UndecidedError, Violation
+
+__all__ = [
+    "Case",
+    "Check",
+    "Guarantee",
+    "GuaranteeError",
+    "IndexDataset",
+    "Level",
+    "Loader",
+    "Sampler",
+    "Subject",
+    "UndecidedError",
+    "Violation",
+    "parametrize_with_checks",
+]

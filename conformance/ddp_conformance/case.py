@@ -1,0 +1,80 @@
+"""The situation that a component is made for: how many samples, which rank of how many."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypedDict
+
+from torch.utils.data import Dataset, get_worker_info
+
+
+class IndexedItem(TypedDict):
+    """A sample that says which one it is and who read it."""
+
+    index: int
+    worker: int
+    """Number of the DataLoader worker, -1 for the process of the rank itself."""
+
+
+class IndexDataset(Dataset[IndexedItem]):
+    """A map-style data set of ``size`` samples that carry nothing but their index."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> IndexedItem:
+        if not 0 <= index < self.size:
+            raise IndexError(f"index {index} of a data set of {self.size} samples")
+        return {"index": index, "worker": worker_number()}
+
+
+def worker_number() -> int:
+    """Number of the DataLoader worker that this is; -1 outside of one."""
+    info = get_worker_info()
+    return -1 if info is None else info.id
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What a factory is given: one situation, seen from one rank.
+
+    A factory that makes its own data set gives it ``size`` samples with the indices 0 to
+    ``size - 1``; one that only needs a data set takes :attr:`dataset`.
+    """
+
+    size: int
+    """Number of samples, at least 1; may be smaller than the world size."""
+    rank: int
+    world_size: int
+    directory: Path
+    """A folder for this case, the same one on all ranks; see ``Subject.prepare``."""
+    num_workers: int = 0
+    """DataLoader workers of each rank."""
+
+    @property
+    def dataset(self) -> IndexDataset:
+        """A data set whose samples are ``{"index": int, "worker": int}``."""
+        return IndexDataset(self.size)
+
+    @property
+    def label(self) -> str:
+        """The case in words, for witnesses: the part that does not depend on the rank."""
+        workers = f", {self.num_workers} workers" if self.num_workers else ""
+        return f"size {self.size}{workers}"
+
+
+def sizes(world_size: int) -> tuple[int, ...]:
+    """Sizes at which sharding goes wrong: fewer than ranks, one more, uneven, and even."""
+    interesting = {
+        1,
+        world_size - 1,
+        world_size,
+        world_size + 1,
+        2 * world_size + 3,
+        8 * world_size,
+    }
+    return tuple(sorted(interesting - {0}))

@@ -1,0 +1,138 @@
+"""SMP: which samples the ranks deliver, how often and in which order.
+
+All verdicts rest on the indices that samples carry when they are delivered: neither
+the type of a sampler nor the list it would give says what arrives.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+from ddp_conformance.case import Case, sizes
+from ddp_conformance.checks import judge_sampling as judge
+from ddp_conformance.history import EpochEnd, Record, Run, Sample
+from ddp_conformance.ranks import Ranks
+from ddp_conformance.recording import cases_of, judge_each, record
+from ddp_conformance.registry import Check, Guarantee
+from ddp_conformance.subjects import Loader, Sampler
+from ddp_conformance.verdict import Violation
+
+Delivering: TypeAlias = Sampler | Loader
+
+EPOCHS = (0, 1)
+
+SMP_01 = Guarantee(
+    "SMP-01",
+    "In one epoch every sample MUST be delivered by at least one rank, and samples MUST NOT be "
+    "repeated or left out beyond what the component declares.",
+    starred=True,
+)
+SMP_02 = Guarantee(
+    "SMP-02",
+    "All ranks MUST deliver the same number of batches in an epoch, unless the loop is declared "
+    "to cope with uneven inputs.",
+)
+SMP_03 = Guarantee(
+    "SMP-03",
+    "Evaluation MUST count each sample exactly once in whatever it reports.",
+)
+SMP_04 = Guarantee(
+    "SMP-04",
+    "With shuffling on, the order MUST change between epochs and MUST depend on nothing but the "
+    "seed and the epoch.",
+)
+
+
+def deliveries(subject: Delivering, case: Case, epochs: Sequence[int]) -> Iterator[Record]:
+    """What a new component delivers to this rank in the given epochs."""
+    component = subject.make(case)
+    for epoch in epochs:
+        subject.set_epoch(component, epoch)
+        yield from _one_epoch(subject, component, case, epoch)
+
+
+def _one_epoch(subject: Delivering, component: Any, case: Case, epoch: int) -> Iterator[Record]:
+    # No rank of an honest component comes near it, and an endless one must not hang us.
+    limit = 2 * case.size + 16
+    batches = 0
+    for step, batch in enumerate(islice(component, limit)):
+        batches = step + 1
+        worker = worker_of(batch)
+        for index in subject.indices(batch):
+            yield Sample(case.rank, epoch, step, index, worker)
+    yield EpochEnd(case.rank, epoch, batches, exhausted=batches < limit)
+
+
+def worker_of(batch: Any) -> int | None:
+    """The DataLoader worker that read the batch, if the samples say so."""
+    if not isinstance(batch, dict) or "worker" not in batch:
+        return None
+    return int(torch.as_tensor(batch["worker"]).reshape(-1)[0])
+
+
+def record_epochs(subject: Delivering, ranks: Ranks) -> tuple[Run, ...]:
+    """Two epochs at every size."""
+    cases = cases_of(ranks, sizes(ranks.world_size))
+    return record(subject, ranks, cases, lambda s, case: deliveries(s, case, EPOCHS))
+
+
+def find_coverage(subject: Delivering, ranks: Ranks) -> tuple[Violation, ...]:
+    """SMP-01."""
+    return judge_each(
+        record_epochs(subject, ranks),
+        lambda run: judge.judge_coverage(
+            run.history, run.case.size, run.case.world_size, subject.traits
+        ),
+    )
+
+
+def find_unequal_batches(subject: Delivering, ranks: Ranks) -> tuple[Violation, ...]:
+    """SMP-02."""
+    return judge_each(
+        record_epochs(subject, ranks), lambda run: judge.judge_equal_batches(run.history)
+    )
+
+
+def find_wrong_counts(subject: Delivering, ranks: Ranks) -> tuple[Violation, ...]:
+    """SMP-03."""
+    return judge_each(
+        record_epochs(subject, ranks),
+        lambda run: judge.judge_exactly_once(run.history, run.case.size),
+    )
+
+
+def find_order(subject: Delivering, ranks: Ranks) -> tuple[Violation, ...]:
+    """SMP-04: two epochs, then the second one again in a new component.
+
+    Random numbers are drawn in between, another number on each rank: an order that
+    hangs on the global generators shows.
+    """
+    size = max(16, judge.RELIABLE_ORDER * ranks.world_size)
+    first = record(
+        subject, ranks, cases_of(ranks, (size,)), lambda s, case: deliveries(s, case, EPOCHS)
+    )
+    for _ in range(ranks.rank + 1):
+        random.random()
+        np.random.random()
+        torch.rand(1)
+    again = record(
+        subject, ranks, cases_of(ranks, (size,)), lambda s, case: deliveries(s, case, EPOCHS[-1:])
+    )
+    return (
+        *judge_each(first, lambda run: judge.judge_order_changes(run.history)),
+        *judge_each(first, lambda run: judge.judge_order_repeats(run.history, again[0].history)),
+    )
+
+
+CHECKS = (
+    Check(SMP_01, (Sampler, Loader), find_coverage),
+    Check(SMP_02, (Sampler, Loader), find_unequal_batches, excused=frozenset({"uneven"})),
+    Check(SMP_03, (Sampler, Loader), find_wrong_counts, needs=frozenset({"evaluates"})),
+    Check(SMP_04, (Sampler, Loader), find_order, needs=frozenset({"shuffles"})),
+)

@@ -1,0 +1,100 @@
+"""What ranks saw: the frozen records between the two halves of a check.
+
+A rank records; the histories of all ranks are gathered; a judge, a pure function,
+reads them. Records travel between processes, so their fields are numbers and strings.
+A guarantee group that observes something new adds its record type here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from ddp_conformance.case import Case
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One sample came out of the component."""
+
+    rank: int
+    epoch: int
+    step: int
+    """Number of the batch within the epoch of this rank."""
+    index: int
+    """The sample's index in the data set, as the sample itself carries it."""
+    worker: int | None = None
+    """The DataLoader worker that read it, if the batch says so; -1 for the rank's process."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpochEnd:
+    """One pass over the component is over."""
+
+    rank: int
+    epoch: int
+    batches: int
+    exhausted: bool = True
+    """False if the pass was cut off, because far more came than the data set holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """What a random number generator would give next, at the first batch of an epoch."""
+
+    rank: int
+    epoch: int
+    worker: int
+    """-1 for the process of the rank itself."""
+    generator: str
+    """``python``, ``numpy`` or ``torch``."""
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A global sampler was asked for its order, and this is what it drew."""
+
+    rank: int
+    items: tuple[tuple[int, ...], ...]
+    """Batches of indices; single indices are batches of one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """What came out of a wrapper around a global sampler."""
+
+    rank: int
+    items: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The component raised in place of delivering."""
+
+    rank: int
+    error: str
+    """Name of the exception's type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """Code of the subject raised where no exception is an answer."""
+
+    rank: int
+    error: str
+    """The exception with its type, and the place it came from."""
+
+
+Record: TypeAlias = Sample | EpochEnd | Draws | Drawn | Delivered | Refused | Raised
+History: TypeAlias = Sequence[Record]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One case with the history of all its ranks, by rank."""
+
+    case: Case
+    """As rank 0 saw it."""
+    history: tuple[Record, ...]

@@ -1,0 +1,131 @@
+"""Checks as parametrized tests: one test for each subject, guarantee and world size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+import pytest
+
+from ddp_conformance.registry import Check, checks_for, known_ids
+from ddp_conformance.subjects import Subject
+from ddp_conformance.verdict import GuaranteeError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+Reasons: TypeAlias = Mapping[str, str]
+"""Guarantee id to the reason why a subject is known to break it."""
+
+ExpectedFailures: TypeAlias = Reasons | Callable[[Subject], Reasons]
+
+WORLD_SIZES = (1, 2, 3, 4)
+
+
+@dataclass(frozen=True)
+class BoundCheck:
+    """A check with what is expected of it: the ``check`` argument of the test."""
+
+    check: Check
+    expected: str | None = None
+    """Why the subject is known to break the guarantee; None if it must keep it."""
+
+    @property
+    def id(self) -> str:
+        """The guarantee's id."""
+        return self.check.id
+
+    def __call__(self, subject: Subject) -> None:
+        """Run the check in every rank of the running test.
+
+        A failure that is expected ends in xfail. That it does not occur is a failure too,
+        except on one rank, where most breaches cannot show.
+        """
+        from ddp_conformance.ranks import current_ranks
+
+        ranks = current_ranks()
+        try:
+            self.check(subject, ranks)
+        except GuaranteeError as violation:
+            if self.expected is None:
+                raise
+            pytest.xfail(f"{self.expected}\n{violation}")
+        if self.expected is not None and ranks.world_size > 1:
+            pytest.fail(
+                f"{self.id} is expected to fail for {subject.name} ({self.expected}), but holds; "
+                "remove it from expected_failures",
+                pytrace=False,
+            )
+
+
+def parametrize_with_checks(
+    subjects: Sequence[Subject],
+    expected_failures: ExpectedFailures | None = None,
+    world_size: Sequence[int] = WORLD_SIZES,
+) -> Callable[[F], F]:
+    """Parametrize ``test(subject, check)`` with all checks of the subjects' kinds.
+
+    The test body is ``check(subject)``. A check whose traits a subject does not have is
+    skipped with the reason. ``expected_failures`` maps guarantee ids to reasons, for all
+    subjects, or is a function that gives such a mapping for one; an id that is unknown
+    or applies to none of them is a ``ValueError``.
+    """
+    _check_subjects(subjects)
+    reasons = {s.name: _reasons(s, expected_failures) for s in subjects}
+    _check_ids(subjects, reasons)
+    params = [
+        _param(subject, check, reasons[subject.name].get(check.id))
+        for subject in subjects
+        for check in checks_for(subject)
+    ]
+
+    def decorate(test: F) -> F:
+        test = pytest.mark.parametrize(("subject", "check"), params)(test)
+        pytest.mark.ddp(world_size=list(world_size))(test)
+        return test
+
+    return decorate
+
+
+def _param(subject: Subject, check: Check, expected: str | None) -> Any:
+    obstacle = check.obstacle(subject)
+    marks = [pytest.mark.skip(reason=obstacle)] if obstacle else []
+    return pytest.param(
+        subject, BoundCheck(check, expected), id=f"{subject.name}-{check.id}", marks=marks
+    )
+
+
+def _reasons(subject: Subject, expected: ExpectedFailures | None) -> Reasons:
+    if expected is None:
+        return {}
+    return expected(subject) if callable(expected) else expected
+
+
+def _check_subjects(subjects: Sequence[Subject]) -> None:
+    names: set[str] = set()
+    for subject in subjects:
+        if not isinstance(subject, Subject):
+            raise ValueError(
+                f"{subject!r} is not a subject; wrap its factory, for example in Loader(make=...)"
+            )
+        if subject.name in names:
+            raise ValueError(f"two subjects are called {subject.name!r}; pass name= to one of them")
+        names.add(subject.name)
+    if not names:
+        raise ValueError("there is no subject to check")
+
+
+def _check_ids(subjects: Sequence[Subject], reasons: Mapping[str, Reasons]) -> None:
+    applicable = {
+        check.id for s in subjects for check in checks_for(s) if check.obstacle(s) is None
+    }
+    for guarantee_id in sorted({key for mapping in reasons.values() for key in mapping}):
+        if guarantee_id not in known_ids():
+            raise ValueError(
+                f"expected_failures: there is no guarantee {guarantee_id!r}; "
+                f"known: {', '.join(known_ids())}"
+            )
+        if guarantee_id not in applicable:
+            raise ValueError(
+                f"expected_failures: {guarantee_id} applies to none of the subjects; remove it"
+            )

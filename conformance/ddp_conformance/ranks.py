@@ -1,0 +1,54 @@
+"""The ranks of the running test, as far as a check needs them."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+
+class Ranks(Protocol):
+    """One rank's view of its peers; the ``ddp`` fixture is one.
+
+    The exchange must not use the process group under test: a check has to get through
+    when the subject broke that group.
+    """
+
+    @property
+    def rank(self) -> int:
+        """This rank, 0 to ``world_size - 1``."""
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+
+    def gather(self, obj: Any) -> list[Any]:
+        """The objects of all ranks by rank, on every rank."""
+
+
+def current_ranks() -> Ranks:
+    """The ranks of the running ddp test.
+
+    Imported late, so that judges and mutants can be used without the plugin. Raises
+    what the plugin raises outside of a ddp test.
+    """
+    from pytest_ddp.fixture import current
+
+    ranks: Ranks = current()
+    return ranks
+
+
+@contextmanager
+def shared_directory(ranks: Ranks) -> Iterator[Path]:
+    """A new folder that all ranks see, removed when all of them have left the block."""
+    own = tempfile.mkdtemp(prefix="ddp-conformance-") if ranks.rank == 0 else None
+    path = Path(ranks.gather(own)[0])
+    try:
+        yield path
+        ranks.gather(None)
+    finally:
+        if ranks.rank == 0:
+            shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,103 @@
+"""The record half that all groups share: run a subject in every rank, merge what was seen."""
+
+from __future__ import annotations
+
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from ddp_conformance.case import Case
+from ddp_conformance.history import Raised, Record, Run
+from ddp_conformance.ranks import Ranks, shared_directory
+from ddp_conformance.subjects import Subject
+from ddp_conformance.verdict import UndecidedError, Violation, listing
+
+Observe: TypeAlias = Callable[[Any, Case], Iterator[Record]]
+Judge: TypeAlias = Callable[[Run], Sequence[Violation]]
+
+
+def cases_of(ranks: Ranks, sizes: Sequence[int], workers: Sequence[int] = (0,)) -> list[Case]:
+    """The cases of this rank; their folder is set when they are recorded."""
+    return [
+        Case(size, ranks.rank, ranks.world_size, Path(), num_workers)
+        for num_workers in workers
+        for size in sizes
+    ]
+
+
+def record(
+    subject: Subject, ranks: Ranks, cases: Sequence[Case], observe: Observe
+) -> tuple[Run, ...]:
+    """Observe the subject in every case, on every rank; one run for each case, on all ranks.
+
+    Code of the subject that raises on one rank does not keep the others waiting: all ranks
+    raise :class:`UndecidedError` with what it raised.
+    """
+    with shared_directory(ranks) as directory:
+        cases = [replace(case, directory=directory / str(i)) for i, case in enumerate(cases)]
+        problems = [problem for case in cases for problem in _prepared(subject, case)]
+        # Also the barrier between preparing on rank 0 and reading on the others.
+        _stop_if_raised(subject, "", [r for found in ranks.gather(problems) for r in found])
+        own = [_observed(subject, case, observe) for case in cases]
+        by_rank = ranks.gather(own)
+    runs = [
+        Run(replace(case, rank=0), tuple(r for histories in by_rank for r in histories[place]))
+        for place, case in enumerate(cases)
+    ]
+    for run in runs:
+        _stop_if_raised(subject, run.case.label, run.history)
+    return tuple(runs)
+
+
+def judge_each(runs: Sequence[Run], judge: Judge) -> tuple[Violation, ...]:
+    """The violations of all runs, each with its case."""
+    return tuple(
+        replace(violation, case=run.case.label) for run in runs for violation in judge(run)
+    )
+
+
+def _prepared(subject: Subject, case: Case) -> Iterator[Raised]:
+    if case.rank != 0:
+        return
+    case.directory.mkdir()
+    try:
+        if subject.prepare is not None:
+            subject.prepare(case)
+    except Exception as error:
+        yield Raised(case.rank, describe(error))
+
+
+def _observed(subject: Subject, case: Case, observe: Observe) -> list[Record]:
+    records: list[Record] = []
+    try:
+        with warnings.catch_warnings():
+            # The number of workers is our choice, not the subject's.
+            warnings.filterwarnings("ignore", message="This DataLoader will create")
+            for seen in observe(subject, case):
+                records.append(seen)
+    except Exception as error:
+        records.append(Raised(case.rank, describe(error)))
+    return records
+
+
+def _stop_if_raised(subject: Subject, case: str, history: Sequence[Record]) -> None:
+    raised = [record for record in history if isinstance(record, Raised)]
+    if raised:
+        where = f"{case}, " if case else ""
+        lines = [f"{where}rank {record.rank}: {record.error}" for record in raised]
+        raise UndecidedError(f"{subject.name} could not be judged:\n{listing(lines)}")
+
+
+def describe(error: Exception) -> str:
+    """An exception on one line, with the innermost place it went through."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    try:
+        text = str(error).strip()
+    except Exception:
+        text = "(its text cannot be made)"
+    first_line = text.splitlines()[0] if text else ""
+    return f"{type(error).__name__}: {first_line}{place}"

@@ -1,0 +1,136 @@
+"""What can be checked: one frozen dataclass for each kind of data-parallel part.
+
+A subject holds a factory and what its author declares about the result. A check makes
+the component anew in every rank and for every case, and judges what it does.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from ddp_conformance.case import Case
+from ddp_conformance.traits import checked_traits
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What all kinds have in common. Raises ``ValueError`` for a subject that cannot be used."""
+
+    kind: ClassVar[str] = "subject"
+
+    make: Callable[..., Any]
+    """Makes the component for a :class:`~ddp_conformance.case.Case`; a function at the top level
+    of a module, so that its name can be a test id."""
+    traits: AbstractSet[str] = frozenset()
+    """Names from :data:`ddp_conformance.traits.TRAITS`."""
+    name: str = ""
+    """Used in test ids and in the table; by default the factory's name."""
+    prepare: Callable[[Case], None] | None = None
+    """Called on rank 0 alone before ``make`` on any rank: writes files to ``case.directory``."""
+
+    def __post_init__(self) -> None:
+        if not callable(self.make):
+            raise ValueError(
+                f"{type(self).__name__}(make={self.make!r}): make must be a function that takes a "
+                "Case; pass the function itself, not what it returns"
+            )
+        name = self.name or getattr(self.make, "__qualname__", "")
+        if not name or "<" in name:
+            raise ValueError(
+                f"{type(self).__name__}(make={self.make!r}) has no readable name; move the factory "
+                "to the top level of a module, or pass name="
+            )
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "traits", checked_traits(self.traits, name))
+
+
+def announce_epoch(component: Any, epoch: int) -> None:
+    """Call ``set_epoch`` wherever a training loop would: component, samplers, data set."""
+    batch_sampler = getattr(component, "batch_sampler", None)
+    listeners = (
+        component,
+        getattr(component, "sampler", None),
+        batch_sampler,
+        getattr(batch_sampler, "sampler", None),
+        getattr(component, "dataset", None),
+    )
+    called: list[Any] = []
+    for listener in listeners:
+        set_epoch = getattr(listener, "set_epoch", None)
+        if set_epoch is not None and all(listener is not other for other in called):
+            set_epoch(epoch)
+            called.append(listener)
+
+
+def sampler_indices(item: Any) -> tuple[int, ...]:
+    """The indices of what a sampler yields: one index, or those of a batch."""
+    return _integers(item)
+
+
+def batch_indices(batch: Any) -> tuple[int, ...]:
+    """The data set indices that a batch carries: ``batch["index"]``, ``batch.index`` or itself.
+
+    Raises ``TypeError`` for a batch that carries none in any of these ways.
+    """
+    if isinstance(batch, Mapping):
+        carried = batch.get("index")
+    elif isinstance(batch, list | tuple | Tensor):
+        carried = batch
+    else:
+        carried = getattr(batch, "index", None)
+    if carried is None:
+        raise TypeError(
+            f"a batch of type {type(batch).__name__} carries no 'index'; let the data set return "
+            "each sample's index, or pass Loader(indices=...) that finds them in a batch"
+        )
+    return _integers(carried)
+
+
+def _integers(carried: Any) -> tuple[int, ...]:
+    values = carried.reshape(-1).tolist() if isinstance(carried, Tensor) else carried
+    if not isinstance(values, Iterable):
+        values = [values]
+    return tuple(_integer(value) for value in values)
+
+
+def _integer(value: Any) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{value!r} is not a data set index; indices are integers")
+    return operator.index(value)
+
+
+@dataclass(frozen=True)
+class Sampler(Subject):
+    """Something that yields data set indices, or batches of them, for one rank.
+
+    ``make(case)`` returns a new one for ``case.rank`` of ``case.world_size``.
+    """
+
+    kind: ClassVar[str] = "sampler"
+
+    set_epoch: Callable[[Any, int], None] = announce_epoch
+    """How the training loop tells it the epoch."""
+    indices: Callable[[Any], tuple[int, ...]] = sampler_indices
+    """The indices in one item that it yields."""
+
+
+@dataclass(frozen=True)
+class Loader(Subject):
+    """Something that yields batches for one rank, samples carrying their data set index.
+
+    ``make(case)`` returns a new one for ``case.rank`` of ``case.world_size``, over a data
+    set of ``case.size`` samples.
+    """
+
+    kind: ClassVar[str] = "loader"
+
+    set_epoch: Callable[[Any, int], None] = announce_epoch
+    """How the training loop tells it the epoch."""
+    indices: Callable[[Any], tuple[int, ...]] = batch_indices
+    """The indices in one batch."""

@@ -1,0 +1,44 @@
+"""What a subject may declare about itself.
+
+Traits select the checks that apply and the allowance that a judge makes. A guarantee
+group that needs another capability adds it here, with its meaning.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+TRAITS: dict[str, str] = {
+    "pads": "repeats up to world size - 1 samples, so that all ranks get equally many",
+    "drops": "leaves out up to world size - 1 samples, so that all ranks get equally many",
+    "exact": "delivers each sample exactly once",
+    "shuffles": "changes the order from epoch to epoch",
+    "evaluates": "what it delivers is counted in a reported metric",
+    "uneven": "its loop copes with a different number of batches on each rank (Join, or no "
+    "collective for each batch)",
+    "iterable": "reads a stream that it splits over ranks and workers by itself; the factory "
+    "uses case.num_workers",
+    "augments": "draws random numbers for each sample; the factory uses case.num_workers",
+}
+
+CONTRADICTIONS: tuple[frozenset[str], ...] = (
+    frozenset({"pads", "drops"}),
+    frozenset({"pads", "exact"}),
+    frozenset({"drops", "exact"}),
+)
+
+
+def checked_traits(traits: Iterable[str], owner: str) -> frozenset[str]:
+    """The traits as a set; raises ``ValueError`` for unknown or contradictory ones."""
+    if isinstance(traits, str):
+        raise ValueError(f"{owner}: traits is the string {traits!r}; write {{{traits!r}}}")
+    given = frozenset(traits)
+    for trait in sorted(given - TRAITS.keys()):
+        close = difflib.get_close_matches(trait, TRAITS, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(TRAITS))}"
+        raise ValueError(f"{owner}: unknown trait {trait!r}; {hint}")
+    for pair in CONTRADICTIONS:
+        if pair <= given:
+            raise ValueError(f"{owner}: traits {' and '.join(sorted(pair))} contradict each other")
+    return given

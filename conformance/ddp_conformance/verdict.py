@@ -1,0 +1,49 @@
+"""What a judge returns and how a check fails."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+WITNESSES = 5
+"""Lines in a failure text: the first few say it all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One breach of a guarantee, with the smallest evidence that proves it."""
+
+    what: str
+    """For example ``index 7 delivered by ranks 0 and 1``."""
+    epoch: int | None = None
+    case: str = ""
+    """The case in words; the judge leaves it empty, the check fills it in."""
+
+    def __str__(self) -> str:
+        epoch = "" if self.epoch is None else f"epoch {self.epoch}"
+        where = ", ".join(part for part in (self.case, epoch) if part)
+        return f"{where}: {self.what}" if where else self.what
+
+
+class GuaranteeError(AssertionError):
+    """The subject breaks the guarantee; the text lists the evidence."""
+
+
+class UndecidedError(AssertionError):
+    """The subject could not be judged, because its own code raised."""
+
+
+def listing(witnesses: Sequence[object]) -> str:
+    """The first few witnesses, one indented line each, and how many more there are."""
+    lines = [f"  {witness}" for witness in witnesses[:WITNESSES]]
+    if len(witnesses) > WITNESSES:
+        lines.append(f"  and {len(witnesses) - WITNESSES} more")
+    return "\n".join(lines)
+
+
+def ranks_in_words(ranks: Sequence[int]) -> str:
+    """``rank 1``, ``ranks 0 and 1``, ``ranks 0, 1 and 3``; a rank that occurs twice stays twice."""
+    names = [str(rank) for rank in ranks]
+    if len(names) == 1:
+        return f"rank {names[0]}"
+    return f"ranks {', '.join(names[:-1])} and {names[-1]}"
