@@ -33,6 +33,15 @@ class BasicBlock(nn.Module):
         return torch.relu(self.norm2(self.conv2(y)) + self.shortcut(x))
 
 
+def smallest_resolution(blocks: Sequence[int], stem: Stem) -> int:
+    """The least pixels a side that leave 2x2 features after the last stage.
+
+    One feature per channel is too few: batch norm in training has no variance to
+    compute when the last batch of an epoch holds one image.
+    """
+    return 2 * 2 ** (len(blocks) - 1) * (4 if stem == "imagenet" else 1)
+
+
 class ResNet(nn.Module):
     """Class scores of square or other images of any size.
 
