@@ -1,0 +1,201 @@
+"""Read what faulthandler wrote, and find the line that the user wants to see.
+
+Pure text work on a dead or stuck rank's stacks. The files of a rank hold several
+dumps one after another: SIGUSR1 asks for one, SIGTERM leaves one, a fatal signal
+and an exit write one each.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import re
+import sysconfig
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+_THREAD = re.compile(
+    r"(?P<current>Current t|T)hread (?P<id>0x[0-9a-f]+)(?: \[.*\])? \(most recent call first\):"
+)
+_FRAME = re.compile(
+    r"  File (?:\"(?P<file>.*)\"|\?\?\?), line (?P<line>\d+|\?\?\?) in (?P<name>.*)"
+)
+_ALONE = "Stack (most recent call first):"
+_TITLE = re.compile(r"Fatal Python error: .*|Timeout \(.*\)!")
+_PACKAGES = re.compile(r".*[/\\](?:site|dist)-packages[/\\]", re.DOTALL)
+_OPERATOR = re.compile(r"at::_ops::(\w+)::call\b")
+_RUNNERS = ("/_pytest/runner.py", "/_pytest/python.py", "/pytest_ddp/rank/runner.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One line of a stack."""
+
+    file: str
+    """As the code object has it; faulthandler escapes what is not ASCII and cuts at 500."""
+    line: int
+    """Counted from 1; 0 where the interpreter did not know it."""
+    function: str
+    """Empty where a report tells only file and line."""
+
+    def __str__(self) -> str:
+        within = f" in {self.function}" if self.function else ""
+        return f"{shorten(self.file)}:{self.line}{within}"
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """One thread's Python stack."""
+
+    thread: str
+    """The thread's identity in hexadecimal; empty if the dump does not tell."""
+    current: bool
+    """True for the thread that got the signal, if Python code was running in it."""
+    frames: tuple[Frame, ...]
+    """Most recent call first; empty for a thread without a Python frame."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dump:
+    """All stacks that faulthandler wrote at one moment."""
+
+    title: str
+    """``Fatal Python error: Segmentation fault`` and the like; empty if it was asked for."""
+    stacks: tuple[Stack, ...]
+
+    @property
+    def fatal(self) -> bool:
+        """True if the process died of what caused this dump."""
+        return self.title.startswith("Fatal")
+
+    def main(self) -> Stack | None:
+        """The stack that tells what the test was doing; None without any frame.
+
+        A fatal signal speaks of the thread it hit; otherwise, and where that thread
+        runs no Python code, it is the thread in which pytest runs the test.
+        """
+        stacks = [stack for stack in self.stacks if stack.frames]
+        current = [stack for stack in stacks if stack.current]
+        runner = [stack for stack in stacks if any(map(_runs_tests, stack.frames))]
+        # faulthandler lists the oldest thread, the main one, last.
+        by_merit = (current, runner) if self.fatal else (runner, current)
+        return next((found[-1] for found in (*by_merit, stacks) if found), None)
+
+
+def parse_stacks(text: str) -> tuple[Dump, ...]:
+    """The dumps in ``text``, oldest first; lines of other kinds are passed over."""
+    dumps: list[tuple[str, list[tuple[str, bool, list[Frame]]]]] = []
+    title: str | None = None
+    seen: set[str] = set()
+    for line in text.splitlines():
+        if _TITLE.fullmatch(line):
+            title = line
+        elif (thread := _THREAD.fullmatch(line)) or line == _ALONE:
+            identity = thread["id"] if thread else ""
+            # A dump names a thread once, and a lone stack is a dump of its own.
+            if title is not None or not dumps or not identity or {identity, ""} & seen:
+                dumps.append((title or "", []))
+                title, seen = None, set()
+            seen.add(identity)
+            current = thread is None or thread["current"].startswith("C")
+            dumps[-1][1].append((identity, current, []))
+        elif dumps and (frame := _FRAME.fullmatch(line)):
+            dumps[-1][1][-1][2].append(_frame(frame))
+    return tuple(
+        Dump(title, tuple(Stack(name, current, tuple(frames)) for name, current, frames in stacks))
+        for title, stacks in dumps
+    )
+
+
+def main_stack(text: str) -> tuple[Frame, ...]:
+    """The telling stack of the last dump that has one, most recent call first."""
+    for dump in reversed(parse_stacks(text)):
+        stack = dump.main()
+        if stack is not None:
+            return stack.frames
+    return ()
+
+
+def user_line(frames: Iterable[Frame]) -> Frame | None:
+    """The innermost frame of the user's own code; None if there is none."""
+    return next((frame for frame in frames if is_user_file(frame.file)), None)
+
+
+def trim(frames: Sequence[Frame]) -> tuple[Frame, ...]:
+    """The stack without pytest's machinery and ours; never empty if ``frames`` is not."""
+    kept = tuple(frame for frame in frames if not _is_machinery(frame.file))
+    return kept or tuple(frames)
+
+
+def native_operator(stderr: str) -> str | None:
+    """The innermost ATen operator in torch's C++ stack of a fatal signal, if there is one."""
+    found = _OPERATOR.search(stderr)
+    return f"at::_ops::{found[1]}::call" if found else None
+
+
+def is_user_file(file: str) -> bool:
+    """False for the standard library, installed packages, pytest and this plugin."""
+    if not file or file.startswith(("<", "???")) or _PACKAGES.match(file):
+        return False
+    file = os.path.abspath(file)
+    return not _below(file, (*_standard_library(), *_packages("torch", *_MACHINERY)))
+
+
+def shorten(file: str) -> str:
+    """``file`` as a reader knows it: from the working directory or the package on."""
+    short = _PACKAGES.sub("", file)
+    if short != file:
+        return short
+    for folder in (str(Path.cwd()), *_standard_library()):
+        if _below(file, (folder,)):
+            return file[len(folder) + 1 :]
+    return file
+
+
+_MACHINERY = ("pytest_ddp", "_pytest", "pytest", "pluggy")
+
+
+def _is_machinery(file: str) -> bool:
+    # The ddp fixture's operations are what the test called, and tell where it waits.
+    if file == "<frozen runpy>":
+        return True
+    if file.endswith("/pytest_ddp/fixture.py"):
+        return False
+    inside = _PACKAGES.sub("", file) if _PACKAGES.match(file) else ""
+    return inside.startswith(tuple(f"{name}/" for name in _MACHINERY)) or _below(
+        file, _packages(*_MACHINERY)
+    )
+
+
+def _runs_tests(frame: Frame) -> bool:
+    return frame.file.endswith(_RUNNERS)
+
+
+def _frame(match: re.Match[str]) -> Frame:
+    line = match["line"]
+    return Frame(match["file"] or "???", int(line) if line.isdecimal() else 0, match["name"])
+
+
+def _below(file: str, folders: Iterable[str]) -> bool:
+    return any(file.startswith(folder + os.sep) for folder in folders)
+
+
+@functools.cache
+def _standard_library() -> tuple[str, ...]:
+    named = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
+    beside = {os.path.dirname(os.__file__), *map(os.path.realpath, named)}
+    # lib-dynload and the like lie below the library, so the longest goes first.
+    return tuple(sorted(named | beside, key=len, reverse=True))
+
+
+@functools.cache
+def _packages(*names: str) -> tuple[str, ...]:
+    # Looked up, not imported: this runs in the user's pytest process.
+    folders: set[str] = set()
+    for name in names:
+        spec = importlib.util.find_spec(name)
+        for folder in (spec.submodule_search_locations or ()) if spec else ():
+            folders |= {folder, os.path.realpath(folder)}
+    return tuple(sorted(folders))

@@ -1,0 +1,312 @@
+"""The text of a failed phase: the verdict, the root cause, then every other rank.
+
+Built of pytest's own representation classes, so that xdist, junitxml and the
+terminal treat it like any failure. Nothing here decides whether a test failed:
+that is :mod:`pytest_ddp.merge`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import signal
+import textwrap
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from _pytest._code.code import (
+    ReprEntry,
+    ReprEntryNative,
+    ReprExceptionInfo,
+    ReprFileLocation,
+    ReprTraceback,
+)
+
+from pytest_ddp import diagnose
+from pytest_ddp.outcome import Ending, RankOutcome, RunOutcome
+from pytest_ddp.protocol import Phase
+from pytest_ddp.trouble import (
+    Trouble,
+    brief_message,
+    clean,
+    crash_site,
+    first_line,
+    fold,
+    message_of,
+    ranks_text,
+    tell_apart,
+    what_happened,
+)
+
+Entry: TypeAlias = ReprEntry | ReprEntryNative
+
+WIDTH = 80
+"""Columns of a terminal that nobody has widened."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What the text of one failed phase is made of."""
+
+    outcome: RunOutcome
+    phase: Phase
+    troubles: tuple[Trouble, ...]
+    disagreement: str = ""
+    """The verdict where no single rank failed: unlike results, unequal collective counts."""
+    place: tuple[str, int] | None = None
+    """Path and line (from 1) of a disagreement."""
+    others: tuple[tuple[int, str], ...] = ()
+    """What became of the ranks without trouble, by rank."""
+    notes: tuple[str, ...] = ()
+    """Sentences for the end."""
+
+
+def represent(failure: Failure) -> ReprExceptionInfo:
+    """The ``longrepr`` of a failed phase."""
+    roots, echoes = tell_apart(failure.troubles, hang=failure.outcome.timeout is not None)
+    groups = fold(roots)
+    verdict = _verdict(failure, groups)
+    entries: list[Entry] = [_text(_headline(failure, groups, verdict))]
+    shown: set[Hashable] = set()
+    for number, group in enumerate(groups):
+        entries += _root(failure, group, number, groups[0][0].at, shown)
+    tail = [*_other_ranks(failure, echoes), *_notes(failure, groups)]
+    if tail:
+        entries.append(_text(*tail))
+    representation = ReprExceptionInfo(
+        reprtraceback=ReprTraceback([_clean_entry(entry) for entry in entries], None, "long"),
+        reprcrash=ReprFileLocation(*_place(failure, groups), clean(verdict)),
+    )
+    for group in groups:
+        _copy_sections(group, representation)
+    return representation
+
+
+# ------------------------------------------------------------------ one line each
+
+
+def _verdict(failure: Failure, groups: Sequence[Sequence[Trouble]]) -> str:
+    if not groups:
+        return failure.disagreement or "no rank ran the test"
+    first = groups[0]
+    if first[0].stopped:
+        return _stopped_verdict(failure, [t for group in groups for t in group])
+    label = ranks_text(t.rank.rank for t in first)
+    if first[0].report is not None:
+        text = f"{label}: {first_line(first[0].message) or 'failed without a message'}"
+    else:
+        text = f"{label} {what_happened(first[0])}"
+    rest = [t.rank.rank for group in groups[1:] for t in group]
+    return f"{text} ({ranks_text(rest)} failed otherwise)" if rest else text
+
+
+def _stopped_verdict(failure: Failure, stopped: Sequence[Trouble]) -> str:
+    hang = failure.outcome.timeout is not None
+    parts = []
+    for phase in Phase:
+        ranks = [t.rank.rank for t in stopped if t.phase is phase]
+        if ranks and hang:
+            parts.append(f"{ranks_text(ranks)} {_has(ranks)} not finished {phase}")
+        elif ranks:
+            parts.append(f"{ranks_text(ranks)} {_was(ranks)} stopped in {phase}")
+    text = ", ".join(parts)
+    return f"timed out after {failure.outcome.timeout:g} s: {text}" if hang else text
+
+
+def _has(ranks: Sequence[int]) -> str:
+    return "has" if len(ranks) == 1 else "have"
+
+
+def _was(ranks: Sequence[int]) -> str:
+    return "was" if len(ranks) == 1 else "were"
+
+
+def _headline(failure: Failure, groups: Sequence[Sequence[Trouble]], verdict: str) -> str:
+    if not groups or groups[0][0].report is None:
+        return verdict
+    first = groups[0]
+    size = len(failure.outcome.ranks)
+    alike = " alike" if len(first) > 1 else ""
+    label = ranks_text(t.rank.rank for t in first)
+    line = f"{label} of {size} failed{alike} in {first[0].phase}: {first_line(first[0].message)}"
+    # The message follows in full with the traceback.
+    return line if len(line) <= WIDTH else line[: WIDTH - 3] + "..."
+
+
+# ------------------------------------------------------------------ root causes
+
+
+def _root(
+    failure: Failure, group: Sequence[Trouble], number: int, begin: float, shown: set[Hashable]
+) -> list[Entry]:
+    first = group[0]
+    label = ranks_text(t.rank.rank for t in group)
+    if first.report is None:
+        return _lost(first, label, number)
+    entries: list[Entry] = []
+    site = (first.phase, crash_site(first.report))
+    if number:
+        later = f", {first.at - begin:.1f} s later" if first.at - begin >= 0.05 else ""
+        same = ", at the same line" if site in shown else ""
+        entries.append(_text("", f"{label}: failed in {first.phase}{later}{same}:"))
+    original = entries_of(first.report.longrepr)
+    brief = _brief(original) if site in shown and site[1] is not None else None
+    shown.add(site)
+    return entries + (original if brief is None else brief)
+
+
+def _brief(entries: Sequence[Entry]) -> list[Entry] | None:
+    """Only what the failing line said, where its source is on the screen already."""
+    last = entries[-1] if entries else None
+    if not isinstance(last, ReprEntry) or last.reprlocals is not None:
+        return None
+    said = [line for line in last.lines if line.startswith("E ")]
+    return [_raw("\n".join(said) + "\n")] if said else None
+
+
+def _lost(trouble: Trouble, label: str, number: int) -> list[Entry]:
+    lines = [""]
+    if number:
+        lines.append(f"{label}: {what_happened(trouble)}")
+    lines += _explanations(trouble.rank)
+    blocks: list[Entry] = [_text(*lines)] if any(lines) else []
+    if trouble.rank.ending is Ending.NOT_BEGUN:
+        return [*blocks, _raw("\n" + textwrap.indent(trouble.rank.problem, "  ") + "\n")]
+    stacks = _stacks(trouble.rank, label)
+    return [*blocks, _raw(stacks)] if stacks else blocks
+
+
+def _explanations(rank: RankOutcome) -> Iterator[str]:
+    if rank.ending is not Ending.EXITED:
+        return
+    if rank.returncode == 0:
+        yield "exit code 0 is no verdict: the rank left before it reported"
+    if rank.returncode == -signal.SIGKILL:
+        yield "SIGKILL leaves no stack; the out-of-memory killer sends it too"
+    elif not rank.stacks:
+        yield "the rank left no stack"
+    if rank.returncode == -signal.SIGABRT and "EnforceNotMet" in rank.stderr:
+        yield (
+            "gloo aborted it (EnforceNotMet, see stderr): the ranks gave one collective tensors "
+            "of different shape or dtype, or called different collectives"
+        )
+    operator = diagnose.native_operator(rank.stderr) if (rank.returncode or 0) < 0 else None
+    if operator is not None:
+        yield f"it was inside the operator {operator}"
+
+
+def _stacks(rank: RankOutcome, label: str) -> str:
+    dumps = [dump for dump in diagnose.parse_stacks(rank.stacks) if dump.main() is not None]
+    if not dumps:
+        gave = "gave" if rank.ending is Ending.STOPPED else ""
+        return f"\n{label} {gave} no stack\n" if gave else ""
+    main = dumps[-1].main()
+    assert main is not None
+    lines = ["", f"{label}, most recent call first:", *_frames(main)]
+    for stack in dumps[-1].stacks:
+        if stack is not main and diagnose.user_line(stack.frames) is not None:
+            lines += [f"{label}, another thread:", *_frames(stack)]
+    return "\n".join(lines) + "\n"
+
+
+def _frames(stack: diagnose.Stack) -> Iterator[str]:
+    telling = diagnose.user_line(stack.frames)
+    for frame in diagnose.trim(stack.frames):
+        yield f"{'>' if frame is telling else ' '} {frame}"
+
+
+# ------------------------------------------------------------------ the rest
+
+
+def _other_ranks(failure: Failure, echoes: Sequence[Trouble]) -> Iterator[str]:
+    said = [(echo.rank.rank, _echo(echo)) for echo in echoes]
+    by_words = itertools.groupby(
+        sorted([*said, *failure.others], key=lambda line: line[1]), key=lambda line: line[1]
+    )
+    lines = [([rank for rank, _ in group], words) for words, group in by_words]
+    if lines and failure.troubles:
+        yield ""
+    for ranks, words in sorted(lines):
+        yield f"{ranks_text(ranks)}: {words}"
+
+
+def _echo(trouble: Trouble) -> str:
+    frame = trouble.user_frame
+    place = f", at {frame}" if frame else ""
+    if trouble.report is None:
+        return f"{what_happened(trouble)}{place}"
+    return f"lost its peers in {trouble.phase}{place}: {brief_message(trouble)}"
+
+
+def _notes(failure: Failure, groups: Sequence[Sequence[Trouble]]) -> Iterator[str]:
+    notes = (*failure.notes, *failure.outcome.notes)
+    if failure.outcome.timeout is not None and not (groups and groups[0][0].stopped):
+        notes = (f"timed out after {failure.outcome.timeout:g} s", *notes)
+    if notes:
+        yield ""
+    yield from dict.fromkeys(notes)
+
+
+def _place(failure: Failure, groups: Sequence[Sequence[Trouble]]) -> tuple[str, int]:
+    """Path and line for ``--tb=line`` and for editors."""
+    if groups:
+        first = groups[0][0]
+        site = crash_site(first.report) if first.report is not None else None
+        if site is not None:
+            return site
+        if (frame := first.user_frame) is not None:
+            return frame.file, frame.line
+    if not groups and failure.place is not None:
+        return failure.place
+    path, line, _ = failure.outcome.location
+    return path, (line or 0) + 1
+
+
+def _copy_sections(group: Sequence[Trouble], representation: ReprExceptionInfo) -> None:
+    report = group[0].report
+    for section in getattr(report and report.longrepr, "sections", ()):
+        representation.addsection(*(clean(str(part)) for part in section))
+
+
+# ------------------------------------------------------------------ pytest's objects
+
+
+def entries_of(longrepr: Any) -> list[Entry]:
+    """The original traceback, of the whole chain of exceptions."""
+    traceback = getattr(longrepr, "reprtraceback", None)
+    if traceback is None:
+        return [_raw("\n" + message_of(longrepr).rstrip("\n") + "\n")]
+    chain = getattr(longrepr, "chain", None) or [(traceback, None, None)]
+    entries: list[Entry] = []
+    for part, _, description in chain:
+        entries += part.reprentries
+        if part.extraline:
+            entries.append(_raw(f"{part.extraline}\n"))
+        if description is not None:
+            entries.append(_raw(f"\n{description}\n"))
+    return entries
+
+
+def _text(*lines: str) -> ReprEntryNative:
+    """Our own sentences, wrapped."""
+    wrapped = (
+        textwrap.fill(
+            line,
+            WIDTH,
+            subsequent_indent="  ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for line in lines
+    )
+    return _raw("\n".join(wrapped) + "\n")
+
+
+def _raw(text: str) -> ReprEntryNative:
+    return ReprEntryNative(text.splitlines(keepends=True))
+
+
+def _clean_entry(entry: Entry) -> Entry:
+    lines = [clean(line) for line in entry.lines]
+    return dataclasses.replace(entry, lines=lines)

@@ -1,0 +1,345 @@
+"""From what every rank reported to the one report per phase that pytest sees.
+
+Pure: a :class:`RunOutcome` in, :class:`pytest.TestReport` objects out. The rule is
+that a test passes only if every rank has delivered every report and was alive at the
+end; whatever is missing is a failure of the phase that it is missing from.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias, cast
+
+import pytest
+
+from pytest_ddp.failure import Failure, represent
+from pytest_ddp.options import Output
+from pytest_ddp.outcome import Ending, RankOutcome, RunOutcome
+from pytest_ddp.protocol import Phase
+from pytest_ddp.sections import sections_of
+from pytest_ddp.trouble import Trouble, lost_phase, message_of, ranks_text
+
+Result: TypeAlias = Literal["passed", "failed", "skipped"]
+
+_UNEXPECTED_SUCCESS = ("Unexpected success", "Failed: Unexpected success")
+"""``unittest.expectedFailure`` has no word of its own for a strict XPASS."""
+
+_OWN_ATTRIBUTES = {
+    *("_id", "nodeid", "location", "keywords", "outcome", "longrepr", "when"),
+    *("sections", "duration", "start", "stop", "user_properties", "wasxfail"),
+}
+"""What the merge itself sets; other attributes of a report come from the user's hooks."""
+
+
+class State(enum.Enum):
+    """How a phase went on one rank; the value says it in a sentence about the rank."""
+
+    PASSED = "passed"
+    XPASSED = "passed, although expected to fail"
+    XPASSED_STRICT = "passed, although it must fail"
+    XFAILED = "failed as expected"
+    SKIPPED = "skipped"
+    FAILED = "failed"
+    LOST = "did not report"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One rank's part in one phase."""
+
+    rank: RankOutcome
+    phase: Phase
+    state: State
+    report: pytest.TestReport | None
+
+    @property
+    def reason(self) -> str:
+        """Why it was skipped, or why a failure was expected; empty for other states."""
+        if self.state is State.SKIPPED and self.report is not None:
+            return message_of(self.report.longrepr).removeprefix("Skipped: ")
+        return str(getattr(self.report, "wasxfail", "")).removeprefix("reason: ")
+
+    def __str__(self) -> str:
+        return f"{self.state.value} ({self.reason})" if self.reason else self.state.value
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a merged phase is to be, and from what that follows."""
+
+    phase: Phase
+    outcome: Result
+    parts: tuple[Part, ...]
+    troubles: tuple[Trouble, ...] = ()
+    disagreement: str = ""
+    """The verdict of a failure that is no single rank's."""
+    wasxfail: str | None = None
+    stands_for_call: bool = False
+    """True for a failed setup, after which some ranks may have gone on to their call."""
+
+
+def merge(outcome: RunOutcome, output: Output) -> list[pytest.TestReport]:
+    """The reports of setup, call and teardown, in order; no call unless setup passed."""
+    decisions = _decide(outcome)
+    unequal = unequal_collectives(outcome)
+    if unequal and all(decision.outcome != "failed" for decision in decisions):
+        decisions = [_with_unequal(decision, decisions, unequal) for decision in decisions]
+    notes: tuple[str, ...] = (unequal,) if unequal else ()
+    reports = []
+    for decision in decisions:
+        notes = tuple(note for note in notes if note != decision.disagreement)
+        report = _report(outcome, decision, notes, output)
+        if report.failed:
+            verdict = report.longrepr.reprcrash.message  # type: ignore[union-attr]
+            notes = (f"{decision.phase} had failed before: {verdict}",)
+        reports.append(report)
+    return reports
+
+
+# ------------------------------------------------------------------ one rank
+
+
+def state_of(report: pytest.TestReport) -> State:
+    """What pytest means by the report's outcome and its attribute ``wasxfail``."""
+    expected = hasattr(report, "wasxfail")
+    if report.passed:
+        return State.XPASSED if expected else State.PASSED
+    if report.skipped:
+        return State.XFAILED if expected else State.SKIPPED
+    message = message_of(report.longrepr)
+    if message.startswith("[XPASS(strict)]") or message in _UNEXPECTED_SUCCESS:
+        return State.XPASSED_STRICT
+    return State.FAILED
+
+
+def _part(rank: RankOutcome, phase: Phase) -> Part | None:
+    timed = rank.reports.get(phase)
+    report = timed.report if timed is not None else None
+    if lost_phase(rank) is phase:
+        return Part(rank, phase, State.LOST, report)
+    return Part(rank, phase, state_of(report), report) if report is not None else None
+
+
+def _troubles(rank: RankOutcome) -> Iterator[Trouble]:
+    for phase in Phase:
+        timed = rank.reports.get(phase)
+        if timed is not None and state_of(timed.report) is State.FAILED:
+            yield Trouble(rank, phase, timed.report)
+    lost = lost_phase(rank)
+    if lost is not None:
+        yield Trouble(rank, lost, None)
+
+
+# ------------------------------------------------------------------ all ranks
+
+
+def _decide(outcome: RunOutcome) -> list[Decision]:
+    ranks = sorted(outcome.ranks, key=lambda rank: rank.rank)
+    troubles = [trouble for rank in ranks for trouble in _troubles(rank)]
+    setup = [part for rank in ranks if (part := _part(rank, Phase.SETUP))]
+    body = [_part(part.rank, Phase.CALL) or part for part in setup]
+    teardown = [part for rank in ranks if (part := _part(rank, Phase.TEARDOWN))]
+    early = [trouble for trouble in troubles if trouble.phase is not Phase.TEARDOWN]
+    late = [trouble for trouble in troubles if trouble.phase is Phase.TEARDOWN]
+    last = _combine(Phase.TEARDOWN, teardown, late)
+    states = {part.state for part in setup}
+    if not ranks or states & {State.FAILED, State.LOST}:
+        failed = Decision(Phase.SETUP, "failed", tuple(body), tuple(early), stands_for_call=True)
+        return [failed, last]
+    if State.PASSED not in states:
+        return [_combine(Phase.SETUP, setup, early), last]
+    # A rank that was skipped in setup while others went on speaks in the call's verdict.
+    passed = Decision(Phase.SETUP, "passed", tuple(setup))
+    return [passed, _combine(Phase.CALL, body, early), last]
+
+
+def _combine(phase: Phase, parts: Sequence[Part], troubles: Sequence[Trouble]) -> Decision:
+    by_state: dict[State, list[Part]] = {}
+    for part in parts:
+        by_state.setdefault(part.state, []).append(part)
+    merged = Decision(phase, "passed", tuple(parts))
+    skipped = by_state.get(State.SKIPPED, [])
+    if troubles:
+        return replace(merged, outcome="failed", troubles=tuple(troubles))
+    if skipped and len({(part.state, part.reason) for part in parts}) > 1:
+        return replace(merged, outcome="failed", disagreement=_disagreement(parts))
+    if skipped:
+        return replace(merged, outcome="skipped")
+    if expected := by_state.get(State.XFAILED):
+        return replace(
+            merged, outcome="skipped", wasxfail=_xfail_reason(expected), troubles=_shown(expected)
+        )
+    if strict := by_state.get(State.XPASSED_STRICT):
+        return replace(merged, outcome="failed", troubles=_shown(strict))
+    if unexpected := by_state.get(State.XPASSED):
+        return replace(merged, wasxfail=_xfail_reason(unexpected))
+    return merged
+
+
+def _shown(parts: Iterable[Part]) -> tuple[Trouble, ...]:
+    return tuple(Trouble(part.rank, part.phase, part.report) for part in parts)
+
+
+def _xfail_reason(parts: Sequence[Part]) -> str:
+    reasons: dict[str, list[int]] = {}
+    for part in parts:
+        reasons.setdefault(str(getattr(part.report, "wasxfail", "")), []).append(part.rank.rank)
+    if len(reasons) == 1:
+        return next(iter(reasons))
+    return "; ".join(f"{ranks_text(ranks)}: {reason}" for reason, ranks in reasons.items())
+
+
+def _disagreement(parts: Sequence[Part]) -> str:
+    words: dict[str, list[int]] = {}
+    for part in sorted(parts, key=lambda part: part.state is not State.SKIPPED):
+        words.setdefault(str(part), []).append(part.rank.rank)
+    said = ", ".join(f"{ranks_text(ranks)} {what}" for what, ranks in words.items())
+    return f"ranks disagree: {said}"
+
+
+# ------------------------------------------------------------------ collectives
+
+
+def unequal_collectives(outcome: RunOutcome) -> str:
+    """Which process groups saw different numbers of collectives; empty if none did.
+
+    Ranks that were lost are left out: nothing is known of them.
+    """
+    alive = {
+        rank.rank: rank.done.counts
+        for rank in outcome.ranks
+        if rank.ending is Ending.DONE and rank.done is not None
+    }
+    issued: dict[tuple[str, tuple[int, ...]], dict[int, int]] = {}
+    for rank, counts in sorted(alive.items()):
+        for count in counts:
+            members = sorted(member for member in count.members if member in alive)
+            by_rank = issued.setdefault((count.name, count.members), dict.fromkeys(members, 0))
+            by_rank[rank] = by_rank.get(rank, 0) + count.collectives
+    found = [
+        f"{_group_text(*group)}: {_issued_text(by_rank)}"
+        for group, by_rank in sorted(issued.items())
+        if len(set(by_rank.values())) > 1
+    ]
+    return f"unequal number of collectives on {'; on '.join(found)}" if found else ""
+
+
+def _group_text(name: str, members: tuple[int, ...]) -> str:
+    return "the default group" if name == "0" else f"group {name!r} of {ranks_text(members)}"
+
+
+def _issued_text(by_rank: dict[int, int]) -> str:
+    ranks: dict[int, list[int]] = {}
+    for rank, number in by_rank.items():
+        ranks.setdefault(number, []).append(rank)
+    return ", ".join(f"{ranks_text(who)} issued {number}" for number, who in ranks.items())
+
+
+def _with_unequal(decision: Decision, decisions: Sequence[Decision], unequal: str) -> Decision:
+    """Fail the test's body for it; an expected failure has it among its consequences."""
+    body = decisions[-2]
+    xfailed = body.outcome == "skipped" and body.wasxfail is not None
+    if decision is not body or xfailed:
+        return decision
+    return replace(body, outcome="failed", disagreement=unequal, wasxfail=None)
+
+
+# ------------------------------------------------------------------ the report
+
+
+def _report(
+    outcome: RunOutcome, decision: Decision, notes: tuple[str, ...], output: Output
+) -> pytest.TestReport:
+    start, stop, duration = _times(outcome, decision.phase)
+    covered = (decision.phase, Phase.CALL) if decision.stands_for_call else (decision.phase,)
+    report = pytest.TestReport(
+        nodeid=outcome.nodeid,
+        location=outcome.location,
+        keywords=cast("dict[str, Literal[1]]", outcome.keywords),
+        outcome=decision.outcome,
+        longrepr=_longrepr(outcome, decision, notes),
+        when=decision.phase.value,
+        sections=sections_of(outcome, covered, output, _failing(outcome)),
+        duration=duration,
+        start=start,
+        stop=stop,
+        user_properties=_user_properties(outcome, decision.phase),
+        **_extras(outcome, decision.phase),
+    )
+    if decision.wasxfail is not None:
+        report.wasxfail = decision.wasxfail
+    return report
+
+
+def _longrepr(outcome: RunOutcome, decision: Decision, notes: tuple[str, ...]) -> Any:
+    if decision.outcome == "passed":
+        return None
+    if decision.outcome == "skipped" and decision.wasxfail is None:
+        return _skip_place(outcome, decision.parts[0])
+    troubled = {trouble.rank.rank for trouble in decision.troubles}
+    others = [part for part in decision.parts if part.rank.rank not in troubled]
+    skips = [part for part in decision.parts if part.state is State.SKIPPED]
+    failure = Failure(
+        outcome=outcome,
+        phase=decision.phase,
+        troubles=decision.troubles,
+        disagreement=decision.disagreement,
+        place=_skip_place(outcome, skips[0])[:2] if skips else None,
+        others=tuple((part.rank.rank, str(part)) for part in others),
+        notes=notes,
+    )
+    return represent(failure)
+
+
+def _skip_place(outcome: RunOutcome, part: Part) -> tuple[str, int, str]:
+    longrepr = part.report.longrepr if part.report is not None else None
+    if isinstance(longrepr, (tuple, list)) and len(longrepr) == 3:
+        path, line, reason = longrepr
+        return str(path), int(line), str(reason)
+    path, start, _ = outcome.location
+    return path, (start or 0) + 1, message_of(longrepr)
+
+
+def _failing(outcome: RunOutcome) -> frozenset[int]:
+    return frozenset(rank.rank for rank in outcome.ranks if next(_troubles(rank), None) is not None)
+
+
+def _phase_reports(outcome: RunOutcome, phase: Phase) -> list[pytest.TestReport]:
+    ranks = sorted(outcome.ranks, key=lambda rank: rank.rank)
+    return [rank.reports[phase].report for rank in ranks if phase in rank.reports]
+
+
+def _times(outcome: RunOutcome, phase: Phase) -> tuple[float, float, float]:
+    """Start and stop in seconds since the epoch, and the duration in seconds."""
+    # A report that the rank made of an interrupt has no times of its own.
+    reports = [report for report in _phase_reports(outcome, phase) if report.start > 0]
+    starts = [report.start for report in reports]
+    stops = [report.stop for report in reports]
+    durations = [report.duration for report in reports]
+    for rank in outcome.ranks:
+        if lost_phase(rank) is phase and phase not in rank.reports:
+            since = max((timed.at for timed in rank.reports.values()), default=0.0)
+            starts.append(outcome.start + since)
+            stops.append(outcome.start + max(since, rank.at))
+            durations.append(max(0.0, rank.at - since))
+    start = min(starts, default=outcome.start + outcome.duration)
+    return start, max(stops, default=start), max(durations, default=0.0)
+
+
+def _user_properties(outcome: RunOutcome, phase: Phase) -> list[tuple[str, object]]:
+    found: list[tuple[str, object]] = []
+    for report in _phase_reports(outcome, phase):
+        properties = [(str(name), value) for name, value in report.user_properties]
+        # Not a set: values may be unhashable.
+        found += [item for item in properties if item not in found]
+    return found
+
+
+def _extras(outcome: RunOutcome, phase: Phase) -> dict[str, Any]:
+    """Attributes that the user's hooks gave the reports; the lowest rank's win."""
+    extras: dict[str, Any] = {}
+    for report in reversed(_phase_reports(outcome, phase)):
+        extras |= {k: v for k, v in vars(report).items() if k not in _OWN_ATTRIBUTES}
+    return extras

@@ -1,0 +1,68 @@
+"""The captured output of all ranks as the sections of one report."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from pytest_ddp.options import Output
+from pytest_ddp.outcome import RankOutcome, RunOutcome
+from pytest_ddp.protocol import Phase
+from pytest_ddp.trouble import clean, lost_phase, ranks_text
+
+_PHASES = tuple(phase.value for phase in Phase)
+
+
+def sections_of(
+    outcome: RunOutcome, phases: tuple[Phase, ...], output: Output, failing: frozenset[int]
+) -> list[tuple[str, str]]:
+    """Titles such as ``Captured stdout call [ranks 0-2]`` with their text, uncut.
+
+    Args:
+        phases: what the merged report stands for, in order: its phase, and the call too if
+            there is no report for that. As in pytest, output of earlier phases is repeated.
+        failing: the ranks that ``Output.FAILED`` asks for; empty shows every rank, since
+            a passed test's output is printed only for those who asked for it (``-rP``).
+    """
+    found: dict[tuple[str, int, str], list[int]] = {}
+    for rank in sorted(outcome.ranks, key=lambda rank: rank.rank):
+        if not _chosen(rank.rank, output, failing):
+            continue
+        times: Counter[str] = Counter()
+        for title, text in _rank_sections(rank, phases):
+            found.setdefault((title, times[title], text), []).append(rank.rank)
+            times[title] += 1
+    # Sorting is stable: within a phase the order is that of the first rank.
+    ordered = sorted(found.items(), key=lambda item: _phase_number(item[0][0]))
+    return [(f"{title} [{ranks_text(ranks)}]", text) for (title, _, text), ranks in ordered]
+
+
+def _chosen(rank: int, output: Output, failing: frozenset[int]) -> bool:
+    if output is Output.RANK0:
+        return rank == 0
+    return output is Output.ALL or not failing or rank in failing
+
+
+def _rank_sections(rank: RankOutcome, phases: tuple[Phase, ...]) -> list[tuple[str, str]]:
+    report = _latest(rank, phases[-1])
+    sections = [(str(title), clean(str(text))) for title, text in report.sections] if report else []
+    left = lost_phase(rank) or Phase.TEARDOWN
+    if left in phases:
+        for name, text in (("stdout", rank.stdout), ("stderr", rank.stderr)):
+            if text:
+                sections.append((f"Captured {name} {left}", clean(text)))
+    return sections
+
+
+def _latest(rank: RankOutcome, phase: Phase) -> pytest.TestReport | None:
+    """The rank's report of the phase, or of the one before for a rank that has none."""
+    upto = _PHASES.index(phase) + 1
+    reached = [rank.reports[earlier].report for earlier in Phase if earlier in rank.reports]
+    known = [report for report in reached if report.when in _PHASES[:upto]]
+    return known[-1] if known else None
+
+
+def _phase_number(title: str) -> int:
+    word = title.rpartition(" ")[2]
+    return _PHASES.index(word) if word in _PHASES else len(_PHASES)

@@ -1,0 +1,227 @@
+"""One rank's failure in one phase, in words, and which of several came first.
+
+A rank fails by a report that says so, or by being lost before it could report.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from pytest_ddp import diagnose
+from pytest_ddp.outcome import Ending, RankOutcome
+from pytest_ddp.protocol import Phase
+
+LONGEST_VERDICT = 300
+"""Characters; an exception's first line may be a whole tensor."""
+
+_BROKEN_CONNECTION = re.compile(
+    r"connection (?:was )?(?:likely )?(?:closed|reset|refused|aborted)"
+    r"|broken ?pipe|socket (?:closed|is not connected)|pair closure"
+    r"|timed out waiting \d+ms for|timeout waiting for key|wait timeout after"
+    r"|timed out after \d+ seconds waiting for clients"
+    r"|ncclRemoteError|remote process exited|communicator was aborted"
+    r"|failed to recv, got 0 bytes|\bDdpError\b",
+    re.IGNORECASE,
+)
+"""What a rank sees when another one is gone: gloo, the stores, NCCL, the ddp fixture."""
+
+_CODE_PLACE = re.compile(r"^(?:[\w.]+: )?\[[^\]]*:\d+\] ")
+"""Type and C++ source line, with which torch's messages begin."""
+
+_VARIES = re.compile(r"0x[0-9a-fA-F]+|\[[0-9a-fA-F.:]+\]:\d+")
+"""What differs between ranks in one and the same message: addresses, peers' ports."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """One rank's failure in one phase."""
+
+    rank: RankOutcome
+    phase: Phase
+    """Where the failure shows: for a lost rank, where its next report should have come."""
+    report: pytest.TestReport | None
+    """The report that says so; None if the rank was lost instead."""
+
+    @property
+    def at(self) -> float:
+        """Seconds since the test began."""
+        if self.report is None or self.phase not in self.rank.reports:
+            return self.rank.at
+        return self.rank.reports[self.phase].at
+
+    @property
+    def stopped(self) -> bool:
+        """True if it was the controller that ended the rank."""
+        return self.report is None and self.rank.ending is Ending.STOPPED
+
+    @property
+    def message(self) -> str:
+        """The words of the failure itself, over several lines."""
+        if self.report is not None:
+            return message_of(self.report.longrepr)
+        return self.rank.problem if self.rank.ending is Ending.NOT_BEGUN else ""
+
+    @property
+    def broken_connection(self) -> bool:
+        """True for what a rank sees when another rank is gone."""
+        text = self.message
+        if self.report is None and self.rank.returncode == -signal.SIGABRT:
+            text = self.rank.stderr
+        return _BROKEN_CONNECTION.search(text) is not None
+
+    @property
+    def user_frame(self) -> diagnose.Frame | None:
+        """Where it was in the user's code."""
+        if self.report is not None:
+            return _raised_at(self.report.longrepr)
+        return diagnose.user_line(diagnose.main_stack(self.rank.stacks))
+
+
+def lost_phase(rank: RankOutcome) -> Phase | None:
+    """The phase whose report a rank owes; None for a rank that delivered all and lives.
+
+    A rank that ends after its last report still failed to end the test: the last phase.
+    """
+    setup = rank.reports.get(Phase.SETUP)
+    if setup is None or rank.ending is Ending.NOT_BEGUN:
+        return Phase.SETUP
+    if setup.report.passed and Phase.CALL not in rank.reports:
+        return Phase.CALL
+    if Phase.TEARDOWN not in rank.reports or rank.ending is not Ending.DONE:
+        return Phase.TEARDOWN
+    return None
+
+
+def tell_apart(troubles: Iterable[Trouble], *, hang: bool) -> tuple[list[Trouble], list[Trouble]]:
+    """The original failures and the mere consequences of them, each earliest first.
+
+    A broken connection and a stop by the controller are consequences when some rank
+    failed by itself. When the time was over (``hang``) and none had, the ranks that
+    had to be stopped are the story.
+    """
+    ordered = sorted(troubles, key=lambda trouble: (trouble.at, trouble.rank.rank))
+    stopped = [trouble for trouble in ordered if trouble.stopped]
+    broken = [t for t in ordered if not t.stopped and t.broken_connection]
+    own = [t for t in ordered if not t.stopped and t not in broken]
+    choices = (own, stopped, broken) if hang else (own, broken, stopped)
+    roots = next((choice for choice in choices if choice), [])
+    return roots, [trouble for trouble in ordered if trouble not in roots]
+
+
+def fold(troubles: Iterable[Trouble]) -> list[list[Trouble]]:
+    """Groups of like failures, by the time of their first."""
+    groups: dict[Hashable, list[Trouble]] = {}
+    for trouble in troubles:
+        groups.setdefault(_likeness(trouble), []).append(trouble)
+    return list(groups.values())
+
+
+def _likeness(trouble: Trouble) -> Hashable:
+    if trouble.report is None:
+        rank = trouble.rank
+        frames = diagnose.trim(diagnose.main_stack(rank.stacks))
+        return (trouble.phase, rank.ending, rank.returncode, frames, _steady(rank.problem))
+    return (trouble.phase, crash_site(trouble.report), _steady(trouble.message))
+
+
+def _steady(text: str) -> str:
+    return _VARIES.sub("*", text)
+
+
+def crash_site(report: pytest.TestReport) -> tuple[str, int] | None:
+    """Path and line (from 1) where the exception was raised, if pytest knows."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return None if crash is None else (str(crash.path), int(crash.lineno))
+
+
+def ranks_text(ranks: Iterable[int]) -> str:
+    """``rank 1``, ``ranks 0-2``, ``ranks 0, 2``."""
+    numbers = sorted(set(ranks))
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    spans = [f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs]
+    return ("rank " if len(numbers) == 1 else "ranks ") + ", ".join(spans)
+
+
+def first_line(text: str) -> str:
+    """The first line that says something, cut where nobody would read on."""
+    line = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    return line if len(line) <= LONGEST_VERDICT else line[: LONGEST_VERDICT - 3] + "..."
+
+
+def brief_message(trouble: Trouble) -> str:
+    """The first sentence of a broken connection, without C++ source lines and ports."""
+    message = _CODE_PLACE.sub("", first_line(trouble.message)).partition(". ")[0]
+    return re.sub(r" ?\[[0-9a-fA-F.:]+\]:\d+", "", message)
+
+
+def what_happened(trouble: Trouble) -> str:
+    """The predicate of a sentence about a rank that was lost."""
+    rank, phase = trouble.rank, trouble.phase
+    if rank.ending is Ending.NOT_BEGUN:
+        return f"could not begin: {first_line(rank.problem) or 'no reason given'}"
+    if rank.ending is Ending.STOPPED:
+        return f"stopped in {phase}"
+    if rank.ending is Ending.DONE:
+        reason = rank.done.exit_reason if rank.done else None
+        why = f" (pytest.exit: {first_line(reason)})" if reason is not None else ""
+        return f"ended its test without a {phase} report{why}"
+    if rank.returncode is None:
+        return f"died in {phase}"
+    if rank.returncode < 0:
+        return f"died of {_signal_name(-rank.returncode)} in {phase}"
+    when = f"before it reported {phase}"
+    if phase in rank.reports:
+        when = f"after it had reported {phase}"
+    return f"exited with code {rank.returncode} {when}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def message_of(longrepr: Any) -> str:
+    """What pytest would show as the failure's message, for any ``longrepr`` it may have."""
+    crash = getattr(longrepr, "reprcrash", None)
+    if crash is not None:
+        return str(crash.message)
+    if isinstance(longrepr, (tuple, list)) and len(longrepr) == 3:
+        return str(longrepr[2])
+    if longrepr is None:
+        return ""
+    try:
+        return str(longrepr)
+    except Exception as error:
+        return f"<{type(error).__name__} while printing the failure>"
+
+
+def _raised_at(longrepr: Any) -> diagnose.Frame | None:
+    with contextlib.suppress(AttributeError):
+        for entry in reversed(longrepr.reprtraceback.reprentries):
+            place = getattr(entry, "reprfileloc", None)
+            if place is not None and diagnose.is_user_file(place.path):
+                return diagnose.Frame(place.path, place.lineno, "")
+    return None
+
+
+def clean(text: str) -> str:
+    """``text`` as something that every file and channel takes: no lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode(errors="backslashreplace").decode()
+    return text

@@ -1,0 +1,177 @@
+"""Builders of test outcomes, for tests of what follows the run without any process.
+
+Reports are real: pytest runs a few lines in this process and its reports make the
+round trip over JSON that a rank's reports make.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import linecache
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Literal
+
+import pytest
+from _pytest._code.code import ExceptionInfo, TracebackStyle
+from _pytest.reports import TestReport
+
+from pytest_ddp.outcome import Ending, RankOutcome, RunOutcome, TimedReport
+from pytest_ddp.protocol import Backend, Done, GroupCount, Phase
+
+START = 1_700_000_000.0
+"""Wall-clock second at which every hand-made test begins."""
+NODEID = "tests/test_made.py::test_made"
+_files = itertools.count()
+
+
+def through_json(report: TestReport) -> TestReport:
+    """The report as the controller gets it: tuples become lists on the way."""
+    return TestReport._from_json(json.loads(json.dumps(report._to_json())))
+
+
+def report(
+    phase: Phase,
+    outcome: Literal["passed", "failed", "skipped"] = "passed",
+    longrepr: Any = None,
+    *,
+    sections: Mapping[str, str] | None = None,
+    duration: float = 0.5,
+    start: float = START,
+    **extra: Any,
+) -> TestReport:
+    """A rank's report, as the controller gets it."""
+    made = TestReport(
+        nodeid=NODEID,
+        location=("tests/test_made.py", 9, "test_made"),
+        keywords={"test_made": 1},
+        outcome=outcome,
+        longrepr=longrepr,
+        when=phase.value,
+        sections=list((sections or {}).items()),
+        duration=duration,
+        start=start,
+        stop=start + duration,
+        **extra,
+    )
+    return through_json(made)
+
+
+def failed(
+    source: str, phase: Phase = Phase.CALL, *, style: TracebackStyle = "long", **extra: Any
+) -> TestReport:
+    """A failed report of the exception that running ``source`` raises, with its traceback."""
+    return report(phase, "failed", _excinfo(source).getrepr(style=style), **extra)
+
+
+def xfailed(reason: str, phase: Phase = Phase.CALL) -> TestReport:
+    """A failure that the test expected."""
+    longrepr = _excinfo("raise ValueError('as expected')").getrepr()
+    return report(phase, "skipped", longrepr, wasxfail=reason)
+
+
+def xpassed(reason: str) -> TestReport:
+    """A success that the test did not expect, with ``strict=False``."""
+    return report(Phase.CALL, wasxfail=reason)
+
+
+def xpassed_strict(reason: str) -> TestReport:
+    """A success that the test did not expect, with ``strict=True``."""
+    return report(Phase.CALL, "failed", f"[XPASS(strict)] {reason}")
+
+
+def skipped(reason: str, phase: Phase = Phase.CALL, line: int = 12) -> TestReport:
+    """A skip, with pytest's triple."""
+    return report(phase, "skipped", ("/src/test_made.py", line, f"Skipped: {reason}"))
+
+
+def rank(
+    number: int,
+    *reports: TestReport,
+    ending: Ending = Ending.DONE,
+    at: float = 2.0,
+    counts: tuple[GroupCount, ...] = (),
+    exit_reason: str | None = None,
+    **known: Any,
+) -> RankOutcome:
+    """A rank with these reports, half a second apart; a rank that is DONE tells its counts."""
+    timed = {Phase(r.when): TimedReport(r, 0.5 * (i + 1)) for i, r in enumerate(reports)}
+    return RankOutcome(
+        rank=number,
+        ending=ending,
+        at=at,
+        reports=timed,
+        done=done(counts, exit_reason) if ending is Ending.DONE else None,
+        **known,
+    )
+
+
+def passing(number: int, call: TestReport | None = None, **known: Any) -> RankOutcome:
+    """A rank that ran all three phases; ``call`` stands in for a call that passed."""
+    setup, teardown = report(Phase.SETUP), report(Phase.TEARDOWN)
+    return rank(number, setup, call or report(Phase.CALL), teardown, **known)
+
+
+def leaving_setup(number: int, setup: TestReport, **known: Any) -> RankOutcome:
+    """A rank whose setup did not pass, so that it has no call."""
+    return rank(number, setup, report(Phase.TEARDOWN), **known)
+
+
+def lost_in_call(number: int, ending: Ending = Ending.EXITED, **known: Any) -> RankOutcome:
+    """A rank that set up and then died or was stopped."""
+    return rank(number, report(Phase.SETUP), ending=ending, **known)
+
+
+def done(counts: tuple[GroupCount, ...] = (), exit_reason: str | None = None) -> Done:
+    """A rank's last message about a test."""
+    return Done(
+        test=1,
+        counts=counts,
+        group_doubt=None,
+        rank_doubt=(),
+        changes=(),
+        setup_show="",
+        exit_reason=exit_reason,
+        exit_code=None,
+    )
+
+
+def default_group(collectives: int, *members: int) -> tuple[GroupCount, ...]:
+    """Counts of a rank that used the default group alone."""
+    return (GroupCount("0", members, collectives),)
+
+
+def run(*ranks: RankOutcome, **known: Any) -> RunOutcome:
+    """The outcome of a test on these ranks."""
+    fields: dict[str, Any] = {
+        "nodeid": NODEID,
+        "location": ("tests/test_made.py", 9, "test_made"),
+        "keywords": {"test_made": 1, "ddp": 1},
+        "backend": Backend.GLOO,
+        "start": START,
+        "duration": max((r.at for r in ranks), default=0.0),
+    }
+    return RunOutcome(ranks=ranks, **(fields | known))
+
+
+def shifted(made: RankOutcome, phase: Phase, at: float) -> RankOutcome:
+    """The same rank with one report delivered at another moment."""
+    timed = TimedReport(made.reports[phase].report, at)
+    return replace(made, reports={**made.reports, phase: timed})
+
+
+@functools.cache
+def _excinfo(source: str) -> ExceptionInfo[BaseException]:
+    """What pytest holds of an exception raised by ``source`` in a file of its own."""
+    path = f"/src/test_made_{next(_files)}.py"
+    body = "def test_made():\n" + "".join(f"    {line}\n" for line in source.splitlines())
+    linecache.cache[path] = (len(body), None, body.splitlines(keepends=True), path)
+    scope: dict[str, Any] = {}
+    exec(compile(body, path, "exec"), scope)
+    with pytest.raises(BaseException) as excinfo:
+        scope["test_made"]()
+    # The caller's frame is this function, which no rank's traceback has.
+    excinfo.traceback = excinfo.traceback[1:]
+    return excinfo
