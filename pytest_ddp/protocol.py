@@ -42,8 +42,26 @@ class Operation(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Session:
+    """How to set up pytest as the controller did; the first message to a host or rank."""
+
+    spawns: bool
+    """True for a host that spawns interpreters instead of forking itself."""
+    args: tuple[str, ...]
+    """The arguments that pytest was called with."""
+    plugins: tuple[str, ...]
+    """Plugin modules given to ``pytest.main(plugins=...)`` by name."""
+    worker: str
+    """Id of the xdist worker that the controller is, or "ddp"."""
+    basetemp: str
+    """Below it each rank makes its own base for ``tmp_path_factory``."""
+    verbose_output: bool
+    """True under ``-s``: ranks write straight to the terminal."""
+
+
+@dataclass(frozen=True, slots=True)
 class Collect:
-    """Collect these files (absolute paths or node ids without parameters)."""
+    """Collect these files (absolute paths)."""
 
     files: tuple[str, ...]
 
@@ -103,10 +121,11 @@ class GroupPlan:
     """The default process group that a test needs."""
 
     backend: Backend
+    world_size: int
+    devices: tuple[int, ...] | None
+    """Index of each rank's GPU; None on the CPU."""
     store: str
     """Path of the ``FileStore`` file; a new path means a new group."""
-    timeout: float | None
-    """Timeout of the group's collectives in seconds; None leaves torch's own default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,9 +275,9 @@ class Finished:
     """Traceback of a fixture teardown that failed now, when no report can carry it."""
 
 
-ToHost: TypeAlias = Collect | StartRank | KillRank
+ToHost: TypeAlias = Session | Collect | StartRank | KillRank
 FromHost: TypeAlias = HostReady | RankStarted | RankExited
-ToRank: TypeAlias = RunTest | ExchangeReply | Finish
+ToRank: TypeAlias = Session | Collect | RunTest | ExchangeReply | Finish
 FromRank: TypeAlias = (
     RankReady | Began | NotBegun | PhaseReported | Warned | Exchange | Done | Finished
 )

@@ -1,0 +1,212 @@
+"""Framed, typed messages over one stream socket; controller, host and ranks use it.
+
+A frame is a header (length, sequence number) and JSON: readable in a debugger, safe
+to parse from a process that has gone mad, and without pickle. File descriptors
+travel beside a frame (SCM_RIGHTS), so that no port has to be opened for anything.
+"""
+
+from __future__ import annotations
+
+import array
+import dataclasses
+import enum
+import functools
+import json
+import socket
+import struct
+import types
+import typing
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pytest_ddp import protocol
+from pytest_ddp.protocol import Message, RankReady, RunTest, StartRank
+
+_HEADER = struct.Struct(">IQ")
+_MAX_DESCRIPTORS = 8
+_CHUNK = 1 << 18
+
+
+class ChannelError(Exception):
+    """The peer sent something that is no frame of ours: the stream cannot be trusted."""
+
+
+class Channel:
+    """One end of a socketpair.
+
+    The end is blocking for host and ranks, which have nothing better to do. The
+    controller makes its ends non-blocking, so that a rank that does not read (it may
+    hold the GIL for good) can never block the verdict; what does not fit into the
+    socket waits in ``unsent``.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._received = bytearray()
+        self._descriptors: deque[int] = deque()
+        self._unsent = bytearray()
+        self._sent_count = 0
+        self._received_count = 0
+        self.at_end = False
+        """True once the peer has closed its end (and every copy of it)."""
+
+    @classmethod
+    def pair(cls) -> tuple[Channel, socket.socket]:
+        """A non-blocking end for the controller, and the bare socket to hand over."""
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        return cls(ours), theirs
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    @property
+    def unsent(self) -> bool:
+        return bool(self._unsent)
+
+    def close(self) -> None:
+        """Close this end and every descriptor that nobody took."""
+        self._socket.close()
+        while self._descriptors:
+            socket.close(self._descriptors.popleft())
+
+    def send(self, message: Message, descriptors: Sequence[int] = ()) -> None:
+        """Send one message.
+
+        Raises:
+            OSError: the peer is gone (only on a blocking end; the controller learns
+                of a lost rank by the host's word, not by a failed send).
+        """
+        body = json.dumps(_encode(message), default=repr, separators=(",", ":")).encode()
+        frame = _HEADER.pack(len(body), self._sent_count) + body
+        self._sent_count += 1
+        if not descriptors:
+            self._unsent += frame
+        else:
+            self._drain()
+            rights = array.array("i", descriptors)
+            ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)]
+            sent = self._socket.sendmsg([frame], ancillary)
+            self._unsent += frame[sent:]
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what is still waiting, as far as the socket takes it."""
+        try:
+            while self._unsent:
+                sent = self._socket.send(memoryview(bytes(self._unsent[:_CHUNK])))
+                del self._unsent[:sent]
+        except BlockingIOError:
+            pass
+        except (BrokenPipeError, ConnectionResetError):
+            if self._socket.getblocking():
+                raise
+            self._unsent.clear()
+
+    def _drain(self) -> None:
+        # Descriptors ride on the first byte of their frame: older bytes go first.
+        if self._unsent:
+            self._socket.setblocking(True)
+            try:
+                self.flush()
+            finally:
+                self._socket.setblocking(False)
+
+    def receive(self) -> tuple[Message, list[int]] | None:
+        """Wait for the next message and its descriptors; None once the peer is gone."""
+        while (message := self._next()) is None:
+            if not self._read():
+                return None
+        return message
+
+    def receive_available(self) -> list[tuple[Message, list[int]]]:
+        """Read what is there now, without waiting (the controller's end)."""
+        while not self.at_end:
+            try:
+                self._read()
+            except BlockingIOError:
+                break
+        messages = []
+        while (message := self._next()) is not None:
+            messages.append(message)
+        return messages
+
+    def _read(self) -> bool:
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self._socket, _CHUNK, _MAX_DESCRIPTORS)
+        except ConnectionResetError:
+            data, descriptors = b"", []
+        self._received += data
+        self._descriptors.extend(descriptors)
+        self.at_end = not data
+        return bool(data)
+
+    def _next(self) -> tuple[Message, list[int]] | None:
+        if len(self._received) < _HEADER.size:
+            return None
+        length, number = _HEADER.unpack_from(self._received)
+        end = _HEADER.size + length
+        if len(self._received) < end:
+            return None
+        if number != self._received_count:
+            raise ChannelError(f"frame {number} came where {self._received_count} was due")
+        self._received_count += 1
+        message = _decode(json.loads(self._received[_HEADER.size : end]))
+        del self._received[:end]
+        return message, [self._descriptors.popleft() for _ in range(_descriptor_count(message))]
+
+
+def _descriptor_count(message: Message) -> int:
+    match message:
+        case StartRank():
+            return 1
+        case RankReady():
+            return len(message.captured)
+        case RunTest():
+            return int(message.serve_store)
+        case _:
+            return 0
+
+
+def _encode(message: Message) -> dict[str, Any]:
+    return {"kind": type(message).__name__, **_fields(message)}
+
+
+def _fields(record: Any) -> dict[str, Any]:
+    # Not dataclasses.asdict: it deep-copies the reports, which may hold megabytes.
+    return {name: _plain(getattr(record, name)) for name in record.__dataclass_fields__}
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return _fields(value)
+    if isinstance(value, tuple):
+        return [_plain(element) for element in value]
+    return value
+
+
+def _decode(body: dict[str, Any]) -> Message:
+    record = getattr(protocol, body.pop("kind"))
+    return typing.cast("Message", _reader(record)(body))
+
+
+@functools.cache
+def _reader(hint: Any) -> Callable[[Any], Any]:
+    """How to turn plain JSON into a value of this type."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if dataclasses.is_dataclass(hint):
+        hints = typing.get_type_hints(hint)
+        readers = {field.name: _reader(hints[field.name]) for field in dataclasses.fields(hint)}
+        make = typing.cast("Callable[..., Any]", hint)
+        return lambda body: make(**{name: read(body[name]) for name, read in readers.items()})
+    if origin is tuple:
+        read = _reader(arguments[0])
+        return lambda elements: tuple(read(element) for element in elements)
+    if origin is types.UnionType:
+        (inner,) = (argument for argument in arguments if argument is not type(None))
+        read = _reader(inner)
+        return lambda value: None if value is None else read(value)
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return hint
+    return lambda value: value

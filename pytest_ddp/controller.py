@@ -1,0 +1,267 @@
+"""One controller per pytest process: from an item to its merged reports."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_ddp import gpus
+from pytest_ddp.launcher import HostDiedError, Launcher, OrphanedError
+from pytest_ddp.merge import merge
+from pytest_ddp.messages import Messages
+from pytest_ddp.options import Mark, Options, StartMethod
+from pytest_ddp.outcome import RunOutcome
+from pytest_ddp.plan import LaunchPlan, make_plan
+from pytest_ddp.protocol import Finished, Json, Session, Warned
+from pytest_ddp.supervisor import Order, Supervisor
+from pytest_ddp.unrun import failed_without_ranks, skipped_without_ranks
+
+MARK = pytest.StashKey[Mark]()
+"""What a test's ddp marks say; only ddp tests have it."""
+TIMEOUT = pytest.StashKey[float]()
+"""What pytest-timeout wants of a test, in seconds."""
+INVOCATION = "ddp_invocation"
+"""Key of the main process's arguments in an xdist worker's input."""
+
+_LAST_TEARDOWN = 60.0
+"""Seconds for session fixtures of all ranks at a normal end."""
+_INTERRUPTED_TEARDOWN = 1.0
+
+
+class Controller:
+    """Starts what a session with ddp tests needs, runs them, and ends it."""
+
+    def __init__(self, config: pytest.Config, options: Options) -> None:
+        self._config = config
+        self._options = options
+        self._launcher: Launcher | None = None
+        self._supervisor: Supervisor | None = None
+        self._ddp_items: list[pytest.Item] = []
+        self._positions: dict[pytest.Item, int] = {}
+        self._start_method = options.start_method
+        self._hopeless: str | None = None
+        self._messages = Messages(config)
+
+    @property
+    def problems(self) -> list[str]:
+        """Teardowns that failed when no report could carry them any more."""
+        return self._messages.problems
+
+    # ------------------------------------------------------------------ collection
+
+    def warm_up(self) -> None:
+        """Start the host at the first sight of a ddp test, behind the rest of collection."""
+        if self._launcher is None and not self._config.option.collectonly:
+            self._start_host()
+
+    def collected(self, items: list[pytest.Item]) -> None:
+        """Collection is over: tell the host what it has to collect."""
+        self._ddp_items = [item for item in items if MARK in item.stash]
+        self._positions = {item: position for position, item in enumerate(self._ddp_items)}
+        if self._launcher is not None and self._ddp_items:
+            self._launcher.collect(sorted({str(item.path) for item in self._ddp_items}))
+            self._prestart()
+
+    def _prestart(self) -> None:
+        with contextlib.suppress(pytest.UsageError):
+            plan = self._plan(self._ddp_items[0])
+            if plan.skip is None and self._supervisor is not None:
+                self._supervisor.prestart(range(plan.world_size))
+
+    def _start_host(self) -> None:
+        config = self._config
+        basetemp: Path = config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
+        verbose = config.option.capture == "no"
+        session = Session(
+            spawns=self._start_method is StartMethod.SPAWN,
+            args=tuple(_invocation(config)),
+            plugins=tuple(
+                plugin for plugin in config.invocation_params.plugins or () if _is_name(plugin)
+            ),
+            worker=_worker_id(config),
+            basetemp=str(basetemp),
+            verbose_output=verbose,
+        )
+        self._launcher = Launcher(session, quiet=not verbose)
+        if hasattr(config, "workerinput"):
+            self._launcher.watch_parent()
+        self._supervisor = Supervisor(self._launcher, self._read_report, self._messages.tell)
+
+    def _restart_host(self) -> None:
+        self.close(kill=True)
+        self._start_host()
+        assert self._launcher is not None
+        self._launcher.collect(sorted({str(item.path) for item in self._ddp_items}))
+
+    # ------------------------------------------------------------------ one test
+
+    def run(self, item: pytest.Item, next_item: pytest.Item | None) -> list[pytest.TestReport]:
+        """Run a ddp test on its ranks; its reports, one for each phase.
+
+        Raises:
+            pytest.exit.Exception: the test called ``pytest.exit``, or xdist is gone.
+        """
+        plan = self._plan(item)
+        if plan.skip is not None:
+            return skipped_without_ranks(item, plan.skip)
+        if self._hopeless is not None:
+            return failed_without_ranks(item, self._hopeless)
+        try:
+            with self._tmp_path(item, plan) as (tmp_path, results):
+                outcome = self._run_on_ranks(item, next_item, plan, tmp_path)
+                results += merge(outcome, self._options.output)
+        except HostDiedError as death:
+            return self._after_death_of_host(item, str(death))
+        except OrphanedError:
+            pytest.exit("the main process of pytest-xdist is gone", returncode=3)
+        self._messages.after_test(outcome, results)
+        return results
+
+    def _run_on_ranks(
+        self,
+        item: pytest.Item,
+        next_item: pytest.Item | None,
+        plan: LaunchPlan,
+        tmp_path: Path | None,
+    ) -> RunOutcome:
+        self._fall_back_to_spawn()
+        if self._launcher is None:
+            self._restart_host()
+        assert self._supervisor is not None
+        next_nodeids, known = self._next_tests(item, next_item, plan.world_size)
+        with self._devices(plan) as placed:
+            order = Order(placed, item, next_nodeids, known, tmp_path and str(tmp_path))
+            return self._supervisor.run(order)
+
+    @contextlib.contextmanager
+    def _devices(self, plan: LaunchPlan) -> Iterator[LaunchPlan]:
+        if plan.devices is None:
+            yield plan
+            return
+        with gpus.lease(len(plan.devices)) as leased:
+            yield dataclasses.replace(plan, devices=leased)
+
+    def _plan(self, item: pytest.Item) -> LaunchPlan:
+        plan = make_plan(item, item.stash[MARK], self._options, self._gpus)
+        timeout = item.stash.get(TIMEOUT, None)
+        if timeout is not None:
+            plan = dataclasses.replace(plan, timeout=min(timeout, plan.timeout))
+        return plan
+
+    @functools.cached_property
+    def _gpus(self) -> int:
+        return gpus.count_gpus()
+
+    def _next_tests(
+        self, item: pytest.Item, next_item: pytest.Item | None, world_size: int
+    ) -> tuple[tuple[str | None, ...], bool]:
+        """The next test of each rank, and whether a None among them means "none"."""
+        if hasattr(self._config, "workerinput"):
+            # An xdist worker knows one item ahead.
+            following = [next_item] if next_item is not None and MARK in next_item.stash else []
+            known = next_item is None
+        else:
+            following = self._ddp_items[self._positions[item] + 1 :] if next_item else []
+            known = True
+        return tuple(self._next_on(rank, following) for rank in range(world_size)), known
+
+    def _next_on(self, rank: int, following: list[pytest.Item]) -> str | None:
+        for item in following:
+            plan = self._plan(item)
+            if plan.skip is None and plan.world_size > rank:
+                return item.nodeid
+        return None
+
+    @contextlib.contextmanager
+    def _tmp_path(
+        self, item: pytest.Item, plan: LaunchPlan
+    ) -> Iterator[tuple[Path | None, list[pytest.TestReport]]]:
+        """The directory that the test's ranks share, kept as pytest's policy says."""
+        reports: list[pytest.TestReport] = []
+        if not plan.tmp_path:
+            yield None, reports
+            return
+        factory = self._config._tmp_path_factory  # type: ignore[attr-defined]
+        directory: Path = factory.mktemp(re.sub(r"\W", "_", item.name)[:30], numbered=True)
+        yield directory, reports
+        policy = factory._retention_policy
+        passed = bool(reports) and all(report.passed for report in reports)
+        if policy == "none" or (policy == "failed" and passed):
+            shutil.rmtree(directory, ignore_errors=True)
+
+    def _read_report(self, data: Json) -> pytest.TestReport | None:
+        hook = self._config.hook
+        report: Any = hook.pytest_report_from_serializable(config=self._config, data=data)
+        return report if isinstance(report, pytest.TestReport) else None
+
+    # ------------------------------------------------------------------ trouble and the end
+
+    def _fall_back_to_spawn(self) -> None:
+        """Spawn where the collected session must not be forked."""
+        launcher = self._launcher
+        if launcher is None or self._start_method is StartMethod.SPAWN:
+            return
+        launcher.wait_until_ready()
+        problem = launcher.ready.fork_problem if launcher.ready else None
+        if problem is not None:
+            self._messages.warn(
+                f"ranks are spawned, not forked: {problem}. Each rank now takes seconds to start. "
+                "Move that work into a fixture or a test, or say --ddp-start-method=spawn."
+            )
+            self._start_method = StartMethod.SPAWN
+            self._restart_host()
+
+    def _after_death_of_host(self, item: pytest.Item, words: str) -> list[pytest.TestReport]:
+        launcher = self._launcher
+        assert launcher is not None
+        collecting = launcher.ready is None
+        code = launcher.returncode()
+        self.close(kill=True)
+        doing = "while it collected" if collecting else f"while {item.nodeid} ran"
+        text = f"the host process of the ranks died {doing} (exit code {code})"
+        if collecting:
+            # It would do so again for every test.
+            self._hopeless = f"{text}; see {item.nodeid}."
+        return failed_without_ranks(item, f"{text}. It said:\n{words or 'nothing'}")
+
+    def finish(self, *, interrupted: bool) -> None:
+        """Let the ranks tear down what is still up, then end everything."""
+        if self._launcher is None:
+            return
+        limit = _INTERRUPTED_TEARDOWN if interrupted else _LAST_TEARDOWN
+        with contextlib.suppress(HostDiedError, OrphanedError, KeyboardInterrupt):
+            for _, message in self._launcher.finish(self._launcher.living(), limit):
+                if isinstance(message, Warned | Finished):
+                    self._messages.tell(message)
+        self.close(kill=False)
+
+    def close(self, *, kill: bool) -> None:
+        """End host and ranks at once."""
+        launcher, self._launcher, self._supervisor = self._launcher, None, None
+        if launcher is not None:
+            launcher.close(kill=kill)
+
+
+def _invocation(config: pytest.Config) -> list[str]:
+    worker = getattr(config, "workerinput", None)
+    if worker is not None and INVOCATION in worker:
+        return list(worker[INVOCATION])
+    return [str(argument) for argument in config.invocation_params.args]
+
+
+def _worker_id(config: pytest.Config) -> str:
+    worker: dict[str, str] = getattr(config, "workerinput", {})
+    return worker.get("workerid", "ddp")
+
+
+def _is_name(plugin: object) -> bool:
+    # A plugin object cannot follow into another process.
+    return isinstance(plugin, str)

@@ -1,0 +1,126 @@
+"""The object behind the ``ddp`` fixture, as a test sees it inside a rank."""
+
+from __future__ import annotations
+
+import base64
+import pickle
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pytest_ddp.protocol import Operation
+
+if TYPE_CHECKING:
+    import torch
+
+Transport = Callable[[int, Operation, int | None, str], tuple[str, ...]]
+"""Sends (number, operation, source, payload) and waits for the payloads of all ranks."""
+
+
+class DdpError(RuntimeError):
+    """An operation of the ``ddp`` fixture that can never complete, and why."""
+
+
+class Ddp:
+    """What a ddp test knows of its place, and a side channel between the ranks.
+
+    The operations go through the pytest process and not through the group under
+    test: they work when that group is broken, and name a rank that never arrives.
+    Objects travel pickled from rank to rank; the pytest process never unpickles.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        world_size: int,
+        backend: str,
+        device_index: int | None,
+        transport: Transport,
+    ) -> None:
+        self.rank = rank
+        """Rank in the default process group, 0 to ``world_size - 1``."""
+        self.world_size = world_size
+        """Number of ranks of this test."""
+        self.local_rank = rank
+        """Rank on this machine; equal to ``rank``, since a test runs on one machine."""
+        self.backend = backend
+        """``"gloo"`` or ``"nccl"``."""
+        self._device_index = device_index
+        self._transport = transport
+        self._number = 0
+        self._lock = threading.Lock()
+
+    @property
+    def device(self) -> torch.device:
+        """``cuda:N`` under NCCL, with a GPU for each rank; else ``cpu``."""
+        # Only ranks may pay for this import; annotations import this module anywhere.
+        import torch  # noqa: PLC0415
+
+        if self._device_index is None:
+            return torch.device("cpu")
+        return torch.device("cuda", self._device_index)
+
+    def barrier(self) -> None:
+        """Wait until every rank is here.
+
+        Raises:
+            DdpError: a rank ended its test, died, or is at another operation.
+        """
+        self._exchange(Operation.BARRIER, None, "")
+
+    def gather(self, obj: Any) -> list[Any]:
+        """Every rank's ``obj`` in rank order, on every rank.
+
+        Raises:
+            DdpError: as for :meth:`barrier`.
+        """
+        payloads = self._exchange(Operation.GATHER, None, _pack(obj))
+        return [_unpack(payload) for payload in payloads]
+
+    def broadcast(self, obj: Any = None, source: int = 0) -> Any:
+        """The ``obj`` of rank ``source``, on every rank; other ranks' is ignored.
+
+        Raises:
+            ValueError: there is no rank ``source``.
+            DdpError: as for :meth:`barrier`, or ranks name different sources.
+        """
+        if not 0 <= source < self.world_size:
+            raise ValueError(f"source={source}, but the ranks are 0 to {self.world_size - 1}")
+        payload = _pack(obj) if self.rank == source else ""
+        return _unpack(self._exchange(Operation.BROADCAST, source, payload)[source])
+
+    def _exchange(self, operation: Operation, source: int | None, payload: str) -> tuple[str, ...]:
+        with self._lock:
+            self._number += 1
+            return self._transport(self._number, operation, source, payload)
+
+
+_current: Ddp | None = None
+
+
+def current() -> Ddp:
+    """The running test's :class:`Ddp`, for code that has no fixture at hand.
+
+    Raises:
+        DdpError: no ddp test is running in this process.
+    """
+    if _current is None:
+        raise DdpError(
+            "no ddp test is running in this process; mark the test with "
+            "@pytest.mark.ddp(world_size=...)"
+        )
+    return _current
+
+
+def set_current(ddp: Ddp | None) -> None:
+    """For the rank's runner alone: which test :func:`current` speaks of."""
+    global _current
+    _current = ddp
+
+
+def _pack(obj: Any) -> str:
+    return base64.b64encode(pickle.dumps(obj)).decode("ascii")
+
+
+def _unpack(payload: str) -> Any:
+    return pickle.loads(base64.b64decode(payload))

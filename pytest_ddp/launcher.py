@@ -1,0 +1,338 @@
+"""The controller's hold on host and ranks: start them, hear them, end them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from pytest_ddp.channel import Channel, ChannelError
+from pytest_ddp.protocol import (
+    Collect,
+    Finish,
+    FromRank,
+    GroupPlan,
+    HostReady,
+    KillRank,
+    RankExited,
+    RankReady,
+    RankStarted,
+    Session,
+    StartRank,
+    ToRank,
+)
+from pytest_ddp.rank import main as rank_main
+from pytest_ddp.rank import processes
+from pytest_ddp.rendezvous import HOST_ENVIRONMENT, private_directory
+
+_HOST_END = 2.0
+"""Seconds that the host is given to end all ranks and itself."""
+_CAPTURE_LIMIT = 64 << 20
+
+
+class HostDiedError(Exception):
+    """The host's process ended although nobody told it to; the text says what it said."""
+
+
+class OrphanedError(Exception):
+    """The process that this controller works for (xdist's main process) is gone."""
+
+
+@dataclass(eq=False)
+class RankProcess:
+    """One rank's process, as the controller knows it."""
+
+    serial: int
+    rank: int
+    channel: Channel
+    fault_file: Path
+    pid: int | None = None
+    ready: bool = False
+    returncode: int | None = None
+    group: GroupPlan | None = None
+    """The process group that the rank holds; None if it holds none that may be reused."""
+    fault_offset: int = 0
+    captured: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def gone(self) -> bool:
+        return self.returncode is not None
+
+    def send(self, message: ToRank, descriptors: tuple[int, ...] = ()) -> None:
+        self.channel.send(message, descriptors)
+
+    def begin(self) -> None:
+        """Forget stacks that were written before now."""
+        with contextlib.suppress(OSError):
+            self.fault_offset = self.fault_file.stat().st_size
+
+    def stacks(self) -> str:
+        """What faulthandler wrote since :meth:`begin`."""
+        with contextlib.suppress(OSError), self.fault_file.open("rb") as stream:
+            stream.seek(self.fault_offset)
+            return stream.read().decode(errors="replace")
+        return ""
+
+    def output(self, name: str) -> str:
+        """Captured output that no report carries, also of a rank that is dead."""
+        if (descriptor := self.captured.get(name)) is None:
+            return ""
+        return os.pread(descriptor, _CAPTURE_LIMIT, 0).decode(errors="replace")
+
+    def signal(self, number: int) -> None:
+        """Send a signal, unless the host has said that the process is gone."""
+        if self.pid is not None and not self.gone:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def close(self) -> None:
+        self.channel.close()
+        for descriptor in self.captured.values():
+            os.close(descriptor)
+        self.captured = {}
+        self.fault_file.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """The process of a rank has ended and is reaped."""
+
+    returncode: int
+
+
+Event: TypeAlias = tuple[RankProcess, FromRank | Gone]
+
+
+class Launcher:
+    """Host and ranks of one controller, from the first start to the last trace of them."""
+
+    def __init__(self, session: Session, *, quiet: bool) -> None:
+        """Start the host; it imports torch while the controller goes on collecting.
+
+        Args:
+            session: what the host's pytest needs to know.
+            quiet: keep what the host itself prints in a file, to be shown if it dies.
+        """
+        self._session = session
+        self.directory = private_directory()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed in close()
+        self._channel, theirs = Channel.pair()
+        self._ranks: dict[int, RankProcess] = {}
+        self._serials = 0
+        self._files: tuple[str, ...] = ()
+        self.ready: HostReady | None = None
+        self._process = self._start_host(theirs, quiet)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._channel, selectors.EVENT_READ, self._channel)
+        self._host_watch = os.pidfd_open(self._process.pid)
+        self._selector.register(self._host_watch, selectors.EVENT_READ, HostDiedError)
+        self._channel.send(session)
+
+    def _start_host(self, theirs: socket.socket, quiet: bool) -> subprocess.Popen[bytes]:
+        role = {"descriptor": theirs.fileno(), "directory": str(self.directory)}
+        output: Any = self._log if quiet else None
+        with theirs:
+            return subprocess.Popen(
+                rank_main.command(role),
+                env=os.environ | HOST_ENVIRONMENT,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                # The terminal's Ctrl-C must not reach the host before its ranks have
+                # torn down.
+                start_new_session=True,
+            )
+
+    def watch_parent(self) -> None:
+        """Raise :class:`OrphanedError` from :meth:`poll` once our own parent is gone."""
+        with contextlib.suppress(ProcessLookupError):
+            watch = os.pidfd_open(os.getppid())
+            self._selector.register(watch, selectors.EVENT_READ, OrphanedError)
+
+    def collect(self, files: list[str]) -> None:
+        """Tell which files hold ddp tests, once that is known."""
+        self._files = tuple(files)
+        if not self._session.spawns:
+            self._channel.send(Collect(self._files))
+
+    # ------------------------------------------------------------------ ranks
+
+    def rank(self, number: int) -> RankProcess | None:
+        """The living process of this rank."""
+        return self._ranks.get(number)
+
+    def start(self, number: int) -> RankProcess:
+        """Start a process for a rank that has none; ``RankReady`` tells when it is up."""
+        assert number not in self._ranks
+        self._serials += 1
+        channel, theirs = Channel.pair()
+        fault_file = self.directory / f"rank-{self._serials}.fault"
+        process = RankProcess(self._serials, number, channel, fault_file)
+        with theirs:
+            order = StartRank(process.serial, number, str(self.directory))
+            self._channel.send(order, (theirs.fileno(),))
+        if self._session.spawns:
+            process.send(self._session)
+            process.send(Collect(self._files))
+        self._ranks[number] = process
+        self._selector.register(channel, selectors.EVENT_READ, process)
+        return process
+
+    def kill(self, process: RankProcess) -> None:
+        """End a rank with its children; ``Gone`` follows."""
+        self._channel.send(KillRank(process.serial))
+
+    def forget(self, process: RankProcess) -> None:
+        """Drop a rank that is gone, so that the next test starts a new one."""
+        if self._ranks.get(process.rank) is process:
+            del self._ranks[process.rank]
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(process.channel)
+        process.close()
+
+    def living(self) -> list[RankProcess]:
+        return [process for process in self._ranks.values() if not process.gone]
+
+    # ------------------------------------------------------------------ events
+
+    def poll(self, timeout: float | None) -> list[Event]:
+        """Wait for news of ranks, at most ``timeout`` seconds.
+
+        Raises:
+            HostDiedError: the host is gone, and with it every rank.
+            OrphanedError: see :meth:`watch_parent`.
+        """
+        self._watch_unsent()
+        events: list[Event] = []
+        for key, mask in self._selector.select(timeout):
+            if key.data in (HostDiedError, OrphanedError):
+                raise key.data(self.last_words())
+            source: Channel | RankProcess = key.data
+            channel = source if isinstance(source, Channel) else source.channel
+            if mask & selectors.EVENT_WRITE:
+                channel.flush()
+            if mask & selectors.EVENT_READ:
+                events += self._hear(source)
+        return events
+
+    def _watch_unsent(self) -> None:
+        for process in self._ranks.values():
+            if process.channel.fileno() in self._selector.get_map():
+                wanted = selectors.EVENT_READ
+                if process.channel.unsent:
+                    wanted |= selectors.EVENT_WRITE
+                self._selector.modify(process.channel, wanted, process)
+
+    def _hear(self, source: Channel | RankProcess) -> Iterator[Event]:
+        if isinstance(source, Channel):
+            yield from self._hear_host()
+            return
+        try:
+            messages = source.channel.receive_available()
+        except (ChannelError, OSError, ValueError):
+            # The test wrote into our descriptor. Nothing that comes now can be trusted.
+            messages = []
+            source.channel.at_end = True
+            self.kill(source)
+        for message, descriptors in messages:
+            if isinstance(message, RankReady):
+                source.ready = True
+                source.captured = dict(zip(message.captured, descriptors, strict=True))
+            yield source, message  # type: ignore[misc]
+        if source.channel.at_end:
+            # The process may live on without its channel; it is of no use then.
+            self._selector.unregister(source.channel)
+            if not source.gone:
+                self.kill(source)
+
+    def _hear_host(self) -> Iterator[Event]:
+        for message, _ in self._channel.receive_available():
+            match message:
+                case HostReady():
+                    self.ready = message
+                case RankStarted():
+                    for process in self._with_serial(message.serial):
+                        process.pid = message.pid
+                case RankExited():
+                    for process in self._with_serial(message.serial):
+                        yield from self._last_messages(process)
+                        process.returncode = message.returncode
+                        yield process, Gone(message.returncode)
+                case _:
+                    raise AssertionError(f"{message} is not for the controller")
+
+    def _last_messages(self, process: RankProcess) -> Iterator[Event]:
+        if not process.channel.at_end:
+            yield from self._hear(process)
+
+    def _with_serial(self, serial: int) -> Iterator[RankProcess]:
+        return (process for process in list(self._ranks.values()) if process.serial == serial)
+
+    def wait_until_ready(self) -> None:
+        """Wait until the host has collected.
+
+        Raises:
+            HostDiedError: it did not live to tell.
+        """
+        while self.ready is None:
+            assert not self.poll(None), "a rank spoke before its host was ready"
+
+    def returncode(self) -> int | None:
+        """Exit code of a host that has died."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._process.wait(_HOST_END)
+        return None
+
+    def last_words(self) -> str:
+        """What the host printed, for the text of its death."""
+        self._log.seek(0)
+        return self._log.read().decode(errors="replace").strip()
+
+    # ------------------------------------------------------------------ the end
+
+    def finish(self, processes: list[RankProcess], seconds: float) -> list[Event]:
+        """Let idle ranks tear down their wide fixtures and leave.
+
+        Returns:
+            what they said meanwhile.
+        """
+        for process in processes:
+            process.send(Finish())
+        events: list[Event] = []
+        deadline = time.monotonic() + seconds
+        while not all(process.gone for process in processes):
+            if (left := deadline - time.monotonic()) <= 0:
+                break
+            events += self.poll(left)
+        return events
+
+    def close(self, *, kill: bool) -> None:
+        """End everything that is left: processes, files, descriptors."""
+        self._channel.close()
+        try:
+            # Before it serves, a host does not see its channel end.
+            if self.ready is None:
+                self._process.kill() if kill else self._process.terminate()
+            self._process.wait(_HOST_END)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        for process in self._ranks.values():
+            if process.pid is not None and not process.gone:
+                processes.kill_group(process.pid)
+            process.close()
+        self._ranks = {}
+        self._selector.close()
+        os.close(self._host_watch)
+        self._log.close()
+        shutil.rmtree(self.directory, ignore_errors=True)

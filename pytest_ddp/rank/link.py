@@ -1,0 +1,88 @@
+"""The rank's side of its channel to the controller."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import threading
+
+from pytest_ddp.channel import Channel
+from pytest_ddp.fixture import DdpError
+from pytest_ddp.protocol import (
+    Exchange,
+    ExchangeReply,
+    Finish,
+    FromRank,
+    Message,
+    Operation,
+    RunTest,
+)
+from pytest_ddp.rank import faults
+
+EXIT_LINK_LOST = 78
+"""Exit code of a rank whose channel was closed under it, by ``os.closerange`` for example."""
+
+
+class Link:
+    """Reads in a thread of its own, so that the end of the controller is seen at once."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._orders: queue.SimpleQueue[tuple[RunTest | Finish, list[int]]] = queue.SimpleQueue()
+        self._replies: queue.SimpleQueue[ExchangeReply] = queue.SimpleQueue()
+        self.test = -1
+        """Number of the test that runs."""
+        threading.Thread(target=self._read, name="pytest-ddp link", daemon=True).start()
+
+    def next_order(self) -> tuple[RunTest | Finish, list[int]]:
+        """Wait for what the controller wants next."""
+        return self._orders.get()
+
+    def send(self, message: FromRank, descriptors: tuple[int, ...] = ()) -> None:
+        """Tell the controller; a process that is not the rank itself ends here."""
+        if os.getpid() != self._pid:
+            # A child that the test forked returned into pytest's protocol. Its
+            # reports would be taken for the rank's.
+            faults.leave(1)
+        try:
+            with self._lock:
+                self._channel.send(message, descriptors)
+        except OSError:
+            faults.leave(EXIT_LINK_LOST)
+
+    def exchange(
+        self, number: int, operation: Operation, source: int | None, payload: str
+    ) -> tuple[str, ...]:
+        """Take part in a side-channel operation.
+
+        Raises:
+            DdpError: it can never complete.
+        """
+        self.send(Exchange(self.test, number, operation, source, payload))
+        while (reply := self._replies.get()).number != number:
+            """A late answer to an operation that the last test gave up."""
+        if reply.error is not None:
+            raise DdpError(reply.error)
+        return reply.payloads
+
+    def _read(self) -> None:
+        while (received := self._receive()) is not None:
+            message, descriptors = received
+            match message:
+                case ExchangeReply():
+                    self._replies.put(message)
+                case RunTest() | Finish():
+                    self._orders.put((message, descriptors))
+                case _:
+                    raise AssertionError(f"{message} is not for a rank that runs")
+        # The controller is gone: take the DataLoader workers along.
+        os.killpg(0, signal.SIGKILL)
+
+    def _receive(self) -> tuple[Message, list[int]] | None:
+        try:
+            return self._channel.receive()
+        except OSError:
+            return None

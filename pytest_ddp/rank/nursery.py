@@ -1,0 +1,110 @@
+"""The host's loop: start ranks, reap them, and leave nothing of them alive."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import time
+from collections.abc import Callable
+
+from pytest_ddp.channel import Channel
+from pytest_ddp.protocol import KillRank, RankExited, RankStarted, StartRank
+from pytest_ddp.rank import processes
+
+Start = Callable[[StartRank, int], int]
+"""Starts a rank on the descriptor of its channel; the pid. In a forked child it never returns."""
+
+_LAST_WAIT = 1.0
+"""Seconds that killed processes are given to disappear, at the very end."""
+
+
+class Nursery:
+    """Parent of all ranks of one controller, and of whatever they leave behind."""
+
+    def __init__(self, channel: Channel, start: Start) -> None:
+        self._channel = channel
+        self._start = start
+        self._ranks: dict[int, int] = {}
+        """Serial number by pid."""
+        self._watches: dict[int, int] = {}
+        """Pid by pidfd."""
+        processes.adopt_orphans()
+
+    def serve(self) -> None:
+        """Work until the controller is gone, then end every process that is left."""
+        poll = select.poll()
+        poll.register(self._channel, select.POLLIN)
+        with contextlib.suppress(OSError):
+            while self._serve_once(poll):
+                """Until the channel ends."""
+        self._end_all()
+
+    def _serve_once(self, poll: select.poll) -> bool:
+        for descriptor, _ in poll.poll():
+            if descriptor in self._watches:
+                poll.unregister(descriptor)
+                self._reap(descriptor)
+            elif not self._obey(poll):
+                return False
+        return True
+
+    def _obey(self, poll: select.poll) -> bool:
+        received = self._channel.receive()
+        if received is None:
+            return False
+        match received:
+            case StartRank() as order, [descriptor]:
+                pid = self._start(order, descriptor)
+                os.close(descriptor)
+                self._ranks[pid] = order.serial
+                watch = os.pidfd_open(pid)
+                self._watches[watch] = pid
+                poll.register(watch, select.POLLIN)
+                self._channel.send(RankStarted(order.serial, pid))
+            case KillRank() as order, _:
+                for pid, serial in self._ranks.items():
+                    if serial == order.serial:
+                        processes.kill_group(pid)
+            case message, _:
+                raise AssertionError(f"{message} is not for a nursery")
+        return True
+
+    def _reap(self, watch: int) -> None:
+        pid = self._watches.pop(watch)
+        os.close(watch)
+        # Before the leader is reaped: until then nobody else can get its number.
+        processes.kill_group(pid)
+        _, status = os.waitpid(pid, 0)
+        for orphan in processes.children():
+            if orphan.session == pid:
+                kill(orphan.pid)
+        self._channel.send(RankExited(self._ranks.pop(pid), os.waitstatus_to_exitcode(status)))
+        self._reap_orphans()
+
+    def _reap_orphans(self) -> None:
+        """Collect adopted children that have ended, ranks excepted."""
+        with contextlib.suppress(ChildProcessError):
+            while (info := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+                if info.si_pid in self._ranks:
+                    return
+                os.waitpid(info.si_pid, 0)
+
+    def _end_all(self) -> None:
+        for pid in self._ranks:
+            processes.kill_group(pid)
+        deadline = time.monotonic() + _LAST_WAIT
+        with contextlib.suppress(ChildProcessError):
+            # Killing a process hands its children to us, daemons with a session of their
+            # own included: go on until there is nobody.
+            while time.monotonic() < deadline:
+                for child in processes.children():
+                    kill(child.pid)
+                os.waitpid(-1, 0)
+
+
+def kill(pid: int) -> None:
+    """SIGKILL for a child of ours, which cannot have been reaped by anybody else."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)

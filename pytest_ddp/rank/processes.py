@@ -1,0 +1,73 @@
+"""What Linux tells of processes: children, sessions, names."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One entry of ``/proc``."""
+
+    pid: int
+    parent: int
+    session: int
+    command: str
+
+
+def children(pid: int | None = None) -> list[Process]:
+    """The living children of a process (of this one by default), oldest first."""
+    found = []
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid or os.getpid()}/task").iterdir():
+            found += [int(child) for child in (task / "children").read_text().split()]
+    processes = (look(child) for child in found)
+    return [process for process in processes if process is not None]
+
+
+def look(pid: int) -> Process | None:
+    """A process by its number; None if there is none, or only its zombie."""
+    try:
+        head, _, tail = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except (OSError, LookupError):
+        return None
+    state, parent, _, session = tail.split()[:4]
+    if state == "Z":
+        return None
+    return Process(pid, int(parent), int(session), command.strip() or head.partition("(")[2])
+
+
+def kill_group(leader: int) -> None:
+    """Kill the process group of a recorded leader, if there still is one."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, signal.SIGKILL)
+
+
+def die_with_parent(parent: int, signal_number: int = signal.SIGKILL) -> None:
+    """Ask the kernel for a signal (SIGKILL) when the parent's forking thread ends.
+
+    The backstop for a rank that holds the GIL and therefore cannot see its channel end.
+    """
+    _libc.prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal_number)
+
+
+def outlive_parent() -> None:
+    """Take back :func:`die_with_parent`."""
+    _libc.prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of descendants whose own parent dies, so that they can be ended."""
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

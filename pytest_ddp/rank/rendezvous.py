@@ -1,0 +1,64 @@
+"""The env:// rendezvous for code under test that initialises a group by itself.
+
+torchrun's agent serves a store that ranks join as clients. Rank 0 serves one here, on
+the socket that the controller opened on loopback, and only once somebody asks: a store
+costs a millisecond, and most tests never do.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed import rendezvous as torch_rendezvous
+
+_HANDLERS: dict[str, Any] = getattr(torch_rendezvous, "_rendezvous_handlers", {})
+
+
+class EnvRendezvous:
+    """Serves, or joins, the env:// store of one test."""
+
+    def __init__(self) -> None:
+        self._socket: int | None = None
+        self._server: dist.TCPStore | None = None
+        self._attempts = itertools.count()
+        self._original = _HANDLERS.get("env")
+        if self._original is not None:
+            _HANDLERS["env"] = self._rendezvous
+
+    def begin(self, listening: list[int], *, serve_now: bool) -> None:
+        """Start over for a new test; ``listening`` holds the socket on the serving rank."""
+        self._server = None
+        if self._socket is not None:
+            socket.close(self._socket)
+        self._socket = listening[0] if listening else None
+        self._attempts = itertools.count()
+        if serve_now or self._original is None:
+            self._serve()
+
+    def _serve(self) -> None:
+        if self._socket is None:
+            return
+        self._server = dist.TCPStore(
+            os.environ["MASTER_ADDR"],
+            int(os.environ["MASTER_PORT"]),
+            is_master=True,
+            wait_for_workers=False,
+            master_listen_fd=self._socket,
+        )
+        self._socket = None
+
+    def _rendezvous(
+        self, url: str, timeout: timedelta = timedelta(minutes=5), **options: Any
+    ) -> Iterator[tuple[dist.Store, int, int]]:
+        self._serve()
+        # torch's agent store has no prefix per attempt: a second init would read the
+        # first one's addresses and hang (torch 2.13).
+        attempt = next(self._attempts)
+        for store, rank, world_size in self._original(url, timeout=timeout, **options):
+            yield dist.PrefixStore(f"attempt_{attempt}", store), rank, world_size
