@@ -1,0 +1,332 @@
+"""A rank that fails in whatever way makes the test fail, is named, and harms no other test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.acceptance.deaths import (
+    AFTER,
+    PRELUDE,
+    Death,
+    deaths,
+    line_of,
+    name_of,
+    source,
+)
+from tests.acceptance.suite import Finished, Result, Suite
+
+PLACES = ("body", "setup", "teardown", "collective")
+VERDICTS = {
+    "body": "failed",
+    "setup": "error",
+    "teardown": "passed+error",
+    "collective": "failed",
+}
+CASES = [
+    pytest.param(where, death, rank, id=f"{where}-{death.name}-rank{rank}")
+    for where in PLACES
+    for death in deaths(where)
+    for rank in range(3)
+]
+TOO_LONG = 40.0
+"""Seconds: a failure that took so long was found by the deadline (60 s) or nearly so."""
+
+
+def file_of(where: str, rank: int) -> str:
+    return f"test_{where}_{rank}.py"
+
+
+@pytest.fixture(scope="module")
+def dead(new_suite: Callable[[], Suite]) -> Finished:
+    """Every death, in every place, on every rank."""
+    suite = new_suite()
+    for where in PLACES:
+        for rank in range(3):
+            suite.write(file_of(where, rank), source(where, rank))
+    return suite.run("--ddp-timeout=60", timeout=400)
+
+
+def result_of(finished: Finished, where: str, name: str, rank: int) -> Result:
+    return finished.results[f"{file_of(where, rank)}::test_{name}"]
+
+
+@pytest.mark.parametrize(("where", "death", "rank"), CASES)
+class TestDeath:
+    def test_fails(self, dead: Finished, where: str, death: Death, rank: int) -> None:
+        result = result_of(dead, where, name_of(death, rank), rank)
+        assert result.verdict == VERDICTS[where], result.text
+        assert result.duration < TOO_LONG
+
+    def test_is_described(self, dead: Finished, where: str, death: Death, rank: int) -> None:
+        result = result_of(dead, where, name_of(death, rank), rank)
+        failed = [report for report in result.reports if report.outcome == "failed"]
+        assert len(failed) == 1
+        assert failed[0].message.startswith(f"rank {rank}"), failed[0].message
+        assert f"rank {rank}" in result.text
+        assert death.shown.format(answer=40 + rank) in result.text
+
+    def test_is_located(self, dead: Finished, where: str, death: Death, rank: int) -> None:
+        result = result_of(dead, where, name_of(death, rank), rank)
+        line = line_of(source(where, rank), name_of(death, rank))
+        place = f"{file_of(where, rank)}:{line}"
+        assert (place in result.text) == death.leaves_line, result.text
+
+    def test_next_test_passes(self, dead: Finished, where: str, death: Death, rank: int) -> None:
+        result = result_of(dead, where, f"after_{name_of(death, rank)}", rank)
+        assert result.verdict == "passed", result.text
+
+
+def test_every_test_is_reported_once(dead: Finished) -> None:
+    for result in dead.results.values():
+        phases = [report.when for report in result.reports]
+        expected = ["setup", "call", "teardown"]
+        if result.phase("setup").outcome == "failed":
+            expected.remove("call")
+        assert phases == expected, result.nodeid
+    assert len(dead.results) == 2 * len(CASES)
+    assert dead.returncode == pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.mark.parametrize("rank", range(3))
+@pytest.mark.parametrize("death", deaths("collective"), ids=lambda death: death.name)
+def test_peers_in_a_collective_are_no_cause(dead: Finished, death: Death, rank: int) -> None:
+    """The peers get a line each at most, after the root cause."""
+    text = result_of(dead, "collective", name_of(death, rank), rank).text
+    peers = {0: "ranks 1-2", 1: "ranks 0, 2", 2: "ranks 0-1"}[rank]
+    cause = text.index(f"rank {rank}")
+    told = [line for line in text.splitlines() if line.startswith((peers, "rank "))]
+    assert any(line.startswith(peers) for line in told), text
+    assert all(text.index(line) >= cause for line in told)
+    assert text.count("most recent call first") <= 1
+
+
+# ---------------------------------------------------------------- more than one rank
+
+SEVERAL = """
+
+@pytest.mark.ddp(world_size=3)
+def test_each_its_own(ddp):
+    assert answer(ddp.rank) == 99
+
+
+@pytest.mark.ddp(world_size=3)
+def test_all_alike(ddp):
+    assert answer(2) == 99
+
+
+@pytest.mark.ddp(world_size=3)
+def test_all_die(ddp):
+    os._exit(ddp.rank)
+
+
+@pytest.mark.ddp(world_size=3)
+def test_all_killed(ddp):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.ddp(world_size=3, timeout=3)
+def test_returns_early_0(ddp):
+    if ddp.rank != 0:
+        sum_of_ones()  # blocked 0
+
+
+@pytest.mark.ddp(world_size=3, timeout=3)
+def test_returns_early_1(ddp):
+    if ddp.rank != 1:
+        sum_of_ones()  # blocked 1
+
+
+@pytest.mark.ddp(world_size=3, timeout=3)
+def test_returns_early_2(ddp):
+    if ddp.rank != 2:
+        sum_of_ones()  # blocked 2
+
+
+@pytest.mark.ddp(world_size=3)
+def test_body_and_teardown(ddp, request):
+    @request.addfinalizer
+    def finalize():
+        assert ddp.rank != 2, "in teardown"
+
+    assert ddp.rank != 0, "in body"
+"""
+SEVERAL_NAMES = (
+    "each_its_own",
+    "all_alike",
+    "all_die",
+    "all_killed",
+    "returns_early_0",
+    "returns_early_1",
+    "returns_early_2",
+    "body_and_teardown",
+)
+
+STRAY = """
+import io
+
+START = os.getcwd()
+
+
+@pytest.mark.ddp(world_size=3)
+def test_forks(ddp):
+    # The child goes on as if it were the rank, to the end of the test and beyond.
+    child = os.fork() if ddp.rank == 1 else 0
+    if child:
+        os.waitpid(child, 0)
+
+
+@pytest.mark.ddp(world_size=3)
+def test_closes_descriptors(ddp):
+    if ddp.rank == 1:
+        os.closerange(3, 256)
+
+
+@pytest.mark.ddp(world_size=3)
+def test_closes_every_descriptor(ddp):
+    if ddp.rank == 2:
+        os.closerange(0, 256)
+
+
+@pytest.mark.ddp(world_size=3)
+def test_replaces_stdout(ddp):
+    sys.stdout = io.StringIO()
+    sys.stderr = None
+
+
+@pytest.mark.ddp(world_size=3)
+def test_changes_directory(ddp, tmp_path):
+    os.chdir(tmp_path)
+
+
+@pytest.mark.ddp(world_size=3)
+def test_clears_environment(ddp):
+    os.environ.clear()
+
+
+@pytest.mark.ddp(world_size=3)
+def test_ignores_signals(ddp):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)
+"""
+STRAY_NAMES = (
+    "forks",
+    "closes_descriptors",
+    "closes_every_descriptor",
+    "replaces_stdout",
+    "changes_directory",
+    "clears_environment",
+    "ignores_signals",
+)
+NEXT = """
+
+@pytest.mark.ddp(world_size=3)
+def test_next(ddp):
+    print("printed", ddp.rank)
+    assert os.getcwd() == START
+    assert os.environ["PATH"]
+    assert os.environ["RANK"] == str(ddp.rank)
+    assert sum_of_ones() == 3
+"""
+
+
+def with_next(blocks: str) -> str:
+    """The blocks, each test followed by a healthy one of the name ``test_after_...``."""
+    first, *tests = blocks.split("\n@pytest.mark.ddp")
+    out = first
+    for block in tests:
+        name = block.split("def test_")[1].split("(")[0]
+        follower = NEXT.replace("test_next", f"test_after_{name}") if "START" in first else ""
+        out += "\n@pytest.mark.ddp" + block + (follower or AFTER.format(name=name)) + "\n"
+    return PRELUDE + out
+
+
+@pytest.fixture(scope="module")
+def odd(new_suite: Callable[[], Suite]) -> Finished:
+    suite = new_suite()
+    suite.write("test_several.py", with_next(SEVERAL))
+    suite.write("test_stray.py", with_next(STRAY))
+    return suite.run("--ddp-timeout=60", timeout=120)
+
+
+@pytest.mark.parametrize("name", SEVERAL_NAMES + STRAY_NAMES)
+def test_next_test_passes(odd: Finished, name: str) -> None:
+    result = odd[f"test_after_{name}"]
+    assert result.verdict == "passed", result.text
+
+
+@pytest.mark.parametrize("name", SEVERAL_NAMES + STRAY_NAMES)
+def test_reported_once(odd: Finished, name: str) -> None:
+    phases = [report.when for report in odd[f"test_{name}"].reports]
+    assert phases == ["setup", "call", "teardown"]
+
+
+@pytest.mark.parametrize("rank", range(3))
+def test_unlike_failures_are_all_shown(odd: Finished, rank: int) -> None:
+    result = odd["test_each_its_own"]
+    assert result.verdict == "failed"
+    assert f"assert {40 + rank} == 99" in result.text
+    assert f"rank {rank}" in result.text
+
+
+def test_like_failures_are_shown_once(odd: Finished) -> None:
+    result = odd["test_all_alike"]
+    assert result.verdict == "failed"
+    assert "ranks 0-2" in result.text
+    assert result.text.count("E       assert 42 == 99") == 1
+
+
+def test_deaths_of_all_ranks_are_shown(odd: Finished) -> None:
+    text = odd["test_all_die"].text
+    for rank in range(3):
+        assert f"rank {rank} exited with code {rank}" in text or (
+            f"rank {rank}: exited with code {rank}" in text
+        )
+    assert odd["test_all_killed"].phase("call").message.startswith("ranks 0-2 died of SIGKILL")
+
+
+def test_failures_of_body_and_teardown_are_both_reported(odd: Finished) -> None:
+    result = odd["test_body_and_teardown"]
+    assert result.verdict == "failed+error"
+    assert "in body" in result.phase("call").text
+    assert "in teardown" in result.phase("teardown").text
+
+
+@pytest.mark.parametrize("rank", range(3))
+def test_early_return_is_a_failure(odd: Finished, rank: int) -> None:
+    result = odd[f"test_returns_early_{rank}"]
+    peers = {0: "ranks 1-2", 1: "ranks 0, 2", 2: "ranks 0-1"}[rank]
+    line = line_of(with_next(SEVERAL), f"blocked {rank}")
+    assert result.verdict == "failed"
+    assert peers in result.phase("call").message
+    assert f"rank {rank}:" in result.text
+    assert f"test_several.py:{line}" in result.text
+
+
+def test_forked_child_is_not_taken_for_the_rank(odd: Finished) -> None:
+    """The child must not report; whether its parent's test may pass is not asked here."""
+    result = odd["test_forks"]
+    assert result.verdict in ("passed", "failed")
+    assert result.duration < TOO_LONG
+
+
+@pytest.mark.parametrize(
+    ("name", "rank"), [("closes_descriptors", 1), ("closes_every_descriptor", 2)]
+)
+def test_closed_descriptors_are_a_failure(odd: Finished, name: str, rank: int) -> None:
+    result = odd[f"test_{name}"]
+    failed = [report for report in result.reports if report.outcome == "failed"]
+    assert [report.message.startswith(f"rank {rank}") for report in failed] == [True], result.text
+    assert result.duration < TOO_LONG
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("changes_directory", "directory"), ("clears_environment", "environment")],
+)
+def test_lasting_change_is_a_warning(odd: Finished, name: str, words: str) -> None:
+    assert odd[f"test_{name}"].verdict == "passed"
+    told = [text for text in odd.warnings if f"test_{name}" in text]
+    assert told
+    assert all(words in text for text in told)
