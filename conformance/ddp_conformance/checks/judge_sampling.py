@@ -177,7 +177,7 @@ def _unequal(counts: dict[int, int]) -> str:
     few, many = min(counts.values()), max(counts.values())
     with_few = [rank for rank, count in sorted(counts.items()) if count == few]
     with_many = [rank for rank, count in sorted(counts.items()) if count == many]
-    return f"{few} batches on {ranks_in_words(with_few)}, {many} on {ranks_in_words(with_many)}"
+    return f"batches: {few} on {ranks_in_words(with_few)}, {many} on {ranks_in_words(with_many)}"
 
 
 def _orders(history: History) -> dict[tuple[int, int], tuple[int, ...]]:
