@@ -71,8 +71,10 @@ class Channel:
         while self._descriptors:
             socket.close(self._descriptors.popleft())
 
-    def send(self, message: Message, descriptors: Sequence[int] = ()) -> None:
-        """Send one message.
+    def send(
+        self, message: Message, descriptors: Sequence[int] = (), *, more: bool = False
+    ) -> None:
+        """Send one message; with ``more``, together with the next one.
 
         Raises:
             OSError: the peer is gone (only on a blocking end; the controller learns
@@ -89,7 +91,8 @@ class Channel:
             ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)]
             sent = self._socket.sendmsg([frame], ancillary)
             self._unsent += frame[sent:]
-        self.flush()
+        if not more:
+            self.flush()
 
     def flush(self) -> None:
         """Send what is still waiting, as far as the socket takes it."""

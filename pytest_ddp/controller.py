@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -83,9 +83,7 @@ class Controller:
         session = Session(
             spawns=self._start_method is StartMethod.SPAWN,
             args=tuple(_invocation(config)),
-            plugins=tuple(
-                plugin for plugin in config.invocation_params.plugins or () if _is_name(plugin)
-            ),
+            plugins=tuple(_named(config.invocation_params.plugins or ())),
             worker=_worker_id(config),
             basetemp=str(basetemp),
             verbose_output=verbose,
@@ -96,7 +94,7 @@ class Controller:
         self._supervisor = Supervisor(self._launcher, self._read_report, self._messages.tell)
 
     def _restart_host(self) -> None:
-        self.close(kill=True)
+        self.close()
         self._start_host()
         assert self._launcher is not None
         self._launcher.collect(sorted({str(item.path) for item in self._ddp_items}))
@@ -138,7 +136,8 @@ class Controller:
         assert self._supervisor is not None
         next_nodeids, known = self._next_tests(item, next_item, plan.world_size)
         with self._devices(plan) as placed:
-            order = Order(placed, item, next_nodeids, known, tmp_path and str(tmp_path))
+            shared = None if tmp_path is None else str(tmp_path)
+            order = Order(placed, item, next_nodeids, known, shared)
             return self._supervisor.run(order)
 
     @contextlib.contextmanager
@@ -224,7 +223,7 @@ class Controller:
         assert launcher is not None
         collecting = launcher.ready is None
         code = launcher.returncode()
-        self.close(kill=True)
+        self.close()
         doing = "while it collected" if collecting else f"while {item.nodeid} ran"
         text = f"the host process of the ranks died {doing} (exit code {code})"
         if collecting:
@@ -241,13 +240,13 @@ class Controller:
             for _, message in self._launcher.finish(self._launcher.living(), limit):
                 if isinstance(message, Warned | Finished):
                     self._messages.tell(message)
-        self.close(kill=False)
+        self.close()
 
-    def close(self, *, kill: bool) -> None:
+    def close(self) -> None:
         """End host and ranks at once."""
         launcher, self._launcher, self._supervisor = self._launcher, None, None
         if launcher is not None:
-            launcher.close(kill=kill)
+            launcher.close()
 
 
 def _invocation(config: pytest.Config) -> list[str]:
@@ -262,6 +261,6 @@ def _worker_id(config: pytest.Config) -> str:
     return worker.get("workerid", "ddp")
 
 
-def _is_name(plugin: object) -> bool:
+def _named(plugins: Iterable[object]) -> Iterator[str]:
     # A plugin object cannot follow into another process.
-    return isinstance(plugin, str)
+    return (plugin for plugin in plugins if isinstance(plugin, str))

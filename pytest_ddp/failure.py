@@ -11,7 +11,7 @@ import dataclasses
 import itertools
 import signal
 import textwrap
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -27,11 +27,10 @@ from pytest_ddp import diagnose
 from pytest_ddp.outcome import Ending, RankOutcome, RunOutcome
 from pytest_ddp.protocol import Phase
 from pytest_ddp.trouble import (
+    LONGEST_VERDICT,
     Trouble,
-    brief_message,
     clean,
     crash_site,
-    first_line,
     fold,
     message_of,
     ranks_text,
@@ -71,9 +70,8 @@ def represent(failure: Failure) -> ReprExceptionInfo:
     shown: set[Hashable] = set()
     for number, group in enumerate(groups):
         entries += _root(failure, group, number, groups[0][0].at, shown)
-    tail = [*_other_ranks(failure, echoes), *_notes(failure, groups)]
-    if tail:
-        entries.append(_text(*tail))
+    entries += _tail(_other_ranks(failure, echoes), entries[-1])
+    entries += _tail(_notes(failure, groups), entries[-1])
     representation = ReprExceptionInfo(
         reprtraceback=ReprTraceback([_clean_entry(entry) for entry in entries], None, "long"),
         reprcrash=ReprFileLocation(*_place(failure, groups), clean(verdict)),
@@ -93,12 +91,10 @@ def _verdict(failure: Failure, groups: Sequence[Sequence[Trouble]]) -> str:
     if first[0].stopped:
         return _stopped_verdict(failure, [t for group in groups for t in group])
     label = ranks_text(t.rank.rank for t in first)
-    if first[0].report is not None:
-        text = f"{label}: {first_line(first[0].message) or 'failed without a message'}"
-    else:
-        text = f"{label} {what_happened(first[0])}"
+    colon = ":" if first[0].report is not None else ""
+    text = f"{label}{colon} {what_happened(first[0])}"
     rest = [t.rank.rank for group in groups[1:] for t in group]
-    return f"{text} ({ranks_text(rest)} failed otherwise)" if rest else text
+    return f"{text} ({ranks_text(rest)} failed differently)" if rest else text
 
 
 def _stopped_verdict(failure: Failure, stopped: Sequence[Trouble]) -> str:
@@ -123,13 +119,15 @@ def _was(ranks: Sequence[int]) -> str:
 
 
 def _headline(failure: Failure, groups: Sequence[Sequence[Trouble]], verdict: str) -> str:
-    if not groups or groups[0][0].report is None:
+    if not groups or groups[0][0].stopped:
         return verdict
-    first = groups[0]
-    size = len(failure.outcome.ranks)
-    alike = " alike" if len(first) > 1 else ""
-    label = ranks_text(t.rank.rank for t in first)
-    line = f"{label} of {size} failed{alike} in {first[0].phase}: {first_line(first[0].message)}"
+    first = groups[0][0]
+    if first.report is None:
+        return f"{verdict}, at {first.user_frame}" if first.user_frame else verdict
+    label = ranks_text(t.rank.rank for t in groups[0])
+    alike = " alike" if len(groups[0]) > 1 else ""
+    line = f"{label} of {len(failure.outcome.ranks)} failed{alike} in {first.phase}"
+    line = f"{line}: {what_happened(first)}"
     # The message follows in full with the traceback.
     return line if len(line) <= WIDTH else line[: WIDTH - 3] + "..."
 
@@ -143,7 +141,7 @@ def _root(
     first = group[0]
     label = ranks_text(t.rank.rank for t in group)
     if first.report is None:
-        return _lost(first, label, number)
+        return _lost(first, label, first_of_all=number == 0)
     entries: list[Entry] = []
     site = (first.phase, crash_site(first.report))
     if number:
@@ -165,15 +163,15 @@ def _brief(entries: Sequence[Entry]) -> list[Entry] | None:
     return [_raw("\n".join(said) + "\n")] if said else None
 
 
-def _lost(trouble: Trouble, label: str, number: int) -> list[Entry]:
-    lines = [""]
-    if number:
-        lines.append(f"{label}: {what_happened(trouble)}")
-    lines += _explanations(trouble.rank)
-    blocks: list[Entry] = [_text(*lines)] if any(lines) else []
-    if trouble.rank.ending is Ending.NOT_BEGUN:
-        return [*blocks, _raw("\n" + textwrap.indent(trouble.rank.problem, "  ") + "\n")]
-    stacks = _stacks(trouble.rank, label)
+def _lost(trouble: Trouble, label: str, *, first_of_all: bool) -> list[Entry]:
+    rank = trouble.rank
+    lines = [] if first_of_all or trouble.stopped else [f"{label}: {what_happened(trouble)}"]
+    lines += _explanations(rank)
+    blocks: list[Entry] = [_text("", *lines)] if lines else []
+    details = rank.problem.partition("\n")[2]
+    if rank.ending is Ending.NOT_BEGUN and details.strip():
+        blocks.append(_raw("\n" + textwrap.indent(details.rstrip("\n"), "  ") + "\n"))
+    stacks = _stacks(rank, f"{label} in {trouble.phase}")
     return [*blocks, _raw(stacks)] if stacks else blocks
 
 
@@ -199,8 +197,7 @@ def _explanations(rank: RankOutcome) -> Iterator[str]:
 def _stacks(rank: RankOutcome, label: str) -> str:
     dumps = [dump for dump in diagnose.parse_stacks(rank.stacks) if dump.main() is not None]
     if not dumps:
-        gave = "gave" if rank.ending is Ending.STOPPED else ""
-        return f"\n{label} {gave} no stack\n" if gave else ""
+        return f"\n{label} gave no stack\n" if rank.ending is Ending.STOPPED else ""
     main = dumps[-1].main()
     assert main is not None
     lines = ["", f"{label}, most recent call first:", *_frames(main)]
@@ -225,27 +222,28 @@ def _other_ranks(failure: Failure, echoes: Sequence[Trouble]) -> Iterator[str]:
         sorted([*said, *failure.others], key=lambda line: line[1]), key=lambda line: line[1]
     )
     lines = [([rank for rank, _ in group], words) for words, group in by_words]
-    if lines and failure.troubles:
-        yield ""
     for ranks, words in sorted(lines):
         yield f"{ranks_text(ranks)}: {words}"
 
 
 def _echo(trouble: Trouble) -> str:
-    frame = trouble.user_frame
-    place = f", at {frame}" if frame else ""
-    if trouble.report is None:
-        return f"{what_happened(trouble)}{place}"
-    return f"lost its peers in {trouble.phase}{place}: {brief_message(trouble)}"
+    words = what_happened(trouble)
+    if trouble.report is not None:
+        words = f"{words} in {trouble.phase}"
+    return f"{words}, at {trouble.user_frame}" if trouble.user_frame else words
 
 
 def _notes(failure: Failure, groups: Sequence[Sequence[Trouble]]) -> Iterator[str]:
-    notes = (*failure.notes, *failure.outcome.notes)
     if failure.outcome.timeout is not None and not (groups and groups[0][0].stopped):
-        notes = (f"timed out after {failure.outcome.timeout:g} s", *notes)
-    if notes:
-        yield ""
-    yield from dict.fromkeys(notes)
+        yield f"timed out after {failure.outcome.timeout:g} s"
+    yield from dict.fromkeys((*failure.notes, *failure.outcome.notes))
+
+
+def _tail(lines: Iterable[str], before: Entry) -> list[Entry]:
+    found = list(lines)
+    # pytest draws a line below an entry in the long style; that is space enough.
+    space = [] if before.style == "long" else [""]
+    return [_text(*space, *found)] if found else []
 
 
 def _place(failure: Failure, groups: Sequence[Sequence[Trouble]]) -> tuple[str, int]:
@@ -276,7 +274,9 @@ def entries_of(longrepr: Any) -> list[Entry]:
     """The original traceback, of the whole chain of exceptions."""
     traceback = getattr(longrepr, "reprtraceback", None)
     if traceback is None:
-        return [_raw("\n" + message_of(longrepr).rstrip("\n") + "\n")]
+        text = message_of(longrepr).strip("\n")
+        # A single line is in the verdict already.
+        return [_raw(f"\n{text}\n")] if len(text) > LONGEST_VERDICT or "\n" in text else []
     chain = getattr(longrepr, "chain", None) or [(traceback, None, None)]
     entries: list[Entry] = []
     for part, _, description in chain:

@@ -316,13 +316,13 @@ class Launcher:
             events += self.poll(left)
         return events
 
-    def close(self, *, kill: bool) -> None:
+    def close(self) -> None:
         """End everything that is left: processes, files, descriptors."""
         self._channel.close()
         try:
-            # Before it serves, a host does not see its channel end.
             if self.ready is None:
-                self._process.kill() if kill else self._process.terminate()
+                # It still imports or collects, and has no ranks yet.
+                self._process.kill()
             self._process.wait(_HOST_END)
         except subprocess.TimeoutExpired:
             self._process.kill()

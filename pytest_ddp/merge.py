@@ -33,6 +33,13 @@ _OWN_ATTRIBUTES = {
 """What the merge itself sets; other attributes of a report come from the user's hooks."""
 
 
+_ALL_OR_NONE = "Skip on every rank or on none: a rank that stays may wait for one that left."
+_SAME_COLLECTIVES = (
+    "Every member of a group must issue the same collectives: the next one on this group would "
+    "hang or pair up with the wrong data."
+)
+
+
 class State(enum.Enum):
     """How a phase went on one rank; the value says it in a sentence about the rank."""
 
@@ -75,6 +82,8 @@ class Decision:
     troubles: tuple[Trouble, ...] = ()
     disagreement: str = ""
     """The verdict of a failure that is no single rank's."""
+    advice: str = ""
+    """What to do about the disagreement."""
     wasxfail: str | None = None
     stands_for_call: bool = False
     """True for a failed setup, after which some ranks may have gone on to their call."""
@@ -164,7 +173,9 @@ def _combine(phase: Phase, parts: Sequence[Part], troubles: Sequence[Trouble]) -
     if troubles:
         return replace(merged, outcome="failed", troubles=tuple(troubles))
     if skipped and len({(part.state, part.reason) for part in parts}) > 1:
-        return replace(merged, outcome="failed", disagreement=_disagreement(parts))
+        return replace(
+            merged, outcome="failed", disagreement=_disagreement(parts), advice=_ALL_OR_NONE
+        )
     if skipped:
         return replace(merged, outcome="skipped")
     if expected := by_state.get(State.XFAILED):
@@ -243,7 +254,9 @@ def _with_unequal(decision: Decision, decisions: Sequence[Decision], unequal: st
     xfailed = body.outcome == "skipped" and body.wasxfail is not None
     if decision is not body or xfailed:
         return decision
-    return replace(body, outcome="failed", disagreement=unequal, wasxfail=None)
+    return replace(
+        body, outcome="failed", disagreement=unequal, advice=_SAME_COLLECTIVES, wasxfail=None
+    )
 
 
 # ------------------------------------------------------------------ the report
@@ -279,7 +292,9 @@ def _longrepr(outcome: RunOutcome, decision: Decision, notes: tuple[str, ...]) -
     if decision.outcome == "skipped" and decision.wasxfail is None:
         return _skip_place(outcome, decision.parts[0])
     troubled = {trouble.rank.rank for trouble in decision.troubles}
-    others = [part for part in decision.parts if part.rank.rank not in troubled]
+    # A disagreement of ranks names them all itself.
+    told = decision.disagreement.startswith("ranks")
+    others = [part for part in decision.parts if part.rank.rank not in troubled and not told]
     skips = [part for part in decision.parts if part.state is State.SKIPPED]
     failure = Failure(
         outcome=outcome,
@@ -288,7 +303,7 @@ def _longrepr(outcome: RunOutcome, decision: Decision, notes: tuple[str, ...]) -
         disagreement=decision.disagreement,
         place=_skip_place(outcome, skips[0])[:2] if skips else None,
         others=tuple((part.rank.rank, str(part)) for part in others),
-        notes=notes,
+        notes=(decision.advice, *notes) if decision.advice else notes,
     )
     return represent(failure)
 

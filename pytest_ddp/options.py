@@ -280,7 +280,9 @@ def _argument(node: Node, owner: Node, name: str, value: object) -> object:
         close = difflib.get_close_matches(name, _ARGUMENTS, n=1, cutoff=0.5)
         hint = f" Did you mean {close[0]}?" if close else ""
         known = enumerated(_ARGUMENTS)
-        raise mark_error(node, f"{given}: no such argument.{hint} The arguments are {known}.", owner)
+        raise mark_error(
+            node, f"{given}: no such argument.{hint} The arguments are {known}.", owner
+        )
     try:
         return _ARGUMENTS[name](value)
     except ValueError as error:

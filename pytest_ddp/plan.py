@@ -14,7 +14,7 @@ import pytest
 
 from pytest_ddp.options import Mark, Options
 from pytest_ddp.protocol import Backend
-from pytest_ddp.rules import WorldSize, mark_error
+from pytest_ddp.rules import MAX_WORLD_SIZE, WorldSize, mark_error, shown
 
 WORLD_SIZE_PARAM = "_ddp_world_size"
 """Name of the parameter that a list of world sizes parametrizes the test with."""
@@ -62,7 +62,7 @@ def make_plan(item: pytest.Item, mark: Mark, options: Options, gpus: int) -> Lau
         pytest.UsageError: the marks contradict the test's parametrization.
     """
     wanted = _wanted_size(item, mark)
-    world_size = gpus if wanted == "gpus" else wanted
+    world_size = min(gpus, MAX_WORLD_SIZE) if wanted == "gpus" else wanted
     choice = mark.backend or options.backend
     backend = Backend(choice) if choice != "auto" else _automatic(world_size, gpus)
     return LaunchPlan(
@@ -86,10 +86,12 @@ def _wanted_size(item: pytest.Item, mark: Mark) -> WorldSize:
     wanted: WorldSize = params.get(WORLD_SIZE_PARAM, mark.world_sizes[0])
     if mark.listed != (WORLD_SIZE_PARAM in params) or wanted not in mark.world_sizes:
         # The test was parametrized before this mark was there to be seen.
+        given = list(mark.world_sizes) if mark.listed else mark.world_sizes[0]
         raise mark_error(
             item,
-            "@pytest.mark.ddp: a mark on a pytest.param, or one added during collection, cannot "
-            "bring or replace a list of world sizes. Put the list into the mark of the function.",
+            f"@pytest.mark.ddp(world_size={shown(given)}): a mark on a pytest.param, or one added "
+            f"during collection, cannot bring or replace a list of world sizes. Put the list into "
+            f"the mark of the function.",
         )
     return wanted
 

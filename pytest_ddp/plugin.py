@@ -102,7 +102,7 @@ class Hooks:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_unconfigure(self) -> None:
-        self._controller.close(kill=True)
+        self._controller.close()
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         for problem in self._controller.problems:

@@ -206,7 +206,7 @@ class Supervisor:
 
     def _retire(self, processes: list[RankProcess]) -> None:
         """End ranks that are alive and well as far as one knows: they may tear down first."""
-        for process, message in self._launcher.finish(processes, _TEARDOWN_LIMIT):
+        for _, message in self._launcher.finish(processes, _TEARDOWN_LIMIT):
             if isinstance(message, Warned | Finished):
                 self._tell(message)
         for process in processes:
@@ -394,7 +394,7 @@ class _Run:
         return RunOutcome(
             nodeid=item.nodeid,
             location=item.location,
-            keywords={name: 1 for name in item.keywords},
+            keywords=dict.fromkeys(item.keywords, 1),
             backend=self._plan.backend,
             ranks=tuple(part.outcome() for part in self.parts),
             start=self._wall,

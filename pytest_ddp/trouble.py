@@ -160,17 +160,14 @@ def first_line(text: str) -> str:
     return line if len(line) <= LONGEST_VERDICT else line[: LONGEST_VERDICT - 3] + "..."
 
 
-def brief_message(trouble: Trouble) -> str:
-    """The first sentence of a broken connection, without C++ source lines and ports."""
-    message = _CODE_PLACE.sub("", first_line(trouble.message)).partition(". ")[0]
-    return re.sub(r" ?\[[0-9a-fA-F.:]+\]:\d+", "", message)
-
-
 def what_happened(trouble: Trouble) -> str:
-    """The predicate of a sentence about a rank that was lost."""
+    """One line on it: a report's message, or the predicate of a sentence about the rank."""
     rank, phase = trouble.rank, trouble.phase
+    if trouble.report is not None:
+        words = _plain(trouble.message) if trouble.broken_connection else trouble.message
+        return first_line(words) or "failed without a message"
     if rank.ending is Ending.NOT_BEGUN:
-        return f"could not begin: {first_line(rank.problem) or 'no reason given'}"
+        return f"could not begin: {_problem_line(rank.problem)}"
     if rank.ending is Ending.STOPPED:
         return f"stopped in {phase}"
     if rank.ending is Ending.DONE:
@@ -185,6 +182,20 @@ def what_happened(trouble: Trouble) -> str:
     if phase in rank.reports:
         when = f"after it had reported {phase}"
     return f"exited with code {rank.returncode} {when}"
+
+
+def _plain(message: str) -> str:
+    """A broken connection's first sentence, without exception type, C++ source line and port."""
+    sentence = _CODE_PLACE.sub("", first_line(message)).partition(". ")[0]
+    return re.sub(r" ?\[[0-9a-fA-F.:]+\]:\d+", "", sentence)
+
+
+def _problem_line(problem: str) -> str:
+    """The heading and, where a traceback follows it, the traceback's last line."""
+    lines = [line.strip() for line in problem.splitlines() if line.strip()]
+    if len(lines) > 1 and lines[0].endswith(":"):
+        return first_line(f"{lines[0]} {lines[-1]}")
+    return first_line(problem).rstrip(":") or "no reason given"
 
 
 def _signal_name(number: int) -> str:

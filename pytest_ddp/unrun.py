@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 import pytest
-from _pytest._code.code import ReprExceptionInfo, ReprFileLocation, ReprTraceback
 from _pytest._code.code import ReprEntryNative as Block
+from _pytest._code.code import ReprExceptionInfo, ReprFileLocation, ReprTraceback
 
 
 def skipped_without_ranks(item: pytest.Item, reason: str) -> list[pytest.TestReport]:
@@ -34,7 +34,7 @@ def _report(item: pytest.Item, when: str, outcome: str, longrepr: object) -> pyt
     return pytest.TestReport(
         nodeid=item.nodeid,
         location=item.location,
-        keywords={name: 1 for name in item.keywords},
+        keywords=dict.fromkeys(item.keywords, 1),
         outcome=outcome,  # type: ignore[arg-type]
         longrepr=longrepr,  # type: ignore[arg-type]
         when=when,  # type: ignore[arg-type]

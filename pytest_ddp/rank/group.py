@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore
 
 from pytest_ddp.protocol import Backend, GroupCount, GroupPlan, RunTest
 
@@ -70,7 +71,7 @@ class DefaultGroup:
     def _build(self, plan: GroupPlan, order: RunTest) -> None:
         dist.init_process_group(
             backend=str(plan.backend),
-            store=dist.FileStore(plan.store, plan.world_size),
+            store=FileStore(plan.store, plan.world_size),
             rank=order.rank,
             world_size=plan.world_size,
             device_id=_device(order),
@@ -81,7 +82,8 @@ class DefaultGroup:
         if not dist.is_initialized():
             return {}
         world = dist.distributed_c10d._world
-        found = {}
+        found: dict[str, tuple[tuple[int, ...], int]] = {}
+        group: Any
         for group in world.pg_map:
             with contextlib.suppress(RuntimeError):  # backends that keep no number
                 number = group._get_sequence_number_for_group()
@@ -111,7 +113,7 @@ class MessageCounter:
         call = getattr(dist.ProcessGroup, name)
 
         def counted(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Any:
-            if dist.get_backend(group) == Backend.GLOO:
+            if str(dist.get_backend(group)) == Backend.GLOO:
                 self._counts[group.group_name] += 1
             return call(group, *args, **kwargs)
 

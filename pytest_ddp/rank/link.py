@@ -41,15 +41,20 @@ class Link:
         """Wait for what the controller wants next."""
         return self._orders.get()
 
-    def send(self, message: FromRank, descriptors: tuple[int, ...] = ()) -> None:
-        """Tell the controller; a process that is not the rank itself ends here."""
+    def send(
+        self, message: FromRank, descriptors: tuple[int, ...] = (), *, more: bool = False
+    ) -> None:
+        """Tell the controller; with ``more``, together with what is told next.
+
+        A process that is not the rank itself ends here.
+        """
         if os.getpid() != self._pid:
             # A child that the test forked returned into pytest's protocol. Its
             # reports would be taken for the rank's.
             faults.leave(1)
         try:
             with self._lock:
-                self._channel.send(message, descriptors)
+                self._channel.send(message, descriptors, more=more)
         except OSError:
             faults.leave(EXIT_LINK_LOST)
 

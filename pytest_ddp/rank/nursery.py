@@ -86,7 +86,9 @@ class Nursery:
     def _reap_orphans(self) -> None:
         """Collect adopted children that have ended, ranks excepted."""
         with contextlib.suppress(ChildProcessError):
-            while (info := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+            while (
+                info := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            ) is not None:
                 if info.si_pid in self._ranks:
                     return
                 os.waitpid(info.si_pid, 0)

@@ -7,6 +7,7 @@ costs a millisecond, and most tests never do.
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import os
 import socket
@@ -14,10 +15,11 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
-import torch.distributed as dist
-from torch.distributed import rendezvous as torch_rendezvous
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
-_HANDLERS: dict[str, Any] = getattr(torch_rendezvous, "_rendezvous_handlers", {})
+_HANDLERS: dict[str, Any] = getattr(
+    importlib.import_module("torch.distributed.rendezvous"), "_rendezvous_handlers", {}
+)
 
 
 class EnvRendezvous:
@@ -25,9 +27,9 @@ class EnvRendezvous:
 
     def __init__(self) -> None:
         self._socket: int | None = None
-        self._server: dist.TCPStore | None = None
+        self._server: TCPStore | None = None
         self._attempts = itertools.count()
-        self._original = _HANDLERS.get("env")
+        self._original: Any = _HANDLERS.get("env")
         if self._original is not None:
             _HANDLERS["env"] = self._rendezvous
 
@@ -44,7 +46,7 @@ class EnvRendezvous:
     def _serve(self) -> None:
         if self._socket is None:
             return
-        self._server = dist.TCPStore(
+        self._server = TCPStore(
             os.environ["MASTER_ADDR"],
             int(os.environ["MASTER_PORT"]),
             is_master=True,
@@ -55,10 +57,10 @@ class EnvRendezvous:
 
     def _rendezvous(
         self, url: str, timeout: timedelta = timedelta(minutes=5), **options: Any
-    ) -> Iterator[tuple[dist.Store, int, int]]:
+    ) -> Iterator[tuple[Store, int, int]]:
         self._serve()
         # torch's agent store has no prefix per attempt: a second init would read the
         # first one's addresses and hang (torch 2.13).
         attempt = next(self._attempts)
         for store, rank, world_size in self._original(url, timeout=timeout, **options):
-            yield dist.PrefixStore(f"attempt_{attempt}", store), rank, world_size
+            yield PrefixStore(f"attempt_{attempt}", store), rank, world_size

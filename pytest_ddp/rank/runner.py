@@ -82,7 +82,7 @@ class Runner:
             problem = "the process group could not be built:\n" + traceback.format_exc()
             self._link.send(NotBegun(order.test, problem, True))
             return
-        self._link.send(Began(order.test))
+        self._link.send(Began(order.test), more=True)
         self._link.send(self._run_item(order, item))
 
     def _run_item(self, order: RunTest, item: pytest.Item) -> Done:
@@ -169,7 +169,9 @@ class Runner:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
-        self._link.send(PhaseReported(self._link.test, data))
+        # The end of the test follows on the heels of its teardown.
+        last = report.when == "teardown"
+        self._link.send(PhaseReported(self._link.test, data), more=last)
 
     def pytest_warning_recorded(
         self, warning_message: warnings.WarningMessage, when: str, nodeid: str

@@ -195,7 +195,6 @@ def _settled(company: Company) -> Company:
 
 def _wait(descriptor: int) -> None:
 
-
     select.select([descriptor], [], [], _SETTLE)
 
 

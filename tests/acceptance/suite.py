@@ -37,7 +37,7 @@ _NOT_INHERITED = re.compile(
     r"PYTEST|DDP_ACCEPTANCE|TORCHELASTIC|COV_CORE|COVERAGE"
     r"|(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)$|MASTER_(ADDR|PORT)$|OMP_|OPENBLAS_|MKL_"
 )
-_INI = "[pytest]\nfilterwarnings =\n    default\n"
+_INI = "[pytest]\nasyncio_default_fixture_loop_scope = function\n"
 
 
 @dataclass(frozen=True, slots=True)

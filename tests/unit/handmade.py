@@ -175,3 +175,28 @@ def _excinfo(source: str) -> ExceptionInfo[BaseException]:
     # The caller's frame is this function, which no rank's traceback has.
     excinfo.traceback = excinfo.traceback[1:]
     return excinfo
+
+
+SITE = "/venv/lib/python3.11/site-packages"
+MACHINERY = (
+    (f"{SITE}/_pytest/python.py", 167, "pytest_pyfunc_call"),
+    (f"{SITE}/pluggy/_callers.py", 121, "_multicall"),
+    (f"{SITE}/_pytest/runner.py", 179, "pytest_runtest_call"),
+    (f"{SITE}/pytest_ddp/rank/runner.py", 120, "_run_protocol"),
+    ("<frozen runpy>", 88, "_run_code"),
+)
+"""What lies below a test's own frames in every rank: file, line, function."""
+
+
+def stacks(
+    *frames: tuple[str, int, str],
+    title: str = "",
+    header: str = "Current thread 0x00007f5c8a7fb740",
+    machinery: bool = True,
+) -> str:
+    """One thread as faulthandler writes it, most recent call first."""
+    lines = [f"{title}\n"] if title else []
+    lines.append(f"{header} (most recent call first):")
+    for file, line, function in (*frames, *(MACHINERY if machinery else ())):
+        lines.append(f'  File "{file}", line {line} in {function}')
+    return "\n".join(lines) + "\n"

@@ -60,7 +60,7 @@ def scan(root: Path) -> ImageIndex:
     Raises :class:`ConfigError` for a missing or empty folder, and for classes that
     are not the same in both splits.
     """
-    classes = {split: _classes(root, split) for split in SPLITS}
+    classes = {split: list_classes(root, split) for split in SPLITS}
     if classes["train"] != classes["val"]:
         different = sorted(set(classes["train"]) ^ set(classes["val"]))
         raise ConfigError(
@@ -71,7 +71,8 @@ def scan(root: Path) -> ImageIndex:
     return ImageIndex(classes["train"], files["train"], files["val"], checked=False)
 
 
-def _classes(root: Path, split: str) -> tuple[str, ...]:
+def list_classes(root: Path, split: str) -> tuple[str, ...]:
+    """Names of the folders in ``root/split``, sorted. Raises :class:`ConfigError` without any."""
     folder = root / split
     if not folder.is_dir():
         raise ConfigError(

@@ -39,7 +39,8 @@ def smallest_resolution(blocks: Sequence[int], stem: Stem) -> int:
     One feature per channel is too few: batch norm in training has no variance to
     compute when the last batch of an epoch holds one image.
     """
-    return 2 * 2 ** (len(blocks) - 1) * (4 if stem == "imagenet" else 1)
+    stem_stride = 4 if stem == "imagenet" else 1
+    return stem_stride << len(blocks)
 
 
 class ResNet(nn.Module):
