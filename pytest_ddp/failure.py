@@ -49,7 +49,6 @@ class Failure:
     """What the text of one failed phase is made of."""
 
     outcome: RunOutcome
-    phase: Phase
     troubles: tuple[Trouble, ...]
     disagreement: str = ""
     """The verdict where no single rank failed: unlike results, unequal collective counts."""
@@ -103,19 +102,13 @@ def _stopped_verdict(failure: Failure, stopped: Sequence[Trouble]) -> str:
     for phase in Phase:
         ranks = [t.rank.rank for t in stopped if t.phase is phase]
         if ranks and hang:
-            parts.append(f"{ranks_text(ranks)} {_has(ranks)} not finished {phase}")
+            have = "have" if len(ranks) > 1 else "has"
+            parts.append(f"{ranks_text(ranks)} {have} not finished {phase}")
         elif ranks:
-            parts.append(f"{ranks_text(ranks)} {_was(ranks)} stopped in {phase}")
+            were = "were" if len(ranks) > 1 else "was"
+            parts.append(f"{ranks_text(ranks)} {were} stopped in {phase}")
     text = ", ".join(parts)
     return f"timed out after {failure.outcome.timeout:g} s: {text}" if hang else text
-
-
-def _has(ranks: Sequence[int]) -> str:
-    return "has" if len(ranks) == 1 else "have"
-
-
-def _was(ranks: Sequence[int]) -> str:
-    return "was" if len(ranks) == 1 else "were"
 
 
 def _headline(failure: Failure, groups: Sequence[Sequence[Trouble]], verdict: str) -> str:
@@ -128,8 +121,9 @@ def _headline(failure: Failure, groups: Sequence[Sequence[Trouble]], verdict: st
     alike = " alike" if len(groups[0]) > 1 else ""
     line = f"{label} of {len(failure.outcome.ranks)} failed{alike} in {first.phase}"
     line = f"{line}: {what_happened(first)}"
-    # The message follows in full with the traceback.
-    return line if len(line) <= WIDTH else line[: WIDTH - 3] + "..."
+    # With a traceback, the message follows in full.
+    bare = bare_text(first.report.longrepr) is not None
+    return line if len(line) <= WIDTH or bare else line[: WIDTH - 3] + "..."
 
 
 # ------------------------------------------------------------------ root causes
@@ -142,16 +136,18 @@ def _root(
     label = ranks_text(t.rank.rank for t in group)
     if first.report is None:
         return _lost(first, label, first_of_all=number == 0)
-    entries: list[Entry] = []
     site = (first.phase, crash_site(first.report))
-    if number:
-        later = f", {first.at - begin:.1f} s later" if first.at - begin >= 0.05 else ""
-        same = ", at the same line" if site in shown else ""
-        entries.append(_text("", f"{label}: failed in {first.phase}{later}{same}:"))
-    original = entries_of(first.report.longrepr)
-    brief = _brief(original) if site in shown and site[1] is not None else None
+    again = site in shown and site[1] is not None
     shown.add(site)
-    return entries + (original if brief is None else brief)
+    original = entries_of(first.report.longrepr)
+    brief = _brief(original) if again else None
+    if number == 0:
+        return original
+    later = f", {first.at - begin:.1f} s later" if first.at - begin >= 0.05 else ""
+    title = f"{label} failed in {first.phase}{later}{', at the same line' if brief else ''}:"
+    if bare_text(first.report.longrepr) is not None:
+        title = f"{title} {what_happened(first)}"
+    return [_text("", title), *(brief or original)]
 
 
 def _brief(entries: Sequence[Entry]) -> list[Entry] | None:
@@ -165,7 +161,7 @@ def _brief(entries: Sequence[Entry]) -> list[Entry] | None:
 
 def _lost(trouble: Trouble, label: str, *, first_of_all: bool) -> list[Entry]:
     rank = trouble.rank
-    lines = [] if first_of_all or trouble.stopped else [f"{label}: {what_happened(trouble)}"]
+    lines = [] if first_of_all or trouble.stopped else [f"{label} {what_happened(trouble)}"]
     lines += _explanations(rank)
     blocks: list[Entry] = [_text("", *lines)] if lines else []
     details = rank.problem.partition("\n")[2]
@@ -181,7 +177,8 @@ def _explanations(rank: RankOutcome) -> Iterator[str]:
     if rank.returncode == 0:
         yield "exit code 0 is no verdict: the rank left before it reported"
     if rank.returncode == -signal.SIGKILL:
-        yield "SIGKILL leaves no stack; the out-of-memory killer sends it too"
+        before = " (the one below was asked for earlier)" if rank.stacks else ""
+        yield f"SIGKILL leaves no stack{before}; the out-of-memory killer sends it too"
     elif not rank.stacks:
         yield "the rank left no stack"
     if rank.returncode == -signal.SIGABRT and "EnforceNotMet" in rank.stderr:
@@ -209,8 +206,11 @@ def _stacks(rank: RankOutcome, label: str) -> str:
 
 def _frames(stack: diagnose.Stack) -> Iterator[str]:
     telling = diagnose.user_line(stack.frames)
-    for frame in diagnose.trim(stack.frames):
-        yield f"{'>' if frame is telling else ' '} {frame}"
+    for frame, repeats in itertools.groupby(diagnose.trim(stack.frames)):
+        yield f"{'>' if frame == telling else ' '} {frame}"
+        further = len(list(repeats)) - 1
+        if further:
+            yield f"  ... and {further} more calls from there"
 
 
 # ------------------------------------------------------------------ the rest
@@ -270,13 +270,20 @@ def _copy_sections(group: Sequence[Trouble], representation: ReprExceptionInfo) 
 # ------------------------------------------------------------------ pytest's objects
 
 
+def bare_text(longrepr: Any) -> str | None:
+    """The whole text of a failure that has no traceback; None if it has one."""
+    if getattr(longrepr, "reprtraceback", None) is not None:
+        return None
+    return message_of(longrepr).strip("\n")
+
+
 def entries_of(longrepr: Any) -> list[Entry]:
     """The original traceback, of the whole chain of exceptions."""
-    traceback = getattr(longrepr, "reprtraceback", None)
-    if traceback is None:
-        text = message_of(longrepr).strip("\n")
+    text = bare_text(longrepr)
+    if text is not None:
         # A single line is in the verdict already.
         return [_raw(f"\n{text}\n")] if len(text) > LONGEST_VERDICT or "\n" in text else []
+    traceback = longrepr.reprtraceback
     chain = getattr(longrepr, "chain", None) or [(traceback, None, None)]
     entries: list[Entry] = []
     for part, _, description in chain:
