@@ -106,6 +106,17 @@ def organize_bins_times(root: str | Path, start: DateLike, end: DateLike) -> dic
     return summary
 
 
+def feature_count(root: str | Path) -> int:
+    """Number of node features in the archive, read from its first bin.
+
+    Raises:
+        ArchiveError: no bin at ``root``, or an unreadable one.
+    """
+    root = Path(root)
+    first = next(_bins_of_day(root, archive_span(root).start.date()))
+    return int(read_bin(first.path).x.shape[1])
+
+
 def archive_span(root: str | Path) -> DateWindow:
     """The days that the archive at ``root`` covers, from the first bin's to the last one's.
 
