@@ -173,9 +173,8 @@ def _combine(phase: Phase, parts: Sequence[Part], troubles: Sequence[Trouble]) -
     if troubles:
         return replace(merged, outcome="failed", troubles=tuple(troubles))
     if skipped and len({(part.state, part.reason) for part in parts}) > 1:
-        return replace(
-            merged, outcome="failed", disagreement=_disagreement(parts), advice=_ALL_OR_NONE
-        )
+        said = _disagreement(parts)
+        return replace(merged, outcome="failed", disagreement=said, advice=_ALL_OR_NONE)
     if skipped:
         return replace(merged, outcome="skipped")
     if expected := by_state.get(State.XFAILED):
@@ -254,9 +253,8 @@ def _with_unequal(decision: Decision, decisions: Sequence[Decision], unequal: st
     xfailed = body.outcome == "skipped" and body.wasxfail is not None
     if decision is not body or xfailed:
         return decision
-    return replace(
-        body, outcome="failed", disagreement=unequal, advice=_SAME_COLLECTIVES, wasxfail=None
-    )
+    failed = replace(body, outcome="failed", wasxfail=None)
+    return replace(failed, disagreement=unequal, advice=_SAME_COLLECTIVES)
 
 
 # ------------------------------------------------------------------ the report
@@ -298,7 +296,6 @@ def _longrepr(outcome: RunOutcome, decision: Decision, notes: tuple[str, ...]) -
     skips = [part for part in decision.parts if part.state is State.SKIPPED]
     failure = Failure(
         outcome=outcome,
-        phase=decision.phase,
         troubles=decision.troubles,
         disagreement=decision.disagreement,
         place=_skip_place(outcome, skips[0])[:2] if skips else None,
