@@ -1,0 +1,157 @@
+"""The mapping: shared by every process, protected from readers, gone with its last reader."""
+
+import multiprocessing
+import os
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from ddp_reference.cache import SHARED_MEMORY, CacheError, LatentCache
+from ddp_reference.cache.latent_cache import copy_to_segment, open_file
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+MODES = pytest.mark.parametrize("segment_dir", [SHARED_MEMORY, None], ids=["segment", "file"])
+
+
+@pytest.fixture(params=[SHARED_MEMORY, None], ids=["segment", "file"])
+def cache(request: pytest.FixtureRequest, cache_file: Path) -> Iterator[LatentCache]:
+    with LatentCache.open(cache_file, segment_dir=request.param) as cache:
+        yield cache
+
+
+def test_it_holds_what_was_written(cache: LatentCache, tensors: dict[str, Tensor]) -> None:
+    assert len(cache) == 21
+    assert cache.keys == tuple(tensors)
+    assert all(torch.equal(cache.tensor(key), tensor) for key, tensor in tensors.items())
+    assert all(torch.equal(cache[-1][key], tensor[-1]) for key, tensor in tensors.items())
+    with pytest.raises(IndexError, match="sample 21 of a cache of 21"):
+        cache[21]
+
+
+def test_every_tensor_is_cpu_detached_and_shared(cache_file: Path) -> None:
+    with LatentCache.open(cache_file) as cache:
+        held = [cache.tensor(key) for key in cache.keys]
+        assert all(t.device.type == "cpu" and t.is_shared() for t in held)
+        assert not any(t.requires_grad for t in held)
+
+
+def test_a_sample_normalised_in_place_spoils_nobody_elses(cache: LatentCache) -> None:
+    original = cache.tensor("latent")[3].clone()
+    cache[3]["latent"].sub_(100)
+    assert torch.equal(cache[3]["latent"], original)
+    cache.verify()
+
+
+def test_a_reader_that_writes_is_found_out_by_key(cache: LatentCache) -> None:
+    cache.tensor("half")[0].add_(1)
+    with pytest.raises(CacheError, match=r"key 'half'.*digest"):
+        cache.verify()
+
+
+@MODES
+def test_no_write_reaches_the_file(cache_file: Path, segment_dir: Path | None) -> None:
+    before = cache_file.read_bytes()
+    with LatentCache.open(cache_file, segment_dir=segment_dir) as cache:
+        cache.tensor("latent").zero_()
+    assert cache_file.read_bytes() == before
+    LatentCache.open(cache_file).close()
+
+
+def test_a_segment_written_by_one_reader_is_seen_by_all(cache_file: Path) -> None:
+    with LatentCache.open(cache_file) as cache:
+        other = LatentCache.attach(cache.ticket, adopt=True)
+        other.tensor("label")[0] = 99
+        assert cache.tensor("label")[0] == 99
+        other.close()
+
+
+def mapped_segments() -> set[str]:
+    maps = psutil.Process().memory_maps()
+    return {m.path for m in maps if m.path.startswith(f"{SHARED_MEMORY}/#")}
+
+
+def test_nothing_is_left_in_shared_memory(cache_file: Path) -> None:
+    names, segments = set(os.listdir(SHARED_MEMORY)), mapped_segments()
+    cache = LatentCache.open(cache_file)
+    assert set(os.listdir(SHARED_MEMORY)) == names
+    assert len(mapped_segments() - segments) == 1
+    cache.close()
+    assert mapped_segments() <= segments
+
+
+def test_closing_gives_the_descriptor_back(cache_file: Path) -> None:
+    before = psutil.Process().num_fds()
+    for _ in range(3):
+        LatentCache.open(cache_file).close()
+        LatentCache.open(cache_file, segment_dir=None).close()
+    assert psutil.Process().num_fds() == before
+
+
+def test_a_cache_that_is_replaced_goes_on_showing_what_was_checked(
+    cache: LatentCache, cache_file: Path, tensors: dict[str, Tensor]
+) -> None:
+    replacement = cache_file.with_name("next.pt")
+    replacement.write_bytes(b"another file")
+    replacement.replace(cache_file)
+    assert torch.equal(cache.tensor("latent"), tensors["latent"])
+    again = LatentCache.attach(cache.ticket, adopt=True)
+    assert torch.equal(again.tensor("latent"), tensors["latent"])
+    again.close()
+
+
+def test_too_small_a_shared_memory_is_told_with_both_sizes(tmp_path: Path) -> None:
+    sparse = tmp_path / "sparse"
+    with sparse.open("wb") as file:
+        file.truncate(1 << 42)
+    source = open_file(sparse)
+    with pytest.raises(OSError, match=rf"bytes free, the cache needs {1 << 42}: .*segment_dir"):
+        copy_to_segment(source, SHARED_MEMORY)
+    source.close()
+
+
+class Rows(Dataset[dict[str, Tensor]]):
+    """Sample i with the process that read it."""
+
+    def __init__(self, cache: LatentCache) -> None:
+        self.cache = cache
+
+    def __len__(self) -> int:
+        return len(self.cache)
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        shared = self.cache.tensor("latent").is_shared()
+        return {
+            **self.cache[index],
+            "pid": torch.tensor(os.getpid()),
+            "shared": torch.tensor(shared),
+        }
+
+
+@pytest.mark.parametrize(("workers", "method"), [(0, None), (2, "fork"), (1, "spawn")])
+def test_workers_read_the_same_samples_from_the_same_memory(
+    cache_file: Path, tensors: dict[str, Tensor], workers: int, method: str | None
+) -> None:
+    with LatentCache.open(cache_file) as cache:
+        loader = DataLoader(
+            Rows(cache), batch_size=5, num_workers=workers, multiprocessing_context=method
+        )
+        batches = list(loader)
+        cache.verify()
+    assert torch.equal(torch.cat([b["latent"] for b in batches]), tensors["latent"])
+    assert torch.equal(torch.cat([b["half"] for b in batches]), tensors["half"])
+    assert all(bool(b["shared"].all()) for b in batches)
+    pids = {int(pid) for b in batches for pid in b["pid"]}
+    assert len(pids) == max(workers, 1)
+    assert (os.getpid() in pids) == (workers == 0)
+    assert multiprocessing.active_children() == []
+
+
+def test_a_pickle_of_the_cache_holds_no_data(cache: LatentCache) -> None:
+    assert len(pickle.dumps(cache)) < 4096
+    copy = pickle.loads(pickle.dumps(cache))
+    assert copy.digest == cache.digest
+    copy.verify()
