@@ -12,7 +12,7 @@ In a test file of yours, with the pytest-ddp plugin installed::
 from ddp_conformance.case import Case, IndexDataset
 from ddp_conformance.pytest_frontend import parametrize_with_checks
 from ddp_conformance.registry import Check, Guarantee, Level
-from ddp_conformance.subjects import Loader, Sampler, Subject
+from ddp_conformance.subjects import Loader, Sampler, SamplerWrapper, Subject
 from ddp_conformance.verdict import GuaranteeError, UndecidedError, Violation
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "Level",
     "Loader",
     "Sampler",
+    "SamplerWrapper",
     "Subject",
     "UndecidedError",
     "Violation",

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import random
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
+
+import numpy as np
+import torch
 
 from ddp_conformance.case import Case
 from ddp_conformance.history import Raised, Record, Run
@@ -50,6 +54,14 @@ def record(
     for run in runs:
         _stop_if_raised(subject, run.case.label, run.history)
     return tuple(runs)
+
+
+def skip_random_numbers(number: int) -> None:
+    """Advance the three global generators: results that hang on them show."""
+    for _ in range(number):
+        random.random()
+        np.random.random()
+        torch.rand(1)
 
 
 def judge_each(runs: Sequence[Run], judge: Judge) -> tuple[Violation, ...]:

@@ -134,3 +134,18 @@ class Loader(Subject):
     """How the training loop tells it the epoch."""
     indices: Callable[[Any], tuple[int, ...]] = batch_indices
     """The indices in one batch."""
+
+
+@dataclass(frozen=True)
+class SamplerWrapper(Subject):
+    """Something that deals a sampler of the user's out to ranks, as training frameworks do.
+
+    ``make(case, sampler)`` wraps a sampler that knows nothing of ranks, and that yields
+    indices or batches of indices in a random order; it returns the share of ``case.rank``.
+    It may raise instead, if it does not support the sampler.
+    """
+
+    kind: ClassVar[str] = "sampler wrapper"
+
+    indices: Callable[[Any], tuple[int, ...]] = sampler_indices
+    """The indices in one item that it yields."""

@@ -17,7 +17,7 @@ def seed_everything(seed: int) -> None:
     random.seed(seed)
     # Not torch.manual_seed: without CUDA it formats a stack for every call, 1 ms.
     torch.default_generator.manual_seed(seed)
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.manual_seed_all(seed)
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed(seed % 2**32)

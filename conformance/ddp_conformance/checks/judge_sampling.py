@@ -111,10 +111,10 @@ def judge_streams(history: History) -> tuple[Violation, ...]:
     )
 
 
-def judge_one_draw(history: History, size_of_padding: int) -> tuple[Violation, ...]:
+def judge_one_draw(history: History, surplus: int, missing: int) -> tuple[Violation, ...]:
     """The ranks' shares make up one draw of the wrapped sampler, or all ranks refused alike.
 
-    Up to ``size_of_padding`` items may be repeated or left out.
+    ``surplus`` items may be repeated, ``missing`` ones left out.
     """
     delivered = [share for share in history if isinstance(share, Delivered)]
     refused = [refusal for refusal in history if isinstance(refusal, Refused)]
@@ -128,7 +128,7 @@ def judge_one_draw(history: History, size_of_padding: int) -> tuple[Violation, .
         return (Violation(f"{len(draws)} different global orders were drawn, by {ranks}"),)
     expected = Counter(next(iter(draws)))
     got = Counter(item for share in delivered for item in share.items)
-    return tuple(_differences(expected, got, size_of_padding))
+    return tuple(_differences(expected, got, surplus, missing))
 
 
 def _by_epoch(history: History) -> Iterator[tuple[int, list[Sample]]]:
@@ -214,16 +214,16 @@ def _refusals(refused: Sequence[Refused], delivered: Sequence[Delivered]) -> tup
 
 
 def _differences(
-    expected: Counter[tuple[int, ...]], got: Counter[tuple[int, ...]], padding: int
+    expected: Counter[tuple[int, ...]], got: Counter[tuple[int, ...]], surplus: int, missing: int
 ) -> Iterator[Violation]:
-    for item in sorted((got - expected).keys() - expected.keys()):
-        yield Violation(f"{_item(item)} delivered, but not drawn")
-    if (got - expected).total() > padding:
-        for item in sorted((got - expected).keys() & expected.keys()):
-            yield Violation(f"{_item(item)} delivered {got[item]} times, drawn {expected[item]}")
-    if (expected - got).total() > padding:
-        for item in sorted(expected - got):
-            yield Violation(f"{_item(item)} delivered {got[item]} times, drawn {expected[item]}")
+    too_many, too_few = got - expected, expected - got
+    wrong: list[tuple[int, ...]] = sorted(too_many.keys() - expected.keys())
+    if too_many.total() > surplus:
+        wrong += sorted(too_many.keys() & expected.keys())
+    if too_few.total() > missing:
+        wrong += sorted(too_few)
+    for item in wrong:
+        yield Violation(f"{_item(item)} delivered {got[item]} times, drawn {expected[item]} times")
 
 
 def _item(item: tuple[int, ...]) -> str:

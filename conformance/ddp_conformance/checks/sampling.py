@@ -1,4 +1,4 @@
-"""SMP: which samples the ranks deliver, how often and in which order.
+"""SMP-01 to SMP-05: which samples the ranks deliver, how often and in which order.
 
 All verdicts rest on the indices that samples carry when they are delivered: neither
 the type of a sampler nor the list it would give says what arrives.
@@ -6,19 +6,17 @@ the type of a sampler nor the list it would give says what arrives.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, TypeAlias
 
-import numpy as np
 import torch
 
 from ddp_conformance.case import Case, sizes
 from ddp_conformance.checks import judge_sampling as judge
 from ddp_conformance.history import EpochEnd, Record, Run, Sample
 from ddp_conformance.ranks import Ranks
-from ddp_conformance.recording import cases_of, judge_each, record
+from ddp_conformance.recording import cases_of, judge_each, record, skip_random_numbers
 from ddp_conformance.registry import Check, Guarantee
 from ddp_conformance.subjects import Loader, Sampler
 from ddp_conformance.verdict import Violation
@@ -46,6 +44,12 @@ SMP_04 = Guarantee(
     "SMP-04",
     "With shuffling on, the order MUST change between epochs and MUST depend on nothing but the "
     "seed and the epoch.",
+)
+
+SMP_05 = Guarantee(
+    "SMP-05",
+    "A stream MUST be split over ranks and their workers so that nothing is repeated or lost, "
+    "whatever the number of workers.",
 )
 
 
@@ -117,10 +121,7 @@ def find_order(subject: Delivering, ranks: Ranks) -> tuple[Violation, ...]:
     first = record(
         subject, ranks, cases_of(ranks, (size,)), lambda s, case: deliveries(s, case, EPOCHS)
     )
-    for _ in range(ranks.rank + 1):
-        random.random()
-        np.random.random()
-        torch.rand(1)
+    skip_random_numbers(ranks.rank + 1)
     again = record(
         subject, ranks, cases_of(ranks, (size,)), lambda s, case: deliveries(s, case, EPOCHS[-1:])
     )
@@ -130,9 +131,27 @@ def find_order(subject: Delivering, ranks: Ranks) -> tuple[Violation, ...]:
     )
 
 
+def find_bad_split(subject: Loader, ranks: Ranks) -> tuple[Violation, ...]:
+    """SMP-05: SMP-01 with 0, 1 and 2 workers, at an uneven and an even size."""
+    uneven, even = sizes(ranks.world_size)[-2:]
+    runs = record(
+        subject,
+        ranks,
+        cases_of(ranks, (1, uneven, even), workers=(0, 1, 2)),
+        lambda s, case: deliveries(s, case, EPOCHS[:1]),
+    )
+    return judge_each(
+        runs,
+        lambda run: judge.judge_coverage(
+            run.history, run.case.size, run.case.world_size, subject.traits
+        ),
+    )
+
+
 CHECKS = (
     Check(SMP_01, (Sampler, Loader), find_coverage),
     Check(SMP_02, (Sampler, Loader), find_unequal_batches, excused=frozenset({"uneven"})),
     Check(SMP_03, (Sampler, Loader), find_wrong_counts, needs=frozenset({"evaluates"})),
     Check(SMP_04, (Sampler, Loader), find_order, needs=frozenset({"shuffles"})),
+    Check(SMP_05, (Loader,), find_bad_split, needs=frozenset({"iterable"})),
 )

@@ -1,4 +1,4 @@
-"""SMP: loaders and samplers with the defects that sharding code has in the wild."""
+"""SMP-01 to SMP-05: loaders and samplers with the defects that sharding code has in the wild."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any, TypeAlias
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.utils.data import BatchSampler, DataLoader
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, get_worker_info
 from torch.utils.data.distributed import DistributedSampler
 
-from ddp_conformance.case import Case, IndexDataset, IndexedItem
+from ddp_conformance.case import Case, IndexDataset, IndexedItem, worker_number
 from ddp_conformance.mutants import Mutant, Twin
 from ddp_conformance.subjects import Loader, Sampler
 
@@ -114,7 +114,7 @@ def contiguous_padded(case: Case) -> list[int]:
     return [index % case.size for index in range(start, start + chunk)]
 
 
-class StreamDataset(torch.utils.data.IterableDataset[IndexedItem]):
+class StreamDataset(IterableDataset[IndexedItem]):
     """A stream of files of three samples each, file ``i`` read by rank ``i % world_size``."""
 
     FILE = 3
@@ -224,6 +224,61 @@ def _persistent(case: Case, dataset: ReorderedDataset) -> Batches:
     return DataLoader(dataset, BATCH, sampler=sampler, num_workers=1, persistent_workers=True)
 
 
+# ------------------------------------------------------------- SMP-05: streams
+
+
+class SplitStream(IterableDataset[IndexedItem]):
+    """A stream dealt to (rank, worker) pairs, as far as it is told to."""
+
+    def __init__(self, case: Case, by_rank: bool, by_worker: bool, padded: bool = False) -> None:
+        self._case = case
+        self._by_rank = by_rank
+        self._by_worker = by_worker
+        self._padded = padded
+
+    def __iter__(self) -> Iterator[IndexedItem]:
+        worker = get_worker_info()
+        for index in self._share(worker.id, worker.num_workers) if worker else self._share(0, 1):
+            yield {"index": index % self._case.size, "worker": worker_number()}
+
+    def _share(self, worker: int, workers: int) -> range:
+        case = self._case
+        end = case.size + (-case.size % case.world_size if self._padded else 0)
+        share = range(case.rank, end, case.world_size) if self._by_rank else range(end)
+        return share[worker::workers] if self._by_worker else share
+
+
+def split_by_nothing(case: Case) -> Batches:
+    """Every worker of every rank reads the whole stream."""
+    return _streaming(case, SplitStream(case, by_rank=False, by_worker=False))
+
+
+def split_by_rank_only(case: Case) -> Batches:
+    """Right until somebody sets ``num_workers=2``: both workers read the rank's share."""
+    return _streaming(case, SplitStream(case, by_rank=True, by_worker=False))
+
+
+def split_by_worker_only(case: Case) -> Batches:
+    """Worker 0 of every rank reads the same samples."""
+    return _streaming(case, SplitStream(case, by_rank=False, by_worker=True))
+
+
+def split_by_both(case: Case) -> Batches:
+    """As it should be, with ranks that may differ by one sample."""
+    return _streaming(case, SplitStream(case, by_rank=True, by_worker=True))
+
+
+def split_by_both_padded(case: Case) -> Batches:
+    """As it should be, with the stream made even first."""
+    return _streaming(case, SplitStream(case, by_rank=True, by_worker=True, padded=True))
+
+
+def _streaming(case: Case, dataset: SplitStream) -> Batches:
+    return DataLoader(dataset, BATCH, num_workers=case.num_workers)
+
+
+STREAM = frozenset({"iterable", "exact", "uneven"})
+
 MUTANTS = (
     Mutant(Loader(shuffled_same_seed, TRAINING), "SMP-01", "shuffle=True, no sampler, one seed"),
     Mutant(
@@ -250,6 +305,9 @@ MUTANTS = (
         "set_epoch never called",
     ),
     Mutant(Loader(epoch_stuck_in_workers, TRAINING), "SMP-04", "epoch stuck in persistent workers"),
+    Mutant(Loader(split_by_nothing, STREAM), "SMP-05", "stream not split"),
+    Mutant(Loader(split_by_rank_only, STREAM), "SMP-05", "stream split by rank only"),
+    Mutant(Loader(split_by_worker_only, STREAM), "SMP-05", "stream split by worker only"),
 )
 
 TWINS = (
@@ -266,4 +324,6 @@ TWINS = (
         "unequal counts, each sample once",
     ),
     Twin(Loader(epoch_shared_with_workers, TRAINING), "persistent workers, epoch shared"),
+    Twin(Loader(split_by_both, STREAM), "stream split by rank and worker"),
+    Twin(Loader(split_by_both_padded, {"iterable", "pads"}), "the same, made even"),
 )

@@ -161,11 +161,17 @@ def _parser() -> _Parser:
     changes.add_argument("--workers", type=int, help="loader processes per device")
     changes.add_argument("--learning-rate", type=float)
     changes.add_argument("--width", type=int, help="channels of the first stage")
-    changes.add_argument(
-        "--schedule", type=ResolutionSchedule.parse, help="EPOCH:PIXELS,... as in 0:128,6:224"
-    )
+    changes.add_argument("--schedule", type=_schedule, help="EPOCH:PIXELS,... as in 0:128,6:224")
     changes.add_argument("--val-resolution", type=int)
     return parser
+
+
+def _schedule(text: str) -> ResolutionSchedule:
+    """``argparse`` shows the text of its own error class alone."""
+    try:
+        return ResolutionSchedule.parse(text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _launched_devices(default: int) -> int:

@@ -20,7 +20,6 @@ import torch.distributed as dist
 from lightning.pytorch import Trainer, seed_everything
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint, TQDMProgressBar
 from lightning.pytorch.loggers import TensorBoardLogger
-from lightning.pytorch.utilities import rank_zero_only
 
 from ddp_reference.windows.archive import ArchiveError, feature_count
 from ddp_reference.windows.config import RunConfig, launched_by_torchrun, read_config
@@ -70,15 +69,16 @@ def _train(config: RunConfig) -> int:
     # The archive is small and local; workers would not be the bottleneck.
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")
     seed_everything(config.seed, verbose=False)
+    callback = config.window_callback()
+    trainer = make_trainer(config, callback)
     try:
-        callback = config.window_callback()
-        data = make_data_module(config, callback.first_train_window())
-        model = WindowGNN(features=feature_count(config.root))
-        trainer = make_trainer(config, callback)
-        checkpoint = config.last_checkpoint if config.resume else None
-        trainer.fit(model, datamodule=data, ckpt_path=checkpoint)
+        trainer.fit(
+            WindowGNN(features=feature_count(config.root)),
+            datamodule=make_data_module(config, callback.first_train_window()),
+            ckpt_path=config.last_checkpoint if config.resume else None,
+        )
     except ArchiveError as error:
-        print(f"error on rank {rank_zero_only.rank}: {error}", file=sys.stderr)
+        print(f"error on rank {trainer.global_rank}: {error}", file=sys.stderr)
         return 1
     return 0
 
@@ -115,7 +115,7 @@ def make_trainer(config: RunConfig, callback: Callback) -> Trainer:
         reload_dataloaders_every_n_epochs=1,
         log_every_n_steps=1,
         callbacks=[TextLog(config.log_dir / "train.log"), callback, TQDMProgressBar(), checkpoints],
-        logger=TensorBoardLogger(config.log_dir, name="", version="tensorboard"),
+        logger=TensorBoardLogger(config.log_dir, name="tensorboard", version=0),
     )
 
 
