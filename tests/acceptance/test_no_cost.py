@@ -1,0 +1,159 @@
+"""Who has no ddp test pays nothing: no torch, no process."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.acceptance.suite import UNDER_XDIST, Finished, Suite
+
+pytestmark = pytest.mark.skipif(
+    UNDER_XDIST, reason="asks the one pytest process of a run without workers"
+)
+
+CONFTEST = """
+    import sys
+    import threading
+
+    import psutil
+    import pytest
+
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_finish(session):
+        tell("collected")
+
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(session):
+        tell("finished")
+
+
+    def tell(when):
+        # tryfirst and trylast: before the plugin has cleaned up, after it could begin.
+        children = [child.cmdline() for child in psutil.Process().children(recursive=True)]
+        print(f"@{when} plugin", "pytest_ddp.plugin" in sys.modules)
+        print(f"@{when} torch", sorted({n.partition(".")[0] for n in sys.modules} & LIBRARIES))
+        print(f"@{when} children", children)
+        print(f"@{when} threads", threading.active_count() - 1)
+
+
+    LIBRARIES = {"torch", "numpy", "lightning", "multiprocessing"}
+"""
+
+PLAIN = """
+    import pytest
+
+
+    def test_plain():
+        pass
+
+
+    @pytest.mark.parametrize("n", range(3))
+    def test_many(n, tmp_path):
+        assert tmp_path.is_dir()
+
+
+    class TestClass:
+        def test_method(self):
+            pass
+"""
+
+MARKED = """
+    import pytest
+
+
+    @pytest.mark.ddp(world_size=2)
+    def test_marked(ddp):
+        assert ddp.world_size == 2
+
+
+    @pytest.mark.ddp(world_size=[1, 2])
+    def test_sizes(ddp):
+        pass
+
+
+    @pytest.mark.ddp(world_size=2, backend="nccl")
+    def test_nccl(ddp):
+        pass
+
+
+    def test_plain():
+        pass
+"""
+
+
+def facts(finished: Finished) -> dict[str, str]:
+    """What the conftest told, such as ``"finished torch"``: ``"[]"``."""
+    lines = [line for line in finished.stdout.splitlines() if line.startswith("@")]
+    return {" ".join(line[1:].split()[:2]): line.split(maxsplit=2)[2] for line in lines}
+
+
+def assert_free(finished: Finished) -> None:
+    assert facts(finished) == {
+        f"{when} {what}": value
+        for when in ("collected", "finished")
+        for what, value in {
+            "plugin": "True",
+            "torch": "[]",
+            "children": "[]",
+            "threads": "0",
+        }.items()
+    }
+
+
+@pytest.fixture
+def watched(suite: Suite) -> Suite:
+    suite.write("conftest.py", CONFTEST)
+    return suite
+
+
+def test_suite_without_ddp_tests(watched: Suite) -> None:
+    watched.write("test_plain.py", PLAIN)
+    finished = watched.run("-s")
+    finished.assert_outcomes(passed=5)
+    assert_free(finished)
+
+
+@pytest.mark.parametrize(
+    "flags", [["--collect-only"], ["--collect-only", "-q"], ["--co", "-k", "marked or sizes"]]
+)
+def test_collect_only(watched: Suite, flags: list[str]) -> None:
+    watched.write("test_ddp.py", MARKED)
+    finished = watched.run("-s", *flags)
+    assert finished.returncode == pytest.ExitCode.OK
+    assert "test_marked" in finished.stdout
+    assert_free(finished)
+
+
+@pytest.mark.parametrize("flags", [["--fixtures"], ["--markers"], ["--help"], ["--version"]])
+def test_questions_about_pytest(watched: Suite, flags: list[str]) -> None:
+    watched.write("test_ddp.py", MARKED)
+    finished = watched.run(*flags)
+    assert finished.returncode == pytest.ExitCode.OK
+    words = {"--fixtures": "ddp", "--markers": "@pytest.mark.ddp(", "--help": "--ddp-backend"}
+    assert words.get(flags[0], "pytest") in finished.output
+
+
+def test_every_ddp_test_deselected(watched: Suite) -> None:
+    """A host may have been started on sight of a test; it is gone when nothing needs it."""
+    watched.write("test_ddp.py", MARKED)
+    finished = watched.run("-s", "-k", "plain")
+    finished.assert_outcomes(passed=1)
+    assert facts(finished)["finished torch"] == "[]"
+    assert facts(finished)["finished children"] == "[]"
+
+
+def test_every_ddp_test_skipped_for_lack_of_gpus(watched: Suite) -> None:
+    watched.write("test_ddp.py", MARKED)
+    finished = watched.run("-s", "-k", "nccl", env={"CUDA_VISIBLE_DEVICES": ""})
+    finished.assert_outcomes(skipped=1)
+    assert facts(finished)["finished torch"] == "[]"
+
+
+def test_the_pytest_process_never_imports_torch(watched: Suite) -> None:
+    """Not with ddp tests either; and this shows that the other tests could fail."""
+    watched.write("test_ddp.py", MARKED)
+    finished = watched.run("-s", "-k", "marked or sizes", timeout=30)
+    finished.assert_outcomes(passed=3)
+    assert "torch" not in facts(finished)["finished torch"]
+    assert facts(finished)["finished children"] != "[]"
