@@ -184,11 +184,16 @@ def _require_devices(settings: Settings) -> None:
     launched = _launched_devices(devices)
     if launched != devices:
         raise ConfigError(f"torchrun has started {launched} ranks here, but --devices is {devices}")
-    if settings.train.accelerator == "gpu" and torch.cuda.device_count() < devices:
+    if _uses_gpus(settings.train) and torch.cuda.device_count() < devices:
         raise ConfigError(
-            f"config {settings.name} needs {devices} GPUs, and this machine has "
+            f"{devices} devices need as many GPUs, and this machine has "
             f"{torch.cuda.device_count()}; use --devices, or --accelerator cpu --precision 32-true"
         )
+
+
+def _uses_gpus(config: TrainConfig) -> bool:
+    automatic = config.accelerator == "auto" and torch.cuda.is_available()
+    return automatic or config.accelerator == "gpu"
 
 
 def _require_checkpoint(settings: Settings) -> None:

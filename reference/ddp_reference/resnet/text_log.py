@@ -14,7 +14,6 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from ddp_reference.resnet.agreement import rank_and_world_size
 from ddp_reference.resnet.files import write_whole
 from ddp_reference.resnet.images import Batch
 
@@ -72,11 +71,17 @@ class TextLoggingCallback(Callback):
         self.resolution = batch.images.shape[-1]
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Log the epoch's metrics, of validation too."""
-        epoch = trainer.current_epoch
+        """Log the epoch's metrics, of validation too.
+
+        An epoch that a resumed run only closes, because the run before it delivered
+        all of its batches, has no metrics here.
+        """
+        epoch, resolution, self.resolution = trainer.current_epoch, self.resolution, None
         values = scalars(trainer.callback_metrics)
-        text = f"epoch {epoch} at {self.resolution} pixels: {in_words(values)}"
-        self.write(trainer, "epoch", text, epoch=epoch, resolution=self.resolution, **values)
+        if resolution is None:
+            return
+        text = f"epoch {epoch} at {resolution} pixels: {in_words(values)}"
+        self.write(trainer, "epoch", text, epoch=epoch, resolution=resolution, **values)
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log the metrics of a test run."""
@@ -106,8 +111,7 @@ class TextLoggingCallback(Callback):
             return
         assert self.directory is not None
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        rank, _ = rank_and_world_size()
-        stamp = {"event": event, "time": now, "rank": rank, "pid": os.getpid()}
+        stamp = {"event": event, "time": now, "rank": trainer.global_rank, "pid": os.getpid()}
         self.lines.append(f"{now} {text}\n")
         self.records.append({**stamp, **values})
         write_whole(self.directory / LOG, "".join(self.lines))

@@ -118,6 +118,7 @@ def build_trainer(settings: Settings, logger: RunLogger) -> Trainer:
         use_distributed_sampler=False,
         enable_progress_bar=settings.progress,
         enable_model_summary=False,
+        # Nothing is logged per step; the default warns in epochs of fewer than 50.
         log_every_n_steps=1,
     )
 
