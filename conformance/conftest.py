@@ -10,49 +10,49 @@ from ddp_conformance.registry import all_checks
 from ddp_conformance.table import Verdict, Word, render, summary
 
 PROPERTY = "conformance"
-"""Name of the user property that says what a test decided: kind, subject, guarantee."""
+"""Name of the user property that says where a test's verdict belongs: table, block, row."""
 
 WORLD_SIZE = re.compile(r"[\[-]ws(\d+)[\]-]")
+
+
+REFERENCE = "guarantees kept by the reference"
+MUTANTS = "mutants killed by their own guarantee"
 
 
 class Table:
     """Collects verdicts from the reports, wherever the tests ran."""
 
     def __init__(self) -> None:
-        self.verdicts: dict[str, list[Verdict]] = {"reference": [], "mutants": []}
+        self.verdicts: dict[str, list[Verdict]] = {title: [] for title in (REFERENCE, MUTANTS)}
 
     @pytest.hookimpl
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note the verdict of a test's decisive phase."""
-        kind, subject, guarantee = dict(report.user_properties).get(PROPERTY, (None, "", ""))
+        title, block, row = dict(report.user_properties).get(PROPERTY, (None, "", ""))
         decisive = report.when == "call" or report.outcome != "passed"
-        found = WORLD_SIZE.search(report.nodeid)
-        if kind is None or not decisive or found is None:
+        world_size = WORLD_SIZE.search(report.nodeid)
+        if title is None or not decisive or world_size is None:
             return
-        word, note = _word(report, kind)
-        verdict = Verdict(subject, guarantee, int(found[1]), word, note)
-        self.verdicts[kind].append(verdict)
+        word, note = _word(report, title)
+        self.verdicts[title].append(Verdict(block, row, int(world_size[1]), word, note))
 
     @pytest.hookimpl
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Print what was collected."""
-        starred = frozenset(c.id for c in all_checks() if c.guarantee.starred)
-        titles = {"reference": "guarantees kept by the reference", "mutants": "mutants"}
-        for kind, title in titles.items():
-            verdicts = self.verdicts[kind]
+        for title, verdicts in self.verdicts.items():
             if verdicts:
                 terminalreporter.section(title)
-                for line in (*render(verdicts, starred), summary(verdicts)):
+                for line in (*render(verdicts), summary(verdicts)):
                     terminalreporter.line(line)
 
 
-def _word(report: pytest.TestReport, kind: str) -> tuple[Word, str]:
+def _word(report: pytest.TestReport, title: str) -> tuple[Word, str]:
     if hasattr(report, "wasxfail"):
         return Word.EXPECTED, str(report.wasxfail).splitlines()[0]
     if report.skipped:
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
         return Word.SKIPPED, reason.removeprefix("Skipped: ")
-    if kind == "mutants":
+    if title == MUTANTS:
         return (Word.KILLED if report.passed else Word.SURVIVED), ""
     return (Word.PASSED if report.passed else Word.FAILED), ""
 
@@ -74,8 +74,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _decides(params: dict[str, Any]) -> list[str] | None:
     if "subject" in params and "check" in params:
-        return ["reference", params["subject"].name, params["check"].id]
+        return [REFERENCE, params["subject"].name, _label(params["check"].id)]
     if "mutant" in params:
         mutant = params["mutant"]
-        return ["mutants", f"{mutant.subject.name} ({mutant.defect})", mutant.guarantee]
+        return [MUTANTS, _label(mutant.guarantee), f"{mutant.subject.name}: {mutant.defect}"]
     return None
+
+
+def _label(guarantee_id: str) -> str:
+    starred = any(c.guarantee.starred for c in all_checks() if c.id == guarantee_id)
+    return f"{guarantee_id} *" if starred else guarantee_id

@@ -41,7 +41,7 @@ def saliency_val(case: Case) -> DataLoader[Item]:
 
 
 SUBJECTS = [
-    Loader(saliency_train, {"pads", "shuffles"}, prepare=make_images),
+    Loader(saliency_train, {"pads", "shuffles", "augments"}, prepare=make_images),
     Loader(saliency_val, {"exact", "uneven", "evaluates"}, prepare=make_images),
 ]
 

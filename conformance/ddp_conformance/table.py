@@ -1,4 +1,4 @@
-"""Verdicts as text: guarantees by world size for each subject, and the kill matrix."""
+"""Verdicts as text: one row for each guarantee or mutant, one column for each world size."""
 
 from __future__ import annotations
 
@@ -21,42 +21,39 @@ class Word(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The outcome of one check, at one world size."""
+    """The outcome of one check, at one world size: a cell of the table."""
 
-    subject: str
-    guarantee: str
+    block: str
+    """Rows of one block stand together under this heading."""
+    row: str
     world_size: int
     word: Word
     note: str = ""
     """Why it was skipped, or was expected to fail."""
 
 
-def render(verdicts: Sequence[Verdict], starred: frozenset[str] = frozenset()) -> list[str]:
-    """The lines of a table: a block for each subject, a column for each world size.
+def render(verdicts: Sequence[Verdict]) -> list[str]:
+    """The lines of a table with a column for each world size.
 
-    Guarantees in ``starred`` are marked. Verdicts may come in any order; the last one
-    counts where a test ran more than once.
+    Verdicts may come in any order; the last one counts where a test ran more than once.
     """
-    cells = {(v.subject, v.guarantee, v.world_size): v for v in verdicts}
+    cells = {(v.block, v.row, v.world_size): v for v in verdicts}
+    rows = list(dict.fromkeys((v.block, v.row) for v in verdicts))
     columns = sorted({v.world_size for v in verdicts})
-    subjects = list(dict.fromkeys(v.subject for v in verdicts))
-    width = max((len(name) for name in subjects), default=0)
-    width = max(width, len("world size"), 12)
+    width = max((len(row) for _, row in rows), default=0) + 2
+    width = max(width, len("world size"))
     lines = [f"{'world size':<{width}}" + "".join(f"{size:>10}" for size in columns)]
-    for subject in subjects:
-        lines.append(subject)
-        guarantees = sorted({g for s, g, _ in cells if s == subject})
-        for guarantee in guarantees:
-            row = [cells.get((subject, guarantee, size)) for size in columns]
-            lines.append(_line(guarantee, guarantee in starred, width, row))
+    for block in dict.fromkeys(block for block, _ in rows):
+        lines.append(block)
+        for row in [row for owner, row in rows if owner == block]:
+            lines.append(_line(row, width, [cells.get((block, row, size)) for size in columns]))
     return lines
 
 
-def _line(guarantee: str, starred: bool, width: int, row: Sequence[Verdict | None]) -> str:
-    label = f"  {guarantee}{' *' if starred else ''}"
-    words = "".join(f"{verdict.word if verdict else '':>10}" for verdict in row)
-    notes = dict.fromkeys(verdict.note for verdict in row if verdict and verdict.note)
-    return f"{label:<{width}}{words}  {'; '.join(notes)}".rstrip()
+def _line(row: str, width: int, verdicts: Sequence[Verdict | None]) -> str:
+    words = "".join(f"{verdict.word if verdict else '':>10}" for verdict in verdicts)
+    notes = dict.fromkeys(verdict.note for verdict in verdicts if verdict and verdict.note)
+    return f"  {row:<{width - 2}}{words}  {'; '.join(notes)}".rstrip()
 
 
 def summary(verdicts: Sequence[Verdict]) -> str:

@@ -1,0 +1,337 @@
+"""The judges of the sampling guarantees on hand-made histories; no ranks, no loaders."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from ddp_conformance.checks import judge_sampling as judge
+from ddp_conformance.history import (
+    Delivered,
+    Drawn,
+    Draws,
+    EpochEnd,
+    Record,
+    Refused,
+    Sample,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+NONE: frozenset[str] = frozenset()
+PADS = frozenset({"pads"})
+DROPS = frozenset({"drops"})
+
+Shares = Sequence[Sequence[int]]
+
+
+def epoch_of(shares: Shares, epoch: int = 0) -> list[Record]:
+    """One epoch in which rank ``r`` delivered ``shares[r]``, one sample in a batch."""
+    history: list[Record] = []
+    for rank, share in enumerate(shares):
+        history += [Sample(rank, epoch, step, index) for step, index in enumerate(share)]
+        history.append(EpochEnd(rank, epoch, len(share)))
+    return history
+
+
+def coverage(shares: Shares, size: int, traits: frozenset[str] = NONE) -> list[str]:
+    found = judge.judge_coverage(epoch_of(shares), size, len(shares), traits)
+    return [str(violation) for violation in found]
+
+
+# ---------------------------------------------------------------- coverage
+
+
+@pytest.mark.parametrize(
+    ("shares", "size", "traits"),
+    [
+        pytest.param([[0, 2], [3, 1]], 4, NONE, id="even"),
+        pytest.param([[0, 2, 4], [1, 3]], 5, NONE, id="uneven"),
+        pytest.param([[0, 2, 4], [1, 3, 0]], 5, PADS, id="padded"),
+        pytest.param([[0], [0], [0], [0]], 1, PADS, id="fewer-samples-than-ranks"),
+        pytest.param([[0, 2], [1, 3]], 5, DROPS, id="dropped"),
+        pytest.param([[], [], []], 2, DROPS, id="all-dropped"),
+        pytest.param([[0], [], []], 1, NONE, id="empty-ranks"),
+        pytest.param([[1, 0]], 2, NONE, id="one-rank"),
+    ],
+)
+def test_legal_shares_pass(shares: Shares, size: int, traits: frozenset[str]) -> None:
+    assert coverage(shares, size, traits) == []
+
+
+@pytest.mark.parametrize(
+    ("shares", "size", "traits", "witnesses"),
+    [
+        pytest.param(
+            [[0, 1, 7], [2, 7]], 8, NONE,
+            [
+                "epoch 0: index 3 delivered by no rank",
+                "epoch 0: index 4 delivered by no rank",
+                "epoch 0: index 5 delivered by no rank",
+                "epoch 0: index 6 delivered by no rank",
+                "epoch 0: index 7 delivered by ranks 0 and 1",
+            ],
+            id="lost-and-doubled",
+        ),
+        pytest.param(
+            [[0, 0], [1]], 2, NONE, ["epoch 0: index 0 delivered 2 times by rank 0"], id="same-rank"
+        ),
+        pytest.param(
+            [[0, 1], [0, 1], [0, 1]], 2, PADS,
+            [
+                "epoch 0: index 0 delivered by ranks 0, 1 and 2 (1 allowed)",
+                "epoch 0: index 1 delivered by ranks 0, 1 and 2 (1 allowed)",
+            ],
+            id="more-than-padding",
+        ),
+        pytest.param(
+            [[0, 2], [1, 0]], 3, NONE, ["epoch 0: index 0 delivered by ranks 0 and 1"],
+            id="padding-not-declared",
+        ),
+        pytest.param(
+            [[0], [1]], 3, NONE, ["epoch 0: index 2 delivered by no rank"], id="drop-not-declared"
+        ),
+        pytest.param(
+            [[0], [1]], 5, DROPS,
+            [f"epoch 0: index {i} delivered by no rank (1 allowed)" for i in (2, 3, 4)],
+            id="more-than-the-tail",
+        ),
+        pytest.param(
+            [[0, 2, 0], [1, 0]], 4, PADS,
+            [
+                "epoch 0: index 3 delivered by no rank",
+                "epoch 0: index 0 delivered by ranks 0, 0 and 1",
+            ],
+            id="no-padding-needed",
+        ),
+        pytest.param(
+            [[0, 5], [1]], 2, NONE,
+            ["epoch 0: index 5 is not in the data set, delivered by rank 0"],
+            id="foreign",
+        ),
+    ],
+)  # fmt: skip
+def test_illegal_shares_are_named(
+    shares: Shares, size: int, traits: frozenset[str], witnesses: list[str]
+) -> None:
+    assert coverage(shares, size, traits) == witnesses
+
+
+def test_workers_are_named_where_known() -> None:
+    history = [Sample(0, 0, 0, 0, worker=0), Sample(0, 0, 1, 0, worker=1), EpochEnd(0, 0, 2)]
+    found = judge.judge_coverage(history, 1, 1, NONE)
+    assert [v.what for v in found] == ["index 0 delivered by rank 0 worker 0 and rank 0 worker 1"]
+
+
+def test_an_epoch_without_any_sample_is_judged() -> None:
+    found = judge.judge_coverage([EpochEnd(0, 3, 0), EpochEnd(1, 3, 0)], 1, 2, NONE)
+    assert [str(v) for v in found] == ["epoch 3: index 0 delivered by no rank"]
+
+
+def test_epochs_are_judged_apart() -> None:
+    history = epoch_of([[0], [1]], epoch=0) + epoch_of([[0], [0]], epoch=1)
+    assert [v.epoch for v in judge.judge_coverage(history, 2, 2, NONE)] == [1, 1]
+
+
+def test_an_endless_epoch_is_a_violation_everywhere() -> None:
+    history = [Sample(0, 0, 0, 0), EpochEnd(0, 0, 18, exhausted=False)]
+    text = "epoch 0: rank 0 did not end the epoch within 18 batches"
+    for found in (
+        judge.judge_coverage(history, 1, 1, NONE),
+        judge.judge_exactly_once(history, 1),
+        judge.judge_equal_batches(history),
+    ):
+        assert [str(violation) for violation in found] == [text]
+
+
+@st.composite
+def legal_histories(draw: st.DrawFn) -> tuple[int, list[list[int]]]:
+    """A size, and any assignment of its samples to 1 to 4 ranks, each sample once."""
+    size = draw(st.integers(1, 30))
+    world_size = draw(st.integers(1, 4))
+    owners = draw(st.lists(st.integers(0, world_size - 1), min_size=size, max_size=size))
+    order = draw(st.permutations(range(size)))
+    return size, [[i for i in order if owners[i] == rank] for rank in range(world_size)]
+
+
+@given(legal_histories())
+def test_any_assignment_that_covers_all_passes(case: tuple[int, list[list[int]]]) -> None:
+    size, shares = case
+    assert judge.judge_exactly_once(epoch_of(shares), size) == ()
+    assert coverage(shares, size) == []
+
+
+@given(legal_histories(), st.data())
+def test_any_lost_sample_is_named(case: tuple[int, list[list[int]]], data: st.DataObject) -> None:
+    size, shares = case
+    lost = data.draw(st.integers(0, size - 1))
+    shares = [[index for index in share if index != lost] for share in shares]
+    assert coverage(shares, size) == [f"epoch 0: index {lost} delivered by no rank"]
+
+
+@given(legal_histories(), st.data())
+def test_any_doubled_sample_is_named(
+    case: tuple[int, list[list[int]]], data: st.DataObject
+) -> None:
+    size, shares = case
+    doubled = data.draw(st.integers(0, size - 1))
+    shares[data.draw(st.integers(0, len(shares) - 1))].append(doubled)
+    (found,) = coverage(shares, size)
+    assert found.startswith(f"epoch 0: index {doubled} delivered ")
+
+
+def test_evaluation_allows_nothing() -> None:
+    padded = epoch_of([[0, 2], [1, 0]])
+    (violation,) = judge.judge_exactly_once(padded, 3)
+    assert str(violation) == "epoch 0: index 0 delivered by ranks 0 and 1"
+
+
+# ---------------------------------------------------------------- numbers of batches
+
+
+def test_equal_batches() -> None:
+    assert judge.judge_equal_batches(epoch_of([[0, 1], [2, 3]])) == ()
+    (violation,) = judge.judge_equal_batches(epoch_of([[0, 1], [2], [3]]))
+    assert str(violation) == "epoch 0: batches: 1 on ranks 1 and 2, 2 on rank 0"
+
+
+def test_a_rank_without_batches_counts() -> None:
+    (violation,) = judge.judge_equal_batches(epoch_of([[0], []]))
+    assert str(violation) == "epoch 0: batches: 0 on rank 1, 1 on rank 0"
+
+
+# ---------------------------------------------------------------- order
+
+ORDER = list(range(10))
+TURNED = ORDER[::-1]
+
+
+def test_an_order_that_changes_passes() -> None:
+    assert judge.judge_order_changes(epoch_of([ORDER]) + epoch_of([TURNED], 1)) == ()
+
+
+def test_an_order_that_stays_is_named() -> None:
+    history = epoch_of([TURNED, ORDER]) + epoch_of([ORDER, ORDER], 1)
+    (violation,) = judge.judge_order_changes(history)
+    assert str(violation) == (
+        "epoch 1: rank 1 has the order of epoch 0 again: 0, 1, 2, 3, 4, 5, ..."
+    )
+
+
+def test_an_order_that_returns_later_is_named() -> None:
+    history = epoch_of([ORDER]) + epoch_of([TURNED], 1) + epoch_of([ORDER], 2)
+    (violation,) = judge.judge_order_changes(history)
+    assert violation.epoch == 2
+
+
+def test_few_samples_prove_nothing() -> None:
+    short = ORDER[: judge.RELIABLE_ORDER - 1]
+    assert judge.judge_order_changes(epoch_of([short]) + epoch_of([short], 1)) == ()
+
+
+def test_an_order_that_hangs_on_history_is_named() -> None:
+    first = epoch_of([ORDER]) + epoch_of([TURNED], 1)
+    assert judge.judge_order_repeats(first, epoch_of([TURNED], 1)) == ()
+    (violation,) = judge.judge_order_repeats(first, epoch_of([ORDER], 1))
+    assert str(violation) == (
+        "epoch 1: rank 0 delivered 9, 8, 7, 6, 5, 4, ..., "
+        "but started anew at this epoch 0, 1, 2, 3, 4, 5, ..."
+    )
+
+
+def test_an_order_that_appears_from_nothing_is_named() -> None:
+    (violation,) = judge.judge_order_repeats([EpochEnd(0, 1, 0)], epoch_of([[3]], 1))
+    assert "delivered nothing, but" in str(violation)
+
+
+# ---------------------------------------------------------------- one draw
+
+
+def dealt(draws: Shares, shares: Shares) -> list[Record]:
+    """Rank ``r`` drew ``draws[r]`` and delivered ``shares[r]``."""
+    history: list[Record] = [Drawn(r, tuple((i,) for i in d)) for r, d in enumerate(draws)]
+    return history + [Delivered(r, tuple((i,) for i in s)) for r, s in enumerate(shares)]
+
+
+def test_shares_of_one_draw_pass() -> None:
+    assert judge.judge_one_draw(dealt([[2, 2, 0]], [[2, 0], [2]]), 0, 0) == ()
+    assert judge.judge_one_draw(dealt([[2, 1, 0], [2, 1, 0]], [[2, 0], [1, 2]]), 1, 0) == ()
+    assert judge.judge_one_draw(dealt([[2, 1, 0]], [[2], [1]]), 0, 1) == ()
+
+
+def test_shares_of_two_draws_are_named() -> None:
+    (violation,) = judge.judge_one_draw(dealt([[0, 1], [1, 0]], [[0], [0]]), 0, 0)
+    assert violation.what == "2 different global orders were drawn, by ranks 0 and 1"
+
+
+def test_a_sampler_that_was_not_asked_is_named() -> None:
+    (violation,) = judge.judge_one_draw(dealt([], [[0], [1]]), 0, 0)
+    assert violation.what == "the wrapped sampler was never asked for its order"
+
+
+@pytest.mark.parametrize(
+    ("drawn", "shares", "surplus", "missing", "witnesses"),
+    [
+        ([0, 1, 2], [[0], [1]], 0, 0, ["index 2 delivered 0 times, drawn 1 times"]),
+        ([0, 1, 2], [[0], [0]], 0, 1, [
+            "index 0 delivered 2 times, drawn 1 times",
+            "index 1 delivered 0 times, drawn 1 times",
+            "index 2 delivered 0 times, drawn 1 times",
+        ]),
+        ([0, 1], [[0, 5], [1]], 1, 0, ["index 5 delivered 1 times, drawn 0 times"]),
+        ([0, 1], [[0, 1], [1, 0]], 1, 0, [
+            "index 0 delivered 2 times, drawn 1 times",
+            "index 1 delivered 2 times, drawn 1 times",
+        ]),
+    ],
+)  # fmt: skip
+def test_differences_to_the_draw_are_named(
+    drawn: list[int], shares: Shares, surplus: int, missing: int, witnesses: list[str]
+) -> None:
+    found = judge.judge_one_draw(dealt([drawn], shares), surplus, missing)
+    assert [violation.what for violation in found] == witnesses
+
+
+def test_torn_batches_are_named() -> None:
+    history = [Drawn(0, ((0, 1), (2, 3))), Delivered(0, ((0, 2),)), Delivered(1, ((1, 3),))]
+    found = judge.judge_one_draw(history, 2, 2)
+    assert [violation.what for violation in found] == [
+        "batch [0, 2] delivered 1 times, drawn 0 times",
+        "batch [1, 3] delivered 1 times, drawn 0 times",
+    ]
+
+
+def test_refusals() -> None:
+    alike = [Refused(0, "TypeError"), Refused(1, "TypeError")]
+    assert judge.judge_one_draw(alike, 0, 0) == ()
+    (violation,) = judge.judge_one_draw([*alike, Refused(2, "ValueError")], 0, 0)
+    assert violation.what == "ranks refused differently: TypeError, ValueError"
+    (violation,) = judge.judge_one_draw([*alike, Delivered(2, ())], 0, 0)
+    assert violation.what == "ranks 0 and 1 refused with TypeError, rank 2 did not"
+
+
+# ---------------------------------------------------------------- random streams
+
+
+def test_streams_that_differ_pass() -> None:
+    history = [
+        Draws(rank, epoch, worker, generator, (float(rank), float(worker), float(epoch)))
+        for rank in (0, 1)
+        for worker in (0, 1)
+        for epoch in (0, 1)
+        for generator in ("python", "torch")
+    ]
+    assert judge.judge_streams(history) == ()
+
+
+@pytest.mark.parametrize(
+    ("other", "who"),
+    [
+        (Draws(1, 0, 0, "numpy", (0.5, 0.25)), "rank 1 worker 0 in epoch 0"),
+        (Draws(0, 0, 1, "numpy", (0.5, 0.25)), "rank 0 worker 1 in epoch 0"),
+        (Draws(0, 1, -1, "numpy", (0.5, 0.25)), "rank 0 in epoch 1"),
+    ],
+)
+def test_streams_that_agree_are_named(other: Draws, who: str) -> None:
+    (violation,) = judge.judge_streams([Draws(0, 0, 0, "numpy", (0.5, 0.25)), other])
+    assert violation.what == f"numpy draws 0.5, 0.25 for rank 0 worker 0 in epoch 0 as for {who}"
