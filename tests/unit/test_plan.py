@@ -1,0 +1,219 @@
+"""The plan of a test, from its item, mark and options alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_ddp.options import Mark, Options, Output, StartMethod
+from pytest_ddp.plan import WORLD_SIZE_PARAM, LaunchPlan, make_plan
+from pytest_ddp.protocol import Backend
+
+OPTIONS = Options(
+    backend="auto",
+    world_size=2,
+    timeout=300.0,
+    start_method=StartMethod.FORK,
+    isolate=False,
+    seed=0,
+    output=Output.FAILED,
+)
+NODEID = "tests/test_a.py::test_a"
+
+unhurried = settings(deadline=None)  # a busy machine is no failure
+
+
+def item(nodeid: str = NODEID, *fixtures: str, **params: Any) -> pytest.Item:
+    """The part of an item that a plan reads."""
+    fake = SimpleNamespace(nodeid=nodeid, fixturenames=list(fixtures))
+    if params:
+        fake.callspec = SimpleNamespace(params=params)
+    return cast(pytest.Item, fake)
+
+
+def mark(*world_sizes: Any, listed: bool = False, **arguments: Any) -> Mark:
+    return Mark(world_sizes=world_sizes or (2,), listed=listed, **arguments)
+
+
+def plan(of: Mark, gpus: int = 0, nodeid: str = NODEID, **options: Any) -> LaunchPlan:
+    return make_plan(item(nodeid), of, dataclasses.replace(OPTIONS, **options), gpus)
+
+
+def test_a_bare_mark_takes_everything_from_the_options() -> None:
+    got = plan(mark(2), timeout=20.0, isolate=True, seed=3)
+    assert got == LaunchPlan(
+        nodeid=NODEID,
+        world_size=2,
+        backend=Backend.GLOO,
+        devices=None,
+        init=True,
+        isolate=True,
+        timeout=20.0,
+        seeds=got.seeds,
+        env={},
+        tmp_path=False,
+        skip=None,
+    )
+
+
+def test_a_mark_wins_over_the_options() -> None:
+    marked = mark(
+        3, backend="gloo", init=False, isolate=False, timeout=1.0, env=(("A", "1"), ("B", "2"))
+    )
+    got = plan(marked, gpus=8, backend="nccl", isolate=True)
+    assert (got.world_size, got.backend, got.devices) == (3, Backend.GLOO, None)
+    assert (got.init, got.isolate, got.timeout) == (False, False, 1.0)
+    assert got.env == {"A": "1", "B": "2"}
+
+
+@pytest.mark.parametrize(
+    ("option", "marked", "gpus", "expected"),
+    [
+        ("auto", None, 0, Backend.GLOO),
+        ("auto", None, 3, Backend.GLOO),
+        ("auto", None, 4, Backend.NCCL),
+        ("auto", None, 5, Backend.NCCL),
+        ("gloo", None, 8, Backend.GLOO),
+        ("nccl", None, 4, Backend.NCCL),
+        ("nccl", "auto", 3, Backend.GLOO),
+        ("gloo", "auto", 4, Backend.NCCL),
+        ("gloo", "nccl", 4, Backend.NCCL),
+    ],
+)
+def test_backend_and_devices(option: str, marked: Any, gpus: int, expected: Backend) -> None:
+    got = plan(mark(4, backend=marked), gpus=gpus, backend=option)
+    assert got.backend is expected
+    assert got.devices == ((0, 1, 2, 3) if expected is Backend.NCCL else None)
+    assert got.skip is None
+
+
+@pytest.mark.parametrize("where", ["mark", "option"])
+def test_too_few_gpus_for_an_explicit_nccl_is_a_skip(where: str) -> None:
+    if where == "mark":
+        got = plan(mark(4, backend="nccl"), gpus=1)
+    else:
+        got = plan(mark(4), gpus=1, backend="nccl")
+    assert got.skip == "NCCL needs a GPU for each rank: 4 needed, 1 found usable by torch"
+    assert got.world_size == 4
+
+
+@pytest.mark.parametrize("backend", ["auto", "gloo", "nccl"])
+def test_a_rank_for_each_gpu(backend: str) -> None:
+    got = plan(mark("gpus"), gpus=3, backend=backend)
+    assert got.world_size == len(got.seeds) == 3
+    assert got.backend is (Backend.GLOO if backend == "gloo" else Backend.NCCL)
+    assert got.skip is None
+
+
+@pytest.mark.parametrize("backend", ["auto", "gloo", "nccl"])
+def test_a_rank_for_each_gpu_without_gpus_is_a_skip(backend: str) -> None:
+    got = plan(mark("gpus"), gpus=0, backend=backend)
+    assert got.skip == "world_size='gpus' is a rank for each GPU: 0 found usable by torch"
+    assert got.seeds == ()
+
+
+def test_more_gpus_than_ranks_are_allowed() -> None:
+    assert plan(mark("gpus"), gpus=100).world_size == 64
+
+
+def test_tmp_path_is_seen() -> None:
+    assert make_plan(item(NODEID, "ddp", "tmp_path"), mark(2), OPTIONS, 0).tmp_path
+    assert not make_plan(item(NODEID, "ddp", "tmp_path_factory"), mark(2), OPTIONS, 0).tmp_path
+
+
+# --------------------------------------------------------- lists of world sizes
+
+
+def listed(size: Any, *sizes: Any) -> LaunchPlan:
+    parametrized = item(f"{NODEID}[ws{size}]", **{WORLD_SIZE_PARAM: size, "other": 9})
+    return make_plan(parametrized, mark(*sizes, listed=True), OPTIONS, 3)
+
+
+def test_a_listed_world_size_comes_from_the_parameter() -> None:
+    assert listed(1, 1, 2, 4).world_size == 1
+    assert listed(4, 1, 2, 4).world_size == 4
+    assert listed("gpus", 1, "gpus").world_size == 3
+
+
+def test_other_parameters_do_not_matter() -> None:
+    assert make_plan(item(NODEID, world_size=7), mark(2), OPTIONS, 0).world_size == 2
+
+
+@pytest.mark.parametrize(
+    ("parameters", "marked"),
+    [
+        ({}, mark(1, 2, listed=True)),
+        ({WORLD_SIZE_PARAM: 1}, mark(4)),
+        ({WORLD_SIZE_PARAM: 1}, mark(2, 4, listed=True)),
+    ],
+)
+def test_a_mark_that_came_after_the_parametrization(parameters: Any, marked: Mark) -> None:
+    with pytest.raises(pytest.UsageError) as caught:
+        make_plan(item(NODEID, **parameters), marked, OPTIONS, 0)
+    lines = str(caught.value).splitlines()
+    assert lines[0] == NODEID
+    assert "4" in lines[1] or "[1, 2]" in lines[1]
+    assert "Put the list into the mark of the function." in " ".join(str(caught.value).split())
+    assert all(len(line) < 80 for line in lines)
+
+
+# ------------------------------------------------------------------------ seeds
+
+nodeids = st.text(min_size=1)
+seeds = st.integers(0, 2**64 - 1)
+sizes = st.integers(1, 64)
+
+
+@unhurried
+@given(nodeids, seeds, sizes)
+def test_seeds_differ_between_ranks_and_fit_numpy(nodeid: str, seed: int, size: int) -> None:
+    got = plan(mark(size), nodeid=nodeid, seed=seed).seeds
+    assert len(set(got)) == len(got) == size
+    assert all(0 <= value < 2**32 for value in got)
+
+
+@unhurried
+@given(nodeids, seeds, sizes)
+def test_seeds_are_reproducible_and_a_rank_keeps_its_own(nodeid: str, seed: int, size: int) -> None:
+    got = plan(mark(size), nodeid=nodeid, seed=seed).seeds
+    assert got == plan(mark(64), nodeid=nodeid, seed=seed).seeds[:size]
+
+
+@unhurried
+@given(nodeids, seeds, sizes)
+def test_same_seed_on_all_ranks(nodeid: str, seed: int, size: int) -> None:
+    got = plan(mark(size, seed="same"), nodeid=nodeid, seed=seed).seeds
+    assert got == plan(mark(size), nodeid=nodeid, seed=seed).seeds[:1] * size
+
+
+@unhurried
+@given(seeds, seeds)
+def test_a_seed_in_the_mark_replaces_that_of_the_session(marked: int, session: int) -> None:
+    got = plan(mark(2, seed=marked), seed=session)
+    assert got.seeds == plan(mark(2), seed=marked).seeds
+
+
+def test_seeds_follow_session_seed_and_test() -> None:
+    base = plan(mark(4)).seeds
+    assert not set(base) & set(plan(mark(4), seed=1).seeds)
+    assert not set(base) & set(plan(mark(4), nodeid=NODEID + "[1]").seeds)
+
+
+def test_seeds_are_those_of_every_other_process() -> None:
+    """A failure is reproduced in another interpreter, where strings hash otherwise."""
+    assert plan(mark(2)).seeds == (0xB6ECCA49, 0xB6ECCA4A)
+
+
+def test_the_front_imports_no_torch() -> None:
+    code = (
+        "import sys, pytest_ddp.plan, pytest_ddp.options, pytest_ddp.gpus;"
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
