@@ -79,7 +79,8 @@ def read_bin(path: Path) -> BinArrays:
         ArchiveError: missing, damaged, or without one of the arrays x, edge_index, y.
     """
     try:
-        with np.load(path, allow_pickle=False) as stored:
+        # Opened here, because NumPy leaks the handle of a damaged file that it opened itself.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             x, edge_index, y = (stored[key] for key in _ARRAYS)
     except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise ArchiveError(f"cannot read {path}: {error}; remove or replace this bin") from error

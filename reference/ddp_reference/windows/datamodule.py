@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import logging
-import random
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 from uuid import uuid4
 
-import numpy as np
-import torch
 from lightning.pytorch import LightningDataModule
 from torch.utils.data import Sampler, get_worker_info
 from torch_geometric.loader import DataLoader
 
 from ddp_reference.windows.archive import BinFile, organize_bins_times
-from ddp_reference.windows.dataset import BinDataset, Stamp
-from ddp_reference.windows.placement import Placement, current_placement
+from ddp_reference.windows.dataset import BinDataset, Stamp, init_worker
+from ddp_reference.windows.placement import current_placement
 from ddp_reference.windows.sampling import ExactSampler, PaddedSampler
 from ddp_reference.windows.window import DateLike, DateWindow
 
@@ -195,29 +191,24 @@ class GNNDataModule(LightningDataModule):
         # The Trainer sets the epoch after it has made the iterator, and workers are then
         # already busy with the order of epoch 0: seen after a resume.
         sampler.set_epoch(self.trainer.current_epoch if self.trainer else 0)
-        return self._loader(self.train.dataset, sampler, placement)
+        return self._loader(self.train.dataset, sampler)
 
     def val_dataloader(self) -> DataLoader:
         """A new loader over this rank's shard of the validation data."""
         placement = current_placement(self.trainer)
         fill_empty = self.trainer is not None
         sampler = ExactSampler(self.val.dataset, placement, fill_empty=fill_empty)
-        return self._loader(self.val.dataset, sampler, placement)
+        return self._loader(self.val.dataset, sampler)
 
-    def _loader(
-        self, dataset: BinDataset, sampler: Sampler[int], placement: Placement
-    ) -> DataLoader:
+    def _loader(self, dataset: BinDataset, sampler: Sampler[int]) -> DataLoader:
         return DataLoader(
             dataset,
             batch_size=self.batch_size,
             sampler=sampler,
             num_workers=self.num_workers,
-            worker_init_fn=self._worker_init(dataset.stamp, placement),
+            worker_init_fn=partial(init_worker, stamp=dataset.stamp),
             multiprocessing_context=self.multiprocessing_context if self.num_workers else None,
         )
-
-    def _worker_init(self, stamp: Stamp, placement: Placement) -> Callable[[int], None]:
-        return partial(init_worker, stamp=stamp, rank=placement.rank)
 
     def state_dict(self) -> dict[str, Any]:
         """Windows and versions in force, for the checkpoint."""
@@ -231,26 +222,6 @@ class GNNDataModule(LightningDataModule):
         train, val = state_dict["train"], state_dict["val"]
         self._rebuild_train_summary(DateWindow.of(train["start"], train["end"]), train["version"])
         self._rebuild_val_summary(DateWindow.of(val["start"], val["end"]), val["version"])
-
-
-def init_worker(worker_id: int, *, stamp: Stamp, rank: int) -> None:
-    """Give a DataLoader worker random streams of its own, and log what it reads.
-
-    torch's seed is new for each iterator and differs by worker, but ranks that share a
-    seed share it too, so the rank joins in.
-    """
-    seeds = np.random.SeedSequence([torch.initial_seed(), rank, worker_id])
-    words = [int(word) for word in seeds.generate_state(3)]
-    torch.manual_seed(words[0])
-    np.random.seed(words[1])
-    random.seed(words[2])
-    log.info(
-        "worker reads: version=%d rank=%d worker=%d token=%s",
-        stamp.version,
-        rank,
-        worker_id,
-        stamp.token,
-    )
 
 
 def _built(generation: Generation | None, name: str) -> Generation:

@@ -1,20 +1,35 @@
-"""Time bins as graphs, each stamped with where it comes from."""
+"""Time bins as graphs, each stamped with where it comes from.
+
+Workers that are started by spawn import this module, so it imports no Lightning.
+"""
 
 from __future__ import annotations
 
+import logging
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import Dataset, get_worker_info
 from torch_geometric.data import Data
 
 from ddp_reference.windows.archive import BinFile, read_bin
-from ddp_reference.windows.sampling import RepeatedIndex
+
+log = logging.getLogger(__name__)
 
 MAIN_PROCESS = -1
 """Worker number of a sample that the rank's main process loaded."""
+
+
+class RepeatedIndex(int):
+    """An index that only fills up a shard: the sample itself is counted elsewhere.
+
+    It is the same number to every consumer; a data set that knows the type can mark the
+    sample, so that metrics leave it out.
+    """
 
 
 @dataclass(frozen=True)
@@ -85,3 +100,23 @@ class BinDataset(Dataset[Data]):
             "token": self.stamp.token,
             "origin": torch.tensor([[self.stamp.rank, worker.id if worker else MAIN_PROCESS]]),
         }
+
+
+def init_worker(worker_id: int, *, stamp: Stamp) -> None:
+    """Give a DataLoader worker random streams of its own, and log what it reads.
+
+    torch's seed is new for each iterator and differs by worker, but ranks that share a
+    seed share it too, so the rank joins in.
+    """
+    seeds = np.random.SeedSequence([torch.initial_seed(), stamp.rank, worker_id])
+    words = [int(word) for word in seeds.generate_state(3)]
+    torch.manual_seed(words[0])
+    np.random.seed(words[1])
+    random.seed(words[2])
+    log.info(
+        "worker reads: version=%d rank=%d worker=%d token=%s",
+        stamp.version,
+        stamp.rank,
+        worker_id,
+        stamp.token,
+    )

@@ -12,15 +12,8 @@ from collections.abc import Iterator, Sized
 import numpy as np
 from torch.utils.data.distributed import DistributedSampler
 
+from ddp_reference.windows.dataset import RepeatedIndex
 from ddp_reference.windows.placement import Placement
-
-
-class RepeatedIndex(int):
-    """An index that only fills up a shard: the sample itself is counted elsewhere.
-
-    It is the same number to every consumer; a data set that knows the type can mark the
-    sample, so that metrics leave it out.
-    """
 
 
 class PaddedSampler(DistributedSampler[int]):

@@ -24,8 +24,8 @@ class TextLog(Callback):
         self.path = Path(path)
         self._epoch_data = ""
 
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write the start of the run."""
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Write the start of the run. ``on_fit_start`` comes before a resume has its epoch."""
         self._write(trainer, f"start epoch={trainer.current_epoch} ranks={trainer.world_size}")
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -41,7 +41,7 @@ class TextLog(Callback):
         metrics = self._metrics(trainer)
         self._write(trainer, f"epoch={trainer.current_epoch} {self._epoch_data} {metrics}")
 
-    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the end of the run."""
         self._write(trainer, f"end epoch={trainer.current_epoch}")
 
