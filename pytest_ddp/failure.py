@@ -217,20 +217,30 @@ def _frames(stack: diagnose.Stack) -> Iterator[str]:
 
 
 def _other_ranks(failure: Failure, echoes: Sequence[Trouble]) -> Iterator[str]:
-    said = [(echo.rank.rank, _echo(echo)) for echo in echoes]
-    by_words = itertools.groupby(
-        sorted([*said, *failure.others], key=lambda line: line[1]), key=lambda line: line[1]
-    )
-    lines = [([rank for rank, _ in group], words) for words, group in by_words]
-    for ranks, words in sorted(lines):
-        yield f"{ranks_text(ranks)}: {words}"
+    words: dict[str, list[int]] = {}
+    for rank, said in sorted([*_echoes(echoes), *failure.others]):
+        words.setdefault(said, []).append(rank)
+    for said, ranks in words.items():
+        yield f"{ranks_text(ranks)}: {said}"
 
 
-def _echo(trouble: Trouble) -> str:
-    words = what_happened(trouble)
-    if trouble.report is not None:
-        words = f"{words} in {trouble.phase}"
-    return f"{words}, at {trouble.user_frame}" if trouble.user_frame else words
+def _echoes(troubles: Iterable[Trouble]) -> Iterator[tuple[int, str]]:
+    """Ranks with a line each, alike for ranks that broke off at the same place."""
+    alike: dict[tuple[str, str], list[Trouble]] = {}
+    for trouble in troubles:
+        frame = trouble.user_frame
+        place = f", at {frame}" if frame else ""
+        if trouble.report is None:
+            words = what_happened(trouble)
+        else:
+            words = f"could not go on in {trouble.phase}"
+        alike.setdefault((words, place), []).append(trouble)
+    for (words, place), group in alike.items():
+        # One peer may see the connection closed and another see it reset.
+        seen = dict.fromkeys(what_happened(t) for t in group if t.report is not None)
+        why = f" ({'; '.join(seen)})" if seen else ""
+        for trouble in group:
+            yield trouble.rank.rank, f"{words}{place}{why}"
 
 
 def _notes(failure: Failure, groups: Sequence[Sequence[Trouble]]) -> Iterator[str]:

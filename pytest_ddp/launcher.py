@@ -196,9 +196,13 @@ class Launcher:
         """Drop a rank that is gone, so that the next test starts a new one."""
         if self._ranks.get(process.rank) is process:
             del self._ranks[process.rank]
+        self._unwatch(process)
+        process.close()
+
+    def _unwatch(self, process: RankProcess) -> None:
+        # One poll may hear of a rank twice: by its own channel, and by the host.
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(process.channel)
-        process.close()
 
     def living(self) -> list[RankProcess]:
         return [process for process in self._ranks.values() if not process.gone]
@@ -251,7 +255,7 @@ class Launcher:
             yield source, message  # type: ignore[misc]
         if source.channel.at_end:
             # The process may live on without its channel; it is of no use then.
-            self._selector.unregister(source.channel)
+            self._unwatch(source)
             if not source.gone:
                 self.kill(source)
 

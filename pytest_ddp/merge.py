@@ -23,6 +23,7 @@ from pytest_ddp.trouble import Trouble, lost_phase, message_of, ranks_text
 
 Result: TypeAlias = Literal["passed", "failed", "skipped"]
 
+_STRICT = "[XPASS(strict)]"
 _UNEXPECTED_SUCCESS = ("Unexpected success", "Failed: Unexpected success")
 """``unittest.expectedFailure`` has no word of its own for a strict XPASS."""
 
@@ -66,7 +67,14 @@ class Part:
         """Why it was skipped, or why a failure was expected; empty for other states."""
         if self.state is State.SKIPPED and self.report is not None:
             return message_of(self.report.longrepr).removeprefix("Skipped: ")
-        return str(getattr(self.report, "wasxfail", "")).removeprefix("reason: ")
+        return self.expectation.removeprefix("reason: ")
+
+    @property
+    def expectation(self) -> str:
+        """pytest's ``wasxfail``: the reason of the mark or the call; empty without one."""
+        if self.state is State.XPASSED_STRICT and self.report is not None:
+            return message_of(self.report.longrepr).removeprefix(_STRICT).strip()
+        return str(getattr(self.report, "wasxfail", ""))
 
     def __str__(self) -> str:
         return f"{self.state.value} ({self.reason})" if self.reason else self.state.value
@@ -93,8 +101,8 @@ def merge(outcome: RunOutcome, output: Output) -> list[pytest.TestReport]:
     """The reports of setup, call and teardown, in order; no call unless setup passed."""
     decisions = _decide(outcome)
     unequal = unequal_collectives(outcome)
-    if unequal and all(decision.outcome != "failed" for decision in decisions):
-        decisions = [_with_unequal(decision, decisions, unequal) for decision in decisions]
+    if unequal:
+        decisions = _with_unequal(decisions, unequal)
     notes: tuple[str, ...] = (unequal,) if unequal else ()
     reports = []
     for decision in decisions:
@@ -118,7 +126,7 @@ def state_of(report: pytest.TestReport) -> State:
     if report.skipped:
         return State.XFAILED if expected else State.SKIPPED
     message = message_of(report.longrepr)
-    if message.startswith("[XPASS(strict)]") or message in _UNEXPECTED_SUCCESS:
+    if message.startswith(_STRICT) or message in _UNEXPECTED_SUCCESS:
         return State.XPASSED_STRICT
     return State.FAILED
 
@@ -195,7 +203,7 @@ def _shown(parts: Iterable[Part]) -> tuple[Trouble, ...]:
 def _xfail_reason(parts: Sequence[Part]) -> str:
     reasons: dict[str, list[int]] = {}
     for part in parts:
-        reasons.setdefault(str(getattr(part.report, "wasxfail", "")), []).append(part.rank.rank)
+        reasons.setdefault(part.expectation, []).append(part.rank.rank)
     if len(reasons) == 1:
         return next(iter(reasons))
     return "; ".join(f"{ranks_text(ranks)}: {reason}" for reason, ranks in reasons.items())
@@ -247,14 +255,22 @@ def _issued_text(by_rank: dict[int, int]) -> str:
     return ", ".join(f"{ranks_text(who)} issued {number}" for number, who in ranks.items())
 
 
-def _with_unequal(decision: Decision, decisions: Sequence[Decision], unequal: str) -> Decision:
-    """Fail the test's body for it; an expected failure has it among its consequences."""
-    body = decisions[-2]
-    xfailed = body.outcome == "skipped" and body.wasxfail is not None
-    if decision is not body or xfailed:
-        return decision
-    failed = replace(body, outcome="failed", wasxfail=None)
-    return replace(failed, disagreement=unequal, advice=_SAME_COLLECTIVES)
+def _with_unequal(decisions: Sequence[Decision], unequal: str) -> list[Decision]:
+    """Fail the test's body for it, unless something failed already, expected or not.
+
+    Where every rank passed against expectation, this is the failure that was expected.
+    """
+    *before, body, teardown = decisions
+    surprised = {part.state for part in body.parts} <= {State.XPASSED, State.XPASSED_STRICT}
+    failed = any(decision.outcome == "failed" for decision in (*before, teardown))
+    settled = body.outcome == "failed" or (body.outcome == "skipped" and body.wasxfail is not None)
+    if failed or (settled and not surprised):
+        return list(decisions)
+    blamed = replace(body, outcome="failed", disagreement=unequal, advice=_SAME_COLLECTIVES)
+    if surprised:
+        reason = _xfail_reason(body.parts)
+        blamed = replace(blamed, outcome="skipped", wasxfail=reason, troubles=())
+    return [*before, blamed, teardown]
 
 
 # ------------------------------------------------------------------ the report

@@ -241,13 +241,15 @@ def read_mark(node: pytest.Item, options: Options) -> Mark | None:
 
 
 def check_function(item: pytest.Item) -> None:
-    """Refuse a marked item that ranks cannot run; for items that have a ``ddp`` mark.
+    """Refuse an item with a ``ddp`` mark that ranks cannot run; others pass unseen.
 
     Marks on fixtures, and ``yield`` in a plain test function, pytest refuses itself.
 
     Raises:
         pytest.UsageError: no Python test function, or a generator.
     """
+    if item.get_closest_marker("ddp") is None:
+        return
     if not isinstance(item, pytest.Function):
         raise mark_error(
             item,

@@ -245,6 +245,10 @@ class GroupCount:
     members: tuple[int, ...]
     """Global ranks, in group order."""
     collectives: int
+    what: int = 0
+    """Digest of the collectives that Python asked for: operation, size, root and so on."""
+    where: int = 0
+    """Digest of the lines that asked for them."""
 
 
 @dataclass(frozen=True, slots=True)

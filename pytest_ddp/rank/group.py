@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 
-from pytest_ddp.protocol import Backend, GroupCount, GroupPlan, RunTest
-
-_POINT_TO_POINT = ("send", "recv", "recv_anysource")
+from pytest_ddp.protocol import GroupCount, GroupPlan, RunTest
+from pytest_ddp.rank.journal import Journal
 
 
 class DefaultGroup:
@@ -22,7 +20,7 @@ class DefaultGroup:
         self._plan: GroupPlan | None = None
         self._group: dist.ProcessGroup | None = None
         self._before: dict[str, int] = {}
-        self._messages = MessageCounter()
+        self.journal = Journal()
 
     def prepare(self, order: RunTest) -> None:
         """Have the group that a test needs: kept, built anew, or none.
@@ -34,16 +32,29 @@ class DefaultGroup:
             self.destroy()
             if order.group is not None:
                 self._build(order.group, order)
-        self._messages.reset()
-        self._before = {name: count for name, (_, count) in self._sequences().items()}
+        self.journal.begin()
+        self._before = {}
+        self._before = {count.name: count.collectives for count in self.counts()}
+
+    def before(self, name: str) -> int:
+        """Collectives that a group had seen when the test began."""
+        return self._before.get(name, 0)
 
     def counts(self) -> tuple[GroupCount, ...]:
         """Collectives issued on each group that exists now, since :meth:`prepare`."""
-        return tuple(
-            GroupCount(
-                name, members, count - self._before.get(name, 0) - self._messages.on_group(name)
-            )
-            for name, (members, count) in self._sequences().items()
+        if not dist.is_initialized():
+            return ()
+        return tuple(self._count(group) for group in list(dist.distributed_c10d._world.pg_map))
+
+    def _count(self, group: Any) -> GroupCount:
+        world = dist.distributed_c10d._world
+        name = world.pg_names[group]
+        return GroupCount(
+            name=name,
+            members=tuple(sorted(world.pg_group_ranks[group])),
+            collectives=self.journal.collectives(group) - self.before(name),
+            what=self.journal.what.get(name, 0),
+            where=self.journal.where.get(name, 0),
         )
 
     def doubt(self) -> str | None:
@@ -63,6 +74,7 @@ class DefaultGroup:
     def destroy(self) -> None:
         """Give up all groups of this rank."""
         self._plan = self._group = None
+        self.journal.forget_groups()
         if dist.is_initialized():
             # A group whose peer is dead may refuse; it is out of the books all the same.
             with contextlib.suppress(RuntimeError):
@@ -77,47 +89,6 @@ class DefaultGroup:
             device_id=_device(order),
         )
         self._plan, self._group = plan, dist.group.WORLD
-
-    def _sequences(self) -> dict[str, tuple[tuple[int, ...], int]]:
-        if not dist.is_initialized():
-            return {}
-        world = dist.distributed_c10d._world
-        found: dict[str, tuple[tuple[int, ...], int]] = {}
-        group: Any
-        for group in world.pg_map:
-            with contextlib.suppress(RuntimeError):  # backends that keep no number
-                number = group._get_sequence_number_for_group()
-                members = tuple(sorted(world.pg_group_ranks[group]))
-                found[world.pg_names[group]] = (members, number)
-        return found
-
-
-class MessageCounter:
-    """Counts sends and receives on gloo groups, which gloo numbers like collectives.
-
-    They are no collectives: two ranks may legally issue different numbers of them.
-    """
-
-    def __init__(self) -> None:
-        self._counts: Counter[str] = Counter()
-        for name in _POINT_TO_POINT:
-            self._count_calls(name)
-
-    def reset(self) -> None:
-        self._counts.clear()
-
-    def on_group(self, name: str) -> int:
-        return self._counts[name]
-
-    def _count_calls(self, name: str) -> None:
-        call = getattr(dist.ProcessGroup, name)
-
-        def counted(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Any:
-            if str(dist.get_backend(group)) == Backend.GLOO:
-                self._counts[group.group_name] += 1
-            return call(group, *args, **kwargs)
-
-        setattr(dist.ProcessGroup, name, counted)
 
 
 def _device(order: RunTest) -> torch.device | None:

@@ -1,0 +1,242 @@
+"""What a rank asks of its process groups from Python, call by call.
+
+torch's flight recorder sees every collective, but neither the reduce operation nor
+sends and receives on gloo, nor (cheaply) the line that asked. This journal sits on the
+methods of ``ProcessGroup``, below torch's Python functions, so that neither they nor
+torch.compile notice it; what C++ issues by itself (DDP's reducer, functional
+collectives) passes it by.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import weakref
+import zlib
+from collections import Counter, deque
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+_KEPT = 2048
+"""Calls that are kept for an explanation; all of them count."""
+
+_COLLECTIVES = {
+    "allreduce": "all_reduce",
+    "allreduce_coalesced": "all_reduce_coalesced",
+    "allgather": "all_gather",
+    "allgather_coalesced": "all_gather_coalesced",
+    "_allgather_base": "all_gather_into_tensor",
+    "all_gather_single": "all_gather_into_tensor",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+    "gather": "gather",
+    "scatter": "scatter",
+    "reduce_scatter": "reduce_scatter",
+    "_reduce_scatter_base": "reduce_scatter_tensor",
+    "reduce_scatter_single": "reduce_scatter_tensor",
+    "alltoall": "all_to_all",
+    "alltoall_base": "all_to_all_single",
+    "all_to_all_single": "all_to_all_single",
+    "barrier": "barrier",
+}
+"""Methods of ``ProcessGroup`` by the name that users call them by."""
+
+_SAME_SIZE = {
+    "all_reduce": 0,
+    "broadcast": 0,
+    "reduce": 0,
+    "all_gather_into_tensor": 1,
+    "reduce_scatter_tensor": 0,
+}
+"""Operations whose tensors must be alike on all ranks, and which argument tells.
+
+The list forms and all_to_all may be uneven, gather and scatter have their lists on one
+rank only.
+"""
+
+_MESSAGES = {"send": "send", "recv": "recv", "recv_anysource": "recv"}
+
+
+class Site(NamedTuple):
+    """A place in the user's code."""
+
+    code: CodeType
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.code.co_filename}:{self.line}"
+
+
+class Call(NamedTuple):
+    """One collective, send or receive that was asked for."""
+
+    group: str
+    number: int
+    """Number of the collective on its group, from 1; 0 for a send or receive."""
+    operation: str
+    numel: int | None
+    """Elements of the tensor, where they must be the same on all ranks."""
+    dtype: torch.dtype | None
+    reduce_op: str | None
+    root: int | None
+    """Source or destination in the group of a collective; the peer of a message."""
+    tag: int | None
+    site: Site
+
+
+class Journal:
+    """Wraps the methods of ``ProcessGroup`` for the life of the rank."""
+
+    def __init__(self) -> None:
+        self._messages: Counter[str] = Counter()
+        """Sends and receives on each group since it was made: gloo numbers them like
+        collectives, which they are not."""
+        self.sent: Counter[tuple[str, int, int]] = Counter()
+        """Messages of this test by group, receiver and tag."""
+        self.received: Counter[tuple[str, int, int]] = Counter()
+        """Receives of this test that were begun, by group, sender and tag."""
+        self.calls: deque[Call] = deque(maxlen=_KEPT)
+        self.what: dict[str, int] = {}
+        """Digest of the collectives of this test by group: what was asked."""
+        self.where: dict[str, int] = {}
+        """The same for the lines that asked."""
+        self.waiting: dict[int, Call] = {}
+        """What each thread waits for right now, by thread identifier."""
+        self._by_work: weakref.WeakKeyDictionary[dist.Work, Call] = weakref.WeakKeyDictionary()
+        for method, operation in _COLLECTIVES.items():
+            self._wrap(method, self._collective(operation))
+        for method, operation in _MESSAGES.items():
+            self._wrap(method, self._message(operation))
+        self._wrap_wait()
+
+    def begin(self) -> None:
+        """Forget the calls of the last test."""
+        for record in (self.sent, self.received, self.what, self.where, self.calls):
+            record.clear()
+
+    def forget_groups(self) -> None:
+        """Names of groups are used again after the default group was destroyed."""
+        self._messages.clear()
+
+    def collectives(self, group: dist.ProcessGroup) -> int:
+        """How many collectives were issued on a group since it was made, from anywhere."""
+        any_group: Any = group
+        try:
+            issued: int = any_group._get_sequence_number_for_group()
+        except RuntimeError:  # a backend that keeps no number
+            return 0
+        return issued - self._messages[group.group_name]
+
+    def _wrap(self, method: str, note: Callable[..., Call]) -> None:
+        original = getattr(dist.ProcessGroup, method, None)
+        if original is None:  # an older or newer torch
+            return
+
+        def noted(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Any:
+            call = note(group, args, kwargs)
+            self.calls.append(call)
+            work = original(group, *args, **kwargs)
+            if work is not None:
+                self._by_work[work] = call
+            return work
+
+        setattr(dist.ProcessGroup, method, noted)
+
+    def _wrap_wait(self) -> None:
+        original: Any = dist.Work.wait
+
+        def wait(work: dist.Work, *args: Any, **kwargs: Any) -> Any:
+            call = self._by_work.get(work)
+            if call is None:
+                return original(work, *args, **kwargs)
+            thread = threading.get_ident()
+            self.waiting[thread] = call
+            try:
+                return original(work, *args, **kwargs)
+            finally:
+                self.waiting.pop(thread, None)
+
+        work_type: Any = dist.Work
+        work_type.wait = wait
+
+    def _collective(self, operation: str) -> Callable[..., Call]:
+        position = _SAME_SIZE.get(operation)
+
+        def note(group: dist.ProcessGroup, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+            name = group.group_name
+            options = args[-1] if args else kwargs.get("opts")
+            numel, dtype = _size(args, position)
+            root = getattr(options, "rootRank", None)
+            reduce_op = _reduce_op(options)
+            site = _site()
+            number = self.collectives(group) + 1
+            call = Call(name, number, operation, numel, dtype, reduce_op, root, None, site)
+            self.what[name] = _fold(
+                self.what, name, f"{number}{operation}{numel}{dtype}{reduce_op}{root}"
+            )
+            self.where[name] = _fold(self.where, name, f"{number}{site.code.co_filename}{site.line}")
+            return call
+
+        return note
+
+    def _message(self, operation: str) -> Callable[..., Call]:
+        counts = self.sent if operation == "send" else self.received
+
+        def note(group: dist.ProcessGroup, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+            name = group.group_name
+            peer, tag = (args[1], args[-1]) if len(args) > 2 else (-1, args[-1])
+            self._messages[name] += 1
+            counts[name, peer, tag] += 1
+            return Call(name, 0, operation, None, None, None, peer, tag, _site())
+
+        return note
+
+
+def _fold(digests: dict[str, int], name: str, text: str) -> int:
+    return zlib.crc32(text.encode(errors="surrogateescape"), digests.get(name, 0))
+
+
+def _size(args: tuple[Any, ...], position: int | None) -> tuple[int | None, torch.dtype | None]:
+    if position is None or len(args) <= position:
+        return None, None
+    tensor = args[position]
+    if isinstance(tensor, list):
+        tensor = tensor[0]
+    return tensor.numel(), tensor.dtype
+
+
+def _reduce_op(options: Any) -> str | None:
+    reduce_op = getattr(options, "reduceOp", None)
+    if reduce_op is None:
+        return None
+    kind = getattr(reduce_op, "op", reduce_op)
+    return getattr(kind, "name", str(kind))
+
+
+def _site() -> Site:
+    """The innermost frame that is neither ours nor torch's."""
+    frame: FrameType | None = sys._getframe(2)
+    outermost = frame
+    while frame is not None and _is_library(frame.f_code):
+        frame = frame.f_back
+    chosen = frame or outermost
+    assert chosen is not None
+    return Site(chosen.f_code, chosen.f_lineno)
+
+
+_library: dict[CodeType, bool] = {}
+_LIBRARY_FOLDERS = (
+    str(torch.__file__).rpartition("/")[0] + "/",
+    __file__.rpartition("/")[0] + "/",
+)
+
+
+def _is_library(code: CodeType) -> bool:
+    known = _library.get(code)
+    if known is None:
+        known = _library[code] = code.co_filename.startswith(_LIBRARY_FOLDERS)
+    return known
