@@ -33,6 +33,11 @@ class SimulatedRanks:
         self.meeting.barrier.wait(timeout=60)
         return gathered
 
+    @classmethod
+    def alone(cls) -> SimulatedRanks:
+        """The only rank there is."""
+        return cls(0, 1, _Meeting(threading.Barrier(1), [None]))
+
 
 def on_ranks(world_size: int, body: Callable[[SimulatedRanks], T]) -> list[T | Exception]:
     """What ``body`` returned or raised on each rank."""

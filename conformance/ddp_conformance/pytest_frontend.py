@@ -8,6 +8,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import pytest
 
+from ddp_conformance.ranks import Ranks, current_ranks
 from ddp_conformance.registry import Check, checks_for, known_ids
 from ddp_conformance.subjects import Subject
 from ddp_conformance.verdict import GuaranteeError
@@ -35,15 +36,13 @@ class BoundCheck:
         """The guarantee's id."""
         return self.check.id
 
-    def __call__(self, subject: Subject) -> None:
-        """Run the check in every rank of the running test.
+    def __call__(self, subject: Subject, ranks: Ranks | None = None) -> None:
+        """Run the check in every rank of the running test, or in those given.
 
         A failure that is expected ends in xfail. That it does not occur is a failure too,
         except on one rank, where most breaches cannot show.
         """
-        from ddp_conformance.ranks import current_ranks
-
-        ranks = current_ranks()
+        ranks = current_ranks() if ranks is None else ranks
         try:
             self.check(subject, ranks)
         except GuaranteeError as violation:
