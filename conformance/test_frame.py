@@ -96,7 +96,7 @@ def raises_mutely(case: Case) -> range:
 def test_what_one_rank_raises_fails_all() -> None:
     text = the_verdict(Sampler(raises_on_rank_one), UndecidedError)
     first, second, *_ = text.splitlines()
-    assert first == "raises_on_rank_one could not be judged:"
+    assert first == "SMP-01 is undecided: raises_on_rank_one could not be judged:"
     assert second.startswith("  size 1, rank 1: FileNotFoundError: no such shard: 1.tar (")
     assert "test_frame.py:" in second
 

@@ -66,7 +66,7 @@ EVIDENCE = """
     SMP-01: In one epoch every sample MUST be delivered by at least one rank
     everything breaks it at world size 2:
     size 1, epoch 0: index 0 delivered by ranks 0 and 1
-    broken could not be judged:
+    SMP-01 is undecided: broken could not be judged:
     size 1, rank 0: LookupError: rank 0 has no shard (
     SMP-02 is expected to fail for frozen (wrongly expected), but holds; remove it from
     SMP-03 needs the trait 'evaluates'

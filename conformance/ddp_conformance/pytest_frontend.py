@@ -42,6 +42,7 @@ class BoundCheck:
         A failure that is expected ends in xfail. That it does not occur is a failure too,
         except on one rank, where most breaches cannot show.
         """
+        __tracebackhide__ = True
         ranks = current_ranks() if ranks is None else ranks
         try:
             self.check(subject, ranks)

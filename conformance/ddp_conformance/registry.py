@@ -17,7 +17,7 @@ from typing import Any
 from ddp_conformance import checks
 from ddp_conformance.ranks import Ranks, current_ranks
 from ddp_conformance.subjects import Subject
-from ddp_conformance.verdict import GuaranteeError, Violation, listing
+from ddp_conformance.verdict import GuaranteeError, UndecidedError, Violation, listing
 
 
 class Level(enum.StrEnum):
@@ -74,8 +74,12 @@ class Check:
         Raises :class:`~ddp_conformance.verdict.UndecidedError` if the subject's own
         code raised.
         """
+        __tracebackhide__ = True  # the evidence is in the text, our frames are not
         ranks = current_ranks() if ranks is None else ranks
-        violations = self.find(subject, ranks)
+        try:
+            violations = self.find(subject, ranks)
+        except UndecidedError as error:
+            raise UndecidedError(f"{self.id} is undecided: {error}") from None
         if violations:
             raise GuaranteeError(
                 f"{self.id}: {self.guarantee.statement}\n"
