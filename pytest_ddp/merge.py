@@ -266,7 +266,8 @@ def _with_unequal(decisions: Sequence[Decision], unequal: str) -> list[Decision]
     settled = body.outcome == "failed" or (body.outcome == "skipped" and body.wasxfail is not None)
     if failed or (settled and not surprised):
         return list(decisions)
-    blamed = replace(body, outcome="failed", disagreement=unequal, advice=_SAME_COLLECTIVES)
+    blamed = replace(body, outcome="failed", wasxfail=None)
+    blamed = replace(blamed, disagreement=unequal, advice=_SAME_COLLECTIVES)
     if surprised:
         reason = _xfail_reason(body.parts)
         blamed = replace(blamed, outcome="skipped", wasxfail=reason, troubles=())

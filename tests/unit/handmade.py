@@ -10,7 +10,7 @@ import functools
 import itertools
 import json
 import linecache
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -60,15 +60,25 @@ def report(
 
 
 def failed(
-    source: str, phase: Phase = Phase.CALL, *, style: TracebackStyle = "long", **extra: Any
+    source: str,
+    phase: Phase = Phase.CALL,
+    *,
+    x: Any = None,
+    style: TracebackStyle = "long",
+    show_locals: bool = False,
+    **extra: Any,
 ) -> TestReport:
-    """A failed report of the exception that running ``source`` raises, with its traceback."""
-    return report(phase, "failed", _excinfo(source).getrepr(style=style), **extra)
+    """A failed report of the exception that ``source`` raises, with its traceback.
+
+    The same source lies in the same file, so that ranks differ by ``x`` alone.
+    """
+    longrepr = _excinfo(source, x).getrepr(style=style, showlocals=show_locals)
+    return report(phase, "failed", longrepr, **extra)
 
 
 def xfailed(reason: str, phase: Phase = Phase.CALL) -> TestReport:
     """A failure that the test expected."""
-    longrepr = _excinfo("raise ValueError('as expected')").getrepr()
+    longrepr = _excinfo("raise ValueError('as expected')", None).getrepr()
     return report(phase, "skipped", longrepr, wasxfail=reason)
 
 
@@ -163,16 +173,21 @@ def shifted(made: RankOutcome, phase: Phase, at: float) -> RankOutcome:
 
 
 @functools.cache
-def _excinfo(source: str) -> ExceptionInfo[BaseException]:
-    """What pytest holds of an exception raised by ``source`` in a file of its own."""
+def _test_of(source: str) -> Callable[[Any], None]:
+    """A function of ``x`` with these lines, in a file of its own that tracebacks can quote."""
     path = f"/src/test_made_{next(_files)}.py"
-    body = "def test_made():\n" + "".join(f"    {line}\n" for line in source.splitlines())
+    body = "def test_made(x):\n" + "".join(f"    {line}\n" for line in source.splitlines())
     linecache.cache[path] = (len(body), None, body.splitlines(keepends=True), path)
     scope: dict[str, Any] = {}
     exec(compile(body, path, "exec"), scope)
+    test: Callable[[Any], None] = scope["test_made"]
+    return test
+
+
+def _excinfo(source: str, x: Any) -> ExceptionInfo[BaseException]:
     with pytest.raises(BaseException) as excinfo:
-        scope["test_made"]()
-    # The caller's frame is this function, which no rank's traceback has.
+        _test_of(source)(x)
+    # The first frame is this function, which no rank's traceback has.
     excinfo.traceback = excinfo.traceback[1:]
     return excinfo
 
