@@ -34,7 +34,7 @@ def module(dataset: Path, tmp_path: Path) -> Module:
 def train_batches(module: ImageNetDataModule, epoch: int = 0) -> list[Batch]:
     """The batches of one epoch, as a trainer in that epoch would get them."""
     module._epoch = lambda: epoch  # type: ignore[method-assign]
-    return list(module.train_dataloader())  # type: ignore[arg-type]
+    return list(module.train_dataloader())
 
 
 def indices(batches: list[Batch]) -> list[int]:
@@ -65,7 +65,7 @@ def test_validation_counts_each_image_once(
     shards: list[list[Batch]] = []
     for rank in range(world_size):
         as_rank(monkeypatch, rank, world_size)
-        shards.append(list(module().val_dataloader()))  # type: ignore[arg-type]
+        shards.append(list(module().val_dataloader()))
     assert sorted(i for shard in shards for i in indices(shard)) == list(range(17))
     assert len({len(shard) for shard in shards}) == 1
 
@@ -103,13 +103,13 @@ def test_loaders_and_data_sets_are_new_for_every_epoch(module: Module) -> None:
 
 def test_the_test_set_is_the_validation_set(module: Module) -> None:
     made = module()
-    assert indices(list(made.test_dataloader())) == indices(list(made.val_dataloader()))  # type: ignore[arg-type]
+    assert indices(list(made.test_dataloader())) == indices(list(made.val_dataloader()))
 
 
 def test_an_error_of_prepare_data_waits_for_setup(tmp_path: Path) -> None:
     made = ImageNetDataModule(tmp_path / "nowhere")
     made.prepare_data()
-    with pytest.raises(ConfigError, match="there is no folder .*nowhere/train"):
+    with pytest.raises(ConfigError, match=r"there is no folder .*nowhere/train"):
         made.setup("fit")
 
 
