@@ -129,9 +129,7 @@ def test_same_line_with_other_values_is_not_shown_again() -> None:
     shown = text(*(made.passing(r, call) for r, call in enumerate(calls)))
     assert shown.count(">       assert x == 4") == 1
     assert "rank 1 failed in call, at the same line:\nE       assert 1 == 4\n" in shown
-    assert shown.rstrip().endswith(
-        "rank 2 failed in call, at the same line:\nE       assert 2 == 4"
-    )
+    assert shown.endswith("rank 2 failed in call, at the same line:\nE       assert 2 == 4")
 
 
 def test_same_line_is_shown_again_where_locals_are() -> None:
@@ -143,10 +141,8 @@ def test_same_line_is_shown_again_where_locals_are() -> None:
 
 
 def test_chain_of_exceptions_is_whole() -> None:
-    chained = made.failed(
-        "try:\n    {}['a']\nexcept KeyError as e:\n    raise ValueError('b') from e"
-    )
-    report = failure(made.passing(0, chained))
+    source = "try:\n    {}['a']\nexcept KeyError as e:\n    raise ValueError('b') from e"
+    report = failure(made.passing(0, made.failed(source)))
     shown = report.longreprtext
     assert message(report) == "rank 0: ValueError: b"
     parts = ("E           KeyError: 'a'", "direct cause of", "E           ValueError: b")
@@ -202,7 +198,7 @@ def test_failure_without_a_traceback(longrepr: Any, said: str) -> None:
 def test_second_failure_without_a_traceback() -> None:
     bare = made.report(CALL, "failed", "plain text")
     shown = text(made.passing(0, ASSERTED), made.passing(1, bare))
-    assert "rank 1 failed in call: plain text" in shown or "0.0 s later" in shown
+    assert shown.endswith("\nrank 1 failed in call: plain text")
 
 
 def test_representation_that_cannot_be_printed() -> None:
@@ -218,13 +214,16 @@ def test_representation_that_cannot_be_printed() -> None:
 
 
 def test_exception_that_cannot_be_printed() -> None:
-    source = "class Unprintable(Exception):\n    def __str__(self): raise RuntimeError\nraise Unprintable"
-    assert "Unprintable" in message(failure(made.passing(0, made.failed(source))))
+    source = "class Odd(Exception):\n    def __str__(self): raise RuntimeError\nraise Odd"
+    assert "Odd" in message(failure(made.passing(0, made.failed(source))))
 
 
 def test_representation_without_a_place() -> None:
     call = made.failed("raise ValueError('a')")
+    _, line = place(failure(made.passing(0, call)))
     call.longrepr.reprcrash = None  # type: ignore[union-attr]
+    assert place(failure(made.passing(0, call)))[1] == line
+    call.longrepr.reprtraceback.reprentries = []  # type: ignore[union-attr]
     assert place(failure(made.passing(0, call))) == ("tests/test_made.py", 10)
 
 
@@ -258,15 +257,10 @@ def test_peers_of_a_failed_rank_get_a_line_each() -> None:
         made.passing(0, CLOSED), made.passing(1, ASSERTED), stopped(2), made.passing(3, CLOSED)
     )
     shown = report.longreprtext
+    flat = " ".join(shown.split())
     assert message(report) == "rank 1: assert 3 == 4"
-    assert (
-        shown.splitlines()[-2:]
-        == [
-            f"ranks 0, 3: could not go on in call, at {place(failure(made.passing(0, CLOSED)))[0]}:2",
-            "  (Connection closed by peer)",
-        ]
-        or shown.count("Connection closed by peer") == 1
-    )
+    assert "ranks 0, 3: could not go on in call, at /src/test_made_" in flat
+    assert flat.count("Connection closed by peer") == 1
     assert "rank 2: stopped in call, at tests/test_made.py:33 in test_made" in shown
     assert "distributed_c10d" not in shown
     assert "pair.cc" not in shown
@@ -308,12 +302,10 @@ def test_broken_connection_is_secondary(words: str) -> None:
 
 
 def test_refusal_of_the_fixture_is_secondary() -> None:
-    refused = (
-        "from pytest_ddp import DdpError\nraise DdpError('rank 1 has failed and will not come')"
-    )
-    report = failure(made.passing(0, made.failed(refused)), dead(1))
+    source = "from pytest_ddp import DdpError\nraise DdpError('rank 1 died')"
+    report = failure(made.passing(0, made.failed(source)), dead(1))
     assert message(report) == "rank 1 died of SIGSEGV in call"
-    assert "rank 1 has failed and will not come" in report.longreprtext
+    assert "DdpError: rank 1 died)" in " ".join(report.longreprtext.split())
 
 
 def test_broken_connection_is_the_cause_where_there_is_no_other() -> None:
