@@ -149,11 +149,12 @@ def write(path: Path, tensors: Mapping[str, Tensor], source: str) -> Manifest:
         "source": source,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    _publish({"manifest": stored, "tensors": plain}, path)
+    save_whole({"manifest": stored, "tensors": plain}, path)
     return manifest
 
 
-def _publish(content: object, path: Path) -> None:
+def save_whole(content: object, path: Path) -> None:
+    """torch.save that a reader of ``path`` sees completely or not at all, also after a crash."""
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
     part = Path(name)
     try:

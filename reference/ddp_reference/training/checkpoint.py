@@ -1,0 +1,153 @@
+"""Checkpoints that any strategy and world size can read: whole, with the bare model's names."""
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from ddp_reference.cache.format import save_whole
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+from torch.optim import Optimizer
+
+from .distributed import World
+
+Value = TypeVar("Value")
+
+# What a wrapper puts into the names of the parameters below it.
+WRAPPERS = frozenset({"_orig_mod", "module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a run is; a checkpoint holds it.
+
+    epoch: the epoch that comes next, or that is under way.
+    batches: micro-batches of each rank that are done in it.
+    step: optimizer steps in all.
+    loss_sum: this rank's part of the sum of the epoch's sample losses so far.
+    """
+
+    epoch: int = 0
+    batches: int = 0
+    step: int = 0
+    loss_sum: float = 0.0
+
+
+def normalise_keys(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The bare model's names, whatever wrappers the state was taken through.
+
+    Only leading and inner parts that are wrappers' own are dropped. Raises ValueError
+    when two entries get one name.
+    """
+    renamed = {
+        ".".join(part for part in name.split(".") if part not in WRAPPERS): value
+        for name, value in state.items()
+    }
+    if len(renamed) != len(state):
+        raise ValueError(f"different entries have one name without wrappers: {sorted(state)}")
+    return renamed
+
+
+def full_model_state(model: nn.Module) -> dict[str, Tensor]:
+    """All parameters and buffers, whole; every rank must call. Aliases the model if unsharded."""
+    return normalise_keys(get_model_state_dict(model, options=_whole(model)))
+
+
+def save_checkpoint(
+    path: Path,
+    model: nn.Module,
+    optimizer: Optimizer,
+    progress: Progress,
+    world: World,
+    identity: Mapping[str, Any],
+) -> None:
+    """Write a checkpoint, by rank 0 and whole at any moment; every rank must call.
+
+    ``identity``: choices that a run must share to go on from it.
+    """
+    options = _whole(model)
+    content = {
+        "identity": dict(identity),
+        "model": full_model_state(model),
+        "optimizer": get_optimizer_state_dict(model, optimizer, options=options),
+        "epoch": progress.epoch,
+        "batches": progress.batches,
+        "step": progress.step,
+        "loss_sum": sum(gather(progress.loss_sum, world)),
+        "rng": gather(rng_state(world.device), world),
+    }
+    if world.rank == 0:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_whole(content, path)
+
+
+def load_checkpoint(
+    path: Path, model: nn.Module, optimizer: Optimizer, world: World, identity: Mapping[str, Any]
+) -> Progress:
+    """Bring model, optimizer and random state to where ``path`` left them; every rank reads it.
+
+    Any strategy and any number of ranks may go on from any other. Random states are those
+    of each rank if there are as many as then; the parts here draw none, noise and order
+    being functions of seed and epoch. Raises ValueError when the run's ``identity`` is
+    another one.
+    """
+    content = torch.load(path, map_location="cpu", weights_only=True)
+    for name, value in identity.items():
+        if content["identity"].get(name) != value:
+            had = content["identity"].get(name)
+            raise ValueError(f"{path} was trained with {name} {had!r}, not {value!r}")
+    options = StateDictOptions(full_state_dict=True)
+    set_model_state_dict(model, normalise_keys(content["model"]), options=options)
+    set_optimizer_state_dict(model, optimizer, content["optimizer"], options=options)
+    if len(content["rng"]) == world.world_size:
+        set_rng_state(content["rng"][world.rank], world.device)
+    # The sum is kept whole: rank 0 goes on with it and the others from nothing.
+    loss_sum = content["loss_sum"] if world.rank == 0 else 0.0
+    return Progress(content["epoch"], content["batches"], content["step"], loss_sum)
+
+
+def rng_state(device: torch.device) -> dict[str, Any]:
+    """The state of Python's and torch's generators, as torch.load(weights_only) reads it."""
+    version, words, gauss = random.getstate()
+    return {
+        "python": (version, list(words), gauss),
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
+    }
+
+
+def set_rng_state(state: Mapping[str, Any], device: torch.device) -> None:
+    version, words, gauss = state["python"]
+    random.setstate((version, tuple(words), gauss))
+    torch.set_rng_state(state["torch"])
+    if device.type == "cuda" and state["cuda"] is not None:
+        torch.cuda.set_rng_state(state["cuda"], device)
+
+
+def gather(value: Value, world: World) -> list[Value]:
+    """One value of each rank, in rank order."""
+    if not world.is_distributed:
+        return [value]
+    values: list[Value | None] = [None] * world.world_size
+    dist.all_gather_object(values, value)
+    return values  # type: ignore[return-value]
+
+
+def _whole(model: nn.Module) -> StateDictOptions:
+    """Whole tensors on every rank, brought to the CPU only from elsewhere.
+
+    ``cpu_offload`` of an FSDP1 model that is on the CPU already reads freed memory
+    (SIGSEGV in torch 2.13, ``_state_dict_utils.param_hook``).
+    """
+    on_cpu = all(parameter.device.type == "cpu" for parameter in model.parameters())
+    return StateDictOptions(full_state_dict=True, cpu_offload=not on_cpu)
