@@ -65,6 +65,11 @@ class Channel:
     def unsent(self) -> bool:
         return bool(self._unsent)
 
+    @property
+    def has_message(self) -> bool:
+        """True if a whole message is here already, so that no poll would tell of it."""
+        return self._end_of_frame() is not None
+
     def close(self) -> None:
         """Close this end and every descriptor that nobody took."""
         self._socket.close()
@@ -145,13 +150,17 @@ class Channel:
         self.at_end = not data
         return bool(data)
 
-    def _next(self) -> tuple[Message, list[int]] | None:
+    def _end_of_frame(self) -> int | None:
         if len(self._received) < _HEADER.size:
             return None
-        length, number = _HEADER.unpack_from(self._received)
-        end = _HEADER.size + length
-        if len(self._received) < end:
+        end: int = _HEADER.size + _HEADER.unpack_from(self._received)[0]
+        return end if len(self._received) >= end else None
+
+    def _next(self) -> tuple[Message, list[int]] | None:
+        end = self._end_of_frame()
+        if end is None:
             return None
+        _, number = _HEADER.unpack_from(self._received)
         if number != self._received_count:
             raise ChannelError(f"frame {number} came where {self._received_count} was due")
         self._received_count += 1

@@ -58,6 +58,31 @@ class RankOutcome:
 
 
 @dataclass(frozen=True, slots=True)
+class RankLine:
+    """One row of the table that shows where the ranks of a hang stood."""
+
+    rank: int
+    state: str
+    """"waits", "runs", "ended" or "died"."""
+    phase: str
+    collective: str
+    """"all_reduce #7 of the default group", or empty."""
+    place: str
+    """``file:line in function`` of the user's code, or empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hang:
+    """Proof that a test could never have ended."""
+
+    sentence: str
+    """The verdict: "deadlock: rank 0 waits in all_reduce #7 of the default group, ..."."""
+    culprits: tuple[int, ...]
+    """Ranks whose stand makes the wait hopeless."""
+    table: tuple[RankLine, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RunOutcome:
     """All that is known of one test after its run."""
 
@@ -71,5 +96,9 @@ class RunOutcome:
     duration: float
     timeout: float | None = None
     """The deadline in seconds, if it was that which ended the test."""
+    hang: Hang | None = None
+    """The proof, if the controller stopped the ranks because they could never end."""
+    mismatch: str = ""
+    """What the collectives of ranks differ in although all of them ended, or nothing."""
     notes: tuple[str, ...] = ()
     """Sentences for the failure text: a retried rendezvous, a rank's replacement."""

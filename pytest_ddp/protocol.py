@@ -168,6 +168,21 @@ class ExchangeReply:
 
 
 @dataclass(frozen=True, slots=True)
+class Probe:
+    """Where do you stand? Answered at once by a side thread, unless the GIL is held."""
+
+    test: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class TellCalls:
+    """Which collectives did the test ask for? Sent where the digests of ranks differ."""
+
+    test: int
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
     """Tear down what is still up, end the session and exit."""
 
@@ -252,6 +267,87 @@ class GroupCount:
 
 
 @dataclass(frozen=True, slots=True)
+class Wait:
+    """A collective or a receive that a rank has begun and that is not complete."""
+
+    group: str
+    members: tuple[int, ...]
+    """Global ranks, in group order."""
+    number: int
+    """Number of the collective on its group in this test, from 1; of the receive from
+    its peer, for a receive."""
+    operation: str
+    """As users call it: ``all_reduce``, ``recv``."""
+    recorded_as: str | None
+    """The flight recorder's name for it; None where it has no record."""
+    numel: int | None
+    dtype: str | None
+    peer: int | None
+    """Global rank of the sender, for a receive."""
+    tag: int | None
+    site: str
+    """``file:line`` of the user's code that asked for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """Messages that a rank sent in this test to one receiver with one tag."""
+
+    group: str
+    receiver: int
+    """Global rank."""
+    tag: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a rank stands, in answer to a :class:`Probe`."""
+
+    test: int
+    number: int
+    pulse: str
+    """Changes whenever the rank's main thread moves."""
+    blocked: bool
+    """The main thread sleeps inside a wait for ``waits``."""
+    alone: bool
+    """No other thread of the rank could issue what its main thread does not."""
+    waits: tuple[Wait, ...]
+    """What the main thread cannot go on without."""
+    begun: tuple[Wait, ...]
+    """Everything that is begun and not complete."""
+    counts: tuple[GroupCount, ...]
+    sent: tuple[Sent, ...]
+    phase: str
+    """Phase of the test, with the user's own phase where there is one."""
+    place: str
+    """``file:line in function`` of the user's code."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallRecord:
+    """One collective that Python code of the test asked for."""
+
+    group: str
+    number: int
+    operation: str
+    numel: int | None
+    dtype: str | None
+    reduce_op: str | None
+    root: int | None
+    """Source or destination, as rank in the group."""
+    site: str
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """The last collectives of a test, in answer to :class:`TellCalls`."""
+
+    test: int
+    calls: tuple[CallRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Done:
     """The rank has run the item and cleaned up after it."""
 
@@ -281,8 +377,17 @@ class Finished:
 
 ToHost: TypeAlias = Session | Collect | StartRank | KillRank
 FromHost: TypeAlias = HostReady | RankStarted | RankExited
-ToRank: TypeAlias = Session | Collect | RunTest | ExchangeReply | Finish
+ToRank: TypeAlias = Session | Collect | RunTest | ExchangeReply | Probe | TellCalls | Finish
 FromRank: TypeAlias = (
-    RankReady | Began | NotBegun | PhaseReported | Warned | Exchange | Done | Finished
+    RankReady
+    | Began
+    | NotBegun
+    | PhaseReported
+    | Warned
+    | Exchange
+    | Standing
+    | Calls
+    | Done
+    | Finished
 )
 Message: TypeAlias = ToHost | FromHost | ToRank | FromRank

@@ -16,10 +16,12 @@ import pytest
 
 from pytest_ddp.exchanges import Exchanges
 from pytest_ddp.launcher import Gone, HostDiedError, Launcher, RankProcess
-from pytest_ddp.outcome import Ending, RankOutcome, RunOutcome, TimedReport
+from pytest_ddp.outcome import Ending, Hang, RankOutcome, RunOutcome, TimedReport
 from pytest_ddp.plan import LaunchPlan
+from pytest_ddp.prober import Prober
 from pytest_ddp.protocol import (
     Began,
+    Calls,
     Done,
     Exchange,
     Finished,
@@ -31,6 +33,7 @@ from pytest_ddp.protocol import (
     PhaseReported,
     RankReady,
     RunTest,
+    Standing,
     Warned,
 )
 from pytest_ddp.rendezvous import listen, rank_environment
@@ -73,6 +76,7 @@ class _Part:
         self.problem = ""
         self.infrastructure = False
         self.done: Done | None = None
+        self.calls: Calls | None = None
         self.stacks = ""
 
     @property
@@ -242,6 +246,7 @@ class _Run:
         self._first_failure: float | None = None
         self._wall = time.time()
         self._began = time.monotonic()
+        self._hang: Hang | None = None
         self.parts: list[_Part] = []
         self._by_process: dict[RankProcess, _Part] = {}
 
@@ -256,6 +261,7 @@ class _Run:
             self.parts.append(_Part(process))
         self._by_process = {part.process: part for part in self.parts}
         self._exchanges = Exchanges([part.process for part in self.parts])
+        self._prober = Prober(self._test, [part.process for part in self.parts])
         self._wall, self._began = time.time(), time.monotonic()
         with listen(plan.world_size) as listening:
             port = listening.getsockname()[1]
@@ -290,11 +296,12 @@ class _Run:
         """Wait until every rank has ended its part, or has been stopped."""
         while self._open():
             left = self._deadline() - time.monotonic()
-            if left <= 0:
-                self._timed_out = self._first_failure is None
+            if left <= 0 or self._hang is not None:
+                self._timed_out = self._first_failure is None and self._hang is None
                 self._stop(self._open())
                 return
-            for process, message in self._launcher.poll(left):
+            self._prober.probe()
+            for process, message in self._launcher.poll(min(left, self._prober.due_in())):
                 if (part := self._by_process.get(process)) is not None:
                     self._take(part, message)
 
@@ -325,6 +332,12 @@ class _Run:
                 """It was waited for already."""
             case _ if message.test != self._test:
                 """Something late from the test before."""
+            case Standing():
+                ended = {part.process.rank for part in self.parts if part.ending is not None}
+                self._hang = self._prober.take(part.process.rank, message, ended) or self._hang
+                return
+            case Calls():
+                part.calls = message
             case Began():
                 part.began = True
             case NotBegun():
@@ -337,6 +350,7 @@ class _Run:
                 part.end(Ending.DONE, self._now())
             case Exchange():
                 self._exchanges.arrive(part.process, message)
+        self._prober.hear()
         if part.ending is not None:
             self._exchanges.leave(part.process, part.ending.value)
         if self._first_failure is None and part.failed:
@@ -400,5 +414,6 @@ class _Run:
             start=self._wall,
             duration=self._now(),
             timeout=self._plan.timeout if self._timed_out else None,
+            hang=self._hang,
             notes=notes,
         )

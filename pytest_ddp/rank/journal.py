@@ -9,7 +9,9 @@ collectives) passes it by.
 
 from __future__ import annotations
 
+import enum
 import sys
+import sysconfig
 import threading
 import weakref
 import zlib
@@ -20,6 +22,8 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+
+import pytest_ddp
 
 _KEPT = 2048
 """Calls that are kept for an explanation; all of them count."""
@@ -178,7 +182,9 @@ class Journal:
             self.what[name] = _fold(
                 self.what, name, f"{number}{operation}{numel}{dtype}{reduce_op}{root}"
             )
-            self.where[name] = _fold(self.where, name, f"{number}{site.code.co_filename}{site.line}")
+            self.where[name] = _fold(
+                self.where, name, f"{number}{site.code.co_filename}{site.line}"
+            )
             return call
 
         return note
@@ -218,25 +224,50 @@ def _reduce_op(options: Any) -> str | None:
 
 
 def _site() -> Site:
-    """The innermost frame that is neither ours nor torch's."""
-    frame: FrameType | None = sys._getframe(2)
-    outermost = frame
-    while frame is not None and _is_library(frame.f_code):
+    """The line of the user's code that led here."""
+    found = user_frame(sys._getframe(2))
+    assert found is not None
+    return Site(found.f_code, found.f_lineno)
+
+
+def user_frame(frame: FrameType | None) -> FrameType | None:
+    """The innermost frame of the user's own code, else of any but torch's and ours."""
+    best: FrameType | None = None
+    rank = _Origin.LIBRARY
+    while frame is not None and rank is not _Origin.USER:
+        origin = _origin(frame.f_code)
+        if best is None or origin > rank:
+            best, rank = frame, origin
         frame = frame.f_back
-    chosen = frame or outermost
-    assert chosen is not None
-    return Site(chosen.f_code, chosen.f_lineno)
+    return best
 
 
-_library: dict[CodeType, bool] = {}
+class _Origin(enum.IntEnum):
+    LIBRARY = 0
+    """torch or this plugin."""
+    OTHERS = 1
+    """The standard library or an installed package."""
+    USER = 2
+
+
+_origins: dict[CodeType, _Origin] = {}
 _LIBRARY_FOLDERS = (
     str(torch.__file__).rpartition("/")[0] + "/",
-    __file__.rpartition("/")[0] + "/",
+    str(pytest_ddp.__file__).rpartition("/")[0] + "/",
+)
+_OTHERS_FOLDERS = tuple(
+    {sysconfig.get_path(name) + "/" for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 )
 
 
-def _is_library(code: CodeType) -> bool:
-    known = _library.get(code)
+def _origin(code: CodeType) -> _Origin:
+    known = _origins.get(code)
     if known is None:
-        known = _library[code] = code.co_filename.startswith(_LIBRARY_FOLDERS)
+        file = code.co_filename
+        known = _Origin.USER
+        if file.startswith(_LIBRARY_FOLDERS):
+            known = _Origin.LIBRARY
+        elif file.startswith((*_OTHERS_FOLDERS, "<")):
+            known = _Origin.OTHERS
+        _origins[code] = known
     return known

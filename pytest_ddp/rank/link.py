@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import signal
@@ -16,9 +17,12 @@ from pytest_ddp.protocol import (
     FromRank,
     Message,
     Operation,
+    Probe,
     RunTest,
+    TellCalls,
 )
 from pytest_ddp.rank import faults
+from pytest_ddp.rank.standing import Surveyor
 
 EXIT_LINK_LOST = 78
 """Exit code of a rank whose channel was closed under it, by ``os.closerange`` for example."""
@@ -33,6 +37,8 @@ class Link:
         self._lock = threading.Lock()
         self._orders: queue.SimpleQueue[tuple[RunTest | Finish, list[int]]] = queue.SimpleQueue()
         self._replies: queue.SimpleQueue[ExchangeReply] = queue.SimpleQueue()
+        self.surveyor: Surveyor | None = None
+        """Answers probes, once there is a group to ask about."""
         self.test = -1
         """Number of the test that runs."""
         threading.Thread(target=self._read, name="pytest-ddp link", daemon=True).start()
@@ -79,12 +85,22 @@ class Link:
             match message:
                 case ExchangeReply():
                     self._replies.put(message)
+                case Probe() | TellCalls():
+                    self._answer(message)
                 case RunTest() | Finish():
                     self._orders.put((message, descriptors))
                 case _:
                     raise AssertionError(f"{message} is not for a rank that runs")
         # The controller is gone: take the DataLoader workers along.
         os.killpg(0, signal.SIGKILL)
+
+    def _answer(self, question: Probe | TellCalls) -> None:
+        if self.surveyor is None:
+            return
+        # The main thread changes what is read here, and torch's recorder is a private
+        # interface. A probe that fails proves nothing, and must not end the link.
+        with contextlib.suppress(Exception):
+            self.send(self.surveyor.answer(question))
 
     def _receive(self) -> tuple[Message, list[int]] | None:
         try:

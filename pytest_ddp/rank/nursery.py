@@ -42,6 +42,9 @@ class Nursery:
         self._end_all()
 
     def _serve_once(self, poll: select.poll) -> bool:
+        # What came together with an earlier message wakes no poll any more.
+        while self._channel.has_message:
+            self._obey(poll)
         for descriptor, _ in poll.poll():
             if descriptor in self._watches:
                 poll.unregister(descriptor)

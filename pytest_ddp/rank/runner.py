@@ -29,6 +29,7 @@ from pytest_ddp.rank.phases import Phases
 from pytest_ddp.rank.rendezvous import EnvRendezvous
 from pytest_ddp.rank.session import Items
 from pytest_ddp.rank.setupshow import SetupShow
+from pytest_ddp.rank.standing import Surveyor
 
 
 class Runner:
@@ -40,6 +41,7 @@ class Runner:
         self._config = session.config
         self._items = items
         self._group = DefaultGroup()
+        self._surveyor = link.surveyor = Surveyor(self._group)
         self._rendezvous = EnvRendezvous()
         self._care = Care()
         self._environment = RankEnvironment()
@@ -75,6 +77,7 @@ class Runner:
             self._link.send(NotBegun(order.test, self._missing(order.nodeid), False))
             return
         self._environment.apply(order.env)
+        self._surveyor.begin()
         try:
             self._rendezvous.begin(listening, serve_now=order.group is None)
             self._group.prepare(order)

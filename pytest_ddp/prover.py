@@ -1,0 +1,195 @@
+"""Prove that a test can never end, from where its ranks stand. Pure.
+
+A rank that waits in a collective needs every member of the group. The proof is a set
+of ranks that all sleep in a wait, where each needs a member that has ended without
+getting there, that waits in a collective which contradicts its own, or that is in the
+set itself. Whoever computes, sleeps or reads data is in no such set: a slow rank is
+never accused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from pytest_ddp.diagnose import shorten
+from pytest_ddp.outcome import Hang, RankLine
+from pytest_ddp.protocol import Standing, Wait
+
+_SAME_SIZE = frozenset({"all_reduce", "broadcast", "reduce"})
+"""Operations, by the flight recorder's name, that need equal tensors on all ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """One rank at two probes."""
+
+    now: Standing
+    before: Standing | None
+    """The answer to the probe before; None if there was none."""
+    ended: bool
+    """The rank has run its part of the test to the end."""
+
+    @property
+    def stuck(self) -> bool:
+        """True if the rank sleeps in a wait and has not moved between the probes."""
+        return (
+            not self.ended
+            and self.now.blocked
+            and self.before is not None
+            and self.before.pulse == self.now.pulse
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Why a stuck rank needs another one."""
+
+    rank: int
+    wait: Wait
+    other: int
+    contradiction: str
+    """What the other's collective at the same place differs in, or nothing."""
+
+
+def prove(stands: Mapping[int, Stand]) -> Hang | None:
+    """The proof that some ranks wait for ever; None if there is none (yet).
+
+    Args:
+        stands: every rank of the test that is alive.
+    """
+    needs = {rank: list(_needs(rank, stands)) for rank, stand in stands.items() if stand.stuck}
+    hopeless = _hopeless(needs, stands)
+    if not hopeless:
+        return None
+    chosen = [need for rank in sorted(hopeless) for need in hopeless[rank]]
+    return Hang(
+        sentence=_sentence(chosen, stands),
+        culprits=tuple(sorted({need.other for need in chosen} - hopeless.keys())),
+        table=tuple(_line(rank, stands[rank]) for rank in sorted(stands)),
+    )
+
+
+def _hopeless(needs: dict[int, list[Need]], stands: Mapping[int, Stand]) -> dict[int, list[Need]]:
+    """The largest set of stuck ranks in which each needs an ended one or one of the set."""
+    left = dict(needs)
+    while True:
+        kept = {
+            rank: [need for need in mine if _is_in_vain(need, left, stands)]
+            for rank, mine in left.items()
+        }
+        kept = {rank: mine for rank, mine in kept.items() if mine}
+        if kept.keys() == left.keys():
+            return kept
+        left = kept
+
+
+def _is_in_vain(need: Need, stuck: dict[int, list[Need]], stands: Mapping[int, Stand]) -> bool:
+    other = stands[need.other]
+    return other.ended or (need.other in stuck and (other.now.alone or bool(need.contradiction)))
+
+
+def _needs(rank: int, stands: Mapping[int, Stand]) -> Iterator[Need]:
+    for wait in stands[rank].now.waits:
+        others = wait.members if wait.peer is None else (wait.peer,)
+        for other in others:
+            if other == rank or other not in stands:
+                continue
+            contradiction = _contradiction(wait, stands[other].now)
+            if contradiction or not _has_reached(wait, rank, stands[other].now):
+                yield Need(rank, wait, other, contradiction)
+
+
+def _has_reached(wait: Wait, rank: int, other: Standing) -> bool:
+    """True if the other rank did its part of what ``rank`` waits for."""
+    if wait.peer is not None:
+        sent = (
+            message.count
+            for message in other.sent
+            if (message.group, message.receiver, message.tag) == (wait.group, rank, wait.tag)
+        )
+        return next(sent, 0) >= wait.number
+    issued = (count.collectives for count in other.counts if count.name == wait.group)
+    return next(issued, 0) >= wait.number
+
+
+def _contradiction(wait: Wait, other: Standing) -> str:
+    """What differs between two collectives at the same place, in a word."""
+    for begun in other.begun:
+        if (begun.group, begun.number) != (wait.group, wait.number):
+            continue
+        if begun.recorded_as != wait.recorded_as:
+            return "operation"
+        if wait.recorded_as in _SAME_SIZE:
+            if begun.numel != wait.numel:
+                return "size"
+            if begun.dtype != wait.dtype:
+                return "dtype"
+    return ""
+
+
+# ------------------------------------------------------------------ words
+
+
+def _sentence(needs: list[Need], stands: Mapping[int, Stand]) -> str:
+    contradiction = next((need for need in needs if need.contradiction), None)
+    if contradiction is not None:
+        first, second = contradiction, stands[contradiction.other].now
+        other = next(
+            begun
+            for begun in second.begun
+            if (begun.group, begun.number) == (first.wait.group, first.wait.number)
+        )
+        detail = first.contradiction != "operation"
+        return (
+            f"mismatch: rank {first.rank} waits in {_words(first.wait, detail=detail)}, "
+            f"rank {first.other} in {_words(other, detail=detail, group=False)}"
+        )
+    need = next((n for n in needs if stands[n.other].ended), needs[0])
+    return f"deadlock: rank {need.rank} waits in {_words(need.wait)}, {_excuse(need, stands)}"
+
+
+def _excuse(need: Need, stands: Mapping[int, Stand]) -> str:
+    other = stands[need.other]
+    if need.wait.peer is not None and other.ended:
+        return f"rank {need.other} has ended the test and never sent it"
+    if other.ended:
+        return f"rank {need.other} has ended the test without it"
+    waits = other.now.waits[0]
+    same = waits.group == need.wait.group
+    return f"rank {need.other} in {_words(waits, group=not same)}"
+
+
+def _words(wait: Wait, *, detail: bool = False, group: bool = True) -> str:
+    if wait.peer is not None:
+        return f"recv #{wait.number} from rank {wait.peer} (tag {wait.tag})"
+    text = f"{wait.operation} #{wait.number}"
+    if detail:
+        text += f" of {wait.numel} elements, {wait.dtype}"
+    return f"{text} of {group_words(wait.group, wait.members)}" if group else text
+
+
+def group_words(name: str, members: tuple[int, ...]) -> str:
+    """A process group as a reader knows it."""
+    if name == "0":
+        return "the default group"
+    return f"the group of ranks {', '.join(map(str, members))}"
+
+
+def _line(rank: int, stand: Stand) -> RankLine:
+    now = stand.now
+    if stand.ended:
+        return RankLine(rank, "ended", "", "", "")
+    waits = now.waits[0] if now.blocked and now.waits else None
+    return RankLine(
+        rank,
+        "waits" if waits else "runs",
+        now.phase,
+        _words(waits, detail=waits.numel is not None) if waits else "",
+        _shorten_place(waits.site if waits and waits.site else now.place),
+    )
+
+
+def _shorten_place(place: str) -> str:
+    file, colon, rest = place.partition(":")
+    return f"{shorten(file)}{colon}{rest}"

@@ -1,0 +1,208 @@
+"""Where this rank stands: answered by the link's thread while the main thread is stuck."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch.distributed as dist
+from torch._C import _distributed_c10d
+
+from pytest_ddp.protocol import CallRecord, Calls, Probe, Sent, Standing, TellCalls, Wait
+from pytest_ddp.rank.group import DefaultGroup
+from pytest_ddp.rank.journal import Call, user_frame
+
+_dump: Any = getattr(_distributed_c10d, "_dump_fr_trace", None)
+"""torch's flight recorder; a private function, absent before torch 2.8."""
+
+_BYSTANDERS = ("pytest-ddp", "QueueFeederThread", "tqdm")
+_ENGINE = ("torch/autograd/graph.py", "torch/_ops.py", "torch/distributed/")
+"""Where the main thread is when C++ waits for a collective that C++ began."""
+
+_NAMES = {"_allgather_base": "all_gather_into_tensor", "_reduce_scatter_base": "reduce_scatter"}
+
+
+class Surveyor:
+    """Answers probes; everything it reads is safe to read beside the running main thread."""
+
+    def __init__(self, group: DefaultGroup) -> None:
+        self._group = group
+        self._main = threading.main_thread()
+        self._clock = time.time_ns()
+        self.phase = "setup"
+
+    def begin(self) -> None:
+        """A new test: older records of the flight recorder are none of its business."""
+        self._clock = time.time_ns()
+
+    def answer(self, question: Probe | TellCalls) -> Standing | Calls:
+        """Answer the controller."""
+        match question:
+            case Probe():
+                return self.stand(question)
+            case TellCalls():
+                return self.calls(question.test)
+
+    def stand(self, probe: Probe) -> Standing:
+        """Say where the main thread is and what it waits for."""
+        frame = sys._current_frames().get(self._main.ident or 0)
+        begun = tuple(self._begun())
+        waits = self._waits(frame, begun)
+        state, spent = _activity()
+        inner = f"{frame.f_code.co_name}:{frame.f_lasti}" if frame is not None else ""
+        counts = self._group.counts()
+        return Standing(
+            test=probe.test,
+            number=probe.number,
+            pulse=f"{spent} {inner} {[count.collectives for count in counts]}",
+            blocked=bool(waits) and state != "R",
+            alone=not any(_may_communicate(thread) for thread in threading.enumerate()),
+            waits=waits,
+            begun=begun,
+            counts=counts,
+            sent=tuple(self._sent()),
+            phase=self.phase,
+            place=_place(frame),
+        )
+
+    def calls(self, test: int) -> Calls:
+        """The collectives that the test asked for, as far as they are kept."""
+        before = self._group.before
+        records = (
+            CallRecord(
+                group=call.group,
+                number=call.number - before(call.group),
+                operation=call.operation,
+                numel=call.numel,
+                dtype=_dtype(call),
+                reduce_op=call.reduce_op,
+                root=call.root,
+                site=str(call.site),
+            )
+            for call in list(self._group.journal.calls)
+            if call.number > 0
+        )
+        return Calls(test, tuple(records))
+
+    # ------------------------------------------------------------------ parts of an answer
+
+    def _waits(self, frame: FrameType | None, begun: tuple[Wait, ...]) -> tuple[Wait, ...]:
+        call = self._group.journal.waiting.get(self._main.ident or 0)
+        if call is not None:
+            if call.number == 0:
+                wait = self._receive(call)
+                return () if wait is None else (wait,)
+            number = call.number - self._group.before(call.group)
+            return tuple(
+                wait for wait in begun if (wait.group, wait.number) == (call.group, number)
+            )
+        if frame is not None and any(part in frame.f_code.co_filename for part in _ENGINE):
+            asked = {(wait.group, wait.number) for wait in begun} - self._asked_by_python()
+            return tuple(wait for wait in begun if (wait.group, wait.number) in asked)
+        return ()
+
+    def _asked_by_python(self) -> set[tuple[str, int]]:
+        before = self._group.before
+        return {
+            (call.group, call.number - before(call.group))
+            for call in list(self._group.journal.calls)
+        }
+
+    def _begun(self) -> Iterator[Wait]:
+        """Collectives that the flight recorder has and that are not complete."""
+        if _dump is None or not dist.is_initialized():
+            return
+        members = {count.name: count.members for count in self._group.counts()}
+        calls = {(call.group, call.number): call for call in list(self._group.journal.calls)}
+        # Our own process pickled this a microsecond ago.
+        for entry in pickle.loads(_dump(True, False, False))["entries"]:
+            name = entry["process_group"][0]
+            if entry["retired"] or entry["is_p2p"] or name not in members:
+                continue
+            if entry["time_created_ns"] < self._clock:
+                continue
+            call = calls.get((name, entry["collective_seq_id"]))
+            yield self._wait(entry, members[name], call)
+
+    def _wait(self, entry: dict[str, Any], members: tuple[int, ...], call: Call | None) -> Wait:
+        recorded = entry["profiling_name"].partition(":")[2] or entry["profiling_name"]
+        sizes = entry["input_sizes"]
+        name = entry["process_group"][0]
+        return Wait(
+            group=name,
+            members=members,
+            number=entry["collective_seq_id"] - self._group.before(name),
+            operation=_NAMES.get(recorded, recorded) if call is None else call.operation,
+            recorded_as=recorded,
+            numel=sum(_product(size) for size in sizes) if sizes else None,
+            dtype=str(entry["input_dtypes"][0]) if entry["input_dtypes"] else None,
+            peer=None,
+            tag=None,
+            site="" if call is None else str(call.site),
+        )
+
+    def _receive(self, call: Call) -> Wait | None:
+        """A receive that waits; None for one from anybody, or for a send."""
+        if call.operation != "recv" or call.root is None or call.root < 0 or call.tag is None:
+            return None
+        members = next((c.members for c in self._group.counts() if c.name == call.group), ())
+        if not members:
+            return None
+        return Wait(
+            group=call.group,
+            members=members,
+            number=self._group.journal.received[call.group, call.root, call.tag],
+            operation="recv",
+            recorded_as=None,
+            numel=None,
+            dtype=None,
+            peer=members[call.root],
+            tag=call.tag,
+            site=str(call.site),
+        )
+
+    def _sent(self) -> Iterator[Sent]:
+        members = {count.name: count.members for count in self._group.counts()}
+        for (group, receiver, tag), count in dict(self._group.journal.sent).items():
+            if group in members:
+                yield Sent(group, members[group][receiver], tag, count)
+
+
+def _activity() -> tuple[str, str]:
+    """State letter of the main thread, and the processor time that it has used."""
+    pid = os.getpid()  # which is the main thread's own number, also after a fork
+    try:
+        fields = Path(f"/proc/{pid}/task/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return "R", ""
+    return fields[0], f"{fields[11]}+{fields[12]}"
+
+
+def _may_communicate(thread: threading.Thread) -> bool:
+    return thread is not threading.main_thread() and not thread.name.startswith(_BYSTANDERS)
+
+
+def _place(frame: FrameType | None) -> str:
+    """The innermost line of the user's code."""
+    found = user_frame(frame)
+    if found is None:
+        return ""
+    return f"{found.f_code.co_filename}:{found.f_lineno} in {found.f_code.co_name}"
+
+
+def _dtype(call: Call) -> str | None:
+    return None if call.dtype is None else str(call.dtype).removeprefix("torch.")
+
+
+def _product(size: list[int]) -> int:
+    product = 1
+    for extent in size:
+        product *= extent
+    return product
