@@ -1,0 +1,244 @@
+"""The data set's stamps, and the data module's rebuilds and loaders."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from ddp_reference.windows import datamodule as module
+from ddp_reference.windows.archive import ArchiveError, organize_bins_times, read_bin
+from ddp_reference.windows.datamodule import Generation, GNNDataModule
+from ddp_reference.windows.dataset import (
+    MAIN_PROCESS,
+    BinDataset,
+    RepeatedIndex,
+    Stamp,
+    init_worker,
+)
+from ddp_reference.windows.placement import Placement
+from torch.utils.data import Dataset
+from torch_geometric.data import Batch
+from torch_geometric.loader import DataLoader
+
+
+def make(archive: Path, **options: Any) -> GNNDataModule:
+    data = GNNDataModule(
+        archive,
+        *("2024-01-01", "2024-01-04", "2024-01-10", "2024-01-12"),
+        **{"batch_size": 4, **options},
+    )
+    data.setup("fit")
+    return data
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
+    """Put this process in the place of one of several ranks."""
+
+    def put(rank: int, world_size: int) -> None:
+        monkeypatch.setattr(module, "current_placement", lambda _: Placement(rank, world_size))
+
+    return put
+
+
+def test_an_item_is_the_file_and_its_origin(archive: Path) -> None:
+    summary = organize_bins_times(archive, "2024-01-01", "2024-01-02")
+    dataset = BinDataset(list(summary), summary, Stamp("w", 7, "token", rank=2))
+    item, stored = dataset[1], read_bin(summary["bin_20240101T0800"].path)
+    assert item.x.dtype == torch.float32
+    assert item.x.tolist() == stored.x.tolist()
+    assert item.edge_index.tolist() == stored.edge_index.tolist()
+    assert item.y.tolist() == stored.y.tolist()
+    assert (item.bin_name, item.window_id, item.token) == ("bin_20240101T0800", "w", "token")
+    assert (item.sample_id.item(), item.version.item()) == (1, 7)
+    assert item.origin.tolist() == [[2, MAIN_PROCESS]]
+    assert not item.repeated.item()
+    assert dataset[RepeatedIndex(1)].repeated.item()
+
+
+def test_batching_changes_no_stamp(archive: Path) -> None:
+    # PyG shifts attributes with "index" in their name by the number of nodes before them.
+    summary = organize_bins_times(archive, "2024-01-01", "2024-01-03")
+    dataset = BinDataset(list(summary), summary, Stamp("w", 7, "token", rank=2))
+    batch = Batch.from_data_list([dataset[k] for k in range(len(dataset))])
+    assert batch.sample_id.tolist() == list(range(6))
+    assert batch.version.tolist() == [7] * 6
+    assert batch.origin.tolist() == [[2, MAIN_PROCESS]] * 6
+    assert batch.bin_name == list(summary)
+    assert batch.y.shape == (6,)
+
+
+def test_a_new_window_replaces_every_object(archive: Path) -> None:
+    data = make(archive)
+    # Kept alive: a freed object's id may be given out again.
+    old: Generation = data.train
+    old_loader = data.train_dataloader()
+    old_names = list(old.bin_names)
+    data.set_train_window("2024-01-02", "2024-01-05")
+    new, new_loader = data.train, data.train_dataloader()
+    assert new.summary is not old.summary
+    assert new.bin_names is not old.bin_names
+    assert new.dataset is not old.dataset
+    assert new_loader is not old_loader
+    assert new_loader.dataset is new.dataset
+    assert new.dataset.stamp.token != old.dataset.stamp.token
+    assert old.bin_names == old_names
+    assert old_loader.dataset is old.dataset
+
+
+def test_the_same_window_again_is_also_a_rebuild(archive: Path) -> None:
+    data = make(archive)
+    old = data.train
+    data.set_train_window("2024-01-01", "2024-01-04")
+    assert data.train.summary is not old.summary
+    assert data.train.dataset.stamp.version == data.train_version == 2
+
+
+def test_splits_have_their_own_versions(archive: Path) -> None:
+    data = make(archive)
+    val = data.val
+    data.set_train_window("2024-01-02", "2024-01-05")
+    assert (data.train_version, data.val_version) == (2, 1)
+    assert data.val is val
+    data.set_val_window("2024-01-11", "2024-01-12")
+    assert (data.train_version, data.val_version) == (2, 2)
+    assert data.val.dataset.stamp.version == 2
+
+
+def test_setup_never_rebuilds(archive: Path) -> None:
+    data = make(archive)
+    data.set_train_window("2024-01-02", "2024-01-05")
+    train, val = data.train, data.val
+    data.setup("fit")
+    assert data.train is train
+    assert data.val is val
+
+
+def test_a_failed_rebuild_leaves_the_old_data_in_force(archive: Path) -> None:
+    data = make(archive)
+    train, val = data.train, data.val
+    with pytest.raises(ArchiveError, match="no bin in 2025"):
+        data.set_train_window("2025-01-01", "2025-01-02")
+    with pytest.raises(ArchiveError, match="no bin in 2025"):
+        data.set_val_window("2025-01-01", "2025-01-02")
+    with pytest.raises(ValueError, match="validation dates are out of order"):
+        data.set_val_window("2024-01-02", "2024-01-01")
+    assert data.train is train
+    assert data.val is val
+    assert (data.train_version, data.val_version, len(data.rebuilds)) == (1, 1, 2)
+
+
+def test_every_rebuild_is_logged(archive: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="ddp_reference.windows"):
+        data = make(archive)
+        data.set_train_window("2024-01-02", "2024-01-05")
+    assert [(r.split, r.version, r.rank, r.worker, r.bins) for r in data.rebuilds] == [
+        ("train", 1, 0, None, 9),
+        ("val", 1, 0, None, 6),
+        ("train", 2, 0, None, 9),
+    ]
+    assert len({rebuild.token for rebuild in data.rebuilds}) == 3
+    last = data.rebuilds[-1]
+    assert last.token == data.train.dataset.stamp.token
+    assert len(caplog.messages) == 3
+    for part in ("version=2", "rank=0", "worker=None", last.token, last.window_id):
+        assert part in caplog.messages[-1]
+
+
+def test_a_state_restores_windows_and_versions(archive: Path) -> None:
+    data = make(archive)
+    data.set_train_window("2024-01-02", "2024-01-05")
+    data.set_train_window("2024-01-03T08:00", "2024-01-05T16:00")
+    other = make(archive)
+    other.load_state_dict(data.state_dict())
+    assert (other.train_version, other.val_version) == (3, 1)
+    assert other.train.window == data.train.window
+    assert other.val.window == data.val.window
+    assert other.train.dataset.stamp.version == 3
+    assert other.train.bin_names == data.train.bin_names
+
+
+def test_data_before_setup_are_an_error(archive: Path) -> None:
+    data = GNNDataModule(archive, "2024-01-01", "2024-01-04", "2024-01-10", "2024-01-12")
+    assert data.train_version == data.val_version == 0
+    with pytest.raises(RuntimeError, match="no training data yet; call setup"):
+        data.train_dataloader()
+    with pytest.raises(RuntimeError, match="no validation data yet; call setup"):
+        data.val_dataloader()
+
+
+def test_wrong_arguments_are_named(archive: Path) -> None:
+    dates = ("2024-01-01", "2024-01-04", "2024-01-10", "2024-01-12")
+    with pytest.raises(ValueError, match="batch_size is 0"):
+        GNNDataModule(archive, *dates, batch_size=0)
+    with pytest.raises(ValueError, match="training dates are out of order"):
+        GNNDataModule(archive, "2024-01-04", *dates[:3])
+
+
+def delivered(loader: DataLoader) -> list[int]:
+    return [int(k) for batch in loader for k in batch.sample_id[~batch.repeated]]
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_shards_cover_the_window(
+    archive: Path, place: Callable[[int, int], None], world_size: int
+) -> None:
+    train, val, batches = [], [], set()
+    for rank in range(world_size):
+        place(rank, world_size)
+        data = make(archive, batch_size=2)
+        train += delivered(data.train_dataloader())
+        val += delivered(data.val_dataloader())
+        batches.add(len(data.train_dataloader()))
+    assert sorted(train) == list(range(9))
+    assert sorted(val) == list(range(6))
+    assert len(batches) == 1
+
+
+@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+def test_workers_know_their_rank(
+    archive: Path, place: Callable[[int, int], None], start_method: str
+) -> None:
+    place(1, 2)
+    data = make(archive, num_workers=2, batch_size=1, multiprocessing_context=start_method)
+    origins = {tuple(batch.origin[0].tolist()) for batch in data.val_dataloader()}
+    assert origins == {(1, 0), (1, 1)}
+
+
+class Draws(Dataset[torch.Tensor]):
+    """Draws from each of the three global generators, as an augmentation would."""
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        import random
+
+        return torch.tensor([torch.rand(()).item(), np.random.random(), random.random()])
+
+
+def draws_of_epoch(rank: int) -> list[list[float]]:
+    """One row for each worker of ``rank``, in a process seeded like all the others."""
+    from functools import partial
+
+    from torch.utils.data import DataLoader as TorchLoader
+
+    init = partial(init_worker, stamp=Stamp(rank=rank))
+    loader = TorchLoader(Draws(), batch_size=1, num_workers=2, worker_init_fn=init)
+    return [batch[0].tolist() for batch in loader]
+
+
+def test_random_streams_differ_by_rank_worker_and_epoch() -> None:
+    rows = []
+    for rank in range(2):
+        torch.manual_seed(0)
+        rows += draws_of_epoch(rank) + draws_of_epoch(rank)
+    for column in zip(*rows, strict=True):
+        assert len(set(column)) == 2 * 2 * 2
+    torch.manual_seed(0)
+    assert draws_of_epoch(0) == rows[:2]
