@@ -10,14 +10,18 @@ import functools
 import itertools
 import json
 import linecache
-from collections.abc import Callable, Mapping
+import signal
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 from _pytest._code.code import ExceptionInfo, TracebackStyle
 from _pytest.reports import TestReport
 
+from pytest_ddp.merge import merge
+from pytest_ddp.options import Output
 from pytest_ddp.outcome import Ending, RankOutcome, RunOutcome, TimedReport
 from pytest_ddp.protocol import Backend, Done, GroupCount, Phase
 
@@ -192,6 +196,44 @@ def _excinfo(source: str, x: Any) -> ExceptionInfo[BaseException]:
     return excinfo
 
 
+def merged(*ranks: RankOutcome, output: Output = Output.FAILED, **known: Any) -> list[TestReport]:
+    """The merged reports of a test on these ranks."""
+    return merge(run(*ranks, **known), output)
+
+
+def words(reports: Sequence[TestReport]) -> dict[str, str]:
+    """The outcome by phase, with xfailed and xpassed told apart."""
+    told = {}
+    for report in reports:
+        word: str = report.outcome
+        if hasattr(report, "wasxfail"):
+            word = {"skipped": "xfailed", "passed": "xpassed"}[word]
+        told[str(report.when)] = word
+    return told
+
+
+def whole(call: str, *, setup: str = "passed", teardown: str = "passed") -> dict[str, str]:
+    """The words of a test that had all three phases."""
+    return {"setup": setup, "call": call, "teardown": teardown}
+
+
+def without_call(setup: str, *, teardown: str = "passed") -> dict[str, str]:
+    """The words of a test that ended with its setup."""
+    return {"setup": setup, "teardown": teardown}
+
+
+def verdict(report: TestReport) -> str:
+    """What the short summary says of a failed phase."""
+    message: str = report.longrepr.reprcrash.message  # type: ignore[union-attr]
+    return message
+
+
+def call_of(reports: Sequence[TestReport]) -> TestReport:
+    """The report of the call."""
+    (found,) = [report for report in reports if report.when == "call"]
+    return found
+
+
 SITE = "/venv/lib/python3.11/site-packages"
 MACHINERY = (
     (f"{SITE}/_pytest/python.py", 167, "pytest_pyfunc_call"),
@@ -215,3 +257,66 @@ def stacks(
     for file, line, function in (*frames, *(MACHINERY if machinery else ())):
         lines.append(f'  File "{file}", line {line} in {function}')
     return "\n".join(lines) + "\n"
+
+
+FAILED = failed("assert 1 == 2, 'assert 1 == 2'")
+FAILED_SETUP = failed("raise OSError('no data')", Phase.SETUP)
+FAILED_TEARDOWN = failed("raise OSError('still open')", Phase.TEARDOWN)
+
+KNOWN = "known bug"
+PASSED = report(Phase.CALL)
+XFAILED, XPASSED, STRICT = xfailed(KNOWN), xpassed(KNOWN), xpassed_strict(KNOWN)
+SKIPPED = skipped("no GPU")
+
+TEST_FILE = str(Path.cwd() / "tests" / "test_made.py")
+ALL_REDUCE = (
+    (f"{SITE}/torch/distributed/distributed_c10d.py", 3252, "all_reduce"),
+    (f"{SITE}/torch/distributed/c10d_logger.py", 83, "wrapper"),
+)
+BLOCKED = stacks(*ALL_REDUCE, (TEST_FILE, 33, "test_made"))
+SPINNING = stacks((TEST_FILE, 50, "spin"), (TEST_FILE, 35, "test_made"))
+CRASHED = stacks(
+    (TEST_FILE, 14, "helper"),
+    (TEST_FILE, 30, "test_made"),
+    title="Fatal Python error: Segmentation fault",
+)
+ASSERTED = failed("x = 3\nassert x == 4, 'assert 3 == 4\\n +  where 3 = f()'")
+
+
+def gloo(words: str) -> TestReport:
+    """What gloo raises, as torch 2.13 words it."""
+    return failed(
+        'raise RuntimeError("[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553]'
+        f' {words}. This is typically caused by a remote worker crashing.")'
+    )
+
+
+CLOSED = gloo("Connection closed by peer [127.0.0.1]:5004")
+RESET = gloo("Read error [127.0.0.1]:6004: Connection reset by peer")
+
+
+def failure(*ranks: RankOutcome, **known: Any) -> TestReport:
+    """The first failed report of the merged test."""
+    reports = merge(run(*ranks, **known), Output.FAILED)
+    return next(report for report in reports if report.failed)
+
+
+def place(report: TestReport) -> tuple[str, int]:
+    """Path and line that a failure points to."""
+    crash = report.longrepr.reprcrash  # type: ignore[union-attr]
+    return crash.path, crash.lineno
+
+
+def text(*ranks: RankOutcome, **known: Any) -> str:
+    """What the terminal shows of it, without colour."""
+    return failure(*ranks, **known).longreprtext
+
+
+def dead(number: int = 1, returncode: int = -signal.SIGSEGV, **known: Any) -> RankOutcome:
+    """A rank that a signal or an exit ended in its call."""
+    return lost_in_call(number, returncode=returncode, **known)
+
+
+def stopped(number: int, stacks: str = BLOCKED, **known: Any) -> RankOutcome:
+    """A rank that the controller ended in its call."""
+    return lost_in_call(number, Ending.STOPPED, stacks=stacks, **known)

@@ -1,0 +1,186 @@
+"""The texts of ranks that died, or had to be stopped."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from pytest_ddp.outcome import Ending
+from pytest_ddp.protocol import Phase
+from tests.unit import handmade as made
+from tests.unit.handmade import (
+    ALL_REDUCE,
+    ASSERTED,
+    BLOCKED,
+    CLOSED,
+    CRASHED,
+    SPINNING,
+    TEST_FILE,
+    dead,
+    failure,
+    place,
+    stopped,
+    text,
+    verdict,
+)
+
+SETUP, CALL, TEARDOWN = Phase
+
+# ------------------------------------------------------------------ dead ranks
+
+
+def test_signal_with_stack() -> None:
+    operator = "frame #7: at::_ops::add_Tensor::call(at::Tensor const&) + 0x1 (0x7f in x.so)\n"
+    report = failure(made.passing(0), dead(stacks=CRASHED, stderr=operator))
+    assert verdict(report) == "rank 1 died of SIGSEGV in call"
+    assert place(report) == (TEST_FILE, 14)
+    assert report.longreprtext == (
+        "rank 1 died of SIGSEGV in call, at tests/test_made.py:14 in helper\n"
+        "\n"
+        "it was inside the operator at::_ops::add_Tensor::call\n"
+        "\n"
+        "rank 1 in call, most recent call first:\n"
+        "> tests/test_made.py:14 in helper\n"
+        "  tests/test_made.py:30 in test_made\n"
+        "\n"
+        "rank 0: passed"
+    )
+
+
+def test_sigkill_says_why_there_is_no_stack() -> None:
+    report = failure(made.passing(0), dead(returncode=-signal.SIGKILL))
+    assert "SIGKILL leaves no stack; the out-of-memory killer sends it too" in report.longreprtext
+    assert place(report) == ("tests/test_made.py", 10)
+    asked = text(made.passing(0), dead(returncode=-signal.SIGKILL, stacks=BLOCKED))
+    assert "the one below was asked for earlier" in asked
+
+
+@pytest.mark.parametrize(
+    ("returncode", "said"),
+    [
+        (0, "rank 1 exited with code 0 before it reported call"),
+        (3, "rank 1 exited with code 3 before it reported call"),
+        (-signal.SIGTERM, "rank 1 died of SIGTERM in call"),
+        (-63, "rank 1 died of signal 63 in call"),
+        (None, "rank 1 died in call"),
+    ],
+)
+def test_ways_to_die(returncode: int, said: str) -> None:
+    report = failure(made.passing(0), dead(returncode=returncode))
+    assert verdict(report) == said
+    assert "the rank left no stack" in report.longreprtext
+    assert ("exit code 0 is no verdict" in report.longreprtext) == (returncode == 0)
+
+
+def test_exit_after_the_last_report() -> None:
+    gone = made.passing(1, ending=Ending.EXITED, returncode=0)
+    assert verdict(failure(made.passing(0), gone)) == (
+        "rank 1 exited with code 0 after it had reported teardown"
+    )
+
+
+def test_mismatch_of_shapes() -> None:
+    stderr = (
+        "terminate called after throwing an instance of 'gloo::EnforceNotMet'\n"
+        "  what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 600 vs 300."
+    )
+    shown = text(made.passing(0, CLOSED), dead(returncode=-signal.SIGABRT, stderr=stderr))
+    assert "tensors of different shape or dtype" in " ".join(shown.split())
+    assert "shape or dtype" not in text(dead(returncode=-signal.SIGABRT))
+
+
+def test_like_deaths_once() -> None:
+    report = failure(*(dead(r, stacks=CRASHED, at=2.0 + r) for r in range(3)))
+    assert verdict(report) == "ranks 0-2 died of SIGSEGV in call"
+    assert report.longreprtext.count("most recent call first") == 1
+
+
+def test_unlike_deaths_are_all_shown() -> None:
+    shown = text(*(dead(r, r, stacks=CRASHED, at=3.0 - r) for r in range(3)))
+    heads = ["rank 2 exited with code 2", "rank 1 exited with code 1", "rank 0 exited with code 0"]
+    assert [shown.index(head) for head in heads] == sorted(shown.index(head) for head in heads)
+
+
+def test_deep_recursion_is_folded() -> None:
+    deep = made.stacks(*[(TEST_FILE, 7, "descend")] * 99, (TEST_FILE, 30, "test_made"))
+    shown = text(dead(stacks=deep))
+    assert "> tests/test_made.py:7 in descend\n  ... and 98 more calls from there\n" in shown
+
+
+def test_pytest_exit_is_named() -> None:
+    left = made.rank(1, made.report(SETUP), made.report(TEARDOWN), exit_reason="no point")
+    assert verdict(failure(made.passing(0), left)) == (
+        "rank 1 ended its test without a call report (pytest.exit: no point)"
+    )
+
+
+# ------------------------------------------------------------------ hangs
+
+
+def test_timeout_shows_every_stack() -> None:
+    ranks = made.passing(0), stopped(1), stopped(2), stopped(3, SPINNING)
+    report = failure(*ranks, timeout=5.0)
+    assert verdict(report) == "timed out after 5 s: ranks 1-3 have not finished call"
+    assert place(report) == (TEST_FILE, 33)
+    assert report.longreprtext == (
+        "timed out after 5 s: ranks 1-3 have not finished call\n"
+        "\n"
+        "ranks 1-2 in call, most recent call first:\n"
+        "  torch/distributed/distributed_c10d.py:3252 in all_reduce\n"
+        "  torch/distributed/c10d_logger.py:83 in wrapper\n"
+        "> tests/test_made.py:33 in test_made\n"
+        "\n"
+        "rank 3 in call, most recent call first:\n"
+        "> tests/test_made.py:50 in spin\n"
+        "  tests/test_made.py:35 in test_made\n"
+        "\n"
+        "rank 0: passed"
+    )
+
+
+def test_timeout_of_one_rank() -> None:
+    report = failure(made.passing(0), stopped(1), timeout=0.25)
+    assert verdict(report) == "timed out after 0.25 s: rank 1 has not finished call"
+
+
+def test_timeout_in_different_phases() -> None:
+    stuck = made.rank(1, ending=Ending.STOPPED, stacks=BLOCKED)
+    assert verdict(failure(stopped(0), stuck, timeout=5.0)) == (
+        "timed out after 5 s: rank 1 has not finished setup, rank 0 has not finished call"
+    )
+
+
+def test_timeout_without_a_stack() -> None:
+    assert "rank 1 in call gave no stack" in text(made.passing(0), stopped(1, ""), timeout=5.0)
+
+
+def test_timeout_beside_a_failure_is_a_remark() -> None:
+    report = failure(made.passing(0, ASSERTED), stopped(1), timeout=5.0)
+    assert verdict(report) == "rank 0: assert 3 == 4"
+    assert report.longreprtext.endswith("\ntimed out after 5 s")
+
+
+def test_timeout_beside_a_broken_connection_is_the_story() -> None:
+    report = failure(made.passing(0, CLOSED), stopped(1), timeout=5.0)
+    assert verdict(report) == "timed out after 5 s: rank 1 has not finished call"
+    assert "rank 0: could not go on in call" in report.longreprtext
+
+
+def test_stop_without_a_timeout() -> None:
+    ranks = made.passing(0), stopped(1), stopped(2)
+    assert verdict(failure(*ranks)) == "ranks 1-2 were stopped in call"
+    assert verdict(failure(*ranks[:2])) == "rank 1 was stopped in call"
+
+
+def test_threads_of_the_user_are_shown() -> None:
+    both = made.stacks((TEST_FILE, 70, "worker"), header="Thread 0x1", machinery=False) + BLOCKED
+    shown = text(made.passing(0), stopped(1, both), timeout=5.0)
+    assert "rank 1 in call, another thread:\n> tests/test_made.py:70 in worker\n" in shown
+    library = made.stacks(*ALL_REDUCE, header="Thread 0x1", machinery=False) + BLOCKED
+    assert "another thread" not in text(made.passing(0), stopped(1, library), timeout=5.0)
+
+
+def test_stack_of_machinery_alone_is_not_empty() -> None:
+    shown = text(made.passing(0), stopped(1, made.stacks()), timeout=5.0)
+    assert "_pytest/runner.py:179 in pytest_runtest_call" in shown
