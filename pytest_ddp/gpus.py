@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.util
-import itertools
 import os
 import re
 import shutil
@@ -68,9 +67,15 @@ def select_visible(gpus: Sequence[Gpu], setting: str | None) -> tuple[str, ...]:
     Source: CUDA C++ programming guide, "CUDA Environment Variables"; MIG user guide,
     "CUDA Device Enumeration".
     """
-    entries = range(len(gpus)) if setting is None else setting.split(",")
-    found = [_find(gpus, str(entry).strip()) for entry in entries] if gpus else []
-    names = [name for name in itertools.takewhile(lambda name: name is not None, found) if name]
+    if not gpus:
+        return ()
+    entries = map(str, range(len(gpus))) if setting is None else setting.split(",")
+    names: list[str] = []
+    for entry in entries:
+        name = _find(gpus, entry.strip())
+        if name is None:
+            break
+        names.append(name)
     if len(set(names)) < len(names):
         return ()
     if names and names[0].startswith("MIG-"):
@@ -95,8 +100,8 @@ def _find(gpus: Sequence[Gpu], entry: str) -> str | None:
 def physical_gpus() -> tuple[Gpu, ...]:
     """Return the GPUs of the machine in the driver's order, asked for once.
 
-    ``nvidia-smi`` comes first: it knows MIG and what a container may use. It is not
-    started where nothing speaks of a driver.
+    ``nvidia-smi`` comes before the driver's files: it knows MIG, and in a container
+    which GPUs it may use.
     """
     command = shutil.which("nvidia-smi")
     if command is None:
@@ -206,8 +211,7 @@ def _acquire(
 
 
 def _lock(folder: Path, name: str) -> filelock.BaseFileLock:
-    # Not bound to a thread: pytest plugins may end a test from another one.
-    return filelock.FileLock(folder / f"{name}.lock", mode=0o600, thread_local=False)
+    return filelock.FileLock(folder / f"{name}.lock", mode=0o600)
 
 
 def _locked(lock: filelock.BaseFileLock, patience: float, held: contextlib.ExitStack) -> bool:

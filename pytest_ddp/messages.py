@@ -46,7 +46,7 @@ class Messages:
             self.tell(
                 Warned(
                     category=f"{DdpWarning.__module__}:{DdpWarning.__qualname__}",
-                    message=f"{outcome.nodeid} {text}",
+                    message=f"{outcome.nodeid}: {text}",
                     filename=path,
                     lineno=(line or 0) + 1,
                     when="runtest",
@@ -90,6 +90,7 @@ def _remarks(outcome: RunOutcome) -> list[str]:
             for text in rank.done.rank_doubt:
                 left.setdefault(text, []).append(rank.rank)
     return [
+        *outcome.suspicions,
         *(f"changed {text}{_on(ranks, outcome)}; restored" for text, ranks in changed.items()),
         *(
             f"left {text} behind{_on(ranks, outcome)}; the rank is replaced"

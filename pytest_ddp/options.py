@@ -246,7 +246,7 @@ def check_function(item: pytest.Item) -> None:
     Marks on fixtures, and ``yield`` in a plain test function, pytest refuses itself.
 
     Raises:
-        pytest.UsageError: no Python test function, or a generator.
+        pytest.UsageError: no Python test function, or an async generator.
     """
     if item.get_closest_marker("ddp") is None:
         return
@@ -256,7 +256,7 @@ def check_function(item: pytest.Item) -> None:
             f"@pytest.mark.ddp works on Python test functions; this is a {type(item).__name__}. "
             f"Take the mark off it.",
         )
-    if inspect.isasyncgenfunction(item.function) or inspect.isgeneratorfunction(item.function):
+    if inspect.isasyncgenfunction(item.function):
         raise mark_error(
             item,
             "@pytest.mark.ddp: the function has a yield, so calling it runs no line of the test. "

@@ -100,5 +100,7 @@ class RunOutcome:
     """The proof, if the controller stopped the ranks because they could never end."""
     mismatch: str = ""
     """What the collectives of ranks differ in although all of them ended, or nothing."""
+    suspicions: tuple[str, ...] = ()
+    """What looks wrong without being a verdict: collectives that may be swapped."""
     notes: tuple[str, ...] = ()
     """Sentences for the failure text: a retried rendezvous, a rank's replacement."""

@@ -97,7 +97,7 @@ def _wanted_size(item: pytest.Item, mark: Mark) -> WorldSize:
 
 
 def _automatic(world_size: int, gpus: int) -> Backend:
-    return Backend.NCCL if 0 < world_size <= gpus else Backend.GLOO
+    return Backend.NCCL if world_size <= gpus else Backend.GLOO
 
 
 def _shortage(wanted: WorldSize, backend: Backend, gpus: int) -> str | None:

@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 import pytest
 
+from pytest_ddp import compare
 from pytest_ddp.exchanges import Exchanges
 from pytest_ddp.launcher import Gone, HostDiedError, Launcher, RankProcess
 from pytest_ddp.outcome import Ending, Hang, RankOutcome, RunOutcome, TimedReport
@@ -21,6 +22,7 @@ from pytest_ddp.plan import LaunchPlan
 from pytest_ddp.prober import Prober
 from pytest_ddp.protocol import (
     Began,
+    CallRecord,
     Calls,
     Done,
     Exchange,
@@ -34,6 +36,7 @@ from pytest_ddp.protocol import (
     RankReady,
     RunTest,
     Standing,
+    TellCalls,
     Warned,
 )
 from pytest_ddp.rendezvous import listen, rank_environment
@@ -44,6 +47,8 @@ _GRACE = 2.0
 """Seconds that ranks may go on after another one has failed."""
 _STACK_LIMIT = 0.5
 """Seconds that a rank is given to write its stacks; it needs about a millisecond."""
+_CALLS_LIMIT = 2.0
+"""Seconds that idle ranks are given to tell their collectives; it takes milliseconds."""
 _KILL_LIMIT = 5.0
 _TEARDOWN_LIMIT = 10.0
 """Seconds for the wide fixtures of a rank that is retired."""
@@ -148,6 +153,7 @@ class Supervisor:
         run.start(self._group_plan(order.plan))
         try:
             run.supervise()
+            run.compare()
         except KeyboardInterrupt:
             run.interrupt()
             raise
@@ -247,6 +253,8 @@ class _Run:
         self._wall = time.time()
         self._began = time.monotonic()
         self._hang: Hang | None = None
+        self._mismatch = ""
+        self._suspicions: tuple[str, ...] = ()
         self.parts: list[_Part] = []
         self._by_process: dict[RankProcess, _Part] = {}
 
@@ -337,7 +345,7 @@ class _Run:
                 self._hang = self._prober.take(part.process.rank, message, ended) or self._hang
                 return
             case Calls():
-                part.calls = message
+                raise AssertionError("nobody asked for calls while the test ran")
             case Began():
                 part.began = True
             case NotBegun():
@@ -365,6 +373,32 @@ class _Run:
         # A subtest that failed speaks for its phase.
         if known is None or not known.report.failed:
             part.reports[phase] = TimedReport(report, self._now())
+
+    # ------------------------------------------------------------------ comparing
+
+    def compare(self) -> None:
+        """Compare the ranks' collectives, once all of them have ended well."""
+        done = {part.process.rank: part.done for part in self.parts if part.done is not None}
+        counts = {rank: end.counts for rank, end in done.items()}
+        if len(done) < len(self.parts) or not compare.need_calls(counts):
+            return
+        calls = self._ask_for_calls()
+        self._mismatch = compare.difference(counts, calls)
+        self._suspicions = tuple(compare.suspicions(counts, calls))
+
+    def _ask_for_calls(self) -> dict[int, tuple[CallRecord, ...]]:
+        for part in self.parts:
+            part.process.send(TellCalls(self._test))
+        deadline = time.monotonic() + _CALLS_LIMIT
+        while any(part.calls is None for part in self.parts):
+            if (left := deadline - time.monotonic()) <= 0:
+                break
+            for process, message in self._launcher.poll(left):
+                if isinstance(message, Calls):
+                    self._by_process[process].calls = message
+        return {
+            part.process.rank: part.calls.calls for part in self.parts if part.calls is not None
+        }
 
     # ------------------------------------------------------------------ stopping
 
@@ -415,5 +449,7 @@ class _Run:
             duration=self._now(),
             timeout=self._plan.timeout if self._timed_out else None,
             hang=self._hang,
-            notes=notes,
+            mismatch=self._mismatch,
+            suspicions=self._suspicions,
+            notes=(*notes, *self._suspicions),
         )

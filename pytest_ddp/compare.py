@@ -1,0 +1,197 @@
+"""Compare what the ranks of an ended test asked of their process groups. Pure.
+
+A difference in something that an operation needs equal is silently wrong numbers
+today: SUM against MAX, float32 against int32 of the same size, one all_reduce more on
+one rank. What ranks may legally differ in is never compared: sizes of uneven
+operations, messages, lines of code.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from itertools import combinations, pairwise
+
+from pytest_ddp.diagnose import shorten
+from pytest_ddp.protocol import CallRecord, GroupCount
+from pytest_ddp.prover import group_words
+
+_FAMILIES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+"""Operations whose forms are one operation on the wire."""
+_SYMMETRIC = ("all_reduce", "all_gather", "reduce_scatter")
+"""Operations in which all ranks do the same, so that two of them can be swapped."""
+
+ByRank = Mapping[int, tuple[CallRecord, ...]]
+
+
+def need_calls(counts: Mapping[int, tuple[GroupCount, ...]]) -> bool:
+    """True if the digests of some group's members differ, so that the calls must be seen."""
+    for members in _by_group(counts).values():
+        if len({(c.collectives, c.what, c.where) for c in members.values()}) > 1:
+            return True
+    return False
+
+
+def difference(counts: Mapping[int, tuple[GroupCount, ...]], calls: ByRank) -> str:
+    """The first collective that the ranks do not agree on, side by side; empty if they do.
+
+    Unequal numbers alone are the merge's finding; here they get their call sites.
+    """
+    for name, members in _by_group(counts).items():
+        table = _table(name, calls)
+        group = group_words(name, next(iter(members.values())).members)
+        for number in sorted(table):
+            records = table[number]
+            if any(_contradict(a, b) for a, b in combinations(records.values(), 2)):
+                return _side_by_side(
+                    f"the ranks differ in collective #{number} of {group}", records
+                )
+        if len({count.collectives for count in members.values()}) > 1:
+            parting = _parting(table)
+            if parting is not None:
+                return _side_by_side(
+                    f"the ranks part at collective #{parting} of {group}", table[parting]
+                )
+    return ""
+
+
+def suspicions(counts: Mapping[int, tuple[GroupCount, ...]], calls: ByRank) -> list[str]:
+    """Pairs of alike collectives that some ranks seem to have called in swapped order.
+
+    Ranks may reach a collective from different lines, so this is no verdict.
+    """
+    found = []
+    for name, members in _by_group(counts).items():
+        group = group_words(name, next(iter(members.values())).members)
+        for (first, one), (second, two) in pairwise(sorted(_table(name, calls).items())):
+            swapped = next(_swapped(one, two), None)
+            if swapped is not None:
+                a, b = swapped
+                found.append(
+                    f"collectives #{first} and #{second} of {group} may be swapped: rank {a} "
+                    f"calls {_source(one[a])} and then {_source(two[a])}, rank {b} the other "
+                    f"way round ({shorten(one[a].site)}, {shorten(one[b].site)})"
+                )
+    return found
+
+
+# ------------------------------------------------------------------ alignment
+
+
+def _by_group(
+    counts: Mapping[int, tuple[GroupCount, ...]],
+) -> dict[str, dict[int, GroupCount]]:
+    groups: dict[str, dict[int, GroupCount]] = {}
+    for rank, mine in counts.items():
+        for count in mine:
+            groups.setdefault(count.name, {})[rank] = count
+    return groups
+
+
+def _table(group: str, calls: ByRank) -> dict[int, dict[int, CallRecord]]:
+    """Calls on a group by number and rank. What C++ asked for is in no table."""
+    table: dict[int, dict[int, CallRecord]] = {}
+    for rank, records in calls.items():
+        for record in records:
+            if record.group == group:
+                table.setdefault(record.number, {})[rank] = record
+    return table
+
+
+def _contradict(a: CallRecord, b: CallRecord) -> bool:
+    if _family(a) != _family(b) or a.root != b.root or a.reduce_op != b.reduce_op:
+        return True
+    if a.numel is None or b.numel is None:
+        return False
+    return (a.numel, a.dtype) != (b.numel, b.dtype)
+
+
+def _family(call: CallRecord) -> str:
+    return next((f for f in _FAMILIES if call.operation.startswith(f)), call.operation)
+
+
+def _parting(table: Mapping[int, Mapping[int, CallRecord]]) -> int | None:
+    """The first number that not all ranks have, or reach from the same text."""
+    ranks = {rank for records in table.values() for rank in records}
+    for number in sorted(table):
+        if table[number].keys() != ranks or len({_source(c) for c in table[number].values()}) > 1:
+            return number
+    return None
+
+
+def _swapped(
+    one: Mapping[int, CallRecord], two: Mapping[int, CallRecord]
+) -> Iterator[tuple[int, int]]:
+    for a, b in combinations(sorted(one.keys() & two.keys()), 2):
+        records = (one[a], two[a], one[b], two[b])
+        if any(_family(record) not in _SYMMETRIC for record in records):
+            continue
+        texts = [_source(record) for record in records]
+        crossed = texts[0] == texts[3] != texts[1] == texts[2]
+        if crossed and not any(_branches_apart(x, y) for x, y in (records[:2], records[2:])):
+            yield a, b
+
+
+# ------------------------------------------------------------------ source
+
+
+def _source(call: CallRecord) -> str:
+    """The text of the calling line, which tells more than its number."""
+    file, _, line = call.site.rpartition(":")
+    return linecache.getline(file, int(line)).strip() or call.site
+
+
+def _branches_apart(a: CallRecord, b: CallRecord) -> bool:
+    """True if two calls stand in opposite branches of one ``if``.
+
+    ``if rank == src: all_reduce(x) else: all_reduce(zeros)`` in a loop over sources is
+    no swap.
+    """
+    file, _, first = a.site.rpartition(":")
+    other, _, second = b.site.rpartition(":")
+    return file == other and any(
+        (int(first) in body) != (int(second) in body)
+        and (int(first) in orelse) != (int(second) in orelse)
+        for body, orelse in _branches(file)
+    )
+
+
+@lru_cache(maxsize=64)
+def _branches(file: str) -> tuple[tuple[range, range], ...]:
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except SyntaxError:
+        return ()
+    return tuple(
+        (_lines(node.body), _lines(node.orelse))
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and node.orelse
+    )
+
+
+def _lines(statements: list[ast.stmt]) -> range:
+    return range(statements[0].lineno, (statements[-1].end_lineno or 0) + 1)
+
+
+# ------------------------------------------------------------------ words
+
+
+def _side_by_side(title: str, records: Mapping[int, CallRecord]) -> str:
+    lines = [f"{title}:"]
+    for rank in sorted(records):
+        lines.append(f"  rank {rank}: {_words(records[rank])}")
+        lines.append(f"    at {shorten(records[rank].site)}: {_source(records[rank])}")
+    return "\n".join(lines)
+
+
+def _words(call: CallRecord) -> str:
+    details = []
+    if call.reduce_op is not None:
+        details.append(call.reduce_op)
+    if call.numel is not None:
+        details.append(f"{call.numel} x {call.dtype}")
+    if call.root is not None:
+        details.append(f"root {call.root}")
+    return f"{call.operation}({', '.join(details)})"
