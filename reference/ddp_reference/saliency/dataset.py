@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict
+from typing import Literal, NamedTuple, TypeAlias, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
+
+Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 STIMULI = "ALLSTIMULI"
 MAPS = "ALLFIXATIONMAPS"
@@ -115,49 +117,76 @@ class MIT1003Dataset(Dataset[Item]):
 
     def __getitem__(self, index: int) -> Item:
         files = self._files[index]
-        return {
-            "image": to_image(read_jpeg(files.stimulus, "RGB", self._size), self._normalize),
-            "saliency": to_map(read_jpeg(files.saliency, "L", self._size)),
-            "fixations": scale_points(read_jpeg(files.fixations, "L", None), self._size),
-            "index": index,
-            "name": files.name,
-        }
+        pixels = Pixels(
+            image=read_jpeg(files.stimulus, "RGB"),
+            saliency=read_jpeg(files.saliency, "L"),
+            fixations=read_jpeg(files.fixations, "L"),
+        )
+        return make_item(pixels, self._size, self._normalize, index, files.name)
 
 
-def read_jpeg(path: Path, mode: str, size: tuple[int, int] | None) -> npt.NDArray[np.uint8]:
-    """Pixels of a JPEG as uint8 [height, width] or [height, width, 3], resized to ``size``.
+class Pixels(NamedTuple):
+    """One sample as stored."""
+
+    image: Bytes
+    """[height, width, 3]"""
+    saliency: Bytes
+    """[height, width], brighter where viewers looked longer"""
+    fixations: Bytes
+    """[height, width], bright at the fixated pixels"""
+
+
+def make_item(
+    pixels: Pixels, size: tuple[int, int], normalize: bool, index: int, name: str
+) -> Item:
+    """The sample at ``size`` (width, height), as float tensors."""
+    return {
+        "image": to_image(resize(pixels.image, size), normalize),
+        "saliency": to_map(resize(pixels.saliency, size)),
+        "fixations": to_map(scale_points(pixels.fixations, size)),
+        "index": index,
+        "name": name,
+    }
+
+
+def read_jpeg(path: Path, mode: Literal["RGB", "L"]) -> Bytes:
+    """Pixels of a JPEG, uint8 [height, width] or [height, width, 3].
 
     Raises :class:`DatasetError` for a file that is damaged or gone.
     """
     try:
         with Image.open(path) as image:
-            pixels = image.convert(mode)
+            return np.array(image.convert(mode))
     except OSError as error:
         raise DatasetError(f"{path} cannot be read as a JPEG ({error}); unpack it again") from error
-    if size is not None:
-        pixels = pixels.resize(size, Image.Resampling.BILINEAR)
-    return np.array(pixels)
 
 
-def to_image(pixels: npt.NDArray[np.uint8], normalize: bool) -> Tensor:
+def resize(pixels: Bytes, size: tuple[int, int]) -> Bytes:
+    """Stretched to ``size`` (width, height)."""
+    if pixels.shape[:2] == (size[1], size[0]):
+        return pixels
+    return np.array(Image.fromarray(pixels).resize(size, Image.Resampling.BILINEAR))
+
+
+def to_image(pixels: Bytes, normalize: bool) -> Tensor:
     """uint8 [height, width, 3] to float32 [3, height, width]."""
     image = torch.from_numpy(pixels).permute(2, 0, 1).float() / 255.0
     return (image - IMAGENET_MEAN) / IMAGENET_STD if normalize else image
 
 
-def to_map(pixels: npt.NDArray[np.uint8]) -> Tensor:
+def to_map(pixels: Bytes) -> Tensor:
     """uint8 [height, width] to float32 [1, height, width] in [0, 1]."""
     return torch.from_numpy(pixels).unsqueeze(0).float() / 255.0
 
 
-def scale_points(pixels: npt.NDArray[np.uint8], size: tuple[int, int]) -> Tensor:
-    """Fixation points at another size: float32 [1, height, width] of 0 and 1.
+def scale_points(pixels: Bytes, size: tuple[int, int]) -> Bytes:
+    """Fixation points at ``size`` (width, height): 255 at a fixation, 0 elsewhere.
 
     The points' coordinates are scaled, because resizing the picture of single pixels
     blurs them away or drops them.
     """
     rows, columns = np.nonzero(pixels > FIXATION_THRESHOLD)
     height, width = pixels.shape
-    points = torch.zeros(1, size[1], size[0])
-    points[0, rows * size[1] // height, columns * size[0] // width] = 1.0
+    points = np.zeros((size[1], size[0]), dtype=np.uint8)
+    points[rows * size[1] // height, columns * size[0] // width] = 255
     return points

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from ddp_reference.saliency.dataset import MAPS, STIMULI
+from ddp_reference.saliency.dataset import MAPS, STIMULI, Bytes
+from ddp_reference.saliency.mit1003_loader_hdf5 import convert
 
 VIEWERS = 15
 """Fixations per blob: as many as MIT1003 had viewers."""
@@ -45,9 +46,7 @@ def _write_sample(root: Path, name: str, size: tuple[int, int], rng: np.random.G
     Image.fromarray(points).save(root / MAPS / f"{name}_fixPts.jpg", quality=95)
 
 
-def draw_sample(
-    size: tuple[int, int], rng: np.random.Generator
-) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
+def draw_sample(size: tuple[int, int], rng: np.random.Generator) -> tuple[Bytes, Bytes, Bytes]:
     """A stimulus [height, width, 3], its saliency map and its fixation points [height, width]."""
     width, height = size
     x, y = np.meshgrid(np.linspace(0, 1, width), np.linspace(0, 1, height))
@@ -67,7 +66,7 @@ def draw_sample(
     return _to_bytes(stimulus + noise), _to_bytes(blobs), points
 
 
-def _to_bytes(values: npt.NDArray[np.float64]) -> npt.NDArray[np.uint8]:
+def _to_bytes(values: npt.NDArray[np.float64]) -> Bytes:
     return np.rint(np.clip(values, 0, 1) * 255).astype(np.uint8)
 
 
@@ -81,9 +80,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--count", type=int, default=40, help="number of samples (default 40)")
     parser.add_argument("--size", type=int, nargs=2, default=(64, 48), metavar=("WIDTH", "HEIGHT"))
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--hdf5", type=Path, metavar="FILE", help="also write the samples to this HDF5 file"
+    )
     options = parser.parse_args(arguments)
+    size = (options.size[0], options.size[1])
     try:
-        make_data(options.directory, options.count, tuple(options.size), options.seed)
+        make_data(options.directory, options.count, size, options.seed)
+        if options.hdf5 is not None:
+            convert(options.directory, options.hdf5, size)
     except ValueError as error:
         parser.error(str(error))
     print(f"{options.count} samples in {options.directory}")
