@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from ddp_reference.cache.format import save_whole
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
@@ -18,6 +17,8 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 from torch.optim import Optimizer
+
+from ddp_reference.cache.format import save_whole
 
 from .distributed import World
 
@@ -33,17 +34,15 @@ class Progress:
 
     epoch: the epoch that comes next, or that is under way.
     batches: micro-batches of each rank that are done in it.
-    step: optimizer steps in all.
     loss_sum: this rank's part of the sum of the epoch's sample losses so far.
     """
 
     epoch: int = 0
     batches: int = 0
-    step: int = 0
     loss_sum: float = 0.0
 
 
-def normalise_keys(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def normalise_keys(state: Mapping[str, Any]) -> dict[str, Any]:
     """The bare model's names, whatever wrappers the state was taken through.
 
     Only leading and inner parts that are wrappers' own are dropped. Raises ValueError
@@ -82,7 +81,6 @@ def save_checkpoint(
         "optimizer": get_optimizer_state_dict(model, optimizer, options=options),
         "epoch": progress.epoch,
         "batches": progress.batches,
-        "step": progress.step,
         "loss_sum": sum(gather(progress.loss_sum, world)),
         "rng": gather(rng_state(world.device), world),
     }
@@ -113,7 +111,7 @@ def load_checkpoint(
         set_rng_state(content["rng"][world.rank], world.device)
     # The sum is kept whole: rank 0 goes on with it and the others from nothing.
     loss_sum = content["loss_sum"] if world.rank == 0 else 0.0
-    return Progress(content["epoch"], content["batches"], content["step"], loss_sum)
+    return Progress(content["epoch"], content["batches"], loss_sum)
 
 
 def rng_state(device: torch.device) -> dict[str, Any]:

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from ddp_reference.cache import LatentCache
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
+
+from ddp_reference.cache import LatentCache
 
 from .models import LATENT
 

@@ -75,7 +75,9 @@ def setup_fsdp1(model: nn.Module, config: TrainConfig, device: torch.device) -> 
     The policy must be a partial: passed bare it is called with its own default of 1e8 and
     wraps nothing. ``device_id`` must be given, also for the CPU: without it FSDP1 looks
     for an accelerator and refuses. ``use_orig_params`` is needed by torch.compile.
+    Rank 0's parameters are sent here, since ``sync_module_states`` refuses a CPU model.
     """
+    _broadcast(model)
     policy = partial(size_based_auto_wrap_policy, min_num_params=config.min_num_params)
     bf16 = MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     return FullyShardedDataParallel(
@@ -83,7 +85,6 @@ def setup_fsdp1(model: nn.Module, config: TrainConfig, device: torch.device) -> 
         auto_wrap_policy=policy,
         device_id=device,
         use_orig_params=True,
-        sync_module_states=device.type == "cuda",
         mixed_precision=bf16 if config.precision == "bf16" else None,
     )
 
@@ -105,7 +106,8 @@ def setup_fsdp2(model: nn.Module, config: TrainConfig, local_rank: int) -> nn.Mo
     for module in shard_units(model, config.min_num_params):
         fully_shard(module, mesh=mesh, mp_policy=inner)
     # Only the root's output is cast back: a block's would meet bf16 weights in the next.
-    return fully_shard(model, mesh=mesh, mp_policy=outer)
+    fully_shard(model, mesh=mesh, mp_policy=outer)
+    return model
 
 
 def shard_units(model: nn.Module, min_num_params: int) -> list[nn.Module]:
