@@ -19,9 +19,12 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import filelock
 import pytest
+
+if TYPE_CHECKING:
+    import filelock
 
 _DRIVER = Path("/proc/driver/nvidia/gpus")
 _SMI_TIMEOUT = 60.0
@@ -211,13 +214,16 @@ def _acquire(
 
 
 def _lock(folder: Path, name: str) -> filelock.BaseFileLock:
+    # Every pytest run imports this module, and hardly any of them leases a GPU.
+    import filelock  # noqa: PLC0415
+
     return filelock.FileLock(folder / f"{name}.lock", mode=0o600)
 
 
 def _locked(lock: filelock.BaseFileLock, patience: float, held: contextlib.ExitStack) -> bool:
     try:
         held.enter_context(lock.acquire(timeout=patience))
-    except filelock.Timeout:
+    except TimeoutError:  # filelock.Timeout is one
         return False
     return True
 

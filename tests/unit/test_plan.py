@@ -206,6 +206,10 @@ def test_seeds_follow_session_seed_and_test() -> None:
     assert not set(base) & set(plan(mark(4), nodeid=NODEID + "[1]").seeds)
 
 
+def test_seeds_wrap_around_where_numpy_has_no_more() -> None:
+    assert plan(mark(9), seed=3505178).seeds == (*range(2**32 - 8, 2**32), 0)
+
+
 def test_seeds_are_those_of_every_other_process() -> None:
     """A failure is reproduced in another interpreter, where strings hash otherwise."""
     assert plan(mark(2)).seeds == (0xB6ECCA49, 0xB6ECCA4A)
