@@ -31,6 +31,7 @@ from pytest_ddp.trouble import (
     Trouble,
     clean,
     crash_site,
+    first_line,
     fold,
     message_of,
     ranks_text,
@@ -62,10 +63,12 @@ class Failure:
 
 def represent(failure: Failure) -> ReprExceptionInfo:
     """The ``longrepr`` of a failed phase."""
-    roots, echoes = tell_apart(failure.troubles, hang=failure.outcome.timeout is not None)
+    outcome = failure.outcome
+    hang = outcome.timeout is not None or outcome.hang is not None
+    roots, echoes = tell_apart(failure.troubles, hang=hang)
     groups = fold(roots)
     verdict = _verdict(failure, groups)
-    entries: list[Entry] = [_text(_headline(failure, groups, verdict))]
+    entries: list[Entry] = [_text(*_headline(failure, groups, verdict))]
     shown: set[Hashable] = set()
     for number, group in enumerate(groups):
         entries += _root(failure, group, number, groups[0][0].at, shown)
@@ -85,7 +88,7 @@ def represent(failure: Failure) -> ReprExceptionInfo:
 
 def _verdict(failure: Failure, groups: Sequence[Sequence[Trouble]]) -> str:
     if not groups:
-        return failure.disagreement or "no rank ran the test"
+        return first_line(failure.disagreement) or "no rank ran the test"
     first = groups[0]
     if first[0].stopped:
         return _stopped_verdict(failure, [t for group in groups for t in group])
@@ -97,6 +100,8 @@ def _verdict(failure: Failure, groups: Sequence[Sequence[Trouble]]) -> str:
 
 
 def _stopped_verdict(failure: Failure, stopped: Sequence[Trouble]) -> str:
+    if failure.outcome.hang is not None:
+        return first_line(failure.outcome.hang.sentence)
     hang = failure.outcome.timeout is not None
     parts = []
     for phase in Phase:
@@ -111,19 +116,40 @@ def _stopped_verdict(failure: Failure, stopped: Sequence[Trouble]) -> str:
     return f"timed out after {failure.outcome.timeout:g} s: {text}" if hang else text
 
 
-def _headline(failure: Failure, groups: Sequence[Sequence[Trouble]], verdict: str) -> str:
-    if not groups or groups[0][0].stopped:
-        return verdict
+def _headline(failure: Failure, groups: Sequence[Sequence[Trouble]], verdict: str) -> list[str]:
+    if not groups:
+        return failure.disagreement.splitlines() or [verdict]
     first = groups[0][0]
+    if first.stopped:
+        return [verdict, *_table(failure)]
     if first.report is None:
-        return f"{verdict}, at {first.user_frame}" if first.user_frame else verdict
+        return [f"{verdict}, at {first.user_frame}" if first.user_frame else verdict]
     label = ranks_text(t.rank.rank for t in groups[0])
     alike = " alike" if len(groups[0]) > 1 else ""
     line = f"{label} of {len(failure.outcome.ranks)} failed{alike} in {first.phase}"
     line = f"{line}: {what_happened(first)}"
     # With a traceback, the message follows in full.
     bare = bare_text(first.report.longrepr) is not None
-    return line if len(line) <= WIDTH or bare else line[: WIDTH - 3] + "..."
+    return [line if len(line) <= WIDTH or bare else line[: WIDTH - 3] + "..."]
+
+
+def _table(failure: Failure) -> Iterator[str]:
+    """Where every rank of a proven hang stood, a row each; the place below if too wide."""
+    if failure.outcome.hang is None:
+        return
+    table = failure.outcome.hang.table
+    stands = [(f"rank {row.rank}", row.state, row.phase, row.collective) for row in table]
+    widths = [max(map(len, column)) for column in zip(*stands, strict=True)]
+    starts = ["  ".join(map(str.ljust, row, widths)) for row in stands]
+    indent = " " * (sum(widths[:3]) + 6)
+    fits = all(
+        len(start) + 2 + len(row.place) <= WIDTH for start, row in zip(starts, table, strict=True)
+    )
+    yield ""
+    for start, row in zip(starts, table, strict=True):
+        yield f"{start}  {row.place}".rstrip() if fits else start.rstrip()
+        if row.place and not fits:
+            yield indent + row.place
 
 
 # ------------------------------------------------------------------ root causes
@@ -244,9 +270,14 @@ def _echoes(troubles: Iterable[Trouble]) -> Iterator[tuple[int, str]]:
 
 
 def _notes(failure: Failure, groups: Sequence[Sequence[Trouble]]) -> Iterator[str]:
-    if failure.outcome.timeout is not None and not (groups and groups[0][0].stopped):
-        yield f"timed out after {failure.outcome.timeout:g} s"
-    yield from dict.fromkeys((*failure.notes, *failure.outcome.notes))
+    outcome = failure.outcome
+    if not (groups and groups[0][0].stopped):
+        if outcome.timeout is not None:
+            yield f"timed out after {outcome.timeout:g} s"
+        if outcome.hang is not None:
+            yield from (outcome.hang.sentence, *_table(failure))
+    for note in dict.fromkeys((*failure.notes, *outcome.notes)):
+        yield from note.splitlines()
 
 
 def _tail(lines: Iterable[str], before: Entry) -> list[Entry]:

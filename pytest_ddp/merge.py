@@ -100,10 +100,10 @@ class Decision:
 def merge(outcome: RunOutcome, output: Output) -> list[pytest.TestReport]:
     """The reports of setup, call and teardown, in order; no call unless setup passed."""
     decisions = _decide(outcome)
-    unequal = unequal_collectives(outcome)
-    if unequal:
-        decisions = _with_unequal(decisions, unequal)
-    notes: tuple[str, ...] = (unequal,) if unequal else ()
+    unlike = tuple(filter(None, (unequal_collectives(outcome), outcome.mismatch)))
+    if unlike:
+        decisions = _with_unlike(decisions, unlike[0])
+    notes = unlike
     reports = []
     for decision in decisions:
         notes = tuple(note for note in notes if note != decision.disagreement)
@@ -255,19 +255,20 @@ def _issued_text(by_rank: dict[int, int]) -> str:
     return ", ".join(f"{ranks_text(who)} issued {number}" for number, who in ranks.items())
 
 
-def _with_unequal(decisions: Sequence[Decision], unequal: str) -> list[Decision]:
-    """Fail the test's body for it, unless something failed already, expected or not.
+def _with_unlike(decisions: Sequence[Decision], unlike: str) -> list[Decision]:
+    """Fail the test's body for unlike collectives, unless something failed already.
 
     Where every rank passed against expectation, this is the failure that was expected.
     """
     *before, body, teardown = decisions
-    surprised = {part.state for part in body.parts} <= {State.XPASSED, State.XPASSED_STRICT}
+    states = {part.state for part in body.parts}
+    surprised = bool(states) and states <= {State.XPASSED, State.XPASSED_STRICT}
     failed = any(decision.outcome == "failed" for decision in (*before, teardown))
     settled = body.outcome == "failed" or (body.outcome == "skipped" and body.wasxfail is not None)
     if failed or (settled and not surprised):
         return list(decisions)
     blamed = replace(body, outcome="failed", wasxfail=None)
-    blamed = replace(blamed, disagreement=unequal, advice=_SAME_COLLECTIVES)
+    blamed = replace(blamed, disagreement=unlike, advice=_SAME_COLLECTIVES)
     if surprised:
         reason = _xfail_reason(body.parts)
         blamed = replace(blamed, outcome="skipped", wasxfail=reason, troubles=())
@@ -308,7 +309,7 @@ def _longrepr(outcome: RunOutcome, decision: Decision, notes: tuple[str, ...]) -
         return _skip_place(outcome, decision.parts[0])
     troubled = {trouble.rank.rank for trouble in decision.troubles}
     # A disagreement of ranks names them all itself.
-    told = decision.disagreement.startswith("ranks")
+    told = decision.advice == _ALL_OR_NONE
     others = [part for part in decision.parts if part.rank.rank not in troubled and not told]
     skips = [part for part in decision.parts if part.state is State.SKIPPED]
     failure = Failure(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 
 import pytest
 
-from pytest_ddp.outcome import Ending
+from pytest_ddp.outcome import Ending, Hang, RankLine
 from pytest_ddp.protocol import Phase
 from tests.unit import handmade as made
 from tests.unit.handmade import (
@@ -184,3 +185,61 @@ def test_threads_of_the_user_are_shown() -> None:
 def test_stack_of_machinery_alone_is_not_empty() -> None:
     shown = text(made.passing(0), stopped(1, made.stacks()), timeout=5.0)
     assert "_pytest/runner.py:179 in pytest_runtest_call" in shown
+
+
+# ------------------------------------------------------------------ proven hangs
+
+SENTENCE = "deadlock: rank 0 waits in all_reduce #7 of the default group, rank 2 in barrier #7"
+HANG = Hang(
+    sentence=SENTENCE,
+    culprits=(2,),
+    table=(
+        RankLine(0, "waits", "call", "all_reduce #7", "tests/test_made.py:33 in test_made"),
+        RankLine(1, "ended", "", "", ""),
+        RankLine(2, "waits", "backward", "barrier #7", "tests/test_made.py:40 in test_made"),
+    ),
+)
+
+
+def test_proven_hang_is_the_verdict_and_a_table_follows() -> None:
+    report = failure(stopped(0), made.passing(1), stopped(2, SPINNING), hang=HANG)
+    assert verdict(report) == SENTENCE
+    assert report.longreprtext.startswith(
+        "deadlock: rank 0 waits in all_reduce #7 of the default group, rank 2 in barrier\n"
+        "  #7\n"
+        "\n"
+        "rank 0  waits  call      all_reduce #7  tests/test_made.py:33 in test_made\n"
+        "rank 1  ended\n"
+        "rank 2  waits  backward  barrier #7     tests/test_made.py:40 in test_made\n"
+        "\n"
+        "rank 0 in call, most recent call first:\n"
+    )
+    assert report.longreprtext.endswith("\nrank 1: passed")
+
+
+def test_wide_table_puts_places_below() -> None:
+    row = replace(HANG.table[0], collective="all_reduce #7 of the default group")
+    shown = text(stopped(0), stopped(2), hang=replace(HANG, table=(row, *HANG.table[1:])))
+    assert (
+        "rank 0  waits  call      all_reduce #7 of the default group\n"
+        "                         tests/test_made.py:33 in test_made\n"
+        "rank 1  ended\n"
+    ) in shown
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_proven_hang_beside_a_failure_is_a_note() -> None:
+    report = failure(stopped(0), made.passing(1, ASSERTED), stopped(2), hang=HANG)
+    assert verdict(report) == "rank 1: assert 3 == 4"
+    shown = report.longreprtext
+    assert shown.index("E       assert 3 == 4") < shown.index("deadlock: rank 0 waits")
+    assert "rank 0  waits  call      all_reduce #7  tests/test_made.py:33" in shown
+
+
+def test_proven_hang_without_a_table() -> None:
+    assert text(stopped(0), hang=Hang("deadlock: so it is", (), ())).startswith("deadlock: so")
+
+
+def test_proven_hang_is_not_hidden_by_an_expected_failure() -> None:
+    ranks = made.passing(0, made.xfailed("known")), stopped(1)
+    assert verdict(failure(*ranks, hang=HANG)) == SENTENCE

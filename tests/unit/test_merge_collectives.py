@@ -149,3 +149,26 @@ def test_unequal_collectives_and_an_error_in_teardown_of_a_strict_success() -> N
     torn = {**ranks[0].reports, TEARDOWN: TimedReport(FAILED_TEARDOWN, 1.5)}
     reports = merged(replace(ranks[0], reports=torn), ranks[1])
     assert words(reports) == whole("failed", teardown="failed")
+
+
+# ------------------------------------------------------------------ other differences
+
+MISMATCH = "ranks differ in all_reduce #2:\n  rank 0: sum\n  rank 1: max"
+
+
+def test_other_difference_fails_the_test() -> None:
+    reports = merged(made.passing(0), made.passing(1), mismatch=MISMATCH)
+    assert words(reports) == whole("failed")
+    assert verdict(call_of(reports)) == "ranks differ in all_reduce #2:"
+    assert call_of(reports).longreprtext.startswith(MISMATCH)
+    assert "ranks 0-1: passed" in call_of(reports).longreprtext
+
+
+def test_other_difference_is_a_note_beside_unequal_numbers() -> None:
+    reports = merged(*counted(1, 2), mismatch=MISMATCH)
+    assert verdict(call_of(reports)).startswith("unequal number of collectives")
+    assert MISMATCH in call_of(reports).longreprtext
+
+
+def test_other_difference_without_a_rank() -> None:
+    assert words(merged(mismatch=MISMATCH)) == without_call("failed")
