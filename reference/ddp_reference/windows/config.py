@@ -6,7 +6,7 @@ import argparse
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import NoReturn
 
@@ -16,7 +16,6 @@ from ddp_reference.windows.callbacks import (
     Mode,
     ResampleDataCallback,
     SequentialDataCallback,
-    check_covered,
     check_disjoint,
     check_fits,
     check_positive,
@@ -181,18 +180,29 @@ def _ranks(devices: int | None, environ: Mapping[str, str]) -> tuple[int, int]:
 def _dates(args: argparse.Namespace) -> tuple[DateWindow, DateWindow]:
     """Dates for training and validation; those that were not given come from the archive."""
     covered = archive_span(args.root)
-    cut = covered.end - max(
-        timedelta(days=covered.length.days // _VAL_SHARE), timedelta(days=args.val_window_days)
+    check_fits(covered, args.val_window_days, "validation")
+    train_start, train_end, val_start, val_end = (
+        _edge(args, name, covered) for name in ("train_start", "train_end", "val_start", "val_end")
     )
-    if args.val_start is not None and args.train_end is None:
-        cut = parse_date(args.val_start)
-    elif args.train_end is not None:
-        cut = parse_date(args.train_end)
-    train = DateWindow.of(args.train_start or covered.start, args.train_end or cut, "training")
-    val = DateWindow.of(args.val_start or cut, args.val_end or covered.end, "validation")
-    check_covered(train, covered, "training")
-    check_covered(val, covered, "validation")
-    return train, val
+    share = timedelta(days=max(covered.length.days // _VAL_SHARE, args.val_window_days))
+    cut = train_end or val_start or covered.end - share
+    return (
+        DateWindow.of(train_start or covered.start, train_end or cut, "training"),
+        DateWindow.of(val_start or cut, val_end or covered.end, "validation"),
+    )
+
+
+def _edge(args: argparse.Namespace, name: str, covered: DateWindow) -> datetime | None:
+    """The date that was given for ``name``, if one was."""
+    text = getattr(args, name)
+    if text is None:
+        return None
+    date = parse_date(text)
+    if not covered.start <= date <= covered.end:
+        raise ConfigError(
+            f"--{name.replace('_', '-')} {text} lies outside the archive, which covers {covered.id}"
+        )
+    return date
 
 
 def _check(config: RunConfig) -> None:

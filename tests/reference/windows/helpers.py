@@ -16,6 +16,7 @@ from ddp_reference.windows.datamodule import GNNDataModule
 from ddp_reference.windows.model import WindowGNN
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+REPOSITORY = Path(__file__).parents[3]
 FEATURES = 5
 LIGHTNING_WARNINGS = [
     # Lightning's advice for real data, and its own use of a name that torch retires.
@@ -122,6 +123,7 @@ def launch(arguments: Sequence[str | Path], *, torchrun: bool) -> subprocess.Com
     command = [sys.executable, *(elastic if torchrun else []), *map(str, arguments)]
     return subprocess.run(
         command,
+        cwd=REPOSITORY,
         env=clean_environment(),
         stdin=subprocess.DEVNULL,
         capture_output=True,
