@@ -266,8 +266,8 @@ def check_function(item: pytest.Item) -> None:
 
 def _checked(node: Node, owner: Node, mark: pytest.Mark) -> dict[str, object]:
     if mark.args:
-        name = "backend" if mark.args[0] in ("auto", "gloo", "nccl") else "world_size"
         value = shown(mark.args[0])
+        name = "backend" if value in ("'auto'", "'gloo'", "'nccl'") else "world_size"
         raise mark_error(
             node,
             f"@pytest.mark.ddp({value}): arguments go by name. Write {name}={value}.",

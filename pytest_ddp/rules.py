@@ -26,7 +26,8 @@ MAX_WORLD_SIZE = 64
 """Each rank is a process with torch in it; more of them on one machine is a slip of the pen."""
 MAX_TIMEOUT = 7 * 24 * 3600.0
 """Seconds. Beyond a week it is a mistaken unit; far beyond, waiting calls overflow."""
-MAX_SEED = 2**64 - 1
+MAX_SEED = 2**32 - 1
+"""As in NumPy."""
 
 OWNED_VARIABLES = frozenset(
     {
@@ -147,8 +148,8 @@ def _check_variable(name: object, text: object) -> tuple[str, str]:
         )
     if not name or "=" in name or "\0" in name + text:
         raise ValueError(
-            f"{shown(name)}: {shown(text)} cannot be an environment variable; the name is not "
-            f"empty and has no =, and neither has a NUL character"
+            f"{shown(name)}: {shown(text)} cannot be an environment variable. A name must not be "
+            f"empty or hold =, and neither name nor value may hold a NUL character"
         )
     if name in OWNED_VARIABLES:
         raise ValueError(

@@ -167,7 +167,7 @@ def test_a_mark_that_came_after_the_parametrization(parameters: Any, marked: Mar
 # ------------------------------------------------------------------------ seeds
 
 nodeids = st.text(min_size=1)
-seeds = st.integers(0, 2**64 - 1)
+seeds = st.integers(0, 2**32 - 1)
 sizes = st.integers(1, 64)
 
 
