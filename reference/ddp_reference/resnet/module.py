@@ -7,9 +7,7 @@ from collections.abc import Sequence
 
 import torch
 from lightning.pytorch import LightningModule
-from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor
-from torch.optim.lr_scheduler import LambdaLR
 
 from ddp_reference.resnet.images import Batch
 from ddp_reference.resnet.metrics import StageMetrics
@@ -61,8 +59,13 @@ class ResNetModule(LightningModule):
         return scores
 
     def on_train_epoch_start(self) -> None:
-        """Log the epoch's learning rate on all ranks and print it on one."""
-        rate = self.current_learning_rate()
+        """Set the epoch's learning rate, log it on all ranks and print it on one.
+
+        A function of the epoch needs no scheduler, whose state in a checkpoint would
+        hold on to the number of epochs that the first run was meant to have.
+        """
+        rate = self.learning_rate_in(self.current_epoch)
+        self.set_learning_rate(rate)
         # The maximum of equal values is that value; a mean over 3 ranks may round.
         self.log("learning_rate", rate, sync_dist=True, reduce_fx="max")
         self.print(f"epoch {self.current_epoch}: learning rate {rate:.3g}")
@@ -96,26 +99,24 @@ class ResNetModule(LightningModule):
         self.log(f"{stage}_loss", metrics.loss, on_step=False, on_epoch=True, prog_bar=True)
         self.log(f"{stage}_accuracy", metrics.accuracy, on_step=False, on_epoch=True, prog_bar=True)
 
-    def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
-        """SGD on all parameters, its rate set once per epoch."""
-        optimizer = torch.optim.SGD(
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """SGD on all parameters; its rate is set at the start of every epoch."""
+        return torch.optim.SGD(
             self.model.parameters(),
             lr=self.learning_rate,
             momentum=self.momentum,
             weight_decay=self.weight_decay,
         )
-        scheduler = LambdaLR(optimizer, self.learning_rate_factor)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler}}
 
-    def learning_rate_factor(self, epoch: int) -> float:
-        """Fraction of the peak in ``epoch``: a line up, then half a cosine down."""
+    def learning_rate_in(self, epoch: int) -> float:
+        """The rate of ``epoch``: a line up to the peak, then half a cosine down."""
         if epoch < self.warmup_epochs:
-            return (epoch + 1) / (self.warmup_epochs + 1)
+            return self.learning_rate * (epoch + 1) / (self.warmup_epochs + 1)
         epochs = self.trainer.max_epochs or 1
         done = (epoch - self.warmup_epochs) / max(1, epochs - self.warmup_epochs)
-        return 0.5 + 0.5 * math.cos(math.pi * min(done, 1.0))
+        return self.learning_rate * (0.5 + 0.5 * math.cos(math.pi * min(done, 1.0)))
 
-    def current_learning_rate(self) -> float:
-        """The rate that the optimizer is set to."""
-        rate: float = self.trainer.optimizers[0].param_groups[0]["lr"]
-        return rate
+    def set_learning_rate(self, rate: float) -> None:
+        """Have the optimizer use ``rate`` from the next step on."""
+        for group in self.trainer.optimizers[0].param_groups:
+            group["lr"] = rate

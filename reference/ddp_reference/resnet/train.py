@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 
+import torch.distributed as dist
 from lightning.pytorch import Callback, Trainer, seed_everything
 from lightning.pytorch.callbacks import ModelCheckpoint, TQDMProgressBar
 from lightning.pytorch.utilities import rank_zero_only
@@ -25,8 +27,11 @@ from ddp_reference.resnet.resolution import ResolutionScheduleCallback
 from ddp_reference.resnet.run_logger import RunLogger
 from ddp_reference.resnet.text_log import TextLoggingCallback
 
-LAST_SECONDS = 30.0
-"""How long rank 0 waits for the ranks that it has started, once it is done itself."""
+END_SECONDS = 60.0
+"""How long rank 0 waits for the ranks that it has started, once it has succeeded."""
+FAILURE_SECONDS = 2.0
+"""The same once it has failed: enough for ranks that have raised the same error, and
+no use to ranks that wait in a collective for rank 0."""
 
 # What gloo and the store say when a peer's process has ended.
 LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
@@ -46,12 +51,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _complain(str(error))
         return 2
     except CorruptImageError as error:
-        _complain(_last_line(error))
+        _complain(_last_line(error), after_bar=True)
         return 1
     except RuntimeError as error:
         if not any(sign in str(error) for sign in LOST_PEER):
             raise
-        _complain("stopped, because another rank has ended; what stopped that one is said there")
+        text = "stopped, because another rank has ended; what stopped that one is said there"
+        _complain(text, after_bar=True)
         return 1
 
 
@@ -64,10 +70,14 @@ def run(settings: Settings) -> int:
     try:
         trainer.fit(build_module(settings), datamodule, ckpt_path=settings.resume)
         trainer.test(datamodule=datamodule, ckpt_path="best", verbose=settings.progress)
+    except BaseException:
+        leave_group()
+        end_children(trainer, FAILURE_SECONDS)
+        raise
     finally:
         logger.close()
-        code = wait_for_children(trainer)
-    return code
+    leave_group()
+    return end_children(trainer, END_SECONDS)
 
 
 def build_datamodule(settings: Settings) -> ImageNetDataModule:
@@ -139,25 +149,43 @@ def build_callbacks(settings: Settings) -> list[Callback]:
     return [schedule, TextLoggingCallback(), checkpoints, *bar]
 
 
-def wait_for_children(trainer: Trainer) -> int:
-    """Wait for the ranks that this one has started; 0 if all ended well, else 1.
+def leave_group() -> None:
+    """Destroy a gloo group: Lightning leaves it to the interpreter's exit, which aborts at times.
 
-    A rank that does not end is killed: a peer blocked in NCCL does not notice that
-    rank 0 has failed. Lightning itself ends without looking at the others' exit codes.
+    (SIGABRT, "terminate called without an active exception", torch 2.13.) After a
+    failure it also closes the connections on which other ranks wait. NCCL groups are
+    left to Lightning, which destroys them at exit.
     """
-    code = 0
-    for child in getattr(trainer.strategy.launcher, "procs", []):
-        try:
-            child.wait(LAST_SECONDS)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
-        code = code or int(child.returncode != 0)
-    return code
+    if dist.is_available() and dist.is_initialized() and dist.get_backend() == "gloo":
+        dist.destroy_process_group()
 
 
-def _complain(text: str) -> None:
-    print(f"error: rank {_rank()}: {text}", file=sys.stderr, flush=True)
+def end_children(trainer: Trainer, seconds: float) -> int:
+    """See the ranks that this one has started to their end; 0 if all ended well, else 1.
+
+    Those that live on after ``seconds`` are killed: in a collective's C++ code they
+    would not hear a milder signal. Lightning itself ends without looking at the
+    others' exit codes.
+    """
+    children = getattr(trainer.strategy.launcher, "procs", [])
+    deadline = time.monotonic() + seconds
+    for child in children:
+        _end(child, max(0.0, deadline - time.monotonic()))
+    return int(any(child.returncode != 0 for child in children))
+
+
+def _end(child: subprocess.Popen[bytes], seconds: float) -> None:
+    try:
+        child.wait(seconds)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
+
+
+def _complain(text: str, after_bar: bool = False) -> None:
+    """Say it on a line of its own; a progress bar leaves the cursor at its end."""
+    start = "\n" if after_bar else ""
+    print(f"{start}error: rank {_rank()}: {text}", file=sys.stderr, flush=True)
 
 
 def _rank() -> int:
