@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 
 VARIABLE = "DDP_ACCEPTANCE_RECORD"
+_LONGEST = 100_000
+"""Characters of captured output that are recorded; of more, the middle is left out."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -45,7 +47,7 @@ class Recorder:
             message=getattr(crash, "message", ""),
             path=str(getattr(crash, "path", "")),
             line=getattr(crash, "lineno", 0),
-            sections=[list(section) for section in report.sections],
+            sections=[(title, _cut(text)) for title, text in report.sections],
             duration=report.duration,
         )
 
@@ -66,3 +68,10 @@ class Recorder:
     def _write(self, kind: str, **fields: Any) -> None:
         with self._path.open("a", encoding="utf-8", errors="surrogateescape") as stream:
             stream.write(json.dumps({"kind": kind, **fields}) + "\n")
+
+
+def _cut(text: str) -> str:
+    if len(text) <= _LONGEST:
+        return text
+    half = _LONGEST // 2
+    return f"{text[:half]}[{len(text) - 2 * half} characters left out]{text[-half:]}"
