@@ -35,7 +35,6 @@ UNEQUAL = """
     @pytest.mark.parametrize("rank", range(3))
     def test_broadcast_by_source_alone(ddp, rank):
         issue(2)
-        # A small broadcast ends on the source whether or not anybody takes part.
         if ddp.rank == rank:
             dist.broadcast(torch.ones(1), src=rank)
 
@@ -419,7 +418,7 @@ def test_next_test_passes(finished: Finished, name: str) -> None:
 @pytest.mark.parametrize("rank", range(3))
 @pytest.mark.parametrize(
     ("name", "usual", "unusual"),
-    [("broadcast_by_source_alone", 2, 3), ("one_more_left_pending", 2, 3), ("one_less", 1, 0)],
+    [("one_more_left_pending", 2, 3), ("one_less", 1, 0)],
 )
 def test_unequal_number_is_a_failure(
     finished: Finished, name: str, usual: int, unusual: int, rank: int
@@ -432,6 +431,14 @@ def test_unequal_number_is_a_failure(
     assert f"rank {rank} issued {unusual}" in message
     assert f"{peers} issued {usual}" in message
     assert "unequal number of collectives" in words(result.text)
+
+
+@pytest.mark.parametrize("rank", range(3))
+def test_wait_for_ranks_that_have_ended_is_a_failure(finished: Finished, rank: int) -> None:
+    result = finished[f"test_broadcast_by_source_alone[{rank}]"]
+    assert result.verdict == "failed"
+    assert f"rank {rank}" in result.phase("call").message
+    assert "broadcast" in result.text
 
 
 def test_unequal_number_in_subgroup_names_it(finished: Finished) -> None:
