@@ -416,7 +416,9 @@ def test_conftest_reorders(run: Finished) -> None:
 
 def test_tmp_path_is_made_once(run: Finished) -> None:
     """One directory per test in pytest's own place, not one per rank."""
-    made = [path for path in run.directory.rglob("test_tmp_path_is_shared*") if not path.is_symlink()]
+    made = [
+        path for path in run.directory.rglob("test_tmp_path_is_shared*") if not path.is_symlink()
+    ]
     assert len(made) == 1, made
     assert sorted(path.name for path in made[0].iterdir()) == ["0", "1"]
 
