@@ -48,6 +48,8 @@ class Controller:
         self._positions: dict[pytest.Item, int] = {}
         self._start_method = options.start_method
         self._hopeless: str | None = None
+        self.exit_request: tuple[str, int | None] | None = None
+        """Reason and return code of a ``pytest.exit`` that the last test called for."""
         self._messages = Messages(config)
 
     @property
@@ -105,7 +107,7 @@ class Controller:
         """Run a ddp test on its ranks; its reports, one for each phase.
 
         Raises:
-            pytest.exit.Exception: the test called ``pytest.exit``, or xdist is gone.
+            pytest.exit.Exception: the main process of xdist is gone.
         """
         plan = self._plan(item)
         if plan.skip is not None:
@@ -115,13 +117,28 @@ class Controller:
         try:
             with self._tmp_path(item, plan) as (tmp_path, results):
                 outcome = self._run_on_ranks(item, next_item, plan, tmp_path)
-                results += merge(outcome, self._options.output)
+                results += self._results(outcome)
         except HostDiedError as death:
             return self._after_death_of_host(item, str(death))
         except OrphanedError:
             pytest.exit("the main process of pytest-xdist is gone", returncode=3)
         self._messages.after_test(outcome, results)
         return results
+
+    def _results(self, outcome: RunOutcome) -> list[pytest.TestReport]:
+        exits = [
+            rank.done
+            for rank in outcome.ranks
+            if rank.done is not None and rank.done.exit_reason is not None
+        ]
+        if not exits:
+            return merge(outcome, self._options.output)
+        self.exit_request = exits[0].exit_reason or "", exits[0].exit_code
+        if not any(t.report.failed for rank in outcome.ranks for t in rank.reports.values()):
+            # As in plain pytest, the test that ends the session has no result.
+            return []
+        self.exit_request = self.exit_request[0], exits[0].exit_code or None
+        return merge(outcome, self._options.output)
 
     def _run_on_ranks(
         self,

@@ -289,7 +289,7 @@ class Launcher:
             HostDiedError: it did not live to tell.
         """
         while self.ready is None:
-            assert not self.poll(None), "a rank spoke before its host was ready"
+            self.poll(None)
 
     def returncode(self) -> int | None:
         """Exit code of a host that has died."""

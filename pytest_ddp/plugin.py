@@ -79,6 +79,9 @@ class Hooks:
         for report in self._controller.run(item, nextitem):
             item.ihook.pytest_runtest_logreport(report=report)
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        if self._controller.exit_request is not None:
+            reason, code = self._controller.exit_request
+            pytest.exit(reason, code)
         return True
 
     @pytest.hookimpl(optionalhook=True)

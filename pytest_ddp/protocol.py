@@ -168,6 +168,13 @@ class ExchangeReply:
 
 
 @dataclass(frozen=True, slots=True)
+class Go:
+    """Every rank has built the new process group: begin."""
+
+    test: int
+
+
+@dataclass(frozen=True, slots=True)
 class Probe:
     """Where do you stand? Answered at once by a side thread, unless the GIL is held."""
 
@@ -205,6 +212,9 @@ class Began:
     """The group stands and the item was found: from here on it is the test's own doing."""
 
     test: int
+    waits: bool
+    """The group is new: the rank waits for :class:`Go`, because a rank that died while
+    another still builds the group would look like a failed rendezvous."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,7 +387,7 @@ class Finished:
 
 ToHost: TypeAlias = Session | Collect | StartRank | KillRank
 FromHost: TypeAlias = HostReady | RankStarted | RankExited
-ToRank: TypeAlias = Session | Collect | RunTest | ExchangeReply | Probe | TellCalls | Finish
+ToRank: TypeAlias = Session | Collect | RunTest | Go | ExchangeReply | Probe | TellCalls | Finish
 FromRank: TypeAlias = (
     RankReady
     | Began

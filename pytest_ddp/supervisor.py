@@ -28,6 +28,7 @@ from pytest_ddp.protocol import (
     Exchange,
     Finished,
     FromRank,
+    Go,
     GroupPlan,
     Json,
     NotBegun,
@@ -171,17 +172,17 @@ class Supervisor:
         while not all(self._is_ready(rank) for rank in range(world_size)):
             if time.monotonic() > deadline:
                 raise HostDiedError(f"no rank came up within {_START_LIMIT:.0f} s")
-            for process, message in self._launcher.poll(deadline - time.monotonic()):
-                if isinstance(message, Gone):
-                    self._launcher.forget(process)
-                    raise HostDiedError(
-                        f"rank {process.rank} ended with {message.returncode} before it was ready"
-                        f"\n{self._launcher.last_words()}"
-                    )
+            self._launcher.poll(deadline - time.monotonic())
 
     def _is_ready(self, rank: int) -> bool:
         process = self._launcher.rank(rank)
-        return process is not None and process.ready and process.pid is not None
+        assert process is not None
+        if process.gone:
+            words = process.stacks() or self._launcher.last_words()
+            self._launcher.forget(process)
+            code = process.returncode
+            raise HostDiedError(f"rank {rank} ended with exit code {code} at its start\n{words}")
+        return process.ready and process.pid is not None
 
     def _group_plan(self, plan: LaunchPlan) -> GroupPlan | None:
         """The group that all ranks hold already, or a new one."""
@@ -204,7 +205,8 @@ class Supervisor:
             done = part.done
             if part.process.gone:
                 self._launcher.forget(part.process)
-            elif done is not None and done.rank_doubt:
+            elif part.infrastructure or (done is not None and done.rank_doubt):
+                # torch may keep traces of a group that it could not build.
                 retired.append(part.process)
             elif done is None or done.group_doubt is not None or unequal:
                 part.process.group = None
@@ -348,6 +350,8 @@ class _Run:
                 raise AssertionError("nobody asked for calls while the test ran")
             case Began():
                 part.began = True
+                if message.waits and all(part.began for part in self.parts):
+                    self._go()
             case NotBegun():
                 part.problem, part.infrastructure = message.problem, message.infrastructure
                 part.end(Ending.NOT_BEGUN, self._now())
@@ -363,6 +367,10 @@ class _Run:
             self._exchanges.leave(part.process, part.ending.value)
         if self._first_failure is None and part.failed:
             self._first_failure = time.monotonic()
+
+    def _go(self) -> None:
+        for part in self.parts:
+            part.process.send(Go(self._test))
 
     def _take_report(self, part: _Part, message: PhaseReported) -> None:
         report = self._read_report(message.report)

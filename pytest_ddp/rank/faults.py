@@ -41,6 +41,12 @@ def install(path: str) -> None:
     _at_libc_exit(write_stack)
 
 
+def write(text: str) -> None:
+    """Leave a text where the stacks are."""
+    for stream in _keep[:1]:
+        stream.write(text.encode(errors="replace"))
+
+
 def leave(status: int) -> NoReturn:
     """End the process as the rank itself means to: no stack, no exit handlers."""
     _exit_now(status)

@@ -22,19 +22,24 @@ class DefaultGroup:
         self._before: dict[str, int] = {}
         self.journal = Journal()
 
-    def prepare(self, order: RunTest) -> None:
+    def prepare(self, order: RunTest) -> bool:
         """Have the group that a test needs: kept, built anew, or none.
+
+        Returns:
+            True if it was built anew.
 
         Raises:
             RuntimeError: torch cannot build it (``dist.DistError`` and its kin).
         """
-        if order.group is None or order.group != self._plan:
+        built = order.group is not None and order.group != self._plan
+        if order.group is None or built:
             self.destroy()
-            if order.group is not None:
-                self._build(order.group, order)
+        if order.group is not None and built:
+            self._build(order.group, order)
         self.journal.begin()
         self._before = {}
         self._before = {count.name: count.collectives for count in self.counts()}
+        return built
 
     def before(self, name: str) -> int:
         """Collectives that a group had seen when the test began."""

@@ -15,6 +15,7 @@ from pytest_ddp.protocol import (
     ExchangeReply,
     Finish,
     FromRank,
+    Go,
     Message,
     Operation,
     Probe,
@@ -37,6 +38,7 @@ class Link:
         self._lock = threading.Lock()
         self._orders: queue.SimpleQueue[tuple[RunTest | Finish, list[int]]] = queue.SimpleQueue()
         self._replies: queue.SimpleQueue[ExchangeReply] = queue.SimpleQueue()
+        self._go: queue.SimpleQueue[Go] = queue.SimpleQueue()
         self.surveyor: Surveyor | None = None
         """Answers probes, once there is a group to ask about."""
         self.test = -1
@@ -64,6 +66,11 @@ class Link:
         except OSError:
             faults.leave(EXIT_LINK_LOST)
 
+    def wait_for_go(self, test: int) -> None:
+        """Wait until every rank of the test has built the process group."""
+        while self._go.get().test != test:
+            """Left over from a test that was given up."""
+
     def exchange(
         self, number: int, operation: Operation, source: int | None, payload: str
     ) -> tuple[str, ...]:
@@ -87,6 +94,8 @@ class Link:
                     self._replies.put(message)
                 case Probe() | TellCalls():
                     self._answer(message)
+                case Go():
+                    self._go.put(message)
                 case RunTest() | Finish():
                     self._orders.put((message, descriptors))
                 case _:

@@ -17,6 +17,7 @@ import socket
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -176,7 +177,8 @@ def _live(channel: Channel, order: StartRank, session: Any, items: Items) -> NoR
         output.capture_afresh(session.config)
         Runner(Link(channel), session, items).live(order.serial, os.getpid())
     except BaseException:
-        sys.excepthook(*sys.exc_info())
+        # Standard error may be a capture file that ends with the rank.
+        faults.write(traceback.format_exc())
     faults.leave(1)
 
 

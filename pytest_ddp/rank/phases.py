@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -14,6 +13,10 @@ class Interrupted(BaseException):
 
     pytest lets the real one through, which would end the rank without a report.
     """
+
+
+# Shown as what it stands for.
+Interrupted.__module__, Interrupted.__qualname__ = "builtins", "KeyboardInterrupt"
 
 
 class Phases:
@@ -49,7 +52,7 @@ class Phases:
             yield
         except KeyboardInterrupt as interrupt:
             self.broke_fixture |= fixtures
-            raise Interrupted(_words(interrupt)).with_traceback(interrupt.__traceback__) from None
+            raise Interrupted(*interrupt.args).with_traceback(interrupt.__traceback__) from None
         except SystemExit:
             self.broke_fixture |= fixtures
             raise
@@ -62,7 +65,3 @@ class Phases:
     @pytest.hookimpl(optionalhook=True)
     def pytest_timeout_cancel_timer(self) -> bool:
         return True
-
-
-def _words(interrupt: KeyboardInterrupt) -> Any:
-    return f"KeyboardInterrupt: {interrupt}" if str(interrupt) else "KeyboardInterrupt"

@@ -80,12 +80,14 @@ class Runner:
         self._surveyor.begin()
         try:
             self._rendezvous.begin(listening, serve_now=order.group is None)
-            self._group.prepare(order)
+            built = self._group.prepare(order)
         except Exception:
             problem = "the process group could not be built:\n" + traceback.format_exc()
             self._link.send(NotBegun(order.test, problem, True))
             return
-        self._link.send(Began(order.test), more=True)
+        self._link.send(Began(order.test, built), more=not built)
+        if built:
+            self._link.wait_for_go(order.test)
         self._link.send(self._run_item(order, item))
 
     def _run_item(self, order: RunTest, item: pytest.Item) -> Done:
