@@ -15,21 +15,18 @@ import pytest
 
 from pytest_ddp import gpus
 from pytest_ddp.launcher import HostDiedError, Launcher, OrphanedError
+from pytest_ddp.marks import MARK
 from pytest_ddp.merge import merge
 from pytest_ddp.messages import Messages
-from pytest_ddp.options import Mark, Options, StartMethod
+from pytest_ddp.options import Options, StartMethod
 from pytest_ddp.outcome import RunOutcome
 from pytest_ddp.plan import LaunchPlan, make_plan
 from pytest_ddp.protocol import Finished, Json, Session, Warned
 from pytest_ddp.supervisor import Order, Supervisor
 from pytest_ddp.unrun import failed_without_ranks, skipped_without_ranks
 
-MARK = pytest.StashKey[Mark]()
-"""What a test's ddp marks say; only ddp tests have it."""
-TIMEOUT = pytest.StashKey[float]()
+_TIMEOUT = pytest.StashKey[float]()
 """What pytest-timeout wants of a test, in seconds."""
-INVOCATION = "ddp_invocation"
-"""Key of the main process's arguments in an xdist worker's input."""
 
 _LAST_TEARDOWN = 60.0
 """Seconds for session fixtures of all ranks at a normal end."""
@@ -165,9 +162,13 @@ class Controller:
         with gpus.lease(len(plan.devices)) as leased:
             yield dataclasses.replace(plan, devices=leased)
 
+    def set_timeout(self, item: pytest.Item, seconds: float) -> None:
+        """Bound a test by pytest-timeout's word, if that is shorter than our own."""
+        item.stash[_TIMEOUT] = seconds
+
     def _plan(self, item: pytest.Item) -> LaunchPlan:
         plan = make_plan(item, item.stash[MARK], self._options, self._gpus)
-        timeout = item.stash.get(TIMEOUT, None)
+        timeout = item.stash.get(_TIMEOUT, None)
         if timeout is not None:
             plan = dataclasses.replace(plan, timeout=min(timeout, plan.timeout))
         return plan
@@ -268,8 +269,8 @@ class Controller:
 
 def _invocation(config: pytest.Config) -> list[str]:
     worker = getattr(config, "workerinput", None)
-    if worker is not None and INVOCATION in worker:
-        return list(worker[INVOCATION])
+    if worker is not None and "ddp_invocation" in worker:
+        return list(worker["ddp_invocation"])
     return [str(argument) for argument in config.invocation_params.args]
 
 

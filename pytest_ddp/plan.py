@@ -12,12 +12,10 @@ from dataclasses import dataclass
 
 import pytest
 
+from pytest_ddp.marks import WORLD_SIZE_PARAM
 from pytest_ddp.options import Mark, Options
 from pytest_ddp.protocol import Backend
 from pytest_ddp.rules import MAX_WORLD_SIZE, WorldSize, mark_error, shown
-
-WORLD_SIZE_PARAM = "_ddp_world_size"
-"""Name of the parameter that a list of world sizes parametrizes the test with."""
 
 _SEED_RANGE = 2**32
 """NumPy takes no larger seed."""

@@ -1,23 +1,28 @@
 """pytest's hooks, each a few lines; inside a rank the plugin steps aside.
 
+Imported by every pytest run, also of suites that have no ddp test: what only those
+need is imported when the first one is collected.
+
 PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_ddp import fixture
-from pytest_ddp.controller import INVOCATION, MARK, TIMEOUT, Controller
-from pytest_ddp.fixture import Ddp
-from pytest_ddp.options import MARKER_HELP, Options, add_options, check_function, read_mark
-from pytest_ddp.plan import WORLD_SIZE_PARAM
-from pytest_ddp.rank import fixtures as rank_fixtures
+from pytest_ddp.marks import MARK, WORLD_SIZE_PARAM, check_items, read_marks
+from pytest_ddp.options import MARKER_HELP, Options, add_options, read_mark
 
-_CONTROLLER = pytest.StashKey[Controller]()
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from pytest_ddp.controller import Controller
+    from pytest_ddp.fixture import Ddp
+
 _OPTIONS = pytest.StashKey[Options]()
+_RANK_PLUGIN = "pytest_ddp.rank.fixtures"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -27,13 +32,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", MARKER_HELP)
     config.stash[_OPTIONS] = options = Options.from_config(config)
-    if not config.pluginmanager.hasplugin(rank_fixtures.__name__):
-        config.stash[_CONTROLLER] = controller = Controller(config, options)
-        config.pluginmanager.register(Hooks(controller, options), "ddp-controller")
+    if not config.pluginmanager.hasplugin(_RANK_PLUGIN):
+        config.pluginmanager.register(Hooks(config, options), "ddp-controller")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    mark = read_mark(metafunc.definition, metafunc.config.stash[_OPTIONS])
+    try:
+        mark = read_mark(metafunc.definition, metafunc.config.stash[_OPTIONS])
+    except pytest.UsageError:
+        return  # told with the item, in one place with all other wrong marks
     if mark is not None and mark.listed:
         metafunc.fixturenames.append(WORLD_SIZE_PARAM)
         ids = [f"ws{size}" for size in mark.world_sizes]
@@ -43,6 +50,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture
 def ddp() -> Ddp:
     """Rank, world size and device of a ddp test, and a side channel between its ranks."""
+    from pytest_ddp import fixture  # noqa: PLC0415
+
     return fixture.current()
 
 
@@ -55,19 +64,42 @@ def _ddp_world_size(request: pytest.FixtureRequest) -> Any:
 class Hooks:
     """The hooks of the controller; no rank has them."""
 
-    def __init__(self, controller: Controller, options: Options) -> None:
-        self._controller = controller
+    def __init__(self, config: pytest.Config, options: Options) -> None:
+        self._config = config
         self._options = options
+        self._started: Controller | None = None
+
+    @property
+    def _controller(self) -> Controller:
+        if self._started is None:
+            from pytest_ddp.controller import Controller  # noqa: PLC0415
+
+            self._started = Controller(self._config, self._options)
+        return self._started
+
+    # ------------------------------------------------------------------ collection
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_make_collect_report(
+        self,
+    ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+        return check_items((yield), self._options)
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:
-        check_function(item)
-        mark = read_mark(item, self._options)
-        if mark is not None:
-            item.stash[MARK] = mark
+        if item.get_closest_marker("ddp") is not None:
             self._controller.warm_up()
 
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        read_marks(items, self._options)
+
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        self._controller.collected(session.items)
+        if any(MARK in item.stash for item in session.items):
+            self._controller.collected(session.items)
+        elif self._started is not None:
+            self._started.close()
+
+    # ------------------------------------------------------------------ run
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(
@@ -89,25 +121,29 @@ class Hooks:
         """Take pytest-timeout's time for a ddp test as our own deadline."""
         if MARK not in item.stash:
             return None
-        item.stash[TIMEOUT] = settings.timeout
+        self._controller.set_timeout(item, settings.timeout)
         return True
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
         """Tell an xdist worker with which arguments its main process was called."""
-        node.workerinput[INVOCATION] = [str(a) for a in node.config.invocation_params.args]
+        node.workerinput["ddp_invocation"] = [str(a) for a in node.config.invocation_params.args]
+
+    # ------------------------------------------------------------------ end
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        interrupted = exitstatus == pytest.ExitCode.INTERRUPTED
-        self._controller.finish(interrupted=interrupted)
-        if self._controller.problems and session.exitstatus == pytest.ExitCode.OK:
+        if self._started is None:
+            return
+        self._started.finish(interrupted=exitstatus == pytest.ExitCode.INTERRUPTED)
+        if self._started.problems and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_unconfigure(self) -> None:
-        self._controller.close()
+        if self._started is not None:
+            self._started.close()
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        for problem in self._controller.problems:
+        for problem in self._started.problems if self._started is not None else ():
             terminalreporter.section("ddp: error in a rank's last teardown", red=True)
             terminalreporter.line(problem)

@@ -2,8 +2,9 @@
 
 Three parties talk: the *controller* (the user's pytest process or one xdist
 worker), the *host* that collects once and forks, and the *ranks*. A message is a
-frozen dataclass with JSON-able fields; :mod:`pytest_ddp.channel` frames it. This
-module imports nothing of ours, so that host and ranks stay free of controller code.
+frozen dataclass with JSON-able fields; :mod:`pytest_ddp.channel` frames it. Without
+slots, which would make each class twice: this module is imported while a user waits.
+It imports nothing of ours, so that host and ranks stay free of controller code.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Operation(enum.StrEnum):
 # ---------------------------------------------------------------- controller -> host
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Session:
     """How to set up pytest as the controller did; the first message to a host or rank."""
 
@@ -59,14 +60,14 @@ class Session:
     """True under ``-s``: ranks write straight to the terminal."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Collect:
     """Collect these files (absolute paths)."""
 
     files: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StartRank:
     """Fork (or spawn) one rank; the rank's end of its channel travels with this message."""
 
@@ -78,7 +79,7 @@ class StartRank:
     """The controller's private directory; the rank's fault file lies in it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class KillRank:
     """Kill the process group of a rank and whatever it left behind."""
 
@@ -88,7 +89,7 @@ class KillRank:
 # ---------------------------------------------------------------- host -> controller
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class HostReady:
     """The host has collected and can start ranks."""
 
@@ -96,7 +97,7 @@ class HostReady:
     """Why ranks must not be forked from this host (threads, CUDA), in words; None if safe."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RankStarted:
     """A rank's process exists."""
 
@@ -104,7 +105,7 @@ class RankStarted:
     pid: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RankExited:
     """A rank's process is gone and reaped, and its process group is killed."""
 
@@ -116,7 +117,7 @@ class RankExited:
 # ---------------------------------------------------------------- controller -> rank
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class GroupPlan:
     """The default process group that a test needs."""
 
@@ -128,7 +129,7 @@ class GroupPlan:
     """Path of the ``FileStore`` file; a new path means a new group."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RunTest:
     """Run one item under pytest's own protocol."""
 
@@ -156,7 +157,7 @@ class RunTest:
     """True for the rank that serves the env:// rendezvous; the listening socket travels along."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ExchangeReply:
     """The answer to an :class:`Exchange`."""
 
@@ -167,14 +168,14 @@ class ExchangeReply:
     """Why the exchange cannot complete, in a sentence; None if it did."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Go:
     """Every rank has built the new process group: begin."""
 
     test: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Probe:
     """Where do you stand? Answered at once by a side thread, unless the GIL is held."""
 
@@ -182,14 +183,14 @@ class Probe:
     number: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TellCalls:
     """Which collectives did the test ask for? Sent where the digests of ranks differ."""
 
     test: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Finish:
     """Tear down what is still up, end the session and exit."""
 
@@ -197,7 +198,7 @@ class Finish:
 # ---------------------------------------------------------------- rank -> controller
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RankReady:
     """The rank waits for its first test. Descriptors of its capture files travel along."""
 
@@ -207,7 +208,7 @@ class RankReady:
     """Names of the attached capture files, in order: "stdout", "stderr"."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Began:
     """The group stands and the item was found: from here on it is the test's own doing."""
 
@@ -217,7 +218,7 @@ class Began:
     another still builds the group would look like a failed rendezvous."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class NotBegun:
     """The test could not be started on this rank."""
 
@@ -228,7 +229,7 @@ class NotBegun:
     """True if the group could not be built, which is worth one retry."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PhaseReported:
     """One of pytest's reports, as ``pytest_report_to_serializable`` gives it."""
 
@@ -236,7 +237,7 @@ class PhaseReported:
     report: Json
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Warned:
     """A warning that pytest recorded in the rank."""
 
@@ -249,7 +250,7 @@ class Warned:
     nodeid: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Exchange:
     """A rank arrived at the ``number``-th side-channel operation of the test."""
 
@@ -262,7 +263,7 @@ class Exchange:
     """Base64 of the pickled object; empty for a barrier or a receiver."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class GroupCount:
     """How many collectives a rank issued on one process group during a test."""
 
@@ -276,7 +277,7 @@ class GroupCount:
     """Digest of the lines that asked for them."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Wait:
     """A collective or a receive that a rank has begun and that is not complete."""
 
@@ -299,7 +300,7 @@ class Wait:
     """``file:line`` of the user's code that asked for it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Sent:
     """Messages that a rank sent in this test to one receiver with one tag."""
 
@@ -310,7 +311,7 @@ class Sent:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Standing:
     """Where a rank stands, in answer to a :class:`Probe`."""
 
@@ -334,7 +335,7 @@ class Standing:
     """``file:line in function`` of the user's code."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CallRecord:
     """One collective that Python code of the test asked for."""
 
@@ -349,7 +350,7 @@ class CallRecord:
     site: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Calls:
     """The last collectives of a test, in answer to :class:`TellCalls`."""
 
@@ -357,7 +358,7 @@ class Calls:
     calls: tuple[CallRecord, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Done:
     """The rank has run the item and cleaned up after it."""
 
@@ -377,7 +378,7 @@ class Done:
     """Return code that the ``pytest.exit`` asked for."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Finished:
     """The rank's session has ended; it exits next."""
 

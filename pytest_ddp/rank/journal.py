@@ -116,6 +116,7 @@ class Journal:
         for method, operation in _MESSAGES.items():
             self._wrap(method, self._message(operation))
         self._wrap_wait()
+        self._wrap_monitored_barrier()
 
     def begin(self) -> None:
         """Forget the calls of the last test."""
@@ -128,12 +129,7 @@ class Journal:
 
     def collectives(self, group: dist.ProcessGroup) -> int:
         """How many collectives were issued on a group since it was made, from anywhere."""
-        any_group: Any = group
-        try:
-            issued: int = any_group._get_sequence_number_for_group()
-        except RuntimeError:  # a backend that keeps no number
-            return 0
-        return issued - self._messages[group.group_name]
+        return _issued(group) - self._messages[group.group_name]
 
     def _wrap(self, method: str, note: Callable[..., Call]) -> None:
         original = getattr(dist.ProcessGroup, method, None)
@@ -166,6 +162,20 @@ class Journal:
 
         work_type: Any = dist.Work
         work_type.wait = wait
+
+    def _wrap_monitored_barrier(self) -> None:
+        original: Any = dist.ProcessGroup.monitored_barrier
+
+        def monitored_barrier(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Any:
+            # gloo builds it of messages, of which rank 0 has more than the others.
+            before = _issued(group)
+            try:
+                return original(group, *args, **kwargs)
+            finally:
+                self._messages[group.group_name] += _issued(group) - before
+
+        group_type: Any = dist.ProcessGroup
+        group_type.monitored_barrier = monitored_barrier
 
     def _collective(self, operation: str) -> Callable[..., Call]:
         position = _SAME_SIZE.get(operation)
@@ -200,6 +210,15 @@ class Journal:
             return Call(name, 0, operation, None, None, None, peer, tag, _site())
 
         return note
+
+
+def _issued(group: Any) -> int:
+    """Operations of a group since it was made, by its own count."""
+    try:
+        issued: int = group._get_sequence_number_for_group()
+    except RuntimeError:  # a backend that keeps no number
+        return 0
+    return issued
 
 
 def _fold(digests: dict[str, int], name: str, text: str) -> int:

@@ -7,6 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from pytest_ddp.protocol import Phase
+from pytest_ddp.rank.standing import Surveyor
+
 
 class Interrupted(BaseException):
     """Stands for a ``KeyboardInterrupt`` that a test raised.
@@ -22,7 +25,8 @@ Interrupted.__module__, Interrupted.__qualname__ = "builtins", "KeyboardInterrup
 class Phases:
     """A pytest plugin around setup, call and teardown of each item."""
 
-    def __init__(self) -> None:
+    def __init__(self, surveyor: Surveyor) -> None:
+        self._surveyor = surveyor
         self.broke_fixture = False
         """True if an exception that is no ``Exception`` broke off a fixture.
 
@@ -31,23 +35,25 @@ class Phases:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Iterator[None]:
-        with self._phase(fixtures=True):
+        with self._phase(Phase.SETUP):
             # Under xdist wide fixtures of the last file may still be up.
             item.session._setupstate.teardown_exact(item)
             return (yield)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self) -> Iterator[None]:
-        with self._phase(fixtures=False):
+        with self._phase(Phase.CALL):
             return (yield)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self) -> Iterator[None]:
-        with self._phase(fixtures=True):
+        with self._phase(Phase.TEARDOWN):
             return (yield)
 
     @contextlib.contextmanager
-    def _phase(self, *, fixtures: bool) -> Iterator[None]:
+    def _phase(self, phase: Phase) -> Iterator[None]:
+        self._surveyor.phase = phase.value
+        fixtures = phase is not Phase.CALL
         try:
             yield
         except KeyboardInterrupt as interrupt:

@@ -46,7 +46,7 @@ class Runner:
         self._care = Care()
         self._environment = RankEnvironment()
         self._setup_show = SetupShow(self._config)
-        self._phases = Phases()
+        self._phases = Phases(self._surveyor)
 
     def live(self, serial: int, pid: int) -> NoReturn:
         """Run tests until told to finish; the process ends here."""
