@@ -79,7 +79,10 @@ def read_bin(path: Path) -> BinArrays:
         ArchiveError: missing, damaged, or without one of the arrays x, edge_index, y.
     """
     try:
-        # Opened here, because NumPy leaks the handle of a damaged file that it opened itself.
+        # Opened and looked at first: of a damaged file NumPy leaks the handle that it opened
+        # itself, and its advice is to unpickle it.
+        if not zipfile.is_zipfile(path):
+            raise zipfile.BadZipFile("it is damaged or missing")
         with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             x, edge_index, y = (stored[key] for key in _ARRAYS)
     except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:

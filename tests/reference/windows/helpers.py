@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,8 @@ from ddp_reference.windows.model import WindowGNN
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 REPOSITORY = Path(__file__).parents[3]
+LAUNCH_LIMIT = 120
+"""Seconds for two ranks to start, train and end; they need about 10 on two idle cores."""
 FEATURES = 5
 LIGHTNING_WARNINGS = [
     # Lightning's advice for real data, and its own use of a name that torch retires.
@@ -118,18 +121,30 @@ def run(
 
 
 def launch(arguments: Sequence[str | Path], *, torchrun: bool) -> subprocess.CompletedProcess[str]:
-    """Run python with ``arguments`` in a process of its own, on two ranks under torchrun."""
+    """Run python with ``arguments`` in a process of its own, on two ranks under torchrun.
+
+    Nothing outlives the call: ranks that hang are stopped with their launcher, and as a
+    group, because a rank that is left would hold the pipes open.
+    """
     elastic = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
     command = [sys.executable, *(elastic if torchrun else []), *map(str, arguments)]
-    return subprocess.run(
+    with subprocess.Popen(
         command,
         cwd=REPOSITORY,
         env=clean_environment(),
         stdin=subprocess.DEVNULL,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=90,
-    )
+        process_group=0,
+    ) as process:
+        try:
+            stdout, stderr = process.communicate(timeout=LAUNCH_LIMIT)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            stdout, stderr = process.communicate()
+            pytest.fail(f"{command} ran longer than {LAUNCH_LIMIT} s\n{stdout}\n{stderr}")
+    return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
 
 
 def clean_environment() -> dict[str, str]:
