@@ -34,10 +34,17 @@ def need_calls(counts: Mapping[int, tuple[GroupCount, ...]]) -> bool:
     return False
 
 
-def difference(counts: Mapping[int, tuple[GroupCount, ...]], calls: ByRank) -> str:
+def difference(
+    counts: Mapping[int, tuple[GroupCount, ...]], calls: ByRank, *, sides: int = 1
+) -> str:
     """The first collective that the ranks do not agree on, side by side; empty if they do.
 
     Unequal numbers alone are the merge's finding; here they get their call sites.
+
+    Args:
+        counts: what each rank issued on each group.
+        calls: what Python code asked for.
+        sides: how many ranks must have a call at the place where they part.
     """
     for name, members in _by_group(counts).items():
         table = _table(name, calls)
@@ -50,7 +57,7 @@ def difference(counts: Mapping[int, tuple[GroupCount, ...]], calls: ByRank) -> s
                 )
         if len({count.collectives for count in members.values()}) > 1:
             parting = _parting(table)
-            if parting is not None:
+            if parting is not None and len(table[parting]) >= sides:
                 return _side_by_side(
                     f"the ranks part at collective #{parting} of {group}", table[parting]
                 )

@@ -16,7 +16,7 @@ import pytest
 
 from pytest_ddp.failure import Failure, represent
 from pytest_ddp.options import Output
-from pytest_ddp.outcome import Ending, RankOutcome, RunOutcome
+from pytest_ddp.outcome import RankOutcome, RunOutcome
 from pytest_ddp.protocol import Phase
 from pytest_ddp.sections import sections_of
 from pytest_ddp.trouble import Trouble, lost_phase, message_of, ranks_text
@@ -133,10 +133,9 @@ def state_of(report: pytest.TestReport) -> State:
 
 def _part(rank: RankOutcome, phase: Phase) -> Part | None:
     timed = rank.reports.get(phase)
-    report = timed.report if timed is not None else None
-    if lost_phase(rank) is phase:
-        return Part(rank, phase, State.LOST, report)
-    return Part(rank, phase, state_of(report), report) if report is not None else None
+    if timed is not None:
+        return Part(rank, phase, state_of(timed.report), timed.report)
+    return Part(rank, phase, State.LOST, None) if lost_phase(rank) is phase else None
 
 
 def _troubles(rank: RankOutcome) -> Iterator[Trouble]:
@@ -223,13 +222,9 @@ def _disagreement(parts: Sequence[Part]) -> str:
 def unequal_collectives(outcome: RunOutcome) -> str:
     """Which process groups saw different numbers of collectives; empty if none did.
 
-    Ranks that were lost are left out: nothing is known of them.
+    Ranks that never came to tell are left out: nothing is known of them.
     """
-    alive = {
-        rank.rank: rank.done.counts
-        for rank in outcome.ranks
-        if rank.ending is Ending.DONE and rank.done is not None
-    }
+    alive = {rank.rank: rank.done.counts for rank in outcome.ranks if rank.done is not None}
     issued: dict[tuple[str, tuple[int, ...]], dict[int, int]] = {}
     for rank, counts in sorted(alive.items()):
         for count in counts:

@@ -6,7 +6,7 @@ import time
 
 from pytest_ddp.launcher import RankProcess
 from pytest_ddp.outcome import Hang
-from pytest_ddp.protocol import Probe, Standing
+from pytest_ddp.protocol import GroupCount, Probe, Standing
 from pytest_ddp.prover import Stand, prove
 
 _QUIET = 0.3
@@ -71,6 +71,10 @@ class Prober:
                 for rank, standing in self._now.items()
             }
         )
+
+    def counts(self) -> dict[int, tuple[GroupCount, ...]]:
+        """Collectives of each rank by the last answers."""
+        return {rank: standing.counts for rank, standing in self._now.items()}
 
     def _living(self) -> int:
         return sum(not process.gone for process in self._processes)

@@ -29,6 +29,7 @@ from pytest_ddp.protocol import (
     Finished,
     FromRank,
     Go,
+    GroupCount,
     GroupPlan,
     Json,
     NotBegun,
@@ -256,6 +257,7 @@ class _Run:
         self._began = time.monotonic()
         self._hang: Hang | None = None
         self._mismatch = ""
+        self._parting = ""
         self._suspicions: tuple[str, ...] = ()
         self.parts: list[_Part] = []
         self._by_process: dict[RankProcess, _Part] = {}
@@ -308,6 +310,8 @@ class _Run:
             left = self._deadline() - time.monotonic()
             if left <= 0 or self._hang is not None:
                 self._timed_out = self._first_failure is None and self._hang is None
+                if self._hang is not None:
+                    self._explain(self._prober.counts())
                 self._stop(self._open())
                 return
             self._prober.probe()
@@ -394,11 +398,19 @@ class _Run:
         self._mismatch = compare.difference(counts, calls)
         self._suspicions = tuple(compare.suspicions(counts, calls))
 
+    def _explain(self, counts: dict[int, tuple[GroupCount, ...]]) -> None:
+        """Find where the ranks of a hang parted: the cause may lie before the wait."""
+        if compare.need_calls(counts):
+            calls = self._ask_for_calls()
+            self._parting = compare.difference(counts, calls, sides=2)
+            self._suspicions = tuple(compare.suspicions(counts, calls))
+
     def _ask_for_calls(self) -> dict[int, tuple[CallRecord, ...]]:
-        for part in self.parts:
+        asked = [part for part in self.parts if not part.process.gone]
+        for part in asked:
             part.process.send(TellCalls(self._test))
         deadline = time.monotonic() + _CALLS_LIMIT
-        while any(part.calls is None for part in self.parts):
+        while any(part.calls is None for part in asked):
             if (left := deadline - time.monotonic()) <= 0:
                 break
             for process, message in self._launcher.poll(left):
@@ -459,5 +471,5 @@ class _Run:
             hang=self._hang,
             mismatch=self._mismatch,
             suspicions=self._suspicions,
-            notes=(*notes, *self._suspicions),
+            notes=tuple(filter(None, (*notes, self._parting, *self._suspicions))),
         )

@@ -96,7 +96,7 @@ def lost_phase(rank: RankOutcome) -> Phase | None:
     A rank that ends after its last report still failed to end the test: the last phase.
     """
     setup = rank.reports.get(Phase.SETUP)
-    if setup is None or rank.ending is Ending.NOT_BEGUN:
+    if setup is None:
         return Phase.SETUP
     if setup.report.passed and Phase.CALL not in rank.reports:
         return Phase.CALL

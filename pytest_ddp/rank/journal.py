@@ -164,7 +164,8 @@ class Journal:
         work_type.wait = wait
 
     def _wrap_monitored_barrier(self) -> None:
-        original: Any = dist.ProcessGroup.monitored_barrier
+        group_type: Any = dist.ProcessGroup
+        original = group_type.monitored_barrier
 
         def monitored_barrier(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Any:
             # gloo builds it of messages, of which rank 0 has more than the others.
@@ -174,7 +175,6 @@ class Journal:
             finally:
                 self._messages[group.group_name] += _issued(group) - before
 
-        group_type: Any = dist.ProcessGroup
         group_type.monitored_barrier = monitored_barrier
 
     def _collective(self, operation: str) -> Callable[..., Call]:
