@@ -198,6 +198,12 @@ def test_very_long_message_is_cut_in_the_verdict_only() -> None:
     assert tensor in report.longreprtext
 
 
+def test_long_line_without_a_traceback_is_whole() -> None:
+    line = "words " * 40
+    shown = text(made.passing(0, made.report(CALL, "failed", line)))
+    assert line.strip() in " ".join(shown.split())
+
+
 def test_very_long_text_without_a_traceback_is_whole() -> None:
     tensor = "x" * 5000
     assert tensor in text(made.passing(0, made.report(CALL, "failed", tensor)))

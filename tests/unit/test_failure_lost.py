@@ -243,3 +243,7 @@ def test_proven_hang_without_a_table() -> None:
 def test_proven_hang_is_not_hidden_by_an_expected_failure() -> None:
     ranks = made.passing(0, made.xfailed("known")), stopped(1)
     assert verdict(failure(*ranks, hang=HANG)) == SENTENCE
+
+
+def test_proven_hang_beside_a_broken_connection_is_the_story() -> None:
+    assert verdict(failure(made.passing(0, CLOSED), stopped(1), hang=HANG)) == SENTENCE
