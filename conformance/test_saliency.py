@@ -23,8 +23,10 @@ from ddp_reference.saliency import (
     create_mit1003_dataloaders,
     mit1003_loader_hdf5,
 )
+from ddp_reference.saliency.__main__ import main as train
 from ddp_reference.saliency.dataset import MAPS, STIMULI, find_files
-from ddp_reference.saliency.make_data import draw_sample, main, make_data
+from ddp_reference.saliency.make_data import draw_sample, make_data
+from ddp_reference.saliency.make_data import main as make
 from ddp_reference.saliency.trainer import (
     Config,
     Trainer,
@@ -145,7 +147,7 @@ def test_the_command_names_wrong_arguments(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
-        main([str(tmp_path), "--count", "0"])
+        make([str(tmp_path), "--count", "0"])
     assert "count is 0" in capsys.readouterr().err
 
 
@@ -314,9 +316,35 @@ def test_an_error_of_one_rank_is_raised_on_all(ddp: Ddp, config: Config, tmp_pat
         Trainer(config, ddp.world_size, ddp.rank)
 
 
-def run_program(arguments: list[str], launcher: tuple[str, ...] = ()) -> tuple[int, str]:
+def test_the_program_trains_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = tmp_path / "all.h5"
+    make([str(tmp_path / "data"), "--count", "12", "--hdf5", str(data)])
+    capsys.readouterr()
+    assert train([str(data), "--epochs", "2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in lines] == ["epoch 0", "epoch 1"]
+
+
+def test_the_program_names_unusable_data(
+    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train([str(tmp_path)]) == 2
+    assert train([str(images), "--epochs", "0"]) == 0
+    for path in (images / STIMULI).iterdir():
+        path.write_bytes(b"not a JPEG")
+    assert train([str(images), "--num-workers", "1"]) == 2
+    missing, damaged = capsys.readouterr().err.splitlines()
+    assert missing.startswith(f"error: {tmp_path}/ALLSTIMULI is not a folder; unpack")
+    assert damaged.startswith(f"error on rank 0: {images}/ALLSTIMULI/i000")
+    assert "cannot be read as a JPEG" in damaged
+
+
+def test_the_program_trains_under_torchrun(images: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m"]
+    arguments = [str(images), "--epochs", "2", "--log-file", str(log)]
     done = subprocess.run(
-        [sys.executable, "-m", *launcher, "ddp_reference.saliency", *arguments],
+        [sys.executable, "-m", *torchrun, "ddp_reference.saliency", *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -324,28 +352,6 @@ def run_program(arguments: list[str], launcher: tuple[str, ...] = ()) -> tuple[i
         timeout=120,
         check=False,
     )
-    return done.returncode, done.stdout
-
-
-def test_the_program_trains_alone(tmp_path: Path) -> None:
-    main([str(tmp_path / "data"), "--count", "12", "--hdf5", str(tmp_path / "all.h5")])
-    code, text = run_program([str(tmp_path / "all.h5"), "--epochs", "2"])
-    assert code == 0, text
-    assert [line.split(":")[0] for line in text.splitlines()] == ["epoch 0", "epoch 1"]
-
-
-def test_the_program_trains_under_torchrun(images: Path, tmp_path: Path) -> None:
-    log = tmp_path / "log.jsonl"
-    torchrun = ("torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m")
-    code, text = run_program([str(images), "--epochs", "2", "--log-file", str(log)], torchrun)
-    assert code == 0, text
-    assert text.count("epoch 1: training loss") == 1
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("epoch 1: training loss") == 1
     assert len(log.read_text().splitlines()) == 2
-
-
-def test_the_program_names_unusable_data(tmp_path: Path) -> None:
-    code, text = run_program([str(tmp_path)])
-    assert code == 2
-    assert text.startswith("error: ")
-    assert "ALLSTIMULI is not a folder" in text
-    assert len(text.splitlines()) == 1
