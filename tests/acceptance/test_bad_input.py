@@ -8,106 +8,102 @@ import pytest
 
 from tests.acceptance.suite import UNDER_XDIST, Finished, Suite
 
-ONE_TEST = """
-    import unittest
-
-    import pytest
-
-
-    def test_plain():
-        print("ran all the same")
-
-
-    {code}
-"""
-
-
-def assert_usage_error(finished: Finished, *words: str) -> None:
-    """pytest's exit code, the words, one ``ERROR:`` and nothing of our insides."""
-    assert finished.returncode == pytest.ExitCode.USAGE_ERROR, finished.tail()
-    for word in words:
-        assert word in finished.flat, finished.tail()
-    assert "Traceback" not in finished.output
-    assert "INTERNALERROR" not in finished.output
-    assert finished.results == {}
-
-
 # ---------------------------------------------------------------- marks
 
+MARKS = {
+    "world_size=0": ["world_size=0", "at least 1 rank", "Write one, such as 4"],
+    "world_size=-2": ["world_size=-2", "at least 1 rank"],
+    "world_size='four'": ["world_size='four'", "whole number", "Write one, such as 4"],
+    "world_size=[]": ["world_size=[]", "empty list", "at least one"],
+    "world_size=[1, 0]": ["world_size=[1, 0]", "at least 1 rank"],
+    "world_size=True": ["world_size=True", "whole number"],
+    "world_size=10**6": ["world_size=1000000", "from 1 to"],
+    "world_size=2.0": ["world_size=2.0", "whole number"],
+    "world_size=None": ["world_size=None", "whole number"],
+    "2": ["arguments go by name", "world_size=2"],
+    "'gloo'": ["arguments go by name", "backend='gloo'"],
+    "world_sizes=2": ["world_sizes=2", "Did you mean world_size?"],
+    "nproc=2": ["nproc=2", "no such argument", "world_size"],
+    "backend='mpi'": ["backend='mpi'", "one of auto, gloo and nccl"],
+    "timeout=0": ["timeout=0", "number of seconds above 0"],
+    "timeout='5 min'": ["timeout='5 min'", "number of seconds"],
+    "seed=-1": ["seed=-1", "whole number from 0"],
+    "init='no'": ["init='no'", "either True or False"],
+    "isolate=1": ["isolate=1", "either True or False"],
+    "env=['A=1']": ["env=['A=1']", "dict of strings"],
+    "env={'RANK': '7'}": ["RANK is set for each rank by the plugin"],
+}
+"""Arguments of the mark, and what must be said of them."""
 
-@pytest.mark.skipif(UNDER_XDIST, reason="pytest-xdist reports its workers' usage errors its way")
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ("world_size=0", ["world_size=0", "at least 1 rank"]),
-        ("world_size=-2", ["world_size=-2", "at least 1 rank"]),
-        ("world_size='four'", ["world_size='four'", "Write one, such as 4"]),
-        ("world_size=[]", ["world_size=[]", "at least one"]),
-        ("world_size=[1, 0]", ["world_size=[1, 0]", "at least 1 rank"]),
-        ("world_size=True", ["world_size=True", "whole number"]),
-        ("world_size=10**6", ["world_size=1000000", "from 1 to"]),
-        ("world_size=2.0", ["world_size=2.0", "whole number"]),
-        ("world_size=None", ["world_size=None", "whole number"]),
-        ("2", ["arguments go by name", "world_size=2"]),
-        ("'gloo'", ["arguments go by name", "backend='gloo'"]),
-        ("world_sizes=2", ["world_sizes=2", "Did you mean world_size?"]),
-        ("nproc=2", ["nproc=2", "no such argument", "world_size"]),
-        ("backend='mpi'", ["backend='mpi'", "one of auto, gloo and nccl"]),
-        ("timeout=0", ["timeout=0", "number of seconds above 0"]),
-        ("timeout='5 min'", ["timeout='5 min'", "number of seconds"]),
-        ("seed=-1", ["seed=-1", "whole number from 0"]),
-        ("init='no'", ["init='no'", "either True or False"]),
-        ("isolate=1", ["isolate=1", "either True or False"]),
-        ("env=['A=1']", ["env=['A=1']", "dict of strings"]),
-        ("env={'RANK': '7'}", ["RANK is set for each rank by the plugin"]),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_wrong_mark(suite: Suite, arguments: str, words: list[str]) -> None:
-    code = f"@pytest.mark.ddp({arguments})\n    def test_marked(ddp): pass"
-    suite.write("test_bad.py", ONE_TEST.format(code=code))
-    finished = suite.run()
-    assert_usage_error(finished, "ERROR: test_bad.py::test_marked", *words)
+PLACES = {
+    "async generator": (
+        "@pytest.mark.ddp(world_size=2)\nasync def test_marked(ddp):\n    yield\n",
+        ["::test_marked", "has a yield", "fixture"],
+    ),
+    "list on a TestCase": (
+        "@pytest.mark.ddp(world_size=[1, 2])\nclass TestCase(unittest.TestCase):\n"
+        "    def test_marked(self):\n        pass\n",
+        ["TestCase::test_marked", "world_size=[1, 2]", "unittest.TestCase", "one world size"],
+    ),
+    "class": (
+        "@pytest.mark.ddp(world_size=0)\nclass TestMarked:\n"
+        "    def test_marked(self):\n        pass\n",
+        ["TestMarked::test_marked", "world_size=0", "mark is on", "::TestMarked"],
+    ),
+    "module": (
+        "pytestmark = pytest.mark.ddp(world_size=0)\n",
+        ["::test_plain", "world_size=0", "mark is on"],
+    ),
+    "fixture": (
+        "@pytest.mark.ddp(world_size=2)\n@pytest.fixture\ndef marked():\n    pass\n",
+        ["Marks cannot be applied to fixtures"],  # pytest's own words
+    ),
+}
+"""Code with the mark where it cannot be, and what must be said of it."""
 
-
-@pytest.mark.skipif(UNDER_XDIST, reason="pytest-xdist reports its workers' usage errors its way")
-@pytest.mark.parametrize(
-    ("code", "words"),
-    [
-        (
-            "@pytest.mark.ddp(world_size=2)\n    async def test_marked(ddp): yield",
-            ["test_bad.py::test_marked", "has a yield", "fixture"],
-        ),
-        (
-            "@pytest.mark.ddp(world_size=[1, 2])\n    class TestCase(unittest.TestCase):\n"
-            "        def test_marked(self): pass",
-            ["TestCase::test_marked", "world_size=[1, 2]", "unittest.TestCase", "one world size"],
-        ),
-        (
-            "@pytest.mark.ddp(world_size=0)\n    class TestMarked:\n"
-            "        def test_marked(self): pass",
-            ["TestMarked::test_marked", "world_size=0", "This mark is on test_bad.py::TestMarked"],
-        ),
-        (
-            "pytestmark = pytest.mark.ddp(world_size=0)",
-            ["test_bad.py::test_plain", "world_size=0", "This mark is on test_bad.py"],
-        ),
-    ],
-    ids=["async generator", "list on a TestCase", "class", "module"],
-)
-def test_mark_in_a_wrong_place(suite: Suite, code: str, words: list[str]) -> None:
-    suite.write("test_bad.py", ONE_TEST.format(code=code))
-    assert_usage_error(suite.run(), *words)
+PLAIN = "import unittest\n\nimport pytest\n\n\ndef test_plain():\n    print('ran all the same')\n"
 
 
-def test_mark_on_a_fixture(suite: Suite) -> None:
-    """pytest refuses it by itself, as a collection error."""
-    code = "@pytest.mark.ddp(world_size=2)\n    @pytest.fixture\n    def marked(): pass"
-    suite.write("test_bad.py", ONE_TEST.format(code=code))
-    finished = suite.run(timeout=30)
-    assert finished.returncode != pytest.ExitCode.OK
-    assert "Marks cannot be applied to fixtures" in finished.flat
-    assert "ran all the same" not in finished.output
+@pytest.fixture(scope="module")
+def marks(new_suite: Callable[[], Suite]) -> Finished:
+    """One file for each wrong mark: all of them are told in one run."""
+    suite = new_suite()
+    for number, arguments in enumerate(MARKS):
+        code = f"\n\n@pytest.mark.ddp({arguments})\ndef test_marked(ddp):\n    pass\n"
+        suite.write(f"test_mark{number}.py", PLAIN + code)
+    for number, (code, _) in enumerate(PLACES.values()):
+        suite.write(f"test_place{number}.py", f"{PLAIN}\n\n{code}")
+    return suite.run()
+
+
+@pytest.mark.parametrize("arguments", MARKS)
+def test_wrong_mark(marks: Finished, arguments: str) -> None:
+    file = f"test_mark{list(MARKS).index(arguments)}.py"
+    assert_told(marks, file, f"{file}::test_marked", "@pytest.mark.ddp(", *MARKS[arguments])
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_mark_in_a_wrong_place(marks: Finished, place: str) -> None:
+    assert_told(marks, f"test_place{list(PLACES).index(place)}.py", *PLACES[place][1])
+
+
+def assert_told(finished: Finished, file: str, *words: str) -> None:
+    told = [text for nodeid, text in finished.collect_errors.items() if nodeid.startswith(file)]
+    assert len(told) == 1, finished.tail()
+    text = " ".join(told[0].split())
+    for word in words:
+        assert word in text
+        assert word in finished.flat
+    assert "Traceback" not in text
+
+
+def test_wrong_marks_are_collection_errors(marks: Finished) -> None:
+    """As for any file that cannot be collected, pytest runs no test at all."""
+    assert len(marks.collect_errors) == len(MARKS) + len(PLACES)
+    assert marks.results == {}
+    assert "ran all the same" not in marks.output
+    assert "INTERNALERROR" not in marks.output
+    assert marks.returncode == (1 if UNDER_XDIST else pytest.ExitCode.INTERRUPTED)
 
 
 # ---------------------------------------------------------------- options
@@ -139,8 +135,15 @@ def test_mark_on_a_fixture(suite: Suite) -> None:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_wrong_option(suite: Suite, option: str, words: list[str]) -> None:
-    suite.write("test_plain.py", "def test_plain(): print('ran all the same')\n")
-    assert_usage_error(suite.run(option), *words)
+    suite.write("test_plain.py", PLAIN)
+    finished = suite.run(option)
+    assert finished.returncode == pytest.ExitCode.USAGE_ERROR
+    assert finished.flat.count("ERROR: ") == 1
+    for word in words:
+        assert word in finished.flat
+    assert "Traceback" not in finished.output
+    assert "INTERNALERROR" not in finished.output
+    assert finished.results == {}
 
 
 # ---------------------------------------------------------------- the ranks see another suite
@@ -245,47 +248,46 @@ THREE_TESTS = """
 """
 
 
-@pytest.mark.skipif(UNDER_XDIST, reason="such a conftest breaks the workers of pytest-xdist, too")
-class TestBrokenHost:
-    """A host that cannot come up is told once; later tests refer to it and cost nothing."""
+@pytest.fixture(
+    scope="module",
+    params=[
+        ("raise RuntimeError('bad luck')", "RuntimeError: bad luck"),
+        ("raise pytest.UsageError('bad luck')", "bad luck"),
+        ("raise SystemExit('bad luck')", "bad luck"),
+        ("os._exit(5)", "exit code 5"),
+    ],
+    ids=["error", "usage error", "SystemExit", "exit"],
+)
+def broken(request: pytest.FixtureRequest, new_suite: Callable[[], Suite]) -> tuple[Finished, str]:
+    """A run whose host cannot come up, and what must be said of it."""
+    if UNDER_XDIST:
+        pytest.skip("such a conftest breaks the workers of pytest-xdist, too")
+    statement, words = request.param
+    suite = new_suite()
+    suite.write("conftest.py", BROKEN_HOST.format(statement=statement))
+    suite.write("test_three.py", THREE_TESTS)
+    return suite.run(timeout=40), words
 
-    @pytest.fixture(
-        scope="class",
-        params=[
-            ("raise RuntimeError('bad luck')", "RuntimeError: bad luck"),
-            ("raise pytest.UsageError('bad luck')", "bad luck"),
-            ("os._exit(5)", "exit code 5"),
-            ("raise SystemExit('bad luck')", "bad luck"),
-        ],
-        ids=["error", "usage error", "exit", "SystemExit"],
-    )
-    def case(
-        self, request: pytest.FixtureRequest, new_suite: Callable[[], Suite]
-    ) -> tuple[Finished, str]:
-        statement, words = request.param
-        suite = new_suite()
-        suite.write("conftest.py", BROKEN_HOST.format(statement=statement))
-        suite.write("test_three.py", THREE_TESTS)
-        return suite.run(timeout=40), words
 
-    def test_first_test_says_why(self, case: tuple[Finished, str]) -> None:
-        finished, words = case
-        first = finished["test_first"]
-        assert first.verdict == "error"
-        assert words in first.text
+def test_broken_host_is_told_with_the_first_test(broken: tuple[Finished, str]) -> None:
+    finished, words = broken
+    first = finished["test_first"]
+    assert first.verdict == "error"
+    assert words in first.text
 
-    def test_later_test_refers_to_the_first(self, case: tuple[Finished, str]) -> None:
-        finished, words = case
-        second = finished["test_second"]
-        assert second.verdict == "error"
-        assert "test_three.py::test_first" in second.text
-        assert finished.stdout.count(f"{words}\n") == 1
 
-    def test_other_tests_run(self, case: tuple[Finished, str]) -> None:
-        finished, _ = case
-        assert finished["test_plain"].verdict == "passed"
-        assert finished.returncode == pytest.ExitCode.TESTS_FAILED
-        assert "INTERNALERROR" not in finished.output
+def test_later_tests_refer_to_the_first(broken: tuple[Finished, str]) -> None:
+    finished, words = broken
+    second = finished["test_second"]
+    assert second.verdict == "error"
+    assert "test_three.py::test_first" in second.text
+    assert words not in second.text or words.startswith("exit code")
+
+
+def test_broken_host_leaves_other_tests_alone(broken: tuple[Finished, str]) -> None:
+    finished, _ = broken
+    assert finished["test_plain"].verdict == "passed"
+    assert finished.returncode == pytest.ExitCode.TESTS_FAILED
 
 
 # ---------------------------------------------------------------- GPUs that are not there
