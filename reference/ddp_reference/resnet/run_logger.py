@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -39,8 +40,13 @@ class RunLogger(TensorBoardLogger):
     @rank_zero_only
     def log_graph(self, model: Any, input_array: Tensor | None = None) -> None:
         """Draw the model once."""
-        if not self._graph_drawn:
-            self._graph_drawn = True
+        if self._graph_drawn:
+            return
+        self._graph_drawn = True
+        with warnings.catch_warnings():
+            # TensorBoard's writer traces, which is deprecated, and touches every property
+            # of the metrics on its way; whoever logs a graph has no choice.
+            warnings.simplefilter("ignore", DeprecationWarning)
             super().log_graph(model, input_array)
 
     @rank_zero_only
