@@ -1,0 +1,103 @@
+"""The README and the pages in docs/ do what they say.
+
+A python block that begins with a comment naming a file is written to that file; a
+console block is run; a text block is what the last command must have printed. "..."
+stands for anything. What a page has no file name for must at least compile.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_MADE_BY_CI = ("make ", "pip install pytest-ddp", "git ", "python -m benchmarks")
+"""Commands that this very test run is part of, or that need the network."""
+
+
+@dataclass(frozen=True)
+class Block:
+    kind: str
+    text: str
+
+
+def _blocks(page: Path) -> list[Block]:
+    return [Block(*found.groups()) for found in _BLOCK.finditer(page.read_text())]
+
+
+def _run(command: str, directory: Path) -> str:
+    program, _, rest = command.partition(" ")
+    if program == "pytest":
+        command = f"python -m pytest -p no:cacheprovider {rest}"
+    scripts = Path(sys.executable).parent
+    finished = subprocess.run(
+        ["timeout", "-k", "5", "240", "bash", "-c", command],
+        cwd=directory,
+        env=_environment() | {"PATH": f"{scripts}:{os.environ['PATH']}"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    printed = finished.stdout + finished.stderr
+    if program != "pytest":
+        assert finished.returncode == 0, f"$ {command}\n{printed}"
+    return printed
+
+
+def _environment() -> dict[str, str]:
+    # An outer pytest or xdist must not speak to the one in the example.
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+
+
+def _must_contain(printed: str, expected: str) -> None:
+    pattern = ".*?".join(
+        re.escape(part.strip("\n")).replace(r"\ ", r"\s+") for part in expected.split("...")
+    )
+    assert re.search(pattern, printed, re.DOTALL), (
+        f"{expected}\nis not what was printed:\n{printed}"
+    )
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_page_is_true(page: Path, tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text(
+        "[pytest]\nasyncio_default_fixture_loop_scope = function\n"
+    )
+    printed = ""
+    for block in _blocks(page):
+        if block.kind == "python":
+            compile(block.text, str(page), "exec")
+            name = re.match(r"# (\S+\.py)\n", block.text)
+            if name:
+                (tmp_path / name[1]).write_text(block.text)
+        elif block.kind == "console":
+            for line in block.text.splitlines():
+                command = line.removeprefix("$ ")
+                if not command.startswith(_MADE_BY_CI):
+                    printed = _run(command, tmp_path)
+        elif block.kind == "text":
+            _must_contain(printed, block.text)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_readme_begins_with_the_two_commands() -> None:
+    commands = [block.text for block in _blocks(ROOT / "README.md") if block.kind == "console"]
+    assert commands[0].splitlines() == ["$ make conformance", "$ make test"]
+    makefile = (ROOT / "Makefile").read_text()
+    assert re.search(r"^conformance:", makefile, re.MULTILINE)
+    assert re.search(r"^test:", makefile, re.MULTILINE)
+    assert "make test" in (ROOT / ".ci" / "run").read_text()

@@ -1,0 +1,117 @@
+"""Rules of the house that a reader may rely on: who imports whom, and how long things are."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = {
+    "pytest_ddp": ROOT / "pytest_ddp",
+    "ddp_conformance": ROOT / "conformance" / "ddp_conformance",
+    "ddp_reference": ROOT / "reference" / "ddp_reference",
+}
+FILES = sorted(file for folder in PACKAGES.values() for file in folder.rglob("*.py"))
+
+_CLEAR_OF_TORCH = {
+    "pytest_ddp",
+    "pytest_ddp.plugin",
+    "pytest_ddp.controller",
+    "pytest_ddp.supervisor",
+    "pytest_ddp.merge",
+    "pytest_ddp.rank.main",
+    "pytest_ddp.rank.fixtures",
+}
+"""Modules that the user's pytest process imports, with all that they import in turn."""
+
+
+def _module(file: Path) -> str:
+    for name, folder in PACKAGES.items():
+        if file.is_relative_to(folder):
+            parts = [name, *file.relative_to(folder).with_suffix("").parts]
+            return ".".join(part for part in parts if part != "__init__")
+    raise AssertionError(file)
+
+
+MODULES = {_module(file): file for file in FILES}
+
+
+def _imports(file: Path, *, everywhere: bool) -> set[str]:
+    """Names of imported modules; ``everywhere`` counts imports in functions as well."""
+    tree = ast.parse(file.read_text())
+    found = set()
+    for node in ast.walk(tree) if everywhere else _top_level(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def _top_level(tree: ast.Module) -> list[ast.stmt]:
+    return [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
+def _ours(imports: set[str]) -> set[str]:
+    return {name for name in imports if name in MODULES}
+
+
+def _reach(module: str) -> set[str]:
+    """All modules of ours that importing this one imports."""
+    reached, left = set(), [module]
+    while left:
+        name = left.pop()
+        if name not in reached and name in MODULES:
+            reached.add(name)
+            left += _imports(MODULES[name], everywhere=False)
+    return reached
+
+
+def test_no_cycles() -> None:
+    for module in MODULES:
+        for imported in _ours(_imports(MODULES[module], everywhere=False)) - {module}:
+            assert module not in _reach(imported), f"{module} and {imported} import each other"
+
+
+def test_protocol_imports_nothing_of_ours() -> None:
+    assert not _ours(_imports(MODULES["pytest_ddp.protocol"], everywhere=True))
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if m.startswith("pytest_ddp.rank")])
+def test_ranks_import_no_controller_code(module: str) -> None:
+    allowed = {"pytest_ddp", "pytest_ddp.protocol", "pytest_ddp.channel", "pytest_ddp.fixture"}
+    others = _ours(_imports(MODULES[module], everywhere=True))
+    assert {name for name in others if not name.startswith("pytest_ddp.rank")} <= allowed
+
+
+@pytest.mark.parametrize("module", sorted(_CLEAR_OF_TORCH))
+def test_controller_imports_no_torch(module: str) -> None:
+    for reached in _reach(module):
+        imported = {name.partition(".")[0] for name in _imports(MODULES[reached], everywhere=False)}
+        assert not imported & {"torch", "numpy"}, f"{module} imports torch through {reached}"
+
+
+def test_packages_depend_one_way() -> None:
+    for module, file in MODULES.items():
+        packages = {name.partition(".")[0] for name in _ours(_imports(file, everywhere=True))}
+        own = module.partition(".")[0]
+        allowed = {"ddp_conformance": {"pytest_ddp", "ddp_reference"}}.get(own, set())
+        assert packages <= {own, *allowed}, f"{module} imports {packages - {own}}"
+
+
+@pytest.mark.parametrize("file", FILES, ids=_module)
+def test_sizes(file: Path) -> None:
+    assert len(file.read_text().splitlines()) <= 400
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = (node.end_lineno or 0) - node.lineno + 1
+            assert length <= 60, f"{node.name} has {length} lines"
+
+
+def test_nothing_sleeps_or_is_left_to_do() -> None:
+    for file in FILES:
+        assert not re.search(r"TODO|FIXME|time\.sleep", file.read_text()), file
