@@ -99,15 +99,18 @@ class Decision:
 
 def merge(outcome: RunOutcome, output: Output) -> list[pytest.TestReport]:
     """The reports of setup, call and teardown, in order; no call unless setup passed."""
+    outcome = replace(outcome, ranks=tuple(sorted(outcome.ranks, key=lambda rank: rank.rank)))
     decisions = _decide(outcome)
     unlike = tuple(filter(None, (unequal_collectives(outcome), outcome.mismatch)))
     if unlike:
         decisions = _with_unlike(decisions, unlike[0])
+    failing = _failing(decisions)
     notes = unlike
     reports = []
     for decision in decisions:
         notes = tuple(note for note in notes if note != decision.disagreement)
-        report = _report(outcome, decision, notes, output)
+        sections = sections_of(outcome, _covered(decision), output, failing)
+        report = _report(outcome, decision, notes, sections)
         if report.failed:
             verdict = report.longrepr.reprcrash.message  # type: ignore[union-attr]
             notes = (f"{decision.phase} had failed before: {verdict}",)
@@ -152,7 +155,7 @@ def _troubles(rank: RankOutcome) -> Iterator[Trouble]:
 
 
 def _decide(outcome: RunOutcome) -> list[Decision]:
-    ranks = sorted(outcome.ranks, key=lambda rank: rank.rank)
+    ranks = outcome.ranks
     troubles = [trouble for rank in ranks for trouble in _troubles(rank)]
     setup = [part for rank in ranks if (part := _part(rank, Phase.SETUP))]
     body = [_part(part.rank, Phase.CALL) or part for part in setup]
@@ -274,10 +277,12 @@ def _with_unlike(decisions: Sequence[Decision], unlike: str) -> list[Decision]:
 
 
 def _report(
-    outcome: RunOutcome, decision: Decision, notes: tuple[str, ...], output: Output
+    outcome: RunOutcome,
+    decision: Decision,
+    notes: tuple[str, ...],
+    sections: list[tuple[str, str]],
 ) -> pytest.TestReport:
     start, stop, duration = _times(outcome, decision.phase)
-    covered = (decision.phase, Phase.CALL) if decision.stands_for_call else (decision.phase,)
     report = pytest.TestReport(
         nodeid=outcome.nodeid,
         location=outcome.location,
@@ -285,7 +290,7 @@ def _report(
         outcome=decision.outcome,
         longrepr=_longrepr(outcome, decision, notes),
         when=decision.phase.value,
-        sections=sections_of(outcome, covered, output, _failing(outcome)),
+        sections=sections,
         duration=duration,
         start=start,
         stop=stop,
@@ -327,13 +332,21 @@ def _skip_place(outcome: RunOutcome, part: Part) -> tuple[str, int, str]:
     return path, (start or 0) + 1, message_of(longrepr)
 
 
-def _failing(outcome: RunOutcome) -> frozenset[int]:
-    return frozenset(rank.rank for rank in outcome.ranks if next(_troubles(rank), None) is not None)
+def _failing(decisions: Iterable[Decision]) -> frozenset[int]:
+    return frozenset(
+        trouble.rank.rank
+        for decision in decisions
+        if decision.outcome == "failed"
+        for trouble in decision.troubles
+    )
+
+
+def _covered(decision: Decision) -> tuple[Phase, ...]:
+    return (decision.phase, Phase.CALL) if decision.stands_for_call else (decision.phase,)
 
 
 def _phase_reports(outcome: RunOutcome, phase: Phase) -> list[pytest.TestReport]:
-    ranks = sorted(outcome.ranks, key=lambda rank: rank.rank)
-    return [rank.reports[phase].report for rank in ranks if phase in rank.reports]
+    return [rank.reports[phase].report for rank in outcome.ranks if phase in rank.reports]
 
 
 def _times(outcome: RunOutcome, phase: Phase) -> tuple[float, float, float]:

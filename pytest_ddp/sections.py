@@ -11,7 +11,7 @@ from pytest_ddp.outcome import RankOutcome, RunOutcome
 from pytest_ddp.protocol import Phase
 from pytest_ddp.trouble import clean, lost_phase, ranks_text
 
-_PHASES = tuple(phase.value for phase in Phase)
+_PHASES = tuple(Phase)
 
 
 def sections_of(
@@ -20,13 +20,14 @@ def sections_of(
     """Titles such as ``Captured stdout call [ranks 0-2]`` with their text, uncut.
 
     Args:
+        outcome: with its ranks in order.
         phases: what the merged report stands for, in order: its phase, and the call too if
             there is no report for that. As in pytest, output of earlier phases is repeated.
         failing: the ranks that ``Output.FAILED`` asks for; empty shows every rank, since
             a passed test's output is printed only for those who asked for it (``-rP``).
     """
     found: dict[tuple[str, int, str], list[int]] = {}
-    for rank in sorted(outcome.ranks, key=lambda rank: rank.rank):
+    for rank in outcome.ranks:
         if not _chosen(rank.rank, output, failing):
             continue
         times: Counter[str] = Counter()
@@ -58,11 +59,12 @@ def _rank_sections(rank: RankOutcome, phases: tuple[Phase, ...]) -> list[tuple[s
 def _latest(rank: RankOutcome, phase: Phase) -> pytest.TestReport | None:
     """The rank's report of the phase, or of the one before for a rank that has none."""
     upto = _PHASES.index(phase) + 1
-    reached = [rank.reports[earlier].report for earlier in Phase if earlier in rank.reports]
-    known = [report for report in reached if report.when in _PHASES[:upto]]
-    return known[-1] if known else None
+    for earlier in reversed(_PHASES[:upto]):
+        if earlier in rank.reports:
+            return rank.reports[earlier].report
+    return None
 
 
 def _phase_number(title: str) -> int:
     word = title.rpartition(" ")[2]
-    return _PHASES.index(word) if word in _PHASES else len(_PHASES)
+    return next((number for number, phase in enumerate(_PHASES) if phase == word), len(_PHASES))

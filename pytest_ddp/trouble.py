@@ -21,6 +21,9 @@ from pytest_ddp.protocol import Phase
 LONGEST_VERDICT = 300
 """Characters; an exception's first line may be a whole tensor."""
 
+_LAST_WORDS = 100_000
+"""Characters of stderr to search: room for torch's C++ stack after what() of an exception."""
+
 _BROKEN_CONNECTION = re.compile(
     r"connection (?:was )?(?:likely )?(?:closed|reset|refused|aborted)"
     r"|broken ?pipe|socket (?:closed|is not connected)|pair closure"
@@ -77,7 +80,7 @@ class Trouble:
             if text.startswith(("assert ", "AssertionError", "Failed: ")):
                 return False
         elif self.rank.returncode == -signal.SIGABRT:
-            text = self.rank.stderr
+            text = self.rank.stderr[-_LAST_WORDS:]
         else:
             text = _problem_line(self.message)
         return _BROKEN_CONNECTION.search(text) is not None and "EnforceNotMet" not in text
