@@ -23,15 +23,16 @@ CONFTEST = """
         tell("collected")
 
 
-    @pytest.hookimpl(tryfirst=True)
+    @pytest.hookimpl(wrapper=True)
     def pytest_sessionfinish(session):
         tell("finished")
+        return (yield)
 
 
     def tell(when):
-        # tryfirst and trylast: before the plugin has cleaned up, after it could begin.
+        # After the plugin could begin, and before it has cleaned up.
         children = [child.cmdline() for child in psutil.Process().children(recursive=True)]
-        print(f"@{when} plugin", "pytest_ddp.plugin" in sys.modules)
+        print(f"\\n@{when} plugin", "pytest_ddp.plugin" in sys.modules)
         print(f"@{when} torch", sorted({n.partition(".")[0] for n in sys.modules} & LIBRARIES))
         print(f"@{when} children", children)
         print(f"@{when} threads", threading.active_count() - 1)
