@@ -20,16 +20,18 @@ CONFTEST = """
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(session):
-        tell("collected")
+        tell(session.config, "collected")
 
 
     @pytest.hookimpl(wrapper=True)
     def pytest_sessionfinish(session):
-        tell("finished")
+        tell(session.config, "finished")
         return (yield)
 
 
-    def tell(when):
+    def tell(config, when):
+        if hasattr(config, "workerinput"):
+            return  # a rank, which may import what it likes
         # After the plugin could begin, and before it has cleaned up.
         children = [child.cmdline() for child in psutil.Process().children(recursive=True)]
         print(f"\\n@{when} plugin", "pytest_ddp.plugin" in sys.modules)
