@@ -27,6 +27,7 @@ from ddp_conformance.pytest_frontend import BoundCheck
 from ddp_conformance.ranks import shared_directory
 from ddp_conformance.registry import all_checks, checks_for
 from ddp_conformance.subjects import announce_epoch, batch_indices, sampler_indices
+from ddp_conformance.table import Verdict, Word, render, summary
 from ddp_conformance.verdict import GuaranteeError, Violation, listing, ranks_in_words
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
@@ -345,3 +346,25 @@ def test_own_guarantees_can_be_added() -> None:
     check = Check(guarantee, (Sampler,), lambda subject, ranks: [Violation("it happened")])
     with pytest.raises(GuaranteeError, match=r"^OWN-01: Nothing MUST happen\.\n.*\n  it happened$"):
         check(Sampler(strided), SimulatedRanks.alone())
+
+
+# ---------------------------------------------------------------- table
+
+
+def test_a_table_has_a_row_for_each_guarantee_and_a_column_for_each_world_size() -> None:
+    verdicts = [
+        Verdict("second", "SMP-02", 4, Word.SKIPPED, "SMP-02 needs the trait 'x'"),
+        Verdict("first", "SMP-01 *", 4, Word.FAILED),
+        Verdict("first", "SMP-01 *", 2, Word.PASSED),
+        Verdict("second", "SMP-01 *", 4, Word.EXPECTED, "a reason"),
+    ]
+    assert render(verdicts) == [
+        "world size         2         4",
+        "first",
+        "  SMP-01 *    passed    FAILED",
+        "second",
+        "  SMP-01 *            expected  a reason",
+        "  SMP-02               skipped  SMP-02 needs the trait 'x'",
+    ]
+    assert summary(verdicts) == "1 passed, 1 failed, 1 expected, 1 skipped"
+    assert summary([]) == "nothing was checked"

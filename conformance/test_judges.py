@@ -15,7 +15,7 @@ from ddp_conformance.history import (
     Refused,
     Sample,
 )
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 NONE: frozenset[str] = frozenset()
@@ -154,6 +154,7 @@ def legal_histories(draw: st.DrawFn) -> tuple[int, list[list[int]]]:
     return size, [[i for i in order if owners[i] == rank] for rank in range(world_size)]
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(legal_histories())
 def test_any_assignment_that_covers_all_passes(case: tuple[int, list[list[int]]]) -> None:
     size, shares = case
@@ -161,6 +162,7 @@ def test_any_assignment_that_covers_all_passes(case: tuple[int, list[list[int]]]
     assert coverage(shares, size) == []
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(legal_histories(), st.data())
 def test_any_lost_sample_is_named(case: tuple[int, list[list[int]]], data: st.DataObject) -> None:
     size, shares = case
@@ -169,6 +171,7 @@ def test_any_lost_sample_is_named(case: tuple[int, list[list[int]]], data: st.Da
     assert coverage(shares, size) == [f"epoch 0: index {lost} delivered by no rank"]
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(legal_histories(), st.data())
 def test_any_doubled_sample_is_named(
     case: tuple[int, list[list[int]]], data: st.DataObject

@@ -35,10 +35,11 @@ class Verdict:
 def render(verdicts: Sequence[Verdict]) -> list[str]:
     """The lines of a table with a column for each world size.
 
-    Verdicts may come in any order; the last one counts where a test ran more than once.
+    Verdicts may come in any order, as under pytest-xdist; the last one counts where a
+    test ran more than once.
     """
     cells = {(v.block, v.row, v.world_size): v for v in verdicts}
-    rows = list(dict.fromkeys((v.block, v.row) for v in verdicts))
+    rows = sorted({(v.block, v.row) for v in verdicts})
     columns = sorted({v.world_size for v in verdicts})
     width = max((len(row) for _, row in rows), default=0) + 2
     width = max(width, len("world size"))
