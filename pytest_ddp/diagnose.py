@@ -26,6 +26,7 @@ _ALONE = "Stack (most recent call first):"
 _TITLE = re.compile(r"Fatal Python error: .*|Timeout \(.*\)!")
 _PACKAGES = re.compile(r".*[/\\](?:site|dist)-packages[/\\]", re.DOTALL)
 _OPERATOR = re.compile(r"at::_ops::(\w+)::call\b")
+_OURS = os.path.dirname(__file__)
 _RUNNERS = ("/_pytest/runner.py", "/_pytest/python.py", "/pytest_ddp/rank/runner.py")
 
 
@@ -125,7 +126,10 @@ def user_line(frames: Iterable[Frame]) -> Frame | None:
 
 def trim(frames: Sequence[Frame]) -> tuple[Frame, ...]:
     """The stack without pytest's machinery and ours; never empty if ``frames`` is not."""
-    kept = tuple(frame for frame in frames if not _is_machinery(frame.file))
+    # Outside of the runner lies only how the rank was started.
+    started = [number for number, frame in enumerate(frames) if _runs_tests(frame)]
+    end = started[-1] if started else len(frames)
+    kept = tuple(frame for frame in frames[:end] if not _is_machinery(frame))
     return kept or tuple(frames)
 
 
@@ -151,18 +155,21 @@ def shorten(file: str) -> str:
     for folder in (str(Path.cwd()), *_standard_library()):
         if _below(file, (folder,)):
             return file[len(folder) + 1 :]
+    if _below(file, (_OURS,)):
+        return file[len(os.path.dirname(_OURS)) + 1 :]
     return file
 
 
 _MACHINERY = ("pytest_ddp", "_pytest", "pytest", "pluggy")
 
 
-def _is_machinery(file: str) -> bool:
-    # The ddp fixture's operations are what the test called, and tell where it waits.
-    if file == "<frozen runpy>":
-        return True
+def _is_machinery(frame: Frame) -> bool:
+    file = frame.file
     if file.endswith("/pytest_ddp/fixture.py"):
-        return False
+        # The ddp fixture's operations are what the test called, and tell where it waits.
+        return frame.function.startswith("_")
+    if file.endswith("/torch/distributed/c10d_logger.py"):
+        return True
     inside = _PACKAGES.sub("", file) if _PACKAGES.match(file) else ""
     return inside.startswith(tuple(f"{name}/" for name in _MACHINERY)) or _below(
         file, _packages(*_MACHINERY)

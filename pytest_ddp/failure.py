@@ -63,9 +63,7 @@ class Failure:
 
 def represent(failure: Failure) -> ReprExceptionInfo:
     """The ``longrepr`` of a failed phase."""
-    outcome = failure.outcome
-    hang = outcome.timeout is not None or outcome.hang is not None
-    roots, echoes = tell_apart(failure.troubles, hang=hang)
+    roots, echoes = tell_apart(failure.troubles, failure.outcome)
     groups = fold(roots)
     verdict = _verdict(failure, groups)
     entries: list[Entry] = [_text(*_headline(failure, groups, verdict))]

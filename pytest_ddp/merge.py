@@ -19,7 +19,7 @@ from pytest_ddp.options import Output
 from pytest_ddp.outcome import RankOutcome, RunOutcome
 from pytest_ddp.protocol import Phase
 from pytest_ddp.sections import sections_of
-from pytest_ddp.trouble import Trouble, lost_phase, message_of, ranks_text
+from pytest_ddp.trouble import Trouble, lost_phase, message_of, ranks_text, tell_apart
 
 Result: TypeAlias = Literal["passed", "failed", "skipped"]
 
@@ -104,7 +104,7 @@ def merge(outcome: RunOutcome, output: Output) -> list[pytest.TestReport]:
     unlike = tuple(filter(None, (unequal_collectives(outcome), outcome.mismatch)))
     if unlike:
         decisions = _with_unlike(decisions, unlike[0])
-    failing = _failing(decisions)
+    failing = _failing(outcome, decisions)
     notes = unlike
     reports = []
     for decision in decisions:
@@ -332,12 +332,13 @@ def _skip_place(outcome: RunOutcome, part: Part) -> tuple[str, int, str]:
     return path, (start or 0) + 1, message_of(longrepr)
 
 
-def _failing(decisions: Iterable[Decision]) -> frozenset[int]:
+def _failing(outcome: RunOutcome, decisions: Iterable[Decision]) -> frozenset[int]:
+    """The ranks whose failure is no mere consequence of another's."""
     return frozenset(
         trouble.rank.rank
         for decision in decisions
         if decision.outcome == "failed"
-        for trouble in decision.troubles
+        for trouble in tell_apart(decision.troubles, outcome)[0]
     )
 
 

@@ -15,8 +15,11 @@ from typing import Any
 import pytest
 
 from pytest_ddp import diagnose
-from pytest_ddp.outcome import Ending, RankOutcome
+from pytest_ddp.outcome import Ending, RankOutcome, RunOutcome
 from pytest_ddp.protocol import Phase
+
+_TOGETHER = 0.2
+"""Seconds in which ranks reach one line after they left the same collective."""
 
 LONGEST_VERDICT = 300
 """Characters; an exception's first line may be a whole tensor."""
@@ -35,8 +38,8 @@ _BROKEN_CONNECTION = re.compile(
 )
 """What a rank sees when another one is gone: gloo, the stores, NCCL, the ddp fixture."""
 
-_CODE_PLACE = re.compile(r"^(?:[\w.]+: )?\[[^\]]*:\d+\] ")
-"""Type and C++ source line, with which torch's messages begin."""
+_PREFIX = re.compile(r"^(?:[\w.]+: )?\[[^\]]*:\d+\] |^(?:\w+\.)+(?=\w+: )")
+"""Type and C++ source line, with which torch's messages begin; or the module of a type."""
 
 _VARIES = re.compile(r"0x[0-9a-fA-F]+|\[[0-9a-fA-F.:]+\]:\d+")
 """What differs between ranks in one and the same message: addresses, peers' ports."""
@@ -108,20 +111,39 @@ def lost_phase(rank: RankOutcome) -> Phase | None:
     return None
 
 
-def tell_apart(troubles: Iterable[Trouble], *, hang: bool) -> tuple[list[Trouble], list[Trouble]]:
+def tell_apart(
+    troubles: Iterable[Trouble], outcome: RunOutcome
+) -> tuple[list[Trouble], list[Trouble]]:
     """The original failures and the mere consequences of them, each earliest first.
 
     A broken connection and a stop by the controller are consequences when some rank
-    failed by itself. When the time was over (``hang``) and none had, the ranks that
-    had to be stopped are the story.
+    failed by itself. When the time was over or a hang was proven, and none had, the
+    ranks that had to be stopped are the story.
     """
-    ordered = sorted(troubles, key=lambda trouble: (trouble.at, trouble.rank.rank))
+    ordered = _in_order(troubles)
     stopped = [trouble for trouble in ordered if trouble.stopped]
     broken = [t for t in ordered if not t.stopped and t.broken_connection]
     own = [t for t in ordered if not t.stopped and t not in broken]
+    hang = outcome.timeout is not None or outcome.hang is not None
     choices = (own, stopped, broken) if hang else (own, broken, stopped)
     roots = next((choice for choice in choices if choice), [])
     return roots, [trouble for trouble in ordered if trouble not in roots]
+
+
+def _in_order(troubles: Iterable[Trouble]) -> list[Trouble]:
+    """Earliest first; by rank where ranks fail at one line, a moment after each other."""
+    first_at: dict[Hashable, float] = {}
+
+    def moment(trouble: Trouble) -> float:
+        site = crash_site(trouble.report) if trouble.report is not None else None
+        if site is None:
+            return trouble.at
+        first = first_at.setdefault(site, trouble.at)
+        return first if trouble.at - first < _TOGETHER else trouble.at
+
+    by_time = sorted(troubles, key=lambda trouble: (trouble.at, trouble.rank.rank))
+    timed = [(moment(trouble), trouble) for trouble in by_time]
+    return [trouble for _, trouble in sorted(timed, key=lambda pair: (pair[0], pair[1].rank.rank))]
 
 
 def fold(troubles: Iterable[Trouble]) -> list[list[Trouble]]:
@@ -195,7 +217,7 @@ def what_happened(trouble: Trouble) -> str:
 
 def _plain(message: str) -> str:
     """A broken connection's first sentence, without exception type, C++ source line and port."""
-    sentence = _CODE_PLACE.sub("", first_line(message)).partition(". ")[0]
+    sentence = _PREFIX.sub("", first_line(message)).partition(". ")[0]
     return re.sub(r" ?\[[0-9a-fA-F.:]+\]:\d+", "", sentence)
 
 

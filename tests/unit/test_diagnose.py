@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_ddp import diagnose
 from pytest_ddp.diagnose import (
     Frame,
     Stack,
@@ -254,11 +255,20 @@ def test_trimmed_of_machinery() -> None:
     assert trim(main_stack(text)) == frames(STDLIB, TORCH, USER)
 
 
+def test_trimmed_of_wrappers_and_of_how_the_rank_was_started() -> None:
+    wrapper = (f"{SITE}/torch/distributed/c10d_logger.py", 83, "wrapper")
+    started = ("<string>", 1, "<module>")
+    whole = main_stack(stacks(TORCH, wrapper, USER))
+    assert trim((*whole, Frame(*started))) == frames(TORCH, USER)
+    assert trim(frames(TORCH, wrapper, USER, started)) == frames(TORCH, USER, started)
+
+
 def test_trimmed_stack_keeps_the_fixture_s_operations() -> None:
     """They are what the test called, and say what it waits for."""
     barrier = (f"{SITE}/pytest_ddp/fixture.py", 64, "barrier")
+    inner = (f"{SITE}/pytest_ddp/fixture.py", 95, "_exchange")
     link = (f"{SITE}/pytest_ddp/rank/link.py", 40, "exchange")
-    assert trim(frames(link, barrier, USER)) == frames(barrier, USER)
+    assert trim(frames(link, inner, barrier, USER)) == frames(barrier, USER)
 
 
 def test_trimmed_stack_is_never_empty() -> None:
@@ -278,6 +288,7 @@ def test_trimmed_stack_is_never_empty() -> None:
         ("/home/me/a.py", "/home/me/a.py"),
         (f"{Path.cwd()}-other/a.py", f"{Path.cwd()}-other/a.py"),
         ("tests/a.py", "tests/a.py"),
+        (diagnose.__file__, "pytest_ddp/diagnose.py"),
         ("<string>", "<string>"),
     ],
 )

@@ -86,6 +86,13 @@ def test_same_line_with_other_values_is_not_shown_again() -> None:
     assert shown.endswith("rank 2 failed in call, at the same line:\nE       assert 2 == 4")
 
 
+def test_same_line_at_the_same_moment_is_told_in_order_of_ranks() -> None:
+    calls = [made.failed("assert x == 4, f'assert {x} == 4'", x=r) for r in range(2)]
+    first, second = made.passing(0, calls[0]), made.passing(1, calls[1])
+    assert verdict(failure(made.shifted(first, CALL, 1.1), second)).startswith("rank 0:")
+    assert verdict(failure(made.shifted(first, CALL, 1.5), second)).startswith("rank 1:")
+
+
 def test_same_line_is_shown_again_where_locals_are() -> None:
     calls = [
         made.failed("assert x == 4, f'assert {x} == 4'", show_locals=True, x=r) for r in range(2)

@@ -103,6 +103,11 @@ def test_unlike_deaths_are_all_shown() -> None:
     assert [shown.index(head) for head in heads] == sorted(shown.index(head) for head in heads)
 
 
+def test_first_to_die_is_told_first_however_close() -> None:
+    report = failure(dead(0, 3, at=2.0), dead(1, 4, at=1.99))
+    assert verdict(report).startswith("rank 1 exited with code 4")
+
+
 def test_deep_recursion_is_folded() -> None:
     deep = made.stacks(*[(TEST_FILE, 7, "descend")] * 99, (TEST_FILE, 30, "test_made"))
     shown = text(dead(stacks=deep))
@@ -129,7 +134,6 @@ def test_timeout_shows_every_stack() -> None:
         "\n"
         "ranks 1-2 in call, most recent call first:\n"
         "  torch/distributed/distributed_c10d.py:3252 in all_reduce\n"
-        "  torch/distributed/c10d_logger.py:83 in wrapper\n"
         "> tests/test_made.py:33 in test_made\n"
         "\n"
         "rank 3 in call, most recent call first:\n"

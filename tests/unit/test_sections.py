@@ -112,7 +112,16 @@ def test_last_words_of_a_rank_that_was_stopped_in_its_call_after_another_s_setup
         made.leaving_setup(0, FAILED_SETUP),
         made.lost_in_call(1, Ending.STOPPED, stdout="waiting\n"),
     )
-    assert merged(*ranks)[0].sections == [("Captured stdout call [rank 1]", "waiting\n")]
+    sections = merged(*ranks, output=Output.ALL)[0].sections
+    assert sections == [("Captured stdout call [rank 1]", "waiting\n")]
+
+
+def test_peers_of_a_failed_rank_keep_their_output_to_themselves() -> None:
+    peer = made.lost_in_call(1, Ending.STOPPED, stdout="waiting\n")
+    (section,) = call_of(merged(printing(0, "of 0\n", fails()), peer)).sections
+    assert section == ("Captured stdout call [rank 0]", "of 0\n")
+    (section,) = call_of(merged(printing(0, "of 0\n"), peer, timeout=5.0)).sections
+    assert section == ("Captured stdout call [rank 1]", "waiting\n")
 
 
 def test_output_after_the_last_report() -> None:

@@ -80,7 +80,7 @@ def test_refusal_of_the_fixture_is_secondary() -> None:
     source = "from pytest_ddp import DdpError\nraise DdpError('rank 1 died')"
     report = failure(made.passing(0, made.failed(source)), dead(1))
     assert verdict(report) == "rank 1 died of SIGSEGV in call"
-    assert "DdpError: rank 1 died)" in " ".join(report.longreprtext.split())
+    assert " (DdpError: rank 1 died)" in " ".join(report.longreprtext.split())
 
 
 def test_broken_connection_is_the_cause_where_there_is_no_other() -> None:
