@@ -15,8 +15,8 @@ from functools import lru_cache
 from itertools import combinations, pairwise
 
 from pytest_ddp.diagnose import shorten
-from pytest_ddp.protocol import CallRecord, GroupCount
 from pytest_ddp.prover import group_words
+from pytest_ddp.survey import CallRecord, GroupCount
 
 _FAMILIES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 """Operations whose forms are one operation on the wire."""

@@ -22,7 +22,8 @@ from pytest_ddp.options import Options, StartMethod
 from pytest_ddp.outcome import RunOutcome
 from pytest_ddp.plan import LaunchPlan, make_plan
 from pytest_ddp.protocol import Finished, Json, Session, Warned
-from pytest_ddp.supervisor import Order, Supervisor
+from pytest_ddp.run import Order
+from pytest_ddp.supervisor import Supervisor
 from pytest_ddp.unrun import failed_without_ranks, skipped_without_ranks
 
 _TIMEOUT = pytest.StashKey[float]()
@@ -247,7 +248,8 @@ class Controller:
         if collecting:
             # It would do so again for every test.
             self._hopeless = f"{text}; see {item.nodeid}."
-        return failed_without_ranks(item, f"{text}. It said:\n{words or 'nothing'}")
+        last = words.splitlines()[-1] if words else "it said nothing"
+        return failed_without_ranks(item, f"{text}: {last}\n\n{words}")
 
     def finish(self, *, interrupted: bool) -> None:
         """Let the ranks tear down what is still up, then end everything."""

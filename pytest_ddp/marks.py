@@ -44,7 +44,8 @@ def _errors(report: pytest.CollectReport, options: Options) -> Iterator[str]:
             try:
                 _checked_mark(node, options)
             except pytest.UsageError as error:
-                yield str(error)
+                # pytest's short summary shows the first line: let it say what is wrong.
+                yield str(error).replace("\n  ", ": ", 1)
 
 
 def _checked_mark(item: pytest.Item, options: Options) -> Mark | None:

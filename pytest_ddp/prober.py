@@ -6,8 +6,8 @@ import time
 
 from pytest_ddp.launcher import RankProcess
 from pytest_ddp.outcome import Hang
-from pytest_ddp.protocol import GroupCount, Probe, Standing
 from pytest_ddp.prover import Stand, prove
+from pytest_ddp.survey import GroupCount, Probe, Standing
 
 _QUIET = 0.3
 """Seconds without news after which the first probe goes out."""

@@ -4,7 +4,8 @@ Three parties talk: the *controller* (the user's pytest process or one xdist
 worker), the *host* that collects once and forks, and the *ranks*. A message is a
 frozen dataclass with JSON-able fields; :mod:`pytest_ddp.channel` frames it. Without
 slots, which would make each class twice: this module is imported while a user waits.
-It imports nothing of ours, so that host and ranks stay free of controller code.
+It imports nothing of ours but its other half, :mod:`pytest_ddp.survey`, so that host and
+ranks stay free of controller code.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 from typing import Any, TypeAlias
+
+from pytest_ddp.survey import Calls, GroupCount, Probe, Standing, TellCalls
 
 Json: TypeAlias = dict[str, Any]
 
@@ -176,21 +179,6 @@ class Go:
 
 
 @dataclass(frozen=True)
-class Probe:
-    """Where do you stand? Answered at once by a side thread, unless the GIL is held."""
-
-    test: int
-    number: int
-
-
-@dataclass(frozen=True)
-class TellCalls:
-    """Which collectives did the test ask for? Sent where the digests of ranks differ."""
-
-    test: int
-
-
-@dataclass(frozen=True)
 class Finish:
     """Tear down what is still up, end the session and exit."""
 
@@ -261,101 +249,6 @@ class Exchange:
     """The source rank of a broadcast."""
     payload: str
     """Base64 of the pickled object; empty for a barrier or a receiver."""
-
-
-@dataclass(frozen=True)
-class GroupCount:
-    """How many collectives a rank issued on one process group during a test."""
-
-    name: str
-    members: tuple[int, ...]
-    """Global ranks, in group order."""
-    collectives: int
-    what: int = 0
-    """Digest of the collectives that Python asked for: operation, size, root and so on."""
-    where: int = 0
-    """Digest of the lines that asked for them."""
-
-
-@dataclass(frozen=True)
-class Wait:
-    """A collective or a receive that a rank has begun and that is not complete."""
-
-    group: str
-    members: tuple[int, ...]
-    """Global ranks, in group order."""
-    number: int
-    """Number of the collective on its group in this test, from 1; of the receive from
-    its peer, for a receive."""
-    operation: str
-    """As users call it: ``all_reduce``, ``recv``."""
-    recorded_as: str | None
-    """The flight recorder's name for it; None where it has no record."""
-    numel: int | None
-    dtype: str | None
-    peer: int | None
-    """Global rank of the sender, for a receive."""
-    tag: int | None
-    site: str
-    """``file:line`` of the user's code that asked for it."""
-
-
-@dataclass(frozen=True)
-class Sent:
-    """Messages that a rank sent in this test to one receiver with one tag."""
-
-    group: str
-    receiver: int
-    """Global rank."""
-    tag: int
-    count: int
-
-
-@dataclass(frozen=True)
-class Standing:
-    """Where a rank stands, in answer to a :class:`Probe`."""
-
-    test: int
-    number: int
-    pulse: str
-    """Changes whenever the rank's main thread moves."""
-    blocked: bool
-    """The main thread sleeps inside a wait for ``waits``."""
-    alone: bool
-    """No other thread of the rank could issue what its main thread does not."""
-    waits: tuple[Wait, ...]
-    """What the main thread cannot go on without."""
-    begun: tuple[Wait, ...]
-    """Everything that is begun and not complete."""
-    counts: tuple[GroupCount, ...]
-    sent: tuple[Sent, ...]
-    phase: str
-    """Phase of the test, with the user's own phase where there is one."""
-    place: str
-    """``file:line in function`` of the user's code."""
-
-
-@dataclass(frozen=True)
-class CallRecord:
-    """One collective that Python code of the test asked for."""
-
-    group: str
-    number: int
-    operation: str
-    numel: int | None
-    dtype: str | None
-    reduce_op: str | None
-    root: int | None
-    """Source or destination, as rank in the group."""
-    site: str
-
-
-@dataclass(frozen=True)
-class Calls:
-    """The last collectives of a test, in answer to :class:`TellCalls`."""
-
-    test: int
-    calls: tuple[CallRecord, ...]
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from pytest_ddp.diagnose import shorten
 from pytest_ddp.outcome import Hang, RankLine
-from pytest_ddp.protocol import Standing, Wait
+from pytest_ddp.survey import Standing, Wait
 
 _SAME_SIZE = frozenset({"all_reduce", "broadcast", "reduce"})
 """Operations, by the flight recorder's name, that need equal tensors on all ranks."""

@@ -22,7 +22,7 @@ def failed_without_ranks(item: pytest.Item, text: str) -> list[pytest.TestReport
     """An error in setup, since nothing of the test ran."""
     path, line, _ = item.location
     crash = ReprFileLocation(path, (line or 0) + 1, text.splitlines()[0])
-    traceback = ReprTraceback([Block([text])], None, "native")
+    traceback = ReprTraceback([Block([f"{text.rstrip()}\n"])], None, "native")
     return [
         _report(item, "setup", "failed", ReprExceptionInfo(traceback, crash)),
         _report(item, "teardown", "passed", None),

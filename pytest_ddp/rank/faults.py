@@ -53,8 +53,13 @@ def leave(status: int) -> NoReturn:
 
 
 def _at_libc_exit(write_stack: Any) -> None:
-    # atexit itself is not exported by glibc; ranks leave by _exit, so the handler
+    def leave_now(status: int, _: Any) -> None:
+        write_stack()
+        # torch's destructors would crash over the threads that still run.
+        _exit_now(status)
+
+    # on_exit, unlike atexit, tells the status. Ranks leave by _exit, so that the handler
     # never runs after the interpreter has been taken down.
-    handler = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: write_stack())
+    handler = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p)(leave_now)
     _keep.append(handler)
-    ctypes.CDLL(None).__cxa_atexit(handler, None, None)
+    ctypes.CDLL(None).on_exit(handler, None)

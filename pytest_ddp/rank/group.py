@@ -9,8 +9,9 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 
-from pytest_ddp.protocol import GroupCount, GroupPlan, RunTest
+from pytest_ddp.protocol import GroupPlan, RunTest
 from pytest_ddp.rank.journal import Journal
+from pytest_ddp.survey import GroupCount
 
 
 class DefaultGroup:

@@ -18,12 +18,11 @@ from pytest_ddp.protocol import (
     Go,
     Message,
     Operation,
-    Probe,
     RunTest,
-    TellCalls,
 )
 from pytest_ddp.rank import faults
 from pytest_ddp.rank.standing import Surveyor
+from pytest_ddp.survey import Probe, TellCalls
 
 EXIT_LINK_LOST = 78
 """Exit code of a rank whose channel was closed under it, by ``os.closerange`` for example."""

@@ -15,9 +15,9 @@ from typing import Any
 import torch.distributed as dist
 from torch._C import _distributed_c10d
 
-from pytest_ddp.protocol import CallRecord, Calls, Probe, Sent, Standing, TellCalls, Wait
 from pytest_ddp.rank.group import DefaultGroup
 from pytest_ddp.rank.journal import Call, user_frame
+from pytest_ddp.survey import CallRecord, Calls, Probe, Sent, Standing, TellCalls, Wait
 
 _dump: Any = getattr(_distributed_c10d, "_dump_fr_trace", None)
 """torch's flight recorder; a private function, absent before torch 2.8."""

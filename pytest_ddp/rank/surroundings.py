@@ -24,6 +24,10 @@ _HELPERS = ("torch_shm_manager", "multiprocessing.resource_tracker", "multiproce
 """Processes that libraries start once and keep; no test can end them."""
 _HELPER_THREADS = ("pytest-ddp link", "tqdm")
 _PYTEST_OWN = "PYTEST_CURRENT_TEST"
+_SHOWN = 3
+"""Names in a list before it is cut short."""
+_TOOL_CACHES = ("TORCHINDUCTOR_", "TRITON_")
+"""Prefixes of variables that torch sets by itself when it imports its compilers."""
 _SETTLE = 0.5
 """Seconds that a thread or process which is on its way out is given."""
 
@@ -42,7 +46,11 @@ class Settings:
     @classmethod
     def now(cls) -> Settings:
         return cls(
-            environment={k: v for k, v in os.environ.items() if k != _PYTEST_OWN},
+            environment={
+                name: value
+                for name, value in os.environ.items()
+                if name != _PYTEST_OWN and not name.startswith(_TOOL_CACHES)
+            },
             directory=_directory(),
             dtype=torch.get_default_dtype(),
             device=torch.get_default_device(),
@@ -106,16 +114,25 @@ def _set_device(device: torch.device) -> None:
 
 
 def _restore_environment(ours: dict[str, str], theirs: dict[str, str]) -> Iterator[str]:
-    for name in sorted(ours.keys() | theirs.keys()):
-        if ours.get(name) == theirs.get(name):
-            continue
-        if name not in ours:
-            yield f"the environment (set {name})"
-            os.environ.pop(name, None)
-        else:
-            verb = "changed" if name in theirs else "removed"
-            yield f"the environment ({verb} {name})"
+    names = sorted(n for n in ours.keys() | theirs.keys() if ours.get(n) != theirs.get(n))
+    for name in names:
+        if name in ours:
             os.environ[name] = ours[name]
+        else:
+            os.environ.pop(name, None)
+    done = {
+        "set": [name for name in names if name not in ours],
+        "changed": [name for name in names if name in ours and name in theirs],
+        "removed": [name for name in names if name not in theirs],
+    }
+    texts = [f"{verb} {_listed(some)}" for verb, some in done.items() if some]
+    if texts:
+        yield f"the environment ({'; '.join(texts)})"
+
+
+def _listed(names: list[str]) -> str:
+    shown = ", ".join(names[:_SHOWN])
+    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,8 @@ from _pytest.reports import TestReport
 from pytest_ddp.merge import merge
 from pytest_ddp.options import Output
 from pytest_ddp.outcome import Ending, RankOutcome, RunOutcome, TimedReport
-from pytest_ddp.protocol import Backend, Done, GroupCount, Phase
+from pytest_ddp.protocol import Backend, Done, Phase
+from pytest_ddp.survey import GroupCount
 
 START = 1_700_000_000.0
 """Wall-clock second at which every hand-made test begins."""

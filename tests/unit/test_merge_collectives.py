@@ -10,7 +10,8 @@ from _pytest.reports import TestReport
 
 from pytest_ddp.merge import unequal_collectives
 from pytest_ddp.outcome import RankOutcome, TimedReport
-from pytest_ddp.protocol import GroupCount, Phase
+from pytest_ddp.protocol import Phase
+from pytest_ddp.survey import GroupCount
 from tests.unit import handmade as made
 from tests.unit.handmade import (
     FAILED,

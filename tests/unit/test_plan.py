@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_ddp.marks import WORLD_SIZE_PARAM
 from pytest_ddp.options import Mark, Options, Output, StartMethod
-from pytest_ddp.plan import WORLD_SIZE_PARAM, LaunchPlan, make_plan
+from pytest_ddp.plan import LaunchPlan, make_plan
 from pytest_ddp.protocol import Backend
 
 OPTIONS = Options(
