@@ -16,7 +16,11 @@ from pytest_ddp.rank import processes
 Start = Callable[[StartRank, int], int]
 """Starts a rank on the descriptor of its channel; the pid. In a forked child it never returns."""
 
-_LAST_WAIT = 1.0
+_SHM_MANAGER = "torch_shm_manager"
+"""torch's daemon that unlinks shared tensors once the last process that maps them is gone."""
+_SHM_WAIT = 0.5
+"""Seconds that it is given to do so."""
+_LAST_WAIT = 1.5
 """Seconds that killed processes are given to disappear, at the very end."""
 
 
@@ -99,14 +103,31 @@ class Nursery:
     def _end_all(self) -> None:
         for pid in self._ranks:
             processes.kill_group(pid)
-        deadline = time.monotonic() + _LAST_WAIT
-        with contextlib.suppress(ChildProcessError):
-            # Killing a process hands its children to us, daemons with a session of their
-            # own included: go on until there is nobody.
-            while time.monotonic() < deadline:
-                for child in processes.children():
+        begin = time.monotonic()
+        # Killing a process hands its children to us, daemons with a session of their own
+        # included: go on until there is nobody.
+        while (left := _children_left()) and time.monotonic() < begin + _LAST_WAIT:
+            spare = time.monotonic() < begin + _SHM_WAIT
+            for child in left:
+                if not (spare and _SHM_MANAGER in child.command):
                     kill(child.pid)
-                os.waitpid(-1, 0)
+            _wait_for_one(left)
+
+
+def _children_left() -> list[processes.Process]:
+    """Our living children; those that have ended are reaped on the way."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            """One more."""
+    return processes.children()
+
+
+def _wait_for_one(children: list[processes.Process]) -> None:
+    """Wait until one of them ends, but not for long."""
+    watches = [os.pidfd_open(child.pid) for child in children]
+    select.select(watches, [], [], _SHM_WAIT / 10)
+    for watch in watches:
+        os.close(watch)
 
 
 def kill(pid: int) -> None:
