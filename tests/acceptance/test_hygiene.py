@@ -273,8 +273,8 @@ class Watched:
         named = ((entry.name, re.match(r"torch_(\d+)_", entry.name)) for entry in SHM.iterdir())
         return {name for name, match in named if match and match[1] in pids}
 
-    def left(self, limit: float = LIMIT) -> list[str]:
-        """What is still there ``limit`` seconds from now; processes among it are killed."""
+    def left(self, limit: float = LIMIT) -> str:
+        """What is there ``limit`` seconds from now, a line each; processes are killed then."""
         pids = wait_for_ends(self._run, limit)
         found = [f"process {describe(pid)}" for pid in pids]
         for pid in pids:
@@ -282,7 +282,7 @@ class Watched:
                 os.kill(pid, signal.SIGKILL)
         found += [f"/dev/shm/{name}" for name in sorted(self.shared_files())]
         found += [str(e) for e in self._temporary.iterdir() if not e.match("pytest-of-*")]
-        return found
+        return "\n".join(found)
 
     def close(self) -> None:
         os.close(self._ears)
@@ -303,7 +303,7 @@ class Ended:
     """A run that ended by itself, and what it left."""
 
     finished: Finished
-    left: list[str]
+    left: str
 
 
 @pytest.fixture(scope="module", params=["leaves", "failures", "timeouts"])
@@ -315,7 +315,7 @@ def ended(request: pytest.FixtureRequest, new_suite: Callable[[], Suite]) -> End
 
 
 def test_an_end_leaves_nothing(ended: Ended) -> None:
-    assert ended.left == []
+    assert ended.left == ""
 
 
 def test_the_end_is_the_one_that_was_meant(ended: Ended) -> None:
@@ -332,26 +332,24 @@ def test_the_end_is_the_one_that_was_meant(ended: Ended) -> None:
 
 STATES_OF_RANKS = {"busy": 2, "blocked": 2, "stuck": 4}
 """State: number of processes that tell of it, with two ranks."""
-SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGKILL]
+ENDS = {
+    signal.SIGINT: (pytest.ExitCode.INTERRUPTED,),
+    signal.SIGTERM: (-signal.SIGTERM, 128 + signal.SIGTERM),
+    signal.SIGKILL: (-signal.SIGKILL,),
+}
+"""Signal: exit codes that are right."""
 
 
 @pytest.mark.parametrize("state", STATES_OF_RANKS)
-@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
+@pytest.mark.parametrize("number", ENDS, ids=lambda number: number.name)
 def test_a_signal_leaves_nothing(watched: Watched, state: str, number: signal.Signals) -> None:
     running = watched.start(STATE=state)
     watched.hear(STATES_OF_RANKS[state])
     assert bool(watched.shared_files()) == (state == "stuck")
     running.process.send_signal(number)
     finished = running.finish(END_LIMIT)
-    assert watched.left() == []
-    assert (
-        finished.returncode
-        in {
-            signal.SIGINT: (pytest.ExitCode.INTERRUPTED,),
-            signal.SIGTERM: (-signal.SIGTERM, 128 + signal.SIGTERM),
-            signal.SIGKILL: (-signal.SIGKILL,),
-        }[number]
-    )
+    assert watched.left() == ""
+    assert finished.returncode in ENDS[number]
 
 
 def test_interrupt_during_start_leaves_nothing(watched: Watched) -> None:
@@ -364,7 +362,7 @@ def test_interrupt_during_start_leaves_nothing(watched: Watched) -> None:
         watched.hear(1)
         running.process.send_signal(number)
         running.finish(END_LIMIT)
-        assert watched.left() == []
+        assert watched.left() == ""
 
 
 def test_kill_of_xdist_leaves_nothing(new_suite: Callable[[], Suite]) -> None:
@@ -374,13 +372,13 @@ def test_kill_of_xdist_leaves_nothing(new_suite: Callable[[], Suite]) -> None:
         watched.hear(sum(STATES_OF_RANKS.values()))
         running.process.kill()
         running.finish(END_LIMIT)
-        assert watched.left() == []
+        assert watched.left() == ""
 
 
 def test_kill_of_a_worker_leaves_nothing(new_suite: Callable[[], Suite]) -> None:
     """The worker of xdist dies, and another one takes over."""
     with contextlib.closing(Watched(new_suite(), WORKER_DIES)) as watched:
         finished = watched.start("-n", "1", extra=SPAWN).finish(END_LIMIT)
-        assert watched.left() == []
+        assert watched.left() == ""
     assert finished["test_kills_its_worker"].verdict == "failed"
     assert finished["test_after"].verdict == "passed"
