@@ -12,10 +12,11 @@ class ExactBatches(Sampler[list[int]]):
     """Batches of indices for evaluation: each sample on exactly one rank, once.
 
     ``DistributedSampler`` evens the ranks out by repeating samples, which counts them
-    twice. Here a rank may have one sample less; all ranks have equally many batches
-    nevertheless, because a forward pass of DistributedDataParallel broadcasts the
-    buffers of batch norm in evaluation too, and one pass too many on one rank would
-    wait for ever or meet another collective. So the last batch of a rank may be empty.
+    twice. Here a rank may have one sample less, or none; all ranks have equally many
+    batches nevertheless, and the last of a rank may be empty. The first forward pass of
+    an evaluation has DistributedDataParallel broadcast batch norm's buffers; with a rank
+    that has no batch the others hang (torch 2.13). And a value that a step logs with
+    ``sync_dist`` needs that step on all ranks.
 
     It is no ``BatchSampler`` on purpose: Lightning then refuses to replace its order
     by a padded one and asks for ``Trainer(use_distributed_sampler=False)``.
