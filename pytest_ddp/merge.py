@@ -101,7 +101,8 @@ def merge(outcome: RunOutcome, output: Output) -> list[pytest.TestReport]:
     """The reports of setup, call and teardown, in order; no call unless setup passed."""
     outcome = replace(outcome, ranks=tuple(sorted(outcome.ranks, key=lambda rank: rank.rank)))
     decisions = _decide(outcome)
-    unlike = tuple(filter(None, (unequal_collectives(outcome), outcome.mismatch)))
+    unequal = unequal_collectives(outcome) if outcome.check_collectives else ""
+    unlike = tuple(filter(None, (unequal, outcome.mismatch)))
     if unlike:
         decisions = _with_unlike(decisions, unlike[0])
     failing = _failing(outcome, decisions)
@@ -225,14 +226,14 @@ def _disagreement(parts: Sequence[Part]) -> str:
 def unequal_collectives(outcome: RunOutcome) -> str:
     """Which process groups saw different numbers of collectives; empty if none did.
 
-    Ranks that never came to tell are left out: nothing is known of them.
+    Ranks that never came to tell are left out, and so are members that have destroyed the
+    group: nothing is known of them.
     """
     alive = {rank.rank: rank.done.counts for rank in outcome.ranks if rank.done is not None}
     issued: dict[tuple[str, tuple[int, ...]], dict[int, int]] = {}
     for rank, counts in sorted(alive.items()):
         for count in counts:
-            members = sorted(member for member in count.members if member in alive)
-            by_rank = issued.setdefault((count.name, count.members), dict.fromkeys(members, 0))
+            by_rank = issued.setdefault((count.name, count.members), {})
             by_rank[rank] = by_rank.get(rank, 0) + count.collectives
     found = [
         f"{_group_text(*group)}: {_issued_text(by_rank)}"

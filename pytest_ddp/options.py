@@ -50,6 +50,13 @@ class Output(enum.StrEnum):
     RANK0 = "rank0"
 
 
+class CheckCollectives(enum.StrEnum):
+    """Whether ranks that ended must have issued the same collectives."""
+
+    ON = "on"
+    OFF = "off"
+
+
 class StartMethod(enum.StrEnum):
     """How a rank's process comes to be."""
 
@@ -73,6 +80,7 @@ class Options:
     seed: int
     """Session seed, from which the seeds of all tests and ranks derive."""
     output: Output
+    check_collectives: CheckCollectives = CheckCollectives.ON
 
     @classmethod
     def from_config(cls, config: pytest.Config) -> Options:
@@ -180,6 +188,11 @@ _SETTINGS = (
     _Setting(
         *("output", "failed|all|rank0", "string", "failed", rules.check_member(Output), ""),
         help="show the captured output of the ranks that failed, of all, or of rank 0",
+    ),
+    _Setting(
+        *("check_collectives", "on|off", "string", "on"),
+        *(rules.check_member(CheckCollectives), ""),
+        help="fail a test whose ranks issued different collectives although its asserts pass",
     ),
 )
 

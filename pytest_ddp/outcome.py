@@ -94,6 +94,8 @@ class RunOutcome:
     start: float
     """Wall-clock time in seconds since the epoch."""
     duration: float
+    check_collectives: bool = True
+    """Whether unlike collectives of ranks that ended are a failure."""
     timeout: float | None = None
     """The deadline in seconds, if it was that which ended the test."""
     hang: Hang | None = None

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pytest
 
 from pytest_ddp.marks import WORLD_SIZE_PARAM
-from pytest_ddp.options import Mark, Options
+from pytest_ddp.options import CheckCollectives, Mark, Options
 from pytest_ddp.protocol import Backend
 from pytest_ddp.rules import MAX_WORLD_SIZE, WorldSize, mark_error, shown
 
@@ -43,6 +43,8 @@ class LaunchPlan:
     """Environment variables that the mark sets in the ranks."""
     tmp_path: bool
     """Whether the test asks for ``tmp_path``, which all ranks share."""
+    check_collectives: bool
+    """Whether ranks that ended must have issued the same collectives."""
     skip: str | None
     """Why the test cannot run on this machine; None if it can."""
 
@@ -74,6 +76,7 @@ def make_plan(item: pytest.Item, mark: Mark, options: Options, gpus: int) -> Lau
         seeds=_seeds(item.nodeid, mark, options, world_size),
         env=dict(mark.env),
         tmp_path="tmp_path" in getattr(item, "fixturenames", ()),
+        check_collectives=options.check_collectives is CheckCollectives.ON,
         skip=_shortage(wanted, backend, gpus),
     )
 

@@ -213,7 +213,8 @@ class Run:
         """Compare the ranks' collectives, once all of them have ended well."""
         done = {part.process.rank: part.done for part in self.parts if part.done is not None}
         counts = {rank: end.counts for rank, end in done.items()}
-        if len(done) < len(self.parts) or not compare.need_calls(counts):
+        wanted = self._plan.check_collectives and len(done) == len(self.parts)
+        if not (wanted and compare.need_calls(counts)):
             return
         calls = self._ask_for_calls()
         self._mismatch = compare.difference(counts, calls)
@@ -286,6 +287,7 @@ class Run:
             keywords=dict.fromkeys(item.keywords, 1),
             backend=self._plan.backend,
             ranks=tuple(part.outcome() for part in self.parts),
+            check_collectives=self._plan.check_collectives,
             start=self._wall,
             duration=self._now(),
             timeout=self._plan.timeout if self._timed_out else None,

@@ -59,6 +59,7 @@ def test_a_bare_mark_takes_everything_from_the_options() -> None:
         timeout=20.0,
         seeds=got.seeds,
         env={},
+        check_collectives=True,
         tmp_path=False,
         skip=None,
     )
