@@ -140,7 +140,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="python -m ddp_reference.windows", description=__doc__)
+    parser = _Parser(
+        prog="python -m ddp_reference.windows",
+        description="Train a graph network on date windows that move through an archive.",
+    )
     add = parser.add_argument
     add("root", type=Path, metavar="DATA", help="folder made by ddp_reference.windows.make_data")
     add("--epochs", type=int, required=True, help="epochs in all")
