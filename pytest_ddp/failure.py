@@ -179,7 +179,8 @@ def _brief(entries: Sequence[Entry]) -> list[Entry] | None:
     last = entries[-1] if entries else None
     if not isinstance(last, ReprEntry) or last.reprlocals is not None:
         return None
-    said = [line for line in last.lines if line.startswith("E ")]
+    # Only the long styles mark every line of a message, the others its first.
+    said = list(itertools.dropwhile(lambda line: not line.startswith("E "), last.lines))
     return [_raw("\n".join(said) + "\n")] if said else None
 
 

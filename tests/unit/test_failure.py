@@ -86,6 +86,15 @@ def test_same_line_with_other_values_is_not_shown_again() -> None:
     assert shown.endswith("rank 2 failed in call, at the same line:\nE       assert 2 == 4")
 
 
+def test_same_line_keeps_every_line_of_the_message() -> None:
+    source = "assert x == 4, f'assert {x} == 4\\nsecond line of {x}'"
+    for style in ("long", "line"):
+        calls = [made.failed(source, style=style, x=r) for r in range(2)]
+        shown = text(*(made.passing(r, call) for r, call in enumerate(calls)))
+        assert "at the same line" in shown
+        assert "second line of 1" in shown
+
+
 def test_same_line_at_the_same_moment_is_told_in_order_of_ranks() -> None:
     calls = [made.failed("assert x == 4, f'assert {x} == 4'", x=r) for r in range(2)]
     first, second = made.passing(0, calls[0]), made.passing(1, calls[1])
