@@ -97,13 +97,14 @@ def assert_told(finished: Finished, file: str, *words: str) -> None:
     assert "Traceback" not in text
 
 
+@pytest.mark.skipif(UNDER_XDIST, reason="pytest-xdist goes on with what its workers collected")
 def test_wrong_marks_are_collection_errors(marks: Finished) -> None:
     """As for any file that cannot be collected, pytest runs no test at all."""
     assert len(marks.collect_errors) == len(MARKS) + len(PLACES)
     assert marks.results == {}
     assert "ran all the same" not in marks.output
     assert "INTERNALERROR" not in marks.output
-    assert marks.returncode == (1 if UNDER_XDIST else pytest.ExitCode.INTERRUPTED)
+    assert marks.returncode == pytest.ExitCode.INTERRUPTED
 
 
 # ---------------------------------------------------------------- options
