@@ -4,6 +4,7 @@ Works under ``torchrun``, under anything else that sets RANK, WORLD_SIZE, LOCAL_
 MASTER_ADDR/PORT, with a process group that somebody has already made, and alone.
 """
 
+import gc
 import json
 import logging
 import os
@@ -94,11 +95,18 @@ def setup_distributed(backend: Backend = "auto", timeout: timedelta = DEFAULT_TI
 
 
 def teardown_distributed() -> None:
-    """Leave the run: the group that setup_distributed made, and its helpers, are gone."""
+    """Leave the run: the group that setup_distributed made, and its helpers, are gone.
+
+    A DDP model is a reference cycle that holds its group, threads included, beyond
+    ``destroy_process_group``. Left to the garbage collector it may be collected in a
+    DataLoader worker that a later run forks, where joining the threads that did not come
+    along is a SIGSEGV or never ends (both seen with torch 2.13).
+    """
+    gc.collect()
     if _session.owns_group and dist.is_initialized():
         dist.destroy_process_group()
     _session.store, _session.owns_group = None, False
-    _stop_compile_workers()
+    _stop_compile_helpers()
 
 
 @contextmanager
@@ -214,8 +222,15 @@ def _device(backend: str, local_rank: int) -> torch.device:
     return torch.device("cuda", local_rank) if backend == "nccl" else torch.device("cpu")
 
 
-def _stop_compile_workers() -> None:
-    """Inductor keeps a pool of compiler processes; only a run that used it has the module."""
-    module = sys.modules.get("torch._inductor.async_compile")
-    if module is not None:
-        module.shutdown_compile_workers()
+def _stop_compile_helpers() -> None:
+    """Inductor's pool of compiler processes and the thread of torch.compile's progress bar.
+
+    Only a run that compiled has imported them. tqdm starts its thread again on demand.
+    """
+    inductor = sys.modules.get("torch._inductor.async_compile")
+    if inductor is not None:
+        inductor.shutdown_compile_workers()
+    tqdm = sys.modules.get("tqdm")
+    if tqdm is not None and tqdm.tqdm.monitor is not None:
+        tqdm.tqdm.monitor.exit()
+        tqdm.tqdm.monitor = None

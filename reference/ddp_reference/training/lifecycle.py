@@ -50,35 +50,37 @@ def run(stage: Stage, config: TrainConfig, observe: Observer = _ignore) -> Summa
     """
     timeout = timedelta(seconds=config.timeout)
     with distributed_session(config.backend, timeout) as world:  # set-up; teardown at the end
-        resolve_strategy(config, world)
-        with open_data(config) as cache:  # data
-            training, validation = build_splits(cache, config, world)
-            model = build_model(stage, config)  # model, on the CPU
-            model.to(world.device)  # device
-            _maybe_compile(model, config, "before")
-            model = wrap(model, config, world)  # wrap
-            optimizer = build_optimizer(model, config)  # optimizer
-            _maybe_compile(model, config, "after")  # compile
-            identity = {name: getattr(config, name) for name in IDENTITY}
-            identity["data"] = cache.digest
-            progress = Progress()
-            seed_rank(config.seed, world.rank)
-            if config.resume is not None:
-                progress = load_checkpoint(config.resume, model, optimizer, world, identity)
-            return fit(  # train
-                Run(
-                    stage,
-                    config,
-                    world,
-                    model,
-                    optimizer,
-                    training,
-                    validation,
-                    progress,
-                    identity,
-                    _reporting(config, world, observe),
-                )
+        return _train_in(world, stage, config, observe)
+
+
+def _train_in(world: World, stage: Stage, config: TrainConfig, observe: Observer) -> Summary:
+    """Everything between set-up and teardown; what it made is free when teardown begins."""
+    resolve_strategy(config, world)
+    with open_data(config) as cache:
+        training, validation = build_splits(cache, config, world)  # data
+        model = build_model(stage, config)  # model, on the CPU
+        model.to(world.device)  # device
+        _maybe_compile(model, config, "before")
+        model = wrap(model, config, world)  # wrap
+        optimizer = build_optimizer(model, config)  # optimizer
+        _maybe_compile(model, config, "after")  # compile
+        seed_rank(config.seed, world.rank)
+        identity = run_identity(config, cache)
+        progress = Progress()
+        if config.resume is not None:
+            progress = load_checkpoint(config.resume, model, optimizer, world, identity)
+        observe = _reporting(config, world, observe)
+        return fit(  # train
+            Run(
+                stage, config, world, model, optimizer, training, validation,
+                progress, identity, observe,
             )
+        )  # fmt: skip
+
+
+def run_identity(config: TrainConfig, cache: LatentCache) -> dict[str, object]:
+    """What a run must share with a checkpoint to go on from it."""
+    return {"data": cache.digest, **{name: getattr(config, name) for name in IDENTITY}}
 
 
 def open_data(config: TrainConfig) -> LatentCache:

@@ -1,0 +1,149 @@
+"""Train a list of configurations one after the other in this rank; run by torchrun.
+
+``torchrun --nproc-per-node N ranks.py JOBS.json DIRECTORY``. Each job is a dict with
+``name``, ``config`` (TrainConfig's fields) and, where asked, ``skew`` (ranks draw different
+initial weights). Every rank writes what it saw to ``rank<r>of<n>.json``. Each job makes and
+leaves its own process group, in the same process.
+"""
+
+import json
+import math
+import os
+import sys
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import psutil
+import torch
+import torch._dynamo
+import torch.distributed as dist
+from ddp_reference.training import STAGES, Delivered, Event, Stage, Stepped, TrainConfig, lifecycle
+from ddp_reference.training.distributed import World
+from ddp_reference.training.wrap import wrap
+from torch import Tensor, nn
+from torch._C._distributed_c10d import GradBucket
+from torch._dynamo.utils import counters
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.distributed.tensor import DTensor
+from torch.futures import Future
+from torch.nn.parallel import DistributedDataParallel
+
+PATHS = ("data", "checkpoint", "resume")
+
+
+class Seen:
+    """What one job did in this rank, apart from its result."""
+
+    def __init__(self) -> None:
+        self.deliveries: list[tuple[bool, int, int, tuple[int, ...], tuple[float, ...]]] = []
+        self.norms: list[float] = []
+        self.reductions = 0
+        self.local_parameters = 0
+
+    def observe(self, event: Event) -> None:
+        if isinstance(event, Delivered):
+            place = (event.training, event.epoch, event.batch)
+            self.deliveries.append((*place, event.ids, event.weights))
+        if isinstance(event, Stepped):
+            self.norms.append(event.norm)
+
+    def look_at(self, model: nn.Module) -> None:
+        self.local_parameters = sum(
+            (p.to_local() if isinstance(p, DTensor) else p).numel() for p in model.parameters()
+        )
+        if isinstance(model, DistributedDataParallel):
+            model.register_comm_hook(None, self._count_and_reduce)
+
+    def _count_and_reduce(self, state: object, bucket: GradBucket) -> Future[Tensor]:
+        self.reductions += 1
+        group = dist.group.WORLD
+        assert group is not None
+        return allreduce_hook(group, bucket)
+
+
+def train(job: Mapping[str, Any], directory: Path) -> dict[str, Any]:
+    seen = Seen()
+    options = dict(job["config"])
+    for key in PATHS:
+        if options.get(key) is not None:
+            options[key] = directory / options[key]
+    config = TrainConfig(**options)
+    torch._dynamo.reset()
+    counters.clear()
+    build = skewed(lifecycle.build_model) if job.get("skew") else lifecycle.build_model
+
+    def wrap_and_look(model: nn.Module, config: TrainConfig, world: World) -> nn.Module:
+        wrapped = wrap(model, config, world)
+        seen.look_at(wrapped)
+        return wrapped
+
+    with (
+        patch.object(lifecycle, "wrap", wrap_and_look),
+        patch.object(lifecycle, "build_model", build),
+    ):
+        summary = lifecycle.run(STAGES[config.stage], config, seen.observe)
+    return {
+        "epochs": [asdict(report) for report in summary.epochs],
+        "finished": summary.finished,
+        "digest": dict(summary.digest),
+        "graphs": counters["stats"]["unique_graphs"],
+        **vars(seen),
+        "left": leftovers(),
+    }
+
+
+Build = Callable[[Stage, TrainConfig], nn.Module]
+
+
+def skewed(build: Build) -> Build:
+    """The usual weights on rank 0, others elsewhere."""
+
+    def build_differently(stage: Stage, config: TrainConfig) -> nn.Module:
+        model = build(stage, config)
+        rank = int(os.environ.get("RANK", "0"))
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(rank * math.pi)
+        return model
+
+    return build_differently
+
+
+def leftovers() -> dict[str, Any]:
+    """What a finished run must not leave in its process."""
+    return {
+        "group": dist.is_initialized(),
+        "children": [child.name() for child in psutil.Process().children(recursive=True)],
+        "threads": [t.name for t in threading.enumerate() if t is not threading.main_thread()],
+        "gloo": [name for name in native_threads() if "gloo" in name],
+        "segments": [m.path for m in psutil.Process().memory_maps() if "/dev/shm/#" in m.path],
+    }
+
+
+def native_threads() -> list[str]:
+    return [task.read_text().strip() for task in Path("/proc/self/task").glob("*/comm")]
+
+
+def attempt(job: Mapping[str, Any], directory: Path) -> dict[str, Any]:
+    try:
+        return train(job, directory)
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
+
+
+def main(jobs: Path, directory: Path) -> None:
+    # Not in inductor, which imports what torch itself has deprecated.
+    warnings.filterwarnings("error", module=r"ddp_reference")
+    results = {job["name"]: attempt(job, directory) for job in json.loads(jobs.read_text())}
+    rank, size = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
+    (directory / f"rank{rank}of{size}.json").write_text(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
