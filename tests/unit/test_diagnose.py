@@ -288,12 +288,17 @@ def test_trimmed_stack_is_never_empty() -> None:
         ("/home/me/a.py", "/home/me/a.py"),
         (f"{Path.cwd()}-other/a.py", f"{Path.cwd()}-other/a.py"),
         ("tests/a.py", "tests/a.py"),
-        (diagnose.__file__, "pytest_ddp/diagnose.py"),
         ("<string>", "<string>"),
     ],
 )
 def test_shortened_path(file: str, shown: str) -> None:
     assert shorten(file) == shown
+
+
+def test_shortened_path_of_the_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where it is installed from a checkout."""
+    monkeypatch.chdir(tmp_path)
+    assert shorten(diagnose.__file__) == "pytest_ddp/diagnose.py"
 
 
 def test_frame_as_text() -> None:

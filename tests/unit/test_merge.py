@@ -210,6 +210,7 @@ def test_some_skipped(skipper: int) -> None:
     assert verdict(call_of(reports)) == said
     crash = call_of(reports).longrepr.reprcrash  # type: ignore[union-attr]
     assert (crash.path, crash.lineno) == ("/src/test_made.py", 77)
+    assert call_of(reports).longreprtext.count("skipped") == 1
 
 
 def test_some_skipped_in_setup() -> None:

@@ -57,6 +57,17 @@ def test_output_where_no_single_rank_failed() -> None:
     assert len(call_of(merged(*ranks)).sections) == 2
 
 
+def test_output_of_an_expected_failure() -> None:
+    ranks = [printing(0, "of 0\n", made.xfailed("known")), printing(1, "of 1\n")]
+    assert len(call_of(merged(*ranks)).sections) == 2
+
+
+def test_output_is_ordered_by_rank() -> None:
+    ranks = [printing(r, f"of {r}\n") for r in (2, 0, 1)]
+    texts = [text for _, text in call_of(merged(*ranks)).sections]
+    assert texts == ["of 0\n", "of 1\n", "of 2\n"]
+
+
 def test_teardown_report_shows_the_ranks_that_failed_in_call() -> None:
     """The terminal shows a failed test's output in teardown from that report."""
     ranks = []
