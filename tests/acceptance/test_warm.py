@@ -1,35 +1,18 @@
 """Ranks and their group are kept from test to test, as long as nothing speaks against it.
 
-Inner tests write down which process was which rank; the outer tests compare. A test
-that is to have an effect on the next one is followed by a test that looks.
+A test that is to have an effect on the next one is followed by a test that looks.
 """
 
 from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
-from tests.acceptance.suite import UNDER_XDIST, Finished, Suite
-
-LOADFILE = ("--dist=loadfile",) if UNDER_XDIST else ()
-
-CONFTEST = """
-    import json
-    import os
-    from pathlib import Path
-
-    import pytest
-
-    @pytest.fixture(autouse=True)
-    def recorded(request, ddp):
-        file = Path(os.environ["PIDS"], f"{request.node.name}.{ddp.rank}")
-        file.write_text(str(os.getpid()))
-"""
+from tests.acceptance.recorded import Run, run_recorded, source
+from tests.acceptance.suite import Suite
 
 KEPT = """
     import os
@@ -176,104 +159,6 @@ LAWFUL = """
             pass
 """
 
-LEAKS = {
-    "group": ("dist.new_group([0, 1])", "process group"),
-    "thread": ("threading.Thread(target=forever, name='stray').start()", "stray"),
-    "daemon_thread": (
-        "threading.Thread(target=forever, name='demon', daemon=True).start()",
-        "demon",
-    ),
-    "child": ("KEEP.append(subprocess.Popen(['sleep', '1000']))", "sleep 1000"),
-    "forked_child": ("os.fork() or forever()", "child process"),
-    "loader": (
-        "KEEP.append(iter(DataLoader(range(9), num_workers=1, persistent_workers=True)))",
-        "child process",
-    ),
-}
-"""Name: what a test leaves behind, a word of the warning."""
-
-CLEAN = {
-    "garbage_loader": "use_persistent_workers()",
-    "cyclic_garbage_loader": "use_persistent_workers(cycle=True)",
-    "used_loader": "assert len(list(DataLoader(range(9), num_workers=2))) == 9",
-    "joined_thread": "join(threading.Thread(target=int))",
-    "thread_on_its_way_out": "threading.Thread(target=int).start()",
-    "waited_child": "subprocess.run(['true'], check=True)",
-    "ended_child": "KEEP.append(subprocess.Popen(['true']))",
-    "executor": "concurrent.futures.ThreadPoolExecutor(1).submit(int).result()",
-    "closed_executor": "use_executor()",
-    "resource_tracker": "resource_tracker.ensure_running()",
-    "shared_memory": "use_shared_memory()",
-    "spawned_process": "use_spawned_process()",
-    "shared_tensor": "use_shared_tensor()",
-}
-"""Name: what a test does and may do."""
-
-HOUSEHOLD = """
-    import concurrent.futures
-    import multiprocessing
-    import os
-    import signal
-    import subprocess
-    import threading
-    from multiprocessing import resource_tracker, shared_memory
-
-    import pytest
-    import torch
-    import torch.distributed as dist
-    from torch.utils.data import DataLoader
-
-    KEEP = []
-
-    def forever():
-        threading.Event().wait()
-
-    def join(thread):
-        thread.start()
-        thread.join()
-
-    def use_persistent_workers(cycle=False):
-        loader = DataLoader(range(9), num_workers=1, persistent_workers=True)
-        assert len(list(loader)) == len(list(loader)) == 9
-        if cycle:
-            loader.myself = [loader]
-
-    def use_executor():
-        with concurrent.futures.ThreadPoolExecutor(2) as pool:
-            assert list(pool.map(int, "12")) == [1, 2]
-
-    def use_shared_memory():
-        memory = shared_memory.SharedMemory(create=True, size=100)
-        memory.close()
-        memory.unlink()
-
-    def use_spawned_process():
-        process = multiprocessing.get_context("spawn").Process(target=int)
-        process.start()
-        process.join()
-
-    def use_shared_tensor():
-        torch.multiprocessing.set_sharing_strategy("file_system")
-        KEEP.append(torch.ones(3).share_memory_())
-        torch.multiprocessing.set_sharing_strategy("file_descriptor")
-"""
-
-HOUSEHOLD_TEST = """
-    @pytest.mark.ddp(world_size=2)
-    def test_before_{name}(ddp):
-        pass
-
-    @pytest.mark.ddp(world_size=2)
-    def test_{name}(ddp):
-        {deed}
-
-    @pytest.mark.ddp(world_size=2)
-    def test_after_{name}(ddp):
-        total = torch.ones(1)
-        dist.all_reduce(total)
-        assert total.item() == 2.0
-"""
-
 REPLACED = """
     import os
     import signal
@@ -326,61 +211,22 @@ REPLACED = """
 PREAMBLE = "import os\nimport pytest\nimport torch\n"
 
 
-def source(preamble: str, template: str, cases: Mapping[str, tuple[object, ...]]) -> str:
-    """A module with the template's tests for each case; its fields are named in the template."""
-    tests = (
-        textwrap.dedent(template).format(name=name, deed=case[0], holds=case[-2])
-        for name, case in cases.items()
-    )
-    return textwrap.dedent(preamble) + "".join(tests)
-
-
-@dataclass(frozen=True)
-class Run:
-    """An inner run, and which process was which rank in each test."""
-
-    finished: Finished
-    directory: Path
-
-    def pids(self, test: str) -> list[int]:
-        """Process numbers by rank."""
-        files = sorted(self.directory.glob(f"{test}.*"), key=lambda file: file.suffix)
-        assert files, f"{test} did not run"
-        return [int(file.read_text()) for file in files]
-
-    def warnings_about(self, test: str) -> list[str]:
-        """Warnings that begin with the test's node id."""
-        return [message for message in self.finished.warnings if f"::{test}: " in message]
-
-
-def run_recorded(suite: Suite, *args: str) -> Run:
-    directory = suite.directory.parent / f"{suite.directory.name}-pids"
-    directory.mkdir()
-    suite.write("conftest.py", CONFTEST)
-    return Run(suite.run(*args, *LOADFILE, env={"PIDS": str(directory)}, timeout=180), directory)
-
-
 @pytest.fixture(scope="module")
 def run(new_suite: Callable[[], Suite]) -> Run:
     suite = new_suite()
     suite.write("test_kept.py", KEPT)
     suite.write("test_changing.py", source(PREAMBLE, CHANGING, CHANGES))
     suite.write("test_lawful.py", PREAMBLE + textwrap.dedent(LAWFUL))
-    suite.write("test_leaks.py", source(HOUSEHOLD, HOUSEHOLD_TEST, LEAKS))
-    clean = {name: (deed, "") for name, deed in CLEAN.items()}
-    suite.write("test_clean.py", source(HOUSEHOLD, HOUSEHOLD_TEST, clean))
     suite.write("test_replaced.py", REPLACED)
     return run_recorded(suite)
 
 
 def test_verdicts(run: Run) -> None:
-    verdicts = {name: result.verdict for name, result in run.finished.results.items()}
-    failed = {name.rpartition("::")[2] for name, verdict in verdicts.items() if verdict != "passed"}
-    assert failed == {"test_failing_on_all", "test_crash", "test_hang"}, run.finished.tail()
-    tests = 2 * len(CHANGES) + 3 * len(LEAKS) + 3 * len(CLEAN)
-    assert len(verdicts) == tests + sum(
-        text.count("def test_") for text in (KEPT, LAWFUL, REPLACED)
-    )
+    failed = {name for name, result in run.finished.results.items() if result.verdict != "passed"}
+    expected = {"test_failing_on_all", "test_crash", "test_hang"}
+    assert {name.rpartition("::")[2] for name in failed} == expected, run.finished.tail()
+    written = sum(text.count("def test_") for text in (KEPT, LAWFUL, REPLACED))
+    assert len(run.finished.results) == 2 * len(CHANGES) + written
 
 
 # ---------------------------------------------------------------- kept
@@ -411,28 +257,6 @@ def test_changes_are_restored(run: Run, name: str) -> None:
 def test_what_fixtures_change_is_theirs(run: Run, test: str) -> None:
     assert run.warnings_about(test) == []
     assert run.pids(test) == run.pids("test_lawful_first")
-
-
-# ---------------------------------------------------------------- leaks
-
-
-@pytest.mark.parametrize("name", LEAKS)
-def test_a_leak_retires_the_rank(run: Run, name: str) -> None:
-    before, leaking, after = (
-        run.pids(f"test_{which}{name}") for which in ("before_", "", "after_")
-    )
-    assert before == leaking
-    assert not set(leaking) & set(after)
-    warnings = run.warnings_about(f"test_{name}")
-    assert 1 <= len(warnings) <= 2  # the text of a child process holds its number
-    assert all(LEAKS[name][1] in text and "replaced" in text for text in warnings), warnings
-
-
-@pytest.mark.parametrize("name", CLEAN)
-def test_what_ends_or_helps_is_no_leak(run: Run, name: str) -> None:
-    for which in ("before_", "", "after_"):
-        assert run.warnings_about(f"test_{which}{name}") == []
-        assert run.pids(f"test_{which}{name}") == run.pids(f"test_before_{name}")
 
 
 # ---------------------------------------------------------------- replaced
