@@ -138,11 +138,11 @@ def test_{name}(ddp):
 """
 
 
-def source(where: str, rank: int) -> str:
+def source(place: str, rank: int) -> str:
     """An inner test file: every death of this rank, each followed by a healthy test.
 
     Args:
-        where: ``body``, ``setup``, ``teardown``, or ``collective`` for the body while
+        place: ``body``, ``setup``, ``teardown``, or ``collective`` for the body while
             the other ranks wait in an all_reduce.
         rank: the rank that fails.
     """
@@ -151,7 +151,7 @@ def source(where: str, rank: int) -> str:
         "setup": _SETUP,
         "teardown": _TEARDOWN,
         "collective": _IN_COLLECTIVE,
-    }[where]
+    }[place]
     blocks = [
         (template + AFTER).format(
             name=name_of(death, rank),
@@ -159,16 +159,16 @@ def source(where: str, rank: int) -> str:
             line=death.line,
             timeout=60,
         )
-        for death in deaths(where)
+        for death in deaths(place)
     ]
     return PRELUDE + "".join(blocks)
 
 
-def deaths(where: str) -> tuple[Death, ...]:
+def deaths(place: str) -> tuple[Death, ...]:
     """The deaths that are tried there."""
-    if where == "body":
+    if place == "body":
         return DEATHS
-    if where == "collective":
+    if place == "collective":
         return tuple(death for death in DEATHS if death.name in _BESIDE_BLOCKED_PEERS)
     return tuple(death for death in DEATHS if death.in_fixtures)
 

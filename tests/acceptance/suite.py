@@ -226,7 +226,7 @@ class Suite:
     ) -> Running:
         """Start pytest on the suite, for tests that interfere with it; see :meth:`run`."""
         self._runs += 1
-        return Running(self.directory, self._runs, (*args, *extra), env or {})
+        return Running(self.directory, self._runs, (*extra, *args), env or {})
 
 
 class Running:

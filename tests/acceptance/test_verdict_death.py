@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 
@@ -26,80 +27,97 @@ VERDICTS = {
     "collective": "failed",
 }
 CASES = [
-    pytest.param(where, death, rank, id=f"{where}-{death.name}-rank{rank}")
-    for where in PLACES
-    for death in deaths(where)
+    pytest.param(place, death, rank, id=f"{place}-{death.name}-rank{rank}")
+    for place in PLACES
+    for death in deaths(place)
     for rank in range(3)
 ]
 TOO_LONG = 40.0
 """Seconds: a failure that took so long was found by the deadline (60 s) or nearly so."""
 
 
-def file_of(where: str, rank: int) -> str:
-    return f"test_{where}_{rank}.py"
+def file_of(place: str, rank: int) -> str:
+    return f"test_{place}_{rank}.py"
 
 
 @pytest.fixture(scope="module")
-def dead(new_suite: Callable[[], Suite]) -> Finished:
-    """Every death, in every place, on every rank."""
-    suite = new_suite()
-    for where in PLACES:
+def run_all_deaths(new_suite: Callable[[], Suite]) -> Callable[[str], Finished]:
+    """Runs every death in a place, on every rank, once.
+
+    Not a parametrized fixture: pytest would run that anew for every set of parameters.
+    """
+
+    @functools.cache
+    def run(place: str) -> Finished:
+        suite = new_suite()
         for rank in range(3):
-            suite.write(file_of(where, rank), source(where, rank))
-    return suite.run("--ddp-timeout=60", timeout=400)
+            suite.write(file_of(place, rank), source(place, rank))
+        return suite.run("--ddp-timeout=60", timeout=150)
+
+    return run
 
 
-def result_of(finished: Finished, where: str, name: str, rank: int) -> Result:
-    return finished.results[f"{file_of(where, rank)}::test_{name}"]
+@pytest.fixture
+def dead(run_all_deaths: Callable[[str], Finished], place: str) -> Finished:
+    """The run with all deaths in the place that the test is parametrized with."""
+    return run_all_deaths(place)
 
 
-@pytest.mark.parametrize(("where", "death", "rank"), CASES)
+def result_of(finished: Finished, place: str, name: str, rank: int) -> Result:
+    return finished.results[f"{file_of(place, rank)}::test_{name}"]
+
+
+@pytest.mark.parametrize(("place", "death", "rank"), CASES)
 class TestDeath:
-    def test_fails(self, dead: Finished, where: str, death: Death, rank: int) -> None:
-        result = result_of(dead, where, name_of(death, rank), rank)
-        assert result.verdict == VERDICTS[where], result.text
+    def test_fails(self, dead: Finished, place: str, death: Death, rank: int) -> None:
+        result = result_of(dead, place, name_of(death, rank), rank)
+        assert result.verdict == VERDICTS[place], result.text
         assert result.duration < TOO_LONG
 
-    def test_is_described(self, dead: Finished, where: str, death: Death, rank: int) -> None:
-        result = result_of(dead, where, name_of(death, rank), rank)
+    def test_is_described(self, dead: Finished, place: str, death: Death, rank: int) -> None:
+        result = result_of(dead, place, name_of(death, rank), rank)
         failed = [report for report in result.reports if report.outcome == "failed"]
         assert len(failed) == 1
         assert failed[0].message.startswith(f"rank {rank}"), failed[0].message
         assert f"rank {rank}" in result.text
         assert death.shown.format(answer=40 + rank) in result.text
 
-    def test_is_located(self, dead: Finished, where: str, death: Death, rank: int) -> None:
-        result = result_of(dead, where, name_of(death, rank), rank)
-        line = line_of(source(where, rank), name_of(death, rank))
-        place = f"{file_of(where, rank)}:{line}"
-        assert (place in result.text) == death.leaves_line, result.text
+    def test_is_located(self, dead: Finished, place: str, death: Death, rank: int) -> None:
+        result = result_of(dead, place, name_of(death, rank), rank)
+        line = line_of(source(place, rank), name_of(death, rank))
+        shown = f"{file_of(place, rank)}:{line}" in result.text
+        assert shown == death.leaves_line, result.text
 
-    def test_next_test_passes(self, dead: Finished, where: str, death: Death, rank: int) -> None:
-        result = result_of(dead, where, f"after_{name_of(death, rank)}", rank)
+    def test_next_test_passes(self, dead: Finished, place: str, death: Death, rank: int) -> None:
+        result = result_of(dead, place, f"after_{name_of(death, rank)}", rank)
         assert result.verdict == "passed", result.text
 
 
-def test_every_test_is_reported_once(dead: Finished) -> None:
+@pytest.mark.parametrize("place", PLACES)
+def test_every_test_is_reported_once(dead: Finished, place: str) -> None:
     for result in dead.results.values():
         phases = [report.when for report in result.reports]
         expected = ["setup", "call", "teardown"]
         if result.phase("setup").outcome == "failed":
             expected.remove("call")
         assert phases == expected, result.nodeid
-    assert len(dead.results) == 2 * len(CASES)
+    assert len(dead.results) == 2 * 3 * len(deaths(place))
     assert dead.returncode == pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.mark.parametrize("rank", range(3))
 @pytest.mark.parametrize("death", deaths("collective"), ids=lambda death: death.name)
-def test_peers_in_a_collective_are_no_cause(dead: Finished, death: Death, rank: int) -> None:
+@pytest.mark.parametrize("place", ["collective"])
+def test_peers_in_a_collective_are_no_cause(
+    dead: Finished, place: str, death: Death, rank: int
+) -> None:
     """Each peer is told of once, in a line, after the root cause."""
-    text = result_of(dead, "collective", name_of(death, rank), rank).text
+    text = result_of(dead, place, name_of(death, rank), rank).text
     lines = text.splitlines()
     told = [(peer, n) for n, line in enumerate(lines) for peer in ranks_told(line) if peer != rank]
     cause = next(n for n, line in enumerate(lines) if line.startswith(f"rank {rank}"))
     assert sorted(peer for peer, _ in told) == sorted({0, 1, 2} - {rank}), text
-    assert all(place > cause for _, place in told), text
+    assert all(found > cause for _, found in told), text
     assert text.count("most recent call first") <= 1, text
 
 
