@@ -125,14 +125,16 @@ def distributed_session(
         yield world
         if world.is_distributed:
             dist.barrier()
-    except Exception as error:
+    except BaseException as error:
         _abandon(world, error)
+        if isinstance(error, SystemExit) and not error.code:
+            raise RuntimeError(f"rank {world.rank} left the run before its end") from error
         raise
     finally:
         teardown_distributed()
 
 
-def _abandon(world: World, error: Exception) -> None:
+def _abandon(world: World, error: BaseException) -> None:
     text = f"rank {world.rank} failed: {type(error).__name__}: {error}"
     log.error("%s", text)
     if dist.is_initialized() and dist.get_backend() == "nccl":
