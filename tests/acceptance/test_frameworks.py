@@ -110,7 +110,7 @@ def test_fails(run: Finished, name: str) -> None:
     result = run[name]
     assert result.verdict == "failed", result.text
     assert FAILING[name] in result.text
-    assert result.text.startswith("rank 1 of 2")
+    assert "rank 1 of 2 failed in call" in result.text
 
 
 def test_unittest_skip_and_expected_failure(run: Finished) -> None:

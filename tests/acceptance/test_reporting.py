@@ -170,7 +170,7 @@ def test_differing_failures_are_all_shown(full: Finished) -> None:
 def test_failure_of_one_rank(full: Finished) -> None:
     result = full["test_fails_on_one"]
     assert "only here" in result.text
-    assert result.text.startswith("rank 1 of 2")
+    assert "rank 1 of 2 failed in call" in result.text
     assert result.phase("call").line == line_of('assert ddp.rank != 1, "only here"')
     captured = "\n".join(f"{title}\n{text}" for title, text in result.sections.items())
     assert captured.count("error words of rank 1") == 1
