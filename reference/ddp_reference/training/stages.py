@@ -19,7 +19,9 @@ from .models import (
 Batch = Mapping[str, Tensor]
 
 SIGMA_MAX = 4.0
-LEVELS = 16  # noise levels of the consistency stage
+# Steps of the consistency stage's noise levels. With many, neighbours differ so little that
+# an untrained model has a low loss already.
+LEVELS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ def consistency_losses(model: nn.Module, batch: Batch) -> Tensor:
     The lower level is the target and carries no gradient. Both levels go through in one
     call, the lower half of the doubled batch being detached.
     """
-    step = (batch["level"] * (LEVELS - 1)).floor()
+    step = (batch["level"] * LEVELS).floor()
     low, high = _sigma(step), _sigma(step + 1)
     latent, noise = batch["latent"], batch["noise"]
     paths = torch.cat([latent + high * noise, latent + low * noise])

@@ -1,7 +1,19 @@
 """A process group of one rank, as torchrun would have it made."""
 
+from collections.abc import Iterator
+
 import pytest
+import torch
 from torch._C._distributed_c10d import TCPStore
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Models of this size are slowed down by threads, and by far on a busy machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture
