@@ -217,7 +217,13 @@ class Controller:
     def _read_report(self, data: Json) -> pytest.TestReport | None:
         hook = self._config.hook
         report: Any = hook.pytest_report_from_serializable(config=self._config, data=data)
-        return report if isinstance(report, pytest.TestReport) else None
+        if not isinstance(report, pytest.TestReport):
+            return None
+        if type(report) is pytest.TestReport:
+            return report
+        # A subtest: one that fails speaks for its phase, the others say nothing. Its own
+        # kind of report cannot be merged, nor sent on by xdist.
+        return _plain(report) if report.failed else None
 
     # ------------------------------------------------------------------ trouble and the end
 
@@ -266,6 +272,22 @@ class Controller:
         launcher, self._launcher, self._supervisor = self._launcher, None, None
         if launcher is not None:
             launcher.close()
+
+
+def _plain(report: pytest.TestReport) -> pytest.TestReport:
+    return pytest.TestReport(
+        nodeid=report.nodeid,
+        location=report.location,
+        keywords=report.keywords,
+        outcome=report.outcome,
+        longrepr=report.longrepr,
+        when=report.when,
+        sections=report.sections,
+        duration=report.duration,
+        start=report.start,
+        stop=report.stop,
+        user_properties=report.user_properties,
+    )
 
 
 def _invocation(config: pytest.Config) -> list[str]:

@@ -68,6 +68,12 @@ class Hooks:
         self._config = config
         self._options = options
         self._started: Controller | None = None
+        self._worker_problems: list[str] = []
+
+    @property
+    def _problems(self) -> list[str]:
+        own = self._started.problems if self._started is not None else []
+        return [*own, *self._worker_problems]
 
     @property
     def _controller(self) -> Controller:
@@ -129,14 +135,20 @@ class Hooks:
         """Tell an xdist worker with which arguments its main process was called."""
         node.workerinput["ddp_invocation"] = [str(a) for a in node.config.invocation_params.args]
 
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Take over what went wrong in an xdist worker after its last report."""
+        self._worker_problems += getattr(node, "workeroutput", {}).get("ddp_problems", [])
+
     # ------------------------------------------------------------------ end
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        if self._started is None:
-            return
-        self._started.finish(interrupted=exitstatus == pytest.ExitCode.INTERRUPTED)
-        if self._started.problems and session.exitstatus == pytest.ExitCode.OK:
+        if self._started is not None:
+            self._started.finish(interrupted=exitstatus == pytest.ExitCode.INTERRUPTED)
+        if hasattr(self._config, "workeroutput"):
+            self._config.workeroutput["ddp_problems"] = self._problems
+        if self._problems and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_unconfigure(self) -> None:
@@ -144,6 +156,6 @@ class Hooks:
             self._started.close()
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        for problem in self._started.problems if self._started is not None else ():
+        for problem in self._problems:
             terminalreporter.section("ddp: error in a rank's last teardown", red=True)
             terminalreporter.line(problem)

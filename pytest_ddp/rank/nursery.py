@@ -8,20 +8,18 @@ import select
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from pytest_ddp.channel import Channel
 from pytest_ddp.protocol import KillRank, RankExited, RankStarted, StartRank
-from pytest_ddp.rank import processes
+from pytest_ddp.rank import processes, sharedmemory
 
 Start = Callable[[StartRank, int], int]
 """Starts a rank on the descriptor of its channel; the pid. In a forked child it never returns."""
 
-_SHM_MANAGER = "torch_shm_manager"
-"""torch's daemon that unlinks shared tensors once the last process that maps them is gone."""
-_SHM_WAIT = 0.5
-"""Seconds that it is given to do so."""
-_LAST_WAIT = 1.5
+_LAST_WAIT = 1.0
 """Seconds that killed processes are given to disappear, at the very end."""
+_A_MOMENT = 0.05
 
 
 class Nursery:
@@ -34,6 +32,8 @@ class Nursery:
         """Serial number by pid."""
         self._watches: dict[int, int] = {}
         """Pid by pidfd."""
+        self._dead: set[int] = set()
+        """Pids of ranks, and of what they left behind, that have been reaped."""
         processes.adopt_orphans()
 
     def serve(self) -> None:
@@ -84,6 +84,7 @@ class Nursery:
         # Before the leader is reaped: until then nobody else can get its number.
         processes.kill_group(pid)
         _, status = os.waitpid(pid, 0)
+        self._dead.add(pid)
         for orphan in processes.children():
             if orphan.session == pid:
                 kill(orphan.pid)
@@ -98,34 +99,36 @@ class Nursery:
             ) is not None:
                 if info.si_pid in self._ranks:
                     return
+                self._dead.add(info.si_pid)
                 os.waitpid(info.si_pid, 0)
 
     def _end_all(self) -> None:
         for pid in self._ranks:
             processes.kill_group(pid)
-        begin = time.monotonic()
+        deadline = time.monotonic() + _LAST_WAIT
+        folders: set[Path] = set()
         # Killing a process hands its children to us, daemons with a session of their own
         # included: go on until there is nobody.
-        while (left := _children_left()) and time.monotonic() < begin + _LAST_WAIT:
-            spare = time.monotonic() < begin + _SHM_WAIT
+        while (left := self._children_left()) and time.monotonic() < deadline:
             for child in left:
-                if not (spare and _SHM_MANAGER in child.command):
-                    kill(child.pid)
+                if sharedmemory.is_manager(child.command):
+                    folders |= sharedmemory.manager_folders(child.pid)
+                kill(child.pid)
             _wait_for_one(left)
+        sharedmemory.remove(folders, self._dead)
 
-
-def _children_left() -> list[processes.Process]:
-    """Our living children; those that have ended are reaped on the way."""
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            """One more."""
-    return processes.children()
+    def _children_left(self) -> list[processes.Process]:
+        """Our living children; those that have ended are reaped on the way."""
+        with contextlib.suppress(ChildProcessError):
+            while pid := os.waitpid(-1, os.WNOHANG)[0]:
+                self._dead.add(pid)
+        return processes.children()
 
 
 def _wait_for_one(children: list[processes.Process]) -> None:
     """Wait until one of them ends, but not for long."""
     watches = [os.pidfd_open(child.pid) for child in children]
-    select.select(watches, [], [], _SHM_WAIT / 10)
+    select.select(watches, [], [], _A_MOMENT)
     for watch in watches:
         os.close(watch)
 
