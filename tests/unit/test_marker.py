@@ -1,0 +1,121 @@
+"""The page that tells what a rank was doing, also of a rank that was killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_ddp.rank.marker import PHASE, SEEN, SIZE, Mark, Page, note_of, read, sight_of
+
+KILLED = """
+import os, signal, sys
+from pytest_ddp.rank.marker import PHASE, Page, note_of
+page = Page(sys.argv[1])
+page.write(PHASE, note_of("call", ""))
+page.write(PHASE, note_of("call: DDP construction", "/src/test_it.py:12 in test_it"))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_new_page_says_nothing(tmp_path: Path) -> None:
+    Page(str(tmp_path / "page"))
+    assert read(tmp_path / "page") == Mark()
+
+
+def test_missing_page_says_nothing(tmp_path: Path) -> None:
+    assert read(tmp_path / "page") == Mark()
+
+
+@pytest.mark.parametrize("size", [0, 1, SIZE - 1, SIZE + 1])
+def test_file_of_another_size_says_nothing(tmp_path: Path, size: int) -> None:
+    (tmp_path / "page").write_bytes(b"\1" * size)
+    assert read(tmp_path / "page") == Mark()
+
+
+def test_last_note_of_each_area_is_read(tmp_path: Path) -> None:
+    page = Page(str(tmp_path / "page"))
+    for number in range(5):
+        page.write(PHASE, note_of(f"call: step {number}", f"a.py:{number} in f"))
+        page.write(SEEN, sight_of(f"b.py:{number} in g"))
+        expected = Mark(f"call: step {number}", f"a.py:{number} in f", f"b.py:{number} in g")
+        assert read(tmp_path / "page") == expected
+
+
+def test_shorter_note_leaves_nothing_of_a_longer_one(tmp_path: Path) -> None:
+    page = Page(str(tmp_path / "page"))
+    for text in ("a long note " * 5, "another long note " * 5, "short"):
+        page.write(PHASE, note_of(text, ""))
+    assert read(tmp_path / "page").phase == "short"
+
+
+@pytest.mark.parametrize("text", ["x" * 10_000, "ä" * 10_000, "\N{BEETLE}" * 10_000])
+def test_too_long_a_note_is_cut(tmp_path: Path, text: str) -> None:
+    page = Page(str(tmp_path / "page"))
+    page.write(SEEN, sight_of("before"))
+    page.write(PHASE, note_of(text, "a.py:1 in f"))
+    mark = read(tmp_path / "page")
+    assert len(mark.phase.encode()) > 900
+    assert mark.phase.rstrip("\ufffd") == text[: len(mark.phase.rstrip("\ufffd"))]
+    assert mark.seen == "before"
+
+
+def test_line_breaks_and_surrogates_do_no_harm(tmp_path: Path) -> None:
+    page = Page(str(tmp_path / "page"))
+    page.write(PHASE, note_of("two\nlines\r\n and \udcff", "odd\nname.py:3 in f"))
+    assert read(tmp_path / "page") == Mark("two lines and ?", "odd name.py:3 in f", "")
+
+
+@pytest.mark.parametrize("area", [PHASE, SEEN])
+def test_half_written_note_is_never_read(tmp_path: Path, area: int) -> None:
+    """Whatever part of the copy was done when the process was killed."""
+    path = tmp_path / "page"
+    page = Page(str(path))
+    notes = [note_of(f"phase {n}", f"a.py:{n} in f") for n in range(3)]
+    page.write(area, notes[0])
+    for note in notes[1:]:
+        before, said = path.read_bytes(), read(path)
+        page.write(area, note)
+        after, says = path.read_bytes(), read(path)
+        assert said != says
+        changed = [n for n in range(SIZE) if before[n] != after[n]]
+        torn = bytearray(before)
+        for n in sorted(changed, key=lambda n: n % (SIZE // 2) == 0):
+            path.write_bytes(torn)
+            assert read(path) == said
+            torn[n] = after[n]
+        path.write_bytes(torn)
+        assert read(path) == says
+        path.unlink()
+        page = Page(str(path))
+        page.write(area, note)
+
+
+def test_page_survives_sigkill(tmp_path: Path) -> None:
+    path = tmp_path / "page"
+    ended = subprocess.run([sys.executable, "-c", KILLED, str(path)], cwd=Path(__file__).parents[2])
+    assert ended.returncode == -signal.SIGKILL
+    assert read(path) == Mark("call: DDP construction", "/src/test_it.py:12 in test_it", "")
+
+
+def test_forked_child_does_not_speak_for_its_parent(tmp_path: Path) -> None:
+    page = Page(str(tmp_path / "page"))
+    page.write(PHASE, note_of("of the parent", ""))
+    child = os.fork()
+    if child == 0:
+        page.write(PHASE, note_of("of the child", ""))
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert read(tmp_path / "page").phase == "of the parent"
+    page.write(PHASE, note_of("of the parent again", ""))
+    assert read(tmp_path / "page").phase == "of the parent again"
+
+
+def test_no_page_is_no_failure(tmp_path: Path) -> None:
+    page = Page(str(tmp_path / "missing" / "page"))
+    page.write(PHASE, note_of("call", ""))
+    assert read(tmp_path / "missing" / "page") == Mark()
