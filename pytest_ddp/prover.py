@@ -110,22 +110,31 @@ def _has_reached(wait: Wait, rank: int, other: Standing) -> bool:
         )
         return next(sent, 0) >= wait.number
     issued = (count.collectives for count in other.counts if count.name == wait.group)
-    return next(issued, 0) >= wait.number
+    # A rank that gave up a group no longer counts on it. It may have done its part: a
+    # gather's sender is done long before the gather.
+    return next(issued, wait.number) >= wait.number
 
 
 def _contradiction(wait: Wait, other: Standing) -> str:
     """What differs between two collectives at the same place, in a word."""
+    if wait.peer is not None:  # receives have numbers of their own
+        return ""
     for begun in other.begun:
         if (begun.group, begun.number) != (wait.group, wait.number):
             continue
         if begun.recorded_as != wait.recorded_as:
             return "operation"
         if wait.recorded_as in _SAME_SIZE:
-            if begun.numel != wait.numel:
+            if _differ(begun.numel, wait.numel):
                 return "size"
-            if begun.dtype != wait.dtype:
+            if _differ(begun.dtype, wait.dtype):
                 return "dtype"
     return ""
+
+
+def _differ(mine: object, other: object) -> bool:
+    """True if both are known and unlike."""
+    return mine is not None and other is not None and mine != other
 
 
 # ------------------------------------------------------------------ words
@@ -156,7 +165,7 @@ def _excuse(need: Need, stands: Mapping[int, Stand]) -> str:
     if other.ended:
         return f"rank {need.other} has ended the test without it"
     waits = other.now.waits[0]
-    same = waits.group == need.wait.group
+    same = waits.group == need.wait.group and need.wait.peer is None
     return f"rank {need.other} in {_words(waits, group=not same)}"
 
 

@@ -1,0 +1,160 @@
+"""Builders of what ranks answer to probes, for tests of the proof and of the comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from pytest_ddp.prover import Stand
+from pytest_ddp.survey import CallRecord, GroupCount, Sent, Standing, Wait
+
+WORLD = "0"
+"""Name of the default group."""
+SITE = "/src/test_made.py:{line}"
+
+
+def collective(
+    number: int,
+    *members: int,
+    operation: str = "all_reduce",
+    group: str = WORLD,
+    **known: Any,
+) -> Wait:
+    """A collective that is begun and not complete."""
+    fields: dict[str, Any] = {
+        "recorded_as": operation,
+        "numel": 4,
+        "dtype": "Float",
+        "site": SITE.format(line=10 + number),
+    }
+    return Wait(
+        group=group,
+        members=members,
+        number=number,
+        operation=operation,
+        peer=None,
+        tag=None,
+        **(fields | known),
+    )
+
+
+def receive(
+    number: int, peer: int, *members: int, tag: int = 0, group: str = WORLD, site: str = ""
+) -> Wait:
+    """A receive that no message has answered."""
+    return Wait(
+        group=group,
+        members=members,
+        number=number,
+        operation="recv",
+        recorded_as=None,
+        numel=None,
+        dtype=None,
+        peer=peer,
+        tag=tag,
+        site=site,
+    )
+
+
+def count(collectives: int, *members: int, group: str = WORLD, **digests: int) -> GroupCount:
+    """What a rank issued on one group."""
+    return GroupCount(group, members, collectives, **digests)
+
+
+def standing(
+    *waits: Wait,
+    begun: tuple[Wait, ...] | None = None,
+    counts: tuple[GroupCount, ...] | None = None,
+    sent: tuple[Sent, ...] = (),
+    **known: Any,
+) -> Standing:
+    """A rank that sleeps in a wait for these, and has issued them and all before them."""
+    collectives = tuple(wait for wait in waits if wait.peer is None)
+    fields: dict[str, Any] = {
+        "pulse": "still",
+        "blocked": bool(waits),
+        "alone": True,
+        "phase": "call",
+        "place": "/src/test_made.py:7 in test_made",
+    }
+    return Standing(
+        test=1,
+        number=2,
+        waits=waits,
+        begun=collectives if begun is None else begun,
+        counts=_counts(waits) if counts is None else counts,
+        sent=sent,
+        **(fields | known),
+    )
+
+
+def _counts(waits: tuple[Wait, ...]) -> tuple[GroupCount, ...]:
+    issued = {wait.group: count(0, *wait.members, group=wait.group) for wait in waits}
+    for wait in waits:
+        known = issued[wait.group]
+        if wait.peer is None and wait.number > known.collectives:
+            issued[wait.group] = replace(known, collectives=wait.number)
+    return tuple(issued.values())
+
+
+def stuck(*waits: Wait, **known: Any) -> Stand:
+    """A rank that gave the same answer at the probe before."""
+    now = standing(*waits, **known)
+    return Stand(now, replace(now, number=1), ended=False)
+
+
+def running(*counts: GroupCount, **known: Any) -> Stand:
+    """A rank that computes, sleeps or reads data between collectives."""
+    now = standing(counts=counts, **known)
+    return Stand(now, replace(now, number=1), ended=False)
+
+
+def ended(*counts: GroupCount, **known: Any) -> Stand:
+    """A rank that has run its part to the end."""
+    return Stand(standing(counts=counts, **known), None, ended=True)
+
+
+def renamed(stands: Mapping[int, Stand], names: Mapping[int, int]) -> dict[int, Stand]:
+    """The same stands with every rank under another number."""
+    return {
+        names[rank]: Stand(
+            _renamed(stand.now, names),
+            None if stand.before is None else _renamed(stand.before, names),
+            stand.ended,
+        )
+        for rank, stand in stands.items()
+    }
+
+
+def _renamed(made: Standing, names: Mapping[int, int]) -> Standing:
+    return replace(
+        made,
+        waits=tuple(_renamed_wait(wait, names) for wait in made.waits),
+        begun=tuple(_renamed_wait(wait, names) for wait in made.begun),
+        counts=tuple(
+            replace(count, members=tuple(names[rank] for rank in count.members))
+            for count in made.counts
+        ),
+        sent=tuple(replace(sent, receiver=names[sent.receiver]) for sent in made.sent),
+    )
+
+
+def _renamed_wait(wait: Wait, names: Mapping[int, int]) -> Wait:
+    members = tuple(names[rank] for rank in wait.members)
+    return replace(wait, members=members, peer=None if wait.peer is None else names[wait.peer])
+
+
+def call(number: int, operation: str = "all_reduce", **known: Any) -> CallRecord:
+    """A collective that Python code asked for."""
+    fields: dict[str, Any] = {
+        "group": WORLD,
+        "numel": 4,
+        "dtype": "float32",
+        "reduce_op": "SUM",
+        "root": None,
+        "site": "/src/no_such_file.py:1",
+    }
+    if not operation.startswith(("all_reduce", "reduce")):
+        fields["reduce_op"] = None
+    return CallRecord(number=number, operation=operation, **(fields | known))

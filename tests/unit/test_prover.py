@@ -1,0 +1,502 @@
+"""The proof that ranks wait for ever, from hand-made answers of ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from pytest_ddp.outcome import Hang, RankLine
+from pytest_ddp.prover import Stand, prove
+from pytest_ddp.survey import Sent, Wait
+from tests.unit.standings import (
+    WORLD,
+    collective,
+    count,
+    ended,
+    receive,
+    renamed,
+    running,
+    standing,
+    stuck,
+)
+
+
+def accused(stands: Mapping[int, Stand]) -> set[int]:
+    """The ranks that the proof says wait for ever."""
+    hang = prove(stands)
+    if hang is None:
+        return set()
+    return {line.rank for line in hang.table if line.state == "waits"}
+
+
+def proof(stands: Mapping[int, Stand]) -> Hang:
+    hang = prove(stands)
+    assert hang is not None
+    return hang
+
+
+def pair(number: int) -> Wait:
+    return collective(number, 0, 1)
+
+
+# ------------------------------------------------------------------ members that have ended
+
+
+def test_member_that_ended_without_it() -> None:
+    hang = proof({0: stuck(pair(3)), 1: ended(count(2, 0, 1))})
+    assert hang.sentence == (
+        "deadlock: rank 0 waits in all_reduce #3 of the default group, "
+        "rank 1 has ended the test without it"
+    )
+    assert hang.culprits == (1,)
+
+
+@pytest.mark.parametrize("issued", [3, 4])
+def test_member_that_ended_after_its_part(issued: int) -> None:
+    assert prove({0: stuck(pair(3)), 1: ended(count(issued, 0, 1))}) is None
+
+
+def test_number_counts_on_the_waiting_group_alone() -> None:
+    of_three = collective(2, 0, 1, group="3")
+    assert accused({0: stuck(of_three), 1: ended(count(7, 0, 1), count(1, 0, 1, group="3"))}) == {0}
+    assert prove({0: stuck(of_three), 1: ended(count(0, 0, 1), count(2, 0, 1, group="3"))}) is None
+
+
+def test_rank_that_gave_up_the_group_is_no_proof() -> None:
+    # A sender of a gather may destroy the group while the receiver waits for another.
+    gather = collective(1, 0, 1, 2, operation="gather")
+    assert prove({0: stuck(gather), 1: ended(), 2: running(count(0, 0, 1, 2))}) is None
+
+
+def test_ended_rank_is_never_accused() -> None:
+    now = standing(pair(2))
+    late = Stand(now, replace(now, number=1), ended=True)
+    assert proof({0: stuck(pair(3)), 1: late}).table[1].state == "ended"
+    assert prove({0: running(), 1: late}) is None
+
+
+def test_dead_rank_is_not_in_the_stands() -> None:
+    assert prove({0: stuck(collective(1, 0, 1, 2)), 2: running(count(0, 0, 1, 2))}) is None
+
+
+def test_member_of_no_group_is_not_needed() -> None:
+    assert prove({0: stuck(pair(1)), 1: running(count(1, 0, 1)), 2: ended()}) is None
+
+
+def test_wait_for_oneself_is_no_need() -> None:
+    alone = stuck(collective(1, 0), counts=(count(0, 0),))
+    assert prove({0: alone, 1: ended(count(0, 0, 1))}) is None
+
+
+# ------------------------------------------------------------------ ranks that are not stuck
+
+
+NEEDS_ENDED = {1: ended(count(0, 0, 1))}
+
+
+def test_wait_that_needs_an_ended_rank_is_hopeless() -> None:
+    assert accused({0: stuck(pair(1)), **NEEDS_ENDED}) == {0}
+
+
+def test_single_answer_is_no_proof() -> None:
+    assert prove({0: Stand(standing(pair(1)), None, ended=False), **NEEDS_ENDED}) is None
+
+
+def test_rank_that_moved_between_the_probes_is_not_stuck() -> None:
+    now = standing(pair(1), pulse="12 wait:4 [1]")
+    moved = Stand(now, replace(now, pulse="11 wait:4 [1]"), ended=False)
+    assert prove({0: moved, **NEEDS_ENDED}) is None
+
+
+def test_rank_that_computes_is_not_stuck() -> None:
+    now = standing(pair(1), blocked=False)
+    assert prove({0: Stand(now, now, ended=False), **NEEDS_ENDED}) is None
+
+
+def test_rank_that_waits_for_nothing_known_is_not_stuck() -> None:
+    assert prove({0: stuck(blocked=True), **NEEDS_ENDED}) is None
+
+
+def test_slow_member_is_awaited() -> None:
+    assert prove({0: stuck(pair(1)), 1: running(count(0, 0, 1))}) is None
+
+
+def test_asynchronous_collective_that_nobody_waits_for() -> None:
+    begun = running(count(1, 0, 1), begun=(pair(1),))
+    assert prove({0: begun, **NEEDS_ENDED}) is None
+
+
+# ------------------------------------------------------------------ sets of ranks
+
+
+AHEAD = collective(1, 0, 1, group="3")
+BEHIND = collective(1, 0, 1, group="4")
+CROSSED = {
+    0: stuck(AHEAD, counts=(count(1, 0, 1, group="3"), count(0, 0, 1, group="4"))),
+    1: stuck(BEHIND, counts=(count(0, 0, 1, group="3"), count(1, 0, 1, group="4"))),
+}
+"""Each waits on the group that the other comes to later."""
+
+
+def test_two_groups_in_crossed_order() -> None:
+    hang = proof(CROSSED)
+    assert hang.sentence == (
+        "deadlock: rank 0 waits in all_reduce #1 of the group of ranks 0, 1, "
+        "rank 1 in all_reduce #1 of the group of ranks 0, 1"
+    )
+    assert hang.culprits == ()
+    assert accused(CROSSED) == {0, 1}
+
+
+def test_other_thread_of_a_member_may_still_come() -> None:
+    now = replace(CROSSED[1].now, alone=False)
+    assert prove({0: CROSSED[0], 1: Stand(now, now, ended=False)}) is None
+
+
+def test_own_threads_do_not_end_a_wait_for_an_ended_rank() -> None:
+    assert accused({0: stuck(pair(1), alone=False), **NEEDS_ENDED}) == {0}
+
+
+def ring(size: int, start: int = 0) -> dict[int, Stand]:
+    """Every rank waits for a message from the next one."""
+    ranks = [start + i for i in range(size)]
+    return {
+        rank: stuck(receive(1, ranks[(i + 1) % size], *ranks), counts=())
+        for i, rank in enumerate(ranks)
+    }
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_cycle_of_receives(size: int) -> None:
+    assert accused(ring(size)) == set(range(size))
+    assert proof(ring(size)).sentence == (
+        f"deadlock: rank 0 waits in recv #1 from rank 1 (tag 0), "
+        f"rank 1 in recv #1 from rank {2 % size} (tag 0)"
+    )
+
+
+@pytest.mark.parametrize("size", [3, 4])
+@pytest.mark.parametrize("free", range(3))
+def test_one_free_rank_frees_the_cycle(size: int, free: int) -> None:
+    assert prove({**ring(size), free: running()}) is None
+
+
+@pytest.mark.parametrize("size", [3, 4])
+@pytest.mark.parametrize("last", ["ended", "running"])
+def test_chain_stands_and_falls_with_its_last_rank(size: int, last: str) -> None:
+    chain = ring(size)
+    chain[size - 1] = ended() if last == "ended" else running()
+    hopeless = set(range(size - 1)) if last == "ended" else set()
+    assert accused(chain) == hopeless
+
+
+def test_chain_that_leads_into_a_cycle() -> None:
+    tail = stuck(receive(1, 2, 0, 1, 2, 3), counts=())
+    stands = {**ring(2, start=2), 1: tail, 0: stuck(receive(1, 1, 0, 1, 2, 3), counts=())}
+    assert accused(stands) == {0, 1, 2, 3}
+
+
+def test_independent_pairs_are_judged_apart() -> None:
+    hang = proof({**ring(2), 2: stuck(receive(1, 3, 2, 3), counts=()), 3: running()})
+    assert "rank 2" not in hang.sentence
+    assert hang.culprits == ()
+
+
+def test_one_hopeless_need_of_several_is_enough() -> None:
+    three = collective(1, 0, 1, 2)
+    stands = {0: stuck(three), 1: running(count(0, 0, 1, 2)), 2: ended(count(0, 0, 1, 2))}
+    hang = proof(stands)
+    assert hang.culprits == (2,)
+    assert hang.sentence.endswith("rank 2 has ended the test without it")
+
+
+def test_any_of_several_waits_may_be_the_hopeless_one() -> None:
+    stands = {0: stuck(AHEAD, BEHIND), 1: ended(count(1, 0, 1, group="3"), count(0, group="4"))}
+    assert accused(stands) == {0}
+
+
+# ------------------------------------------------------------------ sends and receives
+
+
+def sent(count: int, receiver: int = 0, tag: int = 0, group: str = WORLD) -> tuple[Sent, ...]:
+    return (Sent(group, receiver, tag, count),)
+
+
+def test_receive_that_nobody_sends() -> None:
+    hang = proof({0: stuck(receive(2, 1, 0, 1)), 1: ended(sent=sent(1))})
+    assert hang.sentence == (
+        "deadlock: rank 0 waits in recv #2 from rank 1 (tag 0), "
+        "rank 1 has ended the test and never sent it"
+    )
+
+
+def test_message_under_way() -> None:
+    assert prove({0: stuck(receive(2, 1, 0, 1)), 1: ended(sent=sent(2))}) is None
+
+
+@pytest.mark.parametrize(
+    "elsewhere", [sent(1, receiver=2), sent(1, tag=5), sent(1, group="3")], ids=str
+)
+def test_message_to_somewhere_else(elsewhere: tuple[Sent, ...]) -> None:
+    assert accused({0: stuck(receive(1, 1, 0, 1)), 1: ended(sent=elsewhere)}) == {0}
+
+
+def test_receive_needs_its_sender_alone() -> None:
+    stands = {0: stuck(receive(1, 1, 0, 1, 2)), 1: running(), 2: ended(count(0, 0, 1, 2))}
+    assert prove(stands) is None
+
+
+def test_receive_contradicts_no_collective_of_the_same_number() -> None:
+    # The sender's other thread may send while its main thread waits in all_reduce #1.
+    stands = {
+        0: stuck(receive(1, 1, 0, 1), counts=(count(0, 0, 1),)),
+        1: stuck(pair(1), alone=False),
+    }
+    assert prove(stands) is None
+    hang = proof({**stands, 1: stuck(pair(1))})
+    assert hang.sentence == (
+        "deadlock: rank 0 waits in recv #1 from rank 1 (tag 0), "
+        "rank 1 in all_reduce #1 of the default group"
+    )
+
+
+# ------------------------------------------------------------------ contradictions
+
+
+def test_different_operations() -> None:
+    hang = proof({0: stuck(pair(2)), 1: stuck(replace_operation(pair(2), "barrier"))})
+    assert hang.sentence == (
+        "mismatch: rank 0 waits in all_reduce #2 of the default group, rank 1 in barrier #2"
+    )
+    assert hang.culprits == ()
+
+
+def replace_operation(wait: Wait, operation: str) -> Wait:
+    return replace(wait, operation=operation, recorded_as=operation)
+
+
+@pytest.mark.parametrize("operation", ["all_reduce", "broadcast", "reduce"])
+def test_different_sizes(operation: str) -> None:
+    mine, other = (collective(1, 0, 1, operation=operation, numel=numel) for numel in (4, 8))
+    hang = proof({0: stuck(mine), 1: stuck(other)})
+    assert hang.sentence == (
+        f"mismatch: rank 0 waits in {operation} #1 of 4 elements, Float of the default group, "
+        f"rank 1 in {operation} #1 of 8 elements, Float"
+    )
+
+
+def test_different_dtypes() -> None:
+    mine, other = (collective(1, 0, 1, dtype=dtype) for dtype in ("Float", "Int"))
+    assert "of 4 elements, Int" in proof({0: stuck(mine), 1: stuck(other)}).sentence
+
+
+@pytest.mark.parametrize("operation", ["all_gather", "all_to_all", "gather", "scatter"])
+def test_uneven_operations_may_differ_in_size(operation: str) -> None:
+    mine, other = (collective(1, 0, 1, operation=operation, numel=numel) for numel in (4, 8))
+    assert prove({0: stuck(mine), 1: stuck(other)}) is None
+
+
+def test_names_that_users_call_it_by_do_not_contradict() -> None:
+    mine = collective(1, 0, 1, recorded_as="all_gather")
+    other = replace(mine, operation="all_gather_into_tensor")
+    assert prove({0: stuck(mine), 1: stuck(other)}) is None
+
+
+@pytest.mark.parametrize("elsewhere", [pair(3), replace(pair(2), group="3")], ids=["3", "group"])
+def test_collectives_at_different_places_do_not_contradict(elsewhere: Wait) -> None:
+    other = replace_operation(elsewhere, "barrier")
+    counts = (count(2, 0, 1), count(2, 0, 1, group="3"))
+    stands = {0: stuck(pair(2), counts=counts), 1: stuck(other, counts=counts)}
+    assert prove(stands) is None
+
+
+def test_unlike_sizes_cannot_be_told_where_one_is_unknown() -> None:
+    unknown = collective(1, 0, 1, numel=None, dtype=None)
+    assert prove({0: stuck(pair(1)), 1: stuck(unknown)}) is None
+
+
+def test_contradiction_with_a_rank_that_is_not_stuck_is_no_proof() -> None:
+    begun = running(count(1, 0, 1), begun=(replace_operation(pair(1), "barrier"),))
+    assert prove({0: stuck(pair(1)), 1: begun}) is None
+
+
+def test_no_other_thread_heals_a_contradiction() -> None:
+    other = stuck(replace_operation(pair(1), "barrier"), alone=False)
+    assert accused({0: stuck(pair(1)), 1: other}) == {0, 1}
+
+
+def test_contradiction_with_what_an_ended_rank_left_open() -> None:
+    left_open = ended(count(1, 0, 1), begun=(replace_operation(pair(1), "barrier"),))
+    assert accused({0: stuck(pair(1)), 1: left_open}) == {0}
+
+
+def test_contradiction_is_told_before_other_needs() -> None:
+    three = collective(2, 0, 1, 2)
+    stands = {
+        0: stuck(collective(3, 0, 1, 2)),
+        1: stuck(three),
+        2: stuck(replace_operation(three, "barrier")),
+    }
+    assert proof(stands).sentence.startswith("mismatch: rank 1 waits in all_reduce #2")
+
+
+# ------------------------------------------------------------------ the table
+
+
+def test_table_has_every_rank_in_order() -> None:
+    place = f"{Path.cwd()}/tests/test_made.py:7 in test_made"
+    here = replace(pair(3), site=f"{Path.cwd()}/tests/test_made.py:13", numel=None)
+    table = proof(
+        {
+            2: running(place=place, phase="setup"),
+            1: ended(count(2, 0, 1)),
+            0: stuck(here),
+        }
+    ).table
+    assert table == (
+        RankLine(0, "waits", "call", "all_reduce #3 of the default group", "tests/test_made.py:13"),
+        RankLine(1, "ended", "", "", ""),
+        RankLine(2, "runs", "setup", "", "tests/test_made.py:7 in test_made"),
+    )
+
+
+def test_wait_without_a_known_line_shows_the_innermost_one() -> None:
+    unknown = replace(pair(3), site="")
+    line = proof({0: stuck(unknown), 1: ended(count(2, 0, 1))}).table[0]
+    assert line.place == "/src/test_made.py:7 in test_made"
+    assert line.collective == "all_reduce #3 of 4 elements, Float of the default group"
+
+
+def test_rank_that_is_not_blocked_runs_though_something_is_open() -> None:
+    now = standing(pair(1), blocked=False)
+    awake = Stand(now, now, ended=False)
+    line = proof({0: stuck(pair(3)), 1: ended(count(2, 0, 1)), 2: awake}).table[2]
+    assert (line.state, line.collective) == ("runs", "")
+
+
+# ------------------------------------------------------------------ what always holds
+
+
+GROUPS = {WORLD: (0, 1, 2, 3), "3": (0, 1), "4": (2, 3), "5": (0, 2, 3)}
+OPERATIONS = ("all_reduce", "barrier", "all_gather")
+ranks = range(4)
+
+
+@st.composite
+def any_wait(draw: st.DrawFn, rank: int) -> Wait:
+    group = draw(st.sampled_from([name for name, members in GROUPS.items() if rank in members]))
+    members = GROUPS[group]
+    number = draw(st.integers(1, 3))
+    if draw(st.booleans()):
+        peer = draw(st.sampled_from([member for member in members if member != rank]))
+        return receive(number, peer, *members, group=group, tag=draw(st.integers(0, 1)))
+    operation = draw(st.sampled_from(OPERATIONS))
+    numel = draw(st.sampled_from([4, 8]))
+    return collective(number, *members, operation=operation, group=group, numel=numel)
+
+
+@st.composite
+def any_stand(draw: st.DrawFn, rank: int) -> Stand:
+    waits = tuple(draw(st.lists(any_wait(rank), max_size=2)))
+    counts = tuple(
+        count(draw(st.integers(0, 3)), *members, group=name)
+        for name, members in GROUPS.items()
+        if rank in members and draw(st.integers(0, 4))
+    )
+    messages = st.builds(
+        Sent,
+        st.sampled_from(sorted(GROUPS)),
+        st.sampled_from([other for other in ranks if other != rank]),
+        st.integers(0, 1),
+        st.integers(1, 3),
+    )
+    blocked = bool(waits) and draw(st.integers(0, 4)) > 0
+    now = standing(
+        *waits,
+        counts=counts,
+        sent=tuple(draw(st.lists(messages, max_size=2))),
+        blocked=blocked,
+        alone=draw(st.booleans()),
+    )
+    before = draw(st.sampled_from([now, now, now, replace(now, pulse="moved"), None]))
+    return Stand(now, before, ended=draw(st.integers(0, 4)) == 0)
+
+
+any_stands = st.fixed_dictionaries({rank: any_stand(rank) for rank in ranks})
+
+
+@given(any_stands, st.permutations(ranks))
+def test_verdict_does_not_depend_on_the_names_of_ranks(
+    stands: dict[int, Stand], names: list[int]
+) -> None:
+    naming = dict(enumerate(names))
+    here, there = prove(stands), prove(renamed(stands, naming))
+    assert (here is None) == (there is None)
+    if here is not None and there is not None:
+        assert sorted(naming[rank] for rank in here.culprits) == list(there.culprits)
+        moved = {replace(line, rank=naming[line.rank], collective="") for line in here.table}
+        assert {replace(line, collective="") for line in there.table} == moved
+        assert here.sentence.partition(":")[0] == there.sentence.partition(":")[0]
+
+
+@given(any_stands, st.permutations(ranks))
+def test_verdict_does_not_depend_on_the_order_of_answers(
+    stands: dict[int, Stand], order: list[int]
+) -> None:
+    assert prove({rank: stands[rank] for rank in order}) == prove(stands)
+
+
+def reached(stands: dict[int, Stand]) -> dict[int, Stand]:
+    """The same ranks, each having done its part of all that anybody waits for."""
+    counts = {name: count(3, *members, group=name) for name, members in GROUPS.items()}
+    everything = {
+        rank: tuple(
+            Sent(group, receiver, tag, 3)
+            for group in GROUPS
+            for receiver in ranks
+            for tag in range(2)
+        )
+        for rank in ranks
+    }
+    return {
+        rank: replace(
+            stand,
+            now=replace(
+                stand.now,
+                counts=tuple(counts[n] for n, members in GROUPS.items() if rank in members),
+                sent=everything[rank],
+                begun=(),
+            ),
+        )
+        for rank, stand in stands.items()
+    }
+
+
+@given(any_stands)
+@example(ring(4))
+def test_nobody_is_accused_where_all_members_came(stands: dict[int, Stand]) -> None:
+    assert prove(reached(stands)) is None
+
+
+@given(any_stands)
+def test_nobody_is_accused_unless_somebody_is_stuck(stands: dict[int, Stand]) -> None:
+    awake = {
+        rank: replace(stand, now=replace(stand.now, blocked=False))
+        for rank, stand in stands.items()
+    }
+    assert prove(awake) is None
+
+
+@given(any_stands, st.sampled_from(ranks))
+def test_more_work_accuses_nobody(stands: dict[int, Stand], free: int) -> None:
+    """A rank that is found at work instead of stuck can only take accusations away."""
+    stand = replace(stands[free], ended=False)
+    stuck_ranks = {**stands, free: stand}
+    at_work = {**stands, free: replace(stand, now=replace(stand.now, blocked=False))}
+    if prove(stuck_ranks) is None:
+        assert prove(at_work) is None
