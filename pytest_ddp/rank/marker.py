@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +21,8 @@ _LENGTH = 2
 PHASE = 0
 """The area that the main thread writes, at each begin and end of a phase."""
 SEEN = 1
-"""The area of the thread that answers probes."""
+"""The area of the thread that answers probes. Each has an area of its own, for a lock could
+be held by the other one when the process forks."""
 _BEGINS = tuple((area * _AREA + 1, area * _AREA + 1 + _SLOT) for area in (PHASE, SEEN))
 """Where the two slots of each area begin."""
 
@@ -34,7 +36,7 @@ class Mark:
     site: str = ""
     """``file:line in function`` of the user's code that began the narrowest phase."""
     seen: str = ""
-    """Where the main thread was when a probe last found it in this phase of the test."""
+    """The same for where a probe has found the main thread since then; empty if none has."""
 
 
 class Page:
@@ -65,14 +67,20 @@ class Page:
         self._map = mmap.mmap(-1, SIZE)
 
 
-def note_of(phase: str, site: str) -> bytes:
-    """The note for :data:`PHASE`."""
-    return _framed(f"{_one_line(phase)}\n{_one_line(site)}")
+def note_of(phase: str, site: str, test: int) -> bytes:
+    """The note for :data:`PHASE`; the number of the test tells like notes apart."""
+    return _framed(_one_line(phase), _one_line(site), str(test))
 
 
-def sight_of(place: str) -> bytes:
-    """The note for :data:`SEEN`."""
-    return _framed(_one_line(place))
+def sight_of(phase: str, place: str, note: bytes) -> bytes:
+    """The note for :data:`SEEN`.
+
+    Args:
+        phase: the phase as it is now, which may have narrower ones less than ``note``.
+        place: ``file:line in function`` where the main thread is.
+        note: what :data:`PHASE` said when the main thread was looked at.
+    """
+    return _framed(_digest(note), _one_line(phase), _one_line(place))
 
 
 def read(path: Path) -> Mark:
@@ -83,18 +91,32 @@ def read(path: Path) -> Mark:
         return Mark()
     if len(page) != SIZE:
         return Mark()
-    phase, _, site = _said(page, PHASE).partition("\n")
-    return Mark(phase, site, _said(page, SEEN))
+    note = _note(page, PHASE)
+    phase, site = _lines(note)[:2]
+    of, now, place = _lines(_note(page, SEEN))
+    if of == _digest(note):
+        # The look at the main thread is younger than the note.
+        return Mark(now, site if now == phase else "", place)
+    return Mark(phase, site)
 
 
-def _said(page: bytes, area: int) -> str:
+def _note(page: bytes, area: int) -> bytes:
     begin = _BEGINS[area][page[area * _AREA] & 1]
     end = begin + _LENGTH + int.from_bytes(page[begin : begin + _LENGTH])
-    return page[begin + _LENGTH : end].decode(errors="replace")
+    return page[begin:end]
 
 
-def _framed(text: str) -> bytes:
-    data = text.encode(errors="replace")[: _SLOT - _LENGTH]
+def _lines(note: bytes) -> list[str]:
+    lines = note[_LENGTH:].decode(errors="replace").split("\n")
+    return [*lines, "", "", ""][:3]
+
+
+def _digest(note: bytes) -> str:
+    return f"{zlib.crc32(note):x}"
+
+
+def _framed(*lines: str) -> bytes:
+    data = "\n".join(lines).encode(errors="replace")[: _SLOT - _LENGTH]
     return len(data).to_bytes(_LENGTH) + data
 
 
