@@ -27,6 +27,8 @@ class Prober:
         self._interval = _INTERVAL
         self._due = time.monotonic() + _QUIET
         self._now: dict[int, Standing] = {}
+        self._ended: set[int] = set()
+        """Ranks that had ended when they gave their present answer."""
         self._before: dict[int, Standing] = {}
 
     def due_in(self) -> float:
@@ -46,6 +48,7 @@ class Prober:
             self._before = self._now
         self._number += 1
         self._now = {}
+        self._ended = set()
         for process in self._processes:
             if not process.gone:
                 process.send(Probe(self._test, self._number))
@@ -63,11 +66,14 @@ class Prober:
         if standing.number != self._number:
             return None
         self._now[rank] = standing
+        # Of a rank that has ended since it answered, the answer says too little.
+        if rank in ended:
+            self._ended.add(rank)
         if len(self._now) < self._living():
             return None
         return prove(
             {
-                rank: Stand(standing, self._before.get(rank), rank in ended)
+                rank: Stand(standing, self._before.get(rank), rank in self._ended)
                 for rank, standing in self._now.items()
             }
         )

@@ -109,7 +109,8 @@ class Nursery:
         folders: set[Path] = set()
         # Killing a process hands its children to us, daemons with a session of their own
         # included: go on until there is nobody.
-        while (left := self._children_left()) and time.monotonic() < deadline:
+        while processes.has_children() and time.monotonic() < deadline:
+            left = self._children_left()
             for child in left:
                 if sharedmemory.is_manager(child.command):
                     folders |= sharedmemory.manager_folders(child.pid)

@@ -26,7 +26,7 @@ class Process:
 
 def children(pid: int | None = None) -> list[Process]:
     """The living children of a process (of this one by default), oldest first."""
-    if pid is None and not _has_children():
+    if pid is None and not has_children():
         return []
     found = []
     with contextlib.suppress(OSError):
@@ -36,8 +36,11 @@ def children(pid: int | None = None) -> list[Process]:
     return [process for process in processes if process is not None]
 
 
-def _has_children() -> bool:
-    """One system call instead of a walk through /proc: most tests start no process."""
+def has_children() -> bool:
+    """True while there is a child, also one that has ended and is not reaped.
+
+    One system call instead of a walk through /proc: most tests start no process.
+    """
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
