@@ -13,16 +13,19 @@ from ddp_conformance.case import Case, IndexDataset
 from ddp_conformance.pytest_frontend import parametrize_with_checks
 from ddp_conformance.registry import Check, Guarantee, Level
 from ddp_conformance.subjects import Loader, Sampler, SamplerWrapper, Subject
+from ddp_conformance.subjects_metrics import Evaluation, Metric
 from ddp_conformance.verdict import GuaranteeError, UndecidedError, Violation
 
 __all__ = [
     "Case",
     "Check",
+    "Evaluation",
     "Guarantee",
     "GuaranteeError",
     "IndexDataset",
     "Level",
     "Loader",
+    "Metric",
     "Sampler",
     "SamplerWrapper",
     "Subject",

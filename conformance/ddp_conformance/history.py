@@ -87,7 +87,62 @@ class Raised:
     """The exception with its type, and the place it came from."""
 
 
-Record: TypeAlias = Sample | EpochEnd | Draws | Drawn | Delivered | Refused | Raised
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a single process reports for the samples of all ranks."""
+
+    rank: int
+    stage: str
+    """Which report it is, in words; the ranks' reports have the same."""
+    values: tuple[float, ...]
+    """Computed in float64."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A rank reported this."""
+
+    rank: int
+    stage: str
+    values: tuple[float, ...]
+    """Empty if it reported nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Code of the subject raised on a rank where that is an answer, and a wrong one."""
+
+    rank: int
+    error: str
+    """The exception with its type, and the place it came from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """A rank was about to make a collective of the whole group."""
+
+    rank: int
+    number: int
+    """Its place among those of this rank, from 0."""
+    what: str
+    """Operation, dtype and shape; or the words for the end of the component's code."""
+    site: str = ""
+    """The line that made it: evidence for people, for ranks may differ in it rightfully."""
+
+
+Record: TypeAlias = (
+    Sample
+    | EpochEnd
+    | Draws
+    | Drawn
+    | Delivered
+    | Refused
+    | Raised
+    | Expected
+    | Measured
+    | Failed
+    | Collective
+)
 History: TypeAlias = Sequence[Record]
 
 

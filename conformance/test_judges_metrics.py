@@ -1,0 +1,261 @@
+"""The judges of the metric guarantees on hand-made histories, and the lockstep of collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+import torch.distributed as dist
+from ddp_conformance.checks import judge_metrics as judge
+from ddp_conformance.checks import metrics
+from ddp_conformance.history import Collective, Expected, Failed, Measured, Record
+from ddp_conformance.lockstep import END, DivergedError, Lockstep, in_lockstep
+from ddp_conformance.subjects_metrics import mean_value, sample_value, values_of
+
+from conformance.simulated_ranks import SimulatedRanks, on_ranks
+from pytest_ddp import Ddp
+
+STAGE = "epoch"
+
+
+def reported(*values: float | None, expected: float = 2.0) -> list[Record]:
+    """One report: rank ``r`` gave ``values[r]``."""
+    history: list[Record] = [Expected(0, STAGE, (expected,))]
+    for rank, value in enumerate(values):
+        history.append(Measured(rank, STAGE, () if value is None else (value,)))
+    return history
+
+
+def called(*by_rank: Sequence[str]) -> list[Record]:
+    return [
+        Collective(rank, number, what)
+        for rank, calls in enumerate(by_rank)
+        for number, what in enumerate(calls)
+    ]
+
+
+def texts(history: Sequence[Record], tolerance: float = 1e-5) -> list[str]:
+    return [str(violation) for violation in judge.judge_values(history, tolerance)]
+
+
+# ---------------------------------------------------------------- values
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        pytest.param(reported(2.0, 2.0), id="equal"),
+        pytest.param(reported(2.00001, 2.00001), id="within-tolerance"),
+        pytest.param(reported(float("nan"), float("nan"), expected=float("nan")), id="nan"),
+        pytest.param([*reported(2.0, 2.0), *called(["sum", END], ["sum", END])], id="same-calls"),
+    ],
+)
+def test_right_reports_pass(history: list[Record]) -> None:
+    assert texts(history) == []
+
+
+@pytest.mark.parametrize(
+    ("history", "witnesses"),
+    [
+        pytest.param(
+            reported(2.0, 2.5),
+            [
+                "epoch: rank 1 reports 2.5, a single process 2",
+                "epoch: the ranks' reports differ: rank 0: 0x1.0000000000000p+1; "
+                "rank 1: 0x1.4000000000000p+1",
+            ],
+            id="one-rank-wrong",
+        ),
+        pytest.param(
+            reported(1.5, 1.5),
+            [f"epoch: rank {rank} reports 1.5, a single process 2" for rank in (0, 1)],
+            id="equally-wrong",
+        ),
+        pytest.param(
+            reported(2.0, 2.0000000000000004, 2.0),
+            [
+                "epoch: the ranks' reports differ: ranks 0 and 2: 0x1.0000000000000p+1; "
+                "rank 1: 0x1.0000000000001p+1",
+            ],
+            id="last-bit",
+        ),
+        pytest.param(
+            reported(None, None),
+            [f"epoch: rank {rank} reports nothing, a single process 2" for rank in (0, 1)],
+            id="nothing",
+        ),
+        pytest.param(
+            reported(float("nan")), ["epoch: rank 0 reports nan, a single process 2"], id="nan"
+        ),
+        pytest.param(
+            [*reported(2.0), Failed(1, "ValueError: no samples"), *called([END], ["sum"])],
+            ["rank 1 reports nothing: ValueError: no samples"],
+            id="raised",
+        ),
+        pytest.param(
+            [*reported(2.0), *called([END], ["sum"])],
+            [f"collective 0: rank 0 {END}, rank 1 sum"],
+            id="diverged",
+        ),
+    ],
+)
+def test_wrong_reports_are_named(history: list[Record], witnesses: list[str]) -> None:
+    assert texts(history) == witnesses
+
+
+def test_long_reports_are_cut() -> None:
+    assert judge.in_words(range(6)) == "0, 1, 2, 3, ..."
+
+
+# ---------------------------------------------------------------- calls
+
+
+def test_the_first_different_call_is_named_with_its_line() -> None:
+    history = [
+        *called(["barrier"], ["barrier"]),
+        Collective(0, 1, "allreduce float64[]", "train.py:7"),
+        Collective(1, 1, END),
+    ]
+    (violation,) = judge.judge_same_calls(history)
+    assert str(violation) == f"collective 1: rank 0 allreduce float64[] (train.py:7), rank 1 {END}"
+
+
+def test_a_rank_without_a_call_differs() -> None:
+    (violation,) = judge.judge_same_calls(called(["sum", END], ["sum"]))
+    assert str(violation) == f"collective 1: rank 0 {END}, rank 1 nothing"
+
+
+def test_lines_are_no_evidence() -> None:
+    history = [Collective(rank, 0, "broadcast", f"train.py:{rank}") for rank in (0, 1)]
+    assert judge.judge_same_calls(history) == ()
+
+
+# ---------------------------------------------------------------- deals and values
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+@pytest.mark.parametrize("deal", [*metrics.UNEVEN.values(), *metrics.WITH_EMPTY.values()])
+def test_deals_give_each_sample_to_one_rank(deal: metrics.Deal, world_size: int) -> None:
+    for size in (*metrics.uneven_sizes(world_size), world_size):
+        shares = deal(size, world_size)
+        assert len(shares) == world_size
+        assert sorted(index for share in shares for index in share) == list(range(size))
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_sizes_are_not_all_multiples_of_the_world_size(world_size: int) -> None:
+    rests = {size % world_size for size in metrics.uneven_sizes(world_size)}
+    assert 0 in rests
+    assert len(rests) > 1
+    for deal in metrics.UNEVEN.values():
+        assert all(deal(size, world_size)[-1] for size in metrics.uneven_sizes(world_size))
+
+
+def test_no_sample_is_like_the_mean() -> None:
+    """A sample that counts twice, or not at all, shows."""
+    mean = mean_value(range(33))
+    assert all(abs(sample_value(index) - mean) > 0.01 for index in range(33))
+
+
+@pytest.mark.parametrize(
+    ("report", "values"),
+    [
+        (None, ()),
+        (2, (2.0,)),
+        (torch.tensor([[1.0, 2.0]]), (1.0, 2.0)),
+        ({"b": 1.0, "a": torch.tensor(2.0)}, (2.0, 1.0)),
+        ((1, [2.0]), (1.0, 2.0)),
+    ],
+)
+def test_reports_become_numbers(report: object, values: tuple[float, ...]) -> None:
+    assert values_of(report) == values
+
+
+def test_a_report_without_numbers_is_refused() -> None:
+    with pytest.raises(TypeError, match="is no report; return a number"):
+        values_of(object())
+
+
+# ---------------------------------------------------------------- lockstep
+
+
+def test_announcements_that_differ_stop_all() -> None:
+    def body(ranks: SimulatedRanks) -> list[str]:
+        lockstep = Lockstep(ranks)
+        lockstep.announce("sum")
+        with pytest.raises(DivergedError, match="rank 0: sum, rank 1: gather"):
+            lockstep.announce("sum" if ranks.rank == 0 else "gather")
+        with pytest.raises(DivergedError, match="already differ; barrier was not started"):
+            lockstep.announce("barrier")
+        return [call.what for call in lockstep.calls]
+
+    assert on_ranks(2, body) == [["sum", "sum"], ["sum", "gather"]]
+
+
+@pytest.mark.ddp(world_size=2)
+def test_same_collectives_go_through(ddp: Ddp) -> None:
+    lockstep = Lockstep(ddp)
+    parts = [None, None]
+    with in_lockstep(lockstep):
+        total = torch.tensor([float(ddp.rank)])
+        dist.all_reduce(total)
+        dist.all_gather_object(parts, ddp.rank)
+        if ddp.rank == 0:
+            dist.send(total, 1)
+        else:
+            dist.recv(total, 0)
+        dist.barrier()
+    assert (total.item(), parts) == (1.0, [0, 1])
+    words = [call.what.partition(" ")[0] for call in lockstep.calls]
+    assert words == ["allreduce", "allgather", "allgather", "barrier", "no"]
+    assert lockstep.calls[0].what == "allreduce float32[1]"
+    assert "test_judges_metrics.py:" in lockstep.calls[0].site
+
+
+@pytest.mark.ddp(world_size=2)
+def test_a_missing_collective_ends_all_at_once(ddp: Ddp) -> None:
+    lockstep = Lockstep(ddp)
+    with in_lockstep(lockstep):
+        if ddp.rank == 0:
+            dist.all_reduce(torch.ones(2))
+            pytest.fail("rank 1 never comes")
+    assert lockstep.diverged
+    assert lockstep.calls[-1].what == ("allreduce float32[2]" if ddp.rank == 0 else END)
+
+
+@pytest.mark.ddp(world_size=2)
+def test_different_sizes_never_reach_gloo(ddp: Ddp) -> None:
+    lockstep = Lockstep(ddp)
+    with in_lockstep(lockstep):
+        dist.all_reduce(torch.ones(1 + ddp.rank))
+    assert lockstep.diverged
+
+
+@pytest.mark.ddp(world_size=2)
+def test_an_exception_comes_out_and_frees_the_others(ddp: Ddp) -> None:
+    lockstep = Lockstep(ddp)
+
+    def body() -> None:
+        with in_lockstep(lockstep):
+            if ddp.rank == 1:
+                raise LookupError("no such shard")
+            dist.barrier()
+
+    if ddp.rank == 1:
+        with pytest.raises(LookupError, match="no such shard"):
+            body()
+    else:
+        body()
+    assert lockstep.diverged
+
+
+@pytest.mark.ddp(world_size=2)
+def test_groups_of_some_ranks_go_through(ddp: Ddp) -> None:
+    alone = [dist.new_group([rank]) for rank in range(2)][ddp.rank]
+    lockstep = Lockstep(ddp)
+    with in_lockstep(lockstep):
+        if ddp.rank == 0:
+            dist.all_reduce(torch.ones(1), group=alone)
+    dist.destroy_process_group(alone)
+    assert [call.what for call in lockstep.calls] == [END]
