@@ -6,7 +6,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
-PYTEST := timeout -k 10 $(LIMIT) $(BIN)/python -m pytest
+PYTEST = timeout -k 10 $(LIMIT) $(BIN)/python -m pytest
 
 conformance: LIMIT := 1500
 conformance: $(READY)
