@@ -6,6 +6,7 @@ import base64
 import pickle
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddp.protocol import Operation
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
 
 Transport = Callable[[int, Operation, int | None, str], tuple[str, ...]]
 """Sends (number, operation, source, payload) and waits for the payloads of all ranks."""
+
+
+EnterPhase = Callable[[str], AbstractContextManager[None]]
+"""Makes a context in which the test is in the phase of this name."""
 
 
 class DdpError(RuntimeError):
@@ -36,6 +41,7 @@ class Ddp:
         backend: str,
         device_index: int | None,
         transport: Transport,
+        enter_phase: EnterPhase,
     ) -> None:
         self.rank = rank
         """Rank in the default process group, 0 to ``world_size - 1``."""
@@ -47,6 +53,7 @@ class Ddp:
         """``"gloo"`` or ``"nccl"``."""
         self._device_index = device_index
         self._transport = transport
+        self._enter_phase = enter_phase
         self._number = 0
         self._lock = threading.Lock()
 
@@ -88,6 +95,20 @@ class Ddp:
             raise ValueError(f"source={source}, but the ranks are 0 to {self.world_size - 1}")
         payload = _pack(obj) if self.rank == source else ""
         return _unpack(self._exchange(Operation.BROADCAST, source, payload)[source])
+
+    def phase(self, name: str) -> AbstractContextManager[None]:
+        """Name what the test does in a ``with`` block, for the text of a failure.
+
+        When this rank dies or hangs in the block, the text says so: "died of SIGKILL in
+        call: warm-up". Phases may be nested, and cost a microsecond or two. torch's own
+        steps (DDP construction, compilation, backward and so on) are named without it.
+
+        Raises:
+            ValueError: ``name`` is empty.
+        """
+        if not name.strip():
+            raise ValueError(f"ddp.phase({name!r}): a phase needs a name to be told by")
+        return self._enter_phase(name)
 
     def _exchange(self, operation: Operation, source: int | None, payload: str) -> tuple[str, ...]:
         with self._lock:

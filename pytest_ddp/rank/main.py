@@ -167,15 +167,21 @@ def _live(channel: Channel, order: StartRank, session: Any, items: Items) -> NoR
     """Become the rank: never returns into the frames of the host below."""
     with contextlib.suppress(PermissionError):  # a spawned rank leads its session already
         os.setsid()
-    faults.install(os.path.join(order.directory, f"rank-{order.serial}.fault"))
-    from pytest_ddp.rank import output  # noqa: PLC0415 - a bare nursery imports no torch
+    files = os.path.join(order.directory, f"rank-{order.serial}")
+    faults.install(f"{files}.fault")
+    # A bare nursery imports no torch.
+    from pytest_ddp.rank import landmarks, output  # noqa: PLC0415
+    from pytest_ddp.rank.lifecycle import Lifecycle  # noqa: PLC0415
     from pytest_ddp.rank.link import Link  # noqa: PLC0415
+    from pytest_ddp.rank.marker import Page  # noqa: PLC0415
     from pytest_ddp.rank.runner import Runner  # noqa: PLC0415
 
     try:
         _own_tmp_path_base(session.config, order)
         output.capture_afresh(session.config)
-        Runner(Link(channel), session, items).live(order.serial, os.getpid())
+        lifecycle = Lifecycle(Page(f"{files}.phase"))
+        landmarks.install(lifecycle)
+        Runner(Link(channel), lifecycle, session, items).live(order.serial, os.getpid())
     except BaseException:
         # Standard error may be a capture file that ends with the rank.
         faults.write(traceback.format_exc())

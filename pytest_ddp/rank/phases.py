@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from pytest_ddp.protocol import Phase
-from pytest_ddp.rank.standing import Surveyor
+from pytest_ddp.rank.lifecycle import Lifecycle
 
 
 class Interrupted(BaseException):
@@ -25,8 +28,9 @@ Interrupted.__module__, Interrupted.__qualname__ = "builtins", "KeyboardInterrup
 class Phases:
     """A pytest plugin around setup, call and teardown of each item."""
 
-    def __init__(self, surveyor: Surveyor) -> None:
-        self._surveyor = surveyor
+    def __init__(self, lifecycle: Lifecycle) -> None:
+        self._lifecycle = lifecycle
+        _follow_fixture_ends(lifecycle)
         self.broke_fixture = False
         """True if an exception that is no ``Exception`` broke off a fixture.
 
@@ -50,9 +54,16 @@ class Phases:
         with self._phase(Phase.TEARDOWN):
             return (yield)
 
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Iterator[None]:
+        with self._lifecycle.phase(
+            f"fixture {fixturedef.argname}", outer=True, site=_site(fixturedef)
+        ):
+            return (yield)
+
     @contextlib.contextmanager
     def _phase(self, phase: Phase) -> Iterator[None]:
-        self._surveyor.phase = phase.value
+        self._lifecycle.begin(phase.value)
         fixtures = phase is not Phase.CALL
         try:
             yield
@@ -71,3 +82,28 @@ class Phases:
     @pytest.hookimpl(optionalhook=True)
     def pytest_timeout_cancel_timer(self) -> bool:
         return True
+
+
+def _follow_fixture_ends(lifecycle: Lifecycle) -> None:
+    """pytest has no hook around a fixture's teardown, only one after it."""
+    fixture_type: Any = pytest.FixtureDef
+    original = fixture_type.finish
+
+    @functools.wraps(original)
+    def finish(fixturedef: pytest.FixtureDef[Any], *args: Any, **kwargs: Any) -> None:
+        __tracebackhide__ = True
+        if fixturedef.cached_result is None:  # it is down already
+            original(fixturedef, *args, **kwargs)
+            return
+        name = f"fixture {fixturedef.argname}"
+        with lifecycle.phase(name, outer=True, site=_site(fixturedef)):
+            original(fixturedef, *args, **kwargs)
+
+    fixture_type.finish = finish
+
+
+def _site(fixturedef: pytest.FixtureDef[Any]) -> str:
+    code = getattr(inspect.unwrap(fixturedef.func), "__code__", None)
+    if code is None:
+        return ""
+    return f"{code.co_filename}:{code.co_firstlineno} in {code.co_name}"

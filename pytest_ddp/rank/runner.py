@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import traceback
 import warnings
 from typing import Any, NoReturn
@@ -15,6 +16,7 @@ from pytest_ddp.protocol import (
     Done,
     Finished,
     NotBegun,
+    Phase,
     PhaseReported,
     RankReady,
     RunTest,
@@ -24,6 +26,7 @@ from pytest_ddp.rank import faults, fixtures, output, seeding
 from pytest_ddp.rank.care import Care
 from pytest_ddp.rank.environment import RankEnvironment
 from pytest_ddp.rank.group import DefaultGroup
+from pytest_ddp.rank.lifecycle import Lifecycle
 from pytest_ddp.rank.link import Link
 from pytest_ddp.rank.phases import Phases
 from pytest_ddp.rank.rendezvous import EnvRendezvous
@@ -35,18 +38,21 @@ from pytest_ddp.rank.standing import Surveyor
 class Runner:
     """A pytest plugin and the loop that drives it."""
 
-    def __init__(self, link: Link, session: pytest.Session, items: Items) -> None:
+    def __init__(
+        self, link: Link, lifecycle: Lifecycle, session: pytest.Session, items: Items
+    ) -> None:
         self._link = link
+        self._lifecycle = lifecycle
         self._session = session
         self._config = session.config
         self._items = items
         self._group = DefaultGroup()
-        self._surveyor = link.surveyor = Surveyor(self._group)
+        self._surveyor = link.surveyor = Surveyor(self._group, lifecycle)
         self._rendezvous = EnvRendezvous()
         self._care = Care()
         self._environment = RankEnvironment()
         self._setup_show = SetupShow(self._config)
-        self._phases = Phases(self._surveyor)
+        self._phases = Phases(lifecycle)
 
     def live(self, serial: int, pid: int) -> NoReturn:
         """Run tests until told to finish; the process ends here."""
@@ -77,6 +83,7 @@ class Runner:
             self._link.send(NotBegun(order.test, self._missing(order.nodeid), False))
             return
         self._environment.apply(order.env)
+        self._lifecycle.begin(Phase.SETUP.value)
         self._surveyor.begin()
         try:
             self._rendezvous.begin(listening, serve_now=order.group is None)
@@ -99,6 +106,7 @@ class Runner:
                 str(order.backend),
                 order.device_index,
                 self._link.exchange,
+                functools.partial(self._lifecycle.phase, outer=True),
             )
         )
         fixtures.share_tmp_path(order.tmp_path)

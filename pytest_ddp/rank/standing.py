@@ -16,7 +16,8 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d
 
 from pytest_ddp.rank.group import DefaultGroup
-from pytest_ddp.rank.journal import Call, user_frame
+from pytest_ddp.rank.journal import Call
+from pytest_ddp.rank.lifecycle import Lifecycle, place_of
 from pytest_ddp.survey import CallRecord, Calls, Probe, Sent, Standing, TellCalls, Wait
 
 _dump: Any = getattr(_distributed_c10d, "_dump_fr_trace", None)
@@ -32,11 +33,11 @@ _NAMES = {"_allgather_base": "all_gather_into_tensor", "_reduce_scatter_base": "
 class Surveyor:
     """Answers probes; everything it reads is safe to read beside the running main thread."""
 
-    def __init__(self, group: DefaultGroup) -> None:
+    def __init__(self, group: DefaultGroup, lifecycle: Lifecycle) -> None:
         self._group = group
+        self._lifecycle = lifecycle
         self._main = threading.main_thread()
         self._clock = time.time_ns()
-        self.phase = "setup"
 
     def begin(self) -> None:
         """A new test: older records of the flight recorder are none of its business."""
@@ -58,6 +59,7 @@ class Surveyor:
         state, spent = _activity()
         inner = f"{frame.f_code.co_name}:{frame.f_lasti}" if frame is not None else ""
         counts = self._group.counts()
+        place = place_of(frame)
         return Standing(
             test=probe.test,
             number=probe.number,
@@ -68,8 +70,8 @@ class Surveyor:
             begun=begun,
             counts=counts,
             sent=tuple(self._sent()),
-            phase=self.phase,
-            place=_place(frame),
+            phase=self._lifecycle.look(frame, place),
+            place=place,
         )
 
     def calls(self, test: int) -> Calls:
@@ -187,14 +189,6 @@ def _activity() -> tuple[str, str]:
 
 def _may_communicate(thread: threading.Thread) -> bool:
     return thread is not threading.main_thread() and not thread.name.startswith(_BYSTANDERS)
-
-
-def _place(frame: FrameType | None) -> str:
-    """The innermost line of the user's code."""
-    found = user_frame(frame)
-    if found is None:
-        return ""
-    return f"{found.f_code.co_filename}:{found.f_lineno} in {found.f_code.co_name}"
 
 
 def _dtype(call: Call) -> str | None:
