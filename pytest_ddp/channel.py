@@ -12,6 +12,7 @@ import dataclasses
 import enum
 import functools
 import json
+import os
 import socket
 import struct
 import types
@@ -20,12 +21,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pytest_ddp import protocol
 from pytest_ddp.protocol import Message, RankReady, RunTest, StartRank
 
 _HEADER = struct.Struct(">IQ")
 _MAX_DESCRIPTORS = 8
 _CHUNK = 1 << 18
+_KINDS: dict[str, type] = {kind.__name__: kind for kind in typing.get_args(Message)}
 
 
 class ChannelError(Exception):
@@ -46,6 +47,8 @@ class Channel:
         self._received = bytearray()
         self._descriptors: deque[int] = deque()
         self._unsent = bytearray()
+        self._rights: deque[tuple[int, tuple[int, ...]]] = deque()
+        """Our copies of descriptors to send, and where in ``_unsent`` their frame begins."""
         self._sent_count = 0
         self._received_count = 0
         self.at_end = False
@@ -71,15 +74,18 @@ class Channel:
         return self._end_of_frame() is not None
 
     def close(self) -> None:
-        """Close this end and every descriptor that nobody took."""
+        """Close this end and every descriptor that nobody took or that was not sent."""
         self._socket.close()
+        self._forget_unsent()
         while self._descriptors:
-            socket.close(self._descriptors.popleft())
+            os.close(self._descriptors.popleft())
 
     def send(
         self, message: Message, descriptors: Sequence[int] = (), *, more: bool = False
     ) -> None:
         """Send one message; with ``more``, together with the next one.
+
+        The caller may close its descriptors at once.
 
         Raises:
             OSError: the peer is gone (only on a blocking end; the controller learns
@@ -88,48 +94,78 @@ class Channel:
         body = json.dumps(_encode(message), default=repr, separators=(",", ":")).encode()
         frame = _HEADER.pack(len(body), self._sent_count) + body
         self._sent_count += 1
-        if not descriptors:
-            self._unsent += frame
-        else:
+        if descriptors:
+            copies = tuple(os.dup(descriptor) for descriptor in descriptors)
+            self._rights.append((len(self._unsent), copies))
+        self._unsent += frame
+        if isinstance(message, StartRank):
             self._drain()
-            rights = array.array("i", descriptors)
-            ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)]
-            sent = self._socket.sendmsg([frame], ancillary)
-            self._unsent += frame[sent:]
-        if not more:
+        elif not more:
             self.flush()
+
+    def _drain(self) -> None:
+        # The host reads whatever else it does, and nobody watches for room in its socket.
+        blocking = self._socket.getblocking()
+        self._socket.setblocking(True)
+        try:
+            self.flush()
+        except (BrokenPipeError, ConnectionResetError):
+            if blocking:
+                raise
+            self._forget_unsent()
+        finally:
+            self._socket.setblocking(blocking)
 
     def flush(self) -> None:
         """Send what is still waiting, as far as the socket takes it."""
         try:
             while self._unsent:
-                sent = self._socket.send(memoryview(bytes(self._unsent[:_CHUNK])))
-                del self._unsent[:sent]
+                self._send_some()
         except BlockingIOError:
             pass
         except (BrokenPipeError, ConnectionResetError):
             if self._socket.getblocking():
                 raise
-            self._unsent.clear()
+            self._forget_unsent()
 
-    def _drain(self) -> None:
-        # Descriptors ride on the first byte of their frame: older bytes go first.
-        if self._unsent:
-            self._socket.setblocking(True)
-            try:
-                self.flush()
-            finally:
-                self._socket.setblocking(False)
+    def _send_some(self) -> None:
+        # Descriptors ride on the first byte of their frame: older bytes go first, and
+        # the next descriptors' frame waits for the next call.
+        starts = [start for start, _ in self._rights] + [_CHUNK]
+        due = starts[0] == 0
+        ancillary = []
+        if due:
+            rights = array.array("i", self._rights[0][1])
+            ancillary.append((socket.SOL_SOCKET, socket.SCM_RIGHTS, rights))
+        end = min(starts[1] if due else starts[0], _CHUNK)
+        sent = self._socket.sendmsg([bytes(self._unsent[:end])], ancillary)
+        del self._unsent[:sent]
+        if due:
+            _close_all(self._rights.popleft()[1])
+        self._rights = deque((start - sent, copies) for start, copies in self._rights)
+
+    def _forget_unsent(self) -> None:
+        self._unsent.clear()
+        while self._rights:
+            _close_all(self._rights.popleft()[1])
 
     def receive(self) -> tuple[Message, list[int]] | None:
-        """Wait for the next message and its descriptors; None once the peer is gone."""
+        """Wait for the next message and its descriptors; None once the peer is gone.
+
+        Raises:
+            ChannelError: the peer sent something else.
+        """
         while (message := self._next()) is None:
             if not self._read():
                 return None
         return message
 
     def receive_available(self) -> list[tuple[Message, list[int]]]:
-        """Read what is there now, without waiting (the controller's end)."""
+        """Read what is there now, without waiting (the controller's end).
+
+        Raises:
+            ChannelError: the peer sent something that is no message.
+        """
         while not self.at_end:
             try:
                 self._read()
@@ -146,7 +182,10 @@ class Channel:
         except ConnectionResetError:
             data, descriptors = b"", []
         self._received += data
-        self._descriptors.extend(descriptors)
+        for descriptor in descriptors:
+            # A copy in a program that a test starts would keep the file or channel open.
+            os.set_inheritable(descriptor, False)
+            self._descriptors.append(descriptor)
         self.at_end = not data
         return bool(data)
 
@@ -157,16 +196,27 @@ class Channel:
         return end if len(self._received) >= end else None
 
     def _next(self) -> tuple[Message, list[int]] | None:
+        # The number is looked at before the rest is there: a length that is none of
+        # ours could be waited for till the end of the test.
+        if len(self._received) >= _HEADER.size:
+            _, number = _HEADER.unpack_from(self._received)
+            if number != self._received_count:
+                raise ChannelError(f"frame {number} came where {self._received_count} was due")
         end = self._end_of_frame()
         if end is None:
             return None
-        _, number = _HEADER.unpack_from(self._received)
-        if number != self._received_count:
-            raise ChannelError(f"frame {number} came where {self._received_count} was due")
         self._received_count += 1
-        message = _decode(json.loads(self._received[_HEADER.size : end]))
+        message = _decode(self._received[_HEADER.size : end])
         del self._received[:end]
-        return message, [self._descriptors.popleft() for _ in range(_descriptor_count(message))]
+        due = _descriptor_count(message)
+        if len(self._descriptors) < due:
+            raise ChannelError(f"{type(message).__name__} came without its {due} descriptors")
+        return message, [self._descriptors.popleft() for _ in range(due)]
+
+
+def _close_all(descriptors: Sequence[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 def _descriptor_count(message: Message) -> int:
@@ -198,9 +248,13 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _decode(body: dict[str, Any]) -> Message:
-    record = getattr(protocol, body.pop("kind"))
-    return typing.cast("Message", _reader(record)(body))
+def _decode(frame: bytes | bytearray) -> Message:
+    try:
+        body = json.loads(frame)
+        return typing.cast("Message", _reader(_KINDS[body["kind"]])(body))
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        shown = bytes(frame[:80])
+        raise ChannelError(f"no message of ours: {shown!r} ({error!r})") from error
 
 
 @functools.cache
