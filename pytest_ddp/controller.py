@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from pytest_ddp import gpus
-from pytest_ddp.launcher import HostDiedError, Launcher, OrphanedError
+from pytest_ddp.launcher import HostDiedError, Launcher, NoRankError, OrphanedError
 from pytest_ddp.marks import MARK
 from pytest_ddp.merge import merge
 from pytest_ddp.messages import Messages
@@ -115,6 +115,8 @@ class Controller:
                 results += self._results(outcome)
         except HostDiedError as death:
             return self._after_death_of_host(item, str(death))
+        except NoRankError as problem:
+            return self._without_rank(item, str(problem))
         except OrphanedError:
             # Nobody is left to report to, and execnet would take seconds to notice.
             self.close()
@@ -255,6 +257,13 @@ class Controller:
             self._hopeless = f"{text}; see {item.nodeid}."
         last = words.splitlines()[-1] if words else "it said nothing"
         return failed_without_ranks(item, f"{text}: {last}\n\n{words}")
+
+    def _without_rank(self, item: pytest.Item, problem: str) -> list[pytest.TestReport]:
+        if self._launcher is not None and not self._launcher.had_rank:
+            # It would be so again for every test.
+            self._hopeless = f"no rank can be started; see {item.nodeid}."
+        last = problem.rstrip().rpartition("\n")[2]
+        return failed_without_ranks(item, f"no rank can be started: {last}\n\n{problem}")
 
     def finish(self, *, interrupted: bool) -> None:
         """Let the ranks tear down what is still up, then end everything."""

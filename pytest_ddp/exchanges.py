@@ -46,14 +46,15 @@ class Exchanges:
         if not self._left:
             return None
         waiting = _words(next(iter(self._waiting.values())))
-        absent = [f"rank {process.rank} {how}" for process, how in self._left.items()]
-        return f"{waiting} can never complete: {', '.join(sorted(absent))}"
+        absent = [f"rank {p.rank} {self._left[p]}" for p in self._processes if p in self._left]
+        return f"{waiting} can never complete: {', '.join(absent)}"
 
     def _mismatch(self) -> str | None:
         kinds = {(e.operation, e.number, e.source) for e in self._waiting.values()}
         if len(kinds) < 2:
             return None
-        places = sorted(f"rank {p.rank} is in {_words(e)}" for p, e in self._waiting.items())
+        here = [(p.rank, self._waiting[p]) for p in self._processes if p in self._waiting]
+        places = [f"rank {rank} is in {_words(exchange)}" for rank, exchange in here]
         return f"the ranks are in different operations: {', '.join(places)}"
 
     def _payloads(self) -> tuple[str, ...]:

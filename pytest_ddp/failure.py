@@ -201,7 +201,7 @@ def _explanations(rank: RankOutcome) -> Iterator[str]:
         return
     if rank.returncode == 0:
         yield "exit code 0 is no verdict: the rank left before it reported"
-    if rank.returncode == -signal.SIGKILL:
+    if rank.returncode == -signal.SIGKILL and not rank.problem:
         before = " (the one below was asked for earlier)" if rank.stacks else ""
         yield f"SIGKILL leaves no stack{before}; the out-of-memory killer sends it too"
     elif not rank.stacks:

@@ -36,11 +36,17 @@ from pytest_ddp.rendezvous import HOST_ENVIRONMENT, private_directory
 
 _HOST_END = 2.0
 """Seconds that the host is given to end all ranks and itself."""
+_LOST_LIMIT = 0.3
+"""Seconds that a rank may live after its channel has closed: a death takes milliseconds."""
 _CAPTURE_LIMIT = 64 << 20
 
 
 class HostDiedError(Exception):
     """The host's process ended although nobody told it to; the text says what it said."""
+
+
+class NoRankError(Exception):
+    """A rank's process ended before it could run a test; the text says why."""
 
 
 class OrphanedError(Exception):
@@ -62,6 +68,10 @@ class RankProcess:
     """The process group that the rank holds; None if it holds none that may be reused."""
     fault_offset: int = 0
     captured: dict[str, int] = field(default_factory=dict)
+    lost: float = 0.0
+    """When its channel closed (monotonic clock); 0 if it is open."""
+    outlived_channel: bool = False
+    """It was killed because it went on without its channel."""
 
     @property
     def gone(self) -> bool:
@@ -86,7 +96,9 @@ class RankProcess:
         """Captured output that no report carries, also of a rank that is dead."""
         if (descriptor := self.captured.get(name)) is None:
             return ""
-        return os.pread(descriptor, _CAPTURE_LIMIT, 0).decode(errors="replace")
+        return os.pread(descriptor, _LOST_LIMIT = 0.3
+"""Seconds that a rank may live after its channel has closed: a death takes milliseconds."""
+_CAPTURE_LIMIT, 0).decode(errors="replace")
 
     def signal(self, number: int) -> None:
         """Send a signal, unless the host has said that the process is gone."""
@@ -130,6 +142,8 @@ class Launcher:
         self._serials = 0
         self._files: tuple[str, ...] = ()
         self.ready: HostReady | None = None
+        self.had_rank = False
+        """Whether any rank ever came up."""
         self._process = self._start_host(theirs, quiet)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._channel, selectors.EVENT_READ, self._channel)
@@ -217,6 +231,8 @@ class Launcher:
             OrphanedError: see :meth:`watch_parent`.
         """
         self._watch_unsent()
+        if any(process.lost for process in self._ranks.values()):
+            timeout = _LOST_LIMIT if timeout is None else min(timeout, _LOST_LIMIT)
         events: list[Event] = []
         for key, mask in self._selector.select(timeout):
             if key.data in (HostDiedError, OrphanedError):
@@ -227,15 +243,25 @@ class Launcher:
                 channel.flush()
             if mask & selectors.EVENT_READ:
                 events += self._hear(source)
+        self._kill_lost()
         return events
 
-    def _watch_unsent(self) -> None:
+    def _kill_lost(self) -> None:
+        """End ranks whose channel has closed for longer than a death takes."""
         for process in self._ranks.values():
-            if process.channel.fileno() in self._selector.get_map():
+            if process.lost and not process.gone and time.monotonic() > process.lost + _LOST_LIMIT:
+                process.outlived_channel = True
+                self.kill(process)
+
+    def _watch_unsent(self) -> None:
+        sources: list[Channel | RankProcess] = [self._channel, *self._ranks.values()]
+        for source in sources:
+            channel = source if isinstance(source, Channel) else source.channel
+            if channel.fileno() in self._selector.get_map():
                 wanted = selectors.EVENT_READ
-                if process.channel.unsent:
+                if channel.unsent:
                     wanted |= selectors.EVENT_WRITE
-                self._selector.modify(process.channel, wanted, process)
+                self._selector.modify(channel, wanted, source)
 
     def _hear(self, source: Channel | RankProcess) -> Iterator[Event]:
         if isinstance(source, Channel):
@@ -250,14 +276,13 @@ class Launcher:
             self.kill(source)
         for message, descriptors in messages:
             if isinstance(message, RankReady):
-                source.ready = True
+                source.ready = self.had_rank = True
                 source.captured = dict(zip(message.captured, descriptors, strict=True))
             yield source, message  # type: ignore[misc]
         if source.channel.at_end:
-            # The process may live on without its channel; it is of no use then.
+            # It dies, or it lives on without its channel and is of no use.
             self._unwatch(source)
-            if not source.gone:
-                self.kill(source)
+            source.lost = source.lost or time.monotonic()
 
     def _hear_host(self) -> Iterator[Event]:
         for message, _ in self._channel.receive_available():

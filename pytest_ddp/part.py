@@ -8,6 +8,9 @@ from pytest_ddp.protocol import Done, Phase
 from pytest_ddp.survey import Calls
 
 
+_LOST_CHANNEL = "lost its connection to pytest (did the test close all descriptors?)"
+
+
 class Part:
     """One rank's part in the running test."""
 
@@ -48,6 +51,6 @@ class Part:
             stacks=self.stacks or self.process.stacks() if lost else "",
             stdout=self.process.output("stdout") if lost else "",
             stderr=self.process.output("stderr") if lost else "",
-            problem=self.problem,
+            problem=_LOST_CHANNEL if self.process.outlived_channel else self.problem,
             done=self.done,
         )

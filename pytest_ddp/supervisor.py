@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from pytest_ddp.launcher import HostDiedError, Launcher, RankProcess
+from pytest_ddp.launcher import HostDiedError, Launcher, NoRankError, RankProcess
 from pytest_ddp.outcome import RunOutcome
 from pytest_ddp.plan import LaunchPlan
 from pytest_ddp.protocol import Finished, GroupPlan, Warned
@@ -86,7 +86,7 @@ class Supervisor:
             words = process.stacks() or self._launcher.last_words()
             self._launcher.forget(process)
             code = process.returncode
-            raise HostDiedError(f"rank {rank} ended with exit code {code} at its start\n{words}")
+            raise NoRankError(f"rank {rank} ended with exit code {code} at its start:\n{words}")
         return process.ready and process.pid is not None
 
     def _group_plan(self, plan: LaunchPlan) -> GroupPlan | None:

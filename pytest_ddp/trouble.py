@@ -205,8 +205,8 @@ def what_happened(trouble: Trouble) -> str:
         reason = rank.done.exit_reason if rank.done else None
         why = f" (pytest.exit: {first_line(reason)})" if reason is not None else ""
         return f"ended its test without a {phase} report{why}"
-    if rank.returncode is None:
-        return f"died in {phase}"
+    if rank.returncode is None or (rank.returncode == -signal.SIGKILL and rank.problem):
+        return f"{rank.problem or 'died'} in {phase}"
     if rank.returncode < 0:
         return f"died of {_signal_name(-rank.returncode)} in {phase}"
     when = f"before it reported {phase}"
