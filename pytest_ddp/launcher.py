@@ -96,9 +96,7 @@ class RankProcess:
         """Captured output that no report carries, also of a rank that is dead."""
         if (descriptor := self.captured.get(name)) is None:
             return ""
-        return os.pread(descriptor, _LOST_LIMIT = 0.3
-"""Seconds that a rank may live after its channel has closed: a death takes milliseconds."""
-_CAPTURE_LIMIT, 0).decode(errors="replace")
+        return os.pread(descriptor, _CAPTURE_LIMIT, 0).decode(errors="replace")
 
     def signal(self, number: int) -> None:
         """Send a signal, unless the host has said that the process is gone."""

@@ -7,7 +7,6 @@ from pytest_ddp.outcome import Ending, RankOutcome, TimedReport
 from pytest_ddp.protocol import Done, Phase
 from pytest_ddp.survey import Calls
 
-
 _LOST_CHANNEL = "lost its connection to pytest (did the test close all descriptors?)"
 
 
