@@ -250,7 +250,7 @@ class Running:
                     *("-p", "no:cacheprovider", *args),
                 ],
                 cwd=directory,
-                env=_environment(self._logs / "records", env),
+                env=_environment(self._logs, env),
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=stderr,
@@ -306,13 +306,14 @@ class Running:
         return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
 
-def _environment(record: Path, changes: Mapping[str, str | None]) -> dict[str, str]:
+def _environment(logs: Path, changes: Mapping[str, str | None]) -> dict[str, str]:
     """The outer environment without what speaks of the outer run."""
     clean = {k: v for k, v in os.environ.items() if not _NOT_INHERITED.match(k)}
     paths = [str(_PLUGINS), *filter(None, [clean.get("PYTHONPATH")])]
     clean |= {
         "PYTHONPATH": os.pathsep.join(paths),
-        "DDP_ACCEPTANCE_RECORD": str(record),
+        "DDP_ACCEPTANCE_RECORD": str(logs / "records"),
+        "PYTEST_DEBUG_TEMPROOT": str(logs),
         "COLUMNS": "120",
     }
     for name, value in changes.items():

@@ -1,0 +1,56 @@
+"""The same tests give the same verdicts and messages, however they are run."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import pytest
+
+from tests.acceptance import test_verdict_collectives as collectives
+from tests.acceptance import test_verdict_skip as skips
+from tests.acceptance.deaths import source
+from tests.acceptance.suite import EXTRA_ARGS, Finished, Suite
+
+pytestmark = pytest.mark.skipif(
+    bool(EXTRA_ARGS), reason="compares modes, of which DDP_ACCEPTANCE_ARGS has chosen one"
+)
+
+MODES = {
+    "spawn": ("--ddp-start-method=spawn",),
+    "xdist": ("-n", "2"),
+    "isolated": ("--ddp-isolate",),
+    "quiet": ("-qq", "-s"),
+}
+
+
+@pytest.fixture(scope="module")
+def run(new_suite: Callable[[], Suite]) -> Callable[..., Finished]:
+    """Runs the examples once with the given arguments."""
+    suite = new_suite()
+    suite.write("test_deaths.py", source("body", 1))
+    suite.write("test_skips.py", skips.SOURCE)
+    suite.write("test_unequal.py", collectives.with_next(collectives.UNEQUAL))
+
+    @functools.cache
+    def run_once(*args: str) -> Finished:
+        return suite.run("--ddp-timeout=60", *args, timeout=150)
+
+    return run_once
+
+
+def told(finished: Finished) -> dict[str, list[tuple[str, str, str]]]:
+    """By test: phase, category and message of each report."""
+    return {
+        nodeid: [(report.when, report.category, report.message) for report in result.reports]
+        for nodeid, result in finished.results.items()
+    }
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_same_verdicts(run: Callable[..., Finished], mode: str) -> None:
+    plain, other = told(run()), told(run(*MODES[mode]))
+    assert len(plain) > 90
+    assert other.keys() == plain.keys()
+    assert {name: other[name] for name in plain if other[name] != plain[name]} == {}
+    assert run(*MODES[mode]).returncode == run().returncode == pytest.ExitCode.TESTS_FAILED
