@@ -23,6 +23,11 @@ _FAMILIES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 _SYMMETRIC = ("all_reduce", "all_gather", "reduce_scatter")
 """Operations in which all ranks do the same, so that two of them can be swapped."""
 
+_MANY = 1000
+"""A rank that tells of this many calls may have forgotten those before them."""
+
+_LEAVES = (ast.Return, ast.Continue, ast.Break, ast.Raise)
+
 ByRank = Mapping[int, tuple[CallRecord, ...]]
 
 
@@ -56,7 +61,7 @@ def difference(
                     f"the ranks differ in collective #{number} of {group}", records
                 )
         if len({count.collectives for count in members.values()}) > 1:
-            parting = _parting(table)
+            parting = _parting(table, members)
             if parting is not None and len(table[parting]) >= sides:
                 return _side_by_side(
                     f"the ranks part at collective #{parting} of {group}", table[parting]
@@ -119,13 +124,26 @@ def _family(call: CallRecord) -> str:
     return next((f for f in _FAMILIES if call.operation.startswith(f)), call.operation)
 
 
-def _parting(table: Mapping[int, Mapping[int, CallRecord]]) -> int | None:
-    """The first number that not all ranks have, or reach from the same text."""
-    ranks = {rank for records in table.values() for rank in records}
-    for number in sorted(table):
-        if table[number].keys() != ranks or len({_source(c) for c in table[number].values()}) > 1:
+def _parting(
+    table: Mapping[int, Mapping[int, CallRecord]], members: Mapping[int, GroupCount]
+) -> int | None:
+    """The first number that not all members have, or reach from the same text."""
+    kept = {rank: [n for n, records in table.items() if rank in records] for rank in members}
+    for number, records in sorted(table.items()):
+        if len({_source(call) for call in records.values()}) > 1:
+            return number
+        absent = (rank for rank in members if rank not in records)
+        if any(_has_parted(number, members[rank], kept[rank]) for rank in absent):
             return number
     return None
+
+
+def _has_parted(number: int, count: GroupCount, kept: list[int]) -> bool:
+    """True if a rank without this call did not come to it, or came to it from C++."""
+    if count.collectives < number:
+        return True
+    is_forgotten = len(kept) >= _MANY and number < min(kept)
+    return bool(kept) and not is_forgotten
 
 
 def _swapped(
@@ -167,15 +185,25 @@ def _branches_apart(a: CallRecord, b: CallRecord) -> bool:
 
 @lru_cache(maxsize=64)
 def _branches(file: str) -> tuple[tuple[range, range], ...]:
+    """Lines of each ``if`` of a file, with those that run instead."""
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
-    except SyntaxError:
+    except (SyntaxError, ValueError):
         return ()
     return tuple(
-        (_lines(node.body), _lines(node.orelse))
+        (_lines(statement.body), _lines(instead))
         for node in ast.walk(tree)
-        if isinstance(node, ast.If) and node.orelse
+        for block in (getattr(node, name, None) for name in ("body", "orelse", "finalbody"))
+        if isinstance(block, list)
+        for position, statement in enumerate(block)
+        if isinstance(statement, ast.If)
+        and (instead := statement.orelse or _rest(statement, block[position + 1 :]))
     )
+
+
+def _rest(statement: ast.If, following: list[ast.stmt]) -> list[ast.stmt]:
+    """What runs only if a branch that leaves the block was not taken."""
+    return following if isinstance(statement.body[-1], _LEAVES) else []
 
 
 def _lines(statements: list[ast.stmt]) -> range:

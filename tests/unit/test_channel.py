@@ -426,8 +426,7 @@ def test_close_closes_what_nobody_took(ends: Ends) -> None:
     os.close(writing)
     assert ends.hear() == []
     ends.controller.close()
-    assert os.read(reading, 1) == b"", "some copy of the pipe's end is still open"
-    os.close(reading)
+    assert_closed(reading)
 
 
 @pytest.mark.parametrize("ending", ["close", "loss"])
@@ -441,8 +440,23 @@ def test_close_closes_what_was_not_sent(ends: Ends, ending: str) -> None:
     else:
         ends.rank.close()
         ends.controller.flush()
-    assert os.read(reading, 1) == b"", "some copy of the pipe's end is still open"
+    assert_closed(reading)
+
+
+def assert_closed(reading: int) -> None:
+    """Every copy of the pipe's other end is closed."""
+    os.set_blocking(reading, False)
+    assert os.read(reading, 1) == b""
     os.close(reading)
+
+
+def test_sender_keeps_no_copy_of_what_it_sent(ends: Ends) -> None:
+    reading, writing = os.pipe()
+    ends.rank.send(RankReady(1, 2, ("stdout",)), [writing])
+    os.close(writing)
+    ((_, descriptors),) = ends.hear()
+    os.close(descriptors[0])
+    assert_closed(reading)
 
 
 def test_channel_ends_are_not_inherited(ends: Ends) -> None:
