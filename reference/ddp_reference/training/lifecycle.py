@@ -1,7 +1,6 @@
 """The one order in which a distributed run is made, shared by all four stages."""
 
 import random
-from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 
@@ -69,13 +68,19 @@ def _train_in(world: World, stage: Stage, config: TrainConfig, observe: Observer
         progress = Progress()
         if config.resume is not None:
             progress = load_checkpoint(config.resume, model, optimizer, world, identity)
-        observe = _reporting(config, world, observe)
-        return fit(  # train
-            Run(
-                stage, config, world, model, optimizer, training, validation,
-                progress, identity, observe,
-            )
-        )  # fmt: skip
+        whole = Run(
+            stage=stage,
+            config=config,
+            world=world,
+            model=model,
+            optimizer=optimizer,
+            training=training,
+            validation=validation,
+            progress=progress,
+            identity=identity,
+            observe=_reporting(config, world, observe),
+        )
+        return fit(whole)  # train
 
 
 def run_identity(config: TrainConfig, cache: LatentCache) -> dict[str, object]:
@@ -158,16 +163,21 @@ def _reporting(config: TrainConfig, world: World, observe: Observer) -> Observer
     return observer
 
 
-def _train(name: str) -> Callable[[TrainConfig], Summary]:
-    def train(config: TrainConfig) -> Summary:
-        return run(STAGES[name], config)
-
-    train.__name__ = train.__qualname__ = f"train_{name.replace('-', '_')}"
-    train.__doc__ = f"Run the {name} stage as ``config`` says; config.stage is not asked."
-    return train
+def train_operator(config: TrainConfig) -> Summary:
+    """A field and its condition to the latent one LAG later; the encoder is trained along."""
+    return run(STAGES["operator"], config)
 
 
-train_operator = _train("operator")
-train_diffusion = _train("diffusion")
-train_consistency = _train("consistency")
-train_steady_prior = _train("steady-prior")
+def train_diffusion(config: TrainConfig) -> Summary:
+    """A denoiser of latents at every noise level."""
+    return run(STAGES["diffusion"], config)
+
+
+def train_consistency(config: TrainConfig) -> Summary:
+    """From a noisy latent to the clean one in a single step."""
+    return run(STAGES["consistency"], config)
+
+
+def train_steady_prior(config: TrainConfig) -> Summary:
+    """The distribution of the steady latent, given viscosity and forcing."""
+    return run(STAGES["steady-prior"], config)

@@ -1,0 +1,138 @@
+"""The command, alone and under torchrun, and how a run ends when one rank fails."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ddp_reference.train import main
+
+TRAIN = ["-m", "ddp_reference.train", "--samples", "320", "--batch-size", "8", "--epochs", "3"]
+FAILURES = str(Path(__file__).with_name("failures.py"))
+SECONDS = re.compile(r" [0-9.]+ s$", re.MULTILINE)
+
+
+def python(arguments: list[str], directory: Path) -> "subprocess.CompletedProcess[str]":
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+        # Of its own: a run that is killed while it compiles leaves a half-written library
+        # in the cache that all runs of a user share, and the next one fails on it.
+        "TORCHINDUCTOR_CACHE_DIR": str(directory / "inductor"),
+    }
+    command = [sys.executable, *arguments]
+    return subprocess.run(
+        command, env=environment, cwd=directory, capture_output=True, text=True, timeout=240
+    )
+
+
+def torchrun(
+    ranks: int, arguments: list[str], directory: Path
+) -> "subprocess.CompletedProcess[str]":
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    return python([*launcher, *arguments], directory)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("program")
+
+
+@pytest.fixture
+def alone(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> str:
+    """What the command prints in a single process, less the times."""
+    monkeypatch.chdir(directory)
+    assert main(TRAIN[2:]) == 0
+    return SECONDS.sub("", capfd.readouterr().out)
+
+
+def test_progress_shows_a_falling_loss(alone: str) -> None:
+    found = re.findall(
+        r"^epoch (\d)/3 step (\d+) loss ([0-9.]+) validation ([0-9.]+)$", alone, re.M
+    )
+    assert [(epoch, step) for epoch, step, _, _ in found] == [
+        ("1", "35"),
+        ("2", "70"),
+        ("3", "105"),
+    ]
+    losses = [float(loss) for _, _, loss, _ in found]
+    assert losses == sorted(losses, reverse=True)
+    assert losses[-1] < 0.5 * losses[0]
+
+
+def test_two_ranks_print_the_same_progress_once(alone: str, directory: Path) -> None:
+    done = torchrun(2, [*TRAIN, "--strategy", "fsdp2"], directory)
+    assert done.returncode == 0, done.stderr
+    assert numbers(done.stdout) == pytest.approx(numbers(alone), rel=1e-3)
+    assert "rank 1 of 2: gloo on cpu" in done.stderr
+
+
+def test_one_rank_with_inductor_prints_the_same_progress(alone: str, directory: Path) -> None:
+    done = torchrun(1, [*TRAIN, "--compile", "after"], directory)
+    assert done.returncode == 0, done.stderr
+    assert numbers(done.stdout) == pytest.approx(numbers(alone), rel=1e-3)
+    assert list((directory / "inductor").rglob("*.so")) != []
+
+
+def numbers(progress: str) -> list[float]:
+    text = SECONDS.sub("", progress)
+    return [float(number) for number in re.findall(r"[0-9.]+", text)]
+
+
+def test_an_unknown_option_ends_with_a_usage_error(directory: Path) -> None:
+    done = python(["-m", "ddp_reference.train", "--stage", "none"], directory)
+    assert done.returncode == 2
+    assert "--stage" in done.stderr
+
+
+def test_torchrun_reports_the_rank_that_failed_and_why(directory: Path) -> None:
+    done = torchrun(2, [FAILURES, str(directory), "raises"], directory)
+    assert done.returncode != 0
+    assert "ArithmeticError: rank 1 stumbles" in done.stderr
+    assert re.search(r"Root Cause.*rank +: 1 ", done.stderr, re.DOTALL), done.stderr
+
+
+@pytest.fixture(scope="module")
+def endings(directory: Path) -> dict[str, list[int]]:
+    """Exit codes of ranks 0 and 1, by what rank 1 did."""
+    done = python([FAILURES, str(directory)], directory)
+    assert done.returncode == 0, done.stderr
+    codes: dict[str, list[int]] = json.loads(done.stdout)
+    return codes
+
+
+def test_both_ranks_end_well_when_nothing_happens(endings: dict[str, list[int]]) -> None:
+    assert endings["nothing"] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("deed", "second"),
+    [
+        ("raises", 1),
+        ("raises late", 1),
+        ("leaves with 0", 1),
+        ("exits with 0", 0),
+        ("is killed", -9),
+    ],
+)
+def test_an_end_of_rank_1_fails_rank_0_too(
+    endings: dict[str, list[int]], deed: str, second: int
+) -> None:
+    """os._exit(0) and SIGKILL are beyond the reach of the rank itself; its peers tell."""
+    assert endings[deed] == [1, second]
+
+
+@pytest.mark.parametrize("deed", ["raises", "raises late", "leaves with 0"])
+def test_rank_0_names_the_cause_and_not_only_the_broken_connection(
+    endings: dict[str, list[int]], directory: Path, deed: str
+) -> None:
+    assert deed in endings
+    words = (directory / f"{deed}.0").read_text()
+    cause = "SystemExit: 0" if deed == "leaves with 0" else "ArithmeticError: rank 1 stumbles"
+    assert f"PeerFailureError: rank 1 failed: {cause}" in words

@@ -1,0 +1,273 @@
+"""The lifecycle on 2 and 4 real ranks under torchrun, held against a single process.
+
+One launch per number of ranks trains every job of JOBS in turn, in one process per rank.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from ddp_reference.cache.format import digest_tensor
+from ddp_reference.training import STAGES, Event, Stepped, TrainConfig, lifecycle, run
+
+# 49 training samples, steps of 16: the last step has one sample, of one rank.
+BASE: dict[str, Any] = {
+    "samples": 56,
+    "batch_size": 16,
+    "epochs": 2,
+    "width": 16,
+    "min_num_params": 1000,
+    "learning_rate": 5e-3,
+}
+STEPS = 8
+HALFWAY = 6  # in the second epoch
+
+Job = dict[str, Any]
+Result = dict[str, Any]
+
+
+def job(name: str, *, skew: bool = False, **config: Any) -> Job:
+    return {"name": name, "skew": skew, "config": {**BASE, "data": "data.pt", **config}}
+
+
+def jobs_of(strategy: str, backend: str) -> list[Job]:
+    """What every strategy must be able to do."""
+    kept = f"{strategy}.ckpt"
+    return [
+        job(strategy, strategy=strategy),
+        job(f"{strategy} bf16", strategy=strategy, precision="bf16"),
+        job(f"{strategy} accumulate", strategy=strategy, accumulate=4),
+        job(f"{strategy} skew", strategy=strategy, skew=True),
+        job(f"{strategy} before", strategy=strategy, compile="before", compile_backend=backend),
+        job(f"{strategy} after", strategy=strategy, compile="after", compile_backend=backend),
+        job(f"{strategy} stop", strategy=strategy, max_steps=HALFWAY, checkpoint=kept, workers=1),
+        job(f"{strategy} resume", strategy=strategy, resume=kept),
+    ]
+
+
+JOIN = [job("join", uneven="join"), job("join accumulate", uneven="join", accumulate=2)]
+JOBS = {
+    # FSDP2 last: DTensor's caches keep the group of its first mesh, and that group's threads.
+    2: [
+        *jobs_of("ddp", "aot_eager"),
+        *JOIN,
+        *jobs_of("fsdp1", "eager"),
+        *jobs_of("fsdp2", "eager"),
+    ],
+    4: [job("ddp"), JOIN[1], job("fsdp2", strategy="fsdp2", accumulate=2)],
+}
+NAMED = [(ranks, entry["name"]) for ranks, entries in JOBS.items() for entry in entries]
+WHOLE = [(r, name) for r, name in NAMED if name.split()[-1] not in ("bf16", "stop", "resume")]
+ALL_JOBS = pytest.mark.parametrize(("ranks", "name"), NAMED)
+WHOLE_JOBS = pytest.mark.parametrize(("ranks", "name"), WHOLE)
+STRATEGIES = pytest.mark.parametrize("strategy", ["ddp", "fsdp1", "fsdp2"])
+
+Results = Callable[[int, str], list[Result]]
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("training")
+
+
+def launch(ranks: int, directory: Path) -> list[dict[str, Result]]:
+    listed = directory / f"jobs{ranks}.json"
+    listed.write_text(json.dumps(JOBS[ranks]))
+    script = str(Path(__file__).with_name("ranks.py"))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    done = subprocess.run(
+        [*command, f"--nproc-per-node={ranks}", script, str(listed), str(directory)],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    files = [directory / f"rank{rank}of{ranks}.json" for rank in range(ranks)]
+    return [json.loads(file.read_text()) for file in files]
+
+
+@pytest.fixture(scope="module")
+def results(directory: Path) -> Results:
+    """Results of a job on each rank; the ranks are launched once."""
+    launched: dict[int, list[dict[str, Result]]] = {}
+
+    def look_up(ranks: int, name: str) -> list[Result]:
+        if ranks not in launched:
+            launched[ranks] = launch(ranks, directory)
+        found = [rank[name] for rank in launched[ranks]]
+        assert all("error" not in result for result in found), found
+        return found
+
+    return look_up
+
+
+@pytest.fixture(scope="module")
+def single(directory: Path, results: Results) -> Result:
+    """The same training in one process, without a wrapper."""
+    results(2, "ddp")  # makes the data
+    return train_alone(TrainConfig(**BASE, data=directory / "data.pt"))
+
+
+def train_alone(config: TrainConfig) -> Result:
+    norms: list[float] = []
+
+    def observe(event: Event) -> None:
+        if isinstance(event, Stepped):
+            norms.append(event.norm)
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    summary = run(STAGES["operator"], config, observe)
+    torch.set_num_threads(threads)
+    return {
+        "losses": [report.loss for report in summary.epochs],
+        "validation": [report.validation_loss for report in summary.epochs],
+        "norms": norms,
+        "digest": summary.digest,
+    }
+
+
+def losses(result: Result, kind: str = "loss") -> list[float]:
+    return [epoch[kind] for epoch in result["epochs"]]
+
+
+@ALL_JOBS
+def test_ranks_end_with_bit_equal_parameters(results: Results, ranks: int, name: str) -> None:
+    digests = [result["digest"] for result in results(ranks, name)]
+    assert len(digests[0]) == 17
+    assert all(digest == digests[0] for digest in digests)
+
+
+@WHOLE_JOBS
+def test_training_is_that_of_one_process(
+    results: Results, single: Result, ranks: int, name: str
+) -> None:
+    """Equal losses, and equal gradient norms in each step, the one of a single sample too."""
+    for result in results(ranks, name):
+        assert losses(result) == pytest.approx(single["losses"], rel=1e-4)
+        assert losses(result, "validation_loss") == pytest.approx(single["validation"], rel=1e-4)
+        # Under Join a rank without samples in the last step has no norm to tell.
+        norms = result["norms"] if len(result["norms"]) == STEPS else None
+        assert norms is None or norms == pytest.approx(single["norms"], rel=1e-3)
+    assert len(results(ranks, name)[0]["norms"]) == STEPS
+
+
+@STRATEGIES
+def test_bf16_is_near_and_not_the_same(results: Results, single: Result, strategy: str) -> None:
+    found = losses(results(2, f"{strategy} bf16")[0])
+    assert found == pytest.approx(single["losses"], rel=0.05)
+    assert found != pytest.approx(single["losses"], rel=1e-4)
+
+
+@WHOLE_JOBS
+def test_every_parameter_was_trained(results: Results, ranks: int, name: str) -> None:
+    fresh = lifecycle.build_model(STAGES["operator"], TrainConfig(**BASE))
+    before = {key: digest_tensor(value) for key, value in fresh.state_dict().items()}
+    after = results(ranks, name)[0]["digest"]
+    assert after.keys() == before.keys()
+    assert [key for key in before if after[key] == before[key]] == []
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_fsdp2_leaves_each_rank_its_share_of_the_parameters(results: Results, ranks: int) -> None:
+    check_shares(results(ranks, "fsdp2"))
+
+
+def test_fsdp1_leaves_each_rank_its_share_of_the_parameters(results: Results) -> None:
+    check_shares(results(2, "fsdp1"))
+
+
+def check_shares(found: list[Result]) -> None:
+    fresh = lifecycle.build_model(STAGES["operator"], TrainConfig(**BASE))
+    whole = sum(parameter.numel() for parameter in fresh.parameters())
+    shares = [result["local_parameters"] for result in found]
+    assert sum(shares) == whole
+    assert max(shares) <= 1.25 * whole / len(shares)
+
+
+@STRATEGIES
+@pytest.mark.parametrize("order", ["before", "after"])
+def test_what_was_to_be_compiled_is(results: Results, strategy: str, order: str) -> None:
+    """A wrapper that keeps dynamo out altogether would train just as well."""
+    assert results(2, strategy)[0]["graphs"] == 0
+    assert results(2, f"{strategy} {order}")[0]["graphs"] > 0
+
+
+@pytest.mark.parametrize("name", ["ddp", "ddp accumulate"])
+def test_gradients_are_reduced_once_per_step(results: Results, name: str) -> None:
+    """The model fits one bucket; four micro-batches make a step in the second job."""
+    assert [result["reductions"] for result in results(2, name)] == [STEPS, STEPS]
+
+
+@ALL_JOBS
+def test_every_sample_reaches_the_loss_once_per_epoch(
+    results: Results, ranks: int, name: str
+) -> None:
+    counted: dict[int, Counter[int]] = {}
+    for result in results(ranks, name):
+        for training, epoch, _, ids, weights in result["deliveries"]:
+            real = [ident for ident, weight in zip(ids, weights, strict=True) if weight]
+            counted.setdefault(epoch, Counter()).update(real)
+            assert all((ident < 49) == training for ident in ids)
+    finished = results(ranks, name)[0]["epochs"]
+    assert len(finished) == (1 if name.split()[-1] in ("stop", "resume") else 2)
+    if not name.endswith("resume"):
+        assert counted[0] == Counter(range(56))
+    if not name.endswith(("stop", "resume")):
+        assert counted[1] == Counter(range(56))
+
+
+def test_under_join_ranks_deliver_unequally_and_without_padding(results: Results) -> None:
+    first, second = ([d for d in r["deliveries"] if d[0]] for r in results(2, "join"))
+    assert (len(first), len(second)) == (8, 6)
+    assert {weight for d in (*first, *second) for weight in d[4]} == {1.0}
+
+
+def training_order(result: Result) -> list[tuple[int, int, list[int]]]:
+    return [(epoch, batch, ids) for kind, epoch, batch, ids, _ in result["deliveries"] if kind]
+
+
+@STRATEGIES
+def test_a_resumed_run_is_the_uninterrupted_one(results: Results, strategy: str) -> None:
+    """Bit for bit, on each rank: the order of the samples and the parameters."""
+    names = (strategy, f"{strategy} stop", f"{strategy} resume")
+    for whole, stop, rest in zip(*(results(2, name) for name in names), strict=True):
+        assert not stop["finished"]
+        assert rest["finished"]
+        assert training_order(stop) + training_order(rest) == training_order(whole)
+        assert rest["digest"] == whole["digest"]
+        assert losses(rest) == pytest.approx(losses(whole)[1:], rel=1e-12)
+
+
+@STRATEGIES
+def test_one_process_goes_on_from_the_checkpoint_of_two_ranks(
+    results: Results, single: Result, directory: Path, strategy: str
+) -> None:
+    results(2, f"{strategy} stop")
+    path = directory / f"{strategy}.ckpt"
+    bare = lifecycle.build_model(STAGES["operator"], TrainConfig(**BASE))
+    bare.load_state_dict(torch.load(path, weights_only=True)["model"])
+    config = replace(TrainConfig(**BASE), data=directory / "data.pt", resume=path)
+    rest = train_alone(config)
+    assert rest["losses"] == pytest.approx(single["losses"][1:], rel=1e-4)
+    assert rest["norms"] == pytest.approx(single["norms"][HALFWAY:], rel=1e-3)
+
+
+@ALL_JOBS
+def test_a_finished_run_leaves_nothing_in_its_process(
+    results: Results, ranks: int, name: str
+) -> None:
+    for result in results(ranks, name):
+        left = result["left"]
+        threads = left.pop("gloo")
+        assert left == {"group": False, "children": [], "threads": [], "segments": []}
+        assert name.startswith("fsdp2") or threads == []
