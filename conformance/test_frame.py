@@ -221,7 +221,7 @@ def test_case_in_words() -> None:
         ),
         (
             lambda: parametrize_with_checks([Sampler(strided)], {"SMP-99": "why"}),
-            "there is no guarantee 'SMP-99'; known: SMP-01, SMP-02",
+            "there is no guarantee 'SMP-99'; known: ",
         ),
         (
             lambda: parametrize_with_checks([Sampler(strided)], {"SMP-04": "why"}),

@@ -71,7 +71,7 @@ EVIDENCE = """
     SMP-02 is expected to fail for frozen (wrongly expected), but holds; remove it from
     SMP-03 needs the trait 'evaluates'
     ERROR collecting test_unknown.py
-    ValueError: expected_failures: there is no guarantee 'SMP-44'; known: SMP-01, SMP-02
+    ValueError: expected_failures: there is no guarantee 'SMP-44'; known:
 """
 
 

@@ -14,6 +14,7 @@ from ddp_conformance.pytest_frontend import parametrize_with_checks
 from ddp_conformance.registry import Check, Guarantee, Level
 from ddp_conformance.subjects import Loader, Sampler, SamplerWrapper, Subject
 from ddp_conformance.subjects_metrics import Evaluation, Metric
+from ddp_conformance.subjects_writing import Writer
 from ddp_conformance.verdict import GuaranteeError, UndecidedError, Violation
 
 __all__ = [
@@ -31,5 +32,6 @@ __all__ = [
     "Subject",
     "UndecidedError",
     "Violation",
+    "Writer",
     "parametrize_with_checks",
 ]

@@ -130,6 +130,36 @@ class Collective:
     """The line that made it: evidence for people, for ranks may differ in it rightfully."""
 
 
+@dataclass(frozen=True, slots=True)
+class Wrote:
+    """A file was in the folder that this rank alone was given."""
+
+    rank: int
+    path: str
+    """Below the folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBack:
+    """What the shared folder held when all ranks had written."""
+
+    rank: int
+    numbers: tuple[int, ...]
+    """Record numbers in the order in which they stand."""
+    problem: str = ""
+    """Why they could not be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Where a writer says that it writes."""
+
+    rank: int
+    paths: tuple[str, ...]
+    missing: tuple[str, ...] = ()
+    """Those that did not exist when all ranks had written."""
+
+
 Record: TypeAlias = (
     Sample
     | EpochEnd
@@ -142,6 +172,9 @@ Record: TypeAlias = (
     | Measured
     | Failed
     | Collective
+    | Wrote
+    | ReadBack
+    | Told
 )
 History: TypeAlias = Sequence[Record]
 

@@ -1,0 +1,63 @@
+"""Judges of the single-writer guarantees: pure functions from what ranks saw to violations."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+from ddp_conformance.history import History, ReadBack, Told, Wrote
+from ddp_conformance.verdict import Violation, ranks_in_words
+
+
+def judge_single_writer(history: History) -> tuple[Violation, ...]:
+    """Every file is written by one rank; and somebody writes something."""
+    writers: defaultdict[str, list[int]] = defaultdict(list)
+    for wrote in history:
+        if isinstance(wrote, Wrote):
+            writers[wrote.path].append(wrote.rank)
+    if not writers:
+        return (Violation("no rank wrote a file into case.directory"),)
+    return tuple(
+        Violation(f"{path} written by {ranks_in_words(ranks)}")
+        for path, ranks in sorted(writers.items())
+        if len(ranks) > 1
+    )
+
+
+def judge_records(history: History, number: int) -> tuple[Violation, ...]:
+    """The files hold the records 0 to ``number - 1``, each of them once."""
+    return tuple(
+        Violation(text)
+        for back in history
+        if isinstance(back, ReadBack)
+        for text in _wrong_records(back, number)
+    )
+
+
+def _wrong_records(back: ReadBack, number: int) -> list[str]:
+    if back.problem:
+        return [f"the records cannot be read: {back.problem}"]
+    counts = Counter(back.numbers)
+    wanted = [*range(number), *sorted(counts.keys() - set(range(number)))]
+    return [
+        f"record {record} stands there {counts[record]} times"
+        for record in wanted
+        if counts[record] != (1 if record < number else 0)
+    ]
+
+
+def judge_paths(history: History) -> tuple[Violation, ...]:
+    """All ranks tell the same paths, and what they tell exists."""
+    told = [record for record in history if isinstance(record, Told)]
+    ranks: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
+    for one in told:
+        ranks[one.paths].append(one.rank)
+    different = [f"{ranks_in_words(owners)}: {list(paths)}" for paths, owners in ranks.items()]
+    missing = {path: one.rank for one in reversed(told) for path in one.missing}
+    return (
+        *([Violation(f"the paths differ: {'; '.join(different)}")] if len(ranks) > 1 else []),
+        *(
+            Violation(f"{path}, told by rank {rank}, does not exist")
+            for path, rank in sorted(missing.items())
+        ),
+        *([] if any(one.paths for one in told) else [Violation("no rank told a path")]),
+    )

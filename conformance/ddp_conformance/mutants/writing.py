@@ -1,0 +1,153 @@
+"""WRT-01, WRT-03 and WRT-04: writers with the defects that logging code has in the wild."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ddp_conformance.case import Case
+from ddp_conformance.mutants import Mutant, Twin
+from ddp_conformance.subjects_writing import Writer
+
+LOG = "log.jsonl"
+
+
+class Log:
+    """Appends a line of JSON for each record, on rank 0."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.path = case.directory / LOG
+
+    def __call__(self, number: int) -> None:
+        if self.case.rank == 0:
+            self.append(number)
+
+    def append(self, number: int) -> None:
+        """Write one line, on the rank that calls."""
+        with self.path.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps({"number": number, "rank": self.case.rank}) + "\n")
+
+
+def lines(directory: Path) -> list[Any]:
+    """The numbers of all records below a folder."""
+    return [
+        json.loads(line)["number"]
+        for path in sorted(directory.rglob(LOG))
+        for line in path.read_text(encoding="utf-8").splitlines()
+    ]
+
+
+def path_of(log: Log) -> tuple[Path, ...]:
+    """Where it writes."""
+    return (log.path,)
+
+
+class LogOnEveryRank(Log):
+    """No guard: every record stands there once for each rank."""
+
+    def __call__(self, number: int) -> None:
+        self.append(number)
+
+
+class LogTwice(Log):
+    """Two hooks of one callback, both of which write."""
+
+    def __call__(self, number: int) -> None:
+        super().__call__(number)
+        super().__call__(number)
+
+
+class SaveOnEveryRank(Log):
+    """``torch.save`` to one path on all ranks: the last one wins, if nobody reads between."""
+
+    def __call__(self, number: int) -> None:
+        torch.save({"number": number}, self.case.directory / "last.pt")
+
+
+class LogByTime(Log):
+    """A folder named by the clock, which every rank reads for itself."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__(case)
+        self.path = self.folder(case) / LOG
+        self.path.parent.mkdir(exist_ok=True)
+
+    def folder(self, case: Case) -> Path:
+        """The folder of this run, on this rank."""
+        return case.directory / f"run-{case.rank}-{time.time_ns()}"
+
+
+class LogByTimeOfRankZero(LogByTime):
+    """The same folder, named by rank 0 for all."""
+
+    def folder(self, case: Case) -> Path:
+        name = [f"run-{time.time_ns()}"]
+        dist.broadcast_object_list(name, src=0)
+        return case.directory / name[0]
+
+
+class TellsBeforeItExists(Log):
+    """The best checkpoint's path, which nobody has saved."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__(case)
+        self.best = case.directory / "best.ckpt"
+
+
+def best_of(log: TellsBeforeItExists) -> tuple[Path, ...]:
+    """The path that is told."""
+    return (log.best,)
+
+
+class BarrierUnderGuard(Log):
+    """``rank_zero_only`` around a function that waits for the others."""
+
+    def append(self, number: int) -> None:
+        super().append(number)
+        dist.barrier()
+
+
+class BarrierForAll(Log):
+    """Written on one rank, waited for on all."""
+
+    def __call__(self, number: int) -> None:
+        super().__call__(number)
+        dist.barrier()
+
+
+class GathersUnderGuard(Log):
+    """Fetches what all ranks have, on the rank that writes it."""
+
+    def append(self, number: int) -> None:
+        total = torch.tensor(float(number))
+        dist.all_reduce(total)
+        super().append(number)
+
+
+TWO = (2,)
+TELLS = frozenset({"tells_paths"})
+
+MUTANTS = (
+    Mutant(Writer(LogOnEveryRank, records=lines), "WRT-01", "append on every rank", (2, 3)),
+    Mutant(Writer(LogTwice, records=lines), "WRT-01", "each record twice", TWO),
+    Mutant(Writer(SaveOnEveryRank), "WRT-01", "torch.save on every rank", TWO),
+    Mutant(Writer(LogByTime, TELLS, records=lines, paths=path_of), "WRT-03", "clock", TWO),
+    Mutant(Writer(TellsBeforeItExists, TELLS, paths=best_of), "WRT-03", "path never made", TWO),
+    Mutant(Writer(BarrierUnderGuard, records=lines), "WRT-04", "barrier under a guard", TWO),
+    Mutant(Writer(GathersUnderGuard, records=lines), "WRT-04", "reduction under a guard", TWO),
+)
+
+TWINS = (
+    Twin(Writer(Log, TELLS, records=lines, paths=path_of), "append on rank 0"),
+    Twin(
+        Writer(LogByTimeOfRankZero, TELLS, records=lines, paths=path_of),
+        "a folder named by the clock of rank 0",
+    ),
+    Twin(Writer(BarrierForAll, records=lines), "a barrier outside of the guard"),
+)
