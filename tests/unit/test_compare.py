@@ -248,6 +248,18 @@ def test_forgotten_calls_are_no_parting() -> None:
     )
 
 
+def test_call_from_elsewhere_among_many_parts_them() -> None:
+    two = (*loop(range(1, 1500)), *loop(range(1501, 2001)))
+    told = difference(counts(2001, 2000), {0: loop(range(1, 2002)), 1: two})
+    assert told.startswith("the ranks part at collective #1500 ")
+
+
+def test_every_group_is_compared() -> None:
+    ranks = {r: (count(1, 0, 1), count(1, 0, 1, group="3")) for r in range(2)}
+    calls = {r: (call(1), call(1, group="3", numel=4 + r)) for r in range(2)}
+    assert "collective #1 of the group of ranks 0, 1" in difference(ranks, calls)
+
+
 def test_sides_leave_out_what_one_rank_alone_asked_for() -> None:
     ranks = {0: loop(range(1, 4)), 1: loop(range(1, 3))}
     assert difference(counts(3, 2), ranks, sides=2) == ""
@@ -336,6 +348,7 @@ APART = {
 TOGETHER = {
     "one branch": "if rank == src:\n    all_reduce(x)\n    all_reduce(zeros)\nelse:\n    pass\n",
     "one in, one behind": "if a:\n    all_reduce(x)\nelse:\n    pass\nall_reduce(zeros)\n",
+    "one in else, one behind": "if a:\n    pass\nelse:\n    all_reduce(x)\nall_reduce(zeros)\n",
     "after a branch that goes on": "if a:\n    all_reduce(x)\nall_reduce(zeros)\n",
     "two ifs": "if a:\n    all_reduce(x)\nelse:\n    pass\nif b:\n    all_reduce(zeros)\nelse:\n"
     "    pass\n",

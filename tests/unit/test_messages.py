@@ -1,0 +1,150 @@
+"""What ranks say beside their reports reaches pytest, once."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pytest_ddp.messages import DdpWarning, Messages
+from pytest_ddp.outcome import RankOutcome
+from pytest_ddp.protocol import Finished, Warned
+from tests.unit.handmade import NODEID, done, passing, run
+
+
+class FakeConfig:
+    """Stands in for pytest's config: hook, warnings and terminal."""
+
+    def __init__(self) -> None:
+        self.hook = self
+        self.pytest_warning_recorded = self
+        self.recorded: list[dict[str, Any]] = []
+        self.terminal = io.StringIO()
+        self.early: list[Warning] = []
+
+    def call_historic(self, kwargs: dict[str, Any]) -> None:
+        self.recorded.append(kwargs)
+
+    def get_terminal_writer(self) -> io.StringIO:
+        return self.terminal
+
+    def issue_config_time_warning(self, warning: Warning, stacklevel: int) -> None:
+        assert stacklevel > 1
+        self.early.append(warning)
+
+    def texts(self) -> list[str]:
+        return [str(known["warning_message"].message) for known in self.recorded]
+
+
+@pytest.fixture
+def config() -> FakeConfig:
+    return FakeConfig()
+
+
+@pytest.fixture
+def messages(config: FakeConfig) -> Messages:
+    return Messages(config)  # type: ignore[arg-type]
+
+
+class NeedsTwo(UserWarning):
+    """A warning that cannot be made of its text alone."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(first + second)
+
+
+def warned(category: str = "builtins:FutureWarning", message: str = "soon gone") -> Warned:
+    return Warned(category, message, "/src/a.py", 7, "runtest", NODEID)
+
+
+def changing(number: int, *changes: str, **known: Any) -> RankOutcome:
+    return replace(passing(number), done=replace(done(), changes=changes, **known))
+
+
+def test_warning_is_recorded_as_pytest_would(config: FakeConfig, messages: Messages) -> None:
+    messages.tell(warned())
+    (known,) = config.recorded
+    assert (known["when"], known["nodeid"], known["location"]) == ("runtest", NODEID, None)
+    message = known["warning_message"]
+    assert isinstance(message, warnings.WarningMessage)
+    assert message.category is FutureWarning
+    assert (str(message.message), message.filename, message.lineno) == (
+        "soon gone",
+        "/src/a.py",
+        7,
+    )
+
+
+def test_same_warning_of_all_ranks_is_told_once(config: FakeConfig, messages: Messages) -> None:
+    for _ in range(4):
+        messages.tell(warned())
+    messages.tell(warned(message="other"))
+    assert config.texts() == ["soon gone", "other"]
+
+
+@pytest.mark.parametrize(
+    "category", ["no_such_module:Gone", "builtins:Gone", "builtins:print", "builtins:ValueError"]
+)
+def test_unknown_category_is_a_user_warning(
+    config: FakeConfig, messages: Messages, category: str
+) -> None:
+    messages.tell(warned(category))
+    assert config.recorded[0]["warning_message"].category is UserWarning
+
+
+def test_category_with_a_signature_of_its_own(config: FakeConfig, messages: Messages) -> None:
+    messages.tell(warned(f"{__name__}:{NeedsTwo.__qualname__}"))
+    assert config.recorded[0]["warning_message"].category is UserWarning
+    assert config.texts() == ["NeedsTwo: soon gone"]
+
+
+def test_late_problems_are_kept_once(config: FakeConfig, messages: Messages) -> None:
+    for problem in (None, "Traceback 1", "Traceback 1", "Traceback 2"):
+        messages.tell(Finished(problem))
+    assert messages.problems == ["Traceback 1", "Traceback 2"]
+    assert config.recorded == []
+
+
+def test_warning_of_no_test(config: FakeConfig, messages: Messages) -> None:
+    messages.warn("ranks are spawned")
+    (warning,) = config.early
+    assert isinstance(warning, DdpWarning)
+    assert str(warning) == "ranks are spawned"
+
+
+def test_good_test_leaves_no_remark(config: FakeConfig, messages: Messages) -> None:
+    messages.after_test(run(passing(0), passing(1)), [])
+    assert config.recorded == []
+    assert config.terminal.getvalue() == ""
+
+
+def test_change_names_its_ranks_unless_it_was_all(config: FakeConfig, messages: Messages) -> None:
+    outcome = run(changing(0, "cwd"), changing(1, "cwd", "dtype"), changing(2, "cwd", "dtype"))
+    messages.after_test(outcome, [])
+    assert config.texts() == [
+        f"{NODEID}: changed cwd; restored",
+        f"{NODEID}: changed dtype on ranks 1, 2; restored",
+    ]
+    message = config.recorded[0]["warning_message"]
+    assert message.category is DdpWarning
+    assert (message.filename, message.lineno) == ("tests/test_made.py", 10)
+
+
+def test_what_was_left_replaces_the_rank(config: FakeConfig, messages: Messages) -> None:
+    outcome = run(passing(0), changing(1, rank_doubt=("a thread",)))
+    messages.after_test(outcome, [])
+    assert config.texts() == [f"{NODEID}: left a thread behind on rank 1; the rank is replaced"]
+
+
+def test_suspicions_are_warnings(config: FakeConfig, messages: Messages) -> None:
+    messages.after_test(run(passing(0), suspicions=("may be swapped",)), [])
+    assert config.texts() == [f"{NODEID}: may be swapped"]
+
+
+def test_setup_show_of_the_first_rank_is_printed(config: FakeConfig, messages: Messages) -> None:
+    shown = [changing(rank, setup_show=f"SETUP of {rank}\n") for rank in range(2)]
+    messages.after_test(run(*shown), [])
+    assert config.terminal.getvalue() == "SETUP of 0\n"
