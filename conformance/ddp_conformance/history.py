@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from ddp_conformance.case import Case
+from ddp_conformance.window_history import WindowRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +176,7 @@ Record: TypeAlias = (
     | Wrote
     | ReadBack
     | Told
+    | WindowRecord
 )
 History: TypeAlias = Sequence[Record]
 

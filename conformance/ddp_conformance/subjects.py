@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ddp_conformance.case import Case
 from ddp_conformance.traits import checked_traits
+from ddp_conformance.windows import Announcement, Split, Stamp, announced_by, stamps_of
 
 
 @dataclass(frozen=True)
@@ -149,3 +150,26 @@ class SamplerWrapper(Subject):
 
     indices: Callable[[Any], tuple[int, ...]] = sampler_indices
     """The indices in one item that it yields."""
+
+
+@dataclass(frozen=True)
+class DataModule(Subject):
+    """A Lightning data module whose windows move between epochs, with the callbacks that move them.
+
+    ``make(case)`` returns a :class:`~ddp_conformance.windows.WindowRun`, with windows of about
+    ``case.size`` samples and ``case.num_workers`` workers. Called in the ranks' process group.
+    """
+
+    kind: ClassVar[str] = "data module"
+
+    stamps: Callable[[Any], tuple[Stamp, ...]] = stamps_of
+    """What the samples of one batch say of themselves."""
+    announced: Callable[[Any, Split], Announcement] = announced_by
+    """What the data module says is in force."""
+    schedule: Callable[[int], str] | None = None
+    """The window that an epoch must train on; with the trait ``scheduled``."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if ("scheduled" in self.traits) != (self.schedule is not None):
+            raise ValueError(f"{self.name}: the trait 'scheduled' and schedule= need each other")

@@ -1,0 +1,162 @@
+"""WIN and CBK-03: data that change between epochs, as they reach the model.
+
+Each subject is run by Lightning's Trainer, in the ranks of the test, because the defects
+are made by the order of its hooks: it builds the loader and its iterator before
+``on_train_epoch_start``, and validates once before the first epoch. A version counter
+is no evidence; what counts is what the delivered samples say of themselves.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+
+from ddp_conformance.case import Case
+from ddp_conformance.checks import judge_windows as judge
+from ddp_conformance.history import Record, Run
+from ddp_conformance.ranks import Ranks
+from ddp_conformance.recording import Judge, cases_of, judge_each, record
+from ddp_conformance.registry import Check, Guarantee
+from ddp_conformance.subjects import DataModule
+from ddp_conformance.verdict import Violation
+
+SANITY_STEPS = 2
+
+WIN_01 = Guarantee(
+    "WIN-01",
+    "Every sample that any rank and any worker delivers in an epoch MUST come from the window "
+    "in force for that epoch.",
+    starred=True,
+)
+WIN_02 = Guarantee(
+    "WIN-02",
+    "After a window change the summary, the name list, the data set and the loader MUST be new "
+    "objects.",
+    starred=True,
+)
+WIN_03 = Guarantee(
+    "WIN-03",
+    "The version counter MUST equal the version of the data that are delivered while it shows "
+    "that value, and one version MUST NOT stand for two builds.",
+)
+WIN_04 = Guarantee("WIN-04", "All ranks MUST use the same window in the same epoch.")
+WIN_05 = Guarantee(
+    "WIN-05",
+    "The loader in use MUST NOT be rebuilt, nor setup() be called, between the start of an epoch "
+    "and its last batch.",
+)
+WIN_07 = Guarantee(
+    "WIN-07",
+    "Validation data that are declared fixed MUST be the same in all epochs, over all ranks.",
+)
+WIN_08 = Guarantee(
+    "WIN-08",
+    "A sanity check MUST NOT advance windows or versions, and every window that is announced "
+    "MUST be used.",
+)
+CBK_03 = Guarantee(
+    "CBK-03",
+    "A callback that changes the data MUST take effect in the epoch that it is meant for, on "
+    "all ranks.",
+)
+
+_RECORDED: dict[tuple[DataModule, int, int, int], tuple[Run, ...]] = {}
+"""Runs of this process: eight guarantees are judged on the same histories."""
+
+
+def record_fits(
+    subject: DataModule, ranks: Ranks, workers: int, sanity_steps: int = SANITY_STEPS
+) -> tuple[Run, ...]:
+    """One run of a few epochs on uneven shards; of equal ones only the first is real."""
+    key = (subject, ranks.world_size, workers, sanity_steps)
+    # A rank may have been replaced since, so all of them must agree to leave the run out.
+    if not all(ranks.gather(key in _RECORDED)):
+        cases = cases_of(ranks, (2 * ranks.world_size + 3,), (workers,))
+        _RECORDED[key] = record(subject, ranks, cases, lambda s, case: _fit(s, case, sanity_steps))
+    return _RECORDED[key]
+
+
+def judge_fits(subject: DataModule, ranks: Ranks, judge_run: Judge) -> tuple[Violation, ...]:
+    """The violations of a run without workers and of one with two."""
+    runs = [run for workers in (0, 2) for run in record_fits(subject, ranks, workers)]
+    return judge_each(runs, judge_run)
+
+
+def _fit(subject: DataModule, case: Case, sanity_steps: int) -> Iterator[Record]:
+    from ddp_conformance.trainer_runs import observe_fit
+
+    # Different on each rank, as after a start without seeds, and equal in every run.
+    random.seed(case.rank)
+    np.random.seed(case.rank)
+    torch.manual_seed(case.rank)
+    yield from observe_fit(subject, case, sanity_steps)
+
+
+def find_stale(subject: DataModule, ranks: Ranks) -> tuple[Violation, ...]:
+    """WIN-01."""
+    return judge_fits(subject, ranks, lambda run: judge.judge_in_force(run.history))
+
+
+def find_kept_objects(subject: DataModule, ranks: Ranks) -> tuple[Violation, ...]:
+    """WIN-02."""
+    return judge_fits(subject, ranks, lambda run: judge.judge_fresh(run.history))
+
+
+def find_wrong_counter(subject: DataModule, ranks: Ranks) -> tuple[Violation, ...]:
+    """WIN-03."""
+    return judge_fits(subject, ranks, lambda run: judge.judge_counter(run.history))
+
+
+def find_different_windows(subject: DataModule, ranks: Ranks) -> tuple[Violation, ...]:
+    """WIN-04."""
+    return judge_fits(subject, ranks, lambda run: judge.judge_same_windows(run.history))
+
+
+def find_disturbance(subject: DataModule, ranks: Ranks) -> tuple[Violation, ...]:
+    """WIN-05."""
+    return judge_fits(subject, ranks, lambda run: judge.judge_undisturbed(run.history))
+
+
+def find_moved_validation(subject: DataModule, ranks: Ranks) -> tuple[Violation, ...]:
+    """WIN-07."""
+    return judge_fits(subject, ranks, lambda run: judge.judge_fixed_validation(run.history))
+
+
+def find_sanity_effect(subject: DataModule, ranks: Ranks) -> tuple[Violation, ...]:
+    """WIN-08: a run with a sanity check against one without."""
+    with_sanity = record_fits(subject, ranks, workers=0)
+    without = record_fits(subject, ranks, workers=0, sanity_steps=0)
+    return (
+        *judge_each(with_sanity, lambda run: judge.judge_all_used(run.history)),
+        *judge_each(
+            with_sanity, lambda run: judge.judge_same_schedule(without[0].history, run.history)
+        ),
+    )
+
+
+def find_late_effect(subject: DataModule, ranks: Ranks) -> tuple[Violation, ...]:
+    """CBK-03."""
+    schedule = subject.schedule
+    assert schedule is not None, "the trait 'scheduled' comes with a schedule"
+
+    def judge_run(run: Run) -> Sequence[Violation]:
+        return judge.judge_schedule(run.history, schedule)
+
+    return judge_fits(subject, ranks, judge_run)
+
+
+KINDS = (DataModule,)
+
+CHECKS = (
+    Check(WIN_01, KINDS, find_stale),
+    Check(WIN_02, KINDS, find_kept_objects),
+    Check(WIN_03, KINDS, find_wrong_counter),
+    Check(WIN_04, KINDS, find_different_windows),
+    Check(WIN_05, KINDS, find_disturbance),
+    Check(WIN_07, KINDS, find_moved_validation, needs=frozenset({"fixed_validation"})),
+    Check(WIN_08, KINDS, find_sanity_effect),
+    Check(CBK_03, KINDS, find_late_effect, needs=frozenset({"scheduled"})),
+)
