@@ -1,0 +1,262 @@
+"""The journal of one rank that is a whole gloo group by itself."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore
+
+from pytest_ddp.rank.journal import _COLLECTIVES, _MESSAGES, Call, Journal, Site, user_frame
+
+_names = itertools.count()
+WRAPPED = (*_COLLECTIVES, *_MESSAGES, "monitored_barrier")
+
+
+@pytest.fixture
+def journal(monkeypatch: pytest.MonkeyPatch) -> Journal:
+    """A journal that sits on torch's methods for one test only."""
+    for name in filter(partial(hasattr, dist.ProcessGroup), WRAPPED):
+        # Written back as it was, so that what the journal puts there goes away again.
+        monkeypatch.setattr(dist.ProcessGroup, name, getattr(dist.ProcessGroup, name))
+    monkeypatch.setattr(dist.Work, "wait", dist.Work.wait)
+    return Journal()
+
+
+@pytest.fixture
+def group(journal: Journal, tmp_path: Path) -> Iterator[dist.ProcessGroup]:
+    store = FileStore(str(tmp_path / "store"), 1)
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    journal.begin()
+    default = dist.group.WORLD
+    assert default is not None
+    yield default
+    dist.destroy_process_group()
+
+
+@pytest.fixture
+def x(group: dist.ProcessGroup) -> torch.Tensor:
+    """A tensor to communicate, with the default group up."""
+    return torch.ones(2, 3)
+
+
+def line_of(text: str) -> int:
+    """The line of this file that holds the text, and is not a call of this function."""
+    lines = Path(__file__).read_text().splitlines()
+    (found,) = [n for n, line in enumerate(lines, 1) if text in line and "line_of" not in line]
+    return found
+
+
+def only(journal: Journal) -> Call:
+    (call,) = journal.calls
+    return call
+
+
+def test_call_tells_what_was_asked(journal: Journal, x: torch.Tensor) -> None:
+    dist.all_reduce(x, op=dist.ReduceOp.MAX)  # the asking line
+    call = only(journal)
+    assert (call.group, call.number, call.operation) == ("0", 1, "all_reduce")
+    assert (call.numel, call.dtype, call.reduce_op) == (6, torch.float32, "MAX")
+    assert (call.root, call.tag) == (None, None)
+    assert str(call.site) == f"{__file__}:{line_of('# the asking line')}"
+
+
+def test_root_of_a_broadcast(journal: Journal, x: torch.Tensor) -> None:
+    dist.broadcast(x, src=0)
+    assert (only(journal).operation, only(journal).root, only(journal).reduce_op) == (
+        "broadcast",
+        0,
+        None,
+    )
+
+
+def test_uneven_operations_have_no_size(journal: Journal, x: torch.Tensor) -> None:
+    dist.all_gather([torch.empty_like(x)], x)
+    dist.gather(x, [torch.empty_like(x)], dst=0)
+    dist.scatter(torch.empty_like(x), [x], src=0)
+    dist.barrier()
+    assert [call.operation for call in journal.calls] == [
+        "all_gather",
+        "gather",
+        "scatter",
+        "barrier",
+    ]
+    assert {(call.numel, call.dtype) for call in journal.calls} == {(None, None)}
+
+
+def test_asynchronous_calls_count_as_well(journal: Journal, x: torch.Tensor) -> None:
+    work = dist.all_reduce(x, async_op=True)
+    assert work is not None
+    assert only(journal).number == 1
+    assert journal.waiting == {}
+    work.wait()
+    assert journal.waiting == {}
+
+
+def test_numbers_run_on_and_begin_forgets_the_calls(
+    journal: Journal, x: torch.Tensor, group: dist.ProcessGroup
+) -> None:
+    dist.all_reduce(x)
+    dist.broadcast(x, 0)
+    assert [call.number for call in journal.calls] == [1, 2]
+    assert journal.collectives(group) == 2
+    journal.begin()
+    assert not journal.calls
+    assert journal.what == journal.where == {}
+    dist.all_reduce(x)
+    assert only(journal).number == 3
+
+
+def test_groups_are_counted_apart(
+    journal: Journal, x: torch.Tensor, group: dist.ProcessGroup
+) -> None:
+    other: Any = dist.new_group([0])
+    journal.begin()
+    before = journal.collectives(other)
+    dist.all_reduce(x, group=other)
+    assert only(journal).group == other.group_name != group.group_name
+    assert journal.collectives(other) == before + 1
+    assert set(journal.what) == {other.group_name}
+
+
+# ------------------------------------------------------------------ digests
+
+
+def digests(journal: Journal, ask: Any) -> tuple[int, int]:
+    """What the journal makes of one collective, as if it were the first."""
+    journal.begin()
+    number = len(journal.calls)
+    ask()
+    assert len(journal.calls) == number + 1
+    return journal.what["0"], journal.where["0"]
+
+
+def renumbered(monkeypatch: pytest.MonkeyPatch, journal: Journal) -> None:
+    """Let every collective have the same number, so that digests tell the rest alone."""
+    monkeypatch.setattr(journal, "collectives", lambda group: 0)
+
+
+def test_digest_of_the_same_question_is_the_same(
+    journal: Journal, x: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renumbered(monkeypatch, journal)
+    first, again = (digests(journal, lambda: dist.all_reduce(x)) for _ in range(2))
+    assert first == again
+
+
+def test_digest_of_lines_alone_differs_with_the_line(
+    journal: Journal, x: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renumbered(monkeypatch, journal)
+    what, where = digests(journal, lambda: dist.all_reduce(x))
+    other_what, other_where = digests(journal, lambda: dist.all_reduce(x))
+    assert what == other_what
+    assert where != other_where
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda x: dist.all_reduce(x, op=dist.ReduceOp.MAX),
+        lambda x: dist.all_reduce(x[0]),
+        lambda x: dist.all_reduce(x.int()),
+        lambda x: dist.broadcast(x, 0),
+    ],
+    ids=["operation", "size", "dtype", "collective"],
+)
+def test_digest_differs_with_the_question(
+    journal: Journal, x: torch.Tensor, monkeypatch: pytest.MonkeyPatch, other: Any
+) -> None:
+    renumbered(monkeypatch, journal)
+    sums, unlike = (digests(journal, lambda ask=ask: ask(x))[0] for ask in (dist.all_reduce, other))
+    assert sums != unlike
+
+
+def test_digest_depends_on_the_order(journal: Journal, x: torch.Tensor) -> None:
+    dist.all_reduce(x)
+    dist.barrier()
+    first = dict(journal.what)
+    journal.begin()
+    dist.barrier()
+    dist.all_reduce(x)
+    assert journal.what != first
+
+
+# ------------------------------------------------------------------ waits
+
+
+def test_waiting_thread_is_known_while_it_waits(
+    journal: Journal, x: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[dict[int, Call]] = []
+    work = dist.all_reduce(x, async_op=True)
+    assert work is not None
+    # What wait asks on its way: the journal's own look-up shows the state inside.
+    original = journal._by_work.get
+    monkeypatch.setattr(journal, "_by_work", {work: original(work)})
+    watched = Watching(seen)
+    monkeypatch.setattr(journal, "waiting", watched)
+    work.wait()
+    assert [list(state) for state in seen] == [[threading.get_ident()]]
+    assert next(iter(seen[0].values())).operation == "all_reduce"
+    assert watched == {}
+
+
+class Watching(dict[int, Call]):
+    """A record of waits that keeps what it held just before something was taken out."""
+
+    def __init__(self, seen: list[dict[int, Call]]) -> None:
+        super().__init__()
+        self._seen = seen
+
+    def pop(self, key: int, default: Any = None) -> Any:
+        self._seen.append(dict(self))
+        return super().pop(key, default)
+
+
+# ------------------------------------------------------------------ places
+
+
+def code(file: str, name: str) -> CodeType:
+    scope: dict[str, Any] = {}
+    exec(compile(f"def {name}(go):\n    return go()\n", file, "exec"), scope)
+    made: CodeType = scope[name].__code__
+    return made
+
+
+def nested(*files: str) -> Any:
+    """The frame that is found below calls through these files, outermost first."""
+
+    def find() -> Any:
+        return user_frame(sys._getframe(1))
+
+    go: Callable[[], Any] = find
+    for file in reversed(files):
+        # Names differ because code that is alike is equal, whatever its file.
+        go = partial(FunctionType(code(file, f"through_{next(_names)}"), {}), go)
+    return go()
+
+
+TORCH = str(Path(torch.__file__).parent / "distributed/made.py")
+PACKAGE = str(Path(torch.__file__).parent.parent / "some_package/made.py")
+OURS = str(Path(__file__).parents[2] / "pytest_ddp/rank/made.py")
+
+
+@pytest.mark.parametrize("below", [(), (TORCH,), (OURS,), (PACKAGE,), (PACKAGE, TORCH)], ids=str)
+def test_innermost_frame_of_the_user_is_found(below: tuple[str, ...]) -> None:
+    found = nested("/home/me/test_sum.py", *below)
+    assert found is not None
+    assert found.f_code.co_filename == "/home/me/test_sum.py"
+
+
+def test_site_reads_as_file_and_line() -> None:
+    assert str(Site(code("/src/a.py", "f"), 12)) == "/src/a.py:12"
