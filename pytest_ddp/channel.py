@@ -98,23 +98,8 @@ class Channel:
             copies = tuple(os.dup(descriptor) for descriptor in descriptors)
             self._rights.append((len(self._unsent), copies))
         self._unsent += frame
-        if isinstance(message, StartRank):
-            self._drain()
-        elif not more:
+        if not more:
             self.flush()
-
-    def _drain(self) -> None:
-        # The host reads whatever else it does, and nobody watches for room in its socket.
-        blocking = self._socket.getblocking()
-        self._socket.setblocking(True)
-        try:
-            self.flush()
-        except (BrokenPipeError, ConnectionResetError):
-            if blocking:
-                raise
-            self._forget_unsent()
-        finally:
-            self._socket.setblocking(blocking)
 
     def flush(self) -> None:
         """Send what is still waiting, as far as the socket takes it."""
