@@ -97,9 +97,9 @@ def setup_distributed(backend: Backend = "auto", timeout: timedelta = DEFAULT_TI
 def teardown_distributed() -> None:
     """Leave the run: the group that setup_distributed made, and its helpers, are gone.
 
-    A DDP model is a reference cycle that holds its group, threads included, beyond
-    ``destroy_process_group``. Left to the garbage collector it may be collected in a
-    DataLoader worker that a later run forks, where joining the threads that did not come
+    A compiled model is a reference cycle, and in DDP it holds the group, threads included,
+    beyond ``destroy_process_group``. Left to the garbage collector it may be collected in
+    a DataLoader worker that a later run forks, where joining the threads that did not come
     along is a SIGSEGV or never ends (both seen with torch 2.13).
     """
     gc.collect()
