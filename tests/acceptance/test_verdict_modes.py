@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.acceptance import test_verdict_collectives as collectives
 from tests.acceptance import test_verdict_skip as skips
+from tests.acceptance.collective_examples import UNEQUAL, with_next
 from tests.acceptance.deaths import source
 from tests.acceptance.suite import EXTRA_ARGS, Finished, Suite
 
@@ -30,7 +30,7 @@ def run(new_suite: Callable[[], Suite]) -> Callable[..., Finished]:
     suite = new_suite()
     suite.write("test_deaths.py", source("body", 1))
     suite.write("test_skips.py", skips.SOURCE)
-    suite.write("test_unequal.py", collectives.with_next(collectives.UNEQUAL))
+    suite.write("test_unequal.py", with_next(UNEQUAL))
 
     @functools.cache
     def run_once(*args: str) -> Finished:
