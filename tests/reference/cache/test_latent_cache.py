@@ -132,13 +132,13 @@ class Rows(Dataset[dict[str, Tensor]]):
         }
 
 
-@pytest.mark.parametrize(("workers", "method"), [(0, None), (2, "fork"), (1, "spawn")])
+@pytest.mark.parametrize(("workers", "method"), [(0, None), (2, "fork"), (8, "fork"), (1, "spawn")])
 def test_workers_read_the_same_samples_from_the_same_memory(
     cache_file: Path, tensors: dict[str, Tensor], workers: int, method: str | None
 ) -> None:
     with LatentCache.open(cache_file) as cache:
         loader = DataLoader(
-            Rows(cache), batch_size=5, num_workers=workers, multiprocessing_context=method
+            Rows(cache), batch_size=2, num_workers=workers, multiprocessing_context=method
         )
         batches = list(loader)
         cache.verify()
