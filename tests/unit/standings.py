@@ -158,3 +158,12 @@ def call(number: int, operation: str = "all_reduce", **known: Any) -> CallRecord
     if not operation.startswith(("all_reduce", "reduce")):
         fields["reduce_op"] = None
     return CallRecord(number=number, operation=operation, **(fields | known))
+
+
+def ring(size: int, start: int = 0) -> dict[int, Stand]:
+    """Every rank waits for a message from the next one."""
+    ranks = [start + i for i in range(size)]
+    return {
+        rank: stuck(receive(1, ranks[(i + 1) % size], *ranks), counts=())
+        for i, rank in enumerate(ranks)
+    }
