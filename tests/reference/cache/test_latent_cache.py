@@ -132,6 +132,7 @@ class Rows(Dataset[dict[str, Tensor]]):
         }
 
 
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")  # few cores
 @pytest.mark.parametrize(("workers", "method"), [(0, None), (2, "fork"), (8, "fork"), (1, "spawn")])
 def test_workers_read_the_same_samples_from_the_same_memory(
     cache_file: Path, tensors: dict[str, Tensor], workers: int, method: str | None

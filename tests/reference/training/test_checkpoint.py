@@ -62,6 +62,7 @@ def train(config: TrainConfig) -> tuple[Summary, list[tuple[int, ...]]]:
     return run(STAGE, config, observe), seen
 
 
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")  # few cores
 @pytest.mark.parametrize("stop", [3, 8, 12, 16])
 def test_a_run_that_was_interrupted_ends_as_if_it_had_not(config: TrainConfig, stop: int) -> None:
     """8 steps an epoch: in the first, at its end, in mid-epoch, at the second's end."""

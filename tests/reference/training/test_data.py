@@ -142,6 +142,7 @@ def test_a_sample_tells_where_it_is_from(cache: LatentCache) -> None:
     assert torch.equal(sample["field"], cache.tensor("field")[7])
 
 
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")  # few cores
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_loader_delivers_the_plan(cache: LatentCache, workers: int) -> None:
     plan = BatchPlan(12, 5, 1, 1, 0, True)
