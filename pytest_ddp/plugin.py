@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_ddp.marks import MARK, WORLD_SIZE_PARAM, check_items, read_marks
+from pytest_ddp.neighbours import end_in_controller
 from pytest_ddp.options import MARKER_HELP, Options, add_options, read_mark
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ class Hooks:
         if MARK not in item.stash:
             return None
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-        for report in self._controller.run(item, nextitem):
+        for report in end_in_controller(item, nextitem, self._controller.run(item, nextitem)):
             item.ihook.pytest_runtest_logreport(report=report)
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         if self._controller.exit_request is not None:

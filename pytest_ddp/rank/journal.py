@@ -253,8 +253,10 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
     """The innermost frame of the user's own code, else of any but torch's and ours."""
     best: FrameType | None = None
     rank = _Origin.LIBRARY
-    while frame is not None and rank is not _Origin.USER:
-        origin = _origin(frame.f_code)
+    while frame is not None:
+        origin = _origins[frame.f_code.co_filename]
+        if origin is _USER:
+            return frame
         if best is None or origin > rank:
             best, rank = frame, origin
         frame = frame.f_back
@@ -269,7 +271,7 @@ class _Origin(enum.IntEnum):
     USER = 2
 
 
-_origins: dict[CodeType, _Origin] = {}
+_USER = _Origin.USER
 _LIBRARY_FOLDERS = (
     str(torch.__file__).rpartition("/")[0] + "/",
     str(pytest_ddp.__file__).rpartition("/")[0] + "/",
@@ -279,14 +281,17 @@ _OTHERS_FOLDERS = tuple(
 )
 
 
-def _origin(code: CodeType) -> _Origin:
-    known = _origins.get(code)
-    if known is None:
-        file = code.co_filename
-        known = _Origin.USER
+class _Origins(dict[str, _Origin]):
+    """By file, and not by code object, whose hash is computed anew each time."""
+
+    def __missing__(self, file: str) -> _Origin:
+        origin = _Origin.USER
         if file.startswith(_LIBRARY_FOLDERS):
-            known = _Origin.LIBRARY
+            origin = _Origin.LIBRARY
         elif file.startswith((*_OTHERS_FOLDERS, "<")):
-            known = _Origin.OTHERS
-        _origins[code] = known
-    return known
+            origin = _Origin.OTHERS
+        self[file] = origin
+        return origin
+
+
+_origins = _Origins()

@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-import weakref
 from collections.abc import Callable, Iterator
 from types import FrameType, ModuleType
 from typing import Any, TypeAlias
@@ -30,10 +29,11 @@ from torch.optim.optimizer import (
 )
 
 from pytest_ddp.rank.imports import ImportWatch
-from pytest_ddp.rank.lifecycle import Anchor, Lifecycle, place_of
+from pytest_ddp.rank.lifecycle import Anchor, Lifecycle
+from pytest_ddp.rank.uncompiled import hide_own_frames
 
-Label: TypeAlias = Callable[..., str]
-"""The name of a phase, by the arguments of the call that it is."""
+Label: TypeAlias = str | Callable[[Any], str]
+"""The name of a phase, or what makes it of the call's first argument."""
 
 
 def install(lifecycle: Lifecycle) -> None:
@@ -41,13 +41,20 @@ def install(lifecycle: Lifecycle) -> None:
     for name in ("init_process_group", "new_group"):
         _wrap_function(lifecycle, distributed_c10d, name)
     _modules(lifecycle)
-    _wrap(lifecycle, DistributedDataParallel, "__init__", lambda *_, **__: "DDP construction")
-    _forward(lifecycle, DistributedDataParallel, "_pre_forward", "_post_forward", "DDP")
+    _wrap(lifecycle, DistributedDataParallel, "__init__", "DDP construction")
+    _forward(
+        lifecycle,
+        DistributedDataParallel,
+        ("_pre_forward", "_post_forward"),
+        "DDP",
+        lambda module: not getattr(module, "_lazy_init_ran", True),
+    )
     for module in (torch.autograd, torch.autograd.graph):
         # torch.compiler takes the one for the other.
-        _wrap(lifecycle, module, "_engine_run_backward", lambda *_, **__: "backward")
+        _wrap(lifecycle, module, "_engine_run_backward", "backward")
     _optimizers(lifecycle)
     watch = ImportWatch()
+    watch.when_imported("torch._dynamo.eval_frame", hide_own_frames)
     for name, when_imported in {
         "torch._dynamo.callback": _compilation,
         "torch.distributed.fsdp.fully_sharded_data_parallel": _fsdp,
@@ -68,7 +75,7 @@ def _within(lifecycle: Lifecycle, original: Callable[..., Any], label: Label) ->
         # What the compiler traces must be torch's own code and nothing else.
         if torch.compiler.is_compiling():
             return original(*args, **kwargs)
-        depth = lifecycle.enter(label(*args, **kwargs))
+        depth = lifecycle.enter(label if isinstance(label, str) else label(args[0]))
         try:
             return original(*args, **kwargs)
         finally:
@@ -93,11 +100,11 @@ def _wrap_function(lifecycle: Lifecycle, module: ModuleType, name: str) -> None:
     while (inner := getattr(function, "__wrapped__", None)) is not None:
         decorated, function = function, inner
     if decorated is None:
-        _wrap(lifecycle, module, name, lambda *_, **__: name)
+        _wrap(lifecycle, module, name, name)
         return
     for cell in decorated.__closure__ or ():
         if cell.cell_contents is function:
-            cell.cell_contents = _within(lifecycle, function, lambda *_, **__: name)
+            cell.cell_contents = _within(lifecycle, function, name)
 
 
 # ------------------------------------------------------------------ modules
@@ -109,14 +116,14 @@ def _modules(lifecycle: Lifecycle) -> None:
     @functools.wraps(initialise)
     def begin_construction(self: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
         __tracebackhide__ = True
-        if not torch.compiler.is_compiling() and not lifecycle.in_torch:
+        if not torch.compiler.is_compiling() and not lifecycle.in_torch():
             _enter_construction(lifecycle, self, sys._getframe(1))
         initialise(self, *args, **kwargs)
 
     module_type: Any = torch.nn.Module
     module_type.__init__ = begin_construction
     for name in ("to", "cuda"):
-        _wrap(lifecycle, module_type, name, functools.partial(_method, f".{name}()"))
+        _wrap(lifecycle, module_type, name, functools.partial(_method_label, name))
 
 
 def _enter_construction(
@@ -132,7 +139,7 @@ def _enter_construction(
         frame = frame.f_back
     if frame is not None:
         name = f"construction of {type(module).__name__}"
-        lifecycle.enter(name, anchor=Anchor.at_call(frame), site=place_of(frame))
+        lifecycle.enter(name, anchor=Anchor.at_call(frame), at=frame)
 
 
 def _is_method_of(frame: FrameType, module: torch.nn.Module) -> bool:
@@ -140,25 +147,29 @@ def _is_method_of(frame: FrameType, module: torch.nn.Module) -> bool:
     return code.co_argcount > 0 and frame.f_locals.get(code.co_varnames[0]) is module
 
 
-def _method(text: str, module: torch.nn.Module, *_: Any, **__: Any) -> str:
-    return type(module).__name__ + text
+def _method_label(name: str, module: torch.nn.Module) -> str:
+    return f"{type(module).__name__}.{name}()"
 
 
-def _forward(lifecycle: Lifecycle, owner: Any, before: str, after: str, kind: str) -> None:
-    """The forward of a wrapper, between two functions that it calls with itself first."""
+def _forward(
+    lifecycle: Lifecycle,
+    owner: Any,
+    ends: tuple[str, str],
+    kind: str,
+    is_first: Callable[[Any], bool],
+) -> None:
+    """The forward of a wrapper, between two functions that it calls first and last."""
+    before, after = ends
     pre, post = getattr(owner, before, None), getattr(owner, after, None)
     if pre is None or post is None:
         return
-    known: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
 
     @functools.wraps(pre)
     def enter(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
         if not torch.compiler.is_compiling():
-            first = "" if module in known else "first "
-            known.add(module)
-            anchor = Anchor.within(sys._getframe(1))
-            lifecycle.enter(f"{first}forward of {kind}", anchor=anchor)
+            name = f"first forward of {kind}" if is_first(module) else f"forward of {kind}"
+            lifecycle.enter(name, anchor=Anchor.within(sys._getframe(1)))
         return pre(module, *args, **kwargs)
 
     @functools.wraps(post)
@@ -203,16 +214,21 @@ def _compilation(lifecycle: Lifecycle, callback: Any) -> None:
     @functools.wraps(original)
     @contextlib.contextmanager
     def install_callbacks(*args: Any, **kwargs: Any) -> Iterator[None]:
-        with lifecycle.phase("compilation"), original(*args, **kwargs):
-            yield
+        depth = lifecycle.enter("compilation")
+        try:
+            with original(*args, **kwargs):
+                yield
+        finally:
+            lifecycle.leave(depth)
 
     handler.install_callbacks = install_callbacks
 
 
 def _fsdp(lifecycle: Lifecycle, module: Any) -> None:
     wrapper = module.FullyShardedDataParallel
-    _wrap(lifecycle, wrapper, "__init__", lambda *_, **__: "FSDP construction")
-    _forward(lifecycle, module, "_root_pre_forward", "_post_forward", "FSDP")
+    _wrap(lifecycle, wrapper, "__init__", "FSDP construction")
+    ends = ("_root_pre_forward", "_post_forward")
+    _forward(lifecycle, module, ends, "FSDP", lambda state: getattr(state, "_is_root", 0) is None)
 
 
 def _fully_shard(lifecycle: Lifecycle, module: Any) -> None:

@@ -51,15 +51,14 @@ class Anchor(NamedTuple):
         return False
 
 
-class _Open(NamedTuple):
-    """A phase that has begun."""
+class _Phase(NamedTuple):
+    """A phase, the same each time it begins at the same line inside the same others."""
 
-    name: str
+    text: str
+    """``call: warm-up: backward``."""
     outer: bool
     """Told also when a narrower phase has begun inside."""
-    anchor: Anchor | None
     note: bytes
-    text: str
 
 
 class Lifecycle:
@@ -68,33 +67,47 @@ class Lifecycle:
     def __init__(self, page: Page) -> None:
         self._page = page
         self._thread = threading.main_thread().ident
-        self._open: list[_Open] = []
+        self._known: dict[tuple[str, str, str, int], _Phase] = {}
+        """This test's phases, by the text of those outside, the name, the file and the line:
+        to compose a note each time would cost more than all the rest."""
         self._test = 0
         self.begin("")
 
     def begin(self, phase: str) -> None:
         """Begin a phase of pytest; whatever was open before is over."""
         self._test += 1
-        self._open = [_Open(phase, True, None, note_of(phase, "", self._test), phase)]
-        self._page.write(PHASE, self._open[0].note)
+        self._known.clear()
+        note = note_of(phase, "", self._test)
+        self._open: list[tuple[_Phase, Anchor | None]] = [(_Phase(phase, True, note), None)]
+        self._page.write(PHASE, note)
 
     def look(self, frame: FrameType | None, place: str) -> str:
         """Note where a probe finds the main thread; called in the thread that answers probes.
 
+        Args:
+            frame: the innermost one of the main thread.
+            place: ``file:line in function`` of the user's code.
+
         Returns:
-            the phase that it is in: ``call: warm-up: backward``.
+            the phase that it is in.
         """
         stack = list(self._open)
-        note = stack[-1].note
-        while (anchor := stack[-1].anchor) is not None and not anchor.holds(frame):
+        note = stack[-1][0].note
+        while (anchor := stack[-1][1]) is not None and not anchor.holds(frame):
             stack.pop()
-        self._page.write(SEEN, sight_of(stack[-1].text, place, note))
-        return stack[-1].text
+        text = stack[-1][0].text
+        self._page.write(SEEN, sight_of(text, place, note))
+        return text
 
     # ------------------------------------------------------------------ narrower phases
 
     def enter(
-        self, name: str, *, outer: bool = False, anchor: Anchor | None = None, site: str = ""
+        self,
+        name: str,
+        *,
+        outer: bool = False,
+        anchor: Anchor | None = None,
+        at: FrameType | None = None,
     ) -> int:
         """Begin a phase.
 
@@ -102,60 +115,86 @@ class Lifecycle:
             name: what it is called.
             outer: show it also while a narrower phase is on.
             anchor: ends it without :meth:`leave`.
-            site: where it lies, if not at the line of the user's code that is running.
+            at: look from this frame outwards for the line that begins it, and not from
+                the caller.
 
         Returns:
             what :meth:`leave` needs to know.
         """
         if threading.get_ident() != self._thread:
             return 0
-        frame = sys._getframe(1)
-        self._drop_ended(frame)
-        outside = [open_.name for open_ in self._open if open_.outer]
-        text = ": ".join(filter(None, (*outside, name)))
-        note = note_of(text, site or place_of(frame), self._test)
-        self._open.append(_Open(name, outer, anchor, note, text))
-        self._page.write(PHASE, note)
-        return len(self._open) - 1
+        caller = sys._getframe(1)
+        self._drop_ended(caller)
+        line = user_frame(at or caller) or caller
+        return self._push(name, outer, anchor, line.f_code, line.f_lineno)
+
+    def enter_function(self, name: str, code: CodeType) -> int:
+        """Begin a phase that is a call of a function of the user's, as a fixture's."""
+        if threading.get_ident() != self._thread:
+            return 0
+        self._drop_ended(sys._getframe(1))
+        return self._push(name, True, None, code, code.co_firstlineno)
 
     def leave(self, depth: int) -> None:
-        """End the phase that :meth:`enter` began, and those inside that nobody has ended."""
+        """End the phase that began, and those inside that nobody has ended."""
         if 0 < depth < len(self._open) and threading.get_ident() == self._thread:
             del self._open[depth:]
-            self._page.write(PHASE, self._open[-1].note)
+            self._page.write(PHASE, self._open[-1][0].note)
 
     def leave_anchored(self, frame: FrameType) -> None:
         """End the phase that is anchored in this frame, if there is one."""
+        if threading.get_ident() != self._thread:
+            return
         anchor = Anchor.within(frame)
         for depth in range(len(self._open) - 1, 0, -1):
-            if self._open[depth].anchor == anchor:
+            if self._open[depth][1] == anchor:
                 self.leave(depth)
                 return
 
     @contextlib.contextmanager
-    def phase(self, name: str, *, outer: bool = False, site: str = "") -> Iterator[None]:
-        """A phase for the length of a ``with`` block."""
-        depth = self.enter(name, outer=outer, site=site)
+    def phase(self, name: str) -> Iterator[None]:
+        """The user's phase, for the length of a ``with`` block."""
+        depth = self.enter(name, outer=True)
         try:
             yield
         finally:
             self.leave(depth)
 
-    @property
     def in_torch(self) -> bool:
-        """True inside a phase that is neither pytest's nor the user's."""
-        if threading.get_ident() == self._thread:
-            self._drop_ended(sys._getframe(1))
-        return not self._open[-1].outer
+        """True inside a phase that is neither pytest's nor the user's, and on other threads."""
+        if threading.get_ident() != self._thread:
+            return True
+        self._drop_ended(sys._getframe(1))
+        return not self._open[-1][0].outer
 
     def refresh(self) -> None:
-        """Correct the page where an anchored phase has ended unnoticed; main thread only."""
+        """Correct the page where an anchored phase has ended unnoticed; on the main thread."""
         if self._drop_ended(sys._getframe(1)):
-            self._page.write(PHASE, self._open[-1].note)
+            self._page.write(PHASE, self._open[-1][0].note)
+
+    # ------------------------------------------------------------------ the stack
+
+    def _push(
+        self, name: str, outer: bool, anchor: Anchor | None, code: CodeType, line: int
+    ) -> int:
+        phase: _Phase | None
+        for phase, _ in reversed(self._open):
+            if phase.outer:
+                break
+        around = phase.text
+        key = (around, name, code.co_filename, line)
+        phase = self._known.get(key)
+        if phase is None:
+            text = f"{around}: {name}" if around else name
+            site = f"{code.co_filename}:{line} in {code.co_name}"
+            phase = self._known[key] = _Phase(text, outer, note_of(text, site, self._test))
+        self._open.append((phase, anchor))
+        self._page.write(PHASE, phase.note)
+        return len(self._open) - 1
 
     def _drop_ended(self, frame: FrameType) -> bool:
         ended = False
-        while (anchor := self._open[-1].anchor) is not None and not anchor.holds(frame):
+        while (anchor := self._open[-1][1]) is not None and not anchor.holds(frame):
             self._open.pop()
             ended = True
         return ended

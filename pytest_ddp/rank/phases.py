@@ -56,9 +56,7 @@ class Phases:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Iterator[None]:
-        with self._lifecycle.phase(
-            f"fixture {fixturedef.argname}", outer=True, site=_site(fixturedef)
-        ):
+        with _phase_of(self._lifecycle, fixturedef):
             return (yield)
 
     @contextlib.contextmanager
@@ -95,15 +93,17 @@ def _follow_fixture_ends(lifecycle: Lifecycle) -> None:
         if fixturedef.cached_result is None:  # it is down already
             original(fixturedef, *args, **kwargs)
             return
-        name = f"fixture {fixturedef.argname}"
-        with lifecycle.phase(name, outer=True, site=_site(fixturedef)):
+        with _phase_of(lifecycle, fixturedef):
             original(fixturedef, *args, **kwargs)
 
     fixture_type.finish = finish
 
 
-def _site(fixturedef: pytest.FixtureDef[Any]) -> str:
-    code = getattr(inspect.unwrap(fixturedef.func), "__code__", None)
-    if code is None:
-        return ""
-    return f"{code.co_filename}:{code.co_firstlineno} in {code.co_name}"
+@contextlib.contextmanager
+def _phase_of(lifecycle: Lifecycle, fixturedef: pytest.FixtureDef[Any]) -> Iterator[None]:
+    code = getattr(inspect.unwrap(fixturedef.func), "__code__", _phase_of.__code__)
+    depth = lifecycle.enter_function(f"fixture {fixturedef.argname}", code)
+    try:
+        yield
+    finally:
+        lifecycle.leave(depth)

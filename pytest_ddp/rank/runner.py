@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import traceback
 import warnings
 from typing import Any, NoReturn
@@ -106,7 +105,7 @@ class Runner:
                 str(order.backend),
                 order.device_index,
                 self._link.exchange,
-                functools.partial(self._lifecycle.phase, outer=True),
+                self._lifecycle.phase,
             )
         )
         fixtures.share_tmp_path(order.tmp_path)

@@ -1,0 +1,25 @@
+"""Ordinary tests before and after a ddp test, in the controller's own process."""
+
+from __future__ import annotations
+
+import pytest
+from _pytest.runner import CallInfo
+
+
+def end_in_controller(
+    item: pytest.Item, next_item: pytest.Item | None, reports: list[pytest.TestReport]
+) -> list[pytest.TestReport]:
+    """Tear down what ordinary tests before a ddp test left up for it.
+
+    pytest keeps the module of an ordinary test up if the next test is in it. If that one
+    is a ddp test, which is set up in ranks alone, and the last of its module, then
+    nobody else would take the module down. An error in it is an error in the teardown
+    of the ddp test, as it would be of any test at that place.
+    """
+    state = item.session._setupstate
+    call = CallInfo.from_call(lambda: state.teardown_exact(next_item), when="teardown")
+    if call.excinfo is None:
+        return reports
+    failed = pytest.TestReport.from_item_and_call(item, call)
+    kept = [report for report in reports if report.when != "teardown" or report.failed]
+    return [*kept, failed]
