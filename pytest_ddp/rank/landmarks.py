@@ -75,7 +75,7 @@ def _within(lifecycle: Lifecycle, original: Callable[..., Any], label: Label) ->
         # What the compiler traces must be torch's own code and nothing else.
         if torch.compiler.is_compiling():
             return original(*args, **kwargs)
-        depth = lifecycle.enter(label if isinstance(label, str) else label(args[0]))
+        depth = lifecycle.enter(label if isinstance(label, str) else label(*args[:1]))
         try:
             return original(*args, **kwargs)
         finally:
@@ -147,7 +147,7 @@ def _is_method_of(frame: FrameType, module: torch.nn.Module) -> bool:
     return code.co_argcount > 0 and frame.f_locals.get(code.co_varnames[0]) is module
 
 
-def _method_label(name: str, module: torch.nn.Module) -> str:
+def _method_label(name: str, module: torch.nn.Module | None = None) -> str:
     return f"{type(module).__name__}.{name}()"
 
 

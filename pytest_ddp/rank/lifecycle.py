@@ -177,15 +177,13 @@ class Lifecycle:
     def _push(
         self, name: str, outer: bool, anchor: Anchor | None, code: CodeType, line: int
     ) -> int:
-        phase: _Phase | None
-        for phase, _ in reversed(self._open):
-            if phase.outer:
-                break
-        around = phase.text
-        key = (around, name, code.co_filename, line)
+        around = -1
+        while not self._open[around][0].outer:
+            around -= 1
+        key = (self._open[around][0].text, name, code.co_filename, line)
         phase = self._known.get(key)
         if phase is None:
-            text = f"{around}: {name}" if around else name
+            text = ": ".join(filter(None, key[:2]))
             site = f"{code.co_filename}:{line} in {code.co_name}"
             phase = self._known[key] = _Phase(text, outer, note_of(text, site, self._test))
         self._open.append((phase, anchor))
