@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import functools
 import os
 import signal
-from typing import Any, NoReturn
+import sys
+from typing import IO, Any, NoReturn
 
 _exit_now = os._exit
 _keep: list[Any] = []
@@ -20,13 +22,18 @@ def install(path: str) -> None:
     """Write stacks of this process to ``path`` on fatal signals, exits and SIGUSR1.
 
     The very first thing that a rank does: a SIGUSR1 that comes earlier would kill it.
+    Processes that the rank forks write to a file of their own, ``path`` and "-children".
     """
     stream = open(path, "ab", buffering=0)  # noqa: SIM115 - open for the life of the rank
-    _keep.append(stream)
-    faulthandler.register(signal.SIGUSR1, file=stream, all_threads=True)
-    # Chained, so that the default action still ends the process.
-    faulthandler.register(signal.SIGTERM, file=stream, all_threads=True, chain=True)
+    children = open(f"{path}-children", "ab", buffering=0)  # noqa: SIM115 - the same
+    _keep.extend((stream, children))
+    _answer_signals(stream)
+    # faulthandler's handlers must be the ones on top, for torch's may never come to an end.
+    faulthandler.disable()
+    _print_native_stacks()
     faulthandler.enable(file=stream, all_threads=True)
+    os.register_at_fork(after_in_child=functools.partial(_belong_to_child, children))
+    _watch_loader_workers(children)
     pid = os.getpid()
 
     def write_stack() -> None:
@@ -39,6 +46,59 @@ def install(path: str) -> None:
 
     os._exit = exit_with_stack
     _at_libc_exit(write_stack)
+
+
+def _answer_signals(stream: IO[bytes]) -> None:
+    faulthandler.register(signal.SIGUSR1, file=stream, all_threads=True)
+    # Chained, so that the default action still ends the process.
+    faulthandler.register(signal.SIGTERM, file=stream, all_threads=True, chain=True)
+
+
+def _print_native_stacks() -> None:
+    """Have torch print C++ stacks to standard error before a fatal signal ends the process.
+
+    torch takes other signals as well. SIGINT must stay Python's. SIGABRT comes from a heap
+    that is found broken, under a lock without which torch's handler waits for ever; what
+    C++ has to say about an exception is on standard error anyhow. SIGUSR2, with which
+    torch asks the other threads for their stacks, ends no process any more.
+    """
+    switch: Any = getattr(
+        getattr(sys.modules.get("torch"), "_C", None),
+        "_set_print_stack_traces_on_fatal_signal",
+        None,
+    )
+    if switch is None:  # another torch, or none yet
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGABRT)}
+    switch(True)
+    for number, handler in before.items():
+        if handler is not None:
+            signal.signal(number, handler)
+
+
+def _belong_to_child(children: IO[bytes]) -> None:
+    """In a process that the rank has forked: what it writes is not about the rank."""
+    # Each is registered already, and only takes another file; handlers that the test has
+    # set since then stay.
+    _answer_signals(children)
+    if faulthandler.is_enabled():
+        faulthandler.enable(file=children, all_threads=True)
+
+
+def _watch_loader_workers(children: IO[bytes]) -> None:
+    """Have DataLoader workers leave a stack: they replace the handlers that they inherit."""
+    module: Any = sys.modules.get("torch.utils.data._utils.signal_handling")
+    original = getattr(module, "_set_worker_signal_handlers", None)
+    if original is None:
+        return
+
+    @functools.wraps(original)
+    def set_worker_signal_handlers(*args: Any) -> None:
+        faulthandler.disable()
+        original(*args)
+        faulthandler.enable(file=children, all_threads=True)
+
+    module._set_worker_signal_handlers = set_worker_signal_handlers
 
 
 def write(text: str) -> None:
