@@ -85,12 +85,6 @@ def numbers(progress: str) -> list[float]:
     return [float(number) for number in re.findall(r"[0-9.]+", text)]
 
 
-def test_an_unknown_option_ends_with_a_usage_error(directory: Path) -> None:
-    done = python(["-m", "ddp_reference.train", "--stage", "none"], directory)
-    assert done.returncode == 2
-    assert "--stage" in done.stderr
-
-
 def test_torchrun_reports_the_rank_that_failed_and_why(directory: Path) -> None:
     done = torchrun(2, [FAILURES, str(directory), "raises"], directory)
     assert done.returncode != 0
