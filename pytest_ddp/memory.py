@@ -1,0 +1,65 @@
+"""How often the kernel's out-of-memory killer has struck: who else sends SIGKILL tells nobody."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_ROOT = Path("/")
+_COUNT = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class OomKills:
+    """Processes that were killed for want of memory, since counting began."""
+
+    group: int
+    """In the control group of this process, which its ranks share; 0 where it is unknown."""
+    machine: int
+    """On this machine, whoever they belonged to; 0 where it is unknown."""
+
+    def since(self, before: OomKills) -> str:
+        """What has happened since ``before``, as the end of a sentence; empty for nothing."""
+        if self.group > before.group:
+            return f"killed {_processes(self.group - before.group)} of this control group"
+        if self.machine > before.machine:
+            return f"killed {_processes(self.machine - before.machine)} on this machine"
+        return ""
+
+
+def count_oom_kills(root: Path = _ROOT) -> OomKills:
+    """Read the kernel's counters, of control groups of either version; some 50 us.
+
+    Args:
+        root: where ``/proc`` and ``/sys`` are found.
+    """
+    counts = (_count(path) for path in _group_files(root))
+    group = next((count for count in counts if count is not None), 0)
+    return OomKills(group, _count(root / "proc/vmstat") or 0)
+
+
+def _group_files(root: Path) -> Iterator[Path]:
+    groups = root / "sys/fs/cgroup"
+    with contextlib.suppress(OSError):
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            # A container may see its own group as the root, under a path of the outside.
+            for folder in (path.lstrip("/"), ""):
+                if controllers == "memory":
+                    yield groups / "memory" / folder / "memory.oom_control"
+                elif not controllers:
+                    yield groups / folder / "memory.events"
+
+
+def _count(path: Path) -> int | None:
+    with contextlib.suppress(OSError):
+        found = _COUNT.search(path.read_text())
+        return int(found[1]) if found else None
+    return None
+
+
+def _processes(number: int) -> str:
+    return "a process" if number == 1 else f"{number} processes"
