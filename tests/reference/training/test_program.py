@@ -88,8 +88,10 @@ def numbers(progress: str) -> list[float]:
 def test_torchrun_reports_the_rank_that_failed_and_why(directory: Path) -> None:
     done = torchrun(2, [FAILURES, str(directory), "raises"], directory)
     assert done.returncode != 0
-    assert "ArithmeticError: rank 1 stumbles" in done.stderr
-    assert re.search(r"Root Cause.*rank +: 1 ", done.stderr, re.DOTALL), done.stderr
+    # Its clock has whole seconds: rank 0, which fails in the same second, may come first in
+    # the report. Either way the cause is in it.
+    cause = r"Root Cause.*ArithmeticError: rank 1 stumbles"
+    assert re.search(cause, done.stderr, re.DOTALL), done.stderr
 
 
 @pytest.fixture(scope="module")
