@@ -327,6 +327,7 @@ def test_time_before_the_ranks_run_does_not_count(suite: Suite, method: str) -> 
     )
     finished = suite.run("--timeout=2", f"--timeout-method={method}")
     finished.assert_outcomes(passed=1)
+    assert finished.duration > 3
 
 
 def test_a_timeout_does_not_reach_a_test_that_is_in_time(suite: Suite) -> None:
