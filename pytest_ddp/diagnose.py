@@ -11,6 +11,7 @@ import functools
 import importlib.util
 import os
 import re
+import signal
 import sysconfig
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -25,7 +26,14 @@ _FRAME = re.compile(
 _ALONE = "Stack (most recent call first):"
 _TITLE = re.compile(r"Fatal Python error: .*|Timeout \(.*\)!")
 _PACKAGES = re.compile(r".*[/\\](?:site|dist)-packages[/\\]", re.DOTALL)
-_OPERATOR = re.compile(r"at::_ops::(\w+)::call\b")
+_FATAL = {
+    signal.SIGSEGV: "Segmentation fault",
+    signal.SIGBUS: "Bus error",
+    signal.SIGFPE: "Floating",
+    signal.SIGILL: "Illegal instruction",
+}
+_DEEPEST = 100
+"""Calls of a stack that faulthandler shows."""
 _OURS = os.path.dirname(__file__)
 _RUNNERS = ("/_pytest/runner.py", "/_pytest/python.py", "/pytest_ddp/rank/runner.py")
 
@@ -57,6 +65,11 @@ class Stack:
     frames: tuple[Frame, ...]
     """Most recent call first; empty for a thread without a Python frame."""
 
+    @property
+    def runs_test(self) -> bool:
+        """True for the thread in which pytest runs the test."""
+        return any(map(_runs_tests, self.frames))
+
 
 @dataclass(frozen=True, slots=True)
 class Dump:
@@ -79,7 +92,7 @@ class Dump:
         """
         stacks = [stack for stack in self.stacks if stack.frames]
         current = [stack for stack in stacks if stack.current]
-        runner = [stack for stack in stacks if any(map(_runs_tests, stack.frames))]
+        runner = [stack for stack in stacks if stack.runs_test]
         # faulthandler lists the oldest thread, the main one, last.
         by_merit = (current, runner) if self.fatal else (runner, current)
         return next((found[-1] for found in (*by_merit, stacks) if found), None)
@@ -119,6 +132,11 @@ def main_stack(text: str) -> tuple[Frame, ...]:
     return ()
 
 
+def is_endless(frames: Sequence[Frame]) -> bool:
+    """True for a stack that faulthandler has cut, because of its depth."""
+    return len(frames) >= _DEEPEST
+
+
 def user_line(frames: Iterable[Frame]) -> Frame | None:
     """The innermost frame of the user's own code; None if there is none."""
     return next((frame for frame in frames if is_user_file(frame.file)), None)
@@ -133,10 +151,14 @@ def trim(frames: Sequence[Frame]) -> tuple[Frame, ...]:
     return kept or tuple(frames)
 
 
-def native_operator(stderr: str) -> str | None:
-    """The innermost ATen operator in torch's C++ stack of a fatal signal, if there is one."""
-    found = _OPERATOR.search(stderr)
-    return f"at::_ops::{found[1]}::call" if found else None
+def fatal_signal(text: str) -> int | None:
+    """The signal that ended the process, by what its last dump says; None for another end."""
+    dumps = parse_stacks(text)
+    if not dumps or not dumps[-1].fatal:
+        return None
+    words = dumps[-1].title.partition(": ")[2]
+    # The interpreter's own fatal errors end in an abort.
+    return next((n for n, name in _FATAL.items() if words.startswith(name)), signal.SIGABRT)
 
 
 def is_user_file(file: str) -> bool:

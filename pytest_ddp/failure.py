@@ -23,7 +23,7 @@ from _pytest._code.code import (
     ReprTraceback,
 )
 
-from pytest_ddp import diagnose
+from pytest_ddp import diagnose, native
 from pytest_ddp.outcome import Ending, RankOutcome, RunOutcome
 from pytest_ddp.protocol import Phase
 from pytest_ddp.trouble import (
@@ -121,7 +121,7 @@ def _headline(failure: Failure, groups: Sequence[Sequence[Trouble]], verdict: st
     if first.stopped:
         return [verdict, *_table(failure)]
     if first.report is None:
-        return [f"{verdict}, at {first.user_frame}" if first.user_frame else verdict]
+        return [f"{verdict}, {first.where}" if first.where else verdict]
     label = ranks_text(t.rank.rank for t in groups[0])
     alike = " alike" if len(groups[0]) > 1 else ""
     line = f"{label} of {len(failure.outcome.ranks)} failed{alike} in {first.phase}"
@@ -159,19 +159,21 @@ def _root(
     first = group[0]
     label = ranks_text(t.rank.rank for t in group)
     if first.report is None:
-        return _lost(first, label, first_of_all=number == 0)
+        lost = _lost(first, label, failure.outcome.oom, first_of_all=number == 0)
+        return [*lost, *_children(first, label, failure.outcome.oom)]
     site = (first.phase, crash_site(first.report))
     again = site in shown and site[1] is not None
     shown.add(site)
     original = entries_of(first.report.longrepr)
     brief = _brief(original) if again else None
+    children = _children(first, label, failure.outcome.oom)
     if number == 0:
-        return original
+        return [*original, *children]
     later = f", {first.at - begin:.1f} s later" if first.at - begin >= 0.05 else ""
     title = f"{label} failed in {first.phase}{later}{', at the same line' if brief else ''}:"
     if bare_text(first.report.longrepr) is not None:
         title = f"{title} {what_happened(first)}"
-    return [_text("", title), *(brief or original)]
+    return [_text("", title), *(brief or original), *children]
 
 
 def _brief(entries: Sequence[Entry]) -> list[Entry] | None:
@@ -184,10 +186,10 @@ def _brief(entries: Sequence[Entry]) -> list[Entry] | None:
     return [_raw("\n".join(said) + "\n")] if said else None
 
 
-def _lost(trouble: Trouble, label: str, *, first_of_all: bool) -> list[Entry]:
+def _lost(trouble: Trouble, label: str, oom: str, *, first_of_all: bool) -> list[Entry]:
     rank = trouble.rank
     lines = [] if first_of_all or trouble.stopped else [f"{label} {what_happened(trouble)}"]
-    lines += _explanations(rank)
+    lines += _explanations(rank, oom)
     blocks: list[Entry] = [_text("", *lines)] if lines else []
     details = rank.problem.partition("\n")[2]
     if rank.ending is Ending.NOT_BEGUN and details.strip():
@@ -196,14 +198,15 @@ def _lost(trouble: Trouble, label: str, *, first_of_all: bool) -> list[Entry]:
     return [*blocks, _raw(stacks)] if stacks else blocks
 
 
-def _explanations(rank: RankOutcome) -> Iterator[str]:
+def _explanations(rank: RankOutcome, oom: str) -> Iterator[str]:
     if rank.ending is not Ending.EXITED:
         return
     if rank.returncode == 0:
         yield "exit code 0 is no verdict: the rank left before it reported"
     if rank.returncode == -signal.SIGKILL and not rank.problem:
         before = " (the one below was asked for earlier)" if rank.stacks else ""
-        yield f"SIGKILL leaves no stack{before}; the out-of-memory killer sends it too"
+        killer = f"the kernel's out-of-memory killer {oom} during the test"
+        yield f"SIGKILL leaves no stack{before}; {killer if oom else _SUSPECT}"
     elif not rank.stacks:
         yield "the rank left no stack"
     if rank.returncode == -signal.SIGABRT and "EnforceNotMet" in rank.stderr:
@@ -211,22 +214,50 @@ def _explanations(rank: RankOutcome) -> Iterator[str]:
             "gloo aborted it (EnforceNotMet, see stderr): the ranks gave one collective tensors "
             "of different shape or dtype, or called different collectives"
         )
-    operator = diagnose.native_operator(rank.stderr) if (rank.returncode or 0) < 0 else None
-    if operator is not None:
-        yield f"it was inside the operator {operator}"
+    if culprit := native.culprit(rank.native):
+        yield f"it was inside {culprit}"
+    if rank.returncode == -signal.SIGSEGV and diagnose.is_endless(diagnose.main_stack(rank.stacks)):
+        yield "a stack of 100 calls or more: a recursion may have used up the C stack"
+
+
+_SUSPECT = "the out-of-memory killer sends it too"
 
 
 def _stacks(rank: RankOutcome, label: str) -> str:
     dumps = [dump for dump in diagnose.parse_stacks(rank.stacks) if dump.main() is not None]
     if not dumps:
         return f"\n{label} gave no stack\n" if rank.ending is Ending.STOPPED else ""
-    main = dumps[-1].main()
+    return "\n".join(["", *_threads(dumps[-1], label)]) + "\n"
+
+
+def _threads(dump: diagnose.Dump, label: str) -> Iterator[str]:
+    """The telling stack, and those of other threads that were in the user's code."""
+    main = dump.main()
     assert main is not None
-    lines = ["", f"{label}, most recent call first:", *_frames(main)]
-    for stack in dumps[-1].stacks:
+    beside = not main.runs_test and any(stack.runs_test for stack in dump.stacks)
+    thread = ", in a thread beside the test" if beside else ""
+    yield f"{label}{thread}, most recent call first:"
+    yield from _frames(main)
+    for stack in dump.stacks:
         if stack is not main and diagnose.user_line(stack.frames) is not None:
-            lines += [f"{label}, another thread:", *_frames(stack)]
-    return "\n".join(lines) + "\n"
+            yield f"{label}, {'the test itself' if stack.runs_test else 'another thread'}:"
+            yield from _frames(stack)
+
+
+def _children(trouble: Trouble, label: str, oom: str) -> list[Entry]:
+    """How a process died that the rank had forked, such as a DataLoader worker."""
+    if _WORKER_KILLED in trouble.message and oom:
+        return [_text("", f"the kernel's out-of-memory killer {oom} during the test")]
+    dumps = [dump for dump in diagnose.parse_stacks(trouble.rank.children) if dump.fatal]
+    if not dumps or (main := dumps[0].main()) is None:
+        return []
+    what = f"a process that {label} forked died: {dumps[0].title.removeprefix(_FATAL)}"
+    return [_text("", f"{what}, most recent call first:"), _raw("\n".join(_frames(main)) + "\n")]
+
+
+_WORKER_KILLED = "killed by signal: Killed"
+"""What a DataLoader says of a worker that got SIGKILL."""
+_FATAL = "Fatal Python error: "
 
 
 def _frames(stack: diagnose.Stack) -> Iterator[str]:
@@ -253,8 +284,7 @@ def _echoes(troubles: Iterable[Trouble]) -> Iterator[tuple[int, str]]:
     """Ranks with a line each, alike for ranks that broke off at the same place."""
     alike: dict[tuple[str, str], list[Trouble]] = {}
     for trouble in troubles:
-        frame = trouble.user_frame
-        place = f", at {frame}" if frame else ""
+        place = f", {trouble.where}" if trouble.where else ""
         if trouble.report is None:
             words = what_happened(trouble)
         else:

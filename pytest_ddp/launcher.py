@@ -32,12 +32,17 @@ from pytest_ddp.protocol import (
 )
 from pytest_ddp.rank import main as rank_main
 from pytest_ddp.rank import processes
+from pytest_ddp.rankfiles import RankFiles
 from pytest_ddp.rendezvous import HOST_ENVIRONMENT, private_directory
 
 _HOST_END = 2.0
 """Seconds that the host is given to end all ranks and itself."""
 _LOST_LIMIT = 0.3
 """Seconds that a rank may live after its channel has closed: a death takes milliseconds."""
+_DEATH_LIMIT = 2.0
+"""Seconds that a rank may live after it has written its last stack; torch's needs some 0.1."""
+_LOOK_INTERVAL = 0.5
+"""Seconds between two looks for ranks that do not get on with dying."""
 _CAPTURE_LIMIT = 64 << 20
 
 
@@ -66,12 +71,16 @@ class RankProcess:
     returncode: int | None = None
     group: GroupPlan | None = None
     """The process group that the rank holds; None if it holds none that may be reused."""
-    fault_offset: int = 0
+    dying: float = 0.0
+    """When its last stack was seen (monotonic clock); 0 if there is none."""
     captured: dict[str, int] = field(default_factory=dict)
     lost: float = 0.0
     """When its channel closed (monotonic clock); 0 if it is open."""
     outlived_channel: bool = False
     """It was killed because it went on without its channel."""
+
+    def __post_init__(self) -> None:
+        self.files = RankFiles(self.fault_file)
 
     @property
     def gone(self) -> bool:
@@ -80,17 +89,15 @@ class RankProcess:
     def send(self, message: ToRank, descriptors: tuple[int, ...] = ()) -> None:
         self.channel.send(message, descriptors)
 
-    def begin(self) -> None:
-        """Forget stacks that were written before now."""
-        with contextlib.suppress(OSError):
-            self.fault_offset = self.fault_file.stat().st_size
+    def is_stuck_in_death(self, now: float) -> bool:
+        """True if it has written its last stack long ago, and still lives.
 
-    def stacks(self) -> str:
-        """What faulthandler wrote since :meth:`begin`."""
-        with contextlib.suppress(OSError), self.fault_file.open("rb") as stream:
-            stream.seek(self.fault_offset)
-            return stream.read().decode(errors="replace")
-        return ""
+        After the Python stack comes torch's handler, which allocates memory: where a
+        thread died inside the allocator, it waits for ever.
+        """
+        if not self.dying and self.files.has_fatal_stack():
+            self.dying = now
+        return self.dying > 0 and now > self.dying + _DEATH_LIMIT
 
     def output(self, name: str) -> str:
         """Captured output that no report carries, also of a rank that is dead."""
@@ -109,7 +116,7 @@ class RankProcess:
         for descriptor in self.captured.values():
             os.close(descriptor)
         self.captured = {}
-        self.fault_file.unlink(missing_ok=True)
+        self.files.remove()
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +149,7 @@ class Launcher:
         self.ready: HostReady | None = None
         self.had_rank = False
         """Whether any rank ever came up."""
+        self._next_look = 0.0
         self._process = self._start_host(theirs, quiet)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._channel, selectors.EVENT_READ, self._channel)
@@ -242,6 +250,7 @@ class Launcher:
             if mask & selectors.EVENT_READ:
                 events += self._hear(source)
         self._kill_lost()
+        self._kill_dying()
         return events
 
     def _kill_lost(self) -> None:
@@ -249,6 +258,16 @@ class Launcher:
         for process in self._ranks.values():
             if process.lost and not process.gone and time.monotonic() > process.lost + _LOST_LIMIT:
                 process.outlived_channel = True
+                self.kill(process)
+
+    def _kill_dying(self) -> None:
+        """End ranks that hang in the handler of a fatal signal."""
+        now = time.monotonic()
+        if now < self._next_look:
+            return
+        self._next_look = now + _LOOK_INTERVAL
+        for process in self.living():
+            if process.is_stuck_in_death(now):
                 self.kill(process)
 
     def _watch_unsent(self) -> None:

@@ -52,6 +52,16 @@ class RankOutcome:
     stdout: str = ""
     """Captured output that no report carried, because the rank did not live to send it."""
     stderr: str = ""
+    native: str = ""
+    """The C++ stacks that torch printed at a fatal signal, one for each thread."""
+    children: str = ""
+    """What faulthandler wrote in processes that the rank forked, as DataLoader workers."""
+    phase: str = ""
+    """What it was doing, after SIGKILL too: ``call: DDP construction``; empty if unknown."""
+    began_at: str = ""
+    """``file:line in function`` of the user's code that began it; empty if unknown."""
+    seen_at: str = ""
+    """Where a probe found the main thread doing it; empty if none did."""
     problem: str = ""
     """Why it could not begin (for NOT_BEGUN)."""
     done: Done | None = None
@@ -104,5 +114,7 @@ class RunOutcome:
     """What the collectives of ranks differ in although all of them ended, or nothing."""
     suspicions: tuple[str, ...] = ()
     """What looks wrong without being a verdict: collectives that may be swapped."""
+    oom: str = ""
+    """What the kernel's out-of-memory killer did during the test, as the end of a sentence."""
     notes: tuple[str, ...] = ()
     """Sentences for the failure text: a retried rendezvous, a rank's replacement."""

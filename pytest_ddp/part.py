@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+from dataclasses import replace
+
+from pytest_ddp import diagnose, native
 from pytest_ddp.launcher import RankProcess
 from pytest_ddp.outcome import Ending, RankOutcome, TimedReport
 from pytest_ddp.protocol import Done, Phase
@@ -40,16 +44,41 @@ class Part:
 
     def outcome(self) -> RankOutcome:
         assert self.ending is not None
-        lost = self.ending in (Ending.EXITED, Ending.STOPPED)
-        return RankOutcome(
-            rank=self.process.rank,
+        process = self.process
+        known = RankOutcome(
+            rank=process.rank,
             ending=self.ending,
             at=self.at,
             reports=dict(self.reports),
-            returncode=self.process.returncode if self.ending is Ending.EXITED else None,
-            stacks=self.stacks or self.process.stacks() if lost else "",
-            stdout=self.process.output("stdout") if lost else "",
-            stderr=self.process.output("stderr") if lost else "",
-            problem=_LOST_CHANNEL if self.process.outlived_channel else self.problem,
+            children=process.files.stacks_of_children(),
+            problem=_LOST_CHANNEL if process.outlived_channel else self.problem,
             done=self.done,
+        )
+        if self.ending in (Ending.EXITED, Ending.STOPPED):
+            return self._with_last_words(known)
+        return known
+
+    def _with_last_words(self, known: RankOutcome) -> RankOutcome:
+        """What a rank has left that did not live to report."""
+        process = self.process
+        stacks = self.stacks or process.files.stacks()
+        ending = known.ending
+        returncode = process.returncode if ending is Ending.EXITED else None
+        fatal = diagnose.fatal_signal(stacks)
+        if fatal is not None and returncode in (None, -signal.SIGKILL):
+            # It was dying when it was stopped.
+            ending, returncode = Ending.EXITED, -fatal
+        stderr, native_stacks = native.split(process.output("stderr"))
+        mark = process.files.mark()
+        return replace(
+            known,
+            ending=ending,
+            returncode=returncode,
+            stacks=stacks,
+            stdout=process.output("stdout"),
+            stderr=stderr,
+            native=native_stacks,
+            phase=mark.phase,
+            began_at=mark.site,
+            seen_at=mark.seen,
         )

@@ -13,6 +13,7 @@ import pytest
 from pytest_ddp import compare
 from pytest_ddp.exchanges import Exchanges
 from pytest_ddp.launcher import Gone, HostDiedError, Launcher, RankProcess
+from pytest_ddp.memory import count_oom_kills
 from pytest_ddp.outcome import Ending, Hang, RunOutcome, TimedReport
 from pytest_ddp.part import Part
 from pytest_ddp.plan import LaunchPlan
@@ -95,11 +96,12 @@ class Run:
         self._by_process = {part.process: part for part in self.parts}
         self._exchanges = Exchanges([part.process for part in self.parts])
         self._prober = Prober(self._test, [part.process for part in self.parts])
+        self._oom_kills = count_oom_kills()
         self._wall, self._began = time.time(), time.monotonic()
         with listen(plan.world_size) as listening:
             port = listening.getsockname()[1]
             for rank, part in enumerate(self.parts):
-                part.process.begin()
+                part.process.files.begin()
                 part.process.group = group
                 serves = (listening.fileno(),) if rank == 0 else ()
                 part.process.send(self._run_test(rank, group, port), serves)
@@ -259,7 +261,7 @@ class Run:
             before = [part.stacks for part in parts]
             self._launcher.poll(0.02)
             for part in parts:
-                part.stacks = part.process.stacks()
+                part.stacks = part.process.files.stacks()
             if all(part.stacks for part in parts) and before == [part.stacks for part in parts]:
                 return
 
@@ -281,6 +283,7 @@ class Run:
 
     def outcome(self, notes: tuple[str, ...]) -> RunOutcome:
         item = self._order.item
+        failed = any(part.failed for part in self.parts)
         return RunOutcome(
             nodeid=item.nodeid,
             location=item.location,
@@ -294,6 +297,7 @@ class Run:
             hang=self._hang,
             mismatch=self._mismatch,
             suspicions=self._suspicions,
+            oom=count_oom_kills().since(self._oom_kills) if failed else "",
             notes=tuple(filter(None, (*notes, self._parting, *self._suspicions))),
         )
 

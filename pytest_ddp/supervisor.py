@@ -83,7 +83,7 @@ class Supervisor:
         process = self._launcher.rank(rank)
         assert process is not None
         if process.gone:
-            words = process.stacks() or self._launcher.last_words()
+            words = process.files.stacks() or self._launcher.last_words()
             self._launcher.forget(process)
             code = process.returncode
             raise NoRankError(f"rank {rank} ended with exit code {code} at its start:\n{words}")

@@ -89,6 +89,23 @@ class Trouble:
         return _BROKEN_CONNECTION.search(text) is not None and "EnforceNotMet" not in text
 
     @property
+    def doing(self) -> str:
+        """The phase with what was inside it, as far as the rank has noted: "call: backward"."""
+        noted = self.rank.phase
+        return noted if noted.startswith(f"{self.phase}: ") else self.phase.value
+
+    @property
+    def where(self) -> str:
+        """Where the rank was lost, as the end of a sentence; empty if nothing is known."""
+        if (frame := self.user_frame) is not None:
+            return f"at {frame}"
+        # A page is all that SIGKILL leaves.
+        for words, place in (("last seen at", self.rank.seen_at), ("begun at", self.rank.began_at)):
+            if place and self.rank.ending in (Ending.EXITED, Ending.STOPPED):
+                return f"{words} {diagnose.shorten(place)}"
+        return ""
+
+    @property
     def user_frame(self) -> diagnose.Frame | None:
         """Where it was in the user's code."""
         if self.report is not None:
@@ -158,7 +175,8 @@ def _likeness(trouble: Trouble) -> Hashable:
     if trouble.report is None:
         rank = trouble.rank
         frames = diagnose.trim(diagnose.main_stack(rank.stacks))
-        return (trouble.phase, rank.ending, rank.returncode, frames, _steady(rank.problem))
+        page = () if frames else (trouble.doing, rank.began_at)
+        return (trouble.phase, rank.ending, rank.returncode, frames, page, _steady(rank.problem))
     return (trouble.phase, crash_site(trouble.report), _steady(trouble.message))
 
 
@@ -200,16 +218,16 @@ def what_happened(trouble: Trouble) -> str:
     if rank.ending is Ending.NOT_BEGUN:
         return f"could not begin: {_problem_line(rank.problem)}"
     if rank.ending is Ending.STOPPED:
-        return f"stopped in {phase}"
+        return f"stopped in {trouble.doing}"
     if rank.ending is Ending.DONE:
         reason = rank.done.exit_reason if rank.done else None
         why = f" (pytest.exit: {first_line(reason)})" if reason is not None else ""
         return f"ended its test without a {phase} report{why}"
     if rank.returncode is None or (rank.returncode == -signal.SIGKILL and rank.problem):
-        return f"{rank.problem or 'died'} in {phase}"
+        return f"{rank.problem or 'died'} in {trouble.doing}"
     if rank.returncode < 0:
-        return f"died of {_signal_name(-rank.returncode)} in {phase}"
-    when = f"before it reported {phase}"
+        return f"died of {_signal_name(-rank.returncode)} in {trouble.doing}"
+    when = f"before it reported {trouble.doing}"
     if phase in rank.reports:
         when = f"after it had reported {phase}"
     return f"exited with code {rank.returncode} {when}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import signal
 import sysconfig
 import threading
 from collections.abc import Callable
@@ -17,9 +18,9 @@ from pytest_ddp import diagnose
 from pytest_ddp.diagnose import (
     Frame,
     Stack,
+    fatal_signal,
     is_user_file,
     main_stack,
-    native_operator,
     parse_stacks,
     shorten,
     trim,
@@ -306,18 +307,6 @@ def test_frame_as_text() -> None:
     assert str(Frame("tests/a.py", 3, "")) == "tests/a.py:3"
 
 
-def test_native_operator_is_the_innermost() -> None:
-    stderr = (
-        "SIGSEGV(11), PID: 7, Thread 7:\n"
-        "frame #5: at::native::add_kernel(at::TensorIteratorBase&) + 0x1 (0x7f in x.so)\n"
-        "frame #6: at::_ops::add_Tensor::redispatch(c10::DispatchKeySet) + 0x1 (0x7f in x.so)\n"
-        "frame #8: at::_ops::add_Tensor::call(at::Tensor const&) + 0x1 (0x7f in x.so)\n"
-        "frame #9: at::_ops::linear::call(at::Tensor const&) + 0x1 (0x7f in x.so)\n"
-    )
-    assert native_operator(stderr) == "at::_ops::add_Tensor::call"
-    assert native_operator("no stack") is None
-
-
 # ------------------------------------------------------------------ real dumps
 
 
@@ -358,3 +347,26 @@ def test_real_dump_of_a_lone_stack(tmp_path: Path) -> None:
     (dump,) = parse_stacks(text)
     assert dump.stacks[0].thread == ""
     assert dump.stacks[0].current
+
+
+@pytest.mark.parametrize(
+    ("title", "number"),
+    [
+        ("Segmentation fault", signal.SIGSEGV),
+        ("Bus error", signal.SIGBUS),
+        ("Floating-point exception", signal.SIGFPE),
+        ("Illegal instruction", signal.SIGILL),
+        ("Aborted", signal.SIGABRT),
+        ("_PyEval_EvalFrameDefault: Cannot recover from stack overflow.", signal.SIGABRT),
+    ],
+)
+def test_fatal_signal(title: str, number: int) -> None:
+    stack = 'Current thread 0x01 (most recent call first):\n  File "/src/a.py", line 1 in f\n'
+    asked = 'Stack (most recent call first):\n  File "/src/a.py", line 1 in f\n'
+    assert fatal_signal(f"{asked}Fatal Python error: {title}\n\n{stack}") == number
+    assert fatal_signal(f"Fatal Python error: {title}\n\n{stack}{asked}") is None
+
+
+def test_no_fatal_signal() -> None:
+    assert fatal_signal("") is None
+    assert fatal_signal("Stack (most recent call first):\n") is None

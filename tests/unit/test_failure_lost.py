@@ -27,13 +27,17 @@ from tests.unit.handmade import (
 )
 
 SETUP, CALL, TEARDOWN = Phase
+IN_ADD = (
+    "SIGSEGV(11), PID: 1, Thread 1: \n"
+    "frame #1: c10::FatalSignalHandler::fatalSignalHandler(int, siginfo_t*) + 0x2 (0x7f in x.so)\n"
+    "frame #7: at::_ops::add_Tensor::call(at::Tensor const&) + 0x1 (0x7f in x.so)\n"
+)
 
 # ------------------------------------------------------------------ dead ranks
 
 
 def test_signal_with_stack() -> None:
-    operator = "frame #7: at::_ops::add_Tensor::call(at::Tensor const&) + 0x1 (0x7f in x.so)\n"
-    report = failure(made.passing(0), dead(stacks=CRASHED, stderr=operator))
+    report = failure(made.passing(0), dead(stacks=CRASHED, native=IN_ADD))
     assert verdict(report) == "rank 1 died of SIGSEGV in call"
     assert place(report) == (TEST_FILE, 14)
     assert report.longreprtext == (
