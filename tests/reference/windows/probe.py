@@ -70,7 +70,7 @@ def fit(archive: Path, log: Path, val_end: str, use_distributed_sampler: bool) -
     """Three epochs over odd numbers of samples; everything that this rank saw of them."""
     recorder = RankRecorder()
     data = GNNDataModule(
-        archive, "2024-01-01", "2024-01-06", "2024-01-14", val_end, batch_size=2, num_workers=1
+        archive, "2024-01-01", "2024-01-06", "2024-01-14", val_end, batch_size=2, num_workers=0
     )
     callback = ResampleDataCallback(*DATES, train_window_days=5, val_window_days=3, seed=11)
     trainer = make_trainer(
