@@ -187,6 +187,17 @@ class Observer(Callback):
                 WindowPart(self._rank, stage, epoch, announced.version, name, identity)
             )
 
+    def end_workers(self) -> None:
+        """End the workers of all loaders that were in use.
+
+        Collected in a cycle, an iterator finds its queues closed already: no message reaches
+        its persistent workers, and torch waits 5 s for each of them.
+        """
+        for part in self._alive:
+            iterator = getattr(part, "_iterator", None)
+            if hasattr(iterator, "_shutdown_workers"):
+                iterator._shutdown_workers()
+
     def _identity(self, part: object) -> int:
         for number, known in enumerate(self._alive):
             if known is part:
@@ -215,8 +226,9 @@ def observe_fit(subject: DataModule, case: Case, sanity_steps: int) -> Iterator[
         )
         trainer.fit(Passive(), datamodule=run.datamodule)
     records = observer.records
-    # Loaders with persistent workers end them when they are collected; left to the cycles
-    # between Trainer and loops, that is after the test.
+    observer.end_workers()
+    # Loaders are in cycles between Trainer and loops; left to the collector, that is after the
+    # test.
     del run, observer, trainer
     gc.collect()
     yield from records
