@@ -130,7 +130,8 @@ def test_a_violation_tells_guarantee_subject_and_evidence() -> None:
     assert lines[0].startswith("SMP-01: In one epoch every sample MUST be delivered")
     assert lines[1] == "everything breaks it at world size 2:"
     assert lines[2] == "  size 1, epoch 0: index 0 delivered by ranks 0 and 1"
-    assert lines[-1] == "  and 53 more"  # 2 epochs of 1 + 2 + 3 + 7 + 16 samples, less 5
+    assert lines[-2] == "  and 53 more"  # 2 epochs of 1 + 2 + 3 + 7 + 16 samples, less 5
+    assert lines[-1] == "  to be seen again with --ddp-nemesis-seed=0"
 
 
 def test_a_subject_that_keeps_it_passes() -> None:
@@ -226,6 +227,10 @@ def test_case_in_words() -> None:
         (
             lambda: parametrize_with_checks([Sampler(strided)], {"SMP-04": "why"}),
             "SMP-04 applies to none of the subjects",
+        ),
+        (
+            lambda: parametrize_with_checks([Sampler(strided)], {"SMP-01": " "}),
+            "SMP-01 has no reason, but ' '; say in a few words why it fails",
         ),
         (
             lambda: parametrize_with_checks([Sampler(strided)], lambda subject: {"SMP-00": "why"}),
@@ -344,7 +349,9 @@ def _bound_on(ranks: SimulatedRanks, check: Check, subject: Subject) -> str:
 def test_own_guarantees_can_be_added() -> None:
     guarantee = Guarantee("OWN-01", "Nothing MUST happen.")
     check = Check(guarantee, (Sampler,), lambda subject, ranks: [Violation("it happened")])
-    with pytest.raises(GuaranteeError, match=r"^OWN-01: Nothing MUST happen\.\n.*\n  it happened$"):
+    with pytest.raises(
+        GuaranteeError, match=r"^OWN-01: Nothing MUST happen\.\n.*\n  it happened\n"
+    ):
         check(Sampler(strided), SimulatedRanks.alone())
 
 
@@ -356,15 +363,15 @@ def test_a_table_has_a_row_for_each_guarantee_and_a_column_for_each_world_size()
         Verdict("second", "SMP-02", 4, Word.SKIPPED, "SMP-02 needs the trait 'x'"),
         Verdict("first", "SMP-01 *", 4, Word.FAILED),
         Verdict("first", "SMP-01 *", 2, Word.PASSED),
-        Verdict("second", "SMP-01 *", 4, Word.EXPECTED, "a reason"),
+        Verdict("second", "SMP-01 *", 4, Word.EXPECTED, "a reason", 1.25),
     ]
     assert render(verdicts) == [
-        "world size         2         4",
+        "world size         2         4   seconds",
         "first",
-        "  SMP-01 *    passed    FAILED",
+        "  SMP-01 *    passed    FAILED       0.0",
         "second",
-        "  SMP-01 *            expected  a reason",
-        "  SMP-02               skipped  SMP-02 needs the trait 'x'",
+        "  SMP-01 *            expected       1.2  a reason",
+        "  SMP-02               skipped       0.0  SMP-02 needs the trait 'x'",
     ]
-    assert summary(verdicts) == "1 passed, 1 failed, 1 expected, 1 skipped"
+    assert summary(verdicts) == "1 passed, 1 failed, 1 expected, 1 skipped in 1.2 s"
     assert summary([]) == "nothing was checked"

@@ -18,6 +18,7 @@ from unittest import mock
 import torch.distributed as dist
 from torch import Tensor
 
+from ddp_conformance import nemesis
 from ddp_conformance.history import Collective
 from ddp_conformance.ranks import Ranks
 
@@ -74,6 +75,7 @@ class Lockstep:
             raise DivergedError(f"the ranks' collectives already differ; {what} was not started")
         self.calls.append(Collective(self._ranks.rank, len(self.calls), what, site))
         announced = self._ranks.gather(what)
+        nemesis.pause()
         if len(set(announced)) > 1:
             self.diverged = True
             listed = ", ".join(f"rank {rank}: {other}" for rank, other in enumerate(announced))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 import pytest
+from _pytest.outcomes import Failed
 
 from ddp_conformance.ranks import Ranks, current_ranks
 from ddp_conformance.registry import Check, checks_for, known_ids
@@ -51,11 +52,32 @@ class BoundCheck:
                 raise
             pytest.xfail(f"{self.expected}\n{violation}")
         if self.expected is not None and ranks.world_size > 1:
-            pytest.fail(
+            raise KeptError(
                 f"{self.id} is expected to fail for {subject.name} ({self.expected}), but holds; "
                 "remove it from expected_failures",
                 pytrace=False,
             )
+
+
+class KeptError(Failed):
+    """A failure that was expected did not occur."""
+
+
+Pair: TypeAlias = tuple[Subject, BoundCheck]
+
+
+def bind_checks(
+    subjects: Sequence[Subject], expected_failures: ExpectedFailures | None = None
+) -> list[Pair]:
+    """Every subject with each check of its kind; raises ``ValueError`` for what cannot be."""
+    _check_subjects(subjects)
+    reasons = {s.name: _reasons(s, expected_failures) for s in subjects}
+    _check_ids(subjects, reasons)
+    return [
+        (subject, BoundCheck(check, reasons[subject.name].get(check.id)))
+        for subject in subjects
+        for check in checks_for(subject)
+    ]
 
 
 def parametrize_with_checks(
@@ -70,14 +92,7 @@ def parametrize_with_checks(
     subjects, or is a function that gives such a mapping for one; an id that is unknown
     or applies to none of them is a ``ValueError``.
     """
-    _check_subjects(subjects)
-    reasons = {s.name: _reasons(s, expected_failures) for s in subjects}
-    _check_ids(subjects, reasons)
-    params = [
-        _param(subject, check, reasons[subject.name].get(check.id))
-        for subject in subjects
-        for check in checks_for(subject)
-    ]
+    params = [param(pair) for pair in bind_checks(subjects, expected_failures)]
 
     def decorate(test: F) -> F:
         test = pytest.mark.parametrize(("subject", "check"), params)(test)
@@ -87,12 +102,18 @@ def parametrize_with_checks(
     return decorate
 
 
-def _param(subject: Subject, check: Check, expected: str | None) -> Any:
-    obstacle = check.obstacle(subject)
+def param(pair: Pair, world_size: int | None = None) -> Any:
+    """The parameters of one test; with a world size, if the test has none of its own."""
+    subject, check = pair
+    obstacle = check.check.obstacle(subject)
     marks = [pytest.mark.skip(reason=obstacle)] if obstacle else []
-    return pytest.param(
-        subject, BoundCheck(check, expected), id=f"{subject.name}-{check.id}", marks=marks
-    )
+    if "gpu" in subject.traits:
+        marks.append(pytest.mark.ddp(backend="nccl"))
+    name = f"{subject.name}-{check.id}"
+    if world_size is not None:
+        marks.append(pytest.mark.ddp(world_size=world_size))
+        name = f"{name}-ws{world_size}"
+    return pytest.param(subject, check, id=name, marks=marks)
 
 
 def _reasons(subject: Subject, expected: ExpectedFailures | None) -> Reasons:
@@ -119,7 +140,8 @@ def _check_ids(subjects: Sequence[Subject], reasons: Mapping[str, Reasons]) -> N
     applicable = {
         check.id for s in subjects for check in checks_for(s) if check.obstacle(s) is None
     }
-    for guarantee_id in sorted({key for mapping in reasons.values() for key in mapping}):
+    expected = {key: why for mapping in reasons.values() for key, why in mapping.items()}
+    for guarantee_id, why in sorted(expected.items()):
         if guarantee_id not in known_ids():
             raise ValueError(
                 f"expected_failures: there is no guarantee {guarantee_id!r}; "
@@ -128,4 +150,9 @@ def _check_ids(subjects: Sequence[Subject], reasons: Mapping[str, Reasons]) -> N
         if guarantee_id not in applicable:
             raise ValueError(
                 f"expected_failures: {guarantee_id} applies to none of the subjects; remove it"
+            )
+        if not isinstance(why, str) or not why.strip():
+            raise ValueError(
+                f"expected_failures: {guarantee_id} has no reason, but {why!r}; say in a few "
+                "words why it fails, for example 'issue 12'"
             )

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
+from ddp_conformance import nemesis
 from ddp_conformance.case import Case
 from ddp_conformance.history import Raised, Record, Run
 from ddp_conformance.ranks import Ranks, shared_directory
@@ -84,6 +85,7 @@ def _prepared(subject: Subject, case: Case) -> Iterator[Raised]:
 
 def _observed(subject: Subject, case: Case, observe: Observe) -> list[Record]:
     records: list[Record] = []
+    nemesis.pause()
     try:
         with warnings.catch_warnings():
             # The number of workers is our choice, not the subject's.
@@ -100,12 +102,12 @@ def _stop_if_raised(subject: Subject, case: str, history: Sequence[Record]) -> N
     if raised:
         where = f"{case}, " if case else ""
         lines = [f"{where}rank {record.rank}: {record.error}" for record in raised]
-        raise UndecidedError(f"{subject.name} could not be judged:\n{listing(lines)}")
+        raise UndecidedError(f"{subject.name} could not be judged:\n{listing(lines)}", lines)
 
 
 def describe(error: Exception) -> str:
-    """An exception on one line, with the innermost place it went through."""
-    frames = traceback.extract_tb(error.__traceback__)
+    """An exception on one line, with the innermost place of the user's that it went through."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if _is_users(f.filename)]
     place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
     try:
         text = str(error).strip()
@@ -113,3 +115,11 @@ def describe(error: Exception) -> str:
         text = "(its text cannot be made)"
     first_line = text.splitlines()[0] if text else ""
     return f"{type(error).__name__}: {first_line}{place}"
+
+
+def _is_users(filename: str) -> bool:
+    path = Path(filename)
+    return not path.is_relative_to(_OURS) or path.is_relative_to(_OURS / "mutants")
+
+
+_OURS = Path(__file__).parent

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from ddp_conformance import checks
+from ddp_conformance import checks, nemesis
 from ddp_conformance.ranks import Ranks, current_ranks
+from ddp_conformance.recording import describe
 from ddp_conformance.subjects import Subject
 from ddp_conformance.verdict import GuaranteeError, UndecidedError, Violation, listing
 
@@ -77,15 +78,29 @@ class Check:
         __tracebackhide__ = True  # the evidence is in the text, our frames are not
         ranks = current_ranks() if ranks is None else ranks
         try:
-            violations = self.find(subject, ranks)
+            with nemesis.at_work(self.id, ranks.rank):
+                violations = self.find(subject, ranks)
         except UndecidedError as error:
-            raise UndecidedError(f"{self.id} is undecided: {error}") from None
+            raise UndecidedError(f"{self.id} is undecided: {error}", error.evidence) from None
+        except _OF_WRONG_DATA as error:
+            # A judge met what no component of this kind delivers; all ranks are here.
+            reason = describe(error)
+            raise UndecidedError(
+                f"{self.id} is undecided: what {subject.name} delivered cannot be judged:\n"
+                f"  {reason}",
+                [reason],
+            ) from None
         if violations:
             raise GuaranteeError(
                 f"{self.id}: {self.guarantee.statement}\n"
                 f"{subject.name} breaks it at world size {ranks.world_size}:\n"
-                f"{listing(violations)}"
+                f"{listing(violations)}\n"
+                f"  to be seen again with {nemesis.OPTION}={nemesis.seed()}",
+                violations,
             )
+
+
+_OF_WRONG_DATA = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 @cache
@@ -100,6 +115,12 @@ def all_checks() -> tuple[Check, ...]:
 def checks_for(subject: Subject) -> tuple[Check, ...]:
     """The checks of the subject's kind, whether or not its traits let them apply."""
     return tuple(check for check in all_checks() if isinstance(subject, check.kinds))
+
+
+def all_kinds() -> dict[str, type[Subject]]:
+    """The kinds of subjects that have a check, by the name of their option: ``datamodule``."""
+    kinds = {kind for check in all_checks() for kind in check.kinds}
+    return {kind.__name__.lower(): kind for kind in sorted(kinds, key=lambda k: k.__name__)}
 
 
 def known_ids() -> tuple[str, ...]:

@@ -71,7 +71,7 @@ def announce_epoch(component: Any, epoch: int) -> None:
 
 def sampler_indices(item: Any) -> tuple[int, ...]:
     """The indices of what a sampler yields: one index, or those of a batch."""
-    return _integers(item)
+    return as_indices(item)
 
 
 def batch_indices(batch: Any) -> tuple[int, ...]:
@@ -90,10 +90,11 @@ def batch_indices(batch: Any) -> tuple[int, ...]:
             f"a batch of type {type(batch).__name__} carries no 'index'; let the data set return "
             "each sample's index, or pass Loader(indices=...) that finds them in a batch"
         )
-    return _integers(carried)
+    return as_indices(carried)
 
 
-def _integers(carried: Any) -> tuple[int, ...]:
+def as_indices(carried: Any) -> tuple[int, ...]:
+    """One integer, or several in a tensor or any iterable; raises ``TypeError`` for others."""
     values = carried.reshape(-1).tolist() if isinstance(carried, Tensor) else carried
     if not isinstance(values, Iterable):
         values = [values]

@@ -12,6 +12,8 @@ class Word(enum.StrEnum):
 
     PASSED = "passed"
     FAILED = "FAILED"
+    UNKNOWN = "UNKNOWN"
+    """It could not be decided: the subject raised, crashed, hung."""
     EXPECTED = "expected"
     """It fails, and was expected to."""
     SKIPPED = "skipped"
@@ -29,11 +31,12 @@ class Verdict:
     world_size: int
     word: Word
     note: str = ""
-    """Why it was skipped, or was expected to fail."""
+    """Why it was skipped, was expected to fail or could not be decided."""
+    seconds: float = 0.0
 
 
 def render(verdicts: Sequence[Verdict]) -> list[str]:
-    """The lines of a table with a column for each world size.
+    """The lines of a table with a column for each world size, and the time of each row.
 
     Verdicts may come in any order, as under pytest-xdist; the last one counts where a
     test ran more than once.
@@ -43,7 +46,8 @@ def render(verdicts: Sequence[Verdict]) -> list[str]:
     columns = sorted({v.world_size for v in verdicts})
     width = max((len(row) for _, row in rows), default=0) + 2
     width = max(width, len("world size"))
-    lines = [f"{'world size':<{width}}" + "".join(f"{size:>10}" for size in columns)]
+    sizes = "".join(f"{size:>10}" for size in columns)
+    lines = [f"{'world size':<{width}}{sizes}   seconds"]
     for block in dict.fromkeys(block for block, _ in rows):
         lines.append(block)
         for row in [row for owner, row in rows if owner == block]:
@@ -51,15 +55,20 @@ def render(verdicts: Sequence[Verdict]) -> list[str]:
     return lines
 
 
-def _line(row: str, width: int, verdicts: Sequence[Verdict | None]) -> str:
-    words = "".join(f"{verdict.word if verdict else '':>10}" for verdict in verdicts)
-    notes = dict.fromkeys(verdict.note for verdict in verdicts if verdict and verdict.note)
-    return f"  {row:<{width - 2}}{words}  {'; '.join(notes)}".rstrip()
+def _line(row: str, width: int, cells: Sequence[Verdict | None]) -> str:
+    words = "".join(f"{verdict.word if verdict else '':>10}" for verdict in cells)
+    verdicts = [verdict for verdict in cells if verdict is not None]
+    seconds = sum(verdict.seconds for verdict in verdicts)
+    notes = dict.fromkeys(verdict.note for verdict in verdicts if verdict.note)
+    return f"  {row:<{width - 2}}{words}{seconds:>10.1f}  {'; '.join(notes)}".rstrip()
 
 
 def summary(verdicts: Sequence[Verdict]) -> str:
-    """How many verdicts of each word there are."""
-    return ", ".join(_counts(verdicts)) or "nothing was checked"
+    """How many verdicts of each word there are, and the time of all."""
+    if not verdicts:
+        return "nothing was checked"
+    seconds = sum(verdict.seconds for verdict in verdicts)
+    return f"{', '.join(_counts(verdicts))} in {seconds:.1f} s"
 
 
 def _counts(verdicts: Sequence[Verdict]) -> Iterator[str]:

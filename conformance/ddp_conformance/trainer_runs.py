@@ -19,6 +19,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.strategies import DDPStrategy
 from torch import nn
 
+from ddp_conformance import nemesis
 from ddp_conformance.case import Case
 from ddp_conformance.window_history import (
     Happening,
@@ -127,6 +128,7 @@ class Observer(Callback):
 
     def happened(self, what: Happening) -> None:
         """Note an event in the order of this rank."""
+        nemesis.pause()
         self.records.append(WindowEvent(self._rank, self._epoch, what))
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -194,7 +196,7 @@ class Observer(Callback):
         its persistent workers, and torch waits 5 s for each of them.
         """
         for part in self._alive:
-            iterator = getattr(part, "_iterator", None)
+            iterator: Any = getattr(part, "_iterator", None)
             if hasattr(iterator, "_shutdown_workers"):
                 iterator._shutdown_workers()
 

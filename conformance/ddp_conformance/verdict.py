@@ -25,11 +25,20 @@ class Violation:
         return f"{where}: {self.what}" if where else self.what
 
 
-class GuaranteeError(AssertionError):
+class EvidenceError(AssertionError):
+    """What both ends of a check that did not pass have in common."""
+
+    def __init__(self, text: str, evidence: Sequence[object] = ()) -> None:
+        super().__init__(text)
+        self.evidence = tuple(map(str, evidence))
+        """What the text lists, in full: one line each."""
+
+
+class GuaranteeError(EvidenceError):
     """The subject breaks the guarantee; the text lists the evidence."""
 
 
-class UndecidedError(AssertionError):
+class UndecidedError(EvidenceError):
     """The subject could not be judged, because its own code raised."""
 
 

@@ -12,13 +12,14 @@ from typing import Any, TypeAlias
 
 import torch
 
+from ddp_conformance import nemesis
 from ddp_conformance.case import Case, sizes
 from ddp_conformance.checks import judge_sampling as judge
 from ddp_conformance.history import EpochEnd, Record, Run, Sample
 from ddp_conformance.ranks import Ranks
 from ddp_conformance.recording import cases_of, judge_each, record, skip_random_numbers
 from ddp_conformance.registry import Check, Guarantee
-from ddp_conformance.subjects import Loader, Sampler
+from ddp_conformance.subjects import Loader, Sampler, as_indices
 from ddp_conformance.verdict import Violation
 
 Delivering: TypeAlias = Sampler | Loader
@@ -57,6 +58,7 @@ def deliveries(subject: Delivering, case: Case, epochs: Sequence[int]) -> Iterat
     """What a new component delivers to this rank in the given epochs."""
     component = subject.make(case)
     for epoch in epochs:
+        nemesis.pause()
         subject.set_epoch(component, epoch)
         yield from _one_epoch(subject, component, case, epoch)
 
@@ -68,7 +70,7 @@ def _one_epoch(subject: Delivering, component: Any, case: Case, epoch: int) -> I
     for step, batch in enumerate(islice(component, limit)):
         batches = step + 1
         worker = worker_of(batch)
-        for index in subject.indices(batch):
+        for index in as_indices(subject.indices(batch)):
             yield Sample(case.rank, epoch, step, index, worker)
     yield EpochEnd(case.rank, epoch, batches, exhausted=batches < limit)
 

@@ -19,7 +19,7 @@ from ddp_conformance.history import Delivered, Drawn, Draws, Record, Refused, Ru
 from ddp_conformance.ranks import Ranks
 from ddp_conformance.recording import cases_of, judge_each, record, skip_random_numbers
 from ddp_conformance.registry import Check, Guarantee
-from ddp_conformance.subjects import Loader, SamplerWrapper, sampler_indices
+from ddp_conformance.subjects import Loader, SamplerWrapper, as_indices, sampler_indices
 from ddp_conformance.verdict import Violation
 
 SMP_06 = Guarantee(
@@ -104,7 +104,7 @@ def shares(subject: SamplerWrapper, case: Case, base: Base) -> Iterator[Record]:
     sampler = LoggedSampler(base(case.size))
     try:
         share = islice(subject.make(case, sampler), 2 * case.size + 16)
-        delivered = Delivered(case.rank, tuple(subject.indices(item) for item in share))
+        delivered = Delivered(case.rank, tuple(as_indices(subject.indices(item)) for item in share))
     except Exception as error:
         yield Refused(case.rank, type(error).__name__)
         return

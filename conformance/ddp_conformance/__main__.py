@@ -1,0 +1,8 @@
+"""``python -m ddp_conformance``."""
+
+import sys
+
+from ddp_conformance.command import main
+
+if __name__ == "__main__":
+    sys.exit(main())

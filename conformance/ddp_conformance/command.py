@@ -1,0 +1,198 @@
+"""``python -m ddp_conformance --sampler my_package.data:make_sampler``: checks without a test file.
+
+The checks run as tests of pytest in this process, under pytest-ddp, from one file of this
+package; what was asked for travels in an option, because every rank collects by itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from ddp_conformance import command_request, command_suite, nemesis
+from ddp_conformance.command_request import OPTION, Request, RequestError, cells_of
+from ddp_conformance.plugin import REPORT, Verdicts
+from ddp_conformance.pytest_frontend import WORLD_SIZES
+from ddp_conformance.registry import all_checks, all_kinds, known_ids
+from ddp_conformance.report import label
+from ddp_conformance.traits import TRAITS
+
+PROGRAM = "python -m ddp_conformance"
+
+TIMEOUT = 60.0
+"""Seconds for a check at one world size, on a machine that is not busy with others."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0 if all guarantees are kept, 1 if one that MUST hold is not or is unknown, 2 for misuse."""
+    parser = _parser()
+    given = parser.parse_args(arguments)
+    if given.list:
+        print("\n".join(_listing()))
+        return 0
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        request = _request(given)
+        cells_of(request)
+    except RequestError as error:
+        parser.error(str(error))
+    return run(request, given)
+
+
+def run(request: Request, given: argparse.Namespace) -> int:
+    """Run the checks with pytest; the exit code follows from the verdicts."""
+    verdicts = Verdicts()
+    code = pytest.main([*_pytest_arguments(request, given)], plugins=[verdicts])
+    if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        return int(code)
+    judged = verdicts.judged.values()
+    missing = len(cells_of(request)) - len(judged)
+    if missing:
+        print(f"{missing} checks ended without a verdict", file=sys.stderr)
+    return 1 if missing or any(one.is_fault for one in judged) else 0
+
+
+def _pytest_arguments(request: Request, given: argparse.Namespace) -> Iterator[str]:
+    suite = Path(command_suite.__file__)
+    yield from (str(suite), f"--rootdir={suite.parent}", "-c", "/dev/null", "--noconftest")
+    yield from ("--import-mode=importlib", "-p", "no:cacheprovider", "-p", "no:asyncio")
+    yield from ("-p", "ddp_conformance.plugin")
+    yield from ("-p", command_request.__name__, f"{OPTION}={request.to_json()}")
+    yield from ("-q", "-rN", "--no-header", "--tb=short", "--disable-warnings")
+    yield f"--ddp-timeout={given.timeout:g}"
+    yield f"--ddp-backend={given.backend}"
+    yield f"{nemesis.OPTION}={given.nemesis_seed}"
+    if given.report is not None:
+        yield f"{REPORT}={given.report}"
+
+
+# ---------------------------------------------------------------- the command line
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        PROGRAM,
+        description="Check parts of data-parallel training code against numbered guarantees.",
+        epilog="exit code: 0 kept, 1 a guarantee that MUST hold is broken or could not be "
+        "decided, 2 wrong arguments",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--list", action="store_true", help="show guarantees and traits, and end")
+    for option, kind in all_kinds().items():
+        parser.add_argument(
+            f"--{option}",
+            metavar="MODULE:NAME",
+            action="append",
+            default=[],
+            help=f"a factory of a {kind.kind}, or a {kind.__name__}(...), to be checked",
+        )
+    parser.add_argument(
+        *("--trait", "-t"),
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="one for all factories",
+    )
+    parser.add_argument(
+        *("--check", "-k"), metavar="ID", action="append", default=[], help="only this guarantee"
+    )
+    parser.add_argument(
+        *("--expect", "-x"), metavar="ID=REASON", action="append", default=[],
+        help="a guarantee that is known to be broken; an error if it is not",
+    )  # fmt: skip
+    parser.add_argument(
+        *("--world-size", "-w"), metavar="N", action="extend", nargs="+", type=_world_size,
+        help=f"numbers of ranks (default: {' '.join(map(str, WORLD_SIZES))})",
+    )  # fmt: skip
+    parser.add_argument("--backend", choices=("auto", "gloo", "nccl"), default="auto")
+    parser.add_argument(
+        *("--timeout",), metavar="SECONDS", type=_seconds, default=TIMEOUT,
+        help=f"for one check at one world size (default: {TIMEOUT:g})",
+    )  # fmt: skip
+    parser.add_argument("--report", metavar="FILE", type=_report, help="write all verdicts as JSON")
+    parser.add_argument(
+        *("--nemesis-seed",), metavar="N", type=_natural, default=0,
+        help="what delays and random states of the ranks follow from (default: 0)",
+    )  # fmt: skip
+    return parser
+
+
+def _natural(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no number; give 0 or more")
+    return int(text)
+
+
+def _world_size(text: str) -> int:
+    number = int(text) if text.isdecimal() else 0
+    if not 1 <= number <= 64:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of ranks; give 1 to 64")
+    return number
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no time; give seconds, more than 0")
+    return seconds
+
+
+def _report(text: str) -> Path:
+    path = Path(text).absolute()
+    if path.is_dir() or not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be written; name a file in a folder "
+                                         "that exists")  # fmt: skip
+    return path
+
+
+def _request(given: argparse.Namespace) -> Request:
+    subjects = tuple((option, place) for option in all_kinds() for place in getattr(given, option))
+    if not subjects:
+        options = ", ".join(f"--{option}" for option in all_kinds())
+        raise RequestError(f"there is nothing to check; name a factory with one of {options}")
+    for wrong in [one for one in given.check if one not in known_ids()]:
+        close = difflib.get_close_matches(wrong.upper(), known_ids(), n=1)
+        hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(known_ids())}"
+        raise RequestError(f"--check {wrong}: there is no such guarantee; {hint}")
+    return Request(
+        subjects=subjects,
+        traits=tuple(given.trait),
+        checks=tuple(given.check),
+        expected=tuple(_expectation(text) for text in given.expect),
+        world_sizes=tuple(dict.fromkeys(given.world_size or WORLD_SIZES)),
+    )
+
+
+def _expectation(text: str) -> tuple[str, str]:
+    guarantee_id, equals, reason = text.partition("=")
+    if not equals or not reason.strip():
+        raise RequestError(f"--expect {text}: give a reason, as in --expect 'SMP-04=issue 12'")
+    return guarantee_id, reason
+
+
+def _listing() -> Iterator[str]:
+    for check in all_checks():
+        guarantee = check.guarantee
+        kinds = ", ".join(f"--{kind.__name__.lower()}" for kind in check.kinds)
+        needs = f"; needs {', '.join(sorted(check.needs))}" if check.needs else ""
+        excused = f"; not with {', '.join(sorted(check.excused))}" if check.excused else ""
+        yield f"{label(check.id):<8} {guarantee.level:<6} {kinds}{needs}{excused}"
+        yield from textwrap.wrap(
+            guarantee.statement, 78, initial_indent=" " * 9, subsequent_indent=" " * 9
+        )
+    yield "\ntraits:"
+    for name, meaning in TRAITS.items():
+        yield from textwrap.wrap(
+            f"{name:<17}{meaning}", 78, initial_indent="  ", subsequent_indent=" " * 19
+        )

@@ -1,0 +1,103 @@
+"""What the command line asks for, on its way to the process of every rank."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from ddp_conformance.pytest_frontend import Pair, bind_checks
+from ddp_conformance.registry import all_kinds
+from ddp_conformance.subjects import Subject
+from ddp_conformance.traits import checked_traits
+
+OPTION = "--ddp-conformance-request"
+
+
+class RequestError(Exception):
+    """What was asked for cannot be checked; the text names the value and the way out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the command line asks for."""
+
+    subjects: tuple[tuple[str, str], ...]
+    """Name of the kind's option, and ``module:name``."""
+    traits: tuple[str, ...]
+    """For subjects that are given by their factory."""
+    checks: tuple[str, ...]
+    """Ids of guarantees; all if empty."""
+    expected: tuple[tuple[str, str], ...]
+    """Ids of guarantees that are known to be broken, and why."""
+    world_sizes: tuple[int, ...]
+
+    def to_json(self) -> str:
+        """On one line."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Request:
+        """The inverse of :meth:`to_json`."""
+        return cls(**{name: _tuples(value) for name, value in json.loads(text).items()})
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def cells_of(request: Request) -> list[tuple[Pair, int]]:
+    """Every check with its subject and world size; raises :class:`RequestError`."""
+    subjects = [subject_at(kind, place, request.traits) for kind, place in request.subjects]
+    try:
+        pairs = bind_checks(subjects, dict(request.expected))
+    except ValueError as error:
+        raise RequestError(str(error).replace("expected_failures", "--expect")) from None
+    wanted = [pair for pair in pairs if not request.checks or pair[1].id in request.checks]
+    if not wanted:
+        raise RequestError(f"--check {' '.join(request.checks)}: does not apply to these subjects")
+    return [(pair, size) for pair in wanted for size in request.world_sizes]
+
+
+def subject_at(option: str, place: str, traits: tuple[str, ...]) -> Subject:
+    """The subject of a kind at ``module:name``; raises :class:`RequestError`."""
+    kind, found = all_kinds()[option], _imported(option, place)
+    if isinstance(found, Subject):
+        if not isinstance(found, kind):
+            right = type(found).__name__.lower()
+            raise RequestError(f"--{option} {place}: it is a {found.kind}; write --{right} {place}")
+        return found
+    try:
+        return kind(make=found, traits=checked_traits(traits, "--trait"))
+    except ValueError as error:
+        raise RequestError(f"--{option} {place}: {error}") from None
+
+
+def _imported(option: str, place: str) -> Any:
+    module_name, _, name = place.partition(":")
+    if not module_name or not name:
+        raise RequestError(
+            f"--{option} {place}: write it as module:name, as in my_data:make_loader"
+        )
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:
+        raise RequestError(
+            f"--{option} {place}: {module_name} cannot be imported "
+            f"({type(error).__name__}: {error}); it is looked for in the current directory too"
+        ) from None
+    if not hasattr(module, name):
+        close = difflib.get_close_matches(name, dir(module), n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise RequestError(f"--{option} {place}: {module_name} has no {name!r}{hint}")
+    return getattr(module, name)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The request, for the process that was asked and for every rank."""
+    parser.addoption(OPTION, dest="conformance_request", help="for internal use")

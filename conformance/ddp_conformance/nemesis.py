@@ -1,0 +1,62 @@
+"""Varies what must not matter: when each rank comes, and what its random generators give.
+
+A check pauses here at each stage; some ranks then wait some milliseconds, others do not.
+All follows from one seed, so that what was seen can be seen again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import numpy as np
+import torch
+
+OPTION = "--ddp-nemesis-seed"
+
+LONGEST = 0.004
+"""Seconds of a pause: longer than an exchange between ranks, short beside a check."""
+
+ONE_OF = 8
+"""Stages for each one that is paused at. At every stage, all ranks would be late alike."""
+
+_seed = 0
+
+_AT_WORK: ContextVar[random.Random | None] = ContextVar("nemesis", default=None)
+
+
+def seed() -> int:
+    """What all pauses and random states of this process follow from."""
+    return _seed
+
+
+def use_seed(number: int) -> None:
+    """Set the seed, in every process and before the first check."""
+    global _seed
+    _seed = number
+
+
+@contextmanager
+def at_work(check: str, rank: int) -> Iterator[None]:
+    """Random states of this rank's own, and pauses, for the check in the block."""
+    digest = hashlib.sha256(f"{_seed} {check} {rank}".encode()).digest()
+    number = int.from_bytes(digest[:4], "big")
+    random.seed(number)
+    np.random.seed(number)
+    torch.default_generator.manual_seed(number)
+    token = _AT_WORK.set(random.Random(number))
+    try:
+        yield
+    finally:
+        _AT_WORK.reset(token)
+
+
+def pause() -> None:
+    """Wait, or do not: called at each stage of a check, on every rank."""
+    choice = _AT_WORK.get()
+    if choice is not None and choice.randrange(ONE_OF) == 0:
+        threading.Event().wait(choice.uniform(0, LONGEST))
