@@ -1,6 +1,6 @@
 # The two commands of the README. Both set themselves up in .venv and need only
 # python3, make and git.
-.PHONY: conformance test test-reference benchmark clean
+.PHONY: conformance kill-matrix test test-reference benchmark clean
 .DELETE_ON_ERROR:
 
 PYTHON ?= python3
@@ -10,7 +10,13 @@ PYTEST = timeout -k 10 $(LIMIT) $(BIN)/python -m pytest
 
 conformance: LIMIT = 1500
 conformance: $(READY)
-	$(PYTEST) conformance -q -p no:cacheprovider </dev/null
+	$(PYTEST) conformance -q -p no:cacheprovider -p ddp_conformance.plugin </dev/null
+
+# Runs every check on every mutant once more and writes which of them fail.
+kill-matrix: LIMIT = 600
+kill-matrix: $(READY)
+	$(PYTEST) conformance/test_mutants.py -q -p no:cacheprovider \
+	  --ddp-kill-matrix=docs/kill-matrix.md -k test_mutant_dies </dev/null
 
 test: LIMIT = 3600
 test: $(READY)

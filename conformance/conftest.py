@@ -1,86 +1,89 @@
-"""The table that ``make conformance`` ends with."""
+"""The table of mutants, and the kill matrix that is made of it."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
-from ddp_conformance.registry import all_checks
+from ddp_conformance.report import label
 from ddp_conformance.table import Verdict, Word, render, summary
 
-PROPERTY = "conformance"
-"""Name of the user property that says where a test's verdict belongs: table, block, row."""
+from conformance import kill_matrix
 
-WORLD_SIZE = re.compile(r"[\[-]ws(\d+)[\]-]")
+PROPERTY = "mutant"
+"""Name of the user property that says where a test's verdict belongs: block, row, world size."""
+
+TITLE = "mutants killed by their own guarantee"
+
+OPTION = "--ddp-kill-matrix"
+
+WORLD_SIZE = re.compile(r"-ws(\d+)\]$")
 
 
-REFERENCE = "guarantees kept by the reference"
-MUTANTS = "mutants killed by their own guarantee"
-
-
-class Table:
+class Mutants:
     """Collects verdicts from the reports, wherever the tests ran."""
 
-    def __init__(self) -> None:
-        self.verdicts: dict[str, list[Verdict]] = {title: [] for title in (REFERENCE, MUTANTS)}
+    def __init__(self, matrix: Path | None) -> None:
+        self._matrix = matrix
+        self._verdicts: list[Verdict] = []
+        self._fates: dict[str, kill_matrix.Fates] = {}
 
     @pytest.hookimpl
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note the verdict of a test's decisive phase."""
-        title, block, row = dict(report.user_properties).get(PROPERTY, (None, "", ""))
+        properties: dict[str, Any] = dict(report.user_properties)
         decisive = report.when == "call" or report.outcome != "passed"
-        world_size = WORLD_SIZE.search(report.nodeid)
-        if title is None or not decisive or world_size is None:
+        if PROPERTY not in properties or not decisive:
             return
-        word, note = _word(report, title)
-        self.verdicts[title].append(Verdict(block, row, int(world_size[1]), word, note))
+        block, row, world_size, name = properties[PROPERTY]
+        word = Word.KILLED if report.passed else Word.SURVIVED
+        self._verdicts.append(Verdict(block, row, world_size, word, seconds=report.duration))
+        if report.passed and kill_matrix.FATES in properties:
+            self._fates[name] = properties[kill_matrix.FATES]
 
     @pytest.hookimpl
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """Print what was collected."""
-        for title, verdicts in self.verdicts.items():
-            if verdicts:
-                terminalreporter.section(title)
-                for line in (*render(verdicts), summary(verdicts)):
-                    terminalreporter.line(line)
+        """Print what was collected, and write the matrix if it was asked for."""
+        if self._verdicts:
+            terminalreporter.section(TITLE)
+            for line in (*render(self._verdicts), summary(self._verdicts)):
+                terminalreporter.line(line)
+        if self._matrix is None:
+            return
+        if missing := kill_matrix.missing(self._fates):
+            terminalreporter.line(f"{self._matrix} is not written: no row for {missing[0]}")
+        else:
+            self._matrix.write_text(kill_matrix.render(self._fates), encoding="utf-8")
 
 
-def _word(report: pytest.TestReport, title: str) -> tuple[Word, str]:
-    if hasattr(report, "wasxfail"):
-        return Word.EXPECTED, str(report.wasxfail).splitlines()[0]
-    if report.skipped:
-        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
-        return Word.SKIPPED, reason.removeprefix("Skipped: ")
-    if title == MUTANTS:
-        return (Word.KILLED if report.passed else Word.SURVIVED), ""
-    return (Word.PASSED if report.passed else Word.FAILED), ""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Where this file is read before options are; elsewhere there is no matrix to be had."""
+    parser.addoption(OPTION, metavar="FILE", help="write the kill matrix of the mutants")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the table; late, because this file may be read in the middle of collection."""
-    if not config.pluginmanager.has_plugin("conformance-table"):
-        config.pluginmanager.register(Table(), "conformance-table")
+    if not config.pluginmanager.has_plugin("conformance-mutants"):
+        target = config.getoption(OPTION.removeprefix("--").replace("-", "_"), None)
+        matrix = None if target is None else Path(target).absolute()
+        config.pluginmanager.register(Mutants(matrix), "conformance-mutants")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Say on each test what it decides, for the table and for junitxml."""
     for item in items:
-        params = getattr(item, "callspec", None)
-        decided = _decides({} if params is None else params.params)
+        decided = _decides(item)
         if decided is not None and all(name != PROPERTY for name, _ in item.user_properties):
             item.user_properties.append((PROPERTY, decided))
 
 
-def _decides(params: dict[str, Any]) -> list[str] | None:
-    if "subject" in params and "check" in params:
-        return [REFERENCE, params["subject"].name, _label(params["check"].id)]
-    if "mutant" in params:
-        mutant = params["mutant"]
-        return [MUTANTS, _label(mutant.guarantee), f"{mutant.subject.name}: {mutant.defect}"]
-    return None
-
-
-def _label(guarantee_id: str) -> str:
-    starred = any(c.guarantee.starred for c in all_checks() if c.id == guarantee_id)
-    return f"{guarantee_id} *" if starred else guarantee_id
+def _decides(item: pytest.Item) -> list[str | int] | None:
+    params = getattr(getattr(item, "callspec", None), "params", {})
+    world_size = WORLD_SIZE.search(item.nodeid)
+    if "mutant" not in params or world_size is None:
+        return None
+    mutant = params["mutant"]
+    name = mutant.subject.name
+    return [label(mutant.guarantee), f"{name}: {mutant.defect}", int(world_size[1]), name]

@@ -2,40 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import pytest
 from ddp_conformance.mutants import Mutant, Twin, all_mutants, all_twins
-from ddp_conformance.registry import Check, all_checks, checks_for
-from ddp_conformance.subjects import Subject
+from ddp_conformance.registry import all_checks
 from ddp_conformance.verdict import GuaranteeError
 
+from conformance import kill_matrix
+from conformance.kill_matrix import applicable
 from pytest_ddp import Ddp
 
-
-def applicable(subject: Subject) -> list[Check]:
-    return [check for check in checks_for(subject) if check.obstacle(subject) is None]
+PAGE = Path(__file__).parents[1] / "docs" / "kill-matrix.md"
 
 
-@pytest.mark.parametrize(
-    "mutant",
-    [
+def at_its_sizes(entry: Mutant | Twin) -> list[Any]:
+    return [
         pytest.param(
-            mutant,
-            id=f"{mutant.subject.name}-{mutant.guarantee}-ws{world_size}",
+            entry,
+            id=f"{entry.subject.name}-{getattr(entry, 'guarantee', 'twin')}-ws{world_size}",
             marks=pytest.mark.ddp(world_size=world_size),
         )
-        for mutant in all_mutants()
-        for world_size in mutant.world_sizes
-    ],
-)
-def test_mutant_dies_of_its_guarantee(ddp: Ddp, mutant: Mutant) -> None:
+        for world_size in entry.world_sizes
+    ]
+
+
+@pytest.mark.parametrize("mutant", [p for mutant in all_mutants() for p in at_its_sizes(mutant)])
+def test_mutant_dies_of_its_guarantee(
+    ddp: Ddp, mutant: Mutant, record_property: Callable[[str, object], None]
+) -> None:
     (check,) = [check for check in applicable(mutant.subject) if check.id == mutant.guarantee]
     with pytest.raises(GuaranteeError, match=rf"^{mutant.guarantee}: ") as caught:
         check(mutant.subject)
     assert len(set(ddp.gather(str(caught.value)))) == 1, "ranks disagree on the evidence"
+    if ddp.world_size == 2:
+        record_property(kill_matrix.FATES, kill_matrix.fates_of(mutant))
 
 
-@pytest.mark.ddp(world_size=[1, 2, 3, 4])
-@pytest.mark.parametrize("twin", [pytest.param(twin, id=twin.subject.name) for twin in all_twins()])
+@pytest.mark.parametrize("twin", [p for twin in all_twins() for p in at_its_sizes(twin)])
 def test_twin_lives(twin: Twin) -> None:
     checks = applicable(twin.subject)
     assert checks, "a twin that no check looks at proves nothing"
@@ -54,7 +60,13 @@ def test_names_are_unique() -> None:
     assert len(names) == len(set(names))
 
 
-@pytest.mark.parametrize("mutant", [pytest.param(m, id=m.subject.name) for m in all_mutants()])
-def test_mutant_is_judged_by_its_guarantee(mutant: Mutant) -> None:
-    assert mutant.guarantee in {check.id for check in applicable(mutant.subject)}
-    assert 2 in mutant.world_sizes
+def test_every_mutant_is_judged_by_its_guarantee() -> None:
+    for mutant in all_mutants():
+        assert mutant.guarantee in {check.id for check in applicable(mutant.subject)}, mutant
+        assert 2 in mutant.world_sizes, mutant
+
+
+def test_the_page_shows_every_mutant_and_its_guarantee() -> None:
+    shown = kill_matrix.own_cells(PAGE.read_text(encoding="utf-8"))
+    expected = {kill_matrix.title(mutant): [mutant.guarantee] for mutant in all_mutants()}
+    assert shown == expected, "docs/kill-matrix.md is out of date; run `make kill-matrix`"

@@ -1,0 +1,111 @@
+"""The kill matrix: which guarantees catch which mutant, as ``docs/kill-matrix.md`` shows it.
+
+Made from the runs of ``test_mutants.py`` at world size 2; written by ``make kill-matrix``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import TypeAlias
+
+from ddp_conformance.mutants import Mutant, all_mutants
+from ddp_conformance.registry import Check, checks_for
+from ddp_conformance.subjects import Subject
+from ddp_conformance.verdict import GuaranteeError, UndecidedError
+
+FATES = "fates"
+"""User property of a mutant's test: its fate under each guarantee that applies to it."""
+
+Fates: TypeAlias = Mapping[str, str]
+
+OWN, ALSO, ALIVE, UNDECIDED, NOT_APPLICABLE = "**K**", "k", "·", "?", ""
+
+INTRODUCTION = f"""\
+# Kill matrix
+
+Every mutant is a small real component with one defect, and every check that applies to it has
+looked at it on two ranks.
+
+- {OWN}: its own guarantee catches it, which is what the test demands
+- {ALSO}: another one does too
+- {ALIVE}: it holds
+- {UNDECIDED}: the component raised, so that nothing can be said
+- empty: the guarantee does not apply, for want of a trait
+
+Benign twins, right components that look like a mutant, are not shown: every check passes for
+every twin. Made by `make kill-matrix`; `conformance/test_mutants.py` fails when a mutant is
+missing here.
+"""
+
+
+def applicable(subject: Subject) -> list[Check]:
+    """The checks that its traits let apply."""
+    return [check for check in checks_for(subject) if check.obstacle(subject) is None]
+
+
+def fates_of(mutant: Mutant) -> dict[str, str]:
+    """The fate under each other guarantee; every rank calls it."""
+    others = [check for check in applicable(mutant.subject) if check.id != mutant.guarantee]
+    return {mutant.guarantee: OWN} | {check.id: _fate(check, mutant.subject) for check in others}
+
+
+def _fate(check: Check, subject: Subject) -> str:
+    try:
+        check(subject)
+    except GuaranteeError:
+        return ALSO
+    except UndecidedError:
+        return UNDECIDED
+    return ALIVE
+
+
+def missing(fates: Mapping[str, Fates]) -> list[str]:
+    """Mutants without a row."""
+    return [mutant.subject.name for mutant in all_mutants() if mutant.subject.name not in fates]
+
+
+def render(fates: Mapping[str, Fates]) -> str:
+    """The page: a table for each group of guarantees."""
+    lines = [INTRODUCTION.rstrip()]
+    for group, mutants in _by_group():
+        lines += ["", f"## {group}", "", *_table(mutants, fates)]
+    return "\n".join(lines) + "\n"
+
+
+def _by_group() -> Iterator[tuple[str, list[Mutant]]]:
+    ordered = sorted(all_mutants(), key=lambda mutant: mutant.guarantee)
+    for group, mutants in groupby(ordered, key=lambda mutant: mutant.guarantee[:3]):
+        yield group, list(mutants)
+
+
+def _table(mutants: Sequence[Mutant], fates: Mapping[str, Fates]) -> Iterator[str]:
+    columns = sorted({one for mutant in mutants for one in fates[mutant.subject.name]})
+    yield _row(["mutant", *columns])
+    yield _row(["---"] * (len(columns) + 1))
+    for mutant in mutants:
+        own = fates[mutant.subject.name]
+        yield _row([title(mutant), *(own.get(column, NOT_APPLICABLE) for column in columns)])
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def title(mutant: Mutant) -> str:
+    """The first cell of its row."""
+    return f"`{mutant.subject.name}`: {mutant.defect}"
+
+
+def own_cells(page: str) -> dict[str, list[str]]:
+    """From a page: the guarantees that each row says are its mutant's own."""
+    found: dict[str, list[str]] = {}
+    columns: list[str] = []
+    for line in page.splitlines():
+        first, *cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if first == "mutant":
+            columns = cells
+        elif line.startswith("| `"):
+            pairs = zip(columns, cells, strict=True)
+            found[first] = [column for column, cell in pairs if cell == OWN]
+    return found
