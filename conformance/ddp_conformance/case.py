@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, Literal, TypedDict
 
 from torch.utils.data import Dataset, get_worker_info
 
@@ -54,6 +54,19 @@ class Case:
     """A folder for this case, the same one on all ranks; see ``Subject.prepare``."""
     num_workers: int = 0
     """DataLoader workers of each rank."""
+    persistent_workers: bool = False
+    """Whether they live on from epoch to epoch."""
+    start_method: Literal["fork", "spawn"] | None = None
+    """How they are started; None is torch's default. Spawned ones inherit no state of the rank."""
+
+    @property
+    def worker_options(self) -> dict[str, Any]:
+        """All that the case says of workers, as arguments for ``torch.utils.data.DataLoader``."""
+        return {
+            "num_workers": self.num_workers,
+            "persistent_workers": self.persistent_workers,
+            "multiprocessing_context": self.start_method,
+        }
 
     @property
     def dataset(self) -> IndexDataset:
@@ -63,8 +76,19 @@ class Case:
     @property
     def label(self) -> str:
         """The case in words, for witnesses: the part that does not depend on the rank."""
-        workers = f", {self.num_workers} workers" if self.num_workers else ""
-        return f"size {self.size}{workers}"
+        if not self.num_workers:
+            return f"size {self.size}"
+        kind = "persistent " if self.persistent_workers else ""
+        kind += f"{self.start_method}ed " if self.start_method else ""
+        number = "1 worker" if self.num_workers == 1 else f"{self.num_workers} workers"
+        return f"size {self.size}, {number.replace(' ', f' {kind}')}"
+
+    def with_hard_workers(self) -> tuple[Case, Case]:
+        """The case with workers that keep their state, and with some that have none of the rank."""
+        return (
+            replace(self, num_workers=2, persistent_workers=True),
+            replace(self, num_workers=1, start_method="spawn"),
+        )
 
 
 def sizes(world_size: int) -> tuple[int, ...]:

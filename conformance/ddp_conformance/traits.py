@@ -20,6 +20,8 @@ TRAITS: dict[str, str] = {
     "iterable": "reads a stream that it splits over ranks and workers by itself; the factory "
     "uses case.num_workers",
     "augments": "draws random numbers for each sample; the factory uses case.num_workers",
+    "any_workers": "the factory passes case.worker_options to a DataLoader whose data set can be "
+    "pickled: workers may persist, and may be spawned",
     "fixed_validation": "its validation data stay the same in all epochs",
     "scheduled": "says by schedule= on which window each epoch must train",
     "tells_paths": "says by paths= where it writes",

@@ -136,18 +136,20 @@ def find_order(subject: Delivering, ranks: Ranks) -> tuple[Violation, ...]:
 def find_bad_split(subject: Loader, ranks: Ranks) -> tuple[Violation, ...]:
     """SMP-05: SMP-01 with 0, 1 and 2 workers, at two sizes, for workers are slow to start."""
     uneven = 2 * ranks.world_size + 3
-    runs = record(
-        subject,
-        ranks,
-        cases_of(ranks, (1, uneven), workers=(0, 1, 2)),
-        lambda s, case: deliveries(s, case, EPOCHS[:1]),
-    )
+    cases = cases_of(ranks, (1, uneven), workers=(0, 1, 2))
+    if "any_workers" in subject.traits:
+        cases += cases[-1].with_hard_workers()
+    runs = record(subject, ranks, cases, _split)
     return judge_each(
         runs,
         lambda run: judge.judge_coverage(
             run.history, run.case.size, run.case.world_size, subject.traits
         ),
     )
+
+
+def _split(subject: Loader, case: Case) -> Iterator[Record]:
+    return deliveries(subject, case, EPOCHS if case.persistent_workers else EPOCHS[:1])
 
 
 CHECKS = (

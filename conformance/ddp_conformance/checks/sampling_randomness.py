@@ -179,6 +179,8 @@ def streams(subject: Loader, case: Case) -> Iterator[Record]:
 def find_equal_streams(subject: Loader, ranks: Ranks) -> tuple[Violation, ...]:
     """SMP-07, with 0 and 2 workers."""
     cases = cases_of(ranks, (8 * ranks.world_size,), workers=(0, 2))
+    if "any_workers" in subject.traits:
+        cases += cases[-1].with_hard_workers()
     return judge_each(
         record(subject, ranks, cases, streams), lambda run: judge.judge_streams(run.history)
     )

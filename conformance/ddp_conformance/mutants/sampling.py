@@ -273,11 +273,55 @@ def split_by_both_padded(case: Case) -> Batches:
     return _streaming(case, SplitStream(case, by_rank=True, by_worker=True, padded=True))
 
 
+class NotRewound(SplitStream):
+    """Keeps its place from one epoch to the next, where its workers live that long."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__(case, by_rank=True, by_worker=True)
+        self._open: Iterator[IndexedItem] | None = None
+
+    def __iter__(self) -> Iterator[IndexedItem]:
+        if self._open is None:
+            self._open = super().__iter__()
+        return self._open
+
+
+class RankInGlobal(SplitStream):
+    """Takes its share from a global variable, which a forked worker inherits."""
+
+    ranks = (0, 1)
+    """Rank and world size, set in the process that makes the loader."""
+
+    def _share(self, worker: int, workers: int) -> range:
+        rank, world_size = type(self).ranks
+        return range(rank + world_size * worker, self._case.size, world_size * workers)
+
+
+def stream_not_rewound(case: Case) -> Batches:
+    """Right with workers that are forked for each epoch."""
+    dataset = NotRewound(case) if case.num_workers else SplitStream(case, True, True)
+    return DataLoader(dataset, BATCH, **case.worker_options)
+
+
+def rank_in_global(case: Case) -> Batches:
+    """Right with workers that are forked."""
+    RankInGlobal.ranks = (case.rank, case.world_size)
+    return DataLoader(RankInGlobal(case, True, True), BATCH, **case.worker_options)
+
+
+def split_under_any_workers(case: Case) -> Batches:
+    """As it should be: rank and world size travel with the data set."""
+    return DataLoader(SplitStream(case, True, True), BATCH, **case.worker_options)
+
+
 def _streaming(case: Case, dataset: SplitStream) -> Batches:
     return DataLoader(dataset, BATCH, num_workers=case.num_workers)
 
 
 STREAM = frozenset({"iterable", "exact", "uneven"})
+HARD = STREAM | {"any_workers"}
+TWO = (2,)
+"""Workers that are spawned import torch for seconds."""
 
 MUTANTS = (
     Mutant(Loader(shuffled_same_seed, TRAINING), "SMP-01", "shuffle=True, no sampler, one seed"),
@@ -308,6 +352,12 @@ MUTANTS = (
     Mutant(Loader(split_by_nothing, STREAM), "SMP-05", "stream not split"),
     Mutant(Loader(split_by_rank_only, STREAM), "SMP-05", "stream split by rank only"),
     Mutant(Loader(split_by_worker_only, STREAM), "SMP-05", "stream split by worker only"),
+    Mutant(
+        Loader(stream_not_rewound, HARD), "SMP-05", "stream not rewound by persistent workers", TWO
+    ),
+    Mutant(
+        Loader(rank_in_global, HARD), "SMP-05", "rank in a global, lost in spawned workers", TWO
+    ),
 )
 
 TWINS = (
@@ -325,5 +375,6 @@ TWINS = (
     ),
     Twin(Loader(epoch_shared_with_workers, TRAINING), "persistent workers, epoch shared"),
     Twin(Loader(split_by_both, STREAM), "stream split by rank and worker"),
+    Twin(Loader(split_under_any_workers, HARD), "split under workers of any kind", TWO),
     Twin(Loader(split_by_both_padded, {"iterable", "pads"}), "the same, made even"),
 )
