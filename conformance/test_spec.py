@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 
 from ddp_conformance.registry import all_checks
+from ddp_conformance.report import SPEC
+from ddp_conformance.traits import TRAITS
 
 TEXT = (Path(__file__).parent / "SPEC.md").read_text(encoding="utf-8")
 
@@ -39,5 +41,22 @@ def test_every_entry_has_all_parts() -> None:
             assert f"- **{part}.**" in entry["body"], f"{entry['id']} has no part {part!r}"
 
 
-def test_the_version_is_there() -> None:
-    assert "\nVersion 2026.1\n" in TEXT
+def test_every_statement_has_a_word_of_rfc_2119_that_goes_with_its_level() -> None:
+    assert "MUST, MUST NOT, SHOULD and MAY are to be read as in RFC 2119" in " ".join(TEXT.split())
+    for check in all_checks():
+        word = re.search(r"\b(MUST|SHOULD)\b", check.guarantee.statement)
+        assert word is not None, check.id
+        assert word[0] == check.guarantee.level, check.id
+
+
+def test_traits_that_decide_are_named_in_the_entry() -> None:
+    bodies = {entry["id"]: entry["body"] for entry in ENTRY.finditer(TEXT)}
+    for check in all_checks():
+        for trait in check.needs | check.excused:
+            assert trait in TRAITS
+            assert f"`{trait}`" in bodies[check.id], f"{check.id} does not say {trait}"
+
+
+def test_the_version_is_that_of_reports() -> None:
+    assert f"\nVersion {SPEC}\n" in TEXT
+    assert SPEC == "2026.1"
