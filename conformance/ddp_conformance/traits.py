@@ -23,6 +23,7 @@ TRAITS: dict[str, str] = {
     "fixed_validation": "its validation data stay the same in all epochs",
     "scheduled": "says by schedule= on which window each epoch must train",
     "tells_paths": "says by paths= where it writes",
+    "decides": "yields what it decides in each step",
     "nonlinear": "the metric is no mean over samples, such as F1, a root or a correlation",
 }
 
