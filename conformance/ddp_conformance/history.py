@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from ddp_conformance.cache_history import CacheRecord
 from ddp_conformance.callback_history import CallbackRecord
 from ddp_conformance.case import Case
 from ddp_conformance.window_history import WindowRecord
@@ -179,6 +180,7 @@ Record: TypeAlias = (
     | Told
     | WindowRecord
     | CallbackRecord
+    | CacheRecord
 )
 History: TypeAlias = Sequence[Record]
 
