@@ -88,6 +88,7 @@ class Controller:
             worker=_worker_id(config),
             basetemp=str(basetemp),
             verbose_output=verbose,
+            traces=self._options.trace is not None,
         )
         self._launcher = Launcher(session, quiet=not verbose)
         if hasattr(config, "workerinput"):
@@ -122,7 +123,18 @@ class Controller:
             self.close()
             os._exit(3)
         self._messages.after_test(outcome, results)
+        self._write_trace(outcome, results)
         return results
+
+    def _write_trace(self, outcome: RunOutcome, reports: list[pytest.TestReport]) -> None:
+        if (directory := self._options.trace) is None:
+            return
+        from pytest_ddp.trace import files  # noqa: PLC0415
+
+        try:
+            files.write(directory, outcome, reports)
+        except OSError as error:
+            self._messages.warn(f"--ddp-trace={directory}: no trace could be written: {error}")
 
     def _results(self, outcome: RunOutcome) -> list[pytest.TestReport]:
         exits = [

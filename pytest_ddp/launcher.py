@@ -199,7 +199,7 @@ class Launcher:
         fault_file = self.directory / f"rank-{self._serials}.fault"
         process = RankProcess(self._serials, number, channel, fault_file)
         with theirs:
-            order = StartRank(process.serial, number, str(self.directory))
+            order = StartRank(process.serial, number, str(self.directory), self._session.traces)
             self._channel.send(order, (theirs.fileno(),))
         if self._session.spawns:
             process.send(self._session)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from pytest_ddp.protocol import Backend, Done, Phase
+from pytest_ddp.survey import Standing
 
 
 class Ending(enum.Enum):
@@ -65,6 +66,10 @@ class RankOutcome:
     problem: str = ""
     """Why it could not begin (for NOT_BEGUN)."""
     done: Done | None = None
+    standing: Standing | None = None
+    """Its last answer to a probe."""
+    trace: str = ""
+    """What it wrote for ``--ddp-trace``; empty without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,5 +121,7 @@ class RunOutcome:
     """What looks wrong without being a verdict: collectives that may be swapped."""
     oom: str = ""
     """What the kernel's out-of-memory killer did during the test, as the end of a sentence."""
+    began: float = 0.0
+    """When it began, in seconds on the monotonic clock."""
     notes: tuple[str, ...] = ()
     """Sentences for the failure text: a retried rendezvous, a rank's replacement."""

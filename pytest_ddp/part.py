@@ -9,7 +9,7 @@ from pytest_ddp import diagnose, native
 from pytest_ddp.launcher import RankProcess
 from pytest_ddp.outcome import Ending, RankOutcome, TimedReport
 from pytest_ddp.protocol import Done, Phase
-from pytest_ddp.survey import Calls
+from pytest_ddp.survey import Calls, Standing
 
 _LOST_CHANNEL = "lost its connection to pytest (did the test close all descriptors?)"
 
@@ -28,6 +28,7 @@ class Part:
         self.done: Done | None = None
         self.calls: Calls | None = None
         self.stacks = ""
+        self.standing: Standing | None = None
 
     @property
     def failed(self) -> bool:
@@ -53,6 +54,8 @@ class Part:
             children=process.files.stacks_of_children(),
             problem=_LOST_CHANNEL if process.outlived_channel else self.problem,
             done=self.done,
+            standing=self.standing,
+            trace=process.files.trace(),
         )
         if self.ending in (Ending.EXITED, Ending.STOPPED):
             return self._with_last_words(known)

@@ -61,6 +61,8 @@ class Session:
     """Below it each rank makes its own base for ``tmp_path_factory``."""
     verbose_output: bool
     """True under ``-s``: ranks write straight to the terminal."""
+    traces: bool = False
+    """True with ``--ddp-trace``: ranks write down what they do."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,8 @@ class StartRank:
     """The rank that the process will be in every test it takes part in."""
     directory: str
     """The controller's private directory; the rank's fault file lies in it."""
+    traces: bool = False
+    """As in :class:`Session`."""
 
 
 @dataclass(frozen=True)

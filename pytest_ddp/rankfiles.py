@@ -15,11 +15,13 @@ class RankFiles:
         self._faults = _Tail(fault_file)
         self._children = _Tail(Path(f"{fault_file}-children"))
         self._page = fault_file.with_suffix(".phase")
+        self._trace = _Tail(fault_file.with_suffix(".trace"))
 
     def begin(self) -> None:
         """Forget stacks that were written before now."""
         self._faults.begin()
         self._children.begin()
+        self._trace.begin()
 
     def stacks(self) -> str:
         """What faulthandler wrote since :meth:`begin`."""
@@ -33,13 +35,17 @@ class RankFiles:
         """What the rank was doing last."""
         return marker.read(self._page)
 
+    def trace(self) -> str:
+        """What the rank wrote for ``--ddp-trace`` since :meth:`begin`; empty without it."""
+        return self._trace.read()
+
     def has_fatal_stack(self) -> bool:
         """True if the rank has written the stack of a fatal signal since :meth:`begin`."""
         return "Fatal Python error" in self._faults.read()
 
     def remove(self) -> None:
         """Delete them."""
-        for path in (self._faults.path, self._children.path, self._page):
+        for path in (self._faults.path, self._children.path, self._trace.path, self._page):
             path.unlink(missing_ok=True)
 
 

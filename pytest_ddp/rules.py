@@ -11,6 +11,7 @@ import enum
 import reprlib
 import textwrap
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeGuard, TypeVar, cast
 
 import pytest
@@ -103,6 +104,15 @@ def check_bool(value: object) -> bool:
     if isinstance(value, bool):
         return value
     raise ValueError(BOOL)
+
+
+def check_directory(value: object) -> Path | None:
+    """A directory that need not be there yet; None for an empty text."""
+    if not isinstance(value, str) or not value:
+        return None
+    if Path(value).exists() and not Path(value).is_dir():
+        raise ValueError("there is a file of this name. Name a directory; it is made if need be")
+    return Path(value).absolute()
 
 
 def check_env(value: object) -> tuple[tuple[str, str], ...]:

@@ -170,6 +170,7 @@ class Run:
             case _ if message.test != self._test:
                 """Something late from the test before."""
             case Standing():
+                part.standing = message
                 ended = {part.process.rank for part in self.parts if part.ending is not None}
                 self._hang = self._prober.take(part.process.rank, message, ended) or self._hang
                 return
@@ -293,6 +294,7 @@ class Run:
             check_collectives=self._plan.check_collectives,
             start=self._wall,
             duration=self._now(),
+            began=self._began,
             timeout=self._plan.timeout if self._timed_out else None,
             hang=self._hang,
             mismatch=self._mismatch,

@@ -13,14 +13,19 @@ from ddp_conformance.case import Case, IndexDataset
 from ddp_conformance.pytest_frontend import parametrize_with_checks
 from ddp_conformance.registry import Check, Guarantee, Level
 from ddp_conformance.subjects import DataModule, Loader, Sampler, SamplerWrapper, Subject
+from ddp_conformance.subjects_cache import Cache
+from ddp_conformance.subjects_callbacks import Callback, ErrorPath
 from ddp_conformance.subjects_metrics import Evaluation, Metric
 from ddp_conformance.subjects_writing import Writer
 from ddp_conformance.verdict import GuaranteeError, UndecidedError, Violation
 
 __all__ = [
+    "Cache",
+    "Callback",
     "Case",
     "Check",
     "DataModule",
+    "ErrorPath",
     "Evaluation",
     "Guarantee",
     "GuaranteeError",

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from ddp_conformance.cache_history import CacheRecord
+from ddp_conformance.callback_history import CallbackRecord
 from ddp_conformance.case import Case
 from ddp_conformance.window_history import WindowRecord
 
@@ -177,6 +179,8 @@ Record: TypeAlias = (
     | ReadBack
     | Told
     | WindowRecord
+    | CallbackRecord
+    | CacheRecord
 )
 History: TypeAlias = Sequence[Record]
 

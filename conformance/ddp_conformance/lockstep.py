@@ -47,7 +47,8 @@ COLLECTIVES: dict[str, int | None] = {
 }
 """Methods of ``ProcessGroup``, and which argument must have one dtype and shape on all ranks."""
 
-_LIBRARIES = ("/torch/", "/torchmetrics/", "/lightning/", "/lightning_utilities/")
+LIBRARIES = ("/torch/", "/torchmetrics/", "/lightning/", "/lightning_utilities/")
+"""Parts of the paths of files that are not the subject's."""
 
 
 class DivergedError(RuntimeError):
@@ -133,7 +134,7 @@ def call_site() -> str:
     """File and line of the innermost caller that is neither a library nor this module."""
     for frame in reversed(traceback.extract_stack()):
         if Path(frame.filename) != Path(__file__) and not any(
-            part in frame.filename for part in _LIBRARIES
+            part in frame.filename for part in LIBRARIES
         ):
             return f"{frame.filename}:{frame.lineno}"
     return ""

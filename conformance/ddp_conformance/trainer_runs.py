@@ -218,7 +218,7 @@ def observe_fit(subject: DataModule, case: Case, sanity_steps: int) -> Iterator[
         "train_dataloader",
         functools.partial(observer.happened, "train_dataloader()"),
     )
-    with _advice_ignored():
+    with advice_ignored():
         trainer = quiet_trainer(
             case,
             UnwrappedStrategy(),
@@ -277,7 +277,8 @@ def _watch(datamodule: Any, method: str, happened: Callable[[], None]) -> None:
 
 
 @contextmanager
-def _advice_ignored() -> Iterator[None]:
+def advice_ignored() -> Iterator[None]:
+    """Leave out what Lightning says about real training."""
     log = logging.getLogger("lightning.pytorch")
     level = log.level
     log.setLevel(logging.ERROR)

@@ -17,11 +17,11 @@ from pytest_ddp.survey import GroupCount
 class DefaultGroup:
     """Owns what ``torch.distributed`` calls the world, from test to test."""
 
-    def __init__(self) -> None:
+    def __init__(self, journal: Journal) -> None:
+        self.journal = journal
         self._plan: GroupPlan | None = None
         self._group: dist.ProcessGroup | None = None
         self._before: dict[str, int] = {}
-        self.journal = Journal()
 
     def prepare(self, order: RunTest) -> bool:
         """Have the group that a test needs: kept, built anew, or none.

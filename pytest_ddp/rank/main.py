@@ -170,18 +170,16 @@ def _live(channel: Channel, order: StartRank, session: Any, items: Items) -> NoR
     files = os.path.join(order.directory, f"rank-{order.serial}")
     faults.install(f"{files}.fault")
     # A bare nursery imports no torch.
-    from pytest_ddp.rank import landmarks, output  # noqa: PLC0415
-    from pytest_ddp.rank.lifecycle import Lifecycle  # noqa: PLC0415
+    from pytest_ddp.rank import instruments, landmarks, output  # noqa: PLC0415
     from pytest_ddp.rank.link import Link  # noqa: PLC0415
-    from pytest_ddp.rank.marker import Page  # noqa: PLC0415
     from pytest_ddp.rank.runner import Runner  # noqa: PLC0415
 
     try:
         _own_tmp_path_base(session.config, order)
         output.capture_afresh(session.config)
-        lifecycle = Lifecycle(Page(f"{files}.phase"))
-        landmarks.install(lifecycle)
-        Runner(Link(channel), lifecycle, session, items).live(order.serial, os.getpid())
+        made = instruments.make(files, traces=order.traces)
+        landmarks.install(made.lifecycle)
+        Runner(Link(channel), made, session, items).live(order.serial, os.getpid())
     except BaseException:
         # Standard error may be a capture file that ends with the rank.
         faults.write(traceback.format_exc())

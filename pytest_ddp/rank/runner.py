@@ -24,34 +24,31 @@ from pytest_ddp.protocol import (
 from pytest_ddp.rank import faults, fixtures, output, seeding
 from pytest_ddp.rank.care import Care
 from pytest_ddp.rank.environment import RankEnvironment
-from pytest_ddp.rank.group import DefaultGroup
-from pytest_ddp.rank.lifecycle import Lifecycle
+from pytest_ddp.rank.instruments import Instruments
 from pytest_ddp.rank.link import Link
 from pytest_ddp.rank.phases import Phases
 from pytest_ddp.rank.rendezvous import EnvRendezvous
 from pytest_ddp.rank.session import Items
 from pytest_ddp.rank.setupshow import SetupShow
-from pytest_ddp.rank.standing import Surveyor
 
 
 class Runner:
     """A pytest plugin and the loop that drives it."""
 
     def __init__(
-        self, link: Link, lifecycle: Lifecycle, session: pytest.Session, items: Items
+        self, link: Link, instruments: Instruments, session: pytest.Session, items: Items
     ) -> None:
         self._link = link
-        self._lifecycle = lifecycle
+        self._lifecycle, self._group, self._surveyor = instruments
+        link.surveyor = self._surveyor
         self._session = session
         self._config = session.config
         self._items = items
-        self._group = DefaultGroup()
-        self._surveyor = link.surveyor = Surveyor(self._group, lifecycle)
         self._rendezvous = EnvRendezvous()
         self._care = Care()
         self._environment = RankEnvironment()
         self._setup_show = SetupShow(self._config)
-        self._phases = Phases(lifecycle)
+        self._phases = Phases(self._lifecycle)
 
     def live(self, serial: int, pid: int) -> NoReturn:
         """Run tests until told to finish; the process ends here."""
@@ -113,6 +110,7 @@ class Runner:
         self._care.begin()
         exit_reason, exit_code = self._run_protocol(item, self._next_item(order, item))
         fixture.set_current(None)
+        self._surveyor.end()
         counts = self._group.counts()
         return Done(
             test=order.test,

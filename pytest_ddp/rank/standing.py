@@ -43,6 +43,9 @@ class Surveyor:
         """A new test: older records of the flight recorder are none of its business."""
         self._clock = time.time_ns()
 
+    def end(self) -> None:
+        """The test is over, and its groups are as it left them."""
+
     def answer(self, question: Probe | TellCalls) -> Standing | Calls:
         """Answer the controller."""
         match question:
@@ -119,30 +122,33 @@ class Surveyor:
 
     def _begun(self) -> Iterator[Wait]:
         """Collectives that the flight recorder has and that are not complete."""
-        if _dump is None or not dist.is_initialized():
-            return
         members = {count.name: count.members for count in self._group.counts()}
         calls = {(call.group, call.number): call for call in list(self._group.journal.calls)}
-        # Our own process pickled this a microsecond ago.
-        for entry in pickle.loads(_dump(True, False, False))["entries"]:
+        for entry in self._records():
             name = entry["process_group"][0]
-            if entry["retired"] or entry["is_p2p"] or name not in members:
-                continue
-            if entry["time_created_ns"] < self._clock:
+            if entry["retired"] or name not in members:
                 continue
             call = calls.get((name, entry["collective_seq_id"]))
             yield self._wait(entry, members[name], call)
 
+    def _records(self) -> Iterator[dict[str, Any]]:
+        """Collectives of this test that the flight recorder has."""
+        if _dump is None or not dist.is_initialized():
+            return
+        # Our own process pickled this a microsecond ago.
+        for entry in pickle.loads(_dump(True, False, False))["entries"]:
+            if not entry["is_p2p"] and entry["time_created_ns"] >= self._clock:
+                yield entry
+
     def _wait(self, entry: dict[str, Any], members: tuple[int, ...], call: Call | None) -> Wait:
-        recorded = entry["profiling_name"].partition(":")[2] or entry["profiling_name"]
         sizes = entry["input_sizes"]
         name = entry["process_group"][0]
         return Wait(
             group=name,
             members=members,
             number=entry["collective_seq_id"] - self._group.before(name),
-            operation=_NAMES.get(recorded, recorded) if call is None else call.operation,
-            recorded_as=recorded,
+            operation=operation_of(entry) if call is None else call.operation,
+            recorded_as=_recorded_as(entry),
             numel=sum(_product(size) for size in sizes) if sizes else None,
             dtype=str(entry["input_dtypes"][0]) if entry["input_dtypes"] else None,
             peer=None,
@@ -175,6 +181,17 @@ class Surveyor:
         for (group, receiver, tag), count in dict(self._group.journal.sent).items():
             if group in members:
                 yield Sent(group, members[group][receiver], tag, count)
+
+
+def operation_of(entry: dict[str, Any]) -> str:
+    """What users call the operation of a flight recorder's entry."""
+    recorded = _recorded_as(entry)
+    return _NAMES.get(recorded, recorded)
+
+
+def _recorded_as(entry: dict[str, Any]) -> str:
+    name: str = entry["profiling_name"]
+    return name.partition(":")[2] or name
 
 
 def _activity() -> tuple[str, str]:

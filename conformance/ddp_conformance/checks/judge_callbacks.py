@@ -1,0 +1,125 @@
+"""Judges of the callback guarantees: pure functions from what ranks saw to violations."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from ddp_conformance.callback_history import LoopEnd, StepEnd, Traced, Tripped
+from ddp_conformance.history import Collective, Failed, History
+from ddp_conformance.lockstep import END
+from ddp_conformance.verdict import Violation, ranks_in_words
+
+SKIP = "skip"
+"""The decision to leave out a step."""
+
+
+def judge_same_trace(history: History) -> tuple[Violation, ...]:
+    """CBK-01: in every group the same collectives, from the same functions, in the same order.
+
+    The first difference in the largest group that has one is told: what comes after it, in
+    any group, follows from it.
+    """
+    groups: defaultdict[tuple[tuple[int, ...], str], list[Traced]] = defaultdict(list)
+    for call in history:
+        if isinstance(call, Traced):
+            groups[call.members, call.group].append(call)
+    for (members, _), calls in sorted(groups.items(), key=lambda item: -len(item[0][0])):
+        found = _first_difference(members, calls)
+        if found is not None:
+            return (found,)
+    return ()
+
+
+def _first_difference(members: Sequence[int], calls: Sequence[Traced]) -> Violation | None:
+    by_number: defaultdict[int, dict[int, Traced]] = defaultdict(dict)
+    for call in calls:
+        by_number[call.number][call.rank] = call
+    for number, by_rank in sorted(by_number.items()):
+        seen = [by_rank.get(rank) for rank in members]
+        if len({(call.what, call.functions) if call else None for call in seen}) > 1:
+            named = "; ".join(f"rank {r} {_call(c)}" for r, c in zip(members, seen, strict=True))
+            return Violation(f"collective {number} of {ranks_in_words(members)}: {named}")
+    return None
+
+
+def _call(call: Traced | None) -> str:
+    if call is None:
+        return "makes none"
+    through = f" in {call.functions}" if call.functions else ""
+    return f"{call.what}{through} ({call.site})"
+
+
+def judge_decisions(history: History) -> tuple[Violation, ...]:
+    """CBK-02: in every step all ranks decide the same; and somebody decides something."""
+    ends = [end for end in history if isinstance(end, StepEnd)]
+    if not any(end.decisions for end in ends):
+        return (Violation("no rank told a decision"),)
+    steps: defaultdict[int, dict[int, dict[str, str]]] = defaultdict(dict)
+    for end in ends:
+        steps[end.step][end.rank] = dict(end.decisions)
+    ranks = sorted({end.rank for end in ends})
+    return tuple(v for step, told in sorted(steps.items()) for v in _step(step, told, ranks))
+
+
+def _step(step: int, told: dict[int, dict[str, str]], ranks: Sequence[int]) -> Iterator[Violation]:
+    missing = [rank for rank in ranks if rank not in told]
+    if missing:
+        there = ranks_in_words(sorted(told))
+        yield Violation(f"step {step} is made by {there}, and not by {ranks_in_words(missing)}")
+    for name in sorted({name for decisions in told.values() for name in decisions}):
+        values: defaultdict[str, list[int]] = defaultdict(list)
+        for rank, decisions in sorted(told.items()):
+            values[decisions.get(name, "nothing")].append(rank)
+        if len(values) > 1:
+            listed = "; ".join(f"{ranks_in_words(r)}: {value}" for value, r in values.items())
+            yield Violation(f"step {step}: {name} differs: {listed}")
+
+
+def judge_error_path(history: History) -> tuple[Violation, ...]:
+    """CBK-04: the rank with the error raises or all ranks skip the step, and none ends well.
+
+    A rank that waits for one that raised is taken to end: the process of the latter does,
+    and with it the connection.
+    """
+    tripped = next((record for record in history if isinstance(record, Tripped)), None)
+    if tripped is None:
+        return (Violation("trip(step) was never called on the rank and in the step of the error"),)
+    if _raised(history, tripped.rank):
+        return tuple(_late_finishers(history, tripped))
+    return () if _skipped_together(history, tripped.step) else (_went_on(history, tripped),)
+
+
+def _raised(history: History, rank: int) -> bool:
+    return any(isinstance(record, Failed) and record.rank == rank for record in history)
+
+
+def _late_finishers(history: History, tripped: Tripped) -> Iterator[Violation]:
+    for end in history:
+        if isinstance(end, LoopEnd):
+            yield Violation(
+                f"rank {end.rank} ends well after {end.steps} steps, although rank "
+                f"{tripped.rank} raised in step {tripped.step}"
+            )
+
+
+def _skipped_together(history: History, step: int) -> bool:
+    """Every rank made all its steps, and told that it left out this one."""
+    ranks = {record.rank for record in history if isinstance(record, StepEnd)}
+    ended = {record.rank for record in history if isinstance(record, LoopEnd)}
+    skipped = {
+        end.rank
+        for end in history
+        if isinstance(end, StepEnd) and end.step == step and (SKIP, "True") in end.decisions
+    }
+    return bool(ranks) and ranks == ended == skipped
+
+
+def _went_on(history: History, tripped: Tripped) -> Violation:
+    """What the rank did in place of raising, and what the others wait for then."""
+    last = {call.rank: call.what for call in history if isinstance(call, Collective)}
+    ended = any(isinstance(r, LoopEnd) and r.rank == tripped.rank for r in history)
+    words = f"rank {tripped.rank} did not raise after its error in step {tripped.step}"
+    words += ", and left the loop" if ended else ""
+    waits = [f"rank {rank} in {what}" for rank, what in sorted(last.items()) if what != END]
+    return Violation(f"{words}; at last: {', '.join(waits)}" if waits else words)

@@ -1,0 +1,94 @@
+"""The judges of the cache's guarantees on hand-made histories."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ddp_conformance.cache_history import CachedTensor, DeviceUse, Opened, Produced
+from ddp_conformance.checks import judge_caches as judge
+from ddp_conformance.history import Refused
+
+GOOD = CachedTensor(0, "x", "opened", "cpu", True, "8:1 5 0", "aa")
+OTHER = replace(GOOD, rank=1)
+BUILD = Produced(0, 7, (("x", "aa"),))
+
+
+def texts(violations: object) -> list[str]:
+    assert isinstance(violations, tuple)
+    return [str(violation) for violation in violations]
+
+
+def test_one_memory_on_the_cpu_passes() -> None:
+    assert judge.judge_placement([GOOD, OTHER]) == ()
+
+
+def test_a_tensor_in_the_wrong_place_is_named() -> None:
+    history = [
+        replace(GOOD, device="meta"),
+        replace(OTHER, detached=False, memory=""),
+    ]
+    assert texts(judge.judge_placement(history)) == [
+        "key 'x' on rank 0 is on meta, which cannot be shared",
+        "key 'x' on rank 1 carries a gradient",
+        "key 'x' on rank 1 lies in memory of its process alone",
+    ]
+
+
+def test_copies_are_named() -> None:
+    history = [GOOD, replace(OTHER, memory="8:1 6 0")]
+    assert texts(judge.judge_placement(history)) == ["key 'x': ranks 0 and 1 have a copy each"]
+
+
+def test_a_cache_without_tensors_is_no_pass() -> None:
+    assert texts(judge.judge_placement([])) == ["the cache shows no tensor"]
+
+
+def test_a_file_is_refused_by_all_or_put_right() -> None:
+    assert judge.judge_refusal([Refused(0, "CacheError"), Refused(1, "CacheError")]) == ()
+    assert judge.judge_refusal([Opened(0, 7), GOOD]) == ()
+    assert texts(judge.judge_refusal([Refused(1, "CacheError"), Opened(0, 7), GOOD])) == [
+        "rank 1 refused the file, rank 0 opened it"
+    ]
+    assert len(judge.judge_refusal([Opened(0, 7), replace(GOOD, device="cuda:0")])) == 1
+
+
+def test_a_change_is_named_by_key_and_rank() -> None:
+    after = [replace(GOOD, when="read"), replace(OTHER, when="read", digest="bb")]
+    assert texts(judge.judge_unchanged([GOOD, OTHER, *after])) == [
+        "key 'x': rank 1 has other values after the epoch than before it"
+    ]
+    assert judge.judge_unchanged([GOOD, after[0]]) == ()
+
+
+def test_one_build_seen_whole_passes() -> None:
+    assert judge.judge_built_once([BUILD, Opened(0, 7), GOOD, Opened(1, 7), OTHER]) == ()
+
+
+def test_several_builds_and_none_are_named() -> None:
+    assert texts(judge.judge_built_once([BUILD, replace(BUILD, rank=1)])) == [
+        "the content was produced 2 times, by ranks 0 and 1"
+    ]
+    assert texts(judge.judge_built_once([])) == ["the content was produced 0 times"]
+
+
+def test_early_readers_are_named() -> None:
+    history = [BUILD, Opened(0, 7), GOOD, Opened(1, 6), replace(OTHER, digest="00")]
+    assert texts(judge.judge_built_once(history)) == [
+        "rank 1 has 6 samples, 7 were produced",
+        "key 'x': rank 1 opened other values than were produced",
+    ]
+
+
+def test_keys_of_the_caches_own_must_agree() -> None:
+    own = [replace(GOOD, key="code"), replace(OTHER, key="code", digest="cc")]
+    assert texts(judge.judge_built_once([BUILD, *own])) == [
+        "key 'code': the ranks opened different values"
+    ]
+
+
+def test_initialised_cuda_is_named() -> None:
+    uses = [DeviceUse(0, -1, True), DeviceUse(1, 0, False), DeviceUse(1, 1, True)]
+    assert texts(judge.judge_device_use(uses)) == [
+        "rank 0 had CUDA initialised when it forked a worker",
+        "worker 1 of rank 1 has CUDA initialised",
+    ]

@@ -1,0 +1,130 @@
+"""The judges of the callback guarantees on hand-made histories."""
+
+from __future__ import annotations
+
+from ddp_conformance.callback_history import LoopEnd, StepEnd, Traced, Tripped
+from ddp_conformance.checks import judge_callbacks as judge
+from ddp_conformance.history import Collective, Failed, Record
+from ddp_conformance.lockstep import END
+
+ALL = (0, 1)
+
+
+def call(rank: int, number: int, functions: str, what: str = "allreduce float32[]") -> Traced:
+    return Traced(rank, "0", ALL, number, what, functions, f"loop.py:{number + 1}")
+
+
+def test_equal_traces_pass() -> None:
+    assert judge.judge_same_trace([call(r, n, "step") for r in ALL for n in range(3)]) == ()
+
+
+def test_a_metric_that_meets_a_gradient_is_named() -> None:
+    history = [call(0, 0, "log < step"), call(0, 1, "backward"), call(1, 0, "backward")]
+    (violation,) = judge.judge_same_trace(history)
+    assert str(violation) == (
+        "collective 0 of ranks 0 and 1: rank 0 allreduce float32[] in log < step (loop.py:1); "
+        "rank 1 allreduce float32[] in backward (loop.py:1)"
+    )
+
+
+def test_a_collective_too_many_is_named() -> None:
+    (violation,) = judge.judge_same_trace([call(0, 0, "f"), call(1, 0, "f"), call(1, 1, "f")])
+    assert "collective 1 of ranks 0 and 1: rank 0 makes none; rank 1 allreduce" in str(violation)
+
+
+def test_lines_alone_are_no_evidence() -> None:
+    history = [Traced(r, "0", ALL, 0, "barrier", "", f"loop.py:{r}") for r in ALL]
+    assert judge.judge_same_trace(history) == ()
+
+
+def test_ranks_outside_of_a_group_are_not_asked() -> None:
+    history = [Traced(r, "pair", (0, 2), 0, "allreduce", "f") for r in (0, 2)]
+    assert judge.judge_same_trace(history) == ()
+
+
+def test_a_difference_in_a_group_is_told_unless_all_ranks_differ_already() -> None:
+    in_group = [Traced(r, "pair", (0, 2), 0, "allreduce", f"f{r}") for r in (0, 2)]
+    (violation,) = judge.judge_same_trace(in_group)
+    assert str(violation).startswith("collective 0 of ranks 0 and 2: ")
+    in_all = [Traced(r, "0", (0, 1, 2), 0, "allreduce", f"f{r}") for r in (0, 1, 2)]
+    (violation,) = judge.judge_same_trace([*in_group, *in_all])
+    assert str(violation).startswith("collective 0 of ranks 0, 1 and 2: ")
+
+
+def test_equal_decisions_pass() -> None:
+    assert judge.judge_decisions([StepEnd(r, 0, (("lr", "0.1"),)) for r in ALL]) == ()
+
+
+def test_different_decisions_are_named() -> None:
+    history = [StepEnd(0, 2, (("lr", "0.1"),)), StepEnd(1, 2, (("lr", "0.05"), ("stop", "True")))]
+    assert [str(violation) for violation in judge.judge_decisions(history)] == [
+        "step 2: lr differs: rank 0: 0.1; rank 1: 0.05",
+        "step 2: stop differs: rank 0: nothing; rank 1: True",
+    ]
+
+
+def test_a_rank_that_stops_early_is_named() -> None:
+    told = (("lr", "0.1"),)
+    history = [StepEnd(0, 0, told), StepEnd(1, 0, told), StepEnd(1, 1, told)]
+    (violation,) = judge.judge_decisions(history)
+    assert str(violation) == "step 1 is made by rank 1, and not by rank 0"
+
+
+def test_no_decision_is_no_pass() -> None:
+    (violation,) = judge.judge_decisions([StepEnd(0, 0), StepEnd(1, 0)])
+    assert str(violation) == "no rank told a decision"
+
+
+FIRST: list[Record] = [StepEnd(0, 0), StepEnd(1, 0)]
+
+
+def test_a_rank_that_raises_while_others_wait_for_it_passes() -> None:
+    history = [*FIRST, Tripped(1, 1), Failed(1, "CheckError"), Collective(0, 1, "allreduce")]
+    assert judge.judge_error_path(history) == ()
+
+
+def test_all_raising_passes() -> None:
+    history = [*FIRST, Tripped(1, 1), Failed(1, "CheckError"), Failed(0, "RuntimeError")]
+    assert judge.judge_error_path(history) == ()
+
+
+def test_skipping_together_passes_and_alone_does_not() -> None:
+    skip = (("skip", "True"),)
+    ends = [LoopEnd(0, 2), LoopEnd(1, 2)]
+    together = [*FIRST, Tripped(1, 1), StepEnd(0, 1, skip), StepEnd(1, 1, skip), *ends]
+    assert judge.judge_error_path(together) == ()
+    alone = [*FIRST, Tripped(1, 1), StepEnd(0, 1), StepEnd(1, 1, skip), *ends]
+    (violation,) = judge.judge_error_path(alone)
+    assert str(violation) == "rank 1 did not raise after its error in step 1, and left the loop"
+
+
+def test_what_is_waited_for_is_told() -> None:
+    history = [
+        *FIRST,
+        Tripped(1, 1),
+        Collective(0, 1, "allreduce float32[]"),
+        Collective(1, 1, "barrier"),
+    ]
+    (violation,) = judge.judge_error_path(history)
+    assert str(violation) == (
+        "rank 1 did not raise after its error in step 1; at last: rank 0 in allreduce float32[], "
+        "rank 1 in barrier"
+    )
+
+
+def test_a_rank_that_left_is_not_said_to_wait() -> None:
+    history = [*FIRST, Tripped(1, 1), LoopEnd(1, 1), Collective(0, 1, "x"), Collective(1, 1, END)]
+    (violation,) = judge.judge_error_path(history)
+    assert str(violation) == (
+        "rank 1 did not raise after its error in step 1, and left the loop; at last: rank 0 in x"
+    )
+
+
+def test_a_rank_that_ends_well_is_named() -> None:
+    (violation,) = judge.judge_error_path([*FIRST, Tripped(1, 1), Failed(1, "e"), LoopEnd(0, 4)])
+    assert str(violation) == "rank 0 ends well after 4 steps, although rank 1 raised in step 1"
+
+
+def test_an_error_that_never_came_is_no_pass() -> None:
+    (violation,) = judge.judge_error_path([*FIRST, LoopEnd(0, 1), LoopEnd(1, 1)])
+    assert "trip(step) was never called" in str(violation)

@@ -1,0 +1,178 @@
+"""From the lines that a rank wrote to its phases and collectives.
+
+Pure. All times are nanoseconds since the test began. Lines may break off anywhere: the
+rank may have been killed between any two of them, or within one.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pytest_ddp.rank.tracelog import What
+
+
+class State(enum.Enum):
+    """What became of a collective; the value completes "the collective ..."."""
+
+    DONE = "is complete"
+    FAILED = "failed"
+    PENDING = "is not complete"
+    UNAWAITED = "was never waited for"
+    """It may be complete, for all one knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A phase of a rank, inside those of smaller depth."""
+
+    name: str
+    depth: int
+    """0 for setup, call and teardown."""
+    begin: int
+    end: int
+    site: str = ""
+    """``file:line`` that began it; empty for pytest's own phases."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """A collective, a send or a receive of a rank."""
+
+    operation: str
+    group: str
+    number: int
+    """Number of the collective on its group in this test, from 1; 0 for a message."""
+    begin: int
+    end: int
+    state: State
+    elements: int | None = None
+    """Of the tensors that the rank gave, or offered to fill."""
+    dtype: str | None = None
+    reduce_op: str | None = None
+    root: int | None = None
+    """Source or destination in the group; the peer of a message."""
+    site: str = ""
+    """``file:line`` that asked for it; empty if C++ did."""
+    error: str = ""
+    """Name of the exception that ended the wait for it."""
+
+    @property
+    def by_python(self) -> bool:
+        """False for what C++ issued by itself, whose end the recorder does not know."""
+        return bool(self.site)
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """All that one rank wrote in one test."""
+
+    phases: tuple[Phase, ...] = ()
+    collectives: tuple[Collective, ...] = ()
+    truncated: bool = False
+    """The rank's file was full."""
+
+
+def parse(text: str, began: int, until: int) -> Events:
+    """Read what a rank wrote.
+
+    Args:
+        text: its lines.
+        began: when the test began, in nanoseconds on the monotonic clock.
+        until: when the rank ended its part, in nanoseconds since then.
+    """
+    reader = _Reader(began, until)
+    for line in _lines(text):
+        reader.take(*line)
+    return reader.events()
+
+
+def _lines(text: str) -> Iterator[list[Any]]:
+    for line in text.splitlines():
+        try:
+            yield json.loads(line)
+        except ValueError:  # the last words of a rank that was killed
+            return
+
+
+@dataclass
+class _Reader:
+    began: int
+    until: int
+    open: list[Phase] = field(default_factory=list)
+    phases: list[Phase] = field(default_factory=list)
+    before: dict[str, int] = field(default_factory=dict)
+    asked: dict[int, Collective] = field(default_factory=dict)
+    collectives: list[Collective] = field(default_factory=list)
+    recorded: dict[int, Collective] = field(default_factory=dict)
+    truncated: bool = False
+
+    def take(self, what: str, at: int, *details: Any) -> None:
+        now = at - self.began
+        match What(what):
+            case What.PHASE:
+                depth, name, site = details
+                self._close(depth, now)
+                self.open.append(Phase(name, depth, now, self.until, site))
+            case What.LEFT:
+                self._close(details[0], now)
+            case What.GROUP:
+                self.before[details[0]] = details[1]
+            case What.CALL:
+                self._call(now, *details)
+            case What.WAITED:
+                self._waited(now, *details)
+            case What.RECORDED:
+                self._record(*details)
+            case What.FULL:
+                self.truncated = True
+
+    def _close(self, depth: int, now: int) -> None:
+        while len(self.open) > depth:
+            self.phases.append(replace(self.open.pop(), end=now))
+
+    def _call(self, now: int, key: int, group: str, number: int, *details: Any) -> None:
+        operation, elements, dtype, reduce_op, root, site = details
+        if (older := self.asked.pop(key, None)) is not None:
+            self.collectives.append(older)
+        self.asked[key] = Collective(
+            *(operation, group, self._own(group, number), now, self.until, State.UNAWAITED),
+            *(elements, dtype, reduce_op, root, site),
+        )
+
+    def _own(self, group: str, number: int) -> int:
+        return number - self.before.get(group, 0) if number else 0
+
+    def _waited(self, now: int, key: int, error: str | None) -> None:
+        if (call := self.asked.pop(key, None)) is not None:
+            state = State.FAILED if error else State.DONE
+            self.collectives.append(replace(call, end=now, state=state, error=error or ""))
+
+    def _record(self, record: int, group: str, number: int, *details: Any) -> None:
+        operation, elements, dtype, begin, complete = details
+        self.recorded[record] = Collective(
+            *(operation, group, self._own(group, number), begin - self.began, self.until),
+            *(State.DONE if complete else State.PENDING, elements, dtype),
+        )
+
+    def events(self) -> Events:
+        phases = sorted([*self.phases, *self.open], key=lambda p: (p.begin, p.depth))
+        issued = (_ended_with_phase(call, phases) for call in self.recorded.values())
+        calls = [*self.collectives, *self.asked.values(), *issued]
+        calls.sort(key=lambda call: (call.begin, call.number))
+        return Events(tuple(phases), tuple(calls), self.truncated)
+
+
+def _ended_with_phase(call: Collective, phases: list[Phase]) -> Collective:
+    """End a complete collective of C++ with the innermost phase around its begin.
+
+    gloo's records have no time of completion. DDP waits for its gradients before backward
+    returns, and for its broadcasts before the constructor does.
+    """
+    if call.state is not State.DONE:
+        return call
+    around = [phase for phase in phases if phase.begin <= call.begin <= phase.end]
+    return replace(call, end=max(around, key=lambda p: p.depth).end) if around else call

@@ -1,0 +1,326 @@
+"""The picture: a lane for each rank, with its phases above its collectives, as SVG."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import pairwise
+
+from pytest_ddp.diagnose import shorten
+from pytest_ddp.trace.chrome import details, rows_of, title
+from pytest_ddp.trace.events import Collective, Phase, State
+from pytest_ddp.trace.scale import Scale, time_words
+from pytest_ddp.trace.timeline import End, Timeline, Track
+
+WIDTH = 1216
+"""Pixels: a page of 1280 less its margins."""
+_LEFT, _RIGHT = 104, WIDTH - 26
+_TOP = 34
+_PHASE, _CALL = 16, 26
+"""Heights of the rows."""
+_PAD = 8
+_BETWEEN = 12
+_DEEPEST = 5
+"""Levels of phases that are drawn."""
+_ROWS = 6
+"""Rows of overlapping collectives that are drawn."""
+_NARROW = 2.5
+"""Pixels that a box has at least; denser ones are drawn as one."""
+_CHARACTER = 6.6
+"""Pixels of a character in a box."""
+_RIBBONS = 150
+"""Boxes of one rank beyond which the bands between ranks would hide everything."""
+
+_MARKS = {End.ENDED: "✓", End.SKIPPED: "-", End.WAITS: "…", End.STOPPED: "■"}
+_CROSS = "✕"
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """One collective or several that are too close to be told apart."""
+
+    calls: tuple[Collective, ...]
+    x: float
+    y: float
+    width: float
+
+    @property
+    def first(self) -> Collective:
+        return self.calls[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One rank and the room that it has."""
+
+    track: Track
+    top: float
+    phases: float
+    """Height of its rows of phases."""
+    rows: Sequence[Sequence[Collective]]
+
+    @property
+    def calls_top(self) -> float:
+        return self.top + _PAD + self.phases
+
+    @property
+    def bottom(self) -> float:
+        return self.calls_top + max(len(self.rows), 1) * (_CALL + 2) + _PAD
+
+
+def picture(timeline: Timeline) -> str:
+    """The SVG element."""
+    scale = Scale.of(_moments(timeline), timeline.duration, _LEFT, _RIGHT)
+    lanes = list(_lanes(timeline))
+    bottom = lanes[-1].bottom if lanes else _TOP
+    boxes = [_boxes(lane, scale) for lane in lanes]
+    parts = [
+        f'<svg viewBox="0 0 {WIDTH} {bottom + 8:.0f}" role="img" '
+        f'aria-label="What each rank did over time">',
+        _PATTERNS,
+        *(_lane_background(lane) for lane in lanes),
+        *_axis(scale, bottom),
+        *_ribbons(boxes),
+    ]
+    for lane, own in zip(lanes, boxes, strict=True):
+        parts += _lane(timeline, lane, own, scale)
+    return "\n".join([*parts, "</svg>"])
+
+
+_PATTERNS = (
+    '<defs><pattern id="open" width="8" height="8" patternUnits="userSpaceOnUse" '
+    'patternTransform="rotate(45)"><rect class="stripe" width="3.5" height="8"/></pattern>'
+    "</defs>"
+)
+
+
+def _moments(timeline: Timeline) -> Iterator[int]:
+    for track in timeline.tracks:
+        yield track.stand.at
+        for phase in track.events.phases:
+            yield from (phase.begin, phase.end)
+        for call in track.events.collectives:
+            yield from (call.begin, call.end)
+
+
+def _lanes(timeline: Timeline) -> Iterator[Lane]:
+    top = float(_TOP)
+    for track in timeline.tracks:
+        levels = min(max((p.depth for p in track.events.phases), default=0) + 1, _DEEPEST)
+        rows = rows_of(track.events.collectives)[:_ROWS]
+        lane = Lane(track, top, levels * _PHASE + 4, rows)
+        yield lane
+        top = lane.bottom + _BETWEEN
+
+
+# ------------------------------------------------------------------ axis and ground
+
+
+def _lane_background(lane: Lane) -> str:
+    height = lane.bottom - lane.top
+    return (
+        f'<rect class="lane" x="0" y="{lane.top:.1f}" width="{WIDTH}" height="{height:.1f}" '
+        f'rx="8" data-rank="{lane.track.rank}"/>'
+    )
+
+
+def _axis(scale: Scale, bottom: float) -> Iterator[str]:
+    for segment in scale.segments:
+        if segment.silent:
+            width = segment.right - segment.left
+            words = time_words(segment.end - segment.begin)
+            yield (
+                f'<rect class="silence" x="{segment.left:.1f}" y="{_TOP}" width="{width:.1f}" '
+                f'height="{bottom - _TOP:.1f}"><title>nothing begins or ends for {words}; '
+                f"not to scale</title></rect>"
+                f'<text class="tick silent" x="{segment.left + width / 2:.1f}" y="{_TOP - 12}" '
+                f'text-anchor="middle">⟨ {words} ⟩</text>'
+            )
+    last = float("-inf")
+    for at in scale.ticks():
+        x = scale.x(at)
+        if x - last < 40 or _in_silence(scale, x):
+            continue
+        last = x
+        yield (
+            f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP - 6}" y2="{bottom:.1f}"/>'
+            f'<text class="tick" x="{x:.1f}" y="{_TOP - 12}" text-anchor="middle">'
+            f"{_tick_words(at)}</text>"
+        )
+
+
+def _in_silence(scale: Scale, x: float) -> bool:
+    """True where the label would run into that of a silence."""
+    return any(s.silent and s.left - 16 < x < s.right + 16 for s in scale.segments)
+
+
+def _tick_words(at: int) -> str:
+    number, _, unit = time_words(at).partition(" ")
+    return f"{float(number):g} {unit}".strip()
+
+
+def _ribbons(lanes: Sequence[Sequence[Box]]) -> Iterator[str]:
+    """Bands that join the same collective of neighbouring ranks."""
+    for upper, lower in pairwise(lanes):
+        if max(len(upper), len(lower)) > _RIBBONS:
+            continue
+        below = {_identity(box.first): box for box in lower if len(box.calls) == 1}
+        for box in upper:
+            other = below.get(_identity(box.first)) if len(box.calls) == 1 else None
+            if other is None or not box.first.number:
+                continue
+            y = box.y + _CALL
+            yield (
+                f'<path class="ribbon {_colour(box.first)}" d="M{box.x:.1f} {y:.1f}'
+                f"H{box.x + box.width:.1f}L{other.x + other.width:.1f} {other.y:.1f}"
+                f'H{other.x:.1f}Z"/>'
+            )
+
+
+def _identity(call: Collective) -> tuple[str, str, int]:
+    return call.operation, call.group, call.number
+
+
+# ------------------------------------------------------------------ one lane
+
+
+def _lane(timeline: Timeline, lane: Lane, boxes: list[Box], scale: Scale) -> Iterator[str]:
+    rank, stand = lane.track.rank, lane.track.stand
+    middle = (lane.top + lane.bottom) / 2
+    yield f'<g class="rank" data-rank="{rank}">'
+    yield f'<text class="name" x="14" y="{middle - 3:.1f}">rank {rank}</text>'
+    yield f'<text class="end {_badge(stand.end)}" x="14" y="{middle + 15:.1f}">{stand.end}</text>'
+    for phase in lane.track.events.phases:
+        if phase.depth < _DEEPEST:
+            yield _phase(phase, lane, scale)
+    for box in boxes:
+        yield _box(timeline, box)
+    yield _end(lane, scale)
+    yield "</g>"
+
+
+def _phase(phase: Phase, lane: Lane, scale: Scale) -> str:
+    left, right = scale.x(phase.begin), scale.x(phase.end)
+    width = max(right - left, 1.0)
+    y = lane.top + _PAD + phase.depth * _PHASE
+    kind = f"phase {phase.name}" if phase.depth == 0 else "phase inner"
+    lines = [phase.name, _span_words(phase), short_place(phase.site)]
+    text = _label(phase.name, left + 4, y + _PHASE - 5, width - 6, "label")
+    return (
+        f'<g><rect class="{kind}" x="{left:.1f}" y="{y:.1f}" width="{width:.1f}" '
+        f'height="{_PHASE - 2}" rx="3"/>{text}{_hover(lines)}</g>'
+    )
+
+
+def _boxes(lane: Lane, scale: Scale) -> list[Box]:
+    boxes: list[Box] = []
+    for row, calls in enumerate(lane.rows):
+        y = lane.calls_top + row * (_CALL + 2)
+        own: list[Box] = []
+        for call in calls:
+            left, right = scale.x(call.begin), scale.x(call.end)
+            before = own[-1] if own else None
+            if before and left < before.x + before.width and right - left < _NARROW:
+                width = max(right, before.x + before.width) - before.x
+                own[-1] = Box((*before.calls, call), before.x, y, width)
+            else:
+                own.append(Box((call,), left, y, max(right - left, _NARROW)))
+        boxes += own
+    return boxes
+
+
+def _box(timeline: Timeline, box: Box) -> str:
+    call, several = box.first, len(box.calls) > 1
+    open_end = not several and call.state in (State.PENDING, State.FAILED)
+    rect = f'x="{box.x:.1f}" y="{box.y:.1f}" width="{box.width:.1f}" height="{_CALL - 2}" rx="4"'
+    over = f'<rect class="unfinished" {rect}/>' if open_end else ""
+    name = f"{len(box.calls)} collectives" if several else title(call)
+    text = _label(name, box.x + 6, box.y + _CALL - 9, box.width - 8, "op-label")
+    faint = " unawaited" if call.state is State.UNAWAITED else ""
+    return (
+        f'<g class="call"><rect class="op {_colour(call)}{faint}" {rect}/>{over}{text}'
+        f"{_hover(_box_lines(timeline, box))}</g>"
+    )
+
+
+def _box_lines(timeline: Timeline, box: Box) -> list[str]:
+    if len(box.calls) > 1:
+        first, last = box.calls[0], box.calls[-1]
+        return [
+            f"{len(box.calls)} collectives, too close to be drawn apart",
+            f"from {title(first)} to {title(last)}",
+            f"{time_words(first.begin)} to {time_words(last.end)}",
+        ]
+    call = box.first
+    known = details(timeline, call)
+    size = [f"{known[name]}" for name in ("dtype", "reduce_op") if name in known]
+    if call.elements is not None:
+        size.insert(0, f"{call.elements} element{'s' * (call.elements != 1)}")
+    peer = [f"{name} {known[name]}" for name in ("root", "peer") if name in known]
+    return [
+        f"{title(call)} of {timeline.group(call.group)}",
+        ", ".join(size + peer),
+        _span_words(call),
+        f"asked for at {short_place(call.site)}"
+        if call.site
+        else "issued by C++, as by DDP",
+        "" if call.state is State.DONE else call.error or call.state.value,
+    ]
+
+
+def _end(lane: Lane, scale: Scale) -> str:
+    stand = lane.track.stand
+    x, y = scale.x(stand.at), lane.calls_top + _CALL / 2 - 1
+    rest = ""
+    if _RIGHT - x > 14:
+        rest = f'<line class="gone" x1="{x + 11:.1f}" x2="{_RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
+    lines = [f"rank {lane.track.rank} {stand.end}", stand.words, short_place(stand.place)]
+    return (
+        f'{rest}<g class="mark {_badge(stand.end)}"><circle cx="{x:.1f}" cy="{y:.1f}" r="9"/>'
+        f'<text x="{x:.1f}" y="{y + 4:.1f}" text-anchor="middle">'
+        f"{_MARKS.get(stand.end, _CROSS)}</text>{_hover(lines)}</g>"
+    )
+
+
+def _badge(end: End) -> str:
+    return {End.ENDED: "good", End.SKIPPED: "good", End.WAITS: "waits"}.get(end, "bad")
+
+
+def _colour(call: Collective) -> str:
+    return f"op-{colour_of(call.operation)}"
+
+
+def colour_of(operation: str) -> str:
+    """The family of an operation, which has a colour."""
+    for family in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"):
+        if operation.startswith(family):
+            return family
+    if operation in ("send", "recv"):
+        return "send"
+    known = ("broadcast", "reduce", "gather", "scatter", "barrier")
+    return operation if operation in known else "other"
+
+
+def _label(text: str, x: float, y: float, room: float, kind: str) -> str:
+    """A text in a box, shortened to it; none where nothing of it would be told."""
+    characters = int(room / _CHARACTER)
+    if characters < min(len(text), 4):
+        return ""
+    shown = text if len(text) <= characters else text[: characters - 1] + "…"
+    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}">{escape(shown)}</text>'
+
+
+def _span_words(span: Phase | Collective) -> str:
+    length = time_words(max(span.end - span.begin, 0))
+    return f"from {time_words(max(span.begin, 0))}, {length} long"
+
+
+def short_place(place: str) -> str:
+    """``file:line`` with the file as a reader knows it."""
+    file, colon, rest = place.partition(":")
+    return f"{shorten(file)}{colon}{rest}" if file else ""
+
+
+def _hover(lines: Sequence[str]) -> str:
+    return f"<title>{escape(chr(10).join(filter(None, lines)))}</title>"

@@ -1,0 +1,67 @@
+"""The page of a failed test: one file, which loads nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from html import escape
+
+from pytest_ddp.trace.lanes import colour_of, picture, short_place
+from pytest_ddp.trace.scale import time_words
+from pytest_ddp.trace.style import STYLE
+from pytest_ddp.trace.timeline import End, Timeline, Track
+
+
+def page(timeline: Timeline) -> str:
+    """The HTML document."""
+    name = escape(timeline.test)
+    return "\n".join(
+        [
+            "<!doctype html>",
+            '<html lang="en"><head><meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>{name}</title>",
+            f"<style>{STYLE}</style></head><body><main>",
+            f"<h1>{escape(timeline.verdict or 'failed')}</h1>",
+            f'<p class="facts">{" · ".join(_facts(timeline))}</p>',
+            f"<figure>{picture(timeline)}</figure>",
+            f'<ul class="legend">{"".join(_legend(timeline))}</ul>',
+            _table(timeline.tracks),
+            "</main></body></html>\n",
+        ]
+    )
+
+
+def _facts(timeline: Timeline) -> Iterator[str]:
+    yield f"<code>{escape(timeline.test)}</code>"
+    ranks = len(timeline.tracks)
+    yield f"{ranks} rank{'s' * (ranks != 1)}, {escape(timeline.backend)}"
+    yield time_words(timeline.duration)
+    if any(track.events.truncated for track in timeline.tracks):
+        yield "the traces were full before the end"
+
+
+def _legend(timeline: Timeline) -> Iterator[str]:
+    calls = [call for track in timeline.tracks for call in track.events.collectives]
+    operations: dict[str, str] = {}
+    for call in calls:
+        operations.setdefault(call.operation, colour_of(call.operation))
+    for operation, colour in sorted(operations.items()):
+        yield f'<li><i class="op-{colour}"></i>{escape(operation)}</li>'
+    yield '<li><i class="unfinished"></i>never completed, or failed</li>'
+    yield '<li><i class="inner"></i>phase</li>'
+    yield '<li><i class="silent"></i>silence, not to scale</li>'
+
+
+def _table(tracks: Iterable[Track]) -> str:
+    rows = "".join(
+        f'<tr><th scope="row">rank {track.rank}</th>'
+        f'<td><span class="pill {_pill(track.stand.end)}">{track.stand.end}</span></td>'
+        f"<td>{escape(track.stand.words)}</td><td><code>{escape(short_place(track.stand.place))}</code></td></tr>"
+        for track in tracks
+    )
+    head = "".join(f'<th scope="col">{name}</th>' for name in ("", "at the end", "", "where"))
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def _pill(end: End) -> str:
+    return {End.ENDED: "good", End.SKIPPED: "good", End.WAITS: "waits"}.get(end, "bad")

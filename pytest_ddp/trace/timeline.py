@@ -1,0 +1,162 @@
+"""What all ranks of a test did, and where each one stood at the end."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import pytest
+
+from pytest_ddp.outcome import Ending, RankLine, RankOutcome, RunOutcome
+from pytest_ddp.prover import group_words
+from pytest_ddp.survey import Standing, Wait
+from pytest_ddp.trace.events import Collective, Events, State, parse
+from pytest_ddp.trouble import Trouble, first_line, lost_phase, message_of, what_happened
+
+
+class End(enum.StrEnum):
+    """How a rank's part ended, in a word."""
+
+    ENDED = "ended"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+    WAITS = "waits"
+    """For a collective that never came about, until the controller stopped it."""
+    STOPPED = "stopped"
+    DIED = "died"
+    NOT_BEGUN = "not begun"
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """Where a rank stood at the end."""
+
+    at: int
+    """Nanoseconds since the test began."""
+    end: End
+    words: str = ""
+    """More of it: what it waited for, what it died of, the failure's message."""
+    place: str = ""
+    """``file:line in function``, where it is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """One rank."""
+
+    rank: int
+    events: Events
+    stand: Stand
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """One test."""
+
+    test: str
+    failed: bool
+    verdict: str
+    """First line of the failure; empty if it passed or was skipped."""
+    backend: str
+    duration: int
+    """Nanoseconds."""
+    tracks: tuple[Track, ...]
+    groups: dict[str, str]
+    """Words for each process group by its name."""
+
+    def group(self, name: str) -> str:
+        """The group as a reader knows it."""
+        return self.groups.get(name, group_words(name, ()) if name == "0" else f"group {name}")
+
+
+def make_timeline(outcome: RunOutcome, reports: Sequence[pytest.TestReport]) -> Timeline:
+    """Make the timeline of a test; ranks must have written their traces."""
+    failed = [report for report in reports if report.failed]
+    rows = {} if outcome.hang is None else {row.rank: row for row in outcome.hang.table}
+    ranks = sorted(outcome.ranks, key=lambda rank: rank.rank)
+    began = round(outcome.began * 1e9)
+    return Timeline(
+        test=outcome.nodeid,
+        failed=bool(failed),
+        verdict=first_line(message_of(failed[0].longrepr)) if failed else "",
+        backend=str(outcome.backend),
+        duration=round(outcome.duration * 1e9),
+        tracks=tuple(_track(rank, began, rows.get(rank.rank)) for rank in ranks),
+        groups=_groups(ranks),
+    )
+
+
+def _track(rank: RankOutcome, began: int, row: RankLine | None) -> Track:
+    until = round(rank.at * 1e9)
+    events = parse(rank.trace, began, until)
+    if rank.standing is not None and rank.ending in (Ending.STOPPED, Ending.EXITED):
+        events = _with_pending(events, rank.standing)
+    return Track(rank.rank, events, _stand(rank, until, row))
+
+
+def _with_pending(events: Events, standing: Standing) -> Events:
+    """Call what the rank's last answer says was begun by its true name: not complete."""
+    begun = {(wait.group, wait.number) for wait in standing.begun}
+    begun |= {(wait.group, 0) for wait in standing.waits if wait.peer is not None}
+
+    def known(call: Collective) -> Collective:
+        waits = call.state is State.UNAWAITED and (call.group, call.number) in begun
+        return replace(call, state=State.PENDING) if waits else call
+
+    return replace(events, collectives=tuple(map(known, events.collectives)))
+
+
+def _groups(ranks: Iterable[RankOutcome]) -> dict[str, str]:
+    words = {}
+    for rank in ranks:
+        counts = rank.done.counts if rank.done is not None else ()
+        for count in (*counts, *(rank.standing.counts if rank.standing is not None else ())):
+            words[count.name] = group_words(count.name, count.members)
+    return words
+
+
+# ------------------------------------------------------------------ the end of a rank
+
+
+def _stand(rank: RankOutcome, at: int, row: RankLine | None) -> Stand:
+    if rank.ending is Ending.DONE:
+        return _done(rank, at)
+    if rank.ending is Ending.NOT_BEGUN:
+        return Stand(at, End.NOT_BEGUN, _lost_words(rank))
+    place = rank.seen_at or rank.began_at
+    if rank.ending is Ending.EXITED:
+        return Stand(at, End.DIED, _lost_words(rank), place)
+    if row is not None and row.collective:
+        return Stand(at, End.WAITS, row.collective, row.place)
+    standing = rank.standing
+    if standing is not None and standing.blocked and standing.waits:
+        wait = standing.waits[0]
+        return Stand(at, End.WAITS, _wait_words(wait), wait.site or standing.place)
+    return Stand(at, End.STOPPED, _lost_words(rank), place)
+
+
+def _done(rank: RankOutcome, at: int) -> Stand:
+    reports = [timed.report for timed in rank.reports.values()]
+    for report in reports:
+        if report.failed:
+            return Stand(at, End.FAILED, first_line(message_of(report.longrepr)), _crash(report))
+    skipped = [r for r in reports if r.skipped and not hasattr(r, "wasxfail")]
+    if skipped:
+        return Stand(at, End.SKIPPED, first_line(message_of(skipped[0].longrepr)))
+    return Stand(at, End.ENDED)
+
+
+def _crash(report: pytest.TestReport) -> str:
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return "" if crash is None else f"{crash.path}:{crash.lineno}"
+
+
+def _lost_words(rank: RankOutcome) -> str:
+    phase = lost_phase(rank)
+    return "" if phase is None else what_happened(Trouble(rank, phase, None))
+
+
+def _wait_words(wait: Wait) -> str:
+    number = f"{wait.operation} #{wait.number}"
+    return f"{number} of {group_words(wait.group, wait.members)}"
