@@ -15,7 +15,7 @@ from ddp_conformance.registry import Check, Guarantee, Level
 from ddp_conformance.subjects import DataModule, Loader, Sampler, SamplerWrapper, Subject
 from ddp_conformance.subjects_callbacks import Callback, ErrorPath
 from ddp_conformance.subjects_metrics import Evaluation, Metric
-from ddp_conformance.subjects_writing import Writer
+from ddp_conformance.subjects_writing import Guard, Preparation, Writer
 from ddp_conformance.verdict import GuaranteeError, UndecidedError, Violation
 
 __all__ = [
@@ -27,10 +27,12 @@ __all__ = [
     "Evaluation",
     "Guarantee",
     "GuaranteeError",
+    "Guard",
     "IndexDataset",
     "Level",
     "Loader",
     "Metric",
+    "Preparation",
     "Sampler",
     "SamplerWrapper",
     "Subject",

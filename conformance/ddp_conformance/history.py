@@ -14,6 +14,7 @@ from typing import TypeAlias
 from ddp_conformance.callback_history import CallbackRecord
 from ddp_conformance.case import Case
 from ddp_conformance.window_history import WindowRecord
+from ddp_conformance.writing_history import WritingRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +180,7 @@ Record: TypeAlias = (
     | Told
     | WindowRecord
     | CallbackRecord
+    | WritingRecord
 )
 History: TypeAlias = Sequence[Record]
 
