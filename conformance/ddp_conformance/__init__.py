@@ -16,7 +16,7 @@ from ddp_conformance.subjects import DataModule, Loader, Sampler, SamplerWrapper
 from ddp_conformance.subjects_cache import Cache
 from ddp_conformance.subjects_callbacks import Callback, ErrorPath
 from ddp_conformance.subjects_metrics import Evaluation, Metric
-from ddp_conformance.subjects_writing import Writer
+from ddp_conformance.subjects_writing import Guard, Preparation, Writer
 from ddp_conformance.verdict import GuaranteeError, UndecidedError, Violation
 
 __all__ = [
@@ -29,10 +29,12 @@ __all__ = [
     "Evaluation",
     "Guarantee",
     "GuaranteeError",
+    "Guard",
     "IndexDataset",
     "Level",
     "Loader",
     "Metric",
+    "Preparation",
     "Sampler",
     "SamplerWrapper",
     "Subject",

@@ -15,6 +15,7 @@ from ddp_conformance.cache_history import CacheRecord
 from ddp_conformance.callback_history import CallbackRecord
 from ddp_conformance.case import Case
 from ddp_conformance.window_history import WindowRecord
+from ddp_conformance.writing_history import WritingRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +182,7 @@ Record: TypeAlias = (
     | WindowRecord
     | CallbackRecord
     | CacheRecord
+    | WritingRecord
 )
 History: TypeAlias = Sequence[Record]
 

@@ -31,3 +31,32 @@ class Writer(Subject):
     raises for content that cannot be read. None if the files hold no such records."""
     paths: Callable[[Any], tuple[str | Path, ...]] = no_paths
     """What the writer says of where it writes; asked on every rank after the last record."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if "published" in self.traits and self.records is None:
+            raise ValueError(f"{self.name}: the trait 'published' needs records=")
+
+
+@dataclass(frozen=True)
+class Guard(Subject):
+    """Something that lets one rank act: a decorator, ``is_main_process()``.
+
+    ``make(case)`` returns a function of an action, a function without arguments, which it
+    calls on the one rank and not on the others. It must find out the rank by itself.
+    """
+
+    kind: ClassVar[str] = "guard"
+
+    launchers: tuple[str, ...] = ("torchrun", "lightning")
+    """Launchers that it must work under; it may also raise on all ranks."""
+
+
+@dataclass(frozen=True)
+class Preparation(Subject):
+    """A ``LightningDataModule`` that has files to make or to fetch.
+
+    ``make(case)`` returns a new one whose files lie below ``case.directory``.
+    """
+
+    kind: ClassVar[str] = "preparation"

@@ -43,6 +43,7 @@ IGNORED = (
     ".*configure_optimizers. returned .None.",
     ".*is smaller than the logging interval",
     "Starting from v1.9.0, .tensorboardX. has been removed",
+    "You defined a .validation_step. but have no .val_dataloader",
     # Ranks with fewer samples than others are the subject's choice.
     ".*Total length of .* across ranks is zero",
 )

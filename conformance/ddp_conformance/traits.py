@@ -26,6 +26,8 @@ TRAITS: dict[str, str] = {
     "scheduled": "says by schedule= on which window each epoch must train",
     "tells_paths": "says by paths= where it writes",
     "gpu": "needs a GPU for each rank; skipped where there are not enough of them",
+    "replaces": "its files hold the last record alone",
+    "published": "other ranks read its files as soon as their call of it has returned",
     "decides": "yields what it decides in each step",
     "nonlinear": "the metric is no mean over samples, such as F1, a root or a correlation",
 }

@@ -23,25 +23,25 @@ def judge_single_writer(history: History) -> tuple[Violation, ...]:
     )
 
 
-def judge_records(history: History, number: int) -> tuple[Violation, ...]:
-    """The files hold the records 0 to ``number - 1``, each of them once."""
+def judge_records(history: History, number: int, first: int = 0) -> tuple[Violation, ...]:
+    """The files hold the records ``first`` to ``number - 1``, each of them once."""
     return tuple(
         Violation(text)
         for back in history
         if isinstance(back, ReadBack)
-        for text in _wrong_records(back, number)
+        for text in _wrong_records(back, range(first, number))
     )
 
 
-def _wrong_records(back: ReadBack, number: int) -> list[str]:
+def _wrong_records(back: ReadBack, right: range) -> list[str]:
     if back.problem:
         return [f"the records cannot be read: {back.problem}"]
     counts = Counter(back.numbers)
-    wanted = [*range(number), *sorted(counts.keys() - set(range(number)))]
+    wanted = [*right, *sorted(counts.keys() - set(right))]
     return [
         f"record {record} stands there {counts[record]} times"
         for record in wanted
-        if counts[record] != (1 if record < number else 0)
+        if counts[record] != (1 if record in right else 0)
     ]
 
 

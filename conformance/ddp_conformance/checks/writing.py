@@ -1,7 +1,8 @@
 """WRT-01, WRT-03 and WRT-04: who writes the files that ranks share, and where.
 
-A writer runs twice: with one folder for all ranks, whose content is read back, and with
-a folder for each rank, where the files of every rank lie apart, however they were written.
+A writer runs twice: with one folder for all ranks, whose content is read back while an audit
+hook hears who writes, and with a folder for each rank, where the files of every rank lie
+apart, however they were written.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ddp_conformance.case import Case
-from ddp_conformance.checks import judge_metrics
+from ddp_conformance.checks import judge_metrics, judge_publishing
 from ddp_conformance.checks import judge_writing as judge
 from ddp_conformance.history import ReadBack, Record, Run, Told, Wrote
 from ddp_conformance.lockstep import Lockstep, in_lockstep
@@ -21,6 +22,8 @@ from ddp_conformance.recording import cases_of, describe, judge_each, record
 from ddp_conformance.registry import Check, Guarantee
 from ddp_conformance.subjects_writing import Writer
 from ddp_conformance.verdict import Violation
+from ddp_conformance.writes import writes_below
+from ddp_conformance.writing_history import Opened
 
 WRT_01 = Guarantee(
     "WRT-01",
@@ -46,7 +49,7 @@ def written_together(subject: Writer, case: Case, ranks: Ranks) -> Iterator[Reco
     lockstep = Lockstep(ranks)
     told: list[Told] = []
     try:
-        with in_lockstep(lockstep):
+        with in_lockstep(lockstep), writes_below(case.directory) as log:
             writer = write_records(subject, case)
             paths = tuple(str(path) for path in subject.paths(writer))
             told.append(Told(case.rank, paths))
@@ -54,6 +57,7 @@ def written_together(subject: Writer, case: Case, ranks: Ranks) -> Iterator[Reco
         # Also on a rank that raised: the others read what was written, and wait for it.
         ranks.gather(None)
     yield from lockstep.calls
+    yield from (Opened(case.rank, path) for path in log.paths if written(case.directory / path))
     for one in told:
         missing = tuple(path for path in one.paths if not Path(path).exists())
         yield replace(one, missing=missing)
@@ -78,8 +82,13 @@ def written_apart(subject: Writer, case: Case, ranks: Ranks) -> Iterator[Record]
         write_records(subject, replace(case, directory=own))
     yield from lockstep.calls
     for path in sorted(own.rglob("*")):
-        if path.is_file():
+        if written(path):
             yield Wrote(case.rank, str(path.relative_to(own)))
+
+
+def written(path: Path) -> bool:
+    """It is a file with content: an empty one is a lock or a mark, which all ranks may open."""
+    return path.is_file() and path.stat().st_size > 0
 
 
 def write_records(subject: Writer, case: Case) -> Any:
@@ -103,9 +112,11 @@ def find_several_writers(subject: Writer, ranks: Ranks) -> tuple[Violation, ...]
         subject, ranks, cases_of(ranks, (1,)), lambda s, case: written_apart(s, case, ranks)
     )
     together = shared_runs(subject, ranks)
+    first = RECORDS - 1 if "replaces" in subject.traits else 0
     return (
         *judge_each(apart, lambda run: judge.judge_single_writer(run.history)),
-        *judge_each(together, lambda run: judge.judge_records(run.history, RECORDS)),
+        *judge_each(together, lambda run: judge.judge_records(run.history, RECORDS, first)),
+        *judge_each(together, lambda run: judge_publishing.judge_shared_files(run.history)),
     )
 
 

@@ -1,0 +1,124 @@
+"""Judges of what is published, guarded and prepared: pure functions from histories."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from ddp_conformance.history import Failed, History
+from ddp_conformance.verdict import Violation, ranks_in_words
+from ddp_conformance.writing_history import Glimpse, Guarded, Opened, Prepared, Saw, SetUp
+
+
+def judge_shared_files(history: History) -> tuple[Violation, ...]:
+    """WRT-01 and WRT-06: no file is written by the code of two ranks."""
+    writers: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
+    for opened in history:
+        if isinstance(opened, Opened):
+            writers[opened.path, opened.during].add(opened.rank)
+    return tuple(
+        Violation(f"{path} is written by the code of {ranks_in_words(sorted(ranks))}{_in(during)}")
+        for (path, during), ranks in sorted(writers.items())
+        if len(ranks) > 1
+    )
+
+
+def _in(during: str) -> str:
+    return f" in {during}" if during else ""
+
+
+def judge_atomic(history: History) -> tuple[Violation, ...]:
+    """WRT-02, one half: at any moment the files hold the last record or the one before."""
+    found: dict[tuple[int, int], Violation] = {}
+    for glimpse in history:
+        if isinstance(glimpse, Glimpse):
+            text = _unfit(glimpse)
+            if text:
+                where = f"while rank {glimpse.rank} makes record {glimpse.number}"
+                after = f", after {glimpse.after}" if glimpse.after else ""
+                found.setdefault(
+                    (glimpse.rank, glimpse.number), Violation(f"{where}{after}: {text}")
+                )
+    return tuple(found.values())
+
+
+def _unfit(glimpse: Glimpse) -> str:
+    if glimpse.problem:
+        return f"the files cannot be read: {glimpse.problem}"
+    if glimpse.last not in (glimpse.number - 1, glimpse.number):
+        return f"the last record is {_record(glimpse.last)}"
+    return ""
+
+
+def judge_in_time(history: History, number: int, world_size: int) -> tuple[Violation, ...]:
+    """WRT-02, other half: a rank whose call for a record returned can read that record."""
+    seen = {(saw.rank, saw.number): saw for saw in history if isinstance(saw, Saw)}
+    places = [(rank, record) for record in range(number) for rank in range(world_size)]
+    wrong = [text for place in places for text in _too_early(place, seen.get(place))]
+    return tuple(Violation(text) for text in wrong)
+
+
+def _too_early(place: tuple[int, int], saw: Saw | None) -> Iterator[str]:
+    rank, number = place
+    if saw is None:
+        yield f"rank {rank} never returned from record {number}: the ranks' collectives differ"
+    elif saw.problem:
+        yield f"rank {rank} cannot read record {number}, {_late(saw)}: {saw.problem}"
+    elif saw.last != number:
+        yield f"rank {rank} reads {_record(saw.last)} in place of {number}, {_late(saw)}"
+
+
+def _late(saw: Saw) -> str:
+    return f"rank {saw.late} coming last"
+
+
+def _record(number: int) -> str:
+    return "no record" if number < 0 else f"record {number}"
+
+
+def judge_guard(history: History) -> tuple[Violation, ...]:
+    """WRT-05: in every stage one rank acts, always the same; or all ranks refuse."""
+    stages: defaultdict[str, list[Guarded]] = defaultdict(list)
+    for answer in history:
+        if isinstance(answer, Guarded):
+            stages[answer.stage].append(answer)
+    acting: dict[str, int] = {}
+    found = []
+    for stage, answers in stages.items():
+        ran = [answer.rank for answer in answers if answer.ran]
+        refused = [answer for answer in answers if answer.error]
+        if len(ran) == 1 and not refused:
+            acting[stage] = ran[0]
+        elif len(refused) != len(answers):
+            found.append(Violation(f"{stage}: {_answers(ran, refused)}"))
+    if len(set(acting.values())) > 1:
+        listed = "; ".join(f"{stage}: rank {rank}" for stage, rank in acting.items())
+        found.append(Violation(f"another rank acts from stage to stage: {listed}"))
+    return (*found, *([] if acting or found else [Violation("all ranks refuse in every stage")]))
+
+
+def _answers(ran: Sequence[int], refused: Sequence[Guarded]) -> str:
+    acts = f"{ranks_in_words(ran)} acted" if ran else "no rank acted"
+    raised = "".join(f", rank {answer.rank} raised {answer.error}" for answer in refused)
+    return acts + raised
+
+
+def judge_preparation(history: History) -> tuple[Violation, ...]:
+    """WRT-06: prepared once, before any ``setup``; every rank usable after its own."""
+    return tuple(Violation(text) for text in _unprepared(history)) + judge_shared_files(history)
+
+
+def _unprepared(history: History) -> Iterator[str]:
+    prepared = [record for record in history if isinstance(record, Prepared)]
+    if len(prepared) > 1:
+        ranks = ranks_in_words(sorted(record.rank for record in prepared))
+        yield f"prepare_data ran {len(prepared)} times, on {ranks}"
+    for record in prepared:
+        if record.in_setup:
+            yield f"prepare_data ran on rank {record.rank} when setup had begun there"
+    for start in history:
+        if isinstance(start, SetUp) and prepared and not start.prepared:
+            yield f"setup began on rank {start.rank} before prepare_data had ended"
+    for failed in history:
+        if isinstance(failed, Failed):
+            yield f"rank {failed.rank} cannot be set up: {failed.error}"

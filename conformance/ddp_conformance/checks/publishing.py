@@ -1,0 +1,263 @@
+"""WRT-02, WRT-05 and WRT-06: when others may read a file, who is let through, who prepares."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ddp_conformance.case import Case
+from ddp_conformance.checks import judge_publishing as judge
+from ddp_conformance.forks import become_rank, environment_of, forget_rank, in_child
+from ddp_conformance.history import Failed, Record, Run
+from ddp_conformance.lockstep import Lockstep, in_lockstep
+from ddp_conformance.ranks import Ranks
+from ddp_conformance.recording import cases_of, describe, judge_each, record
+from ddp_conformance.registry import Check, Guarantee
+from ddp_conformance.subjects_writing import Guard, Preparation, Writer
+from ddp_conformance.verdict import UndecidedError, Violation
+from ddp_conformance.writes import looking_at, looking_away, writes_below
+from ddp_conformance.writing_history import Glimpse, Guarded, Saw
+
+WRT_02 = Guarantee(
+    "WRT-02",
+    "A file that other ranks read MUST be complete before it is visible, and they MUST NOT go on "
+    "before it is.",
+    tier=2,
+)
+WRT_05 = Guarantee(
+    "WRT-05",
+    "A guard MUST let the same one rank through from the start of the process, before there is a "
+    "process group, and in forked children.",
+)
+WRT_06 = Guarantee(
+    "WRT-06",
+    "prepare_data MUST run once on each machine and end before setup begins on any rank, and "
+    "setup MUST run on all ranks.",
+    tier=2,
+)
+
+RECORDS = 2
+"""Records that are published: the second one replaces or follows the first."""
+
+PATIENCE = 5.0
+"""Seconds that the late rank waits for ranks that neither return nor make a collective: they
+may be waiting for its file."""
+
+# ---------------------------------------------------------------- WRT-02
+
+
+class Arriving:
+    """Ranks that leave a mark when they come to an exchange: they wait for others from there on."""
+
+    def __init__(self, ranks: Ranks, marks: Path) -> None:
+        self._ranks = ranks
+        self._marks = marks
+        self._exchanges = 0
+
+    @property
+    def rank(self) -> int:
+        """This rank."""
+        return self._ranks.rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self._ranks.world_size
+
+    def gather(self, obj: Any) -> list[Any]:
+        """As the ranks' own."""
+        with looking_away():
+            self._exchanges += 1
+            self._mark(self.rank, self._exchanges).touch()
+            return self._ranks.gather(obj)
+
+    def _mark(self, rank: int, exchange: int) -> Path:
+        return self._marks / f"{rank}-{exchange}"
+
+    def come_last(self) -> None:
+        """Wait until all others are at the exchange after this rank's last one.
+
+        Or for so long that they must be waiting for something else.
+        """
+        following = self._exchanges + 1
+        others = [self._mark(r, following) for r in range(self.world_size) if r != self.rank]
+        deadline = time.monotonic() + PATIENCE
+        pause = threading.Event()
+        with looking_away():
+            while time.monotonic() < deadline and not all(mark.exists() for mark in others):
+                pause.wait(0.001)
+
+
+def observe_publishing(subject: Writer, case: Case, ranks: Ranks, late: int) -> Iterator[Record]:
+    """Records published while the rank ``late`` writes, or returns, after all others."""
+    writer: Any = None
+    for number in range(RECORDS):
+        arriving = Arriving(ranks, marks_for(case, ranks, number))
+        come_last = arriving.come_last if case.rank == late else do_nothing
+        found: list[Record] = []
+        try:
+            with in_lockstep(Lockstep(arriving)), writes_below(case.directory, come_last):
+                writer = subject.make(case) if writer is None else writer
+                come_last()
+                publish(subject, case, writer, number, found)
+                last, problem = read_last(subject, case)
+                found.append(Saw(case.rank, number, last, late, problem))
+        finally:
+            # Nobody goes on to the next record while another rank still reads this one.
+            ranks.gather(None)
+        yield from found
+
+
+def do_nothing() -> None:
+    """Go on at once."""
+
+
+def marks_for(case: Case, ranks: Ranks, number: int) -> Path:
+    """A new folder beside that of the case."""
+    marks = case.directory.with_name(f"{case.directory.name}-marks-{number}")
+    if case.rank == 0:
+        marks.mkdir()
+    ranks.gather(None)
+    return marks
+
+
+def publish(subject: Writer, case: Case, writer: Any, number: int, found: list[Record]) -> None:
+    """Call the writer, and read the files whenever they have changed."""
+
+    def look(place: str) -> None:
+        last, problem = read_last(subject, case)
+        found.append(Glimpse(case.rank, number, last, problem, place))
+
+    with looking_at(case.directory, look):
+        writer(number)
+
+
+def read_last(subject: Writer, case: Case) -> tuple[int, str]:
+    """The last record that can be read, -1 for none, and why nothing can."""
+    assert subject.records is not None, "the trait 'published' comes with records"
+    try:
+        numbers = subject.records(case.directory)
+    except FileNotFoundError:
+        return -1, ""
+    except Exception as error:
+        return -1, describe(error)
+    return (int(numbers[-1]) if numbers else -1), ""
+
+
+def find_unpublished(subject: Writer, ranks: Ranks) -> tuple[Violation, ...]:
+    """WRT-02: once for each rank that may be the last."""
+    found: dict[str, Violation] = {}
+    for late in range(ranks.world_size):
+        for run in publishing_runs(subject, ranks, late):
+            violations = (
+                *judge.judge_atomic(run.history),
+                *judge.judge_in_time(run.history, RECORDS, ranks.world_size),
+            )
+            for violation in violations:
+                found.setdefault(violation.what, violation)
+    return tuple(found.values())
+
+
+def publishing_runs(subject: Writer, ranks: Ranks, late: int) -> tuple[Run, ...]:
+    """One run in which the rank ``late`` comes last."""
+    cases = cases_of(ranks, (1,))
+    return record(subject, ranks, cases, lambda s, case: observe_publishing(s, case, ranks, late))
+
+
+# ---------------------------------------------------------------- WRT-05
+
+
+def observe_guard(subject: Guard, case: Case) -> Iterator[Record]:
+    """The guard in every stage of a process's life."""
+    guard = subject.make(case)
+    stages: dict[str, Callable[[], Guarded]] = {
+        "in the process group": lambda: ask(guard, case),
+        "in a forked child": lambda: in_child(lambda: ask(guard, case)),
+    }
+    for launcher in subject.launchers:
+        environment = environment_of(launcher, case.rank, case.world_size)
+        stages[f"before the process group, under {launcher}"] = functools.partial(
+            in_child, functools.partial(ask_at_start, subject, case, environment)
+        )
+        stages[f"made before the fork, under {launcher}"] = functools.partial(
+            in_child, functools.partial(ask_after_fork, subject, case, environment)
+        )
+    for stage, answer in stages.items():
+        yield replace(answer(), stage=stage)
+
+
+def ask(guard: Any, case: Case) -> Guarded:
+    """Whether the guard lets this process act, or what it raises."""
+    acted: list[bool] = []
+    try:
+        guard(lambda: acted.append(True))
+    except Exception as error:
+        return Guarded(case.rank, "", False, describe(error))
+    return Guarded(case.rank, "", bool(acted))
+
+
+def ask_at_start(subject: Guard, case: Case, environment: dict[str, str]) -> Guarded:
+    """In a process that a launcher has just started."""
+    forget_rank()
+    become_rank(environment)
+    try:
+        guard = subject.make(case)
+    except Exception as error:
+        return Guarded(case.rank, "", False, describe(error))
+    return ask(guard, case)
+
+
+def ask_after_fork(subject: Guard, case: Case, environment: dict[str, str]) -> Guarded:
+    """With a guard that the launcher's own process has made, before its children had ranks."""
+    forget_rank()
+    try:
+        guard = subject.make(case)
+    except Exception as error:
+        return Guarded(case.rank, "", False, describe(error))
+    become_rank(environment)
+    return ask(guard, case)
+
+
+def find_wrong_guard(subject: Guard, ranks: Ranks) -> tuple[Violation, ...]:
+    """WRT-05."""
+    runs = record(subject, ranks, cases_of(ranks, (1,)), observe_guard)
+    return judge_each(runs, lambda run: judge.judge_guard(run.history))
+
+
+# ---------------------------------------------------------------- WRT-06
+
+
+def observe_preparation(subject: Preparation, case: Case, ranks: Ranks) -> Iterator[Record]:
+    """One run of the Trainer, with what its data module does before the first batch."""
+    from ddp_conformance.preparation_runs import Watch, fit_one_batch
+
+    watch = Watch(case)
+    try:
+        with in_lockstep(Lockstep(ranks)), writes_below(case.directory) as log:
+            fit_one_batch(case, watch.over(subject.make(case), log))
+    except Exception as error:
+        watch.records.append(Failed(case.rank, describe(error)))
+    yield from watch.records
+
+
+def find_unprepared(subject: Preparation, ranks: Ranks) -> tuple[Violation, ...]:
+    """WRT-06. Raises :class:`UndecidedError` if no rank could be set up."""
+    cases = cases_of(ranks, (2 * ranks.world_size + 1,))
+    runs = record(subject, ranks, cases, lambda s, case: observe_preparation(s, case, ranks))
+    for run in runs:
+        failed = [one for one in run.history if isinstance(one, Failed)]
+        if len(failed) == ranks.world_size:
+            raise UndecidedError(f"{subject.name} raised on all ranks: {failed[0].error}")
+    return judge_each(runs, lambda run: judge.judge_preparation(run.history))
+
+
+CHECKS = (
+    Check(WRT_02, (Writer,), find_unpublished, needs=frozenset({"published"})),
+    Check(WRT_05, (Guard,), find_wrong_guard),
+    Check(WRT_06, (Preparation,), find_unprepared),
+)

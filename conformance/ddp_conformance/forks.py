@@ -1,0 +1,98 @@
+"""Forked children of a rank that have forgotten that they belong to one."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
+from typing import Any, TypeVar
+
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+T = TypeVar("T")
+
+SECONDS = 60.0
+"""After which a child is taken to hang."""
+
+LAUNCHED = (
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "NODE_RANK",
+    "ROLE_RANK",
+    "ROLE_WORLD_SIZE",
+)
+"""Variables by which launchers tell a process its rank."""
+
+
+def environment_of(launcher: str, rank: int, world_size: int) -> dict[str, str]:
+    """What a launcher sets on one machine: ``torchrun``, or ``lightning``, which sets no RANK."""
+    if launcher == "torchrun":
+        own = {"RANK": rank, "LOCAL_WORLD_SIZE": world_size, "GROUP_RANK": 0}
+    elif launcher == "lightning":
+        own = {"NODE_RANK": 0}
+    else:
+        raise ValueError(f"unknown launcher {launcher!r}; known: torchrun, lightning")
+    common = {"WORLD_SIZE": world_size, "LOCAL_RANK": rank}
+    return {name: str(value) for name, value in (common | own).items()}
+
+
+def in_child(function: Callable[[], T]) -> T:
+    """What ``function`` returns in a forked child.
+
+    Raises ``RuntimeError`` for a child that raised, died, or did not end within
+    :data:`SECONDS`.
+    """
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    child = context.Process(target=_report, args=(function, sender), daemon=True)
+    child.start()
+    sender.close()
+    try:
+        ended = receiver.poll(SECONDS)
+        answer: tuple[str, Any] = receiver.recv() if ended else ("hung", None)
+    except EOFError:
+        answer = ("died", None)
+    finally:
+        if not _joined(child):
+            child.kill()
+            child.join()
+    kind, value = answer
+    if kind != "returned":
+        raise RuntimeError(f"a forked child of the rank {kind}: {value or child.exitcode}")
+    returned: T = value
+    return returned
+
+
+def _joined(child: Any) -> bool:
+    child.join(1.0)
+    return child.exitcode is not None
+
+
+def _report(function: Callable[[], Any], sender: Connection) -> None:
+    try:
+        sender.send(("returned", function()))
+    except Exception as error:
+        sender.send(("raised", f"{type(error).__name__}: {error}"))
+
+
+_forgotten: list[Any] = []
+
+
+def forget_rank() -> None:
+    """Be a process that no launcher has started, without a process group. Only in a child."""
+    for name in LAUNCHED:
+        os.environ.pop(name, None)
+    if dist.is_initialized():
+        # Kept: its destructor would wait for threads that did not come through the fork.
+        _forgotten.append(dist.group.WORLD)
+        distributed_c10d._update_default_pg(None)
+
+
+def become_rank(environment: Mapping[str, str]) -> None:
+    """Be a process that a launcher has started."""
+    os.environ.update(environment)

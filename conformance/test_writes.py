@@ -1,0 +1,107 @@
+"""What is heard and seen of files that are written, and what forked children know."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from ddp_conformance import Writer
+from ddp_conformance.forks import become_rank, environment_of, forget_rank, in_child
+from ddp_conformance.writes import looking_at, writes_below
+
+
+def test_what_python_opens_and_renames_is_heard(tmp_path: Path) -> None:
+    inside, outside = tmp_path / "in", tmp_path / "out"
+    inside.mkdir()
+    outside.mkdir()
+    with writes_below(inside) as log:
+        (outside / "a").write_text("a")
+        (inside / "b").write_text("b")
+        os.close(os.open(inside / "c", os.O_RDWR | os.O_CREAT))
+        (outside / "a").replace(inside / "d")
+        (inside / "b").read_text()
+        with pytest.raises(FileNotFoundError):
+            (inside / "e").read_text()
+    (inside / "f").write_text("f")
+    assert list(log.paths) == ["b", "c", "d"]
+
+
+def test_changed_rows_are_heard_and_connections_are_not(tmp_path: Path) -> None:
+    path = tmp_path / "rows.db"
+    with writes_below(tmp_path) as log, closing(sqlite3.connect(path)) as rows:
+        rows.execute("CREATE TABLE IF NOT EXISTS t (n)")
+        rows.execute("SELECT * FROM t").fetchall()
+        assert not log.paths
+        rows.execute("INSERT INTO t VALUES (1)")
+        assert list(log.paths) == ["rows.db"]
+    with writes_below(tmp_path) as log, closing(sqlite3.connect(f"file:{path}", uri=True)) as rows:
+        rows.execute("DELETE FROM t")
+    assert list(log.paths) == ["rows.db"]
+
+
+def test_something_can_be_done_before_a_write(tmp_path: Path) -> None:
+    existed = []
+    with writes_below(tmp_path, lambda: existed.append((tmp_path / "a").exists())):
+        (tmp_path / "a").write_text("a")
+    assert existed == [False]
+
+
+def test_every_state_between_two_calls_is_seen(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    seen: list[str | None] = []
+
+    def look(place: str) -> None:
+        seen.append(path.read_text() if path.exists() else None)
+
+    with looking_at(tmp_path, look):
+        path.write_text("one")
+        beside = tmp_path / "beside"
+        beside.write_text("two")
+        beside.replace(path)
+    assert seen[0] == "", "the empty file between open and write"
+    assert list(dict.fromkeys(seen)) == ["", "one", "two"]
+
+
+def test_a_child_forgets_its_rank_and_gets_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "7")
+
+    def ranks() -> tuple[str | None, str]:
+        forget_rank()
+        before = os.environ.get("RANK")
+        become_rank(environment_of("torchrun", 1, 2))
+        return before, os.environ["RANK"]
+
+    assert in_child(ranks) == (None, "1")
+    assert os.environ["RANK"] == "7"
+
+
+def test_lightnings_launcher_sets_no_rank() -> None:
+    assert environment_of("lightning", 1, 2) == {
+        "NODE_RANK": "0",
+        "WORLD_SIZE": "2",
+        "LOCAL_RANK": "1",
+    }
+
+
+def test_an_unknown_launcher_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"unknown launcher 'mpi'; known: torchrun, lightning"):
+        environment_of("mpi", 0, 1)
+
+
+def raises() -> None:
+    raise KeyError("x")
+
+
+def test_a_child_that_raises_or_dies_is_an_error() -> None:
+    with pytest.raises(RuntimeError, match=r"a forked child of the rank raised: KeyError: 'x'"):
+        in_child(raises)
+    with pytest.raises(RuntimeError, match=r"a forked child of the rank died: 3"):
+        in_child(lambda: os._exit(3))
+
+
+def test_published_needs_records() -> None:
+    with pytest.raises(ValueError, match=r"Path: the trait 'published' needs records="):
+        Writer(Path, {"published"})
