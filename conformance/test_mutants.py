@@ -15,13 +15,19 @@ def applicable(subject: Subject) -> list[Check]:
     return [check for check in checks_for(subject) if check.obstacle(subject) is None]
 
 
+def lacking(mutant: Mutant) -> list[pytest.MarkDecorator]:
+    """A skip where the machine has not enough GPUs for the mutant's guarantee."""
+    shortages = [c.shortage() for c in applicable(mutant.subject) if c.id == mutant.guarantee]
+    return [pytest.mark.skip(reason=reason) for reason in shortages if reason]
+
+
 @pytest.mark.parametrize(
     "mutant",
     [
         pytest.param(
             mutant,
             id=f"{mutant.subject.name}-{mutant.guarantee}-ws{world_size}",
-            marks=pytest.mark.ddp(world_size=world_size),
+            marks=[pytest.mark.ddp(world_size=world_size), *lacking(mutant)],
         )
         for mutant in all_mutants()
         for world_size in mutant.world_sizes
@@ -40,7 +46,8 @@ def test_twin_lives(twin: Twin) -> None:
     checks = applicable(twin.subject)
     assert checks, "a twin that no check looks at proves nothing"
     for check in checks:
-        check(twin.subject)
+        if check.shortage() is None:
+            check(twin.subject)
 
 
 def test_every_guarantee_has_a_mutant_and_a_twin() -> None:

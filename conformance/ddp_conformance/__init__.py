@@ -14,6 +14,7 @@ from ddp_conformance.pytest_frontend import parametrize_with_checks
 from ddp_conformance.registry import Check, Guarantee, Level
 from ddp_conformance.subjects import DataModule, Loader, Sampler, SamplerWrapper, Subject
 from ddp_conformance.subjects_cache import Cache
+from ddp_conformance.subjects_loop import Leg, TrainLoop, Watch
 from ddp_conformance.subjects_metrics import Evaluation, Metric
 from ddp_conformance.subjects_writing import Writer
 from ddp_conformance.verdict import GuaranteeError, UndecidedError, Violation
@@ -27,14 +28,17 @@ __all__ = [
     "Guarantee",
     "GuaranteeError",
     "IndexDataset",
+    "Leg",
     "Level",
     "Loader",
     "Metric",
     "Sampler",
     "SamplerWrapper",
     "Subject",
+    "TrainLoop",
     "UndecidedError",
     "Violation",
+    "Watch",
     "Writer",
     "parametrize_with_checks",
 ]

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from ddp_conformance.cache_history import CacheRecord
 from ddp_conformance.case import Case
+from ddp_conformance.loop_history import LoopRecord
 from ddp_conformance.window_history import WindowRecord
 
 
@@ -179,6 +180,7 @@ Record: TypeAlias = (
     | Told
     | WindowRecord
     | CacheRecord
+    | LoopRecord
 )
 History: TypeAlias = Sequence[Record]
 

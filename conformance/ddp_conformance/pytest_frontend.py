@@ -88,7 +88,7 @@ def parametrize_with_checks(
 
 
 def _param(subject: Subject, check: Check, expected: str | None) -> Any:
-    obstacle = check.obstacle(subject)
+    obstacle = check.obstacle(subject) or check.shortage()
     marks = [pytest.mark.skip(reason=obstacle)] if obstacle else []
     return pytest.param(
         subject, BoundCheck(check, expected), id=f"{subject.name}-{check.id}", marks=marks

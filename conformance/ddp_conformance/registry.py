@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import torch
+
 from ddp_conformance import checks
 from ddp_conformance.ranks import Ranks, current_ranks
 from ddp_conformance.subjects import Subject
@@ -53,6 +55,8 @@ class Check:
     """Traits without which the guarantee says nothing about a subject."""
     excused: frozenset[str] = frozenset()
     """Traits that free a subject from it."""
+    gpus: int = 0
+    """GPUs without which there is nothing to observe."""
 
     @property
     def id(self) -> str:
@@ -66,6 +70,12 @@ class Check:
             return f"{self.id} needs the trait {', '.join(map(repr, missing))}"
         excuses = sorted(self.excused & subject.traits)
         return f"{self.id} does not bind the trait {excuses[0]!r}" if excuses else None
+
+    def shortage(self) -> str | None:
+        """Why this machine cannot decide it; None if it can."""
+        found = torch.cuda.device_count() if self.gpus else 0
+        missing = self.gpus > found
+        return f"{self.id} needs {self.gpus} GPUs, {found} found" if missing else None
 
     def __call__(self, subject: Subject, ranks: Ranks | None = None) -> None:
         """Raise :class:`GuaranteeError`, with the same text on all ranks, or return.

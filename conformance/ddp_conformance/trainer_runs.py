@@ -205,7 +205,7 @@ def observe_fit(subject: DataModule, case: Case, sanity_steps: int) -> Iterator[
         "train_dataloader",
         functools.partial(observer.happened, "train_dataloader()"),
     )
-    with _advice_ignored():
+    with advice_ignored():
         trainer = quiet_trainer(
             case,
             UnwrappedStrategy(),
@@ -223,7 +223,11 @@ def observe_fit(subject: DataModule, case: Case, sanity_steps: int) -> Iterator[
 
 
 def quiet_trainer(
-    case: Case, strategy: DDPStrategy, callbacks: list[Callback], **options: Any
+    case: Case,
+    strategy: DDPStrategy,
+    callbacks: list[Callback],
+    max_epochs: int = EPOCHS,
+    **options: Any,
 ) -> Trainer:
     """A Trainer on this rank of the running test, without files and output.
 
@@ -235,7 +239,7 @@ def quiet_trainer(
             "from its ddp mark"
         )
     return Trainer(
-        max_epochs=EPOCHS,
+        max_epochs=max_epochs,
         accelerator="cpu",
         devices=case.world_size,
         strategy=strategy,
@@ -263,7 +267,8 @@ def _watch(datamodule: Any, method: str, happened: Callable[[], None]) -> None:
 
 
 @contextmanager
-def _advice_ignored() -> Iterator[None]:
+def advice_ignored() -> Iterator[None]:
+    """Around a Trainer: its advice is for real training."""
     log = logging.getLogger("lightning.pytorch")
     level = log.level
     log.setLevel(logging.ERROR)

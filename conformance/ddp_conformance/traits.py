@@ -23,6 +23,10 @@ TRAITS: dict[str, str] = {
     "fixed_validation": "its validation data stay the same in all epochs",
     "scheduled": "says by schedule= on which window each epoch must train",
     "tells_paths": "says by paths= where it writes",
+    "resumes": "leaves a checkpoint after an epoch when told to, and goes on from one",
+    "resumes_mid_epoch": "does so in the middle of an epoch too",
+    "global_batch": "its steps cover equally many samples whatever the number of ranks",
+    "gpu": "computes on the GPU of its rank, where each rank has one",
     "nonlinear": "the metric is no mean over samples, such as F1, a root or a correlation",
 }
 
