@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from ddp_conformance.mutants import Mutant, Twin, all_mutants, all_twins
+from ddp_conformance.pytest_frontend import ranks_for
 from ddp_conformance.registry import all_checks
 from ddp_conformance.verdict import GuaranteeError
 
@@ -23,7 +24,7 @@ def at_its_sizes(entry: Mutant | Twin) -> list[Any]:
         pytest.param(
             entry,
             id=f"{entry.subject.name}-{getattr(entry, 'guarantee', 'twin')}-ws{world_size}",
-            marks=pytest.mark.ddp(world_size=world_size),
+            marks=ranks_for(entry.subject, world_size),
         )
         for world_size in entry.world_sizes
     ]
@@ -68,5 +69,5 @@ def test_every_mutant_is_judged_by_its_guarantee() -> None:
 
 def test_the_page_shows_every_mutant_and_its_guarantee() -> None:
     shown = kill_matrix.own_cells(PAGE.read_text(encoding="utf-8"))
-    expected = {kill_matrix.title(mutant): [mutant.guarantee] for mutant in all_mutants()}
+    expected = {kill_matrix.title(m): [m.guarantee] for m in kill_matrix.shown_mutants()}
     assert shown == expected, "docs/kill-matrix.md is out of date; run `make kill-matrix`"

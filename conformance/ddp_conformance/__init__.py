@@ -15,6 +15,7 @@ from ddp_conformance.registry import Check, Guarantee, Level
 from ddp_conformance.subjects import DataModule, Loader, Sampler, SamplerWrapper, Subject
 from ddp_conformance.subjects_cache import Cache
 from ddp_conformance.subjects_callbacks import Callback, ErrorPath
+from ddp_conformance.subjects_loop import Leg, TrainLoop, Watch
 from ddp_conformance.subjects_metrics import Evaluation, Metric
 from ddp_conformance.subjects_writing import Guard, Preparation, Writer
 from ddp_conformance.verdict import GuaranteeError, UndecidedError, Violation
@@ -31,6 +32,7 @@ __all__ = [
     "GuaranteeError",
     "Guard",
     "IndexDataset",
+    "Leg",
     "Level",
     "Loader",
     "Metric",
@@ -38,8 +40,10 @@ __all__ = [
     "Sampler",
     "SamplerWrapper",
     "Subject",
+    "TrainLoop",
     "UndecidedError",
     "Violation",
+    "Watch",
     "Writer",
     "parametrize_with_checks",
 ]

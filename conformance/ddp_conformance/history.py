@@ -14,6 +14,7 @@ from typing import TypeAlias
 from ddp_conformance.cache_history import CacheRecord
 from ddp_conformance.callback_history import CallbackRecord
 from ddp_conformance.case import Case
+from ddp_conformance.loop_history import LoopRecord
 from ddp_conformance.window_history import WindowRecord
 from ddp_conformance.writing_history import WritingRecord
 
@@ -183,6 +184,7 @@ Record: TypeAlias = (
     | CallbackRecord
     | CacheRecord
     | WritingRecord
+    | LoopRecord
 )
 History: TypeAlias = Sequence[Record]
 

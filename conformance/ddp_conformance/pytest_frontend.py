@@ -107,13 +107,19 @@ def param(pair: Pair, world_size: int | None = None) -> Any:
     subject, check = pair
     obstacle = check.check.obstacle(subject)
     marks = [pytest.mark.skip(reason=obstacle)] if obstacle else []
-    if "gpu" in subject.traits:
-        marks.append(pytest.mark.ddp(backend="nccl"))
     name = f"{subject.name}-{check.id}"
     if world_size is not None:
-        marks.append(pytest.mark.ddp(world_size=world_size))
         name = f"{name}-ws{world_size}"
-    return pytest.param(subject, check, id=name, marks=marks)
+    return pytest.param(subject, check, id=name, marks=[*marks, ranks_for(subject, world_size)])
+
+
+def ranks_for(subject: Subject, world_size: int | None = None) -> pytest.MarkDecorator:
+    """The mark that places a subject: with a GPU for each rank if it needs them."""
+    arguments: dict[str, Any] = {"backend": "nccl"} if "gpu" in subject.traits else {}
+    if world_size is not None:
+        arguments["world_size"] = world_size
+    mark: pytest.MarkDecorator = pytest.mark.ddp(**arguments)
+    return mark
 
 
 def _reasons(subject: Subject, expected: ExpectedFailures | None) -> Reasons:

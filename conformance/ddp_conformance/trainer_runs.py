@@ -238,7 +238,11 @@ def observe_fit(subject: DataModule, case: Case, sanity_steps: int) -> Iterator[
 
 
 def quiet_trainer(
-    case: Case, strategy: DDPStrategy, callbacks: list[Callback], **options: Any
+    case: Case,
+    strategy: DDPStrategy,
+    callbacks: list[Callback],
+    max_epochs: int = EPOCHS,
+    **options: Any,
 ) -> Trainer:
     """A Trainer on this rank of the running test, without files and output.
 
@@ -250,7 +254,7 @@ def quiet_trainer(
             "from its ddp mark"
         )
     return Trainer(
-        max_epochs=EPOCHS,
+        max_epochs=max_epochs,
         accelerator="cpu",
         devices=case.world_size,
         strategy=strategy,

@@ -29,6 +29,9 @@ TRAITS: dict[str, str] = {
     "replaces": "its files hold the last record alone",
     "published": "other ranks read its files as soon as their call of it has returned",
     "decides": "yields what it decides in each step",
+    "resumes": "leaves a checkpoint after an epoch when told to, and goes on from one",
+    "resumes_mid_epoch": "does so in the middle of an epoch too",
+    "global_batch": "its steps cover equally many samples whatever the number of ranks",
     "nonlinear": "the metric is no mean over samples, such as F1, a root or a correlation",
 }
 

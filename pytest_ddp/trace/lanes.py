@@ -262,9 +262,7 @@ def _box_lines(timeline: Timeline, box: Box) -> list[str]:
         f"{title(call)} of {timeline.group(call.group)}",
         ", ".join(size + peer),
         _span_words(call),
-        f"asked for at {short_place(call.site)}"
-        if call.site
-        else "issued by C++, as by DDP",
+        f"asked for at {short_place(call.site)}" if call.site else "issued by C++, as by DDP",
         "" if call.state is State.DONE else call.error or call.state.value,
     ]
 

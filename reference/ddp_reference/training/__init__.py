@@ -19,11 +19,12 @@ from .lifecycle import (
     train_operator,
     train_steady_prior,
 )
-from .loop import Delivered, EpochReport, Event, Stepped, Summary
+from .loop import Begun, Delivered, EpochReport, Event, Stepped, Summary
 from .stages import STAGES, Stage
 
 __all__ = [
     "STAGES",
+    "Begun",
     "Delivered",
     "EpochReport",
     "Event",

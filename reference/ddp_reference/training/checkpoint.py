@@ -1,6 +1,7 @@
 """Checkpoints that any strategy and world size can read: whole, with the bare model's names."""
 
 import random
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,10 +116,14 @@ def load_checkpoint(
 
 
 def rng_state(device: torch.device) -> dict[str, Any]:
-    """The state of Python's and torch's generators, as torch.load(weights_only) reads it."""
+    """The state of the generators of Python, torch and, where it is in use, NumPy.
+
+    In types that torch.load(weights_only) reads.
+    """
     version, words, gauss = random.getstate()
     return {
         "python": (version, list(words), gauss),
+        "numpy": _numpy_state(),
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
     }
@@ -127,9 +132,21 @@ def rng_state(device: torch.device) -> dict[str, Any]:
 def set_rng_state(state: Mapping[str, Any], device: torch.device) -> None:
     version, words, gauss = state["python"]
     random.setstate((version, tuple(words), gauss))
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and state["numpy"] is not None:
+        numpy.random.set_state(state["numpy"])
     torch.set_rng_state(state["torch"])
     if device.type == "cuda" and state["cuda"] is not None:
         torch.cuda.set_rng_state(state["cuda"], device)
+
+
+def _numpy_state() -> tuple[Any, ...] | None:
+    """torch needs no NumPy, but imports it where there is one."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None:
+        return None
+    name, words, *rest = numpy.random.get_state()
+    return (name, words.tolist(), *rest)
 
 
 def gather(value: Value, world: World) -> list[Value]:

@@ -151,6 +151,9 @@ def build_latent_pair_loader(
 ) -> DataLoader[dict[str, Tensor]]:
     """The loader of one rank. To be built after the process group, whose rank it depends on.
 
+    It draws the seeds of its workers from a generator of its own: a resumed epoch makes an
+    iterator more, and would leave the rank's own generator in another state.
+
     Workers of a CUDA process are not forked from it: a fork after CUDA's start-up breaks
     in the child. The cache is mapped again there, at no cost.
     """
@@ -159,6 +162,13 @@ def build_latent_pair_loader(
         batch_size=plan.local_batch,
         sampler=sampler,
         num_workers=workers,
+        generator=torch.Generator(),
         pin_memory=cuda,
         multiprocessing_context="forkserver" if cuda and workers else None,
     )
+
+
+def seed_workers(loader: DataLoader[dict[str, Tensor]], seed: int) -> None:
+    """Say what the loader's next workers draw their seeds from: a function of rank and epoch."""
+    assert isinstance(loader.generator, torch.Generator)
+    loader.generator.manual_seed(seed)

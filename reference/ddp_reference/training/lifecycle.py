@@ -1,6 +1,7 @@
 """The one order in which a distributed run is made, shared by all four stages."""
 
 import random
+import sys
 from datetime import timedelta
 from functools import partial
 
@@ -147,6 +148,9 @@ def seed_rank(seed: int, rank: int) -> None:
     """From the wrap on, anything that draws at random draws differently on each rank."""
     random.seed(mix(seed, rank, 1))
     torch.manual_seed(mix(seed, rank, 2))
+    numpy = sys.modules.get("numpy")  # torch imports it where there is one
+    if numpy is not None:
+        numpy.random.seed(mix(seed, rank, 3) % (1 << 32))
 
 
 def _reporting(config: TrainConfig, world: World, observe: Observer) -> Observer:

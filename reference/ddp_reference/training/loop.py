@@ -12,16 +12,24 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from ddp_reference.cache.format import digest_tensor
 
 from .checkpoint import Progress, full_model_state, save_checkpoint
 from .config import TrainConfig
-from .data import BatchPlan, EpochSampler
+from .data import BatchPlan, EpochSampler, mix, seed_workers
 from .distributed import World
 from .stages import Batch, Stage
 from .wrap import autocast, clip_gradients, gradient_sync, send_optimizer_state
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """All is made, wrapped and loaded; the first step comes next."""
+
+    model: nn.Module
+    dataset: Dataset[dict[str, Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +63,7 @@ class EpochReport:
     seconds: float
 
 
-Event = Delivered | Stepped | EpochReport
+Event = Begun | Delivered | Stepped | EpochReport
 Observer = Callable[[Event], None]
 
 
@@ -97,6 +105,7 @@ def fit(run: Run) -> Summary:
     """Train from where ``run.progress`` stands to the last epoch, or to ``max_steps``."""
     reports: list[EpochReport] = []
     finished = True
+    run.observe(Begun(run.model, run.training.loader.dataset))
     while finished and run.progress.epoch < run.config.epochs:
         begun = time.monotonic()
         finished = _train_epoch(run)
@@ -113,6 +122,7 @@ def _train_epoch(run: Run) -> bool:
     split, progress = run.training, run.progress
     split.sampler.set_epoch(progress.epoch)
     split.sampler.begin_at(progress.batches)
+    seed_workers(split.loader, mix(run.config.seed, run.world.rank, progress.epoch))
     run.model.train()
     with _uneven_inputs(run):
         for index, batch in enumerate(split.loader, start=progress.batches):

@@ -1,0 +1,175 @@
+"""Judges of training loops: pure functions from what ranks saw to violations."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from itertools import combinations, zip_longest
+
+from ddp_conformance.history import History
+from ddp_conformance.loop_history import (
+    DeviceMemory,
+    HeldModule,
+    LoopLoss,
+    LoopParameters,
+    LoopStep,
+    Sketch,
+)
+from ddp_conformance.verdict import Violation
+
+
+def judge_same_run(history: History, other: str, tolerance: float = 0.0) -> tuple[Violation, ...]:
+    """Run ``other`` has the steps of the whole run, in order, and ends with its parameters.
+
+    Without a tolerance, to the last bit.
+    """
+    return (*_same_steps(history, other), *_same_parameters(history, other, tolerance))
+
+
+def judge_random_states(history: History, other: str) -> tuple[Violation, ...]:
+    """Each random generator of each rank gives the same numbers in both runs."""
+    whole, again = _steps(history, "whole"), _steps(history, other)
+    return tuple(
+        Violation(f"{other}: rank {rank}, step {place}: {name} goes on from another state", s.epoch)
+        for rank in whole
+        for place, s, name in _first_draws(whole[rank], again.get(rank, []))
+    )
+
+
+def judge_same_losses(history: History, tolerance: float) -> tuple[Violation, ...]:
+    """The ranks together report the loss of each epoch that a process alone reports."""
+    alone = {r.epoch: r.loss for r in history if isinstance(r, LoopLoss) and r.run == "alone"}
+    ranks = [r for r in history if isinstance(r, LoopLoss) and r.run == "whole"]
+    return (
+        *(
+            Violation(f"rank {r.rank} reports {r.loss:.6g}, one process alone {alone[r.epoch]:.6g}")
+            for r in ranks
+            if r.epoch in alone and not math.isclose(r.loss, alone[r.epoch], rel_tol=tolerance)
+        ),
+        *([] if ranks and alone else [Violation("no epoch's loss was reported")]),
+    )
+
+
+def judge_seeds(history: History) -> tuple[Violation, ...]:
+    """Parameters and order come from one seed for all ranks, random draws from another each."""
+    return (
+        *_unequal_starts(history),
+        *_repeated_samples(history),
+        *_equal_draws(history),
+    )
+
+
+def judge_held_modules(history: History) -> tuple[Violation, ...]:
+    """No module of the data set is trained or moved."""
+    return tuple(
+        Violation(f"{held.path} on rank {held.rank} {_fault(held)}")
+        for held in history
+        if isinstance(held, HeldModule) and (held.trained or held.changed)
+    )
+
+
+def judge_own_device(history: History) -> tuple[Violation, ...]:
+    """Each rank allocates on its own GPU alone; and on that one it does."""
+    memory = [record for record in history if isinstance(record, DeviceMemory)]
+    return (
+        *(
+            Violation(f"rank {m.rank} of GPU {m.own} allocated {m.allocated} bytes on {m.device}")
+            for m in memory
+            if m.device != m.own and m.allocated
+        ),
+        *([] if any(m.allocated for m in memory) else [Violation("no rank used a GPU")]),
+    )
+
+
+def _steps(history: History, run: str) -> dict[int, list[LoopStep]]:
+    steps: defaultdict[int, list[LoopStep]] = defaultdict(list)
+    for record in history:
+        if isinstance(record, LoopStep) and record.run == run:
+            steps[record.rank].append(record)
+    return dict(sorted(steps.items()))
+
+
+def _same_steps(history: History, other: str) -> Iterator[Violation]:
+    whole, again = _steps(history, "whole"), _steps(history, other)
+    if not whole:
+        yield Violation("the loop made no step")
+    for rank in whole:
+        pairs = zip_longest(whole[rank], again.get(rank, []))
+        for place, (wanted, got) in enumerate(pairs):
+            if _place(wanted) != _place(got):
+                yield Violation(
+                    f"{other}: rank {rank}, step {place}: {_place(got)}, not {_place(wanted)}"
+                )
+                break
+
+
+def _place(step: LoopStep | None) -> str:
+    return "nothing" if step is None else f"samples {list(step.ids)} in epoch {step.epoch}"
+
+
+def _same_parameters(history: History, other: str, tolerance: float) -> Iterator[Violation]:
+    ends = {
+        (r.run, r.rank): {sketch.name: sketch for sketch in r.sketches}
+        for r in history
+        if isinstance(r, LoopParameters) and r.when == "end"
+    }
+    for (run, rank), wanted in sorted(ends.items()):
+        got = ends.get((other, rank), {})
+        different = [n for n, one in wanted.items() if not _same(one, got.get(n), tolerance)]
+        if run == "whole" and different:
+            yield Violation(f"{other}: rank {rank} ends with another {different[0]}")
+
+
+def _same(one: Sketch, other: Sketch | None, tolerance: float) -> bool:
+    if other is None or tolerance == 0.0:
+        return other is not None and one.digest == other.digest
+    limit = tolerance * max(one.norm, other.norm)
+    return abs(one.norm - other.norm) <= limit and abs(one.projection - other.projection) <= limit
+
+
+def _first_draws(
+    whole: list[LoopStep], again: list[LoopStep]
+) -> Iterator[tuple[int, LoopStep, str]]:
+    """For each generator the first step at which it gave another number."""
+    told: set[str] = set()
+    for place, (wanted, got) in enumerate(zip(whole, again, strict=False)):
+        for name, value in wanted.draws:
+            if name not in told and dict(got.draws).get(name) != value:
+                told.add(name)
+                yield place, got, name
+
+
+def _unequal_starts(history: History) -> Iterator[Violation]:
+    starts = [
+        record
+        for record in history
+        if isinstance(record, LoopParameters) and (record.run, record.when) == ("whole", "begin")
+    ]
+    for start in starts[1:]:
+        if start.sketches != starts[0].sketches:
+            yield Violation(f"rank {start.rank} begins with other parameters than rank 0")
+
+
+def _repeated_samples(history: History) -> Iterator[Violation]:
+    steps = _steps(history, "whole")
+    counts: defaultdict[int, Counter[int]] = defaultdict(Counter)
+    for step in (step for own in steps.values() for step in own):
+        counts[step.epoch].update(step.ids)
+    for epoch, counted in sorted(counts.items()):
+        repeated = counted.total() - len(counted)
+        # Padding repeats fewer than there are ranks.
+        if repeated >= max(len(steps), 1):
+            yield Violation(f"{repeated} samples reached a second rank: no common order", epoch)
+
+
+def _equal_draws(history: History) -> Iterator[Violation]:
+    firsts = [own[0] for own in _steps(history, "whole").values()]
+    for one, other in combinations(firsts, 2):
+        for name, value in one.draws:
+            if dict(other.draws).get(name) == value:
+                yield Violation(f"ranks {one.rank} and {other.rank} draw the same from {name}")
+
+
+def _fault(held: HeldModule) -> str:
+    return "is part of the model that is trained" if held.trained else "was changed or moved"

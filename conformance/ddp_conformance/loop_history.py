@@ -1,0 +1,82 @@
+"""What ranks saw of a training loop: its steps, its losses, its parameters, its memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class LoopStep:
+    """One optimizer step."""
+
+    rank: int
+    run: str
+    """Which of several runs: ``whole``, ``again``, ``epoch end``, ``mid-epoch``, ``alone``. Of
+    a run that was saved and resumed both parts have one name."""
+    epoch: int
+    ids: tuple[int, ...]
+    """The samples of this rank."""
+    draws: tuple[tuple[str, float], ...]
+    """What each global random generator gave after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoopLoss:
+    """What the loop reports at the end of an epoch."""
+
+    rank: int
+    run: str
+    epoch: int
+    loss: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sketch:
+    """A parameter or a buffer in a few words."""
+
+    name: str
+    digest: str
+    """Of its bytes."""
+    norm: float
+    projection: float
+    """Its product with a fixed irregular vector: tells near values from others."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoopParameters:
+    """The model's state."""
+
+    rank: int
+    run: str
+    when: Literal["begin", "end"]
+    sketches: tuple[Sketch, ...]
+    """By name; whole tensors, also where each rank holds a shard."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldModule:
+    """A module that the data set holds."""
+
+    rank: int
+    path: str
+    """Where in the data set, for example ``dataset.encoder``."""
+    trained: bool
+    """It is, or shares a parameter with, an object of the model that is trained."""
+    changed: bool
+    """It is on another device, or has other parameters, after the training than before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """What this rank's process has allocated on a GPU."""
+
+    rank: int
+    own: int
+    """Number of the GPU that belongs to the rank."""
+    device: int
+    allocated: int
+    """Bytes, at their peak."""
+
+
+LoopRecord: TypeAlias = LoopStep | LoopLoss | LoopParameters | HeldModule | DeviceMemory

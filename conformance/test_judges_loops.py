@@ -1,0 +1,116 @@
+"""The judges of training loops on hand-made histories."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ddp_conformance.checks import judge_loops as judge
+from ddp_conformance.loop_history import (
+    DeviceMemory,
+    HeldModule,
+    LoopLoss,
+    LoopParameters,
+    LoopStep,
+    Sketch,
+)
+
+STEP = LoopStep(0, "whole", 0, (3, 1), (("torch", 0.25), ("numpy", 0.5)))
+NEXT = replace(STEP, epoch=1, ids=(2, 0))
+BIAS, WEIGHT = Sketch("bias", "aa", 1.0, 0.5), Sketch("weight", "bb", 2.0, -1.5)
+NEARLY = Sketch("weight", "cc", 2.0, -1.50002)
+END = LoopParameters(0, "whole", "end", (BIAS, WEIGHT))
+BEGIN = replace(END, when="begin")
+WHOLE = (STEP, NEXT, END)
+
+
+def again(*records: LoopStep | LoopParameters) -> tuple[LoopStep | LoopParameters, ...]:
+    return tuple(replace(record, run="again") for record in records)
+
+
+def texts(violations: object) -> list[str]:
+    assert isinstance(violations, tuple)
+    return [str(violation) for violation in violations]
+
+
+def test_equal_runs_pass() -> None:
+    assert judge.judge_same_run([*WHOLE, *again(*WHOLE)], "again") == ()
+
+
+def test_the_first_other_step_is_named() -> None:
+    other = again(STEP, replace(NEXT, ids=(0, 2)), END)
+    assert texts(judge.judge_same_run([*WHOLE, *other], "again")) == [
+        "again: rank 0, step 1: samples [0, 2] in epoch 1, not samples [2, 0] in epoch 1"
+    ]
+
+
+def test_a_run_that_is_too_short_is_named() -> None:
+    assert texts(judge.judge_same_run([*WHOLE, *again(STEP, END)], "again")) == [
+        "again: rank 0, step 1: nothing, not samples [2, 0] in epoch 1"
+    ]
+
+
+def test_other_parameters_are_named() -> None:
+    other = again(STEP, NEXT, replace(END, sketches=(BIAS, NEARLY)))
+    assert texts(judge.judge_same_run([*WHOLE, *other], "again")) == [
+        "again: rank 0 ends with another weight"
+    ]
+    assert judge.judge_same_run([*WHOLE, *other], "again", tolerance=1e-4) == ()
+    assert len(judge.judge_same_run([*WHOLE, *other], "again", tolerance=1e-6)) == 1
+    lost = again(STEP, NEXT, replace(END, sketches=(BIAS,)))
+    assert len(judge.judge_same_run([*WHOLE, *lost], "again", tolerance=1e-4)) == 1
+
+
+def test_a_loop_without_steps_is_no_pass() -> None:
+    assert texts(judge.judge_same_run([], "again")) == ["the loop made no step"]
+
+
+def test_a_random_state_that_is_lost_is_named_once() -> None:
+    drew = replace(STEP, draws=(("torch", 0.75), ("numpy", 0.5)))
+    other = again(drew, replace(drew, epoch=1))
+    assert judge.judge_random_states([*WHOLE, *again(STEP, NEXT)], "again") == ()
+    assert texts(judge.judge_random_states([*WHOLE, *other], "again")) == [
+        "epoch 0: again: rank 0, step 0: torch goes on from another state"
+    ]
+
+
+def test_losses_agree_within_the_tolerance() -> None:
+    whole, alone = LoopLoss(1, "whole", 0, 0.5004), LoopLoss(0, "alone", 0, 0.5)
+    assert judge.judge_same_losses([whole, alone], 1e-3) == ()
+    assert texts(judge.judge_same_losses([whole, alone], 1e-4)) == [
+        "rank 1 reports 0.5004, one process alone 0.5"
+    ]
+    assert len(judge.judge_same_losses([alone], 1e-3)) == 1
+
+
+def test_seeds_common_and_apart_pass() -> None:
+    other = replace(STEP, rank=1, ids=(0, 2), draws=(("torch", 0.1), ("numpy", 0.2)))
+    assert judge.judge_seeds([BEGIN, replace(BEGIN, rank=1), STEP, other]) == ()
+
+
+def test_wrong_seeds_are_named() -> None:
+    start = replace(BEGIN, rank=1, sketches=())
+    other = replace(STEP, rank=1, ids=(3, 1), draws=(("torch", 0.25), ("numpy", 0.2)))
+    assert texts(judge.judge_seeds([BEGIN, start, STEP, other])) == [
+        "rank 1 begins with other parameters than rank 0",
+        "epoch 0: 2 samples reached a second rank: no common order",
+        "ranks 0 and 1 draw the same from torch",
+    ]
+
+
+def test_modules_of_the_data_set_are_left_alone() -> None:
+    held = HeldModule(0, "dataset.encoder", trained=False, changed=False)
+    assert judge.judge_held_modules([held]) == ()
+    bad = [replace(held, trained=True), replace(held, rank=1, changed=True)]
+    assert texts(judge.judge_held_modules(bad)) == [
+        "dataset.encoder on rank 0 is part of the model that is trained",
+        "dataset.encoder on rank 1 was changed or moved",
+    ]
+
+
+def test_memory_on_another_device_is_named() -> None:
+    own = [DeviceMemory(0, 0, 0, 512), DeviceMemory(1, 1, 1, 512), DeviceMemory(0, 0, 1, 0)]
+    assert judge.judge_own_device(own) == ()
+    assert texts(judge.judge_own_device([*own, DeviceMemory(1, 1, 0, 64)])) == [
+        "rank 1 of GPU 1 allocated 64 bytes on 0"
+    ]
+    assert texts(judge.judge_own_device([])) == ["no rank used a GPU"]

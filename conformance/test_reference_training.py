@@ -1,0 +1,93 @@
+"""The training lifecycle repeats, resumes and agrees, at world sizes 1, 2 and 4."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch.distributed as dist
+from ddp_conformance import Case, Leg, Subject, TrainLoop, Watch, parametrize_with_checks
+from ddp_reference.training import (
+    STAGES,
+    Begun,
+    Delivered,
+    EpochReport,
+    Event,
+    Stepped,
+    TrainConfig,
+    run,
+)
+from ddp_reference.training.config import Strategy
+from torch import nn
+
+if TYPE_CHECKING:
+    from ddp_conformance.pytest_frontend import BoundCheck
+
+
+class Told:
+    """The lifecycle's events, in the words of the watch."""
+
+    def __init__(self, watch: Watch) -> None:
+        self.watch = watch
+        self.ids: list[int] = []
+        self.model: nn.Module | None = None
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Begun):
+            self.model = event.model
+            self.watch.begin(event.model, event.dataset)
+        elif isinstance(event, Delivered) and event.training:
+            pairs = zip(event.ids, event.weights, strict=True)
+            self.ids += [ident for ident, weight in pairs if weight]
+        elif isinstance(event, Stepped):
+            self.watch.step(event.epoch, self.ids)
+            self.ids = []
+        elif isinstance(event, EpochReport):
+            self.watch.epoch(event.epoch, event.loss)
+
+
+def config_of(case: Case, leg: Leg) -> TrainConfig:
+    return TrainConfig(
+        samples=case.size,
+        batch_size=12,
+        epochs=leg.epochs,
+        max_steps=leg.steps,
+        checkpoint=leg.save,
+        resume=leg.resume,
+        width=8,
+        depth=1,
+        min_num_params=64,
+        workers=case.num_workers,
+        data=case.directory / "data.pt",
+    )
+
+
+def train_diffusion(case: Case, leg: Leg, watch: Watch) -> None:
+    """Its noise is random, and a function of seed, epoch and sample."""
+    train("diffusion", config_of(case, leg), watch)
+
+
+def train_sharded(case: Case, leg: Leg, watch: Watch) -> None:
+    """With FSDP2, and without a wrapper where there is no group."""
+    strategy: Strategy = "fsdp2" if dist.is_initialized() else "none"
+    train("operator", replace(config_of(case, leg), strategy=strategy), watch)
+
+
+def train(stage: str, config: TrainConfig, watch: Watch) -> None:
+    told = Told(watch)
+    run(STAGES[stage], config, told)
+    assert told.model is not None
+    watch.end(told.model)
+
+
+ALL = {"resumes", "resumes_mid_epoch", "global_batch"}
+
+
+@parametrize_with_checks([TrainLoop(train_diffusion, ALL)], world_size=(1, 2, 4))
+def test_reference(subject: Subject, check: BoundCheck) -> None:
+    check(subject)
+
+
+@parametrize_with_checks([TrainLoop(train_sharded, ALL)], world_size=(2,))
+def test_sharded(subject: Subject, check: BoundCheck) -> None:
+    check(subject)
