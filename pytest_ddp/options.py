@@ -14,6 +14,7 @@ import sys
 import unittest
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
@@ -81,6 +82,8 @@ class Options:
     """Session seed, from which the seeds of all tests and ranks derive."""
     output: Output
     check_collectives: CheckCollectives = CheckCollectives.ON
+    diagnosis: Path | None = None
+    """Directory for a JSON file of each failed test; None for no files."""
 
     @classmethod
     def from_config(cls, config: pytest.Config) -> Options:
@@ -194,6 +197,10 @@ _SETTINGS = (
         *(rules.check_member(CheckCollectives), ""),
         help="fail a test whose ranks issued different collectives although its asserts pass",
     ),
+    _Setting(
+        *("diagnosis", "DIR", "string", "", rules.check_directory, ""),
+        help="write a JSON file for each failed test into DIR: what happened, on which rank, where",
+    ),
 )
 
 
@@ -201,7 +208,8 @@ def add_options(parser: pytest.Parser) -> None:
     """Register the ``--ddp-*`` options and their ini twins."""
     group = parser.getgroup("ddp", "tests on several torch.distributed ranks")
     for setting in _SETTINGS:
-        default = "" if setting.kind == "bool" else f" (default: {setting.default})"
+        has_none = setting.kind == "bool" or setting.default == ""
+        default = "" if has_none else f" (default: {setting.default})"
         # None tells an option that was not given, so that the ini file can speak.
         action: dict[str, Any] = {"metavar": setting.metavar}
         if setting.kind == "bool":

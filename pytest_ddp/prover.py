@@ -196,6 +196,8 @@ def _line(rank: int, stand: Stand) -> RankLine:
         now.phase,
         _words(waits, detail=waits.numel is not None) if waits else "",
         _shorten_place(waits.site if waits and waits.site else now.place),
+        waits.group if waits else "",
+        waits.number if waits else None,
     )
 
 

@@ -11,6 +11,7 @@ import enum
 import reprlib
 import textwrap
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeGuard, TypeVar, cast
 
 import pytest
@@ -103,6 +104,18 @@ def check_bool(value: object) -> bool:
     if isinstance(value, bool):
         return value
     raise ValueError(BOOL)
+
+
+def check_directory(value: object) -> Path | None:
+    """A directory that may not be there yet; None for an empty name."""
+    if not isinstance(value, str):
+        raise ValueError("it is the name of a directory")
+    if not value:
+        return None
+    path = Path(value).absolute()
+    if path.exists() and not path.is_dir():
+        raise ValueError("there is a file of this name; name a directory")
+    return path
 
 
 def check_env(value: object) -> tuple[tuple[str, str], ...]:
