@@ -12,6 +12,7 @@ from _pytest._code.code import ReprExceptionInfo, ReprFileLocation, ReprTracebac
 from pytest_ddp.diagnosis import Diagnosis, Failure
 from pytest_ddp.entries import WIDTH, Entry, bare_text, brief, cleaned, entries_of, sentences, tail
 from pytest_ddp.lost import children, lost
+from pytest_ddp.ranktable import rows_of
 from pytest_ddp.trouble import (
     Trouble,
     clean,
@@ -48,9 +49,7 @@ def _headline(failure: Failure, diagnosis: Diagnosis) -> list[str]:
     if not diagnosis.roots:
         return failure.disagreement.splitlines() or [verdict]
     first = diagnosis.roots[0][0]
-    rows = (
-        _table(diagnosis) if _has_table(diagnosis, proved=failure.outcome.hang is not None) else ()
-    )
+    rows = rows_of(diagnosis.ranks) if _has_table(failure, diagnosis) else ()
     if first.stopped:
         return [verdict, *rows]
     if first.report is None or first.child_death is not None:
@@ -64,30 +63,14 @@ def _headline(failure: Failure, diagnosis: Diagnosis) -> list[str]:
     return [line if len(line) <= WIDTH or bare else line[: WIDTH - 3] + "..."]
 
 
-def _has_table(diagnosis: Diagnosis, *, proved: bool) -> bool:
-    """True if the head tells of every rank."""
+def _has_table(failure: Failure, diagnosis: Diagnosis) -> bool:
+    """True if the head tells of every rank; an exception's traceback is enough without."""
     first = diagnosis.roots[0][0] if diagnosis.roots else None
     if first is None or len(diagnosis.ranks) < 2:
         return False
-    return proved if first.stopped else first.report is None or first.child_death is not None
-
-
-def _table(diagnosis: Diagnosis) -> Iterator[str]:
-    """Where every rank was, a row each; the place below if too wide."""
-    rows = diagnosis.ranks
-    stands = [(f"rank {row.rank}", row.state, row.phase, row.collective) for row in rows]
-    widths = [max(map(len, column)) for column in zip(*stands, strict=True)]
-    columns = [number for number, width in enumerate(widths) if width]
-    starts = ["  ".join(stand[n].ljust(widths[n]) for n in columns) for stand in stands]
-    indent = " " * (sum(widths[:2]) + 4 + (widths[2] + 2 if widths[3] else 0))
-    fits = all(
-        len(start) + 2 + len(row.place) <= WIDTH for start, row in zip(starts, rows, strict=True)
-    )
-    yield ""
-    for start, row in zip(starts, rows, strict=True):
-        yield f"{start}  {row.place}".rstrip() if fits else start.rstrip()
-        if row.place and not fits:
-            yield indent + row.place
+    if first.stopped:
+        return failure.outcome.hang is not None
+    return first.report is None or first.child_death is not None
 
 
 # ------------------------------------------------------------------ root causes
@@ -123,7 +106,7 @@ def _root(
 
 
 def _other_ranks(failure: Failure, diagnosis: Diagnosis) -> Iterator[str]:
-    told = _has_table(diagnosis, proved=failure.outcome.hang is not None)
+    told = _has_table(failure, diagnosis)
     states = {rank.rank: rank.state for rank in diagnosis.ranks} if told else {}
     others = [(rank, said) for rank, said in failure.others if not _is_told(states.get(rank), said)]
     words: dict[str, list[int]] = {}
@@ -162,7 +145,7 @@ def _notes(failure: Failure, diagnosis: Diagnosis) -> Iterator[str]:
             yield f"timed out after {outcome.timeout:g} s"
         if outcome.hang is not None:
             yield outcome.hang.sentence
-            yield from () if _has_table(diagnosis, proved=True) else _table(diagnosis)
+            yield from () if _has_table(failure, diagnosis) else rows_of(diagnosis.ranks)
     for note in diagnosis.notes:
         yield from note.splitlines()
 

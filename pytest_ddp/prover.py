@@ -174,7 +174,7 @@ def _words(wait: Wait, *, detail: bool = False, group: bool = True) -> str:
         return f"recv #{wait.number} from rank {wait.peer} (tag {wait.tag})"
     text = f"{wait.operation} #{wait.number}"
     if detail:
-        text += f" of {wait.numel} elements, {wait.dtype}"
+        text += f" ({wait.numel} x {wait.dtype})"
     return f"{text} of {group_words(wait.group, wait.members)}" if group else text
 
 
