@@ -1,6 +1,6 @@
 # The two commands of the README. Both set themselves up in .venv and need only
 # python3, make and git.
-.PHONY: conformance kill-matrix test test-reference benchmark clean
+.PHONY: conformance kill-matrix test test-reference soak benchmark clean
 .DELETE_ON_ERROR:
 
 PYTHON ?= python3
@@ -30,6 +30,11 @@ test: $(READY)
 test-reference: LIMIT = 2400
 test-reference: $(READY)
 	$(PYTEST) tests/reference </dev/null
+
+# Slow and legal work, 20 times with every core busy: none may be accused of a hang.
+soak: LIMIT = 7200
+soak: $(READY)
+	DDP_ACCEPTANCE_SOAK=20 $(PYTEST) tests/acceptance/test_no_false_alarm.py </dev/null
 
 benchmark: $(READY)
 	$(BIN)/python -m benchmarks

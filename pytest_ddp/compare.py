@@ -15,8 +15,10 @@ from functools import lru_cache
 from itertools import combinations, pairwise
 
 from pytest_ddp.diagnose import shorten
+from pytest_ddp.outcome import RunOutcome
 from pytest_ddp.prover import group_words
 from pytest_ddp.survey import CallRecord, GroupCount
+from pytest_ddp.trouble import ranks_text
 
 _FAMILIES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 """Operations whose forms are one operation on the wire."""
@@ -87,6 +89,37 @@ def suspicions(counts: Mapping[int, tuple[GroupCount, ...]], calls: ByRank) -> l
                     f"way round ({shorten(one[a].site)}, {shorten(one[b].site)})"
                 )
     return found
+
+
+def unequal_collectives(outcome: RunOutcome) -> str:
+    """Which process groups saw different numbers of collectives; empty if none did.
+
+    Ranks that never came to tell are left out, and so are members that have destroyed the
+    group: nothing is known of them.
+    """
+    alive = {rank.rank: rank.done.counts for rank in outcome.ranks if rank.done is not None}
+    issued: dict[tuple[str, tuple[int, ...]], dict[int, int]] = {}
+    for rank, counts in sorted(alive.items()):
+        for count in counts:
+            by_rank = issued.setdefault((count.name, count.members), {})
+            by_rank[rank] = by_rank.get(rank, 0) + count.collectives
+    found = [
+        f"{_group_text(*group)}: {_issued_text(by_rank)}"
+        for group, by_rank in sorted(issued.items())
+        if len(set(by_rank.values())) > 1
+    ]
+    return f"unequal number of collectives on {'; on '.join(found)}" if found else ""
+
+
+def _group_text(name: str, members: tuple[int, ...]) -> str:
+    return "the default group" if name == "0" else f"group {name!r} of {ranks_text(members)}"
+
+
+def _issued_text(by_rank: dict[int, int]) -> str:
+    ranks: dict[int, list[int]] = {}
+    for rank, number in by_rank.items():
+        ranks.setdefault(number, []).append(rank)
+    return ", ".join(f"{ranks_text(who)} issued {number}" for number, who in ranks.items())
 
 
 # ------------------------------------------------------------------ alignment

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from pytest_ddp import gpus
+from pytest_ddp import gpus, records
 from pytest_ddp.launcher import HostDiedError, Launcher, NoRankError, OrphanedError
 from pytest_ddp.marks import MARK
-from pytest_ddp.merge import merge
+from pytest_ddp.merge import judge
 from pytest_ddp.messages import Messages
 from pytest_ddp.options import Options, StartMethod
 from pytest_ddp.outcome import RunOutcome
@@ -143,13 +143,22 @@ class Controller:
             if rank.done is not None and rank.done.exit_reason is not None
         ]
         if not exits:
-            return merge(outcome, self._options.output)
+            return self._merged(outcome)
         self.exit_request = exits[0].exit_reason or "", exits[0].exit_code
         if not any(t.report.failed for rank in outcome.ranks for t in rank.reports.values()):
             # As in plain pytest, the test that ends the session has no result.
             return []
         self.exit_request = self.exit_request[0], exits[0].exit_code or None
-        return merge(outcome, self._options.output)
+        return self._merged(outcome)
+
+    def _merged(self, outcome: RunOutcome) -> list[pytest.TestReport]:
+        merged = judge(outcome, self._options.output)
+        if (directory := self._options.diagnosis) is not None:
+            try:
+                records.keep(directory, outcome, merged.diagnoses)
+            except OSError as error:
+                self._messages.warn(f"--ddp-diagnosis={directory}: {error}")
+        return merged.reports
 
     def _run_on_ranks(
         self,

@@ -84,6 +84,13 @@ class Dump:
         """True if the process died of what caused this dump."""
         return self.title.startswith("Fatal")
 
+    @property
+    def signal(self) -> int:
+        """The signal of a fatal dump, by its title."""
+        words = self.title.partition(": ")[2]
+        # The interpreter's own fatal errors end in an abort.
+        return next((n for n, name in _FATAL.items() if words.startswith(name)), signal.SIGABRT)
+
     def main(self) -> Stack | None:
         """The stack that tells what the test was doing; None without any frame.
 
@@ -125,11 +132,28 @@ def parse_stacks(text: str) -> tuple[Dump, ...]:
 
 def main_stack(text: str) -> tuple[Frame, ...]:
     """The telling stack of the last dump that has one, most recent call first."""
-    for dump in reversed(parse_stacks(text)):
-        stack = dump.main()
-        if stack is not None:
-            return stack.frames
-    return ()
+    dump = _last_telling(text)
+    main = dump.main() if dump is not None else None
+    return () if main is None else main.frames
+
+
+def test_stack(text: str) -> tuple[Frame, ...]:
+    """The stack of the thread that runs the test, of the same dump as :func:`main_stack`."""
+    dump = _last_telling(text)
+    stacks = dump.stacks if dump is not None else ()
+    return next((stack.frames for stack in stacks if stack.runs_test), ())
+
+
+def is_beside_the_test(text: str) -> bool:
+    """True if a fatal signal hit another thread than the test's, outside of the user's code."""
+    dump = _last_telling(text)
+    main = dump.main() if dump is not None else None
+    return main is not None and not main.runs_test and user_line(main.frames) is None
+
+
+def _last_telling(text: str) -> Dump | None:
+    dumps = reversed(parse_stacks(text))
+    return next((dump for dump in dumps if dump.main() is not None), None)
 
 
 def is_endless(frames: Sequence[Frame]) -> bool:
@@ -144,9 +168,10 @@ def user_line(frames: Iterable[Frame]) -> Frame | None:
 
 def trim(frames: Sequence[Frame]) -> tuple[Frame, ...]:
     """The stack without pytest's machinery and ours; never empty if ``frames`` is not."""
-    # Outside of the runner lies only how the rank was started.
+    # Outside of the runner lies only how the rank was started, or who forked the process.
     started = [number for number, frame in enumerate(frames) if _runs_tests(frame)]
-    end = started[-1] if started else len(frames)
+    forked = [number for number, frame in enumerate(frames) if _begins_process(frame)]
+    end = min(started[-1:] + forked[:1], default=len(frames))
     kept = tuple(frame for frame in frames[:end] if not _is_machinery(frame))
     return kept or tuple(frames)
 
@@ -156,9 +181,7 @@ def fatal_signal(text: str) -> int | None:
     dumps = parse_stacks(text)
     if not dumps or not dumps[-1].fatal:
         return None
-    words = dumps[-1].title.partition(": ")[2]
-    # The interpreter's own fatal errors end in an abort.
-    return next((n for n, name in _FATAL.items() if words.startswith(name)), signal.SIGABRT)
+    return dumps[-1].signal
 
 
 def is_user_file(file: str) -> bool:
@@ -198,6 +221,10 @@ def _is_machinery(frame: Frame) -> bool:
     )
 
 
+def _begins_process(frame: Frame) -> bool:
+    return frame.function == "_bootstrap" and frame.file.endswith("/multiprocessing/process.py")
+
+
 def _runs_tests(frame: Frame) -> bool:
     return frame.file.endswith(_RUNNERS)
 
@@ -205,6 +232,13 @@ def _runs_tests(frame: Frame) -> bool:
 def _frame(match: re.Match[str]) -> Frame:
     line = match["line"]
     return Frame(match["file"] or "???", int(line) if line.isdecimal() else 0, match["name"])
+
+
+def last_exception(text: str) -> str:
+    """The last line of a Python traceback in ``text``; empty if there is none."""
+    _, found, traceback = text.rpartition("Traceback (most recent call last):")
+    lines = [line for line in traceback.splitlines() if line and not line.startswith(" ")]
+    return lines[0] if found and lines else ""
 
 
 def _below(file: str, folders: Iterable[str]) -> bool:

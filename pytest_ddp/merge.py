@@ -14,10 +14,13 @@ from typing import Any, Literal, TypeAlias, cast
 
 import pytest
 
-from pytest_ddp.failure import Failure, represent
+from pytest_ddp.compare import unequal_collectives
+from pytest_ddp.diagnosis import Diagnosis, Failure, Kind, diagnose_failure
+from pytest_ddp.failure import represent
 from pytest_ddp.options import Output
 from pytest_ddp.outcome import RankOutcome, RunOutcome
 from pytest_ddp.protocol import Phase
+from pytest_ddp.records import properties
 from pytest_ddp.sections import sections_of
 from pytest_ddp.trouble import Trouble, lost_phase, message_of, ranks_text, tell_apart
 
@@ -97,8 +100,23 @@ class Decision:
     """True for a failed setup, after which some ranks may have gone on to their call."""
 
 
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """What became of a test."""
+
+    reports: list[pytest.TestReport]
+    """Of setup, call and teardown, in order; no call unless setup passed."""
+    diagnoses: tuple[Diagnosis, ...]
+    """One for each failed report."""
+
+
 def merge(outcome: RunOutcome, output: Output) -> list[pytest.TestReport]:
     """The reports of setup, call and teardown, in order; no call unless setup passed."""
+    return judge(outcome, output).reports
+
+
+def judge(outcome: RunOutcome, output: Output) -> Merged:
+    """The reports of a test, and what was found out about those that failed."""
     outcome = replace(outcome, ranks=tuple(sorted(outcome.ranks, key=lambda rank: rank.rank)))
     decisions = _decide(outcome)
     unequal = unequal_collectives(outcome) if outcome.check_collectives else ""
@@ -107,16 +125,21 @@ def merge(outcome: RunOutcome, output: Output) -> list[pytest.TestReport]:
         decisions = _with_unlike(decisions, unlike[0])
     failing = _failing(outcome, decisions)
     notes = unlike
-    reports = []
+    reports, diagnoses = [], []
     for decision in decisions:
         notes = tuple(note for note in notes if note != decision.disagreement)
+        failure = _failure(outcome, decision, notes)
+        diagnosis = diagnose_failure(failure) if decision.outcome == "failed" else None
         sections = sections_of(outcome, _covered(decision), output, failing)
-        report = _report(outcome, decision, notes, sections)
-        if report.failed:
-            verdict = report.longrepr.reprcrash.message  # type: ignore[union-attr]
-            notes = (f"{decision.phase} had failed before: {verdict}",)
+        report = _report(outcome, decision, _longrepr(failure, decision, diagnosis), sections)
+        if diagnosis is not None:
+            diagnoses.append(diagnosis)
+            notes = (f"{decision.phase} had failed before: {diagnosis.verdict}",)
+        # junitxml takes a test's properties from its last report, and tells names apart by
+        # their place alone: those of the first failure.
+        report.user_properties += properties(diagnoses[0]) if diagnoses else []
         reports.append(report)
-    return reports
+    return Merged(reports, tuple(diagnoses))
 
 
 # ------------------------------------------------------------------ one rank
@@ -223,37 +246,6 @@ def _disagreement(parts: Sequence[Part]) -> str:
 # ------------------------------------------------------------------ collectives
 
 
-def unequal_collectives(outcome: RunOutcome) -> str:
-    """Which process groups saw different numbers of collectives; empty if none did.
-
-    Ranks that never came to tell are left out, and so are members that have destroyed the
-    group: nothing is known of them.
-    """
-    alive = {rank.rank: rank.done.counts for rank in outcome.ranks if rank.done is not None}
-    issued: dict[tuple[str, tuple[int, ...]], dict[int, int]] = {}
-    for rank, counts in sorted(alive.items()):
-        for count in counts:
-            by_rank = issued.setdefault((count.name, count.members), {})
-            by_rank[rank] = by_rank.get(rank, 0) + count.collectives
-    found = [
-        f"{_group_text(*group)}: {_issued_text(by_rank)}"
-        for group, by_rank in sorted(issued.items())
-        if len(set(by_rank.values())) > 1
-    ]
-    return f"unequal number of collectives on {'; on '.join(found)}" if found else ""
-
-
-def _group_text(name: str, members: tuple[int, ...]) -> str:
-    return "the default group" if name == "0" else f"group {name!r} of {ranks_text(members)}"
-
-
-def _issued_text(by_rank: dict[int, int]) -> str:
-    ranks: dict[int, list[int]] = {}
-    for rank, number in by_rank.items():
-        ranks.setdefault(number, []).append(rank)
-    return ", ".join(f"{ranks_text(who)} issued {number}" for number, who in ranks.items())
-
-
 def _with_unlike(decisions: Sequence[Decision], unlike: str) -> list[Decision]:
     """Fail the test's body for unlike collectives, unless something failed already.
 
@@ -280,7 +272,7 @@ def _with_unlike(decisions: Sequence[Decision], unlike: str) -> list[Decision]:
 def _report(
     outcome: RunOutcome,
     decision: Decision,
-    notes: tuple[str, ...],
+    longrepr: Any,
     sections: list[tuple[str, str]],
 ) -> pytest.TestReport:
     start, stop, duration = _times(outcome, decision.phase)
@@ -289,7 +281,7 @@ def _report(
         location=outcome.location,
         keywords=cast("dict[str, Literal[1]]", outcome.keywords),
         outcome=decision.outcome,
-        longrepr=_longrepr(outcome, decision, notes),
+        longrepr=longrepr,
         when=decision.phase.value,
         sections=sections,
         duration=duration,
@@ -303,25 +295,30 @@ def _report(
     return report
 
 
-def _longrepr(outcome: RunOutcome, decision: Decision, notes: tuple[str, ...]) -> Any:
+def _longrepr(failure: Failure, decision: Decision, diagnosis: Diagnosis | None) -> Any:
     if decision.outcome == "passed":
         return None
     if decision.outcome == "skipped" and decision.wasxfail is None:
-        return _skip_place(outcome, decision.parts[0])
+        return _skip_place(failure.outcome, decision.parts[0])
+    return represent(failure, diagnosis or diagnose_failure(failure))
+
+
+def _failure(outcome: RunOutcome, decision: Decision, notes: tuple[str, ...]) -> Failure:
     troubled = {trouble.rank.rank for trouble in decision.troubles}
     # A disagreement of ranks names them all itself.
     told = decision.advice == _ALL_OR_NONE
     others = [part for part in decision.parts if part.rank.rank not in troubled and not told]
     skips = [part for part in decision.parts if part.state is State.SKIPPED]
-    failure = Failure(
+    return Failure(
         outcome=outcome,
+        phase=decision.phase,
         troubles=decision.troubles,
         disagreement=decision.disagreement,
+        kind=Kind.DISAGREEMENT if told else Kind.COLLECTIVES,
         place=_skip_place(outcome, skips[0])[:2] if skips else None,
         others=tuple((part.rank.rank, str(part)) for part in others),
         notes=(decision.advice, *notes) if decision.advice else notes,
     )
-    return represent(failure)
 
 
 def _skip_place(outcome: RunOutcome, part: Part) -> tuple[str, int, str]:

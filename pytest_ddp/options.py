@@ -84,6 +84,8 @@ class Options:
     check_collectives: CheckCollectives = CheckCollectives.ON
     trace: Path | None = None
     """Directory for a trace of each ddp test; None for none."""
+    diagnosis: Path | None = None
+    """Directory for a JSON file of each failed test; None for no files."""
 
     @classmethod
     def from_config(cls, config: pytest.Config) -> Options:
@@ -201,6 +203,10 @@ _SETTINGS = (
         *("trace", "DIR", "string", "", rules.check_directory, ""),
         help="write a trace of each ddp test to DIR, and a picture of each failed one",
     ),
+    _Setting(
+        *("diagnosis", "DIR", "string", "", rules.check_directory, ""),
+        help="write a JSON file for each failed test into DIR: what happened, on which rank, where",
+    ),
 )
 
 
@@ -208,8 +214,8 @@ def add_options(parser: pytest.Parser) -> None:
     """Register the ``--ddp-*`` options and their ini twins."""
     group = parser.getgroup("ddp", "tests on several torch.distributed ranks")
     for setting in _SETTINGS:
-        told = setting.kind != "bool" and setting.default != ""
-        default = f" (default: {setting.default})" if told else ""
+        has_none = setting.kind == "bool" or setting.default == ""
+        default = "" if has_none else f" (default: {setting.default})"
         # None tells an option that was not given, so that the ini file can speak.
         action: dict[str, Any] = {"metavar": setting.metavar}
         if setting.kind == "bool":

@@ -84,6 +84,10 @@ class RankLine:
     """"all_reduce #7 of the default group", or empty."""
     place: str
     """``file:line in function`` of the user's code, or empty."""
+    group: str = ""
+    """torch's name of the collective's process group."""
+    number: int | None = None
+    """The collective's number on its group in this test, from 1."""
 
 
 @dataclass(frozen=True, slots=True)

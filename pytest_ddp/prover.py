@@ -174,7 +174,7 @@ def _words(wait: Wait, *, detail: bool = False, group: bool = True) -> str:
         return f"recv #{wait.number} from rank {wait.peer} (tag {wait.tag})"
     text = f"{wait.operation} #{wait.number}"
     if detail:
-        text += f" of {wait.numel} elements, {wait.dtype}"
+        text += f" ({wait.numel} x {wait.dtype})"
     return f"{text} of {group_words(wait.group, wait.members)}" if group else text
 
 
@@ -196,6 +196,8 @@ def _line(rank: int, stand: Stand) -> RankLine:
         now.phase,
         _words(waits, detail=waits.numel is not None) if waits else "",
         _shorten_place(waits.site if waits and waits.site else now.place),
+        waits.group if waits else "",
+        waits.number if waits else None,
     )
 
 

@@ -107,12 +107,15 @@ def check_bool(value: object) -> bool:
 
 
 def check_directory(value: object) -> Path | None:
-    """A directory that need not be there yet; None for an empty text."""
-    if not isinstance(value, str) or not value:
+    """A directory that may not be there yet; None for an empty name."""
+    if not isinstance(value, str):
+        raise ValueError("it is the name of a directory")
+    if not value:
         return None
-    if Path(value).exists() and not Path(value).is_dir():
-        raise ValueError("there is a file of this name. Name a directory; it is made if need be")
-    return Path(value).absolute()
+    path = Path(value).absolute()
+    if path.exists() and not path.is_dir():
+        raise ValueError("there is a file of this name; name a directory")
+    return path
 
 
 def check_env(value: object) -> tuple[tuple[str, str], ...]:

@@ -38,6 +38,13 @@ _BROKEN_CONNECTION = re.compile(
 )
 """What a rank sees when another one is gone: gloo, the stores, NCCL, the ddp fixture."""
 
+WORKER_KILLED = "killed by signal: Killed"
+"""What a DataLoader says of a worker that got SIGKILL."""
+_WORKER = "DataLoader worker"
+"""How it begins to speak of any worker that is gone."""
+
+_OUT_OF_MEMORY = re.compile(r"^MemoryError\b|OutOfMemoryError|[Oo]ut of memory|allocate memory")
+
 _PREFIX = re.compile(r"^(?:[\w.]+: )?\[[^\]]*:\d+\] |^(?:\w+\.)+(?=\w+: )")
 """Type and C++ source line, with which torch's messages begin; or the module of a type."""
 
@@ -95,10 +102,22 @@ class Trouble:
         return noted if noted.startswith(f"{self.phase}: ") else self.phase.value
 
     @property
+    def child_death(self) -> diagnose.Dump | None:
+        """The stacks of a process that the rank had forked, if its death is what failed."""
+        if self.report is not None:
+            if _WORKER not in self.message:
+                return None
+        elif self.rank.ending is not Ending.EXITED or (self.rank.returncode or 0) <= 0:
+            return None
+        dumps = diagnose.parse_stacks(self.rank.children)
+        return next((dump for dump in dumps if dump.fatal and dump.main() is not None), None)
+
+    @property
     def where(self) -> str:
         """Where the rank was lost, as the end of a sentence; empty if nothing is known."""
         if (frame := self.user_frame) is not None:
-            return f"at {frame}"
+            beside = self.report is None and diagnose.is_beside_the_test(self.rank.stacks)
+            return f"in a thread beside the test, begun at {frame}" if beside else f"at {frame}"
         # A page is all that SIGKILL leaves.
         for words, place in (("last seen at", self.rank.seen_at), ("begun at", self.rank.began_at)):
             if place and self.rank.ending in (Ending.EXITED, Ending.STOPPED):
@@ -109,8 +128,25 @@ class Trouble:
     def user_frame(self) -> diagnose.Frame | None:
         """Where it was in the user's code."""
         if self.report is not None:
-            return _raised_at(self.report.longrepr)
-        return diagnose.user_line(diagnose.main_stack(self.rank.stacks))
+            own = _raised_at(self.report.longrepr)
+        else:
+            stacks = self.rank.stacks
+            own = diagnose.user_line(diagnose.main_stack(stacks)) or diagnose.user_line(
+                diagnose.test_stack(stacks)
+            )
+        return self._line_of_child() or own
+
+    def _line_of_child(self) -> diagnose.Frame | None:
+        dump = self.child_death
+        main = dump.main() if dump is not None else None
+        return None if main is None else diagnose.user_line(main.frames)
+
+    @property
+    def place(self) -> str:
+        """``file:line in function`` of the user's code; empty if nothing is known."""
+        if (frame := self.user_frame) is not None:
+            return str(frame)
+        return diagnose.shorten(self.rank.seen_at or self.rank.began_at)
 
 
 def lost_phase(rank: RankOutcome) -> Phase | None:
@@ -145,6 +181,33 @@ def tell_apart(
     choices = (own, stopped, broken) if hang else (own, broken, stopped)
     roots = next((choice for choice in choices if choice), [])
     return roots, [trouble for trouble in ordered if trouble not in roots]
+
+
+def frames_of(trouble: Trouble) -> tuple[diagnose.Frame, ...]:
+    """The stack that tells most, without pytest's machinery, most recent call first."""
+    if (dump := trouble.child_death) is not None and (main := dump.main()) is not None:
+        return diagnose.trim(main.frames)
+    if trouble.report is None:
+        return diagnose.trim(diagnose.main_stack(trouble.rank.stacks))
+    entries = getattr(getattr(trouble.report.longrepr, "reprtraceback", None), "reprentries", ())
+    places = [place for entry in entries if (place := getattr(entry, "reprfileloc", None))]
+    return tuple(diagnose.Frame(place.path, place.lineno, "") for place in reversed(places))
+
+
+def is_out_of_memory(trouble: Trouble, oom: str) -> bool:
+    """True for a rank that was killed for want of memory, or whose allocation failed.
+
+    Args:
+        trouble: the rank's failure.
+        oom: what the kernel's killer did during the test; empty for nothing.
+    """
+    if trouble.report is None:
+        rank = trouble.rank
+        return bool(oom) and rank.returncode == -signal.SIGKILL and not rank.problem
+    if oom and WORKER_KILLED in trouble.message:
+        return True
+    text = first_line(trouble.message)
+    return not text.startswith("assert ") and _OUT_OF_MEMORY.search(text) is not None
 
 
 def _in_order(troubles: Iterable[Trouble]) -> list[Trouble]:
@@ -212,6 +275,8 @@ def first_line(text: str) -> str:
 def what_happened(trouble: Trouble) -> str:
     """One line on it: a report's message, or the predicate of a sentence about the rank."""
     rank, phase = trouble.rank, trouble.phase
+    if (dump := trouble.child_death) is not None:
+        return f"a process that it forked died of {signal_name(dump.signal)} in {trouble.doing}"
     if trouble.report is not None:
         words = _plain(trouble.message) if trouble.broken_connection else trouble.message
         return first_line(words) or "failed without a message"
@@ -226,7 +291,7 @@ def what_happened(trouble: Trouble) -> str:
     if rank.returncode is None or (rank.returncode == -signal.SIGKILL and rank.problem):
         return f"{rank.problem or 'died'} in {trouble.doing}"
     if rank.returncode < 0:
-        return f"died of {_signal_name(-rank.returncode)} in {trouble.doing}"
+        return f"died of {signal_name(-rank.returncode)} in {trouble.doing}"
     when = f"before it reported {trouble.doing}"
     if phase in rank.reports:
         when = f"after it had reported {phase}"
@@ -247,7 +312,8 @@ def _problem_line(problem: str) -> str:
     return first_line(problem).rstrip(":") or "no reason given"
 
 
-def _signal_name(number: int) -> str:
+def signal_name(number: int) -> str:
+    """``SIGSEGV``; ``signal 63`` for one without a name."""
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -73,11 +73,17 @@ class Lifecycle:
         self._test = 0
         self.begin("")
 
-    def begin(self, phase: str) -> None:
-        """Begin a phase of pytest; whatever was open before is over."""
+    def begin(self, phase: str, site: str = "") -> None:
+        """Begin a phase of pytest; whatever was open before is over.
+
+        Args:
+            phase: ``setup``, ``call`` or ``teardown``.
+            site: ``file:line in function`` of the test, all that is known of a rank which is
+                killed before anything in the test begins a narrower phase.
+        """
         self._test += 1
         self._known.clear()
-        note = note_of(phase, "", self._test)
+        note = note_of(phase, site, self._test)
         self._open: list[tuple[_Phase, Anchor | None]] = [(_Phase(phase, True, note), None)]
         self._page.write(PHASE, note)
 

@@ -39,19 +39,19 @@ class Phases:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Iterator[None]:
-        with self._phase(Phase.SETUP):
+        with self._phase(Phase.SETUP, item):
             # Under xdist wide fixtures of the last file may still be up.
             item.session._setupstate.teardown_exact(item)
             return (yield)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_call(self) -> Iterator[None]:
-        with self._phase(Phase.CALL):
+    def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
+        with self._phase(Phase.CALL, item):
             return (yield)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_teardown(self) -> Iterator[None]:
-        with self._phase(Phase.TEARDOWN):
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Iterator[None]:
+        with self._phase(Phase.TEARDOWN, item):
             return (yield)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -60,8 +60,8 @@ class Phases:
             return (yield)
 
     @contextlib.contextmanager
-    def _phase(self, phase: Phase) -> Iterator[None]:
-        self._lifecycle.begin(phase.value)
+    def _phase(self, phase: Phase, item: pytest.Item) -> Iterator[None]:
+        self._lifecycle.begin(phase.value, _site_of(item))
         fixtures = phase is not Phase.CALL
         try:
             yield
@@ -97,6 +97,15 @@ def _follow_fixture_ends(lifecycle: Lifecycle) -> None:
             original(fixturedef, *args, **kwargs)
 
     fixture_type.finish = finish
+
+
+def _site_of(item: pytest.Item) -> str:
+    """``file:line in function`` of the test, where its function begins."""
+    function: Any = getattr(item, "obj", item)
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if code is None:  # a callable object
+        return f"{item.path}:{(item.location[1] or 0) + 1} in {item.name}"
+    return f"{code.co_filename}:{code.co_firstlineno} in {code.co_name}"
 
 
 @contextlib.contextmanager

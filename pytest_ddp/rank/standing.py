@@ -24,10 +24,30 @@ _dump: Any = getattr(_distributed_c10d, "_dump_fr_trace", None)
 """torch's flight recorder; a private function, absent before torch 2.8."""
 
 _BYSTANDERS = ("pytest-ddp", "QueueFeederThread", "tqdm")
-_ENGINE = ("torch/autograd/graph.py", "torch/_ops.py", "torch/distributed/")
+_ENGINE = (
+    *("torch/autograd/graph.py", "torch/_ops.py", "torch/distributed/"),
+    # DDP's reducer settles its buckets between two steps.
+    "torch/nn/parallel/distributed.py",
+)
 """Where the main thread is when C++ waits for a collective that C++ began."""
 
 _NAMES = {"_allgather_base": "all_gather_into_tensor", "_reduce_scatter_base": "reduce_scatter"}
+
+
+_DTYPES = {
+    "Byte": "uint8",
+    "Char": "int8",
+    "Short": "int16",
+    "Int": "int32",
+    "Long": "int64",
+    "Half": "float16",
+    "Float": "float32",
+    "Double": "float64",
+    "ComplexFloat": "complex64",
+    "ComplexDouble": "complex128",
+    "Bool": "bool",
+    "BFloat16": "bfloat16",
+}
 
 
 class Surveyor:
@@ -150,7 +170,7 @@ class Surveyor:
             operation=operation_of(entry) if call is None else call.operation,
             recorded_as=_recorded_as(entry),
             numel=sum(_product(size) for size in sizes) if sizes else None,
-            dtype=str(entry["input_dtypes"][0]) if entry["input_dtypes"] else None,
+            dtype=_recorded_dtype(entry["input_dtypes"]),
             peer=None,
             tag=None,
             site="" if call is None else str(call.site),
@@ -210,6 +230,11 @@ def _may_communicate(thread: threading.Thread) -> bool:
 
 def _dtype(call: Call) -> str | None:
     return None if call.dtype is None else str(call.dtype).removeprefix("torch.")
+
+
+def _recorded_dtype(names: list[str]) -> str | None:
+    """The first of these as Python calls it; the recorder says ``Float`` for float32."""
+    return _DTYPES.get(names[0], names[0]) if names else None
 
 
 def _product(size: list[int]) -> int:

@@ -25,7 +25,7 @@ def collective(
     fields: dict[str, Any] = {
         "recorded_as": operation,
         "numel": 4,
-        "dtype": "Float",
+        "dtype": "float32",
         "site": SITE.format(line=10 + number),
     }
     return Wait(

@@ -279,14 +279,14 @@ def test_different_sizes(operation: str) -> None:
     mine, other = (collective(1, 0, 1, operation=operation, numel=numel) for numel in (4, 8))
     hang = proof({0: stuck(mine), 1: stuck(other)})
     assert hang.sentence == (
-        f"mismatch: rank 0 waits in {operation} #1 of 4 elements, Float of the default group, "
-        f"rank 1 in {operation} #1 of 8 elements, Float"
+        f"mismatch: rank 0 waits in {operation} #1 (4 x float32) of the default group, "
+        f"rank 1 in {operation} #1 (8 x float32)"
     )
 
 
 def test_different_dtypes() -> None:
-    mine, other = (collective(1, 0, 1, dtype=dtype) for dtype in ("Float", "Int"))
-    assert "of 4 elements, Int" in proof({0: stuck(mine), 1: stuck(other)}).sentence
+    mine, other = (collective(1, 0, 1, dtype=dtype) for dtype in ("float32", "int32"))
+    assert "(4 x int32)" in proof({0: stuck(mine), 1: stuck(other)}).sentence
 
 
 @pytest.mark.parametrize("operation", ["all_gather", "all_to_all", "gather", "scatter"])
@@ -353,7 +353,10 @@ def test_table_has_every_rank_in_order() -> None:
         }
     ).table
     assert table == (
-        RankLine(0, "waits", "call", "all_reduce #3 of the default group", "tests/test_made.py:13"),
+        RankLine(
+            *(0, "waits", "call", "all_reduce #3 of the default group", "tests/test_made.py:13"),
+            *("0", 3),
+        ),
         RankLine(1, "ended", "", "", ""),
         RankLine(2, "runs", "setup", "", "tests/test_made.py:7 in test_made"),
     )
@@ -363,7 +366,7 @@ def test_wait_without_a_known_line_shows_the_innermost_one() -> None:
     unknown = replace(pair(3), site="")
     line = proof({0: stuck(unknown), 1: ended(count(2, 0, 1))}).table[0]
     assert line.place == "/src/test_made.py:7 in test_made"
-    assert line.collective == "all_reduce #3 of 4 elements, Float of the default group"
+    assert line.collective == "all_reduce #3 (4 x float32) of the default group"
 
 
 def test_rank_that_is_not_blocked_runs_though_something_is_open() -> None:

@@ -1,0 +1,287 @@
+"""What is found out about a failed phase, once: text, JSON and properties are made of it.
+
+Pure, like all that reads a run's outcome. Nothing here decides whether a test failed: that is
+:mod:`pytest_ddp.merge`.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from pytest_ddp import diagnose, native
+from pytest_ddp.outcome import Ending, RankLine, RankOutcome, RunOutcome
+from pytest_ddp.protocol import Phase
+from pytest_ddp.trouble import (
+    Trouble,
+    clean,
+    crash_site,
+    first_line,
+    fold,
+    frames_of,
+    is_out_of_memory,
+    ranks_text,
+    signal_name,
+    tell_apart,
+    what_happened,
+)
+
+
+class Kind(enum.StrEnum):
+    """What sort of ending it was; part of the JSON schema."""
+
+    FAILURE = "failure"
+    """An exception, on the rank named."""
+    CRASH = "crash"
+    """A signal ended the rank."""
+    EXIT = "exit"
+    """The rank left with an exit code, 0 included, before it reported."""
+    OUT_OF_MEMORY = "out of memory"
+    """The kernel killed a process for want of memory, or an allocation failed."""
+    DEADLOCK = "deadlock"
+    """Proved: some ranks wait for what can never come."""
+    MISMATCH = "mismatch"
+    """Proved: ranks wait in collectives that contradict each other."""
+    TIMEOUT = "timeout"
+    """Not proved: the deadline was over."""
+    STOPPED = "stopped"
+    """The rank was still at work when it was stopped because of another phase's failure."""
+    NOT_BEGUN = "not begun"
+    """The rank could not begin the test."""
+    COLLECTIVES = "unlike collectives"
+    """All ranks ended, and had not asked for the same collectives."""
+    DISAGREEMENT = "disagreement"
+    """The ranks ended in different ways, and none failed: some were skipped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What the diagnosis of one failed phase is made of."""
+
+    outcome: RunOutcome
+    phase: Phase
+    troubles: tuple[Trouble, ...]
+    disagreement: str = ""
+    """The verdict where no single rank failed: unlike results, unequal collective counts."""
+    kind: Kind = Kind.DISAGREEMENT
+    """What the disagreement is of."""
+    place: tuple[str, int] | None = None
+    """Path and line (from 1) of a disagreement."""
+    others: tuple[tuple[int, str], ...] = ()
+    """What became of the ranks without trouble, by rank."""
+    notes: tuple[str, ...] = ()
+    """Sentences for the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankDiagnosis:
+    """One rank's part in the story."""
+
+    rank: int
+    state: str
+    """waits, runs, ended, died, exited, stopped, failed, passed, skipped, not begun, unknown."""
+    phase: str
+    """``call: DDP construction``; empty for a rank that has ended."""
+    collective: str
+    """``all_reduce #7 of the default group`` that it waits in, or empty."""
+    group: str
+    """Name of that process group, as torch has it."""
+    number: int | None
+    """Number of that collective on its group in this test, from 1."""
+    place: str
+    """``file:line in function`` of the user's code, short; empty if unknown."""
+    said: str
+    """What happened, as a predicate: ``died of SIGSEGV in call``."""
+    exit_code: int | None
+    signal: str
+    """``SIGSEGV``, or empty."""
+    operator: str
+    """What native code it was in when it crashed: ``the operator at::_ops::...``; or empty."""
+    stack: tuple[diagnose.Frame, ...]
+    """Of the thread that tells most, most recent call first; empty if there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """All that is known of why a phase failed."""
+
+    nodeid: str
+    phase: Phase
+    kind: Kind
+    verdict: str
+    """One sentence."""
+    root_cause: tuple[int, ...]
+    """The ranks with which it began; empty for a disagreement."""
+    ranks: tuple[RankDiagnosis, ...]
+    notes: tuple[str, ...]
+    place: tuple[str, int]
+    """Path and line (from 1) for ``--tb=line`` and for editors."""
+    roots: tuple[tuple[Trouble, ...], ...]
+    """Original failures, like ones together, earliest first."""
+    echoes: tuple[Trouble, ...]
+    """Failures that are mere consequences."""
+
+
+def diagnose_failure(failure: Failure) -> Diagnosis:
+    """Find the root cause of a failed phase and say where every rank was."""
+    roots, echoes = tell_apart(failure.troubles, failure.outcome)
+    groups = tuple(map(tuple, fold(roots)))
+    return Diagnosis(
+        nodeid=failure.outcome.nodeid,
+        phase=failure.phase,
+        kind=_kind(failure, groups),
+        verdict=clean(_verdict(failure, groups)),
+        root_cause=_root_cause(failure, groups),
+        ranks=tuple(_ranks(failure)),
+        notes=tuple(map(clean, dict.fromkeys((*failure.notes, *failure.outcome.notes)))),
+        place=_place(failure, groups),
+        roots=groups,
+        echoes=tuple(echoes),
+    )
+
+
+def _root_cause(failure: Failure, groups: Sequence[Sequence[Trouble]]) -> tuple[int, ...]:
+    if not groups:
+        return ()
+    hang = failure.outcome.hang
+    if groups[0][0].stopped and hang is not None and hang.culprits:
+        return hang.culprits
+    return tuple(trouble.rank.rank for trouble in groups[0])
+
+
+def _kind(failure: Failure, groups: Sequence[Sequence[Trouble]]) -> Kind:
+    if not groups:
+        return failure.kind
+    first, outcome = groups[0][0], failure.outcome
+    if is_out_of_memory(first, outcome.oom):
+        return Kind.OUT_OF_MEMORY
+    if first.report is not None:
+        return Kind.CRASH if first.child_death is not None else Kind.FAILURE
+    if first.stopped:
+        return _kind_of_stop(outcome)
+    if first.rank.ending is Ending.NOT_BEGUN:
+        return Kind.NOT_BEGUN
+    return Kind.EXIT if (first.rank.returncode or 0) >= 0 else Kind.CRASH
+
+
+def _kind_of_stop(outcome: RunOutcome) -> Kind:
+    if outcome.hang is not None:
+        is_mismatch = outcome.hang.sentence.startswith("mismatch")
+        return Kind.MISMATCH if is_mismatch else Kind.DEADLOCK
+    return Kind.STOPPED if outcome.timeout is None else Kind.TIMEOUT
+
+
+# ------------------------------------------------------------------ the verdict
+
+
+def _verdict(failure: Failure, groups: Sequence[Sequence[Trouble]]) -> str:
+    if not groups:
+        return first_line(failure.disagreement) or "no rank ran the test"
+    first = groups[0]
+    if first[0].stopped:
+        return _stopped_verdict(failure, [t for group in groups for t in group])
+    label = ranks_text(t.rank.rank for t in first)
+    colon = ":" if first[0].report is not None else ""
+    text = f"{label}{colon} {what_happened(first[0])}"
+    rest = [t.rank.rank for group in groups[1:] for t in group]
+    return f"{text} ({ranks_text(rest)} failed differently)" if rest else text
+
+
+def _stopped_verdict(failure: Failure, stopped: Sequence[Trouble]) -> str:
+    if failure.outcome.hang is not None:
+        return first_line(failure.outcome.hang.sentence)
+    hang = failure.outcome.timeout is not None
+    parts = []
+    for phase in Phase:
+        ranks = [t.rank.rank for t in stopped if t.phase is phase]
+        if ranks and hang:
+            have = "have" if len(ranks) > 1 else "has"
+            parts.append(f"{ranks_text(ranks)} {have} not finished {phase}")
+        elif ranks:
+            were = "were" if len(ranks) > 1 else "was"
+            parts.append(f"{ranks_text(ranks)} {were} stopped in {phase}")
+    text = ", ".join(parts)
+    return f"timed out after {failure.outcome.timeout:g} s: {text}" if hang else text
+
+
+def _place(failure: Failure, groups: Sequence[Sequence[Trouble]]) -> tuple[str, int]:
+    """Path and line for ``--tb=line`` and for editors."""
+    if groups:
+        first = groups[0][0]
+        site = crash_site(first.report) if first.report is not None else None
+        if site is not None:
+            return site
+        if (frame := first.user_frame) is not None:
+            return frame.file, frame.line
+    if not groups and failure.place is not None:
+        return failure.place
+    path, line, _ = failure.outcome.location
+    return path, (line or 0) + 1
+
+
+# ------------------------------------------------------------------ every rank
+
+
+def _ranks(failure: Failure) -> Iterator[RankDiagnosis]:
+    hang = failure.outcome.hang
+    lines = {line.rank: line for line in hang.table} if hang is not None else {}
+    # The earliest of a rank's failures is the one that tells.
+    first = {trouble.rank.rank: trouble for trouble in reversed(failure.troubles)}
+    said = dict(failure.others)
+    for rank in failure.outcome.ranks:
+        trouble, line = first.get(rank.rank), lines.get(rank.rank)
+        known = _peaceful(rank, said.get(rank.rank, "")) if trouble is None else _troubled(trouble)
+        # Of a rank that failed by itself, its failure tells more than its stand.
+        if line is not None and (trouble is None or trouble.stopped):
+            known = _as_seen(known, line)
+        yield known
+
+
+def _as_seen(known: RankDiagnosis, line: RankLine) -> RankDiagnosis:
+    """With what a hang's proof says of the rank."""
+    return replace(
+        known,
+        state=line.state,
+        phase=line.phase,
+        collective=line.collective,
+        group=line.group,
+        number=line.number,
+        place=line.place,
+    )
+
+
+def _peaceful(rank: RankOutcome, said: str) -> RankDiagnosis:
+    state = said.partition(" (")[0] or "ended"
+    return RankDiagnosis(rank.rank, state, "", "", "", None, "", said, None, "", "", ())
+
+
+def _troubled(trouble: Trouble) -> RankDiagnosis:
+    rank = trouble.rank
+    returncode = rank.returncode if trouble.report is None else None
+    by_signal = returncode is not None and returncode < 0
+    return RankDiagnosis(
+        rank=rank.rank,
+        state=_state(trouble),
+        phase=trouble.doing if trouble.report is None else trouble.phase.value,
+        collective="",
+        group="",
+        number=None,
+        place=clean(trouble.place),
+        said=clean(what_happened(trouble)),
+        exit_code=None if by_signal else returncode,
+        signal=signal_name(-returncode) if by_signal and returncode is not None else "",
+        operator=native.culprit(rank.native) if trouble.report is None else "",
+        stack=frames_of(trouble),
+    )
+
+
+def _state(trouble: Trouble) -> str:
+    if trouble.report is not None:
+        return "failed"
+    if trouble.rank.ending is Ending.EXITED:
+        is_exit = trouble.rank.returncode is not None and trouble.rank.returncode >= 0
+        return "exited" if is_exit else "died"
+    return {Ending.STOPPED: "stopped", Ending.NOT_BEGUN: "not begun"}.get(
+        trouble.rank.ending, "ended"
+    )

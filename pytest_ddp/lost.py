@@ -1,0 +1,108 @@
+"""What can be told of a rank that did not live to report: how it ended, and its stacks."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import textwrap
+from collections.abc import Iterable, Iterator
+
+from pytest_ddp import diagnose, native
+from pytest_ddp.entries import Entry, raw, sentences
+from pytest_ddp.outcome import Ending, RankOutcome
+from pytest_ddp.trouble import WORKER_KILLED, Trouble, signal_name, what_happened
+
+
+def lost(trouble: Trouble, label: str, oom: str, *, first_of_all: bool) -> list[Entry]:
+    rank = trouble.rank
+    lines = [] if first_of_all or trouble.stopped else [f"{label} {what_happened(trouble)}"]
+    lines += _explanations(rank, oom)
+    blocks: list[Entry] = [sentences("", *lines)] if lines else []
+    details = rank.problem.partition("\n")[2]
+    if rank.ending is Ending.NOT_BEGUN and details.strip():
+        blocks.append(raw("\n" + textwrap.indent(details.rstrip("\n"), "  ") + "\n"))
+    stacks = _stacks(rank, f"{label} in {trouble.phase}")
+    return [*blocks, raw(stacks)] if stacks else blocks
+
+
+def _explanations(rank: RankOutcome, oom: str) -> Iterator[str]:
+    if rank.ending is not Ending.EXITED:
+        return
+    if rank.returncode == 0:
+        yield "exit code 0 is no verdict: the rank left before it reported"
+    if rank.returncode == -signal.SIGKILL and not rank.problem:
+        before = " (the one below was asked for earlier)" if rank.stacks else ""
+        killer = f"the kernel's out-of-memory killer {oom} during the test"
+        yield f"SIGKILL leaves no stack{before}; {killer if oom else _SUSPECT}"
+    elif words := diagnose.last_exception(rank.stacks):
+        yield f"an exception came out of pytest itself: {words}"
+    elif not rank.stacks:
+        yield "the rank left no stack"
+    if rank.returncode == -signal.SIGABRT and "EnforceNotMet" in rank.stderr:
+        yield (
+            "gloo aborted it (EnforceNotMet, see stderr): the ranks gave one collective tensors "
+            "of different shape or dtype, or called different collectives"
+        )
+    if culprit := native.culprit(rank.native):
+        yield f"it was inside {culprit}"
+    if rank.returncode == -signal.SIGSEGV and diagnose.is_endless(diagnose.main_stack(rank.stacks)):
+        yield "a stack of 100 calls or more: a recursion may have used up the C stack"
+
+
+_SUSPECT = "the out-of-memory killer sends it too"
+
+
+def _stacks(rank: RankOutcome, label: str) -> str:
+    dumps = [dump for dump in diagnose.parse_stacks(rank.stacks) if dump.main() is not None]
+    if not dumps:
+        return f"\n{label} gave no stack\n" if rank.ending is Ending.STOPPED else ""
+    return "\n".join(["", *_threads(dumps[-1], label)]) + "\n"
+
+
+def _threads(dump: diagnose.Dump, label: str) -> Iterator[str]:
+    """The telling stack, and those of other threads that were in the user's code."""
+    main = dump.main()
+    assert main is not None
+    beside = not main.runs_test and any(stack.runs_test for stack in dump.stacks)
+    thread = ", in a thread beside the test" if beside else ""
+    yield f"{label}{thread}, most recent call first:"
+    yield from _frames(main)
+    for stack in dump.stacks:
+        if stack is not main and diagnose.user_line(stack.frames) is not None:
+            yield f"{label}, {'the test itself' if stack.runs_test else 'another thread'}:"
+            yield from _frames(stack)
+
+
+def children(trouble: Trouble, label: str, oom: str) -> list[Entry]:
+    """How a process died that the rank had forked, such as a DataLoader worker."""
+    if WORKER_KILLED in trouble.message and oom:
+        return [sentences("", f"the kernel's out-of-memory killer {oom} during the test")]
+    dumps = [dump for dump in diagnose.parse_stacks(trouble.rank.children) if dump.fatal]
+    if not dumps or (main := dumps[0].main()) is None:
+        return []
+    what = f"a process that {label} forked died of {signal_name(dumps[0].signal)}"
+    return [sentences("", f"{what}, most recent call first:"), raw("\n".join(_frames(main)) + "\n")]
+
+
+def _frames(stack: diagnose.Stack) -> Iterator[str]:
+    telling = diagnose.user_line(stack.frames)
+    frames = diagnose.trim(stack.frames)
+    for own, run in itertools.groupby(frames, lambda frame: diagnose.is_user_file(frame.file)):
+        lines = list(_folded(run, telling))
+        if not own and len(lines) > _MOST_OF_LIBRARY:
+            left_out = len(lines) - 2 * _SHOWN
+            lines[_SHOWN:-_SHOWN] = [f"  ... {left_out} more calls in libraries"]
+        yield from lines
+
+
+def _folded(frames: Iterable[diagnose.Frame], telling: diagnose.Frame | None) -> Iterator[str]:
+    for frame, repeats in itertools.groupby(frames):
+        yield f"{'>' if frame == telling else ' '} {frame}"
+        further = len(list(repeats)) - 1
+        if further:
+            yield f"  ... and {further} more calls from there"
+
+
+_SHOWN = 3
+_MOST_OF_LIBRARY = 2 * _SHOWN + 1
+"""Lines on end that are not the user's code; the compiler alone has twenty-five."""

@@ -1,0 +1,429 @@
+"""Inner tests in which rank 1 of 2 dies, each in its own way or in its own phase.
+
+Data for ``test_crash_locator.py``. The line that ends in ``# here NAME`` is the one that the
+failure text of ``test_NAME`` must name.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+PRELUDE = '''
+"""Written by an acceptance test."""
+import atexit
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+ddp2 = pytest.mark.ddp(world_size=2)
+libc = ctypes.CDLL(None)
+CPU = torch.device("cpu")
+
+
+def kill():
+    os.kill(os.getpid(), signal.SIGKILL)
+'''
+
+WAYS = '''
+
+@ddp2
+def test_python_code(ddp):
+    if ddp.rank == 1:
+        ctypes.string_at(0)  # here python_code
+
+
+def unreadable_tensor():
+    """Four floats on a page that may not be read."""
+    libc.mmap.restype = ctypes.c_void_p
+    page = libc.mmap(None, ctypes.c_size_t(4096), 0, 0x22, -1, 0)
+    return torch.frombuffer((ctypes.c_char * 16).from_address(page), dtype=torch.float32)
+
+
+@ddp2
+def test_operator(ddp):
+    if ddp.rank == 1:
+        unreadable_tensor() + 1  # here operator
+
+
+@ddp2
+def test_second_thread(ddp):
+    def crash():
+        ctypes.string_at(0)  # here second_thread
+
+    if ddp.rank == 1:
+        thread = threading.Thread(target=crash)
+        thread.start()
+        thread.join()
+
+
+@ddp2
+def test_second_thread_without_own_code(ddp):
+    if ddp.rank == 1:
+        thread = threading.Thread(target=ctypes.string_at, args=(0,))
+        thread.start(), thread.join()  # here second_thread_without_own_code
+
+
+class CrashesWhenWrapped(torch.nn.Linear):
+    def named_parameters(self, *args, **kwargs):
+        if dist.get_rank() == 1:
+            ctypes.string_at(0)  # here ddp_construction
+        return super().named_parameters(*args, **kwargs)
+
+
+@ddp2
+def test_ddp_construction(ddp):
+    DistributedDataParallel(CrashesWhenWrapped(2, 2))
+
+
+@ddp2
+def test_compile(ddp):
+    def backend(graph, inputs):
+        if ddp.rank == 1:
+            ctypes.string_at(0)  # here compile
+        return graph.forward
+
+    torch.compile(torch.nn.Linear(2, 2), backend=backend)(torch.ones(2))
+
+
+class CrashesInWorker(torch.utils.data.Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        if index == 2:
+            ctypes.string_at(0)  # here worker
+        return index
+
+
+@ddp2
+def test_worker(ddp):
+    if ddp.rank == 1:
+        list(torch.utils.data.DataLoader(CrashesInWorker(), num_workers=1))
+
+
+@ddp2
+def test_c_stack_overflow(ddp):
+    if ddp.rank == 1:
+        sys.setrecursionlimit(10**8)
+        descend = ctypes.CFUNCTYPE(None)(lambda: descend())  # here c_stack_overflow
+        descend()
+
+
+@ddp2
+def test_gloo_abort(ddp):
+    dist.all_reduce(torch.ones(4 + ddp.rank))  # here gloo_abort
+
+
+@ddp2
+def test_sigkill(ddp):  # next sigkill
+    if ddp.rank == 1:
+        kill()
+    dist.barrier()
+
+
+@ddp2
+def test_sigkill_after_a_while(ddp):
+    if ddp.rank == 1:
+        killer = threading.Timer(2.0, kill)
+        killer.start()
+        time.sleep(60)  # here sigkill_after_a_while
+    dist.barrier()
+
+
+@ddp2
+def test_exit_in_exit_handler(ddp):
+    if ddp.rank == 1:
+        atexit.register(os._exit, 0)
+        sys.exitfunc = atexit._run_exitfuncs
+        sys.exitfunc()  # here exit_in_exit_handler
+    dist.barrier()
+
+
+@ddp2
+def test_exit_in_libc_exit_handler(ddp):
+    if ddp.rank == 1:
+        libc.exit(0)  # here exit_in_libc_exit_handler
+    dist.barrier()
+
+
+@ddp2
+def test_address_space_is_used_up(ddp):
+    import resource
+
+    if ddp.rank == 1:
+        resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+        hoard = [bytearray(1 << 28) for _ in range(64)]  # here address_space_is_used_up
+    dist.barrier()
+
+
+@ddp2
+def test_next_one_passes(ddp):
+    ones = torch.ones(1)
+    dist.all_reduce(ones)
+    assert ones.item() == 2
+'''
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """What must be said of one way to die."""
+
+    verdict: str
+    """Beginning of the one-line message; a regular expression, since a gloo abort may hit
+    either rank first."""
+    words: tuple[str, ...] = ()
+    """What the text must contain, on one line or wrapped."""
+    named_by: str = "here"
+    """Comment on the line that must be named."""
+
+
+WAYS_SAID = {
+    "python_code": Way("rank 1 died of SIGSEGV in call"),
+    "operator": Way("rank 1 died of SIGSEGV in call", ("at::_ops::add_Tensor::call",)),
+    "second_thread": Way(
+        "rank 1 died of SIGSEGV in call", ("in a thread beside the test", "the test itself")
+    ),
+    "second_thread_without_own_code": Way(
+        "rank 1 died of SIGSEGV in call", ("in a thread beside the test", "the test itself")
+    ),
+    "ddp_construction": Way("rank 1 died of SIGSEGV in call: DDP construction"),
+    "compile": Way("rank 1 died of SIGSEGV in call: compilation"),
+    "worker": Way("rank 1", ("a process that rank 1 forked died of SIGSEGV",)),
+    "c_stack_overflow": Way(
+        "rank 1 died of SIGSEGV in call", ("a recursion may have used up the C stack",)
+    ),
+    "gloo_abort": Way(
+        "rank [01] died of SIGABRT in call",
+        ("gloo aborted it (EnforceNotMet", "tensors of different shape or dtype", "8 vs 4"),
+    ),
+    "sigkill": Way("rank 1 died of SIGKILL in call", ("begun at",), named_by="next"),
+    "sigkill_after_a_while": Way("rank 1 died of SIGKILL in call", ("last seen at",)),
+    "exit_in_exit_handler": Way(
+        "rank 1 exited with code 0 before it reported call", ("exit code 0 is no verdict",)
+    ),
+    "exit_in_libc_exit_handler": Way(
+        "rank 1 exited with code 0 before it reported call", ("exit code 0 is no verdict",)
+    ),
+    "address_space_is_used_up": Way("rank 1: MemoryError"),
+}
+
+PHASES = '''
+
+@pytest.fixture
+def killed_in_setup(ddp):  # next setup
+    if ddp.rank == 1:
+        kill()
+
+
+@ddp2
+def test_setup(killed_in_setup):
+    pass
+
+
+def instead(monkeypatch, module, name):
+    """Replace one of torch's inner functions by death, on rank 1."""
+    if os.environ["RANK"] == "1":
+        monkeypatch.setattr(module, name, lambda *args, **kwargs: kill())
+
+
+@pytest.mark.ddp(world_size=2, init=False)
+def test_init_process_group(ddp, monkeypatch):
+    instead(monkeypatch, distributed_c10d, "_new_process_group_helper")
+    dist.init_process_group("gloo")  # here init_process_group
+
+
+@ddp2
+def test_new_group(ddp, monkeypatch):
+    instead(monkeypatch, distributed_c10d, "_new_process_group_helper")
+    dist.new_group([0, 1])  # here new_group
+
+
+class KilledInConstruction(torch.nn.Module):
+    def __init__(self, rank):
+        super().__init__()
+        self.inner = torch.nn.Linear(2, 2)
+        if rank == 1:
+            kill()
+
+
+@ddp2
+def test_construction(ddp):
+    KilledInConstruction(ddp.rank)  # here construction
+
+
+class KilledWhenMoved(torch.nn.Linear):
+    def _apply(self, *args, **kwargs):
+        if dist.get_rank() == 1:
+            kill()
+        return super()._apply(*args, **kwargs)
+
+
+@ddp2
+def test_to(ddp):
+    KilledWhenMoved(2, 2).to(ddp.device)  # here to
+
+
+class KilledWhenWrapped(torch.nn.Linear):
+    def named_parameters(self, *args, **kwargs):
+        if dist.get_rank() == 1:
+            kill()
+        return super().named_parameters(*args, **kwargs)
+
+
+@ddp2
+def test_ddp_construction(ddp):
+    DistributedDataParallel(KilledWhenWrapped(2, 2))  # here ddp_construction
+
+
+def kill_rank_1(*args, **kwargs):
+    if dist.get_rank() == 1:
+        kill()
+
+
+@ddp2
+def test_fsdp_construction(ddp):
+    inner = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    kwargs = {"auto_wrap_policy": kill_rank_1, "device_id": CPU}
+    FullyShardedDataParallel(inner, **kwargs)  # here fsdp_construction
+
+
+@ddp2
+def test_fully_shard(ddp):
+    mesh = dist.init_device_mesh("cpu", (2,))
+    linear = torch.nn.Linear(2, 2)
+    fully_shard(linear, mesh=mesh, shard_placement_fn=kill_rank_1)  # here fully_shard
+
+
+@ddp2
+def test_compilation(ddp):
+    def backend(graph, inputs):
+        kill_rank_1()
+        return graph.forward
+
+    torch.compile(torch.nn.Linear(2, 2), backend=backend)(torch.ones(2))  # here compilation
+
+
+class KilledInForward(torch.nn.Linear):
+    killed_in = 1
+    forwards = 0
+
+    def forward(self, x):
+        self.forwards += 1
+        if self.forwards == self.killed_in:
+            kill_rank_1()
+        return super().forward(x)
+
+
+@ddp2
+def test_first_forward_of_ddp(ddp):
+    model = DistributedDataParallel(KilledInForward(2, 2))
+    model(torch.ones(1, 2))  # here first_forward_of_ddp
+
+
+@ddp2
+def test_later_forward_of_ddp(ddp):
+    model = DistributedDataParallel(KilledInForward(2, 2))
+    model.module.killed_in = 2
+    model(torch.ones(1, 2)).sum().backward()
+    model(torch.ones(1, 2))  # here later_forward_of_ddp
+
+
+@ddp2
+def test_first_forward_of_fsdp(ddp):
+    model = FullyShardedDataParallel(KilledInForward(2, 2), device_id=CPU)
+    model(torch.ones(1, 2))  # here first_forward_of_fsdp
+
+
+@ddp2
+def test_first_forward_of_fully_shard(ddp):
+    mesh = dist.init_device_mesh("cpu", (2,))
+    model = fully_shard(KilledInForward(2, 2), mesh=mesh)
+    model(torch.ones(1, 2))  # here first_forward_of_fully_shard
+
+
+@ddp2
+def test_backward(ddp):
+    model = DistributedDataParallel(torch.nn.Linear(2, 2))
+    out = model(torch.ones(1, 2))
+    out.register_hook(kill_rank_1)
+    out.sum().backward()  # here backward
+
+
+class KillsInStep(torch.optim.SGD):
+    def step(self, closure=None):
+        kill_rank_1()
+
+
+@ddp2
+def test_optimizer_step(ddp):
+    model = torch.nn.Linear(2, 2)
+    KillsInStep(model.parameters(), 0.1).step()  # here optimizer_step
+
+
+@ddp2
+def test_own_phase(ddp):
+    with ddp.phase("warm-up"):  # here own_phase
+        kill_rank_1()
+
+
+@ddp2
+def test_nested_phases(ddp):
+    with ddp.phase("epoch 0"), ddp.phase("validation"):
+        DistributedDataParallel(KilledWhenWrapped(2, 2))  # here nested_phases
+
+
+@pytest.fixture
+def killed_in_teardown(ddp):  # next teardown
+    yield
+    kill_rank_1()
+
+
+@ddp2
+def test_teardown(killed_in_teardown):
+    pass
+'''
+
+PHASES_SAID = {
+    "setup": "setup: fixture killed_in_setup",
+    "init_process_group": "call: init_process_group",
+    "new_group": "call: new_group",
+    "construction": "call: construction of KilledInConstruction",
+    "to": "call: KilledWhenMoved.to()",
+    "ddp_construction": "call: DDP construction",
+    "fsdp_construction": "call: FSDP construction",
+    "fully_shard": "call: fully_shard",
+    "compilation": "call: compilation",
+    "first_forward_of_ddp": "call: first forward of DDP",
+    "later_forward_of_ddp": "call: forward of DDP",
+    "first_forward_of_fsdp": "call: first forward of FSDP",
+    "first_forward_of_fully_shard": "call: first forward under fully_shard",
+    "backward": "call: backward",
+    "optimizer_step": "call: KillsInStep.step()",
+    "own_phase": "call: warm-up",
+    "nested_phases": "call: epoch 0: validation: DDP construction",
+    "teardown": "teardown: fixture killed_in_teardown",
+}
+"""What the verdict says that rank 1 was in when it was killed."""
+
+
+def line_of(source: str, name: str) -> int:
+    """Number of the line that must be named: marked ``here``, or below a decorator ``next``."""
+    lines = source.splitlines()
+    for number, line in enumerate(lines, 1):
+        if re.search(rf"  # here {name}$", line):
+            return number
+        if re.search(rf"  # next {name}$", line):
+            # A function begins where its decorators do.
+            return number - 1
+    raise AssertionError(f"no line is marked for {name}")

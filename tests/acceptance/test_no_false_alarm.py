@@ -1,0 +1,234 @@
+"""Slow and legal work is never accused of a hang.
+
+``make soak`` repeats each example 20 times with all cores busy:
+``DDP_ACCEPTANCE_SOAK`` is the number of repetitions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.acceptance import collective_examples
+from tests.acceptance.suite import EXTRA_ARGS, UNDER_XDIST, Finished, Suite
+
+REPEATS = int(os.environ.get("DDP_ACCEPTANCE_SOAK", "1"))
+IS_SOAK = "DDP_ACCEPTANCE_SOAK" in os.environ
+ASIDE = () if UNDER_XDIST else ("-n4",)
+"""Most examples sleep, which they can do side by side."""
+
+CONFTEST = f"""
+    def pytest_generate_tests(metafunc):
+        metafunc.fixturenames.append("repeat")
+        metafunc.parametrize("repeat", range({REPEATS}))
+"""
+
+SLOW = """
+    import ctypes
+    import threading
+    import time
+
+    import pytest
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.algorithms.join import Join
+    from torch.nn.parallel import DistributedDataParallel
+
+    ddp2 = pytest.mark.ddp(world_size=2)
+    ones = torch.ones
+    LONG = 20  # seconds
+
+
+    @ddp2
+    def test_sleeps_before_its_collective(ddp):
+        if ddp.rank == 0:
+            time.sleep(LONG)
+        dist.barrier()
+
+
+    @ddp2
+    def test_computes_and_holds_the_gil(ddp):
+        if ddp.rank == 0:
+            end = time.monotonic() + LONG
+            while time.monotonic() < end:
+                sum(range(10**8))
+        dist.barrier()
+
+
+    @ddp2
+    def test_sleeps_and_holds_the_gil(ddp):
+        if ddp.rank == 0:
+            ctypes.PyDLL(None).sleep(LONG)
+        dist.barrier()
+
+
+    @ddp2
+    def test_computes_in_operators(ddp):
+        if ddp.rank == 0:
+            end = time.monotonic() + LONG
+            while time.monotonic() < end:
+                ones(200, 200) @ ones(200, 200)
+        dist.all_reduce(ones(1))
+
+
+    class Slow(torch.utils.data.Dataset):
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            time.sleep(LONG / 4)
+            return index
+
+
+    @ddp2
+    def test_slow_data_in_a_worker(ddp):
+        data = torch.utils.data.DataLoader(Slow(), num_workers=1) if ddp.rank == 0 else range(4)
+        for _ in data:
+            dist.all_reduce(ones(1))
+
+
+    @ddp2
+    def test_uneven_inputs_under_join(ddp):
+        model = DistributedDataParallel(torch.nn.Linear(1, 1))
+        with Join([model]):
+            for _ in range(2 + 3 * ddp.rank):
+                time.sleep(LONG / 5 * ddp.rank)
+                model(ones(1, 1)).sum().backward()
+
+
+    @ddp2
+    def test_async_collectives_waited_late(ddp):
+        works = [dist.all_reduce(ones(1), async_op=True) for _ in range(3)]
+        if ddp.rank == 0:
+            time.sleep(LONG)
+        for work in works:
+            work.wait()
+
+
+    @ddp2
+    def test_pending_while_asleep(ddp):
+        pair, again = dist.new_group([0, 1]), dist.new_group([0, 1])
+        if ddp.rank == 0:
+            work = dist.all_reduce(ones(1), group=pair, async_op=True)
+            time.sleep(LONG)
+            dist.all_reduce(ones(1), group=again)
+            work.wait()
+        else:
+            dist.all_reduce(ones(1), group=again)
+            dist.all_reduce(ones(1), group=pair)
+
+
+    @pytest.mark.ddp(world_size=4)
+    def test_unlike_work_in_subgroups(ddp):
+        first, second = dist.new_group([0, 1]), dist.new_group([2, 3])
+        if ddp.rank < 2:
+            for _ in range(4):
+                time.sleep(LONG / 4 * ddp.rank)
+                dist.all_reduce(ones(1), group=first)
+        else:
+            dist.broadcast(ones(3), src=2, group=second)
+        dist.barrier()
+
+
+    @ddp2
+    def test_background_thread(ddp):
+        group = dist.new_group([0, 1])
+
+        def communicate():
+            if ddp.rank == 0:
+                time.sleep(LONG)
+            dist.all_reduce(ones(1), group=group)
+
+        thread = threading.Thread(target=communicate)
+        if ddp.rank == 0:
+            thread.start()
+            dist.all_reduce(ones(1))
+            thread.join()
+        else:
+            communicate()
+            dist.all_reduce(ones(1))
+
+
+    @ddp2
+    def test_between_steps_of_ddp(ddp):
+        model = DistributedDataParallel(torch.nn.Linear(2, 2))
+        for _ in range(4):
+            if ddp.rank == 0:
+                time.sleep(LONG / 4)
+            model(ones(1, 2)).sum().backward()
+
+
+    @ddp2
+    def test_send_late(ddp):
+        if ddp.rank == 0:
+            time.sleep(LONG)
+            dist.send(ones(1), dst=1)
+        else:
+            dist.recv(ones(1), src=0)
+
+
+    @ddp2
+    def test_other_lines(ddp):
+        for source in range(2):
+            if ddp.rank == source:
+                dist.broadcast(ones(2), src=source)
+            else:
+                dist.broadcast(torch.zeros(2), src=source)
+            if ddp.rank == source:
+                dist.all_reduce(ones(2))
+            else:
+                dist.all_reduce(torch.zeros(2))
+"""
+SLOW_COUNT = SLOW.count("def test_")
+LEGAL = collective_examples.PRELUDE + collective_examples.EQUAL
+
+
+@contextlib.contextmanager
+def busy_cores() -> Iterator[None]:
+    """Something to do for every core, of the priority of the tests."""
+    code = "while True: pass"
+    cores = range(os.cpu_count() or 1)
+    processes = [subprocess.Popen([sys.executable, "-c", code]) for _ in cores]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def run(suite: Suite) -> Finished:
+    suite.write("conftest.py", CONFTEST)
+    with busy_cores() if IS_SOAK else contextlib.nullcontext():
+        return suite.run(extra=(*ASIDE, *EXTRA_ARGS), timeout=120 + 60 * REPEATS)
+
+
+@pytest.fixture(scope="module")
+def slow(new_suite: Callable[[], Suite]) -> Finished:
+    suite = new_suite()
+    suite.write("test_slow.py", SLOW)
+    return run(suite)
+
+
+@pytest.fixture(scope="module")
+def legal(new_suite: Callable[[], Suite]) -> Finished:
+    suite = new_suite()
+    suite.write("test_legal.py", LEGAL)
+    return run(suite)
+
+
+def test_slow_work_passes(slow: Finished) -> None:
+    slow.assert_outcomes(passed=SLOW_COUNT * REPEATS)
+
+
+def test_legal_asymmetry_passes(legal: Finished) -> None:
+    legal.assert_outcomes(passed=len(collective_examples.EQUAL_NAMES) * REPEATS)
+
+
+def test_nothing_is_suspected(slow: Finished, legal: Finished) -> None:
+    assert not [text for text in (*slow.warnings, *legal.warnings) if "swapped" in text]
