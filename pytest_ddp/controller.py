@@ -16,6 +16,7 @@ import pytest
 
 from pytest_ddp import gpus, records
 from pytest_ddp.launcher import HostDiedError, Launcher, NoRankError, OrphanedError
+from pytest_ddp.live import LiveLine, terminal_of
 from pytest_ddp.marks import MARK
 from pytest_ddp.merge import judge
 from pytest_ddp.messages import Messages
@@ -50,6 +51,7 @@ class Controller:
         self.exit_request: tuple[str, int | None] | None = None
         """Reason and return code of a ``pytest.exit`` that the last test called for."""
         self._messages = Messages(config)
+        self._live = LiveLine(terminal_of(config))
 
     @property
     def problems(self) -> list[str]:
@@ -174,7 +176,7 @@ class Controller:
         next_nodeids, known = self._next_tests(item, next_item, plan.world_size)
         with self._devices(plan) as placed:
             shared = None if tmp_path is None else str(tmp_path)
-            order = Order(placed, item, next_nodeids, known, shared)
+            order = Order(placed, item, next_nodeids, known, shared, self._live)
             return self._supervisor.run(order)
 
     @contextlib.contextmanager

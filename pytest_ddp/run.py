@@ -13,6 +13,7 @@ import pytest
 from pytest_ddp import compare
 from pytest_ddp.exchanges import Exchanges
 from pytest_ddp.launcher import Gone, HostDiedError, Launcher, RankProcess
+from pytest_ddp.live import LiveLine, doing_of
 from pytest_ddp.memory import count_oom_kills
 from pytest_ddp.outcome import Ending, Hang, RunOutcome, TimedReport
 from pytest_ddp.part import Part
@@ -59,6 +60,7 @@ class Order:
     """The next test of each rank."""
     next_is_known: bool
     tmp_path: str | None
+    live: LiveLine
 
 
 class Run:
@@ -129,6 +131,14 @@ class Run:
 
     def supervise(self) -> None:
         """Wait until every rank has ended its part, or has been stopped."""
+        live = self._order.live
+        live.begin(self._order.item.name)
+        try:
+            self._wait(live)
+        finally:
+            live.erase()
+
+    def _wait(self, live: LiveLine) -> None:
         while self._open():
             left = self._deadline() - time.monotonic()
             if left <= 0 or self._hang is not None:
@@ -138,7 +148,9 @@ class Run:
                 self._stop(self._open())
                 return
             self._prober.probe()
-            for process, message in self._launcher.poll(min(left, self._prober.due_in())):
+            live.show({p.process.rank: doing_of(p.ending, p.standing) for p in self.parts})
+            wait = min(left, self._prober.due_in(), live.due_in())
+            for process, message in self._launcher.poll(wait):
                 if (part := self._by_process.get(process)) is not None:
                     self._take(part, message)
 

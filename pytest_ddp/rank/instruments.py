@@ -24,6 +24,9 @@ from pytest_ddp.rank.standing import Surveyor, operation_of
 from pytest_ddp.rank.tracelog import TraceLog, What
 from pytest_ddp.survey import Probe, Standing
 
+_SELDOM = 20
+"""The recorder is read again after so many times what it took: the more it holds, the longer."""
+
 
 class Instruments(NamedTuple):
     """The set that a rank lives with."""
@@ -44,7 +47,9 @@ def make(files: str, *, traces: bool) -> Instruments:
 
 def _make_traced(page: Page, log: TraceLog) -> Instruments:
     lifecycle, group = TracedLifecycle(page, log), TracedGroup(log)
-    return Instruments(lifecycle, group, TracedSurveyor(group, lifecycle, log))
+    surveyor = TracedSurveyor(group, lifecycle, log)
+    lifecycle.left = surveyor.glance
+    return Instruments(lifecycle, group, surveyor)
 
 
 class TracedLifecycle(Lifecycle):
@@ -52,10 +57,12 @@ class TracedLifecycle(Lifecycle):
 
     def __init__(self, page: Page, log: TraceLog) -> None:
         self._log = log
+        self.left: Callable[[], None] = lambda: None
+        """Called when a phase of torch or the user has ended."""
         super().__init__(page)
 
-    def begin(self, phase: str) -> None:
-        super().begin(phase)
+    def begin(self, phase: str, site: str = "") -> None:
+        super().begin(phase, site)
         if phase:
             self._log.write(What.PHASE, 0, phase, "")
 
@@ -64,6 +71,7 @@ class TracedLifecycle(Lifecycle):
         super().leave(depth)
         if len(self._open) < before:
             self._log.write(What.LEFT, len(self._open))
+            self.left()
 
     def _push(
         self, name: str, outer: bool, anchor: Anchor | None, code: CodeType, line: int
@@ -134,6 +142,7 @@ class TracedSurveyor(Surveyor):
         self._log = log
         self._complete: set[int] = set()
         self._wall_ahead = 0
+        self._next_glance = 0.0
 
     def begin(self) -> None:
         super().begin()
@@ -148,6 +157,14 @@ class TracedSurveyor(Surveyor):
         # Now and then, because a rank that is stopped or dies has no end of its test.
         self._write_recorded()
         return super().stand(probe)
+
+    def glance(self) -> None:
+        """Look at the recorder in the test's own time, of which it takes little."""
+        before = time.monotonic()
+        if before >= self._next_glance:
+            self._write_recorded()
+            after = time.monotonic()
+            self._next_glance = after + _SELDOM * (after - before)
 
     def _write_recorded(self) -> None:
         asked = {(call.group, call.number) for call in list(self._group.journal.calls)}

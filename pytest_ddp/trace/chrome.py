@@ -9,7 +9,6 @@ https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias
 
@@ -41,15 +40,12 @@ def chrome_trace(timeline: Timeline) -> dict[str, Any]:
 def rows_of(collectives: Iterable[Collective]) -> list[list[Collective]]:
     """Spread collectives over as few rows as they need not to overlap."""
     rows: list[list[Collective]] = []
-    free: list[tuple[int, int]] = []
     for call in sorted(collectives, key=lambda call: call.begin):
-        if free and free[0][0] <= call.begin:
-            _, row = heapq.heappop(free)
-        else:
-            row = len(rows)
-            rows.append([])
-        rows[row].append(call)
-        heapq.heappush(free, (call.end, row))
+        free = (row for row in rows if row[-1].end <= call.begin)
+        row = next(free, None)
+        if row is None:
+            rows.append(row := [])
+        row.append(call)
     return rows
 
 

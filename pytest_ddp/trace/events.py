@@ -114,9 +114,7 @@ class _Reader:
         now = at - self.began
         match What(what):
             case What.PHASE:
-                depth, name, site = details
-                self._close(depth, now)
-                self.open.append(Phase(name, depth, now, self.until, site))
+                self._phase(now, *details)
             case What.LEFT:
                 self._close(details[0], now)
             case What.GROUP:
@@ -129,6 +127,13 @@ class _Reader:
                 self._record(*details)
             case What.FULL:
                 self.truncated = True
+
+    def _phase(self, now: int, depth: int, name: str, site: str) -> None:
+        # The setup of the group and that of the test are one setup to a reader.
+        goes_on = depth == 0 and self.open[:1] != [] and self.open[0].name == name
+        self._close(1 if goes_on else depth, now)
+        if not goes_on:
+            self.open.append(Phase(name, depth, now, self.until, site))
 
     def _close(self, depth: int, now: int) -> None:
         while len(self.open) > depth:

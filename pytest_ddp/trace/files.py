@@ -38,4 +38,4 @@ def stem_of(nodeid: str) -> str:
     """A name without ending that any file system takes, and that no other test has."""
     digest = hashlib.sha256(nodeid.encode(errors="surrogatepass")).hexdigest()[:8]
     plain = re.sub(r"[^A-Za-z0-9.=-]+", "_", nodeid).strip("._-")
-    return f"{plain[-_LONGEST:].lstrip('._-')}-{digest}"
+    return "-".join(filter(None, (plain[-_LONGEST:].lstrip("._-"), digest)))

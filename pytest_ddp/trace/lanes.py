@@ -17,17 +17,19 @@ WIDTH = 1216
 """Pixels: a page of 1280 less its margins."""
 _LEFT, _RIGHT = 104, WIDTH - 26
 _TOP = 34
-_PHASE, _CALL = 16, 26
+_PHASE, _CALL = 16, 24
 """Heights of the rows."""
-_PAD = 8
-_BETWEEN = 12
+_PAD = 7
+_BETWEEN = 10
 _DEEPEST = 5
 """Levels of phases that are drawn."""
 _ROWS = 6
 """Rows of overlapping collectives that are drawn."""
 _NARROW = 2.5
 """Pixels that a box has at least; denser ones are drawn as one."""
-_CHARACTER = 6.6
+_CHARACTER = 6.4
+"""Pixels of a character of a phase's name."""
+_BOLD = 7.4
 """Pixels of a character in a box."""
 _RIBBONS = 150
 """Boxes of one rank beyond which the bands between ranks would hide everything."""
@@ -206,7 +208,9 @@ def _phase(phase: Phase, lane: Lane, scale: Scale) -> str:
     y = lane.top + _PAD + phase.depth * _PHASE
     kind = f"phase {phase.name}" if phase.depth == 0 else "phase inner"
     lines = [phase.name, _span_words(phase), short_place(phase.site)]
-    text = _label(phase.name, left + 4, y + _PHASE - 5, width - 6, "label")
+    name = _fitted(phase.name, (width - 6) / _CHARACTER)
+    text = f'<text class="label" x="{left + 4:.1f}" y="{y + _PHASE - 5:.1f}">{escape(name)}</text>'
+    text = text if name else ""
     return (
         f'<g><rect class="{kind}" x="{left:.1f}" y="{y:.1f}" width="{width:.1f}" '
         f'height="{_PHASE - 2}" rx="3"/>{text}{_hover(lines)}</g>'
@@ -235,8 +239,7 @@ def _box(timeline: Timeline, box: Box) -> str:
     open_end = not several and call.state in (State.PENDING, State.FAILED)
     rect = f'x="{box.x:.1f}" y="{box.y:.1f}" width="{box.width:.1f}" height="{_CALL - 2}" rx="4"'
     over = f'<rect class="unfinished" {rect}/>' if open_end else ""
-    name = f"{len(box.calls)} collectives" if several else title(call)
-    text = _label(name, box.x + 6, box.y + _CALL - 9, box.width - 8, "op-label")
+    text = _box_label(box)
     faint = " unawaited" if call.state is State.UNAWAITED else ""
     return (
         f'<g class="call"><rect class="op {_colour(call)}{faint}" {rect}/>{over}{text}'
@@ -253,6 +256,9 @@ def _box_lines(timeline: Timeline, box: Box) -> list[str]:
             f"{time_words(first.begin)} to {time_words(last.end)}",
         ]
     call = box.first
+    origin = f"asked for at {short_place(call.site)}"
+    if not call.by_python:
+        origin = "issued by C++, as by DDP; its end is not recorded, but for that of its phase"
     known = details(timeline, call)
     size = [f"{known[name]}" for name in ("dtype", "reduce_op") if name in known]
     if call.elements is not None:
@@ -262,14 +268,16 @@ def _box_lines(timeline: Timeline, box: Box) -> list[str]:
         f"{title(call)} of {timeline.group(call.group)}",
         ", ".join(size + peer),
         _span_words(call),
-        f"asked for at {short_place(call.site)}" if call.site else "issued by C++, as by DDP",
+        origin,
         "" if call.state is State.DONE else call.error or call.state.value,
     ]
 
 
 def _end(lane: Lane, scale: Scale) -> str:
     stand = lane.track.stand
-    x, y = scale.x(stand.at), lane.calls_top + _CALL / 2 - 1
+    last = (r for r, calls in enumerate(lane.rows) if calls and calls[-1].end >= stand.at)
+    y = lane.calls_top + next(last, 0) * (_CALL + 2) + _CALL / 2 - 1
+    x = scale.x(stand.at)
     rest = ""
     if _RIGHT - x > 14:
         rest = f'<line class="gone" x1="{x + 11:.1f}" x2="{_RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
@@ -300,13 +308,22 @@ def colour_of(operation: str) -> str:
     return operation if operation in known else "other"
 
 
-def _label(text: str, x: float, y: float, room: float, kind: str) -> str:
-    """A text in a box, shortened to it; none where nothing of it would be told."""
-    characters = int(room / _CHARACTER)
-    if characters < min(len(text), 4):
-        return ""
-    shown = text if len(text) <= characters else text[: characters - 1] + "…"
-    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}">{escape(shown)}</text>'
+def _box_label(box: Box) -> str:
+    call, room = box.first, (box.width - 6) / _BOLD
+    names = (f"{len(box.calls)} collectives", f"{len(box.calls)}x")
+    if len(box.calls) == 1:
+        names = (title(call), f"#{call.number}" if call.number else call.operation)
+    name = next((name for name in names if len(name) <= room), "")
+    middle, y = box.x + box.width / 2, box.y + _CALL - 8
+    text = f'<text class="op-label" x="{middle:.1f}" y="{y:.1f}" text-anchor="middle">'
+    return f"{text}{escape(name)}</text>" if name else ""
+
+
+def _fitted(text: str, characters: float) -> str:
+    """A text shortened to its room; nothing where too little of it would be told."""
+    if len(text) <= characters:
+        return text
+    return f"{text[: int(characters) - 1]}…" if characters >= 5 else ""
 
 
 def _span_words(span: Phase | Collective) -> str:

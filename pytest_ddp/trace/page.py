@@ -23,8 +23,8 @@ def page(timeline: Timeline) -> str:
             f"<style>{STYLE}</style></head><body><main>",
             f"<h1>{escape(timeline.verdict or 'failed')}</h1>",
             f'<p class="facts">{" · ".join(_facts(timeline))}</p>',
-            f"<figure>{picture(timeline)}</figure>",
             f'<ul class="legend">{"".join(_legend(timeline))}</ul>',
+            f"<figure>{picture(timeline)}</figure>",
             _table(timeline.tracks),
             "</main></body></html>\n",
         ]
@@ -59,7 +59,7 @@ def _table(tracks: Iterable[Track]) -> str:
         f"<td>{escape(track.stand.words)}</td><td><code>{escape(short_place(track.stand.place))}</code></td></tr>"
         for track in tracks
     )
-    head = "".join(f'<th scope="col">{name}</th>' for name in ("", "at the end", "", "where"))
+    head = "".join(f'<th scope="col">{name}</th>' for name in ("", "at the end", "what", "where"))
     return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
 

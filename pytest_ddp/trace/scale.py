@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-_SHARE = 0.4
+_SHARE = 0.6
 """Of the time that is left: a longer silence is shortened."""
 _MOST = 3
 """Silences that are shortened, so that the axis stays one to read."""
-_GAP = 96.0
+_GAP = 150.0
 """Pixels of a silence."""
 _NEAR = 90.0
 """Pixels between ticks, about."""
@@ -90,7 +90,8 @@ def _silences(moments: list[int], duration: int) -> list[tuple[int, int]]:
     gaps = sorted(pairwise(moments), key=lambda gap: gap[0] - gap[1])
     left, chosen = duration, []
     for begin, end in gaps[:_MOST]:
-        if end - begin < _SHARE * left or len(gaps) == 1:
+        # Something must be left that is drawn to scale.
+        if end - begin < _SHARE * left or end - begin == left:
             break
         chosen.append((begin, end))
         left -= end - begin
@@ -108,5 +109,5 @@ def time_words(nanoseconds: float) -> str:
     for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
         value = nanoseconds / size
         if value >= 0.9995:
-            return f"{value:.{max(0, 2 - math.floor(math.log10(value)))}f} {unit}"
-    return "0" if nanoseconds < 0.5 else f"{nanoseconds:.0f} ns"
+            return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f} {unit}"
+    return f"{nanoseconds:.0f} ns" if nanoseconds >= 0.5 else "0"

@@ -7,21 +7,21 @@ apart; red is kept for what went wrong.
 STYLE = """
 :root { color-scheme: light dark;
   --ground: #ffffff; --lane: #f4f6f9; --ink: #1b2330; --soft: #5d6878; --grid: #dfe4ea;
-  --phase: #c9d3df; --setup: #dbe3ec; --inner: #e9c46a; --inner-ink: #3b2f0b;
+  --phase: #c9d3df; --setup: #dbe3ec; --inner: #d5cdec; --inner-ink: #352a5e;
   --bad: #c8102e; --waits: #b45309; --good: #1a7f4b; --mark-ink: #ffffff;
   --all_reduce: #0072b2; --all_gather: #009e73; --reduce_scatter: #a34a86; --broadcast: #d98200;
   --reduce: #3f51b5; --gather: #2f8f9d; --scatter: #7a5195; --all_to_all: #8a6d00;
   --barrier: #64748b; --send: #8d6e63; --other: #7b8794; }
 @media (prefers-color-scheme: dark) { :root {
   --ground: #10151c; --lane: #1a212b; --ink: #e8edf4; --soft: #9aa7b8; --grid: #2c3644;
-  --phase: #3a4757; --setup: #2c3745; --inner: #7d6424; --inner-ink: #fff3cf;
+  --phase: #3a4757; --setup: #2c3745; --inner: #4a4173; --inner-ink: #ece8fb;
   --bad: #ff5c6c; --waits: #f5a84b; --good: #4cc38a; --mark-ink: #10151c;
   --all_reduce: #3d9fdb; --all_gather: #29b98d; --reduce_scatter: #cc79a7; --broadcast: #e69f00;
   --reduce: #8090f0; --gather: #56c1d0; --scatter: #b08ad0; --all_to_all: #c9a227;
   --barrier: #8b9bb0; --send: #b99686; --other: #93a1b0; } }
 body { margin: 0; background: var(--ground); color: var(--ink);
   font: 14px/1.45 system-ui, "Segoe UI", "DejaVu Sans", sans-serif; }
-main { max-width: 1216px; margin: 0 auto; padding: 24px 32px 32px; }
+main { max-width: 1216px; margin: 0 auto; padding: 20px 32px 28px; }
 h1 { font-size: 21px; line-height: 1.3; margin: 0 0 6px; overflow-wrap: anywhere; }
 .facts { margin: 0 0 14px; color: var(--soft); overflow-wrap: anywhere; }
 code { font: 12.5px/1.4 ui-monospace, "DejaVu Sans Mono", monospace; }
@@ -55,7 +55,7 @@ rect.unfinished { fill: url(#open); stroke: var(--bad); stroke-width: 2px; }
 .mark.good circle { fill: var(--good); }
 .end.bad { fill: var(--bad); } .end.waits { fill: var(--waits); } .end.good { fill: var(--good); }
 .legend { list-style: none; display: flex; flex-wrap: wrap; gap: 6px 20px; padding: 0;
-  margin: 14px 0 18px; color: var(--soft); font-size: 13px; }
+  margin: 0 0 10px; color: var(--soft); font-size: 13px; }
 .legend i { display: inline-block; width: 22px; height: 12px; border-radius: 3px;
   margin-right: 7px; vertical-align: -1px; }
 .legend .unfinished { box-sizing: border-box; border: 2px solid var(--bad);
@@ -63,7 +63,8 @@ rect.unfinished { fill: url(#open); stroke: var(--bad); stroke-width: 2px; }
 .legend .inner { background: var(--inner); }
 .legend .silent { background: var(--ground); border: 1px dashed var(--soft);
   box-sizing: border-box; }
-table { border-collapse: collapse; width: 100%; }
+table { border-collapse: collapse; width: 100%; margin-top: 16px; }
+th[scope=row], th:nth-child(2) { width: 92px; } th:nth-child(4) { width: 30%; }
 th, td { text-align: left; padding: 6px 12px 6px 0; border-top: 1px solid var(--grid);
   vertical-align: top; overflow-wrap: anywhere; }
 thead th { border: 0; color: var(--soft); font-weight: 400; font-size: 12px; }

@@ -137,19 +137,18 @@ def _stand(rank: RankOutcome, at: int, row: RankLine | None) -> Stand:
 
 
 def _done(rank: RankOutcome, at: int) -> Stand:
-    reports = [timed.report for timed in rank.reports.values()]
-    for report in reports:
-        if report.failed:
-            return Stand(at, End.FAILED, first_line(message_of(report.longrepr)), _crash(report))
-    skipped = [r for r in reports if r.skipped and not hasattr(r, "wasxfail")]
-    if skipped:
-        return Stand(at, End.SKIPPED, first_line(message_of(skipped[0].longrepr)))
+    for phase, timed in rank.reports.items():
+        trouble = Trouble(rank, phase, timed.report)
+        if timed.report.failed:
+            return Stand(at, End.FAILED, what_happened(trouble), _place(trouble))
+        if timed.report.skipped and not hasattr(timed.report, "wasxfail"):
+            return Stand(at, End.SKIPPED, what_happened(trouble))
     return Stand(at, End.ENDED)
 
 
-def _crash(report: pytest.TestReport) -> str:
-    crash = getattr(report.longrepr, "reprcrash", None)
-    return "" if crash is None else f"{crash.path}:{crash.lineno}"
+def _place(trouble: Trouble) -> str:
+    frame = trouble.user_frame
+    return "" if frame is None else f"{frame.file}:{frame.line}"
 
 
 def _lost_words(rank: RankOutcome) -> str:
