@@ -26,6 +26,7 @@ from pytest_ddp.protocol import Message, RankReady, RunTest, StartRank
 _HEADER = struct.Struct(">IQ")
 _MAX_DESCRIPTORS = 8
 _CHUNK = 1 << 18
+_JSON = json.JSONEncoder(default=repr, separators=(",", ":"))
 _KINDS: dict[str, type] = {kind.__name__: kind for kind in typing.get_args(Message)}
 
 
@@ -91,7 +92,7 @@ class Channel:
             OSError: the peer is gone (only on a blocking end; the controller learns
                 of a lost rank by the host's word, not by a failed send).
         """
-        body = json.dumps(_encode(message), default=repr, separators=(",", ":")).encode()
+        body = _JSON.encode(_encode(message)).encode()
         frame = _HEADER.pack(len(body), self._sent_count) + body
         self._sent_count += 1
         if descriptors:
@@ -177,16 +178,15 @@ class Channel:
     def _end_of_frame(self) -> int | None:
         if len(self._received) < _HEADER.size:
             return None
-        end: int = _HEADER.size + _HEADER.unpack_from(self._received)[0]
+        length, number = _HEADER.unpack_from(self._received)
+        # The number is looked at before the rest is there: a length that is none of
+        # ours could be waited for till the end of the test.
+        if number != self._received_count:
+            raise ChannelError(f"frame {number} came where {self._received_count} was due")
+        end: int = _HEADER.size + length
         return end if len(self._received) >= end else None
 
     def _next(self) -> tuple[Message, list[int]] | None:
-        # The number is looked at before the rest is there: a length that is none of
-        # ours could be waited for till the end of the test.
-        if len(self._received) >= _HEADER.size:
-            _, number = _HEADER.unpack_from(self._received)
-            if number != self._received_count:
-                raise ChannelError(f"frame {number} came where {self._received_count} was due")
         end = self._end_of_frame()
         if end is None:
             return None
@@ -226,11 +226,10 @@ def _fields(record: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value):
-        return _fields(value)
     if isinstance(value, tuple):
         return [_plain(element) for element in value]
-    return value
+    # What dataclasses.is_dataclass asks, at a third of its time.
+    return _fields(value) if hasattr(value, "__dataclass_fields__") else value
 
 
 def _decode(frame: bytes | bytearray) -> Message:
@@ -250,14 +249,29 @@ def _reader(hint: Any) -> Callable[[Any], Any]:
         hints = typing.get_type_hints(hint)
         readers = {field.name: _reader(hints[field.name]) for field in dataclasses.fields(hint)}
         make = typing.cast("Callable[..., Any]", hint)
-        return lambda body: make(**{name: read(body[name]) for name, read in readers.items()})
+        return functools.partial(_read_record, make, readers)
     if origin is tuple:
         read = _reader(arguments[0])
-        return lambda elements: tuple(read(element) for element in elements)
+        return lambda elements: tuple([read(element) for element in elements])
     if origin is types.UnionType:
         (inner,) = (argument for argument in arguments if argument is not type(None))
         read = _reader(inner)
         return lambda value: None if value is None else read(value)
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return hint
-    return lambda value: value
+    return _as_it_is
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _read_record(
+    make: Callable[..., Any], readers: dict[str, Callable[[Any], Any]], body: dict[str, Any]
+) -> Any:
+    return make(
+        **{
+            name: body[name] if read is _as_it_is else read(body[name])
+            for name, read in readers.items()
+        }
+    )

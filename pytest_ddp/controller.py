@@ -46,6 +46,7 @@ class Controller:
         self._supervisor: Supervisor | None = None
         self._ddp_items: list[pytest.Item] = []
         self._positions: dict[pytest.Item, int] = {}
+        self._plans: dict[pytest.Item, LaunchPlan] = {}
         self._start_method = options.start_method
         self._hopeless: str | None = None
         self.exit_request: tuple[str, int | None] | None = None
@@ -192,10 +193,16 @@ class Controller:
         item.stash[_TIMEOUT] = seconds
 
     def _plan(self, item: pytest.Item) -> LaunchPlan:
-        plan = make_plan(item, item.stash[MARK], self._options, self._gpus)
+        plan = self._planned(item)
         timeout = item.stash.get(_TIMEOUT, None)
         if timeout is not None:
             plan = dataclasses.replace(plan, timeout=min(timeout, plan.timeout))
+        return plan
+
+    def _planned(self, item: pytest.Item) -> LaunchPlan:
+        # Once for an item, which is looked at for each rank of the tests before it too.
+        if (plan := self._plans.get(item)) is None:
+            plan = self._plans[item] = make_plan(item, item.stash[MARK], self._options, self._gpus)
         return plan
 
     @functools.cached_property

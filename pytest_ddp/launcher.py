@@ -150,6 +150,8 @@ class Launcher:
         self.had_rank = False
         """Whether any rank ever came up."""
         self._next_look = 0.0
+        self._unsent: set[Channel | RankProcess] = set()
+        """Whose sockets were full, and are watched for room."""
         self._process = self._start_host(theirs, quiet)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._channel, selectors.EVENT_READ, self._channel)
@@ -274,11 +276,18 @@ class Launcher:
         sources: list[Channel | RankProcess] = [self._channel, *self._ranks.values()]
         for source in sources:
             channel = source if isinstance(source, Channel) else source.channel
-            if channel.fileno() in self._selector.get_map():
-                wanted = selectors.EVENT_READ
-                if channel.unsent:
-                    wanted |= selectors.EVENT_WRITE
-                self._selector.modify(channel, wanted, source)
+            if channel.unsent or source in self._unsent:
+                self._watch_room(source, channel)
+
+    def _watch_room(self, source: Channel | RankProcess, channel: Channel) -> None:
+        self._unsent.discard(source)
+        if channel.fileno() not in self._selector.get_map():
+            return
+        wanted = selectors.EVENT_READ
+        if channel.unsent:
+            wanted |= selectors.EVENT_WRITE
+            self._unsent.add(source)
+        self._selector.modify(channel, wanted, source)
 
     def _hear(self, source: Channel | RankProcess) -> Iterator[Event]:
         if isinstance(source, Channel):

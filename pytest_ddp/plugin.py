@@ -8,16 +8,18 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_ddp.marks import MARK, WORLD_SIZE_PARAM, check_items, read_marks
+from pytest_ddp.marks import MARK, WORLD_SIZE_PARAM, check_items, looks_marked, read_marks
 from pytest_ddp.neighbours import end_in_controller
 from pytest_ddp.options import MARKER_HELP, Options, add_options, read_mark
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+    from pathlib import Path
 
     from pytest_ddp.controller import Controller
     from pytest_ddp.fixture import Ddp
@@ -84,7 +86,19 @@ class Hooks:
             self._started = Controller(self._config, self._options)
         return self._started
 
+    @functools.cached_property
+    def _takes_all(self) -> bool:
+        """True unless the command line picks tests out of the files."""
+        option = self._config.option
+        picked = any("::" in argument for argument in self._config.args)
+        return not (picked or option.keyword or option.markexpr or option.collectonly)
+
     # ------------------------------------------------------------------ collection
+
+    def pytest_collect_file(self, file_path: Path) -> None:
+        """Have the host import torch while this process does so for the test file."""
+        if self._started is None and self._takes_all and looks_marked(file_path):
+            self._controller.warm_up()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_make_collect_report(

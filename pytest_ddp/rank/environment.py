@@ -16,14 +16,22 @@ class RankEnvironment:
         self._before: dict[str, str | None] = {}
 
     def apply(self, variables: dict[str, str]) -> None:
-        for name, value in self._before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
+        """Change what differs only: of two tests with the same number of ranks, little does."""
+        for name in self._before.keys() - variables.keys():
+            _set(name, self._before.pop(name))
+        for name, value in variables.items():
+            found = os.environ.get(name)
+            self._before.setdefault(name, found)
+            if value != found:
                 os.environ[name] = value
-        self._before = {name: os.environ.get(name) for name in variables}
-        os.environ.update(variables)
         _correct_lightning(int(variables["RANK"]))
+
+
+def _set(name: str, value: str | None) -> None:
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value
 
 
 def _correct_lightning(rank: int) -> None:

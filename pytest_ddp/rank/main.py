@@ -7,7 +7,6 @@ same code.
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import json
 import os
@@ -17,16 +16,14 @@ import socket
 import subprocess
 import sys
 import threading
-import traceback
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
 from pytest_ddp.channel import Channel
 from pytest_ddp.protocol import Collect, HostReady, Session, StartRank
-from pytest_ddp.rank import faults, processes
+from pytest_ddp.rank import faults, preload, processes
 from pytest_ddp.rank.nursery import Nursery
 from pytest_ddp.rank.session import Items, configure
 
@@ -67,8 +64,6 @@ def _end_host(directory: str) -> NoReturn:
 
 def _host(channel: Channel, session: Session, directory: str) -> NoReturn:
     _end_with_controller_while_collecting(directory)
-    from pytest_ddp.rank import preload  # noqa: PLC0415 - imports torch
-
     preload.torch()
     pid = os.getpid()
 
@@ -131,8 +126,6 @@ def _spawn(channel: Channel, directory: str) -> NoReturn:
 
 
 def _spawned_rank(channel: Channel, order: StartRank) -> NoReturn:
-    from pytest_ddp.rank import preload  # noqa: PLC0415 - imports torch
-
     session = _expect(channel, Session)
     preload.torch()
 
@@ -157,6 +150,9 @@ def _run_session(
             loop(session, items)
 
     config = configure(session, [items, Loop(), "pytest_ddp.rank.fixtures"])
+    # Now that pytest has marked its plugins for rewriting, and while the controller still
+    # collects.
+    preload.what_ranks_use()
     config.args = list(_expect(channel, Collect).files)
     code = config.hook.pytest_cmdline_main(config=config)
     print(f"pytest ended with exit code {code} before any test could run", file=sys.stderr)
@@ -164,34 +160,9 @@ def _run_session(
 
 
 def _live(channel: Channel, order: StartRank, session: Any, items: Items) -> NoReturn:
-    """Become the rank: never returns into the frames of the host below."""
-    with contextlib.suppress(PermissionError):  # a spawned rank leads its session already
-        os.setsid()
-    files = os.path.join(order.directory, f"rank-{order.serial}")
-    faults.install(f"{files}.fault")
-    # A bare nursery imports no torch.
-    from pytest_ddp.rank import instruments, landmarks, output  # noqa: PLC0415
-    from pytest_ddp.rank.link import Link  # noqa: PLC0415
-    from pytest_ddp.rank.runner import Runner  # noqa: PLC0415
+    from pytest_ddp.rank.life import live  # noqa: PLC0415 - imports torch
 
-    try:
-        _own_tmp_path_base(session.config, order)
-        output.capture_afresh(session.config)
-        made = instruments.make(files, traces=order.traces)
-        landmarks.install(made.lifecycle)
-        Runner(Link(channel), made, session, items).live(order.serial, os.getpid())
-    except BaseException:
-        # Standard error may be a capture file that ends with the rank.
-        faults.write(traceback.format_exc())
-    faults.leave(1)
-
-
-def _own_tmp_path_base(config: Any, order: StartRank) -> None:
-    factory = getattr(config, "_tmp_path_factory", None)
-    if factory is not None:
-        base = Path(config.option.basetemp).parent
-        factory._given_basetemp = base / f"ddp-rank{order.rank}-{order.serial}"
-        factory._basetemp = None
+    live(channel, order, session, items)
 
 
 def _expect(channel: Channel, kind: Any) -> Any:

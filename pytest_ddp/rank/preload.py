@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -22,8 +24,15 @@ _NEED_DYNAMO = (
 
 def torch() -> None:
     """Import what every test on ranks uses. Imports only: a host never computes."""
-    for module in ("torch", "torch.distributed"):
-        importlib.import_module(module)
+    _import("torch", "torch.distributed")
+
+
+def what_ranks_use() -> None:
+    """Import the code of ranks, and what it would import at the first test, 0.1 s in each."""
+    # torch imports the second one when it is asked for the default device.
+    _import("pytest_ddp.rank.life", "torch.utils._device")
+    if "numpy" in sys.modules:  # which torch does without, if need be
+        _import("numpy.random")
 
 
 def what_the_tests_use(items: Iterable[pytest.Item]) -> None:
@@ -33,7 +42,22 @@ def what_the_tests_use(items: Iterable[pytest.Item]) -> None:
     plain collectives should not pay for that. A wrong guess costs time, nothing else.
     """
     if any(_mentions_wrapping(path) for path in {item.path for item in items}):
-        importlib.import_module("torch._dynamo")
+        _import("torch._dynamo")
+
+
+def _import(*modules: str) -> None:
+    """Import modules, and have the garbage collector never look at what they consist of.
+
+    It would look a hundred times while torch is imported (a fifth of that time), and again
+    at each full collection in each rank, which would also copy the pages that ranks share.
+    """
+    gc.disable()
+    try:
+        for module in modules:
+            importlib.import_module(module)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def _mentions_wrapping(path: Path) -> bool:

@@ -23,10 +23,10 @@ from pytest_ddp.rank import processes
 _HELPERS = ("torch_shm_manager", "multiprocessing.resource_tracker", "multiprocessing.forkserver")
 """Processes that libraries start once and keep; no test can end them."""
 _HELPER_THREADS = ("pytest-ddp link", "tqdm")
-_PYTEST_OWN = "PYTEST_CURRENT_TEST"
+_PYTEST_OWN = b"PYTEST_CURRENT_TEST"
 _SHOWN = 3
 """Names in a list before it is cut short."""
-_TOOL_CACHES = ("TORCHINDUCTOR_", "TRITON_")
+_TOOL_CACHES = (b"TORCHINDUCTOR_", b"TRITON_")
 """Prefixes of variables that torch sets by itself when it imports its compilers."""
 _SETTLE = 0.5
 """Seconds that a thread or process which is on its way out is given."""
@@ -36,7 +36,7 @@ _SETTLE = 0.5
 class Settings:
     """Process-wide state that is restored after each test."""
 
-    environment: dict[str, str]
+    environment: dict[bytes, bytes]
     directory: str
     dtype: torch.dtype
     device: torch.device
@@ -46,11 +46,7 @@ class Settings:
     @classmethod
     def now(cls) -> Settings:
         return cls(
-            environment={
-                name: value
-                for name, value in os.environ.items()
-                if name != _PYTEST_OWN and not name.startswith(_TOOL_CACHES)
-            },
+            environment=_environment(),
             directory=_directory(),
             dtype=torch.get_default_dtype(),
             device=torch.get_default_device(),
@@ -102,6 +98,17 @@ class Settings:
         return tuple(changes)
 
 
+def _environment() -> dict[bytes, bytes]:
+    # The mapping below os.environ, since decoding each name costs a hundred times as much.
+    # A test may have left a dict of its own in the place of os.environ.
+    raw = getattr(os.environ, "_data", None)
+    if raw is None:
+        raw = {os.fsencode(name): os.fsencode(value) for name, value in os.environ.items()}
+    variables: dict[bytes, bytes] = dict(raw)
+    variables.pop(_PYTEST_OWN, None)
+    return variables
+
+
 def _directory() -> str:
     try:
         return os.getcwd()
@@ -113,13 +120,14 @@ def _set_device(device: torch.device) -> None:
     torch.set_default_device(None if device.type == "cpu" else device)
 
 
-def _restore_environment(ours: dict[str, str], theirs: dict[str, str]) -> Iterator[str]:
-    names = sorted(n for n in ours.keys() | theirs.keys() if ours.get(n) != theirs.get(n))
+def _restore_environment(ours: dict[bytes, bytes], theirs: dict[bytes, bytes]) -> Iterator[str]:
+    differ = (name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
+    names = sorted(name for name in differ if not name.startswith(_TOOL_CACHES))
     for name in names:
         if name in ours:
-            os.environ[name] = ours[name]
+            os.environ[os.fsdecode(name)] = os.fsdecode(ours[name])
         else:
-            os.environ.pop(name, None)
+            os.environ.pop(os.fsdecode(name), None)
     done = {
         "set": [name for name in names if name not in ours],
         "changed": [name for name in names if name in ours and name in theirs],
@@ -130,8 +138,8 @@ def _restore_environment(ours: dict[str, str], theirs: dict[str, str]) -> Iterat
         yield f"the environment ({'; '.join(texts)})"
 
 
-def _listed(names: list[str]) -> str:
-    shown = ", ".join(names[:_SHOWN])
+def _listed(names: list[bytes]) -> str:
+    shown = ", ".join(os.fsdecode(name) for name in names[:_SHOWN])
     return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"
 
 

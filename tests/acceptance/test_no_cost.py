@@ -84,6 +84,33 @@ MARKED = """
         pass
 """
 
+TEXT = """
+    TEXT = '''
+    @pytest.mark.ddp(world_size=2)
+    def test_two(ddp): ...
+    '''
+
+
+    def test_text():
+        assert TEXT
+"""
+
+EARLY = """
+    import psutil
+    import pytest
+
+    print("\\n@children", len(psutil.Process().children()))
+
+
+    @pytest.mark.ddp(world_size=1)
+    def test_ranks(ddp):
+        pass
+
+
+    def test_ordinary():
+        pass
+"""
+
 
 def facts(finished: Finished) -> dict[str, str]:
     """What the conftest told, such as ``"finished torch"``: ``"[]"``."""
@@ -144,6 +171,36 @@ def test_every_ddp_test_deselected(watched: Suite) -> None:
     finished.assert_outcomes(passed=1)
     assert facts(finished)["finished torch"] == "[]"
     assert facts(finished)["finished children"] == "[]"
+
+
+def test_mark_in_a_text(watched: Suite) -> None:
+    """The guess that starts a host was wrong; it is gone when nothing needs it."""
+    watched.write("test_text.py", TEXT)
+    finished = watched.run("-s")
+    finished.assert_outcomes(passed=1)
+    assert facts(finished)["finished torch"] == "[]"
+    assert facts(finished)["finished children"] == "[]"
+
+
+@pytest.mark.parametrize(
+    ("flags", "early"),
+    [
+        ([], True),
+        (["-k", "ordinary"], False),
+        (["-m", "not ddp"], False),
+        (["test_early.py::test_ordinary"], False),
+        (["--collect-only"], False),
+    ],
+)
+def test_host_starts_before_its_first_file_is_imported(
+    suite: Suite, flags: list[str], early: bool
+) -> None:
+    """Both import torch then, side by side; unless other tests may have been picked."""
+    suite.write("test_early.py", EARLY)
+    finished = suite.run("-s", *flags)
+    assert finished.returncode == pytest.ExitCode.OK
+    told = [line for line in finished.stdout.splitlines() if line.startswith("@")]
+    assert told[0] == f"@children {int(early)}"
 
 
 def test_every_ddp_test_skipped_for_lack_of_gpus(watched: Suite) -> None:
