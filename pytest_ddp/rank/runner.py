@@ -24,6 +24,7 @@ from pytest_ddp.protocol import (
 from pytest_ddp.rank import faults, fixtures, output, seeding
 from pytest_ddp.rank.care import Care
 from pytest_ddp.rank.environment import RankEnvironment
+from pytest_ddp.rank.garbage import Garbage
 from pytest_ddp.rank.group import DefaultGroup
 from pytest_ddp.rank.lifecycle import Lifecycle
 from pytest_ddp.rank.link import Link
@@ -50,6 +51,7 @@ class Runner:
         self._rendezvous = EnvRendezvous()
         self._care = Care()
         self._environment = RankEnvironment()
+        self._garbage = Garbage(lifecycle)
         self._setup_show = SetupShow(self._config)
         self._phases = Phases(lifecycle)
 
@@ -113,6 +115,7 @@ class Runner:
         self._care.begin()
         exit_reason, exit_code = self._run_protocol(item, self._next_item(order, item))
         fixture.set_current(None)
+        self._garbage.collect()
         counts = self._group.counts()
         return Done(
             test=order.test,
