@@ -24,6 +24,7 @@ from pytest_ddp.protocol import (
 from pytest_ddp.rank import faults, fixtures, output, seeding
 from pytest_ddp.rank.care import Care
 from pytest_ddp.rank.environment import RankEnvironment
+from pytest_ddp.rank.garbage import Garbage
 from pytest_ddp.rank.instruments import Instruments
 from pytest_ddp.rank.link import Link
 from pytest_ddp.rank.phases import Phases
@@ -47,6 +48,7 @@ class Runner:
         self._rendezvous = EnvRendezvous()
         self._care = Care()
         self._environment = RankEnvironment()
+        self._garbage = Garbage(self._lifecycle)
         self._setup_show = SetupShow(self._config)
         self._phases = Phases(self._lifecycle)
 
@@ -111,6 +113,7 @@ class Runner:
         exit_reason, exit_code = self._run_protocol(item, self._next_item(order, item))
         fixture.set_current(None)
         self._surveyor.end()
+        self._garbage.collect()
         counts = self._group.counts()
         return Done(
             test=order.test,
