@@ -1,6 +1,6 @@
 # The two commands of the README. Both set themselves up in .venv and need only
 # python3, make and git.
-.PHONY: conformance test test-reference benchmark clean
+.PHONY: conformance test benchmark clean
 .DELETE_ON_ERROR:
 
 PYTHON ?= python3
@@ -17,13 +17,7 @@ test: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(PYTEST) tests conformance --ignore=tests/reference </dev/null
-
-# The reference programs under torchrun and Lightning's launcher. Apart from `make test`,
-# because a DataLoader worker that such a rank forks was once seen to hang in fork.
-test-reference: LIMIT = 2400
-test-reference: $(READY)
-	$(PYTEST) tests/reference </dev/null
+	$(PYTEST) tests conformance </dev/null
 
 benchmark: $(READY)
 	$(BIN)/python -m benchmarks

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from ddp_reference.cache import LatentCache
+from ddp_reference.workers import worker_context
 
 from .models import LATENT
 
@@ -151,8 +152,8 @@ def build_latent_pair_loader(
 ) -> DataLoader[dict[str, Tensor]]:
     """The loader of one rank. To be built after the process group, whose rank it depends on.
 
-    Workers of a CUDA process are not forked from it: a fork after CUDA's start-up breaks
-    in the child. The cache is mapped again there, at no cost.
+    Workers are not forked from a rank: see :func:`~ddp_reference.workers.worker_context`. The
+    cache is mapped again in them, at no cost.
     """
     return DataLoader(
         dataset,
@@ -160,5 +161,5 @@ def build_latent_pair_loader(
         sampler=sampler,
         num_workers=workers,
         pin_memory=cuda,
-        multiprocessing_context="forkserver" if cuda and workers else None,
+        multiprocessing_context=worker_context(workers, preload=__name__),
     )
