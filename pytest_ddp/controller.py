@@ -115,6 +115,8 @@ class Controller:
                 results += self._results(outcome)
         except HostDiedError as death:
             return self._after_death_of_host(item, str(death))
+        except gpus.LeaseError as problem:
+            return failed_without_ranks(item, str(problem))
         except NoRankError as problem:
             return self._without_rank(item, str(problem))
         except OrphanedError:
@@ -151,17 +153,17 @@ class Controller:
             self._restart_host()
         assert self._supervisor is not None
         next_nodeids, known = self._next_tests(item, next_item, plan.world_size)
-        with self._devices(plan) as placed:
+        with self._devices(item, plan) as placed:
             shared = None if tmp_path is None else str(tmp_path)
             order = Order(placed, item, next_nodeids, known, shared)
             return self._supervisor.run(order)
 
     @contextlib.contextmanager
-    def _devices(self, plan: LaunchPlan) -> Iterator[LaunchPlan]:
+    def _devices(self, item: pytest.Item, plan: LaunchPlan) -> Iterator[LaunchPlan]:
         if plan.devices is None:
             yield plan
             return
-        with gpus.lease(len(plan.devices)) as leased:
+        with gpus.lease(len(plan.devices), limit=plan.timeout, holder=item.nodeid) as leased:
             yield dataclasses.replace(plan, devices=leased)
 
     def set_timeout(self, item: pytest.Item, seconds: float) -> None:
