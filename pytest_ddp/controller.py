@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ddp import gpus
+from pytest_ddp import gpus, subtests
 from pytest_ddp.launcher import HostDiedError, Launcher, NoRankError, OrphanedError
 from pytest_ddp.marks import MARK
 from pytest_ddp.merge import merge
@@ -225,9 +225,7 @@ class Controller:
             return None
         if type(report) is pytest.TestReport:
             return report
-        # A subtest: one that fails speaks for its phase, the others say nothing. Its own
-        # kind of report cannot be merged, nor sent on by xdist.
-        return _plain(report) if report.failed else None
+        return subtests.of_phase(report)
 
     # ------------------------------------------------------------------ trouble and the end
 
@@ -273,9 +271,9 @@ class Controller:
             return
         limit = _INTERRUPTED_TEARDOWN if interrupted else _LAST_TEARDOWN
         with contextlib.suppress(HostDiedError, OrphanedError, KeyboardInterrupt):
-            for _, message in self._launcher.finish(self._launcher.living(), limit):
+            for process, message in self._launcher.finish(self._launcher.living(), limit):
                 if isinstance(message, Warned | Finished):
-                    self._messages.tell(message)
+                    self._messages.tell(process.rank, message)
         self.close()
 
     def close(self) -> None:
@@ -283,22 +281,6 @@ class Controller:
         launcher, self._launcher, self._supervisor = self._launcher, None, None
         if launcher is not None:
             launcher.close()
-
-
-def _plain(report: pytest.TestReport) -> pytest.TestReport:
-    return pytest.TestReport(
-        nodeid=report.nodeid,
-        location=report.location,
-        keywords=report.keywords,
-        outcome=report.outcome,
-        longrepr=report.longrepr,
-        when=report.when,
-        sections=report.sections,
-        duration=report.duration,
-        start=report.start,
-        stop=report.stop,
-        user_properties=report.user_properties,
-    )
 
 
 def _invocation(config: pytest.Config) -> list[str]:
