@@ -172,5 +172,5 @@ class Hooks:
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         for problem in self._problems:
-            terminalreporter.section("ddp: error in a rank's last teardown", red=True)
+            terminalreporter.section("ddp: error in the last teardown", red=True)
             terminalreporter.line(problem)

@@ -15,6 +15,7 @@ PACKAGES = {
     "ddp_reference": ROOT / "reference" / "ddp_reference",
 }
 FILES = sorted(file for folder in PACKAGES.values() for file in folder.rglob("*.py"))
+TESTS = sorted([*(ROOT / "tests").rglob("*.py"), *(ROOT / "conformance").glob("*.py")])
 
 _CLEAR_OF_TORCH = {
     "pytest_ddp",
@@ -109,7 +110,7 @@ def test_packages_depend_one_way() -> None:
         assert packages <= {own, *allowed}, f"{module} imports {packages - {own}}"
 
 
-@pytest.mark.parametrize("file", FILES, ids=_module)
+@pytest.mark.parametrize("file", FILES + TESTS, ids=lambda file: str(file.relative_to(ROOT)))
 def test_sizes(file: Path) -> None:
     assert len(file.read_text().splitlines()) <= 400
     for node in ast.walk(ast.parse(file.read_text())):
