@@ -15,7 +15,7 @@ from _pytest._code.code import (
     ReprTraceback,
 )
 
-from pytest_ddp.failure import bare_text, entries_of
+from pytest_ddp.entries import bare_text, entries_of
 from pytest_ddp.trouble import first_line
 
 _SUMMARY = re.compile(r"contains \d+ failed subtests?")

@@ -8,7 +8,7 @@ import pytest
 from _pytest.subtests import SubtestContext, SubtestReport
 
 from pytest_ddp import subtests
-from pytest_ddp.failure import bare_text
+from pytest_ddp.entries import bare_text
 
 NODEID = "test_a.py::test_it"
 
