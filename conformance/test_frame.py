@@ -212,7 +212,10 @@ def test_case_in_words() -> None:
     ("make", "message"),
     [
         (lambda: Sampler(strided, {"pad"}), "strided: unknown trait 'pad'; did you mean 'pads'"),
-        (lambda: Sampler(strided, {"x"}), "strided: unknown trait 'x'; known: augments, "),
+        (
+            lambda: Sampler(strided, {"x"}),
+            "strided: unknown trait 'x'; known: any_workers, augments, ",
+        ),
         (lambda: Sampler(strided, "pads"), "strided: traits is the string 'pads'; write {'pads'}"),
         (lambda: Sampler(strided, {"pads", "exact"}), "traits exact and pads contradict"),
         (lambda: Sampler(range(3)), r"make=range\(0, 3\)\): make must be a function"),
