@@ -50,12 +50,17 @@ class Mutants:
             terminalreporter.section(TITLE)
             for line in (*render(self._verdicts), summary(self._verdicts)):
                 terminalreporter.line(line)
-        if self._matrix is None:
-            return
-        if missing := kill_matrix.missing(self._fates):
-            terminalreporter.line(f"{self._matrix} is not written: no row for {missing[0]}")
-        else:
-            self._matrix.write_text(kill_matrix.render(self._fates), encoding="utf-8")
+        if self._matrix is not None:
+            terminalreporter.line(self._write_matrix(self._matrix))
+
+    def _write_matrix(self, path: Path) -> str:
+        """What became of it, in a sentence."""
+        page = path.read_text(encoding="utf-8") if path.exists() else ""
+        fates = kill_matrix.updated(page, self._fates)
+        if missing := kill_matrix.missing(fates):
+            return f"{path} is not written: {', '.join(missing)} were not run to the end"
+        path.write_text(kill_matrix.render(fates), encoding="utf-8")
+        return f"{path} is written, with {len(self._fates)} of {len(fates)} rows from this run"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

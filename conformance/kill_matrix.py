@@ -1,6 +1,7 @@
 """The kill matrix: which guarantees catch which mutant, as ``docs/kill-matrix.md`` shows it.
 
-Made from the runs of ``test_mutants.py`` at world size 2; written by ``make kill-matrix``.
+Made from the runs of ``test_mutants.py`` at world size 2; written by ``make kill-matrix``. A run
+of some mutants alone (``-k``) renews their rows and leaves the others.
 """
 
 from __future__ import annotations
@@ -102,9 +103,9 @@ def title(mutant: Mutant) -> str:
     return f"`{mutant.subject.name}`: {mutant.defect}"
 
 
-def own_cells(page: str) -> dict[str, list[str]]:
-    """From a page: the guarantees that each row says are its mutant's own."""
-    found: dict[str, list[str]] = {}
+def read(page: str) -> dict[str, dict[str, str]]:
+    """From a page: the first cell of each row to the fates in it."""
+    found: dict[str, dict[str, str]] = {}
     columns: list[str] = []
     for line in page.splitlines():
         first, *cells = [cell.strip() for cell in line.strip("|").split("|")]
@@ -112,5 +113,12 @@ def own_cells(page: str) -> dict[str, list[str]]:
             columns = cells
         elif line.startswith("| `"):
             pairs = zip(columns, cells, strict=True)
-            found[first] = [column for column, cell in pairs if cell == OWN]
+            found[first] = {column: cell for column, cell in pairs if cell != NOT_APPLICABLE}
     return found
+
+
+def updated(page: str, fates: Mapping[str, Fates]) -> dict[str, Fates]:
+    """The rows of a page by the name of their mutant, and in their place those of this run."""
+    rows = read(page)
+    known = {m.subject.name: rows[title(m)] for m in shown_mutants() if title(m) in rows}
+    return {**known, **fates}

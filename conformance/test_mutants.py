@@ -68,6 +68,19 @@ def test_every_mutant_is_judged_by_its_guarantee() -> None:
 
 
 def test_the_page_shows_every_mutant_and_its_guarantee() -> None:
-    shown = kill_matrix.own_cells(PAGE.read_text(encoding="utf-8"))
+    shown = {
+        row: [guarantee for guarantee, fate in fates.items() if fate == kill_matrix.OWN]
+        for row, fates in kill_matrix.read(PAGE.read_text(encoding="utf-8")).items()
+    }
     expected = {kill_matrix.title(m): [m.guarantee] for m in kill_matrix.shown_mutants()}
     assert shown == expected, "docs/kill-matrix.md is out of date; run `make kill-matrix`"
+
+
+def test_a_page_says_what_it_was_made_of() -> None:
+    mutants = kill_matrix.shown_mutants()
+    fates = {m.subject.name: {m.guarantee: kill_matrix.OWN, "XYZ-01": "·"} for m in mutants}
+    page = kill_matrix.render(fates)
+    assert kill_matrix.updated(page, {}) == fates
+    first = mutants[0].subject.name
+    renewed = kill_matrix.updated(page, {first: {"XYZ-01": "k"}})
+    assert renewed == fates | {first: {"XYZ-01": "k"}}
