@@ -54,6 +54,11 @@ class Case:
     """A folder for this case, the same one on all ranks; see ``Subject.prepare``."""
     num_workers: int = 0
     """DataLoader workers of each rank."""
+    start_method: str | None = None
+    """How workers start: ``fork``, ``spawn``, ``forkserver``, or as the DataLoader likes. Only
+    with workers; a DataLoader without them refuses it."""
+    persistent_workers: bool = False
+    """Workers live as long as their loader. Only with workers."""
 
     @property
     def dataset(self) -> IndexDataset:
@@ -63,8 +68,12 @@ class Case:
     @property
     def label(self) -> str:
         """The case in words, for witnesses: the part that does not depend on the rank."""
-        workers = f", {self.num_workers} workers" if self.num_workers else ""
-        return f"size {self.size}{workers}"
+        if not self.num_workers:
+            return f"size {self.size}"
+        kept = "persistent " if self.persistent_workers else ""
+        way = f" by {self.start_method}" if self.start_method else ""
+        plural = "" if self.num_workers == 1 else "s"
+        return f"size {self.size}, {self.num_workers} {kept}worker{plural}{way}"
 
 
 def sizes(world_size: int) -> tuple[int, ...]:

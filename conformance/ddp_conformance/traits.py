@@ -21,6 +21,9 @@ TRAITS: dict[str, str] = {
     "uses case.num_workers",
     "augments": "draws random numbers for each sample; the factory uses case.num_workers",
     "fixed_validation": "its validation data stay the same in all epochs",
+    "tells_rank": "its batches carry as origin, for each sample, the rank that the code which read "
+    "it took itself for, and the worker; the factory uses case.num_workers and case.start_method",
+    "starts_workers": "the factory uses case.start_method and case.persistent_workers",
     "scheduled": "says by schedule= on which window each epoch must train",
     "tells_paths": "says by paths= where it writes",
     "replaces": "its files hold the last record alone",

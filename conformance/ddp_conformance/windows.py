@@ -81,6 +81,17 @@ def stamps_of(batch: Any) -> tuple[Stamp, ...]:
     )
 
 
+def origins_of(batch: Any) -> tuple[tuple[int, int], ...]:
+    """Rank and worker of each sample of a batch, from its ``origin``; raises ``TypeError``."""
+    origins = _column(batch, "origin")
+    if origins is None:
+        raise TypeError(
+            f"a batch of type {type(batch).__name__} carries no origin; let the data set return "
+            "the rank and the worker that read each sample, int64 [2]"
+        )
+    return tuple((int(rank), int(worker)) for rank, worker in origins)
+
+
 def announced_by(datamodule: Any, split: Split) -> Announcement:
     """``train`` or ``val`` of the data module with its parts, and ``train_version``."""
     generation = getattr(datamodule, split)
