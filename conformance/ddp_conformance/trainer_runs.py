@@ -218,6 +218,7 @@ def observe_fit(
             UnwrappedStrategy(),
             [observer, *run.callbacks],
             reload_dataloaders_every_n_epochs=run.reload_every,
+            use_distributed_sampler=run.use_distributed_sampler,
             num_sanity_val_steps=sanity_steps,
             **options,
         )

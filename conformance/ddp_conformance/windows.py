@@ -55,6 +55,8 @@ class WindowRun:
     """The callbacks that move its windows, in the order in which the Trainer gets them."""
     reload_every: int = 1
     """The Trainer's ``reload_dataloaders_every_n_epochs``."""
+    use_distributed_sampler: bool = True
+    """The Trainer's option of this name: whether it replaces samplers that are not its own."""
 
 
 def stamps_of(batch: Any) -> tuple[Stamp, ...]:
