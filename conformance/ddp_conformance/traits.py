@@ -23,6 +23,8 @@ TRAITS: dict[str, str] = {
     "any_workers": "the factory passes case.worker_options to a DataLoader whose data set can be "
     "pickled: workers may persist, and may be spawned",
     "fixed_validation": "its validation data stay the same in all epochs",
+    "tells_rank": "its batches carry as origin, for each sample, the rank that the code which read "
+    "it took itself for, and the worker; the factory uses case.num_workers and case.start_method",
     "scheduled": "says by schedule= on which window each epoch must train",
     "tells_paths": "says by paths= where it writes",
     "gpu": "needs a GPU for each rank; skipped where there are not enough of them",
