@@ -34,8 +34,18 @@ def test_mutant_dies_of_its_guarantee(ddp: Ddp, mutant: Mutant) -> None:
     assert len(set(ddp.gather(str(caught.value)))) == 1, "ranks disagree on the evidence"
 
 
-@pytest.mark.ddp(world_size=[1, 2, 3, 4])
-@pytest.mark.parametrize("twin", [pytest.param(twin, id=twin.subject.name) for twin in all_twins()])
+@pytest.mark.parametrize(
+    "twin",
+    [
+        pytest.param(
+            twin,
+            id=f"{twin.subject.name}-twin-ws{world_size}",
+            marks=pytest.mark.ddp(world_size=world_size),
+        )
+        for twin in all_twins()
+        for world_size in twin.world_sizes
+    ],
+)
 def test_twin_lives(twin: Twin) -> None:
     checks = applicable(twin.subject)
     assert checks, "a twin that no check looks at proves nothing"

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from ddp_conformance.case import Case
+from ddp_conformance.training_history import TrainingRecord
 from ddp_conformance.window_history import WindowRecord
 
 
@@ -177,6 +178,7 @@ Record: TypeAlias = (
     | ReadBack
     | Told
     | WindowRecord
+    | TrainingRecord
 )
 History: TypeAlias = Sequence[Record]
 

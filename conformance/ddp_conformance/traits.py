@@ -23,6 +23,8 @@ TRAITS: dict[str, str] = {
     "fixed_validation": "its validation data stay the same in all epochs",
     "scheduled": "says by schedule= on which window each epoch must train",
     "tells_paths": "says by paths= where it writes",
+    "compiles": "its model is compiled by torch.compile",
+    "falls_back": "it takes another backend where there is no GPU",
     "nonlinear": "the metric is no mean over samples, such as F1, a root or a correlation",
 }
 

@@ -36,6 +36,8 @@ class Twin:
     subject: Subject
     likeness: str
     """What it has in common with a defect, or why it is sound."""
+    world_sizes: tuple[int, ...] = (1, 2, 3, 4)
+    """Where it is checked."""
 
 
 @cache
