@@ -34,6 +34,8 @@ TRAITS: dict[str, str] = {
     "resumes": "leaves a checkpoint after an epoch when told to, and goes on from one",
     "resumes_mid_epoch": "does so in the middle of an epoch too",
     "global_batch": "its steps cover equally many samples whatever the number of ranks",
+    "compiles": "its model is compiled by torch.compile",
+    "falls_back": "it takes another backend where there is no GPU",
     "nonlinear": "the metric is no mean over samples, such as F1, a root or a correlation",
 }
 
