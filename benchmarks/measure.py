@@ -8,7 +8,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 SUITES = Path(__file__).parent / "suites"
@@ -29,6 +30,16 @@ class Candidate:
     launcher: tuple[str, ...] = ()
     """In the place of ``python``; the world size is appended to torchrun's."""
     world_size: int = 4
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Seconds of one session."""
+
+    wall: float
+    cpu: float
+    """Of all its processes, user and system."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,22 +50,39 @@ class Cost:
     """Of a session with no test, extrapolated."""
     test: float
     """Of one more test."""
+    cpu: float
+    """Of all processes for one more test: it hardly depends on what else the machine does."""
 
 
-def cost(candidate: Candidate, repeats: int) -> Cost:
+def costs(candidates: Sequence[Candidate], repeats: int) -> list[Cost]:
     """Median over ``repeats`` runs of both sessions.
+
+    The candidates take turns, so that a machine that gets slower does so for all.
 
     Raises:
         RuntimeError: a session failed; its output is the message.
     """
+    runs = [
+        [(session(candidate, candidate.counts[0]), session(candidate, candidate.counts[1]))]
+        for candidate in candidates
+    ]
+    for _ in range(repeats - 1):
+        for candidate, pairs in zip(candidates, runs, strict=True):
+            few, many = candidate.counts
+            pairs.append((session(candidate, few), session(candidate, many)))
+    return [_cost(candidate, pairs) for candidate, pairs in zip(candidates, runs, strict=True)]
+
+
+def _cost(candidate: Candidate, pairs: Sequence[tuple[Spent, Spent]]) -> Cost:
     few, many = candidate.counts
-    short = statistics.median(seconds(candidate, few) for _ in range(repeats))
-    long = statistics.median(seconds(candidate, many) for _ in range(repeats))
+    short = statistics.median(pair[0].wall for pair in pairs)
+    long = statistics.median(pair[1].wall for pair in pairs)
     test = (long - short) / (many - few)
-    return Cost(start=short - few * test, test=test)
+    cpu = statistics.median(pair[1].cpu - pair[0].cpu for pair in pairs) / (many - few)
+    return Cost(start=short - few * test, test=test, cpu=cpu)
 
 
-def seconds(candidate: Candidate, count: int) -> float:
+def session(candidate: Candidate, count: int) -> Spent:
     """Run one session."""
     launcher = candidate.launcher or (sys.executable,)
     if launcher[0].endswith("torchrun"):
@@ -63,23 +91,31 @@ def seconds(candidate: Candidate, count: int) -> float:
     options = ("-q", "-p", "no:cacheprovider", "-c", os.devnull, f"--rootdir={SUITES}")
     command = [*launcher, "-m", "pytest", str(suite), *options, *candidate.arguments]
     with tempfile.TemporaryDirectory() as directory:
-        begin = time.perf_counter()
+        before, begin = os.times(), time.perf_counter()
         finished = subprocess.run(
             command,
             cwd=directory,
-            env=os.environ
-            | {
-                "BENCHMARK_COUNT": str(count),
-                "BENCHMARK_WORLD_SIZE": str(candidate.world_size),
-                "OMP_NUM_THREADS": "1",
-            },
+            env=_environment(candidate, count),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             timeout=_LIMIT,
             check=False,
         )
-        spent = time.perf_counter() - begin
+        wall, after = time.perf_counter() - begin, os.times()
     if finished.returncode != 0:
         raise RuntimeError(f"{candidate.name}:\n{finished.stdout}\n{finished.stderr}")
-    return spent
+    cpu = after.children_user + after.children_system
+    return Spent(wall, cpu - before.children_user - before.children_system)
+
+
+def _environment(candidate: Candidate, count: int) -> dict[str, str]:
+    # Without bytecode every start of a process is slower, for reasons of nobody's tests.
+    inherited = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    return {
+        **inherited,
+        "BENCHMARK_COUNT": str(count),
+        "BENCHMARK_WORLD_SIZE": str(candidate.world_size),
+        "OMP_NUM_THREADS": "1",
+        **candidate.environment,
+    }

@@ -1,0 +1,134 @@
+"""Where the time of a warm test goes, in the controller and in a rank."""
+
+from __future__ import annotations
+
+import json
+import pstats
+import statistics
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.inside import FIRST, LAST
+from benchmarks.measure import Candidate, session
+
+_WAITS = (
+    "<method 'poll' of 'select.epoll' objects>",
+    "<method 'get' of '_queue.SimpleQueue' objects>",
+    "<method 'acquire' of '_thread.lock' objects>",
+)
+_PARTS = {
+    "pytest_ddp/": "pytest-ddp",
+    "_pytest/": "pytest",
+    "pluggy/": "pytest",
+    "torch/": "torch",
+    "benchmarks/": "the test",
+    "suites/": "the test",
+}
+_OTHERS = "other packages and the standard library"
+
+Function = tuple[str, int, str]
+"""File, line and name, as :mod:`pstats` has them; builtins have ``~`` for a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Of one kind of process."""
+
+    cpu: float
+    """Seconds for one test, without the profiler."""
+    parts: dict[str, float]
+    """Time on the profiler's clock of each part's own code, without waiting; most first."""
+    functions: dict[str, float]
+    """The same for each function."""
+
+
+def profiles(candidate: Candidate) -> dict[str, Profile]:
+    """Profiles of the "controller" and of a "rank".
+
+    cProfile makes calls of Python functions seem dearer than they are, so that its shares
+    say where to look and the processor time says how much there is.
+    """
+    cpu = {kind: _cpu(files) for kind, files in _measured(candidate, "cpu").items()}
+    return {
+        kind: _profile(cpu[kind], files[0]) for kind, files in _measured(candidate, "calls").items()
+    }
+
+
+def _measured(candidate: Candidate, what: str) -> dict[str, list[Any]]:
+    with tempfile.TemporaryDirectory() as folder:
+        variables = {
+            "BENCHMARK_FOLDER": folder,
+            "BENCHMARK_PROFILE": what,
+            "PYTHONPATH": str(Path(__file__).parents[1]),
+        }
+        plugin = ("-p", "benchmarks.inside")
+        session(
+            replace(
+                candidate,
+                arguments=(*candidate.arguments, *plugin),
+                environment=variables,
+            ),
+            LAST + 10,
+        )
+        return {
+            kind: [_read(file, what) for file in sorted(Path(folder).glob(f"{kind}-*.json"))]
+            for kind in ("controller", "rank")
+        }
+
+
+def _read(file: Path, what: str) -> Any:
+    if what == "cpu":
+        return json.loads(file.read_text())
+    return pstats.Stats(str(file.with_suffix(".prof")))
+
+
+def _cpu(seconds: list[float]) -> float:
+    return statistics.mean(seconds)
+
+
+def _profile(cpu: float, stats: Any) -> Profile:
+    parts: dict[str, float] = defaultdict(float)
+    functions: dict[str, float] = defaultdict(float)
+    for function, seconds in _own_times(stats):
+        part = _part(function)
+        parts[part] += seconds
+        functions[f"{_name(function)} ({part})"] += seconds
+    return Profile(cpu, _descending(parts), _descending(functions))
+
+
+def _descending(times: dict[str, float]) -> dict[str, float]:
+    return dict(sorted(times.items(), key=lambda item: -item[1]))
+
+
+def _own_times(stats: Any) -> Iterator[tuple[Function, float]]:
+    """Seconds for one test in each function; a builtin's are its callers', but for torch's."""
+    tests = LAST - FIRST
+    for function, (_, _, own, _, callers) in stats.stats.items():
+        if function[2] in _WAITS or _is_wait_for_ranks(function):
+            continue
+        if function[0] != "~" or "torch." in function[2]:
+            yield function, own / tests
+            continue
+        for caller, (_, _, own_from_here, _) in callers.items():
+            yield caller, own_from_here / tests
+
+
+def _is_wait_for_ranks(function: Function) -> bool:
+    return function[0].endswith("rank/journal.py") and function[2] == "wait"
+
+
+def _part(function: Function) -> str:
+    file = function[0]
+    if file == "~":
+        return "torch"
+    return next((part for folder, part in _PARTS.items() if folder in file), _OTHERS)
+
+
+def _name(function: Function) -> str:
+    if function[0] == "~":
+        return function[2].rstrip(">").rpartition(" ")[2]
+    return f"{Path(function[0]).stem}.{function[2]}"
