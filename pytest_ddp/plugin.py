@@ -133,8 +133,7 @@ class Hooks:
             item.ihook.pytest_runtest_logreport(report=report)
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         if self._controller.exit_request is not None:
-            reason, code = self._controller.exit_request
-            pytest.exit(reason, code)
+            _exit(item.session, *self._controller.exit_request)
         return True
 
     @pytest.hookimpl(optionalhook=True)
@@ -184,3 +183,12 @@ class Hooks:
         for problem in self._problems:
             terminalreporter.section("ddp: error in the last teardown", red=True)
             terminalreporter.line(problem)
+
+
+def _exit(session: pytest.Session, reason: str, code: int | None) -> None:
+    """End the session as ``pytest.exit`` of a rank asks."""
+    if hasattr(session.config, "workerinput"):
+        # Raised in a worker, xdist takes it for an error of its own. The return code is lost.
+        session.shouldstop = f"pytest.exit in a rank: {reason}"
+    else:
+        pytest.exit(reason, code)

@@ -1,52 +1,98 @@
-"""The guess whether a file has ddp tests, made before it is imported."""
+"""ddp marks of collected items: wrong ones are collection errors, right ones are kept."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from pytest_ddp.marks import looks_marked
+from pytest_ddp.marks import MARK, check_items, read_marks
+from pytest_ddp.options import MARKER_HELP, Options, add_options
+
+ALONE = ("-p", "no:ddp", "-p", "no:asyncio")  # the latter warns unless it is configured
 
 
-def looks(folder: Path, text: str, name: str = "test_it.py") -> bool:
-    file = folder / name
-    file.write_text(text)
-    return looks_marked(file)
+class OptionsOnly:
+    """A plugin with our options and marker but none of our other hooks."""
+
+    def pytest_addoption(self, parser: pytest.Parser) -> None:
+        add_options(parser)
+
+    def pytest_configure(self, config: pytest.Config) -> None:
+        config.addinivalue_line("markers", MARKER_HELP)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "@pytest.mark.ddp(world_size=2)\ndef test_it(ddp): ...",
-        "@mark.ddp\ndef test_it(ddp): ...",
-        "import pytest\n\nclass TestIt:\n    @pytest.mark.ddp\n    def test_it(self): ...",
-        "pytestmark = pytest.mark.ddp(world_size=2)",
-        "pytestmark = [pytest.mark.slow, pytest.mark.ddp]",
-    ],
-)
-def test_marks_are_seen(tmp_path: Path, text: str) -> None:
-    assert looks(tmp_path, text)
+@pytest.fixture
+def inner(pytester: pytest.Pytester) -> pytest.Pytester:
+    pytester.plugins.append(OptionsOnly())
+    return pytester
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "def test_it(): ...",
-        "import ddp\n\n\ndef test_ddp(): ...",
-        "# without @pytest.mark.ddp",
-        "@pytest.mark.ddp_slow\ndef test_it(): ...",
-        "marker = 'ddp'",
-    ],
-)
-def test_other_texts_are_not(tmp_path: Path, text: str) -> None:
-    assert not looks(tmp_path, text)
+def collected(inner: pytest.Pytester, source: str) -> tuple[pytest.CollectReport, Options]:
+    """The report of a module's collection, before anybody has looked at its marks."""
+    module = inner.getmodulecol(f"import pytest\n{source}", configargs=ALONE)
+    report = pytest.CollectReport(module.nodeid, "passed", None, list(module.collect()))
+    return report, Options.from_config(module.config)
 
 
-@pytest.mark.parametrize("name", ["conftest.py", "README.md", "test_data.csv"])
-def test_other_files_are_not_read(tmp_path: Path, name: str) -> None:
-    assert not looks(tmp_path, "@pytest.mark.ddp", name)
+WRONG = """
+@pytest.mark.ddp(world_size=0)
+def test_none(): pass
+
+def test_plain(): pass
+
+@pytest.mark.ddp(world_size="four")
+def test_word(): pass
+"""
+RIGHT = """
+@pytest.mark.ddp(world_size=3, isolate=True)
+def test_three(): pass
+
+def test_plain(): pass
+"""
 
 
-def test_file_that_cannot_be_read(tmp_path: Path) -> None:
-    assert not looks_marked(tmp_path / "test_gone.py")
+def test_all_wrong_marks_of_a_module_are_told_at_once(inner: pytest.Pytester) -> None:
+    report, options = collected(inner, WRONG)
+    assert check_items(report, options).failed
+    assert report.result == []
+    text = str(report.longrepr)
+    assert "test_none" in text
+    assert "test_word" in text
+    assert "test_plain" not in text
+
+
+def test_each_error_says_on_its_first_line_what_is_wrong(inner: pytest.Pytester) -> None:
+    report, options = collected(inner, WRONG)
+    first = str(check_items(report, options).longrepr).splitlines()[0]
+    assert "test_none" in first
+    assert "world_size" in first
+
+
+def test_right_marks_change_nothing(inner: pytest.Pytester) -> None:
+    report, options = collected(inner, RIGHT)
+    items = list(report.result)
+    assert check_items(report, options).passed
+    assert report.result == items
+
+
+def test_a_module_that_was_not_collected_stays_as_it_is(inner: pytest.Pytester) -> None:
+    report, options = collected(inner, RIGHT)
+    report.outcome, report.longrepr, report.result = "failed", "SyntaxError", []
+    assert check_items(report, options).longrepr == "SyntaxError"
+
+
+def test_items_keep_their_marks(inner: pytest.Pytester) -> None:
+    report, options = collected(inner, RIGHT)
+    three, plain = (node for node in report.result if isinstance(node, pytest.Item))
+    read_marks([three, plain], options)
+    assert three.stash[MARK].world_sizes == (3,)
+    assert three.stash[MARK].isolate is True
+    assert MARK not in plain.stash
+
+
+def test_a_wrong_mark_that_came_late_is_a_usage_error(inner: pytest.Pytester) -> None:
+    report, options = collected(inner, RIGHT)
+    plain = next(node for node in report.result if node.name == "test_plain")
+    assert isinstance(plain, pytest.Item)
+    plain.add_marker(pytest.mark.ddp(world_size=-1))
+    with pytest.raises(pytest.UsageError, match="test_plain"):
+        read_marks([plain], options)
