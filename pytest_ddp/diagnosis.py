@@ -182,7 +182,8 @@ def _verdict(failure: Failure, groups: Sequence[Sequence[Trouble]]) -> str:
     if first[0].stopped:
         return _stopped_verdict(failure, [t for group in groups for t in group])
     label = ranks_text(t.rank.rank for t in first)
-    colon = ":" if first[0].report is not None else ""
+    # Otherwise the words are the predicate of a sentence.
+    colon = ":" if first[0].report is not None or first[0].child_death is not None else ""
     text = f"{label}{colon} {what_happened(first[0])}"
     rest = [t.rank.rank for group in groups[1:] for t in group]
     return f"{text} ({ranks_text(rest)} failed differently)" if rest else text

@@ -281,6 +281,11 @@ _OTHERS_FOLDERS = tuple(
 )
 
 
+def _is_installed(file: str) -> bool:
+    """Also where another environment's packages are on the path, as in a nested one."""
+    return "/site-packages/" in file or "/dist-packages/" in file
+
+
 class _Origins(dict[str, _Origin]):
     """By file, and not by code object, whose hash is computed anew each time."""
 
@@ -288,7 +293,7 @@ class _Origins(dict[str, _Origin]):
         origin = _Origin.USER
         if file.startswith(_LIBRARY_FOLDERS):
             origin = _Origin.LIBRARY
-        elif file.startswith((*_OTHERS_FOLDERS, "<")):
+        elif file.startswith((*_OTHERS_FOLDERS, "<")) or _is_installed(file):
             origin = _Origin.OTHERS
         self[file] = origin
         return origin

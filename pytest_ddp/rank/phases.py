@@ -101,11 +101,9 @@ def _follow_fixture_ends(lifecycle: Lifecycle) -> None:
 
 def _site_of(item: pytest.Item) -> str:
     """``file:line in function`` of the test, where its function begins."""
-    function: Any = getattr(item, "obj", item)
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    if code is None:  # a callable object
-        return f"{item.path}:{(item.location[1] or 0) + 1} in {item.name}"
-    return f"{code.co_filename}:{code.co_firstlineno} in {code.co_name}"
+    # Known since collection; to ask for the function would make the test's instance too early.
+    file, line, _ = item.location
+    return f"{item.config.rootpath / file}:{(line or 0) + 1} in {item.name.partition('[')[0]}"
 
 
 @contextlib.contextmanager

@@ -1,0 +1,157 @@
+"""The texts of deaths elsewhere than in the test's own thread: other threads, forked processes."""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing.process
+import signal
+
+import pytest
+
+from pytest_ddp import diagnose
+from pytest_ddp.protocol import Phase
+from pytest_ddp.trouble import Trouble, is_out_of_memory
+from tests.unit import handmade as made
+from tests.unit.handmade import MACHINERY, SITE, TEST_FILE, dead, failure, text, verdict
+
+SEGFAULT = "Fatal Python error: Segmentation fault"
+STRING_AT = (str(ctypes.__file__), 519, "string_at")
+IN_WORKER = made.stacks(
+    STRING_AT,
+    (TEST_FILE, 61, "__getitem__"),
+    (f"{SITE}/torch/utils/data/_utils/worker.py", 374, "_worker_loop"),
+    (str(multiprocessing.process.__file__), 314, "_bootstrap"),
+    (f"{SITE}/torch/utils/data/dataloader.py", 505, "__iter__"),
+    (TEST_FILE, 66, "test_made"),
+    title=SEGFAULT,
+)
+WORKER_GONE = made.failed(
+    "raise RuntimeError('DataLoader worker (pid 7) is killed by signal: Segmentation fault.')"
+)
+OOM = "killed a process on this machine"
+
+
+def beside(*frames: tuple[str, int, str]) -> str:
+    """A fatal signal in a thread with these frames, while the test waits in line 33."""
+    thread = made.stacks(*frames, title=SEGFAULT, machinery=False)
+    return thread + made.stacks((TEST_FILE, 33, "test_made"), header="Thread 0x1")
+
+
+def test_thread_without_code_of_the_test_says_where_the_test_was() -> None:
+    report = failure(made.passing(0), dead(stacks=beside(STRING_AT)))
+    shown = report.longreprtext
+    assert verdict(report) == "rank 1 died of SIGSEGV in call"
+    assert " ".join(shown.split()).startswith(
+        "rank 1 died of SIGSEGV in call, in a thread beside the test, begun at "
+        "tests/test_made.py:33 in test_made"
+    )
+    assert "rank 1 in call, the test itself:\n> tests/test_made.py:33 in test_made" in shown
+    assert made.place(report) == (TEST_FILE, 33)
+
+
+def test_thread_with_code_of_the_test_says_where_it_was_itself() -> None:
+    shown = text(made.passing(0), dead(stacks=beside(STRING_AT, (TEST_FILE, 70, "crash"))))
+    assert shown.startswith("rank 1 died of SIGSEGV in call, at tests/test_made.py:70 in crash\n")
+    assert "in a thread beside the test, most recent call first" in shown
+
+
+# ------------------------------------------------------------------ forked processes
+
+
+def test_worker_s_own_stack_stands_for_the_loader_s_traceback() -> None:
+    report = failure(made.passing(0), made.passing(1, WORKER_GONE, children=IN_WORKER))
+    shown = report.longreprtext
+    assert verdict(report) == "rank 1: a process that it forked died of SIGSEGV in call"
+    assert "at tests/test_made.py:61 in __getitem__" in " ".join(shown.split("\n\n")[0].split())
+    assert "> tests/test_made.py:61 in __getitem__\n" in shown
+    assert "dataloader.py" not in shown
+    assert "rank 1 in call: RuntimeError: DataLoader worker (pid 7) is killed" in shown
+
+
+def test_rank_that_its_worker_took_along() -> None:
+    """The loader raises from a signal handler, which may be anywhere, in pytest too."""
+    last = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\nRuntimeError: gone\n'
+    report = failure(made.passing(0), dead(returncode=1, stacks=last, children=IN_WORKER))
+    assert verdict(report) == "rank 1: a process that it forked died of SIGSEGV in call"
+    assert "an exception came out of pytest itself: RuntimeError: gone" in report.longreprtext
+
+
+def test_failure_beside_a_dead_child_keeps_its_own_words() -> None:
+    report = failure(made.passing(0), made.passing(1, made.ASSERTED, children=IN_WORKER))
+    assert verdict(report) == "rank 1: assert 3 == 4"
+    assert "a process that rank 1 forked died of SIGSEGV" in report.longreprtext
+
+
+def test_worker_that_left_no_stack_is_told_by_the_loader() -> None:
+    report = failure(made.passing(0), made.passing(1, WORKER_GONE))
+    assert verdict(report).startswith("rank 1: RuntimeError: DataLoader worker (pid 7)")
+
+
+# ------------------------------------------------------------------ long stacks
+
+
+def test_long_way_through_libraries_is_cut() -> None:
+    library = [(f"{SITE}/torch/_dynamo/part.py", number, "f") for number in range(1, 21)]
+    long = made.stacks((TEST_FILE, 14, "helper"), *library, (TEST_FILE, 30, "test_made"))
+    lines = text(dead(stacks=long)).splitlines()
+    begin = lines.index("> tests/test_made.py:14 in helper")
+    assert lines[begin + 1 : begin + 9] == [
+        *(f"  torch/_dynamo/part.py:{number} in f" for number in (1, 2, 3)),
+        "  ... 14 more calls in libraries",
+        *(f"  torch/_dynamo/part.py:{number} in f" for number in (18, 19, 20)),
+        "  tests/test_made.py:30 in test_made",
+    ]
+
+
+def test_stack_ends_where_the_process_began() -> None:
+    (dump,) = diagnose.parse_stacks(IN_WORKER)
+    assert [frame.line for frame in diagnose.trim(dump.stacks[0].frames)] == [519, 61, 374]
+    assert len(dump.stacks[0].frames) == 6 + len(MACHINERY)
+
+
+@pytest.mark.parametrize(
+    ("text", "last"),
+    [
+        ("", ""),
+        ("Traceback (most recent call last):\n  File\nValueError: a\nb\n", "ValueError: a"),
+        ("ValueError: not of a traceback\n", ""),
+        (
+            "Traceback (most recent call last):\n  x\nKeyError: 1\n\nDuring it\n\n"
+            "Traceback (most recent call last):\n  y\nOSError: 2\n",
+            "OSError: 2",
+        ),
+    ],
+)
+def test_last_exception(text: str, last: str) -> None:
+    assert diagnose.last_exception(text) == last
+
+
+# ------------------------------------------------------------------ out of memory
+
+
+@pytest.mark.parametrize(
+    ("raised", "oom", "is_memory"),
+    [
+        ("raise MemoryError", "", True),
+        ("raise RuntimeError('DefaultCPUAllocator: cannot allocate memory')", "", True),
+        ("raise RuntimeError('CUDA out of memory. Tried to allocate 2 GiB')", "", True),
+        ("raise RuntimeError('DataLoader worker (pid 7) is killed by signal: Killed')", OOM, True),
+        ("raise RuntimeError('DataLoader worker (pid 7) is killed by signal: Killed')", "", False),
+        ("assert 'out of memory' == ''", OOM, False),
+        ("raise ValueError('no such file')", OOM, False),
+    ],
+)
+def test_exceptions_for_want_of_memory(raised: str, oom: str, is_memory: bool) -> None:
+    rank = made.passing(1, made.failed(raised))
+    trouble = Trouble(rank, Phase.CALL, rank.reports[Phase.CALL].report)
+    assert is_out_of_memory(trouble, oom) == is_memory
+
+
+@pytest.mark.parametrize(
+    ("returncode", "oom", "is_memory"),
+    [(-signal.SIGKILL, OOM, True), (-signal.SIGKILL, "", False), (-signal.SIGTERM, OOM, False)],
+)
+def test_deaths_for_want_of_memory(returncode: int, oom: str, is_memory: bool) -> None:
+    assert (
+        is_out_of_memory(Trouble(dead(returncode=returncode), Phase.CALL, None), oom) == is_memory
+    )
