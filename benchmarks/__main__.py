@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks import overhead, verdicts
 from benchmarks.measure import Candidate, Cost, cost
 
 _NO_DDP = ("-p", "no:ddp")
@@ -76,5 +77,8 @@ def _row(name: str, start: str, start_ratio: str, test: str, test_ratio: str) ->
     return f"{name:<36}{start:>9}{start_ratio:>9}{test:>15}{test_ratio:>9}"
 
 
+_OTHERS = {"overhead": overhead.main, "verdicts": verdicts.main}
+
 if __name__ == "__main__":
-    main()
+    other = _OTHERS.get(" ".join(sys.argv[1:2]))
+    main() if other is None else other(sys.argv[2:])
