@@ -1,9 +1,9 @@
 """What the plugin costs inside a rank: ``python -m benchmarks overhead``.
 
-Each number is processor time, the median over many short blocks that were timed in turns, with the rank's
-instruments (journal, digests for the comparison, phases) and without them, in the same
-process. torch's flight recorder can only be chosen when a process begins; it is compared
-between processes, which is less exact, and torch itself has it on by default.
+Each number is processor time, the median over many short blocks that were timed in turns,
+with the rank's instruments (journal, digests for the comparison, phases) and without them,
+in the same process. torch's flight recorder can only be chosen when a process begins; it is
+compared between processes, which is less exact, and torch itself has it on by default.
 """
 
 from __future__ import annotations
