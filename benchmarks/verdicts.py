@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import os
 import signal
 import statistics
@@ -62,9 +63,11 @@ class Verdict:
 
     failed: bool
     seconds: float
-    """Since the last step of any rank."""
+    """Since the last step of any rank; NaN if none came so far before the timeout."""
 
     def __str__(self) -> str:
+        if math.isnan(self.seconds):
+            return "timed out at the start"
         return f"{self.seconds:.2f} s" if self.failed else "passed"
 
 
@@ -101,15 +104,17 @@ def verdict(harness: Harness, case: str, timeout: int) -> Verdict:
     """Run one case.
 
     Raises:
-        RuntimeError: no rank came as far as its last step; the output is the message.
+        RuntimeError: the command failed before any test; the output is the message.
     """
     with tempfile.TemporaryDirectory() as directory:
         results = Path(directory, "results")
         failed, ended, output = _run(harness, case, timeout, directory, results)
         records = list(_records(results))
+    if not records:
+        raise RuntimeError(f"{harness.name}, {case}:\n{output}")
     moves = [record["at"] for record in records if record["kind"] == "moved"]
     if not moves:
-        raise RuntimeError(f"{harness.name}, {case}:\n{output}")
+        return Verdict(True, math.nan)
     failures = (r["at"] for r in records if r["kind"] == "report" and r["outcome"] == "failed")
     first = next(failures, None)
     if first is None:
