@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
+from benchmarks import overhead, verdicts
 from benchmarks.measure import Candidate, Cost, costs, session
 from benchmarks.profiles import Profile, profiles
 
@@ -138,5 +139,8 @@ def _profile(kind: str, profile: Profile) -> Iterator[str]:
         yield f"| ... `{function}` | {seconds / total:.0%} |"
 
 
+_OTHERS = {"overhead": overhead.main, "verdicts": verdicts.main}
+
 if __name__ == "__main__":
-    main()
+    other = _OTHERS.get(" ".join(sys.argv[1:2]))
+    main() if other is None else other(sys.argv[2:])

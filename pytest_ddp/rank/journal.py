@@ -108,6 +108,7 @@ class Journal:
         """Digest of the collectives of this test by group: what was asked."""
         self.where: dict[str, int] = {}
         """The same for the lines that asked."""
+        self._codes = _Codes()
         self.waiting: dict[int, Call] = {}
         """What each thread waits for right now, by thread identifier."""
         self._by_work: weakref.WeakKeyDictionary[dist.Work, Call] = weakref.WeakKeyDictionary()
@@ -120,7 +121,7 @@ class Journal:
 
     def begin(self) -> None:
         """Forget the calls of the last test."""
-        for record in (self.sent, self.received, self.what, self.where, self.calls):
+        for record in (self.sent, self.received, self.what, self.where, self.calls, self._codes):
             record.clear()
 
     def forget_groups(self) -> None:
@@ -189,12 +190,10 @@ class Journal:
             site = _site()
             number = self.collectives(group) + 1
             call = Call(name, number, operation, numel, dtype, reduce_op, root, None, site)
-            self.what[name] = _fold(
-                self.what, name, f"{number}{operation}{numel}{dtype}{reduce_op}{root}"
-            )
-            self.where[name] = _fold(
-                self.where, name, f"{number}{site.code.co_filename}{site.line}"
-            )
+            asked = self._codes[operation, numel, dtype, reduce_op, root]
+            self.what[name] = _fold(self.what.get(name, 0), number, asked)
+            place = self._codes[site.code.co_filename, site.line]
+            self.where[name] = _fold(self.where.get(name, 0), number, place)
             return call
 
         return note
@@ -221,8 +220,17 @@ def _issued(group: Any) -> int:
     return issued
 
 
-def _fold(digests: dict[str, int], name: str, text: str) -> int:
-    return zlib.crc32(text.encode(errors="surrogateescape"), digests.get(name, 0))
+class _Codes(dict[tuple[Any, ...], int]):
+    """Checksums, alike in all processes; to compute one costs more than all the rest."""
+
+    def __missing__(self, key: tuple[Any, ...]) -> int:
+        self[key] = code = zlib.crc32(repr(key).encode(errors="surrogateescape"))
+        return code
+
+
+def _fold(digest: int, number: int, code: int) -> int:
+    """The next digest of a sequence, in the manner of Fowler, Noll and Vo."""
+    return ((digest ^ code) * 0x01000193 + number) & 0xFFFFFFFF
 
 
 def _size(args: tuple[Any, ...], position: int | None) -> tuple[int | None, torch.dtype | None]:
@@ -239,7 +247,13 @@ def _reduce_op(options: Any) -> str | None:
     if reduce_op is None:
         return None
     kind = getattr(reduce_op, "op", reduce_op)
-    return getattr(kind, "name", str(kind))
+    if (name := _reduce_names.get(int(kind))) is None:
+        name = _reduce_names[int(kind)] = str(kind.name)
+    return name
+
+
+_reduce_names: dict[int, str] = {}
+"""An enumeration of pybind makes its names anew each time, in two microseconds."""
 
 
 def _site() -> Site:

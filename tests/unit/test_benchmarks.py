@@ -1,0 +1,50 @@
+"""What the benchmarks make of their measurements."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from benchmarks import verdicts
+from benchmarks.measure import SUITES
+from benchmarks.overhead import Pairs, table
+from benchmarks.verdicts import Verdict, middle
+
+
+def test_the_overhead_is_the_median_of_differences_between_neighbours() -> None:
+    slow, fast = [(13e-6, 10e-6)] * 2, [(8e-6, 5e-6)] * 3
+    calls = Pairs("call", True, tuple(slow + fast))
+    steps = Pairs("step", True, ((11e-3, 10e-3),))
+    off = [Pairs("call", False, ((5e-6, 4e-6),)), Pairs("step", False, ((10e-3, 10e-3),))]
+    rows = list(table([calls, steps, *off]))
+    assert rows[2].endswith("| 5.0 µs | 8.0 µs | 3.0 µs | 1.600 |")
+    assert rows[3].endswith("| 4.0 µs | 5.0 µs | 1.0 µs | 1.250 |")
+    assert rows[4].endswith("| 10.00 ms | 11.00 ms | 1.00 ms | 1.100 |")
+
+
+def test_one_run_that_passed_is_not_outvoted() -> None:
+    failed = [Verdict(True, seconds) for seconds in (0.4, 0.5, 0.9)]
+    assert middle(failed) == failed[1]
+    assert middle([*failed, Verdict(False, 0.1)]) == Verdict(False, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "words"),
+    [
+        (Verdict(True, 0.512), "0.51 s"),
+        (Verdict(False, 3.0), "passed"),
+        (Verdict(True, float("nan")), "timed out at the start"),
+    ],
+)
+def test_words(verdict: Verdict, words: str) -> None:
+    assert str(verdict) == words
+
+
+def test_the_cases_are_those_of_the_suites() -> None:
+    tree = ast.parse((SUITES / "verdict_cases.py").read_text())
+    functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    assert functions == set(verdicts.CASES)
+    for case in verdicts.CASES:
+        chosen = [name for name in verdicts.CASES if case in name]
+        assert chosen == [case], "pytest -k must choose one"
