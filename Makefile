@@ -1,6 +1,6 @@
 # The two commands of the README. Both set themselves up in .venv and need only
 # python3, make and git.
-.PHONY: conformance kill-matrix test test-reference soak benchmark clean
+.PHONY: conformance kill-matrix test soak benchmark clean
 .DELETE_ON_ERROR:
 
 PYTHON ?= python3
@@ -23,13 +23,7 @@ test: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(PYTEST) tests conformance --ignore=tests/reference </dev/null
-
-# The reference programs under torchrun and Lightning's launcher. Apart from `make test`,
-# because a DataLoader worker that such a rank forks was once seen to hang in fork.
-test-reference: LIMIT = 2400
-test-reference: $(READY)
-	$(PYTEST) tests/reference </dev/null
+	$(PYTEST) tests conformance </dev/null
 
 # Slow and legal work, 20 times with every core busy: none may be accused of a hang.
 soak: LIMIT = 7200

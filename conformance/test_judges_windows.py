@@ -6,7 +6,7 @@ from typing import Any
 
 from ddp_conformance.checks import judge_windows as judge
 from ddp_conformance.history import Record
-from ddp_conformance.window_history import WindowEvent, WindowPart, WindowSample
+from ddp_conformance.window_history import Reader, WindowEvent, WindowPart, WindowSample
 
 
 def sample(epoch: int = 0, version: int = 1, rank: int = 0, **changed: Any) -> WindowSample:
@@ -158,3 +158,16 @@ def test_an_effect_of_the_sanity_check_is_named() -> None:
 def test_a_late_effect_is_named() -> None:
     (found,) = judge.judge_schedule([sample(1, 1)], lambda epoch: f"w{epoch + 1}")
     assert str(found).endswith("sample 0 is of w1, meant is w2")
+
+
+def test_workers_that_know_their_rank_pass() -> None:
+    assert judge.judge_readers([Reader(rank, 0, rank, 0) for rank in (0, 1)]) == ()
+
+
+def test_workers_that_take_themselves_for_another_rank_are_named_once() -> None:
+    found = judge.judge_readers([Reader(0, 0, 0, 0), Reader(1, 3, 0, 1), Reader(1, 5, 0, 0)])
+    assert words(found) == ["worker 1 of rank 1 takes itself for rank 0: sample 3"]
+
+
+def test_samples_that_no_worker_read_are_no_pass() -> None:
+    assert words(judge.judge_readers([Reader(0, 0, 0, -1)])) == ["no worker read a sample"]

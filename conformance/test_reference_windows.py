@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from datetime import datetime
-from typing import TYPE_CHECKING
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from ddp_conformance import Case, DataModule, Subject, parametrize_with_checks
+from ddp_conformance import Case, DataModule, Loader, Subject, parametrize_with_checks
 from ddp_conformance.windows import WindowRun
 from ddp_reference.windows.make_data import ArchivePlan, make_archive
 
@@ -67,6 +67,43 @@ SUBJECTS = [
     DataModule(random_windows, {"fixed_validation"}, prepare=make_days),
     DataModule(both_resampled, prepare=make_days),
 ]
+
+
+def make_samples(case: Case) -> None:
+    """A day for each sample."""
+    plan = ArchivePlan(FIRST_DAY, days=case.size, bin_hours=24, stations=6)
+    make_archive(case.directory / "archive", plan)
+
+
+def window_loader(case: Case) -> Any:
+    """The training loader of one window, its workers started as the case says."""
+    dates = (FIRST_DAY, FIRST_DAY + timedelta(days=case.size))
+    module = GNNDataModule(
+        case.directory / "archive",
+        *dates,
+        *dates,
+        batch_size=2,
+        num_workers=case.num_workers,
+        multiprocessing_context=case.start_method,
+    )
+    module.setup("fit")
+    return module.train_dataloader()
+
+
+def sample_ids(batch: Any) -> tuple[int, ...]:
+    return tuple(batch.sample_id.tolist())
+
+
+LOADERS = [
+    Loader(
+        window_loader, {"pads", "shuffles", "tells_rank"}, prepare=make_samples, indices=sample_ids
+    )
+]
+
+
+@parametrize_with_checks(LOADERS, world_size=(2,))
+def test_loader(subject: Subject, check: BoundCheck) -> None:
+    check(subject)
 
 
 @pytest.mark.filterwarnings("ignore:.*isinstance.treespec, LeafSpec:FutureWarning")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -37,6 +35,7 @@ from PIL import Image
 from torch.nn.parallel import DistributedDataParallel
 
 from pytest_ddp import Ddp
+from tests.reference.launching import launch
 
 SIZE = (16, 12)
 
@@ -341,17 +340,8 @@ def test_the_program_names_unusable_data(
 
 def test_the_program_trains_under_torchrun(images: Path, tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
-    torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m"]
-    arguments = [str(images), "--epochs", "2", "--log-file", str(log)]
-    done = subprocess.run(
-        [sys.executable, "-m", *torchrun, "ddp_reference.saliency", *arguments],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
+    arguments = ("--epochs", "2", "--log-file", log, "--num-workers", "1")
+    done = launch("-m", "ddp_reference.saliency", images, *arguments, ranks=2)
+    assert done.returncode == 0, done.output
     assert done.stdout.count("epoch 1: training loss") == 1
     assert len(log.read_text().splitlines()) == 2

@@ -247,10 +247,13 @@ def _lines(statements: list[ast.stmt]) -> range:
 
 
 def _side_by_side(title: str, records: Mapping[int, CallRecord]) -> str:
+    alike: dict[tuple[str, str], list[int]] = {}
+    for rank, call in sorted(records.items()):
+        alike.setdefault((_words(call), call.site), []).append(rank)
     lines = [f"{title}:"]
-    for rank in sorted(records):
-        lines.append(f"  rank {rank}: {_words(records[rank])}")
-        lines.append(f"    at {shorten(records[rank].site)}: {_source(records[rank])}")
+    for (words, site), ranks in alike.items():
+        lines.append(f"  {ranks_text(ranks)}: {words}")
+        lines.append(f"    at {shorten(site)}: {_source(records[ranks[0]])}")
     return "\n".join(lines)
 
 

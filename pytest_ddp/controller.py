@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ddp import gpus, records
+from pytest_ddp import gpus, records, subtests
 from pytest_ddp.launcher import HostDiedError, Launcher, NoRankError, OrphanedError
 from pytest_ddp.live import LiveLine, terminal_of
 from pytest_ddp.marks import MARK
@@ -119,6 +119,8 @@ class Controller:
                 results += self._results(outcome)
         except HostDiedError as death:
             return self._after_death_of_host(item, str(death))
+        except gpus.LeaseError as problem:
+            return failed_without_ranks(item, str(problem))
         except NoRankError as problem:
             return self._without_rank(item, str(problem))
         except OrphanedError:
@@ -175,17 +177,17 @@ class Controller:
             self._restart_host()
         assert self._supervisor is not None
         next_nodeids, known = self._next_tests(item, next_item, plan.world_size)
-        with self._devices(plan) as placed:
+        with self._devices(item, plan) as placed:
             shared = None if tmp_path is None else str(tmp_path)
             order = Order(placed, item, next_nodeids, known, shared, self._live)
             return self._supervisor.run(order)
 
     @contextlib.contextmanager
-    def _devices(self, plan: LaunchPlan) -> Iterator[LaunchPlan]:
+    def _devices(self, item: pytest.Item, plan: LaunchPlan) -> Iterator[LaunchPlan]:
         if plan.devices is None:
             yield plan
             return
-        with gpus.lease(len(plan.devices)) as leased:
+        with gpus.lease(len(plan.devices), limit=plan.timeout, holder=item.nodeid) as leased:
             yield dataclasses.replace(plan, devices=leased)
 
     def set_timeout(self, item: pytest.Item, seconds: float) -> None:
@@ -253,9 +255,7 @@ class Controller:
             return None
         if type(report) is pytest.TestReport:
             return report
-        # A subtest: one that fails speaks for its phase, the others say nothing. Its own
-        # kind of report cannot be merged, nor sent on by xdist.
-        return _plain(report) if report.failed else None
+        return subtests.of_phase(report)
 
     # ------------------------------------------------------------------ trouble and the end
 
@@ -301,9 +301,9 @@ class Controller:
             return
         limit = _INTERRUPTED_TEARDOWN if interrupted else _LAST_TEARDOWN
         with contextlib.suppress(HostDiedError, OrphanedError, KeyboardInterrupt):
-            for _, message in self._launcher.finish(self._launcher.living(), limit):
+            for process, message in self._launcher.finish(self._launcher.living(), limit):
                 if isinstance(message, Warned | Finished):
-                    self._messages.tell(message)
+                    self._messages.tell(process.rank, message)
         self.close()
 
     def close(self) -> None:
@@ -311,22 +311,6 @@ class Controller:
         launcher, self._launcher, self._supervisor = self._launcher, None, None
         if launcher is not None:
             launcher.close()
-
-
-def _plain(report: pytest.TestReport) -> pytest.TestReport:
-    return pytest.TestReport(
-        nodeid=report.nodeid,
-        location=report.location,
-        keywords=report.keywords,
-        outcome=report.outcome,
-        longrepr=report.longrepr,
-        when=report.when,
-        sections=report.sections,
-        duration=report.duration,
-        start=report.start,
-        stop=report.stop,
-        user_properties=report.user_properties,
-    )
 
 
 def _invocation(config: pytest.Config) -> list[str]:

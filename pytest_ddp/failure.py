@@ -12,7 +12,7 @@ from _pytest._code.code import ReprExceptionInfo, ReprFileLocation, ReprTracebac
 from pytest_ddp.diagnosis import Diagnosis, Failure
 from pytest_ddp.entries import WIDTH, Entry, bare_text, brief, cleaned, entries_of, sentences, tail
 from pytest_ddp.lost import children, lost
-from pytest_ddp.ranktable import rows_of
+from pytest_ddp.table import rows_of
 from pytest_ddp.trouble import (
     Trouble,
     clean,
@@ -146,6 +146,7 @@ def _notes(failure: Failure, diagnosis: Diagnosis) -> Iterator[str]:
         if outcome.hang is not None:
             yield outcome.hang.sentence
             yield from () if _has_table(failure, diagnosis) else rows_of(diagnosis.ranks)
+            yield from [""] if diagnosis.notes else []
     for note in diagnosis.notes:
         yield from note.splitlines()
 

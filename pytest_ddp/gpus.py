@@ -8,14 +8,17 @@ forked from its host. So GPUs are counted from what the driver says, filtered by
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import importlib.util
+import math
 import os
 import re
 import shutil
 import stat
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +34,7 @@ _SMI_TIMEOUT = 60.0
 """Seconds; a driver that must first wake eight GPUs takes some ten."""
 _PATIENCE = 0.05
 """Seconds to wait for one busy GPU before looking whether another came free."""
+_QUEUE = "queue"
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,25 +160,34 @@ def _torch_has_cuda() -> bool:
 # ---------------------------------------------------------------------- leases
 
 
+class LeaseError(Exception):
+    """The GPUs did not come free in time; the text says who holds them."""
+
+
 @contextlib.contextmanager
-def lease(count: int, directory: Path | None = None) -> Iterator[tuple[int, ...]]:
+def lease(
+    count: int, directory: Path | None = None, *, limit: float = math.inf, holder: str = ""
+) -> Iterator[tuple[int, ...]]:
     """Hold ``count`` GPUs for the block; no other process of this user can lease them then.
 
     Waits while too few are free. A process must give a lease back before it asks for
     the next, else it waits for itself. The locks end with the process, whatever ends
-    it; the empty lock files stay, because another process may wait on the very file
+    it; the lock files stay, because another process may wait on the very file
     that would be removed.
 
     Args:
         count: how many; 0 touches nothing.
         directory: where the lock files lie, the same for all that compete; a private
             one of this user in the temporary directory unless given.
+        limit: seconds to wait at most.
+        holder: what those who wait in vain are told of the lease, such as a node id.
 
     Yields:
         Indices into the visible GPUs, in ascending order.
 
     Raises:
         ValueError: fewer than ``count`` GPUs are visible.
+        LeaseError: they did not come free within ``limit`` seconds.
         pytest.UsageError: the directory is not this user's.
     """
     if count == 0:
@@ -184,33 +197,79 @@ def lease(count: int, directory: Path | None = None) -> Iterator[tuple[int, ...]
     if count > len(devices):
         raise ValueError(f"{count} GPUs are needed, {len(devices)} are visible")
     folder = _private(directory or Path(tempfile.gettempdir(), f"pytest-ddp-gpus-{os.getuid()}"))
+    names = [re.sub(r"[^\w.-]", "_", device) for device in devices]
     with contextlib.ExitStack() as held:
-        yield _acquire(count, devices, folder, held)
+        taken = _acquire(count, _Locks(folder, holder, held), names, limit)
+        if taken:
+            yield taken
+            return
+    raise LeaseError(_refusal(count, names, folder, limit))
 
 
-def _acquire(
-    count: int, devices: Sequence[str], folder: Path, held: contextlib.ExitStack
-) -> tuple[int, ...]:
-    """Lock any ``count`` of the devices.
+@dataclass(frozen=True, slots=True)
+class _Locks:
+    """Takes locks of a folder for as long as ``held`` lasts, with a note of who has them."""
+
+    folder: Path
+    holder: str
+    held: contextlib.ExitStack
+
+    def take(self, name: str, patience: float) -> bool:
+        try:
+            self.held.enter_context(_lock(self.folder, name).acquire(timeout=patience))
+        except TimeoutError:  # filelock.Timeout is one
+            return False
+        # Not in the lock's own file, which whoever tries to lock it cuts to nothing.
+        note = _note(self.folder, name)
+        note.write_text(f"process {os.getpid()}" + f" ({self.holder})" * bool(self.holder))
+        self.held.callback(note.unlink, missing_ok=True)
+        return True
+
+
+def _acquire(count: int, locks: _Locks, names: Sequence[str], limit: float) -> tuple[int, ...]:
+    """Lock any ``count`` of the devices; none if they do not come free in time.
 
     Only the holder of the queue lock collects GPUs, and giving them back needs no
     lock: so nobody waits in a circle, and whoever wants all GPUs is not passed over
     for ever by others that want one.
     """
-    free = {
-        index: _lock(folder, re.sub(r"[^\w.-]", "_", device))
-        for index, device in enumerate(devices)
-    }
+    deadline = time.monotonic() + limit
     taken: list[int] = []
     patience = 0.0
-    with _lock(folder, "queue"):
+    with contextlib.ExitStack() as turn:
+        queue = dataclasses.replace(locks, held=turn)
+        if not queue.take(_QUEUE, limit if math.isfinite(limit) else -1):
+            return ()
         while len(taken) < count:
-            for index in sorted(free):
-                if len(taken) < count and _locked(free[index], patience, held):
+            if patience and time.monotonic() >= deadline:
+                return ()
+            for index, name in enumerate(names):
+                if index not in taken and len(taken) < count and locks.take(name, patience):
                     taken.append(index)
-                    del free[index]
             patience = _PATIENCE
     return tuple(sorted(taken))
+
+
+def _refusal(count: int, names: Sequence[str], folder: Path, limit: float) -> str:
+    waited = f"{count} GPUs did not come free within {limit:.0f} s"
+    holders = [
+        f"{name} is held by {note.read_text()}"
+        for name in names
+        if (note := _note(folder, name)).exists()
+    ]
+    first = _note(folder, _QUEUE)
+    waits = [f"{first.read_text()} waits for GPUs before it"] if first.exists() else []
+    return "\n".join(
+        [
+            f"{waited}: tests of other pytest processes use them",
+            *(f"  {line}" for line in (*holders, *waits)),
+            "  Start fewer xdist workers (-n), or give the test a longer timeout.",
+        ]
+    )
+
+
+def _note(folder: Path, name: str) -> Path:
+    return folder / f"{name}.holder"
 
 
 def _lock(folder: Path, name: str) -> filelock.BaseFileLock:
@@ -218,14 +277,6 @@ def _lock(folder: Path, name: str) -> filelock.BaseFileLock:
     import filelock  # noqa: PLC0415
 
     return filelock.FileLock(folder / f"{name}.lock", mode=0o600)
-
-
-def _locked(lock: filelock.BaseFileLock, patience: float, held: contextlib.ExitStack) -> bool:
-    try:
-        held.enter_context(lock.acquire(timeout=patience))
-    except TimeoutError:  # filelock.Timeout is one
-        return False
-    return True
 
 
 def _private(folder: Path) -> Path:

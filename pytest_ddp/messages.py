@@ -9,6 +9,7 @@ import pytest
 
 from pytest_ddp.outcome import RunOutcome
 from pytest_ddp.protocol import Finished, Warned
+from pytest_ddp.trouble import ranks_text
 
 
 class DdpWarning(pytest.PytestWarning):
@@ -21,19 +22,21 @@ class Messages:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._told: set[Warned] = set()
-        self.problems: list[str] = []
-        """Tracebacks of teardowns that no report could carry."""
+        self._problems: dict[str, list[int]] = {}
 
-    def tell(self, message: Warned | Finished) -> None:
+    @property
+    def problems(self) -> list[str]:
+        """Tracebacks of teardowns that no report could carry, under the names of the ranks."""
+        return [f"{ranks_text(ranks)}\n\n{text}" for text, ranks in self._problems.items()]
+
+    def tell(self, rank: int, message: Warned | Finished) -> None:
         """Take a warning or the end of a rank's session."""
         match message:
             case Finished():
-                if message.problem is not None and message.problem not in self.problems:
-                    self.problems.append(message.problem)
+                if message.problem is not None:
+                    self._problems.setdefault(message.problem, []).append(rank)
             case Warned():
-                if message not in self._told:
-                    self._told.add(message)
-                    self._record(message)
+                self._record_once(message)
 
     def warn(self, text: str) -> None:
         """Warn of something that is not one test's doing."""
@@ -43,7 +46,7 @@ class Messages:
         """Name what the test changed or left, and print what --setup-show shows."""
         path, line, _ = outcome.location
         for text in _remarks(outcome):
-            self.tell(
+            self._record_once(
                 Warned(
                     category=f"{DdpWarning.__module__}:{DdpWarning.__qualname__}",
                     message=f"{outcome.nodeid}: {text}",
@@ -60,6 +63,11 @@ class Messages:
         if first is not None and first.setup_show:
             writer = self._config.get_terminal_writer()
             writer.write(first.setup_show)
+
+    def _record_once(self, message: Warned) -> None:
+        if message not in self._told:
+            self._told.add(message)
+            self._record(message)
 
     def _record(self, message: Warned) -> None:
         category = _category(message.category)

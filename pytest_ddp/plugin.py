@@ -165,6 +165,16 @@ class Hooks:
             self._config.workeroutput["ddp_problems"] = self._problems
         if self._problems and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        self._paint()
+
+    def _paint(self) -> None:
+        terminal: Any = self._config.pluginmanager.getplugin("terminalreporter")
+        stats = {} if terminal is None else terminal.stats
+        failed = [report for name in ("failed", "error") for report in stats.get(name, ())]
+        if any("ddp" in report.keywords for report in failed):
+            from pytest_ddp.paint import paint  # noqa: PLC0415
+
+            paint(failed)
 
     def pytest_unconfigure(self) -> None:
         if self._started is not None:
@@ -172,5 +182,5 @@ class Hooks:
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         for problem in self._problems:
-            terminalreporter.section("ddp: error in a rank's last teardown", red=True)
+            terminalreporter.section("ddp: error in the last teardown", red=True)
             terminalreporter.line(problem)

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import pytest
 
-from pytest_ddp import compare
+from pytest_ddp import compare, subtests
 from pytest_ddp.exchanges import Exchanges
 from pytest_ddp.launcher import Gone, HostDiedError, Launcher, RankProcess
 from pytest_ddp.live import LiveLine, doing_of
@@ -47,7 +47,7 @@ _CALLS_LIMIT = 2.0
 _KILL_LIMIT = 5.0
 
 ReadReport: TypeAlias = Callable[[Json], pytest.TestReport | None]
-Tell: TypeAlias = Callable[[Warned | Finished], None]
+Tell: TypeAlias = Callable[[int, Warned | Finished], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ class Run:
             case Gone():
                 part.end(Ending.EXITED, self._now())
             case Warned() | Finished():
-                self._tell(message)
+                self._tell(part.process.rank, message)
             case RankReady():
                 """It was waited for already."""
             case _ if message.test != self._test:
@@ -218,8 +218,9 @@ class Run:
             return
         phase = Phase(report.when)
         known = part.reports.get(phase)
-        # A subtest that failed speaks for its phase.
-        if known is None or not known.report.failed:
+        if known is not None and known.report.failed:
+            subtests.join(known.report, report)
+        else:
             part.reports[phase] = TimedReport(report, self._now())
 
     # ------------------------------------------------------------------ comparing

@@ -123,9 +123,9 @@ class Supervisor:
 
     def _retire(self, processes: list[RankProcess]) -> None:
         """End ranks that are alive and well as far as one knows: they may tear down first."""
-        for _, message in self._launcher.finish(processes, _TEARDOWN_LIMIT):
+        for process, message in self._launcher.finish(processes, _TEARDOWN_LIMIT):
             if isinstance(message, Warned | Finished):
-                self._tell(message)
+                self._tell(process.rank, message)
         for process in processes:
             if not process.gone:
                 self._launcher.kill(process)

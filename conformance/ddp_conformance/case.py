@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypeAlias, TypedDict
 
 from torch.utils.data import Dataset, get_worker_info
 
@@ -38,6 +38,10 @@ def worker_number() -> int:
     return -1 if info is None else info.id
 
 
+StartMethod: TypeAlias = Literal["fork", "spawn", "forkserver"]
+"""How DataLoader workers come into being."""
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """What a factory is given: one situation, seen from one rank.
@@ -56,7 +60,7 @@ class Case:
     """DataLoader workers of each rank."""
     persistent_workers: bool = False
     """Whether they live on from epoch to epoch."""
-    start_method: Literal["fork", "spawn"] | None = None
+    start_method: StartMethod | None = None
     """How they are started; None is torch's default. Spawned ones inherit no state of the rank."""
 
     @property
@@ -79,9 +83,9 @@ class Case:
         if not self.num_workers:
             return f"size {self.size}"
         kind = "persistent " if self.persistent_workers else ""
-        kind += f"{self.start_method}ed " if self.start_method else ""
-        number = "1 worker" if self.num_workers == 1 else f"{self.num_workers} workers"
-        return f"size {self.size}, {number.replace(' ', f' {kind}')}"
+        way = f" by {self.start_method}" if self.start_method else ""
+        plural = "" if self.num_workers == 1 else "s"
+        return f"size {self.size}, {self.num_workers} {kind}worker{plural}{way}"
 
     def with_hard_workers(self) -> tuple[Case, Case]:
         """The case with workers that keep their state, and with some that have none of the rank."""

@@ -53,24 +53,19 @@ def in_child(function: Callable[[], T]) -> T:
     child.start()
     sender.close()
     try:
-        ended = receiver.poll(SECONDS)
-        answer: tuple[str, Any] = receiver.recv() if ended else ("hung", None)
+        answer: tuple[str, Any] = receiver.recv() if receiver.poll(SECONDS) else ("hung", None)
     except EOFError:
         answer = ("died", None)
-    finally:
-        if not _joined(child):
-            child.kill()
-            child.join()
+    if answer[0] != "hung":
+        child.join(SECONDS)
+    if child.exitcode is None:
+        child.kill()
+        child.join()
     kind, value = answer
     if kind != "returned":
         raise RuntimeError(f"a forked child of the rank {kind}: {value or child.exitcode}")
     returned: T = value
     return returned
-
-
-def _joined(child: Any) -> bool:
-    child.join(1.0)
-    return child.exitcode is not None
 
 
 def _report(function: Callable[[], Any], sender: Connection) -> None:

@@ -15,6 +15,7 @@ from ddp_conformance.cache_history import CacheRecord
 from ddp_conformance.callback_history import CallbackRecord
 from ddp_conformance.case import Case
 from ddp_conformance.loop_history import LoopRecord
+from ddp_conformance.training_history import TrainingRecord
 from ddp_conformance.window_history import WindowRecord
 from ddp_conformance.writing_history import WritingRecord
 
@@ -185,6 +186,7 @@ Record: TypeAlias = (
     | CacheRecord
     | WritingRecord
     | LoopRecord
+    | TrainingRecord
 )
 History: TypeAlias = Sequence[Record]
 

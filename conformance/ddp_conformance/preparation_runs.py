@@ -60,6 +60,7 @@ def fit_one_batch(case: Case, datamodule: Any) -> None:
             case,
             UnwrappedStrategy(),
             [],
+            max_epochs=1,
             limit_train_batches=1,
             limit_val_batches=0,
             num_sanity_val_steps=0,

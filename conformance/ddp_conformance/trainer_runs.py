@@ -39,13 +39,17 @@ EPOCHS = 3
 IGNORED = (
     # Advice for real training, and Lightning's own use of a name that torch retires.
     ".*does not have many workers",
+    "Consider setting .persistent_workers=True.",
     ".*isinstance.treespec, LeafSpec",
     ".*configure_optimizers. returned .None.",
     ".*is smaller than the logging interval",
     "Starting from v1.9.0, .tensorboardX. has been removed",
     "You defined a .validation_step. but have no .val_dataloader",
+    "Using .DistributedSampler. with the dataloaders",
+    "Trying to infer the .batch_size. from an ambiguous collection",
     # Ranks with fewer samples than others are the subject's choice.
     ".*Total length of .* across ranks is zero",
+    "The ``compute`` method of metric",
 )
 
 
@@ -209,7 +213,9 @@ class Observer(Callback):
         return len(self._alive) - 1
 
 
-def observe_fit(subject: DataModule, case: Case, sanity_steps: int) -> Iterator[WindowRecord]:
+def observe_fit(
+    subject: DataModule, case: Case, sanity_steps: int, **options: Any
+) -> Iterator[WindowRecord]:
     """What one run of :data:`EPOCHS` epochs delivered to this rank, from a new data module."""
     run: WindowRun = subject.make(case)
     observer = Observer(subject, run.datamodule, case.rank)
@@ -225,7 +231,9 @@ def observe_fit(subject: DataModule, case: Case, sanity_steps: int) -> Iterator[
             UnwrappedStrategy(),
             [observer, *run.callbacks],
             reload_dataloaders_every_n_epochs=run.reload_every,
+            use_distributed_sampler=run.use_distributed_sampler,
             num_sanity_val_steps=sanity_steps,
+            **options,
         )
         trainer.fit(Passive(), datamodule=run.datamodule)
     records = observer.records

@@ -23,6 +23,8 @@ TRAITS: dict[str, str] = {
     "any_workers": "the factory passes case.worker_options to a DataLoader whose data set can be "
     "pickled: workers may persist, and may be spawned",
     "fixed_validation": "its validation data stay the same in all epochs",
+    "tells_rank": "its batches carry as origin, for each sample, the rank that the code which read "
+    "it took itself for, and the worker; the factory uses case.num_workers and case.start_method",
     "scheduled": "says by schedule= on which window each epoch must train",
     "tells_paths": "says by paths= where it writes",
     "gpu": "needs a GPU for each rank; skipped where there are not enough of them",
@@ -32,6 +34,8 @@ TRAITS: dict[str, str] = {
     "resumes": "leaves a checkpoint after an epoch when told to, and goes on from one",
     "resumes_mid_epoch": "does so in the middle of an epoch too",
     "global_batch": "its steps cover equally many samples whatever the number of ranks",
+    "compiles": "its model is compiled by torch.compile",
+    "falls_back": "it takes another backend where there is no GPU",
     "nonlinear": "the metric is no mean over samples, such as F1, a root or a correlation",
 }
 

@@ -59,4 +59,15 @@ class WindowEvent:
     what: Happening
 
 
-WindowRecord: TypeAlias = WindowSample | WindowPart | WindowEvent
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """One sample was read: by whom, and by whom the code that read it thinks."""
+
+    rank: int
+    index: int
+    told: int
+    """The rank that the sample tells."""
+    worker: int
+
+
+WindowRecord: TypeAlias = WindowSample | WindowPart | WindowEvent | Reader

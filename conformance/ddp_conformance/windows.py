@@ -55,6 +55,8 @@ class WindowRun:
     """The callbacks that move its windows, in the order in which the Trainer gets them."""
     reload_every: int = 1
     """The Trainer's ``reload_dataloaders_every_n_epochs``."""
+    use_distributed_sampler: bool = True
+    """The Trainer's option of this name: whether it replaces samplers that are not its own."""
 
 
 def stamps_of(batch: Any) -> tuple[Stamp, ...]:
@@ -79,6 +81,17 @@ def stamps_of(batch: Any) -> tuple[Stamp, ...]:
             indices, windows, versions, tokens, origins, repeated, strict=True
         )
     )
+
+
+def origins_of(batch: Any) -> tuple[tuple[int, int], ...]:
+    """Rank and worker of each sample of a batch, from its ``origin``; raises ``TypeError``."""
+    origins = _column(batch, "origin")
+    if origins is None:
+        raise TypeError(
+            f"a batch of type {type(batch).__name__} carries no origin; let the data set return "
+            "the rank and the worker that read each sample, int64 [2]"
+        )
+    return tuple((int(rank), int(worker)) for rank, worker in origins)
 
 
 def announced_by(datamodule: Any, split: Split) -> Announcement:

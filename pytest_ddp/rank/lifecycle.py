@@ -71,6 +71,8 @@ class Lifecycle:
         """This test's phases, by the text of those outside, the name, the file and the line:
         to compose a note each time would cost more than all the rest."""
         self._test = 0
+        self.torch_phases = 0
+        """How many phases of torch have begun: models built, wrapped, compiled or trained."""
         self.begin("")
 
     def begin(self, phase: str, site: str = "") -> None:
@@ -183,6 +185,7 @@ class Lifecycle:
     def _push(
         self, name: str, outer: bool, anchor: Anchor | None, code: CodeType, line: int
     ) -> int:
+        self.torch_phases += not outer
         around = -1
         while not self._open[around][0].outer:
             around -= 1

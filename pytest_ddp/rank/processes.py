@@ -22,6 +22,9 @@ class Process:
     parent: int
     session: int
     command: str
+    """Its command line; of a forked process that of its parent."""
+    name: str
+    """As the kernel has it: of the program, or what the process calls itself."""
 
 
 def children(pid: int | None = None) -> list[Process]:
@@ -60,7 +63,8 @@ def look(pid: int) -> Process | None:
     state, parent, _, session = tail.split()[:4]
     if state == "Z":
         return None
-    return Process(pid, int(parent), int(session), command.strip() or head.partition("(")[2])
+    name = head.partition("(")[2]
+    return Process(pid, int(parent), int(session), command.strip() or name, name)
 
 
 def kill_group(leader: int) -> None:

@@ -7,6 +7,7 @@ import warnings
 from typing import Any, NoReturn
 
 import pytest
+import torch.distributed as dist
 
 from pytest_ddp import fixture
 from pytest_ddp.fixture import Ddp
@@ -24,12 +25,14 @@ from pytest_ddp.protocol import (
 from pytest_ddp.rank import faults, fixtures, output, seeding
 from pytest_ddp.rank.care import Care
 from pytest_ddp.rank.environment import RankEnvironment
+from pytest_ddp.rank.garbage import Garbage
 from pytest_ddp.rank.instruments import Instruments
 from pytest_ddp.rank.link import Link
 from pytest_ddp.rank.phases import Phases
 from pytest_ddp.rank.rendezvous import EnvRendezvous
 from pytest_ddp.rank.session import Items
 from pytest_ddp.rank.setupshow import SetupShow
+from pytest_ddp.rank.standing import recorder_problem
 
 
 class Runner:
@@ -47,8 +50,10 @@ class Runner:
         self._rendezvous = EnvRendezvous()
         self._care = Care()
         self._environment = RankEnvironment()
+        self._garbage = Garbage(self._lifecycle)
         self._setup_show = SetupShow(self._config)
         self._phases = Phases(self._lifecycle)
+        self._recorder_problem = recorder_problem()
 
     def live(self, serial: int, pid: int) -> NoReturn:
         """Run tests until told to finish; the process ends here."""
@@ -93,7 +98,15 @@ class Runner:
             self._link.wait_for_go(order.test)
         self._link.send(self._run_item(order, item))
 
+    def _warn_without_recorder(self) -> None:
+        # All ranks say the same, and so it is told once.
+        problem, self._recorder_problem = self._recorder_problem, ""
+        if problem:
+            category, place = "pytest_ddp.messages:DdpWarning", str(dist.__file__)
+            self._link.send(Warned(category, problem, place, 1, "runtest", ""))
+
     def _run_item(self, order: RunTest, item: pytest.Item) -> Done:
+        self._warn_without_recorder()
         seeding.seed_everything(order.seed)
         fixture.set_current(
             Ddp(
@@ -111,6 +124,7 @@ class Runner:
         exit_reason, exit_code = self._run_protocol(item, self._next_item(order, item))
         fixture.set_current(None)
         self._surveyor.end()
+        self._garbage.collect()
         counts = self._group.counts()
         return Done(
             test=order.test,

@@ -23,6 +23,9 @@ from pytest_ddp.survey import CallRecord, Calls, Probe, Sent, Standing, TellCall
 _dump: Any = getattr(_distributed_c10d, "_dump_fr_trace", None)
 """torch's flight recorder; a private function, absent before torch 2.8."""
 
+_BUFFER_SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+"""Environment variables that set the recorder's size, the first one that is there; 0 is off."""
+
 _BYSTANDERS = ("pytest-ddp", "QueueFeederThread", "tqdm")
 _ENGINE = (
     *("torch/autograd/graph.py", "torch/_ops.py", "torch/distributed/"),
@@ -48,6 +51,17 @@ _DTYPES = {
     "Bool": "bool",
     "BFloat16": "bfloat16",
 }
+
+
+def recorder_problem() -> str:
+    """Why collectives that never end cannot be proved to, in a sentence; empty if they can."""
+    left = "hangs are left to the deadline (--ddp-timeout), with every rank's stack"
+    if _dump is None:
+        return f"this torch has no flight recorder (2.8 and newer have): {left}"
+    name = next((name for name in _BUFFER_SIZES if name in os.environ), None)
+    if name is not None and os.environ[name].strip() == "0":
+        return f"{name}=0 turns torch's flight recorder off: {left}"
+    return ""
 
 
 class Surveyor:

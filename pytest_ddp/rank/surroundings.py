@@ -28,6 +28,8 @@ _SHOWN = 3
 """Names in a list before it is cut short."""
 _TOOL_CACHES = (b"TORCHINDUCTOR_", b"TRITON_")
 """Prefixes of variables that torch sets by itself when it imports its compilers."""
+_LOADER_WORKER = "pt_data_worker"
+"""What torch's DataLoader has its workers call themselves."""
 _SETTLE = 0.5
 """Seconds that a thread or process which is on its way out is given."""
 
@@ -148,7 +150,7 @@ class Company:
     """Threads, child processes and process groups that live beside the rank's main thread."""
 
     threads: frozenset[threading.Thread]
-    children: frozenset[tuple[int, str]]
+    children: frozenset[int]
     groups: frozenset[str]
 
     @classmethod
@@ -156,7 +158,7 @@ class Company:
         return cls(
             threads=frozenset(thread for thread in threading.enumerate() if _counts(thread)),
             children=frozenset(
-                (child.pid, child.command)
+                child.pid
                 for child in processes.children()
                 if not any(helper in child.command for helper in _HELPERS)
             ),
@@ -181,8 +183,9 @@ class Company:
         return (
             *(f"thread {thread.name!r}" for thread in sorted(now.threads - self.threads, key=str)),
             *(
-                f"child process {pid} ({_short(command)})"
-                for pid, command in sorted(now.children - self.children)
+                f"child process {child.pid} ({_what(child)})"
+                for child in map(processes.look, sorted(now.children - self.children))
+                if child is not None
             ),
             *(f"process group {name!r}" for name in sorted(now.groups - self.groups)),
         )
@@ -209,8 +212,7 @@ def _settled(company: Company) -> Company:
     # multiprocessing reaps children that have ended only when it is asked.
     # A DataLoader whose workers persist ends them when it is collected.
     gc.collect()
-    strangers = [pid for pid, _ in Company.now().children - company.children]
-    for pid in strangers:
+    for pid in Company.now().children - company.children:
         with contextlib.suppress(OSError):
             descriptor = os.pidfd_open(pid)
             _wait(descriptor)
@@ -223,5 +225,11 @@ def _wait(descriptor: int) -> None:
     select.select([descriptor], [], [], _SETTLE)
 
 
-def _short(command: str) -> str:
-    return command if len(command) <= 60 else command[:57] + "..."
+def _what(child: processes.Process) -> str:
+    if child.name == _LOADER_WORKER:
+        return "a DataLoader worker"
+    own = processes.look(os.getpid())
+    if own is not None and child.command == own.command:
+        # Which is the host's, and says nothing of what the test forked.
+        return "forked by the test"
+    return child.command if len(child.command) <= 60 else child.command[:57] + "..."

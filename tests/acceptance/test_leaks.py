@@ -17,10 +17,11 @@ LEAKS = {
         "demon",
     ),
     "child": ("KEEP.append(subprocess.Popen(['sleep', '1000']))", "sleep 1000"),
-    "forked_child": ("os.fork() or forever()", "child process"),
+    "forked_child": ("os.fork() or forever()", "(forked by the test)"),
     "loader": (
-        "KEEP.append(iter(DataLoader(range(9), num_workers=1, persistent_workers=True)))",
-        "child process",
+        "KEEP.append(iter(DataLoader(range(9), num_workers=1, persistent_workers=True)))\n"
+        "    next(KEEP[-1])",
+        "(a DataLoader worker)",
     ),
 }
 """Name: what a test leaves behind, a word of the warning."""

@@ -65,7 +65,7 @@ def changing(number: int, *changes: str, **known: Any) -> RankOutcome:
 
 
 def test_warning_is_recorded_as_pytest_would(config: FakeConfig, messages: Messages) -> None:
-    messages.tell(warned())
+    messages.tell(0, warned())
     (known,) = config.recorded
     assert (known["when"], known["nodeid"], known["location"]) == ("runtest", NODEID, None)
     message = known["warning_message"]
@@ -80,8 +80,8 @@ def test_warning_is_recorded_as_pytest_would(config: FakeConfig, messages: Messa
 
 def test_same_warning_of_all_ranks_is_told_once(config: FakeConfig, messages: Messages) -> None:
     for _ in range(4):
-        messages.tell(warned())
-    messages.tell(warned(message="other"))
+        messages.tell(0, warned())
+    messages.tell(0, warned(message="other"))
     assert config.texts() == ["soon gone", "other"]
 
 
@@ -91,20 +91,22 @@ def test_same_warning_of_all_ranks_is_told_once(config: FakeConfig, messages: Me
 def test_unknown_category_is_a_user_warning(
     config: FakeConfig, messages: Messages, category: str
 ) -> None:
-    messages.tell(warned(category))
+    messages.tell(0, warned(category))
     assert config.recorded[0]["warning_message"].category is UserWarning
 
 
 def test_category_with_a_signature_of_its_own(config: FakeConfig, messages: Messages) -> None:
-    messages.tell(warned(f"{__name__}:{NeedsTwo.__qualname__}"))
+    messages.tell(0, warned(f"{__name__}:{NeedsTwo.__qualname__}"))
     assert config.recorded[0]["warning_message"].category is UserWarning
     assert config.texts() == ["NeedsTwo: soon gone"]
 
 
-def test_late_problems_are_kept_once(config: FakeConfig, messages: Messages) -> None:
-    for problem in (None, "Traceback 1", "Traceback 1", "Traceback 2"):
-        messages.tell(Finished(problem))
-    assert messages.problems == ["Traceback 1", "Traceback 2"]
+def test_late_problems_are_kept_once_and_name_their_ranks(
+    config: FakeConfig, messages: Messages
+) -> None:
+    for rank, problem in enumerate((None, "Traceback 1", "Traceback 1", "Traceback 2")):
+        messages.tell(rank, Finished(problem))
+    assert messages.problems == ["ranks 1-2\n\nTraceback 1", "rank 3\n\nTraceback 2"]
     assert config.recorded == []
 
 

@@ -8,7 +8,7 @@ from itertools import combinations
 
 from ddp_conformance.history import History
 from ddp_conformance.verdict import Violation, ranks_in_words
-from ddp_conformance.window_history import Stage, WindowEvent, WindowPart, WindowSample
+from ddp_conformance.window_history import Reader, Stage, WindowEvent, WindowPart, WindowSample
 
 NAMES: Mapping[Stage, str] = {
     "sanity": "the sanity check",
@@ -78,6 +78,21 @@ def judge_undisturbed(history: History) -> tuple[Violation, ...]:
         for (epoch, rank), events in sorted(by_epoch.items())
         for what, batches, total in _disturbances(events)
     )
+
+
+def judge_readers(history: History) -> tuple[Violation, ...]:
+    """WIN-06: every sample tells the rank that it was delivered to; and there are some."""
+    found: dict[int, Violation] = {}
+    readers = [record for record in history if isinstance(record, Reader)]
+    for reader in readers:
+        if reader.told != reader.rank and reader.rank not in found:
+            found[reader.rank] = Violation(
+                f"worker {reader.worker} of rank {reader.rank} takes itself for rank "
+                f"{reader.told}: sample {reader.index}"
+            )
+    if not any(reader.worker >= 0 for reader in readers):
+        return (Violation("no worker read a sample"),)
+    return tuple(found.values())
 
 
 def judge_fixed_validation(history: History) -> tuple[Violation, ...]:

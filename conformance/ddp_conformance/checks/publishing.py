@@ -95,22 +95,38 @@ class Arriving:
 
 def observe_publishing(subject: Writer, case: Case, ranks: Ranks, late: int) -> Iterator[Record]:
     """Records published while the rank ``late`` writes, or returns, after all others."""
-    writer: Any = None
+    writers: list[Any] = []
     for number in range(RECORDS):
         arriving = Arriving(ranks, marks_for(case, ranks, number))
-        come_last = arriving.come_last if case.rank == late else do_nothing
-        found: list[Record] = []
+        problem = None
         try:
-            with in_lockstep(Lockstep(arriving)), writes_below(case.directory, come_last):
-                writer = subject.make(case) if writer is None else writer
-                come_last()
-                publish(subject, case, writer, number, found)
-                last, problem = read_last(subject, case)
-                found.append(Saw(case.rank, number, last, late, problem))
-        finally:
-            # Nobody goes on to the next record while another rank still reads this one.
-            ranks.gather(None)
-        yield from found
+            yield from publish_one(subject, case, arriving, (number, late), writers)
+        except Exception as error:
+            problem = error
+        # Nobody goes on to the next record while another rank still reads this one, nor
+        # when another rank cannot.
+        stop = any(ranks.gather(problem is not None))
+        if problem is not None:
+            raise problem
+        if stop:
+            return
+
+
+def publish_one(
+    subject: Writer, case: Case, arriving: Arriving, turn: tuple[int, int], writers: list[Any]
+) -> list[Record]:
+    """What this rank saw of a record; the turn is its number and the rank that is late."""
+    number, late = turn
+    come_last = arriving.come_last if case.rank == late else do_nothing
+    found: list[Record] = []
+    with in_lockstep(Lockstep(arriving)), writes_below(case.directory, come_last):
+        if not writers:
+            writers.append(subject.make(case))
+        come_last()
+        publish(subject, case, writers[0], number, found)
+        last, problem = read_last(subject, case)
+        found.append(Saw(case.rank, number, last, late, problem))
+    return found
 
 
 def do_nothing() -> None:

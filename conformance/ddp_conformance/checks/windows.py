@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -88,19 +90,40 @@ def judge_fits(subject: DataModule, ranks: Ranks, judge_run: Judge) -> tuple[Vio
     return judge_each(runs, judge_run)
 
 
-def _fit(subject: DataModule, case: Case, sanity_steps: int) -> Iterator[Record]:
+def _fit(subject: DataModule, case: Case, sanity_steps: int, **options: Any) -> Iterator[Record]:
     from ddp_conformance.trainer_runs import observe_fit
 
     # Different on each rank, as after a start without seeds, and equal in every run.
     random.seed(case.rank)
     np.random.seed(case.rank)
     torch.manual_seed(case.rank)
-    yield from observe_fit(subject, case, sanity_steps)
+    yield from observe_fit(subject, case, sanity_steps, **options)
 
 
 def find_stale(subject: DataModule, ranks: Ranks) -> tuple[Violation, ...]:
-    """WIN-01."""
-    return judge_fits(subject, ranks, lambda run: judge.judge_in_force(run.history))
+    """WIN-01, also with one worker that lives on, or is no copy of the rank."""
+    found = judge_fits(subject, ranks, lambda run: judge.judge_in_force(run.history))
+    cases = worker_cases(ranks) if "any_workers" in subject.traits else []
+    for case in cases:
+        # The first way that shows it is enough: the later one takes the longest.
+        found = found or judge_each(
+            record_short_fit(subject, ranks, case), lambda run: judge.judge_in_force(run.history)
+        )
+    return found
+
+
+def worker_cases(ranks: Ranks) -> list[Case]:
+    """One persistent worker by fork; and one by spawn, which imports torch in every epoch."""
+    (case,) = cases_of(ranks, (2 * ranks.world_size + 3,), (1,))
+    persistent = replace(case, start_method="fork", persistent_workers=True)
+    spawned = replace(case, start_method="spawn")
+    return [persistent, spawned] if ranks.world_size == 2 else [persistent]
+
+
+def record_short_fit(subject: DataModule, ranks: Ranks, case: Case) -> tuple[Run, ...]:
+    """A run of two epochs without validation."""
+    options = {"max_epochs": 2, "limit_val_batches": 0}
+    return record(subject, ranks, [case], lambda s, case: _fit(s, case, 0, **options))
 
 
 def find_kept_objects(subject: DataModule, ranks: Ranks) -> tuple[Violation, ...]:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 from uuid import uuid4
 
-import torch
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
-from ddp_conformance.case import Case, worker_number
-
-Item: TypeAlias = dict[str, Any]
+from ddp_conformance.case import Case
+from ddp_conformance.mutants.window_data import Item, WindowDataset
 
 BATCH = 2
 VALIDATION_START = 5000
@@ -32,23 +30,6 @@ class Generation:
     dataset: WindowDataset
     version: int
     token: str
-
-
-class WindowDataset(Dataset[Item]):
-    """Samples with the stamp of their window; knows no rank and holds no data."""
-
-    def __init__(self, names: list[str], summary: dict[str, int], rank: int) -> None:
-        self.names = names
-        self.summary = summary
-        self.rank = rank
-        self.stamp: Item = {}
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def __getitem__(self, index: int) -> Item:
-        origin = torch.tensor([self.rank, worker_number()])
-        return {"sample_id": index, "origin": origin, "repeated": False, **self.stamp}
 
 
 class Windows(LightningDataModule):
@@ -106,7 +87,8 @@ class Windows(LightningDataModule):
             BATCH,
             sampler=DistributedSampler(dataset, ranks, rank, shuffle=False),
             num_workers=workers,
-            persistent_workers=persistent and workers > 0,
+            persistent_workers=(persistent or self.case.persistent_workers) and workers > 0,
+            multiprocessing_context=self.case.start_method,
         )
 
 
@@ -178,6 +160,18 @@ class RebindingWindows(Windows):
         return self.persistent
 
     def loader(self, dataset: WindowDataset, persistent: bool = True) -> DataLoader[Item]:
+        return super().loader(dataset, persistent)
+
+
+class KeptLoaderWindows(RebindingWindows):
+    """The same, but only where workers persist: a loader that is kept for their sake."""
+
+    def train_dataloader(self) -> DataLoader[Item]:
+        if not self.case.persistent_workers:
+            self.persistent = None
+        return super().train_dataloader()
+
+    def loader(self, dataset: WindowDataset, persistent: bool = False) -> DataLoader[Item]:
         return super().loader(dataset, persistent)
 
 

@@ -17,6 +17,7 @@ from ddp_conformance.mutants.window_parts import (
     CountingWindows,
     CountsTwice,
     EditingWindows,
+    KeptLoaderWindows,
     LoaderInBatch,
     Mover,
     OnRankZero,
@@ -63,6 +64,16 @@ def never_reloaded(case: Case) -> WindowRun:
 def rebound_under_workers(case: Case) -> WindowRun:
     """Right without workers."""
     return WindowRun(RebindingWindows(case), [Mover()])
+
+
+def kept_for_workers(case: Case) -> WindowRun:
+    """Right without persistent workers."""
+    return WindowRun(KeptLoaderWindows(case), [Mover()])
+
+
+def new_loader_for_workers(case: Case) -> WindowRun:
+    """Persistent workers end with their loader, and each window has a loader of its own."""
+    return WindowRun(Windows(case), [Mover()])
 
 
 def edited_in_place(case: Case) -> WindowRun:
@@ -147,6 +158,7 @@ def moved_after_validation(case: Case) -> WindowRun:
 
 FIXED = frozenset({"fixed_validation"})
 SCHEDULED = frozenset({"fixed_validation", "scheduled"})
+STARTS = frozenset({"fixed_validation", "any_workers"})
 TWO = (2,)
 ONE_AND_TWO = (1, 2)
 """A window is the same object for any number of ranks; the reference runs on 4."""
@@ -163,6 +175,9 @@ MUTANTS = (
     Mutant(DataModule(never_reloaded, FIXED), "WIN-01", "loaders never reloaded", TWO),
     Mutant(
         DataModule(rebound_under_workers, FIXED), "WIN-01", "rebound under persistent workers", TWO
+    ),
+    Mutant(
+        DataModule(kept_for_workers, STARTS), "WIN-01", "loader kept for persistent workers", TWO
     ),
     Mutant(DataModule(edited_in_place, FIXED), "WIN-02", "summary edited in place", TWO),
     Mutant(DataModule(cached_dataset, FIXED), "WIN-02", "data set cached", TWO),
@@ -185,6 +200,7 @@ MUTANTS = (
 )
 
 TWINS = (
+    Twin(DataModule(new_loader_for_workers, STARTS), "persistent workers, new loader", TWO),
     Twin(scheduled(moved_at_end), "moved at epoch end", ONE_AND_TWO),
     Twin(DataModule(seeded_random, FIXED), "random window, a function of the epoch", ONE_AND_TWO),
     Twin(

@@ -23,6 +23,7 @@ from ddp_reference.resnet.images import (
 from ddp_reference.resnet.index import ImageIndex, read_index
 from ddp_reference.resnet.prepare import prepare_index
 from ddp_reference.resnet.samplers import ExactBatches
+from ddp_reference.workers import worker_context
 
 MIN_RESOLUTION = 8
 """Pixels; images smaller than this show nothing. The model may ask for more."""
@@ -124,6 +125,7 @@ class ImageNetDataModule(LightningDataModule):
             batch_size=self.batch_size,
             sampler=self.train_sampler(dataset, self._epoch()),
             num_workers=self.num_workers,
+            multiprocessing_context=worker_context(self.num_workers, preload=__name__),
             collate_fn=Collate(self.resolution),
             pin_memory=self._pin_memory(),
         )
@@ -154,6 +156,7 @@ class ImageNetDataModule(LightningDataModule):
             dataset,
             batch_sampler=self.eval_batches(len(dataset)),
             num_workers=self.num_workers,
+            multiprocessing_context=worker_context(self.num_workers, preload=__name__),
             collate_fn=Collate(self.val_resolution),
             pin_memory=self._pin_memory(),
         )

@@ -17,6 +17,7 @@ from ddp_reference.saliency.samplers import (
     ExactDistributedSampler,
     check_rank,
 )
+from ddp_reference.workers import worker_context
 
 T = TypeVar("T")
 
@@ -97,6 +98,7 @@ def build_loaders(
             batch_size=batch_size,
             sampler=sampler,
             num_workers=num_workers,
+            multiprocessing_context=worker_context(num_workers, preload=type(dataset).__module__),
             persistent_workers=num_workers > 0,
             pin_memory=torch.cuda.is_available(),
             generator=rank_generator(seed, rank),

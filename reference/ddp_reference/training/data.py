@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from ddp_reference.cache import LatentCache
+from ddp_reference.workers import worker_context
 
 from .models import LATENT
 
@@ -154,8 +155,8 @@ def build_latent_pair_loader(
     It draws the seeds of its workers from a generator of its own: a resumed epoch makes an
     iterator more, and would leave the rank's own generator in another state.
 
-    Workers of a CUDA process are not forked from it: a fork after CUDA's start-up breaks
-    in the child. The cache is mapped again there, at no cost.
+    Workers are not forked from a rank: see :func:`~ddp_reference.workers.worker_context`. The
+    cache is mapped again in them, at no cost.
     """
     return DataLoader(
         dataset,
@@ -164,7 +165,7 @@ def build_latent_pair_loader(
         num_workers=workers,
         generator=torch.Generator(),
         pin_memory=cuda,
-        multiprocessing_context="forkserver" if cuda and workers else None,
+        multiprocessing_context=worker_context(workers, preload=__name__),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any, Literal
 from uuid import uuid4
@@ -18,6 +19,7 @@ from ddp_reference.windows.dataset import BinDataset, Stamp, init_worker
 from ddp_reference.windows.placement import current_placement
 from ddp_reference.windows.sampling import ExactSampler, PaddedSampler
 from ddp_reference.windows.window import DateLike, DateWindow
+from ddp_reference.workers import worker_context
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +79,8 @@ class GNNDataModule(LightningDataModule):
         batch_size: graphs in a batch, on each rank.
         num_workers: DataLoader workers of each rank.
         seed: fixes the order of the training samples; equal on all ranks.
-        multiprocessing_context: ``fork``, ``spawn`` or ``forkserver`` for the workers.
+        multiprocessing_context: ``fork``, ``spawn`` or ``forkserver`` for the workers; by
+            default as :func:`~ddp_reference.workers.worker_context` says.
 
     Raises:
         ValueError: dates out of order, or a batch size below 1.
@@ -207,8 +210,13 @@ class GNNDataModule(LightningDataModule):
             sampler=sampler,
             num_workers=self.num_workers,
             worker_init_fn=partial(init_worker, stamp=dataset.stamp),
-            multiprocessing_context=self.multiprocessing_context if self.num_workers else None,
+            multiprocessing_context=self._worker_context(),
         )
+
+    def _worker_context(self) -> BaseContext | str | None:
+        if self.num_workers and self.multiprocessing_context is not None:
+            return self.multiprocessing_context
+        return worker_context(self.num_workers, preload=__name__)
 
     def state_dict(self) -> dict[str, Any]:
         """Windows and versions in force, for the checkpoint."""

@@ -15,6 +15,7 @@ import psutil
 import torch
 import torch.distributed as dist
 from ddp_reference.cache import CacheError, LatentCache, Recipe, open_on_all_ranks, publish
+from ddp_reference.workers import worker_context
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
@@ -54,7 +55,10 @@ def segment_pss(pid: int) -> int:
 
 def measure(cache: LatentCache) -> dict[str, object]:
     """One epoch with two workers, and the memory of this rank and them at its end."""
-    loader = DataLoader(Reading(cache), batch_size=1, num_workers=2, persistent_workers=True)
+    context = worker_context(2, preload="ddp_reference.cache")
+    loader = DataLoader(
+        Reading(cache), 1, num_workers=2, persistent_workers=True, multiprocessing_context=context
+    )
     seen = torch.cat(list(loader))
     readers = sorted({int(pid) for pid in seen[:, 1]})
     dist.barrier()  # all processes of all ranks hold the memory while it is measured

@@ -1,15 +1,14 @@
 """One cache on several ranks: built once, equal everywhere, paid for once."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from ddp_reference.cache import CacheError, LatentCache, Recipe, build, open_on_all_ranks
+
+from tests.reference.launching import launch
 
 MIB = 48
 
@@ -21,14 +20,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where two ranks of a real torchrun have been; one launch for all tests of the file."""
     directory = tmp_path_factory.mktemp("ranks")
     script = str(Path(__file__).with_name("ranks.py"))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    done = subprocess.run(
-        [*command, "--nproc-per-node=2", script, str(directory), str(MIB)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
-        capture_output=True,
-        text=True,
-        timeout=90,
-    )
+    done = launch(script, directory, str(MIB), ranks=2)
     assert done.returncode == 0, done.stderr
     return directory
 

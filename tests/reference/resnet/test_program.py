@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +17,8 @@ from ddp_reference.resnet.index import scan
 from ddp_reference.resnet.module import ResNetModule
 from torch.nn import functional
 
-LIMIT = 240
-"""Seconds for one launch; it takes about 10 on two idle cores."""
+from tests.reference.launching import Finished, launch
 
-TORCHRUN = ("torch.distributed.run", "--standalone", "--nproc-per-node=2")
 PROGRAM = "ddp_reference.resnet"
 RANKS = str(Path(__file__).with_name("ranks.py"))
 SMALL = (
@@ -37,32 +31,9 @@ SMALL = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """A launch that has ended."""
-
-    returncode: int
-    output: str
-    """stdout and stderr of all ranks."""
-
-    def complaints(self) -> list[str]:
-        """The program's error messages; torchrun's own summary is left out."""
-        return [line for line in self.output.splitlines() if line.startswith("error: ")]
-
-
-def launch(*command: str) -> Finished:
-    """Run ``python -m command`` to its end."""
-    environment = {k: v for k, v in os.environ.items() if not re.match("PL_|MASTER_|WORLD_SIZE", k)}
-    done = subprocess.run(
-        [sys.executable, "-m", *command],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=LIMIT,
-        env=environment | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
-    )
-    return Finished(done.returncode, done.stdout)
+def complaints(done: Finished) -> list[str]:
+    """The program's error messages; torchrun's own summary is left out."""
+    return [line for line in done.output.splitlines() if line.startswith("error: ")]
 
 
 @pytest.fixture(scope="module")
@@ -74,9 +45,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def first(dataset: Path, runs: Path) -> Finished:
     """Epochs 0 and 1, started by Lightning's launcher."""
-    return launch(
-        PROGRAM, f"--data={dataset}", f"--log-dir={runs}", "--devices=2", "--epochs=2", *SMALL
-    )
+    arguments = (f"--data={dataset}", f"--log-dir={runs}", "--devices=2", "--epochs=2")
+    return launch("-m", PROGRAM, *arguments, *SMALL)
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +57,7 @@ def journals(
     directory = tmp_path_factory.mktemp("journals")
     checkpoint = runs / "local" / "version_0" / "checkpoints" / "last.ckpt"
     arguments = (f"--data={dataset}", f"--log-dir={runs}", f"--resume={checkpoint}", "--epochs=5")
-    done = launch(*TORCHRUN, RANKS, str(directory), *arguments, *SMALL)
+    done = launch(RANKS, directory, *arguments, *SMALL, ranks=2)
     assert done.returncode == 0, done.output
     return [json.loads((directory / f"rank{rank}.json").read_text()) for rank in (0, 1)]
 
@@ -236,9 +206,9 @@ def named(complaint: str, root: Path) -> bool:
 
 def test_a_corrupt_image_is_said_once_and_ends_all_ranks(corrupt: Path, tmp_path: Path) -> None:
     arguments = (f"--data={corrupt}", f"--log-dir={tmp_path / 'runs'}", "--epochs=1")
-    done = launch(*TORCHRUN, "-m", PROGRAM, *arguments, *SMALL)
+    done = launch("-m", PROGRAM, *arguments, *SMALL, ranks=2)
     assert done.returncode != 0
-    (complaint,) = done.complaints()
+    (complaint,) = complaints(done)
     assert complaint.startswith("error: rank 0: 1 of 44 images: ")
     assert named(complaint, corrupt)
     codes = [int(code) for code in re.findall(r"exitcode +: (-?\d+)", done.output)]
@@ -251,8 +221,8 @@ def test_a_rank_that_fails_alone_is_named_and_ends_the_others(
     corrupt: Path, tmp_path: Path
 ) -> None:
     arguments = (f"--data={corrupt}", f"--log-dir={tmp_path / 'runs'}", "--epochs=1")
-    done = launch(PROGRAM, *arguments, "--no-check", "--devices=2", *SMALL)
+    done = launch("-m", PROGRAM, *arguments, "--no-check", "--devices=2", *SMALL)
     assert done.returncode != 0
-    assert [named(complaint, corrupt) for complaint in done.complaints()].count(True) == 1
-    assert len(done.complaints()) <= 2
+    assert [named(complaint, corrupt) for complaint in complaints(done)].count(True) == 1
+    assert len(complaints(done)) <= 2
     assert "Traceback" not in done.output

@@ -9,6 +9,7 @@ leaves its own process group, in the same process.
 import json
 import math
 import os
+import re
 import sys
 import threading
 import traceback
@@ -119,7 +120,12 @@ def leftovers() -> dict[str, Any]:
     """What a finished run must not leave in its process."""
     return {
         "group": dist.is_initialized(),
-        "children": [child.name() for child in psutil.Process().children(recursive=True)],
+        "children": [
+            command
+            for command in map(" ".join, (c.cmdline() for c in psutil.Process().children(True)))
+            # These serve the workers of all loaders and end with their process.
+            if not re.search("multiprocessing.(forkserver|resource_tracker)", command)
+        ],
         "threads": [t.name for t in threading.enumerate() if t is not threading.main_thread()],
         "gloo": [name for name in native_threads() if "gloo" in name],
         "segments": [m.path for m in psutil.Process().memory_maps() if "/dev/shm/#" in m.path],

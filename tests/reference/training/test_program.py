@@ -1,40 +1,24 @@
 """The command, alone and under torchrun, and how a run ends when one rank fails."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from ddp_reference.train import main
+
+from tests.reference.launching import Finished, launch
 
 TRAIN = ["-m", "ddp_reference.train", "--samples", "320", "--batch-size", "8", "--epochs", "3"]
 FAILURES = str(Path(__file__).with_name("failures.py"))
 SECONDS = re.compile(r" [0-9.]+ s$", re.MULTILINE)
 
 
-def python(arguments: list[str], directory: Path) -> "subprocess.CompletedProcess[str]":
-    environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "GLOO_SOCKET_IFNAME": "lo",
-        # Of its own: a run that is killed while it compiles leaves a half-written library
-        # in the cache that all runs of a user share, and the next one fails on it.
-        "TORCHINDUCTOR_CACHE_DIR": str(directory / "inductor"),
-    }
-    command = [sys.executable, *arguments]
-    return subprocess.run(
-        command, env=environment, cwd=directory, capture_output=True, text=True, timeout=240
-    )
-
-
-def torchrun(
-    ranks: int, arguments: list[str], directory: Path
-) -> "subprocess.CompletedProcess[str]":
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    return python([*launcher, *arguments], directory)
+def run(directory: Path, *arguments: str, ranks: int | None = None) -> Finished:
+    # Of its own: a run that is killed while it compiles leaves a half-written library
+    # in the cache that all runs of a user share, and the next one fails on it.
+    cache = {"TORCHINDUCTOR_CACHE_DIR": str(directory / "inductor")}
+    return launch(*arguments, ranks=ranks, cwd=directory, env=cache)
 
 
 @pytest.fixture(scope="module")
@@ -67,14 +51,14 @@ def test_progress_shows_a_falling_loss(alone: str) -> None:
 
 
 def test_two_ranks_print_the_same_progress_once(alone: str, directory: Path) -> None:
-    done = torchrun(2, [*TRAIN, "--strategy", "fsdp2"], directory)
+    done = run(directory, *TRAIN, "--strategy", "fsdp2", ranks=2)
     assert done.returncode == 0, done.stderr
     assert numbers(done.stdout) == pytest.approx(numbers(alone), rel=1e-3)
     assert "rank 1 of 2: gloo on cpu" in done.stderr
 
 
 def test_one_rank_with_inductor_prints_the_same_progress(alone: str, directory: Path) -> None:
-    done = torchrun(1, [*TRAIN, "--compile", "after"], directory)
+    done = run(directory, *TRAIN, "--compile", "after", ranks=1)
     assert done.returncode == 0, done.stderr
     assert numbers(done.stdout) == pytest.approx(numbers(alone), rel=1e-3)
     assert list((directory / "inductor").rglob("*.so")) != []
@@ -86,7 +70,7 @@ def numbers(progress: str) -> list[float]:
 
 
 def test_torchrun_reports_the_rank_that_failed_and_why(directory: Path) -> None:
-    done = torchrun(2, [FAILURES, str(directory), "raises"], directory)
+    done = run(directory, FAILURES, str(directory), "raises", ranks=2)
     assert done.returncode != 0
     # Its clock has whole seconds: rank 0, which fails in the same second, may come first in
     # the report. Either way the cause is in it.
@@ -97,7 +81,7 @@ def test_torchrun_reports_the_rank_that_failed_and_why(directory: Path) -> None:
 @pytest.fixture(scope="module")
 def endings(directory: Path) -> dict[str, list[int]]:
     """Exit codes of ranks 0 and 1, by what rank 1 did."""
-    done = python([FAILURES, str(directory)], directory)
+    done = run(directory, FAILURES, str(directory))
     assert done.returncode == 0, done.stderr
     codes: dict[str, list[int]] = json.loads(done.stdout)
     return codes

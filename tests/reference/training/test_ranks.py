@@ -4,9 +4,6 @@ One launch per number of ranks trains every job of JOBS in turn, in one process 
 """
 
 import json
-import os
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,6 +14,8 @@ import pytest
 import torch
 from ddp_reference.cache.format import digest_tensor
 from ddp_reference.training import STAGES, Event, Stepped, TrainConfig, lifecycle, run
+
+from tests.reference.launching import launch
 
 # 49 training samples, steps of 16: the last step has one sample, of one rank.
 BASE: dict[str, Any] = {
@@ -78,18 +77,11 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("training")
 
 
-def launch(ranks: int, directory: Path) -> list[dict[str, Result]]:
+def train_on(ranks: int, directory: Path) -> list[dict[str, Result]]:
     listed = directory / f"jobs{ranks}.json"
     listed.write_text(json.dumps(JOBS[ranks]))
     script = str(Path(__file__).with_name("ranks.py"))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    done = subprocess.run(
-        [*command, f"--nproc-per-node={ranks}", script, str(listed), str(directory)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    done = launch(script, listed, directory, ranks=ranks)
     assert done.returncode == 0, done.stderr
     files = [directory / f"rank{rank}of{ranks}.json" for rank in range(ranks)]
     return [json.loads(file.read_text()) for file in files]
@@ -102,7 +94,7 @@ def results(directory: Path) -> Results:
 
     def look_up(ranks: int, name: str) -> list[Result]:
         if ranks not in launched:
-            launched[ranks] = launch(ranks, directory)
+            launched[ranks] = train_on(ranks, directory)
         found = [rank[name] for rank in launched[ranks]]
         assert all("error" not in result for result in found), found
         return found

@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-import pytest
 from ddp_reference.windows.callbacks import WindowCallback, data_module
 from ddp_reference.windows.datamodule import GNNDataModule
 from ddp_reference.windows.model import WindowGNN
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-REPOSITORY = Path(__file__).parents[3]
-LAUNCH_LIMIT = 120
-"""Seconds for two ranks to start, train and end; they need about 10 on two idle cores."""
 FEATURES = 5
-LIGHTNING_WARNINGS = [
-    # Lightning's advice for real data, and its own use of a name that torch retires.
-    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
-    pytest.mark.filterwarnings("ignore:.*isinstance.treespec, LeafSpec:FutureWarning"),
-    pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty"),
-]
 
 
 @dataclass(frozen=True)
@@ -118,40 +103,6 @@ def run(
     recorder, model = Recorder(), WindowGNN(FEATURES, hidden=4)
     make_trainer([recorder, callback], epochs, **options).fit(model, datamodule=data)
     return recorder, model
-
-
-def launch(arguments: Sequence[str | Path], *, torchrun: bool) -> subprocess.CompletedProcess[str]:
-    """Run python with ``arguments`` in a process of its own, on two ranks under torchrun.
-
-    Nothing outlives the call: ranks that hang are stopped with their launcher, and as a
-    group, because a rank that is left would hold the pipes open.
-    """
-    elastic = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
-    command = [sys.executable, *(elastic if torchrun else []), *map(str, arguments)]
-    with subprocess.Popen(
-        command,
-        cwd=REPOSITORY,
-        env=clean_environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        process_group=0,
-    ) as process:
-        try:
-            stdout, stderr = process.communicate(timeout=LAUNCH_LIMIT)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            stdout, stderr = process.communicate()
-            pytest.fail(f"{command} ran longer than {LAUNCH_LIMIT} s\n{stdout}\n{stderr}")
-    return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
-
-
-def clean_environment() -> dict[str, str]:
-    """This process's variables without those of a launcher, on the loopback interface."""
-    launcher = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "MASTER_", "TORCHELASTIC_", "PL_")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(launcher)}
-    return kept | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
 
 
 def fields(line: str) -> dict[str, str]:

@@ -66,11 +66,13 @@ class RankRecorder(Recorder):
         self.metrics.append({n: float(trainer.callback_metrics[n]).hex() for n in names})
 
 
-def fit(archive: Path, log: Path, val_end: str, use_distributed_sampler: bool) -> dict[str, Any]:
+def fit(
+    archive: Path, log: Path, val_end: str, *, workers: int, use_distributed_sampler: bool
+) -> dict[str, Any]:
     """Three epochs over odd numbers of samples; everything that this rank saw of them."""
     recorder = RankRecorder()
     data = GNNDataModule(
-        archive, "2024-01-01", "2024-01-06", "2024-01-14", val_end, batch_size=2, num_workers=0
+        archive, "2024-01-01", "2024-01-06", "2024-01-14", val_end, 2, num_workers=workers
     )
     callback = ResampleDataCallback(*DATES, train_window_days=5, val_window_days=3, seed=11)
     trainer = make_trainer(
@@ -98,8 +100,10 @@ def main(archive: Path, out: Path) -> None:
     random.seed(own)
     np.random.seed(own)
     torch.manual_seed(own)
-    uneven = fit(archive, out / "uneven.log", "2024-01-17", use_distributed_sampler=True)
-    single = fit(archive, out / "single.log", "2024-01-14T08:00", use_distributed_sampler=False)
+    uneven = fit(archive, out / "uneven.log", "2024-01-17", workers=1, use_distributed_sampler=True)
+    single = fit(
+        archive, out / "single.log", "2024-01-14T08:00", workers=0, use_distributed_sampler=False
+    )
     text = json.dumps({"uneven": uneven, "single": single})
     (out / f"rank{uneven['rank']}.json").write_text(text)
     torch.distributed.destroy_process_group()

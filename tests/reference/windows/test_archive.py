@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from datetime import datetime
 from pathlib import Path
 
@@ -21,6 +19,8 @@ from ddp_reference.windows.archive import (
 )
 from ddp_reference.windows.make_data import ArchivePlan, make_archive
 
+from tests.reference.launching import launch
+
 START = datetime(2024, 1, 1)
 
 
@@ -31,13 +31,8 @@ def copy(archive: Path, tmp_path: Path) -> Path:
 
 
 def test_the_program_writes_the_documented_layout(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "ddp_reference.windows.make_data", str(tmp_path / "data")]
-    done = subprocess.run(
-        [*command, "--days", "2", "--start", "2023-12-31"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    program = ("-m", "ddp_reference.windows.make_data", tmp_path / "data")
+    done = launch(*program, "--days", "2", "--start", "2023-12-31")
     assert done.stdout == f"8 bins of 2 days in {tmp_path / 'data'}\n"
     assert done.returncode == 0
     assert (tmp_path / "data/2023/12/31/bin_20231231T1800.npz").is_file()

@@ -22,11 +22,11 @@ from lightning.pytorch.demos.boring_classes import BoringDataModule
 
 from tests.reference.windows.helpers import (
     FEATURES,
-    LIGHTNING_WARNINGS,
     Recorder,
     make_trainer,
     run,
 )
+from tests.reference.windows.marks import LIGHTNING_WARNINGS
 
 pytestmark = LIGHTNING_WARNINGS
 

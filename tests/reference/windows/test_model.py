@@ -15,11 +15,11 @@ from lightning.pytorch import LightningModule, Trainer
 
 from tests.reference.windows.helpers import (
     FEATURES,
-    LIGHTNING_WARNINGS,
     Recorder,
     fields,
     make_trainer,
 )
+from tests.reference.windows.marks import LIGHTNING_WARNINGS
 
 pytestmark = LIGHTNING_WARNINGS
 

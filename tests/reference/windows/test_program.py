@@ -16,7 +16,9 @@ from tensorboard.backend.event_processing.event_accumulator import (  # type: ig
     EventAccumulator,
 )
 
-from tests.reference.windows.helpers import LIGHTNING_WARNINGS, fields, launch
+from tests.reference.launching import launch
+from tests.reference.windows.helpers import fields
+from tests.reference.windows.marks import LIGHTNING_WARNINGS
 
 pytestmark = LIGHTNING_WARNINGS
 
@@ -113,7 +115,7 @@ def first_run(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Log folder of three epochs on two ranks of Lightning's own launcher."""
     folder = tmp_path_factory.mktemp("run") / "log"
     options = ["--epochs", "3", "--devices", "2", "--batch-size", "2", "--log-dir", str(folder)]
-    done = launch(["-m", PROGRAM, archive, *WINDOWS, *options], torchrun=False)
+    done = launch("-m", PROGRAM, archive, *WINDOWS, *options)
     assert done.returncode == 0, done.stderr
     assert "Starting with 2 processes" in done.stderr
     assert "Epoch 2: 100%" in done.stdout
@@ -144,7 +146,7 @@ def test_torchrun_resumes_with_the_windows_that_follow(
 ) -> None:
     log_dir = Path(shutil.copytree(first_run, tmp_path / "log"))
     options = ["--epochs", "5", "--batch-size", "2", "--resume", "--log-dir", str(log_dir)]
-    done = launch(["-m", PROGRAM, archive, *WINDOWS, *options], torchrun=True)
+    done = launch("-m", PROGRAM, archive, *WINDOWS, *options, ranks=2)
     assert done.returncode == 0, done.stderr
     lines = (log_dir / "train.log").read_text().splitlines()[5:]
     assert lines[0] == "start epoch=3 ranks=2"
@@ -156,7 +158,7 @@ def test_torchrun_resumes_with_the_windows_that_follow(
 
 
 def test_torchrun_reports_a_config_error_once(archive: Path) -> None:
-    done = launch(["-m", PROGRAM, archive, "--epochs", "1", "--window-days", "300"], torchrun=True)
+    done = launch("-m", PROGRAM, archive, "--epochs", "1", "--window-days", "300", ranks=2)
     assert done.returncode != 0
     assert done.stderr.count("error: a training window of 300 days is longer") == 1
     assert "Traceback" not in done.stderr.partition("torch/distributed")[0]

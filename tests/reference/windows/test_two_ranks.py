@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from ddp_reference.windows.window import DateWindow, random_window
 
+from tests.reference.launching import launch
 from tests.reference.windows import probe
-from tests.reference.windows.helpers import fields, launch
+from tests.reference.windows.helpers import fields
 
 Ranks = list[dict[str, Any]]
 RUNS = pytest.mark.parametrize("run", ["uneven", "single"])
@@ -23,7 +24,7 @@ EPOCHS = range(3)
 @pytest.fixture(scope="module")
 def out(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("probe")
-    done = launch(["-m", probe.__name__, archive, folder], torchrun=True)
+    done = launch("-m", probe.__name__, archive, folder, ranks=2)
     assert done.returncode == 0, done.stderr
     return folder
 

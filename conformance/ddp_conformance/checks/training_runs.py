@@ -1,0 +1,62 @@
+"""Runs of a training entry, each made once however many guarantees look at it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import TypeAlias
+
+from ddp_conformance.case import Case
+from ddp_conformance.checks.endings import came_through, in_order, words_of
+from ddp_conformance.history import Record, Run
+from ddp_conformance.launched.launch import Limits, launch
+from ddp_conformance.launched.live import run_entry
+from ddp_conformance.launched.order import UNDISTURBED, Named, Scenario, Work
+from ddp_conformance.ranks import Ranks
+from ddp_conformance.recording import cases_of, record
+from ddp_conformance.subjects_training import Training
+from ddp_conformance.verdict import UndecidedError
+
+KEPT = 32
+"""Runs that are remembered; those of one subject, for one number of ranks, are fewer."""
+
+Key: TypeAlias = tuple[Work, int, Limits]
+
+_runs: OrderedDict[Key, tuple[Record, ...]] = OrderedDict()
+"""On rank 0 alone, which launches. Subjects are checked one after the other."""
+
+
+def run_of(subject: Training, ranks: Ranks, scenario: Scenario = UNDISTURBED) -> Run:
+    """What all ranks of the entry did in one run; the same on all ranks of the test."""
+    work = Work(
+        does=Named.of(run_entry),
+        entry=Named.of(subject.run),
+        argv=tuple(subject.argv),
+        index=None if subject.index is None else Named.of(subject.index),
+        scenario=scenario,
+    )
+    limits = Limits(subject.timeout, subject.patience)
+    (run,) = record(
+        subject, ranks, cases_of(ranks, (1,)), lambda s, case: launched(work, case, limits)
+    )
+    return run
+
+
+def launched(work: Work, case: Case, limits: Limits) -> Iterator[Record]:
+    """Rank 0 launches the run for all, unless it has done so before."""
+    if case.rank != 0:
+        return
+    key = (work, case.world_size, limits)
+    if key not in _runs:
+        _runs[key] = tuple(launch(work, case.world_size, case.directory, limits))
+    _runs.move_to_end(key)
+    if len(_runs) > KEPT:
+        _runs.popitem(last=False)
+    yield from _runs[key]
+
+
+def demand_success(subject: Training, run: Run) -> None:
+    """Nothing else can be said of a program that does not run: LIF-01 says why."""
+    if not came_through(run.history):
+        ends = "; ".join(words_of(end) for end in in_order(run.history) if not end.returned)
+        raise UndecidedError(f"{subject.name} does not come to its end (see LIF-01): {ends}")

@@ -1,0 +1,68 @@
+"""WIN-06: whether code in DataLoader workers knows which rank it works for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from unittest import mock
+
+from ddp_conformance.case import Case, StartMethod
+from ddp_conformance.checks import judge_windows as judge
+from ddp_conformance.forks import LAUNCHED, environment_of
+from ddp_conformance.history import Record
+from ddp_conformance.ranks import Ranks
+from ddp_conformance.recording import cases_of, judge_each, record
+from ddp_conformance.registry import Check, Guarantee
+from ddp_conformance.subjects import Loader
+from ddp_conformance.verdict import Violation
+from ddp_conformance.window_history import Reader
+from ddp_conformance.windows import origins_of
+
+WIN_06 = Guarantee(
+    "WIN-06",
+    "Code in workers MUST know the true rank, whether they are started by fork, spawn or "
+    "forkserver.",
+    tier=2,
+)
+
+
+def start_methods(world_size: int) -> tuple[StartMethod, ...]:
+    """Those that import torch anew for each worker are run with two ranks only."""
+    return ("fork", "spawn", "forkserver") if world_size == 2 else ("fork",)
+
+
+def observe_readers(subject: Loader, case: Case) -> Iterator[Record]:
+    """The origins of the samples of one epoch."""
+    with lightnings_variables(case):
+        loader = subject.make(case)
+        subject.set_epoch(loader, 0)
+        for batch in loader:
+            origins = zip(subject.indices(batch), origins_of(batch), strict=True)
+            for index, (told, worker) in origins:
+                yield Reader(case.rank, index, told, worker)
+
+
+@contextmanager
+def lightnings_variables(case: Case) -> Iterator[None]:
+    """The environment of a rank that Lightning's launcher has started: there is no RANK in it."""
+    with mock.patch.dict(os.environ):
+        for name in LAUNCHED:
+            os.environ.pop(name, None)
+        os.environ.update(environment_of("lightning", case.rank, case.world_size))
+        yield
+
+
+def find_wrong_readers(subject: Loader, ranks: Ranks) -> tuple[Violation, ...]:
+    """WIN-06; the first way of starting workers that shows it is enough."""
+    for method in start_methods(ranks.world_size):
+        (case,) = cases_of(ranks, (2 * ranks.world_size,), (1,))
+        runs = record(subject, ranks, [replace(case, start_method=method)], observe_readers)
+        found = judge_each(runs, lambda run: judge.judge_readers(run.history))
+        if found:
+            return found
+    return ()
+
+
+CHECKS = (Check(WIN_06, (Loader,), find_wrong_readers, needs=frozenset({"tells_rank"})),)

@@ -1,0 +1,68 @@
+"""What a rank has left behind of its last moment: phase, place, exception."""
+
+from __future__ import annotations
+
+import json
+import re
+import traceback
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_ddp import diagnose
+from pytest_ddp.rank import marker
+
+ERROR, FAULTS, PHASE = "error", "faults", "phase"
+"""Files in the folder of a rank: the exception, faulthandler's stacks, the page."""
+
+LONGEST = 100
+"""Characters of an exception's text."""
+
+_OURS = str(Path(__file__).parent)
+
+
+@dataclass(frozen=True, slots=True)
+class LastWords:
+    """Empty where a rank has left nothing."""
+
+    error: str = ""
+    phase: str = ""
+    site: str = ""
+
+
+def leave_error(files: Path, error: BaseException) -> None:
+    """Write down what the rank raised, before its process ends."""
+    frames = reversed(traceback.extract_tb(error.__traceback__))
+    listed = [(frame.filename, frame.lineno or 0, frame.name) for frame in frames]
+    lines = str(error).strip().splitlines()
+    text = f"{type(error).__name__}: {lines[0] if lines else ''}".rstrip(": ")
+    (files / ERROR).write_text(json.dumps([shortened(text), listed]))
+
+
+def shortened(text: str) -> str:
+    """gloo's texts begin with a path of its own sources, and go on with advice."""
+    text = re.sub(r"\[/\S*/gloo/\S+\] ?", "", text)
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 4]} ..."
+
+
+def last_words(files: Path) -> LastWords:
+    """What the rank was doing when it ended."""
+    phase = marker.read(files / PHASE).phase.partition(": ")[2]
+    if (files / ERROR).exists():
+        error, frames = json.loads((files / ERROR).read_text())
+        return LastWords(error, phase, _users(diagnose.Frame(*frame) for frame in frames))
+    stacks = files / FAULTS
+    text = stacks.read_text(errors="replace") if stacks.exists() else ""
+    return LastWords("", phase, _users(diagnose.main_stack(text)) or _began(files))
+
+
+def _began(files: Path) -> str:
+    return diagnose.shorten(marker.read(files / PHASE).site)
+
+
+def _users(frames: Iterable[diagnose.Frame]) -> str:
+    """The innermost frame of the user's code; empty without one."""
+    for frame in frames:
+        if diagnose.is_user_file(frame.file) and not frame.file.startswith(_OURS):
+            return str(frame)
+    return ""

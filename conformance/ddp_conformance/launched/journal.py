@@ -1,0 +1,42 @@
+"""Records in a file, one JSON object in a line, as they come."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ddp_conformance.training_history import RECORDS, TrainingRecord
+
+
+class Journal:
+    """The writing side: what was added is in the kernel's hands at once."""
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
+        self._owner = os.getpid()
+
+    def add(self, record: TrainingRecord) -> None:
+        """Write a record; a forked child must not speak for its parent, and does nothing."""
+        if os.getpid() == self._owner:
+            line = json.dumps([type(record).__name__, asdict(record)])
+            os.write(self._descriptor, f"{line}\n".encode())
+
+
+def read(path: Path) -> list[TrainingRecord]:
+    """The records of a file, oldest first; none if it does not exist."""
+    if not path.exists():
+        return []
+    # The last line of a process that was killed may lack its end.
+    lines = path.read_text(encoding="utf-8").split("\n")[:-1]
+    return [_record(*json.loads(line)) for line in lines]
+
+
+def _record(kind: str, values: dict[str, Any]) -> TrainingRecord:
+    return RECORDS[kind](**{name: _tuples(value) for name, value in values.items()})
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value

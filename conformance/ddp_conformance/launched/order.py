@@ -1,0 +1,121 @@
+"""What a launched process is told, as plain data that can be pickled."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, Literal, TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A function or class at the top level of a module, for a process that has to import it."""
+
+    module: str
+    qualname: str
+    file: str
+
+    @classmethod
+    def of(cls, function: Callable[..., Any]) -> Named:
+        """Raises ``ValueError`` for what no other process can import."""
+        module, qualname = getattr(function, "__module__", ""), _qualname(function)
+        if not module or not qualname or "<" in qualname:
+            raise ValueError(
+                f"{function!r} cannot be run in another process; move it to the top level of a "
+                "module"
+            )
+        return cls(module, qualname, inspect.getsourcefile(function) or "")
+
+    def load(self) -> Any:
+        """The function; a module that is not on the path is read from its file."""
+        module = sys.modules.get(self.module) or self._import()
+        return reduce(getattr, self.qualname.split("."), module)
+
+    def _import(self) -> Any:
+        try:
+            return importlib.import_module(self.module)
+        except ModuleNotFoundError as error:
+            # Test files under pytest's importlib mode cannot be imported by name.
+            spec = importlib.util.spec_from_file_location(self.module, self.file)
+            missing = error.name or ""
+            ours = self.module == missing or self.module.startswith(f"{missing}.")
+            if not ours or spec is None or spec.loader is None:
+                raise
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[self.module] = module
+        spec.loader.exec_module(module)
+        return module
+
+
+def _qualname(function: Callable[..., Any]) -> str:
+    return getattr(function, "__qualname__", "")
+
+
+Death: TypeAlias = Literal["raises", "is killed", "exits with 0"]
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """What is done to a run. At most one of them, so that its effect is known."""
+
+    late: int | None = None
+    """This rank comes to each stage after the others have come to rest."""
+    dying: int | None = None
+    """This rank dies at its first optimizer step."""
+    death: Death = "raises"
+    eager: bool = False
+    """``torch.compile`` does nothing."""
+    lone: int | None = None
+    """This rank is the only one that has no GPU; the run ends with the choice of a backend."""
+
+    @property
+    def label(self) -> str:
+        """In words, for witnesses; empty for a run to which nothing is done."""
+        if self.late is not None:
+            return f"rank {self.late} late at every stage"
+        if self.dying is not None:
+            return f"rank {self.dying} {self.death} at its first step"
+        if self.lone is not None:
+            return f"rank {self.lone} without a GPU"
+        return "without torch.compile" if self.eager else ""
+
+
+UNDISTURBED = Scenario()
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What all ranks of a run do."""
+
+    does: Named
+    """A function of an :class:`Order` and a journal."""
+    entry: Named
+    """The user's function, for ``does``."""
+    argv: tuple[str, ...] = ()
+    index: Named | None = None
+    """Makes a data set index of what a sampler yields."""
+    scenario: Scenario = UNDISTURBED
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One rank's part."""
+
+    work: Work
+    rank: int
+    world_size: int
+    directory: str
+    """The run's folder, which becomes the working directory."""
+    private: str
+    """A folder for what is known of this run, with a folder for each rank."""
+    environment: tuple[tuple[str, str], ...]
+    """The process's environment variables."""
+
+    def files(self, rank: int) -> str:
+        """The folder for what is known of a rank."""
+        return f"{self.private}/{rank}"

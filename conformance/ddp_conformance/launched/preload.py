@@ -1,0 +1,25 @@
+"""Imported once by the server that launched ranks are forked from.
+
+Nothing here computes, starts a thread, or asks for the rank, which is not known yet.
+"""
+
+from __future__ import annotations
+
+import gc
+
+import torch
+import torch._dynamo
+import torch._dynamo.backends.debugging
+import torch._functorch.aot_autograd
+import torch.distributed as dist
+import torch.distributed.fsdp
+import torch.fx.experimental.symbolic_shapes
+import torch.nn.parallel
+
+import ddp_conformance.launched.live  # noqa: F401 - for those who fork
+
+# A collection in a rank would else look at, and so copy, all that torch made at import.
+gc.collect()
+gc.freeze()
+
+__all__ = ["dist", "torch"]

@@ -1,0 +1,246 @@
+"""The judges of the lifecycle guarantees on hand-made histories."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ddp_conformance.checks import judge_lifecycle as judge
+from ddp_conformance.training_history import (
+    Chose,
+    Compiled,
+    Ended,
+    Fetched,
+    Happened,
+    Left,
+    Made,
+    Optimized,
+    Saved,
+)
+
+DONE = (Ended(0, 0, 0, True), Ended(1, 1, 0, True))
+
+STEP = Optimized(
+    rank=0,
+    step=1,
+    rate=0.1,
+    wrapped=True,
+    live=("weight", "bias"),
+    owned=("weight", "bias"),
+    foreign=0,
+    changed=2,
+    digest="a",
+    sums=(1.0, 3.0, 0.5, 0.5),
+)
+STEPS = (STEP, replace(STEP, rank=1))
+
+FETCHED = Fetched(0, 0, 0, 5, (0, 2, 4), 3, complete=True, trained=True)
+
+
+def texts(found: object) -> list[str]:
+    assert isinstance(found, tuple)
+    return [str(violation) for violation in found]
+
+
+# ------------------------------------------------------------------ LIF-01
+
+
+def test_a_run_to_the_end_passes() -> None:
+    assert judge.judge_finished([*STEPS, *DONE]) == ()
+
+
+def test_the_first_to_end_is_told_first() -> None:
+    history = [
+        Happened(0, "wrap", "train.py:9"),
+        Ended(0, 1, 1, False, "RuntimeError: closed", "DDP construction", "train.py:9"),
+        Ended(1, 0, -11, False, "", "construction of Net", "net.py:3 in __init__"),
+    ]
+    assert texts(judge.judge_finished(history)) == [
+        "rank 1 died of SIGSEGV in construction of Net at net.py:3 in __init__; "
+        "its last stage was its start",
+        "rank 0 raised RuntimeError: closed in DDP construction at train.py:9; "
+        "its last stage was wrap at train.py:9",
+    ]
+
+
+def test_an_exit_code_of_0_alone_is_no_end() -> None:
+    history = [*STEPS, DONE[0], Ended(1, 1, 0, False)]
+    (text,) = texts(judge.judge_finished(history))
+    assert "rank 1 left with exit code 0 before its entry had come to its end" in text
+
+
+def test_a_rank_without_a_step_has_not_trained() -> None:
+    assert texts(judge.judge_finished([STEP, *DONE])) == ["rank 1 made no optimizer step"]
+
+
+# ------------------------------------------------------------------ LIF-02
+
+PADS = frozenset({"pads"})
+
+
+def test_shares_pass_with_the_padding_that_is_declared() -> None:
+    history = [FETCHED, replace(FETCHED, rank=1, indices=(1, 3, 0))]
+    assert judge.judge_deliveries(history, 2, PADS) == ()
+    (text,) = texts(judge.judge_deliveries(history, 2, frozenset()))
+    assert text == "epoch 0: 1 of 5 samples are trained on once more; index 0 by ranks 0 and 1"
+
+
+def test_the_whole_data_set_on_each_rank_fails_with_the_early_loader() -> None:
+    history = [
+        Happened(1, "loader", "train.py:5"),
+        Happened(1, "init_process_group", "train.py:7"),
+        replace(FETCHED, indices=(0, 1, 2, 3, 4)),
+        replace(FETCHED, rank=1, indices=(4, 3, 2, 1, 0)),
+    ]
+    (text,) = texts(judge.judge_deliveries(history, 2, PADS))
+    assert "5 of 5 samples" in text
+    assert "rank 1 made a loader at train.py:5 before init_process_group at train.py:7" in text
+
+
+def test_what_is_missing_counts_in_whole_passes_only() -> None:
+    half = replace(FETCHED, indices=(0,), complete=False)
+    assert judge.judge_deliveries([half, replace(half, rank=1, indices=(1,))], 2, PADS) == ()
+    (text,) = texts(judge.judge_deliveries([replace(half, complete=True)], 2, PADS))
+    assert "4 of 5 samples are trained on by no rank" in text
+
+
+def test_batches_that_are_dropped_may_be_declared() -> None:
+    history = [
+        replace(FETCHED, indices=(0, 2), batch=2),
+        replace(FETCHED, rank=1, indices=(1, 3), batch=2),
+    ]
+    assert judge.judge_deliveries(history, 2, frozenset({"drops"})) == ()
+    assert len(judge.judge_deliveries(history, 2, PADS)) == 1
+
+
+def test_passes_without_a_step_are_not_judged_and_not_counted() -> None:
+    looked_at = replace(FETCHED, trained=False, indices=(0, 1, 2, 3, 4))
+    share = replace(FETCHED, loader=1, rank=1, indices=(1, 3, 0))
+    history = [looked_at, FETCHED, replace(looked_at, rank=1), share]
+    assert judge.judge_deliveries(history, 2, PADS) == ()
+
+
+# ------------------------------------------------------------------ LIF-03
+
+
+def test_equal_results_pass() -> None:
+    history = [*STEPS, FETCHED, Made(0, "model.pt", "f0"), *DONE]
+    assert judge.judge_same_results(history, list(reversed(history))) == ()
+
+
+def test_other_parameters_files_and_ends_are_named() -> None:
+    base = [STEP, Made(0, "model.pt", "f0"), *DONE]
+    other = [replace(STEP, digest="b"), DONE[0], Ended(1, 0, -9, False)]
+    assert texts(judge.judge_same_results(base, other)) == [
+        "end of rank 1: rank 1 died of SIGKILL, undisturbed rank 1 ended with exit code 0",
+        "rank 0, parameters after step 1: b, undisturbed a",
+        "file model.pt: none, undisturbed f0",
+    ]
+
+
+# ------------------------------------------------------------------ LIF-04
+
+
+def test_an_optimizer_of_the_live_parameters_passes() -> None:
+    assert judge.judge_optimizer(STEPS) == ()
+
+
+def test_a_step_that_changes_nothing_is_named() -> None:
+    history = [replace(s, changed=0, step=n) for s in STEPS for n in (1, 2, 3)]
+    assert texts(judge.judge_optimizer(history)) == [
+        "no parameter changed in step 1, nor in the 2 after it, on ranks 0 and 1"
+    ]
+
+
+def test_a_rate_of_0_rightly_changes_nothing() -> None:
+    assert judge.judge_optimizer([replace(STEP, changed=0, rate=0.0)]) == ()
+
+
+def test_parameters_without_an_owner_and_the_order_are_named() -> None:
+    history = [
+        Happened(0, "optimizer", "train.py:906"),
+        Happened(0, "wrap", "train.py:925"),
+        replace(STEP, owned=("bias",), foreign=1),
+    ]
+    when = "made at train.py:906 before the wrap at train.py:925, on rank 0"
+    assert texts(judge.judge_optimizer(history)) == [
+        f"the optimizer lacks 1 of 2 live parameters (weight and so on), {when}",
+        f"the optimizer has 1 parameters of no wrapped module, {when}",
+    ]
+
+
+def test_two_optimizers_share_the_parameters() -> None:
+    history = [replace(STEP, owned=("bias",)), replace(STEP, step=2, owned=("weight",))]
+    assert judge.judge_optimizer(history) == ()
+
+
+def test_without_a_wrapper_only_the_change_is_judged() -> None:
+    assert judge.judge_optimizer([replace(STEP, wrapped=False, foreign=3)]) == ()
+
+
+# ------------------------------------------------------------------ LIF-05
+
+COMPILED = [*STEPS, Compiled(0, 1), Compiled(1, 2)]
+
+
+def test_rounding_is_no_difference() -> None:
+    eager = [replace(step, sums=(1.0 + 1e-6, 3.0, 0.5, 0.5)) for step in STEPS]
+    assert judge.judge_compiled(COMPILED, eager) == ()
+
+
+def test_other_parameters_than_eager_ones_are_named() -> None:
+    eager = [STEP, replace(STEP, rank=1, sums=(1.0, 3.0, 0.4, 0.4))]
+    assert texts(judge.judge_compiled(COMPILED, eager)) == [
+        "rank 1: bias differs after step 1 from eager training"
+    ]
+
+
+def test_nothing_compiled_is_no_pass() -> None:
+    assert texts(judge.judge_compiled([Compiled(0, 0)], [])) == ["nothing was compiled on rank 0"]
+
+
+def test_names_of_a_wrapper_are_named() -> None:
+    assert texts(judge.judge_checkpoint_names([Saved(0, "a.pt", ("_orig_mod.w",))])) == [
+        "a.pt, saved by rank 0, has 1 names that the bare module has not, the first is _orig_mod.w"
+    ]
+    assert judge.judge_checkpoint_names([Saved(0, "a.pt", ())]) == ()
+
+
+# ------------------------------------------------------------------ LIF-06 to LIF-09
+
+
+def test_what_is_left_is_named_once() -> None:
+    assert texts(judge.judge_nothing_left([Left(0, "a thread"), Left(1, "a thread")])) == [
+        "a thread is left on ranks 0 and 1"
+    ]
+    assert judge.judge_nothing_left(DONE) == ()
+
+
+def test_a_death_must_show_in_some_exit_code() -> None:
+    assert judge.judge_death_shows([Ended(0, 0, 0, False), Ended(1, 1, 1, False)]) == ()
+    assert texts(judge.judge_death_shows(DONE)) == [
+        "no rank failed: rank 0 ended with 0, rank 1 ended with 0"
+    ]
+    assert len(judge.judge_death_shows([Ended(0, 0, 0, False), Ended(1, 1, None, False)])) == 1
+
+
+def test_a_rank_that_had_to_be_stopped_is_named_with_the_cause() -> None:
+    history = [
+        Ended(1, 0, -9, False),
+        Ended(0, 1, None, False, "", "backward", "train.py:33 in fit"),
+    ]
+    assert texts(judge.judge_ended_in_time(history)) == [
+        "rank 0 had not ended and was stopped in backward at train.py:33 in fit, "
+        "after rank 1 died of SIGKILL"
+    ]
+    assert judge.judge_ended_in_time(DONE) == ()
+
+
+def test_choices_must_agree() -> None:
+    history = [Chose(0, "backend", "nccl"), Chose(1, "backend", "gloo"), *DONE]
+    assert texts(judge.judge_agreement(history)) == [
+        "the backend differs: rank 0: nccl; rank 1: gloo"
+    ]
+    assert texts(judge.judge_agreement([history[0], *DONE])) == [
+        "the backend differs: rank 0: nccl; rank 1: none"
+    ]
+    assert judge.judge_agreement([history[0], Chose(1, "backend", "nccl"), *DONE]) == ()

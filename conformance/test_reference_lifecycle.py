@@ -1,0 +1,65 @@
+"""The four stages of the training script keep the lifecycle guarantees on two ranks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ddp_conformance import Subject, Training, parametrize_with_checks
+from ddp_reference.train import main
+from ddp_reference.training.data import SampleKey
+
+if TYPE_CHECKING:
+    from ddp_conformance.pytest_frontend import BoundCheck
+
+SMALL = (
+    *("--data", "data.pt", "--checkpoint", "last.pt"),
+    *("--samples", "40", "--batch-size", "16", "--epochs", "1"),
+    *("--width", "8", "--depth", "1", "--min-num-params", "100"),
+)
+
+
+def sample_of(key: SampleKey) -> int | None:
+    """Padding has the weight 0."""
+    return key.item if key.weight else None
+
+
+def training(name: str, stage: str, *options: str, traits: tuple[str, ...] = ()) -> Training:
+    """One configuration of the program; rank 0's death alone is tried for most."""
+    return Training(
+        run=main,
+        argv=(*SMALL, "--stage", stage, *options),
+        traits=frozenset({"exact", *traits}),
+        name=name,
+        index=sample_of,
+        deaths=("raises", "is killed", "exits with 0") if stage == "operator" else ("is killed",),
+    )
+
+
+SUBJECTS = [
+    training("operator_ddp", "operator", traits=("falls_back",)),
+    training("diffusion_fsdp2", "diffusion", "--strategy", "fsdp2"),
+    training("prior_fsdp1", "steady-prior", "--strategy", "fsdp1"),
+    training(
+        "consistency_compiled_before_ddp",
+        "consistency",
+        *("--compile", "before", "--compile-backend", "aot_eager"),
+        traits=("compiles",),
+    ),
+    training(
+        "diffusion_compiled_after_ddp",
+        "diffusion",
+        *("--compile", "after", "--compile-backend", "aot_eager"),
+        traits=("compiles",),
+    ),
+    training(
+        "prior_compiled_after_fsdp2",
+        "steady-prior",
+        *("--strategy", "fsdp2", "--compile", "after", "--compile-backend", "eager"),
+        traits=("compiles",),
+    ),
+]
+
+
+@parametrize_with_checks(SUBJECTS, world_size=(2,))
+def test_reference(subject: Subject, check: BoundCheck) -> None:
+    check(subject)

@@ -1,0 +1,60 @@
+"""Colour for the texts of failed ddp tests, on a terminal that has it.
+
+Only for the terminal's summary, when everybody else has had the reports: the text stays what
+it is, and xdist and junitxml know nothing of colour.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pytest
+from _pytest._code.code import ReprEntryNative
+from _pytest._io import TerminalWriter
+
+_COLOURS = {
+    "red": ("died", "exited", "failed", "not begun"),
+    "yellow": ("waits", "runs", "stopped"),
+    "green": ("passed", "ended"),
+}
+_COLOUR_OF = {state: colour for colour, states in _COLOURS.items() for state in states}
+_ROW = re.compile(rf"(rank \d+ +)({'|'.join(_COLOUR_OF)})(?=  |$)")
+"""A row of the ranks' table."""
+
+
+def paint(reports: Iterable[pytest.TestReport]) -> None:
+    """Have failed ddp tests among ``reports`` shown in colour."""
+    for report in reports:
+        if "ddp" in report.keywords and report.failed:
+            traceback = getattr(report.longrepr, "reprtraceback", None)
+            entries = getattr(traceback, "reprentries", [])
+            for number, entry in enumerate(entries):
+                if type(entry) is ReprEntryNative:
+                    entries[number] = _Painted(entry.lines, number == 0)
+
+
+@dataclass(eq=False)
+class _Painted(ReprEntryNative):
+    begins: bool
+    """The verdict is in it."""
+
+    def toterminal(self, tw: TerminalWriter) -> None:
+        in_verdict = self.begins
+        for line in self.lines:
+            in_verdict = in_verdict and bool(line.strip())
+            _write(tw, line.rstrip("\n"), in_verdict)
+            tw.line()
+
+
+def _write(tw: TerminalWriter, line: str, in_verdict: bool) -> None:
+    row = _ROW.match(line)
+    if row is not None:
+        tw.write(row[1])
+        tw.write(row[2], bold=True, **{_COLOUR_OF[row[2]]: True})
+        tw.write(line[row.end() :])
+    elif in_verdict:
+        tw.write(line, bold=True, red=True)
+    else:
+        tw.write(line, bold=line.startswith("> "))

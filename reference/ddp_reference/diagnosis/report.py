@@ -1,0 +1,148 @@
+"""What a dead rank has left behind, in words."""
+
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import shorten
+
+from pytest_ddp import diagnose, native
+from pytest_ddp.rank import marker
+
+SECONDARY = ("closed by peer", "Connection reset", "Broken pipe", "PeerFailureError")
+"""What the others say when a rank has died."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankEnd:
+    """How one rank ended, and what it was doing."""
+
+    rank: int
+    returncode: int
+    """Minus the signal's number for a signal."""
+    finished: bool
+    """The program came to its end; an exit code of 0 without that is none."""
+    stopped: bool = False
+    """It was still running, and was ended because another rank had died."""
+    phase: str = ""
+    """For example ``DDP construction``; empty outside of what torch tells of."""
+    place: str = ""
+    """``file:line in function`` of the user's code."""
+    operator: str = ""
+    """The native one that it was inside."""
+    error: str = ""
+    """The exception, on one line."""
+
+    @property
+    def well(self) -> bool:
+        """Whether the rank did what it was started for."""
+        return self.finished and self.returncode == 0
+
+    @property
+    def secondary(self) -> bool:
+        """Whether it ended because of another rank."""
+        return self.stopped or any(words in self.error for words in SECONDARY)
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} {self.how()}"
+
+    def how(self) -> str:
+        """The end in a few words."""
+        if self.well:
+            return "finished"
+        if self.stopped:
+            return "was stopped"
+        if self.returncode < 0:
+            return f"died of {signal_name(-self.returncode)}"
+        if self.error:
+            return f"raised {shorten(self.error, 150)}"
+        if self.returncode == 0:
+            return "left with exit code 0 before its end"
+        return f"left with exit code {self.returncode}"
+
+    def details(self) -> list[str]:
+        """Phase, line and operator, as far as they are known."""
+        named = (("in phase", self.phase), ("at", self.place), ("inside", self.operator))
+        return [f"  {word:<8}  {text}" for word, text in named if text]
+
+
+@dataclass(frozen=True, slots=True)
+class CrashReport:
+    """The ends of all ranks, in the order of ranks."""
+
+    ranks: tuple[RankEnd, ...]
+    cause: RankEnd | None
+    """The rank that broke first; None if all finished."""
+    stderr: str = ""
+    """The last lines that the cause printed there."""
+
+    def __str__(self) -> str:
+        if self.cause is None:
+            return f"all {len(self.ranks)} ranks finished"
+        others = [f"  {end}" for end in self.ranks if end is not self.cause]
+        said = [f"  | {line}" for line in self.stderr.splitlines()]
+        return "\n".join(
+            [
+                str(self.cause),
+                *self.cause.details(),
+                *(["the others:", *others] if others else []),
+                *([f"rank {self.cause.rank} printed:", *said] if said else []),
+            ]
+        )
+
+
+def look(directory: Path, rank: int, returncode: int, *, stopped: bool) -> RankEnd:
+    """Read the files of a rank that has ended."""
+    files = directory / f"rank-{rank}"
+    mark = marker.read(files.with_suffix(".phase"))
+    frames = diagnose.main_stack(_read(files.with_suffix(".fault")))
+    error, *places = _read(files.with_suffix(".error")).splitlines() or [""]
+    line = next((frame for frame in frames if _is_users(frame.file)), None)
+    _, stacks = native.split(_read(files.with_suffix(".err")))
+    return RankEnd(
+        rank,
+        returncode,
+        finished=files.with_suffix(".done").exists(),
+        stopped=stopped,
+        phase="" if error else _phase(mark, frames),
+        place=_users(places) or (str(line) if line and returncode <= 0 else ""),
+        operator=native.culprit(stacks).removeprefix("the operator "),
+        error=error,
+    )
+
+
+def tail_of_stderr(directory: Path, rank: int, lines: int = 8) -> str:
+    """What a rank printed last, without torch's native stacks."""
+    said, _ = native.split(_read(directory / f"rank-{rank}.err"))
+    return "\n".join([line for line in said.splitlines() if line.strip()][-lines:])
+
+
+def signal_name(number: int) -> str:
+    """``SIGSEGV`` for 11."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _phase(mark: marker.Mark, frames: Sequence[diagnose.Frame]) -> str:
+    """The phase, if the line that began it is still being executed.
+
+    Nobody announces the end of some phases, such as a module's construction; and when an
+    exception has come out of the program, all of them have ended.
+    """
+    lines = {f"{frame.file}:{frame.line} in {frame.function}" for frame in frames}
+    return mark.phase if not lines or mark.site in lines else ""
+
+
+def _users(places: Sequence[str]) -> str:
+    """The innermost place of the user's own code."""
+    return next((place for place in places if _is_users(place.rpartition(":")[0])), "")
+
+
+def _is_users(file: str) -> bool:
+    return diagnose.is_user_file(file) and not file.startswith(str(Path(__file__).parent))
+
+
+def _read(path: Path) -> str:
+    return path.read_text(errors="replace") if path.exists() else ""
