@@ -57,10 +57,10 @@ class Mutants:
         """What became of it, in a sentence."""
         page = path.read_text(encoding="utf-8") if path.exists() else ""
         fates = kill_matrix.updated(page, self._fates)
-        if missing := kill_matrix.missing(fates):
-            return f"{path} is not written: {', '.join(missing)} were not run to the end"
         path.write_text(kill_matrix.render(fates), encoding="utf-8")
-        return f"{path} is written, with {len(self._fates)} of {len(fates)} rows from this run"
+        missing = ", ".join(kill_matrix.missing(fates))
+        rest = f"; no run so far for {missing}" if missing else ""
+        return f"{path} is written, {len(self._fates)} of {len(fates)} rows from this run{rest}"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

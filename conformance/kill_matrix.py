@@ -72,15 +72,16 @@ def missing(fates: Mapping[str, Fates]) -> list[str]:
 
 
 def render(fates: Mapping[str, Fates]) -> str:
-    """The page: a table for each group of guarantees."""
+    """The page: a table for each group of guarantees, of the mutants whose fates are known."""
     lines = [INTRODUCTION.rstrip()]
-    for group, mutants in _by_group():
+    for group, mutants in _by_group(fates):
         lines += ["", f"## {group}", "", *_table(mutants, fates)]
     return "\n".join(lines) + "\n"
 
 
-def _by_group() -> Iterator[tuple[str, list[Mutant]]]:
-    ordered = sorted(shown_mutants(), key=lambda mutant: mutant.guarantee)
+def _by_group(fates: Mapping[str, Fates]) -> Iterator[tuple[str, list[Mutant]]]:
+    known = [mutant for mutant in shown_mutants() if mutant.subject.name in fates]
+    ordered = sorted(known, key=lambda mutant: mutant.guarantee)
     for group, mutants in groupby(ordered, key=lambda mutant: mutant.guarantee[:3]):
         yield group, list(mutants)
 
