@@ -1,7 +1,8 @@
 """Print what a distributed test costs, beside the alternatives: ``python -m benchmarks``.
 
-``--quick`` leaves out the repeats and the slow alternatives. Times depend on the machine
-and on what else it does; the ratios, all of one run, are what to read.
+``memory`` prints what a shared cache costs instead. ``--quick`` leaves out the repeats and
+the slow alternatives. Times depend on the machine and on what else it does; the ratios, all
+of one run, are what to read.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks import memory
 from benchmarks.measure import Candidate, Cost, cost
 
 _NO_DDP = ("-p", "no:ddp")
@@ -37,6 +39,9 @@ WITHOUT = (
 
 def main() -> None:
     """Measure and print the tables."""
+    if sys.argv[1:2] == ["memory"]:
+        memory.main(sys.argv[2:])
+        return
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one run each, fast ones only")
     quick = parser.parse_args().quick
