@@ -1,7 +1,8 @@
 """Print what a distributed test costs, beside the alternatives: ``python -m benchmarks``.
 
-``--quick`` leaves out the repeats and the slow alternatives. Times depend on the machine
-and on what else it does; the ratios, all of one run, are what to read.
+``memory`` prints what a shared cache costs instead. ``--quick`` leaves out the repeats and
+the slow alternatives. Times depend on the machine and on what else it does; the ratios, all
+of one run, are what to read.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from benchmarks import overhead, verdicts
+from benchmarks import memory, overhead, verdicts
 from benchmarks.measure import Candidate, Cost, costs, session
 from benchmarks.profiles import Profile, profiles
 
@@ -139,7 +140,7 @@ def _profile(kind: str, profile: Profile) -> Iterator[str]:
         yield f"| ... `{function}` | {seconds / total:.0%} |"
 
 
-_OTHERS = {"overhead": overhead.main, "verdicts": verdicts.main}
+_OTHERS = {"memory": memory.main, "overhead": overhead.main, "verdicts": verdicts.main}
 
 if __name__ == "__main__":
     other = _OTHERS.get(" ".join(sys.argv[1:2]))
