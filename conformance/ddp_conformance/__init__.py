@@ -14,6 +14,7 @@ from ddp_conformance.pytest_frontend import parametrize_with_checks
 from ddp_conformance.registry import Check, Guarantee, Level
 from ddp_conformance.subjects import DataModule, Loader, Sampler, SamplerWrapper, Subject
 from ddp_conformance.subjects_metrics import Evaluation, Metric
+from ddp_conformance.subjects_model import TrainStep
 from ddp_conformance.subjects_training import Training
 from ddp_conformance.subjects_writing import Writer
 from ddp_conformance.verdict import GuaranteeError, UndecidedError, Violation
@@ -32,6 +33,7 @@ __all__ = [
     "Sampler",
     "SamplerWrapper",
     "Subject",
+    "TrainStep",
     "Training",
     "UndecidedError",
     "Violation",

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from ddp_conformance.case import Case
+from ddp_conformance.model_history import ModelRecord
 from ddp_conformance.training_history import TrainingRecord
 from ddp_conformance.window_history import WindowRecord
 
@@ -179,6 +180,7 @@ Record: TypeAlias = (
     | Told
     | WindowRecord
     | TrainingRecord
+    | ModelRecord
 )
 History: TypeAlias = Sequence[Record]
 
