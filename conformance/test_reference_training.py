@@ -41,12 +41,6 @@ SUBJECTS = [
         traits=("compiles",),
     ),
     training(
-        "diffusion_compiled_after_ddp",
-        "diffusion",
-        *("--compile", "after", "--compile-backend", "eager"),
-        traits=("compiles",),
-    ),
-    training(
         "prior_compiled_after_fsdp2",
         "steady-prior",
         *("--strategy", "fsdp2", "--compile", "after", "--compile-backend", "eager"),
