@@ -17,6 +17,7 @@ from ddp_conformance.subjects_cache import Cache
 from ddp_conformance.subjects_callbacks import Callback, ErrorPath
 from ddp_conformance.subjects_loop import Leg, TrainLoop, Watch
 from ddp_conformance.subjects_metrics import Evaluation, Metric
+from ddp_conformance.subjects_model import TrainStep
 from ddp_conformance.subjects_training import Training
 from ddp_conformance.subjects_writing import Guard, Preparation, Writer
 from ddp_conformance.verdict import GuaranteeError, UndecidedError, Violation
@@ -42,6 +43,7 @@ __all__ = [
     "SamplerWrapper",
     "Subject",
     "TrainLoop",
+    "TrainStep",
     "Training",
     "UndecidedError",
     "Violation",

@@ -15,6 +15,7 @@ from ddp_conformance.cache_history import CacheRecord
 from ddp_conformance.callback_history import CallbackRecord
 from ddp_conformance.case import Case
 from ddp_conformance.loop_history import LoopRecord
+from ddp_conformance.model_history import ModelRecord
 from ddp_conformance.training_history import TrainingRecord
 from ddp_conformance.window_history import WindowRecord
 from ddp_conformance.writing_history import WritingRecord
@@ -187,6 +188,7 @@ Record: TypeAlias = (
     | WritingRecord
     | LoopRecord
     | TrainingRecord
+    | ModelRecord
 )
 History: TypeAlias = Sequence[Record]
 

@@ -36,6 +36,8 @@ TRAITS: dict[str, str] = {
     "global_batch": "its steps cover equally many samples whatever the number of ranks",
     "compiles": "its model is compiled by torch.compile",
     "falls_back": "it takes another backend where there is no GPU",
+    "accumulates": "each optimizer step has several backward passes",
+    "unused_parameters": "some parameters get no gradient in some steps, or on some ranks",
     "nonlinear": "the metric is no mean over samples, such as F1, a root or a correlation",
 }
 

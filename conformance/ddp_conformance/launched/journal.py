@@ -6,9 +6,12 @@ import json
 import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
+from ddp_conformance.model_history import MODEL_RECORDS, ModelRecord
 from ddp_conformance.training_history import RECORDS, TrainingRecord
+
+LaunchedRecord: TypeAlias = TrainingRecord | ModelRecord
 
 
 class Journal:
@@ -18,14 +21,14 @@ class Journal:
         self._descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
         self._owner = os.getpid()
 
-    def add(self, record: TrainingRecord) -> None:
+    def add(self, record: LaunchedRecord) -> None:
         """Write a record; a forked child must not speak for its parent, and does nothing."""
         if os.getpid() == self._owner:
             line = json.dumps([type(record).__name__, asdict(record)])
             os.write(self._descriptor, f"{line}\n".encode())
 
 
-def read(path: Path) -> list[TrainingRecord]:
+def read(path: Path) -> list[LaunchedRecord]:
     """The records of a file, oldest first; none if it does not exist."""
     if not path.exists():
         return []
@@ -34,8 +37,9 @@ def read(path: Path) -> list[TrainingRecord]:
     return [_record(*json.loads(line)) for line in lines]
 
 
-def _record(kind: str, values: dict[str, Any]) -> TrainingRecord:
-    return RECORDS[kind](**{name: _tuples(value) for name, value in values.items()})
+def _record(kind: str, values: dict[str, Any]) -> LaunchedRecord:
+    known = {**RECORDS, **MODEL_RECORDS}
+    return known[kind](**{name: _tuples(value) for name, value in values.items()})
 
 
 def _tuples(value: Any) -> Any:

@@ -19,10 +19,11 @@ from torch._C._distributed_c10d import TCPStore
 
 from ddp_conformance.launched import journal
 from ddp_conformance.launched.evidence import last_words
+from ddp_conformance.launched.journal import LaunchedRecord
 from ddp_conformance.launched.live import live
 from ddp_conformance.launched.order import Order, Work
 from ddp_conformance.launched.saving import SEGMENTS
-from ddp_conformance.training_history import Ended, Happened, Left, Made, TrainingRecord
+from ddp_conformance.training_history import Ended, Happened, Left, Made
 from pytest_ddp.rank.processes import kill_group
 
 PRELOAD = "ddp_conformance.launched.preload"
@@ -40,7 +41,7 @@ class Limits:
     """For the others, after one rank has ended without coming to its end."""
 
 
-def launch(work: Work, world_size: int, directory: Path, limits: Limits) -> list[TrainingRecord]:
+def launch(work: Work, world_size: int, directory: Path, limits: Limits) -> list[LaunchedRecord]:
     """Run ``work`` on ranks of its own; what they did, and how each of them ended.
 
     ``directory`` becomes the working directory's parent. Whatever the ranks do, they
@@ -164,7 +165,7 @@ class _Ranks:
             for record in self._records(rank)
         )
 
-    def _records(self, rank: int) -> list[TrainingRecord]:
+    def _records(self, rank: int) -> list[LaunchedRecord]:
         return journal.read(Path(self._orders[rank].files(rank)) / "journal")
 
     def _stop(self, ranks: list[int]) -> None:
@@ -188,7 +189,7 @@ class _Ranks:
         return Ended(rank, place, code, self._returned(rank), words.error, words.phase, words.site)
 
 
-def _histories(orders: list[Order], ends: list[Ended]) -> Iterator[TrainingRecord]:
+def _histories(orders: list[Order], ends: list[Ended]) -> Iterator[LaunchedRecord]:
     by_rank: Mapping[int, Ended] = {end.rank: end for end in ends}
     for order in orders:
         files = Path(order.files(order.rank))

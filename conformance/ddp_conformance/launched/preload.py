@@ -1,5 +1,6 @@
 """Imported once by the server that launched ranks are forked from.
 
+With what ``torch.compile`` imports when it first compiles, 0.4 s in each rank otherwise.
 Nothing here computes, starts a thread, or asks for the rank, which is not known yet.
 """
 
@@ -11,8 +12,11 @@ import torch
 import torch._dynamo
 import torch._dynamo.backends.debugging
 import torch._functorch.aot_autograd
+import torch._inductor.debug
+import torch._inductor.pattern_matcher
 import torch.distributed as dist
 import torch.distributed.fsdp
+import torch.distributed.tensor.experimental
 import torch.fx.experimental.symbolic_shapes
 import torch.nn.parallel
 

@@ -27,9 +27,9 @@ _WRAPPERS = re.compile(r"(?:^|\.)(?:_orig_mod|module|_fsdp_wrapped_module)(?=\.|
 
 
 def install(order: Order, journal: Journal, nemesis: Nemesis, bare: set[str]) -> None:
-    """Look at every file that is opened for writing, and at what ``torch.save`` is given."""
+    """Look at files of the run that are opened for writing, and at what is saved."""
     files = Path(order.files(order.rank))
-    sys.addaudithook(functools.partial(_on_open, nemesis, files / SEGMENTS, os.getpid()))
+    sys.addaudithook(functools.partial(_on_open, order, nemesis, os.getpid()))
     _follow_shared_memory(files / SEGMENTS)
     original = torch.save
 
@@ -63,18 +63,20 @@ def bare_name(name: str) -> str:
 
 
 def _on_open(
-    nemesis: Nemesis, segments: Path, owner: int, event: str, arguments: tuple[Any, ...]
+    order: Order, nemesis: Nemesis, owner: int, event: str, arguments: tuple[Any, ...]
 ) -> None:
     if event != "open" or os.getpid() != owner or not isinstance(arguments[0], str | bytes):
         return
-    path = os.fsdecode(arguments[0])
-    mode, flags = arguments[1:3]
-    writes = any(c in mode for c in "wax+") if isinstance(mode, str) else bool(flags & _WRITING)
-    if not writes or path.startswith((str(segments.parent), "/dev/null")):
+    path = os.path.join(os.getcwd(), os.fsdecode(arguments[0]))
+    if not _writes(*arguments[1:3]) or not path.startswith((order.directory, _MEMORY)):
         return
     if path.startswith(_MEMORY):
-        _note(segments, path[len(_MEMORY) :])
+        _note(Path(order.files(order.rank), SEGMENTS), path[len(_MEMORY) :])
     nemesis.at_stage()
+
+
+def _writes(mode: str | None, flags: int) -> bool:
+    return bool(flags & _WRITING) if mode is None else any(letter in mode for letter in "wax+")
 
 
 def _follow_shared_memory(segments: Path) -> None:

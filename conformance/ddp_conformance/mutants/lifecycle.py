@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ddp_conformance.mutants import Mutant, Twin
-from ddp_conformance.mutants import lifecycle_entries as entries
+from ddp_conformance.mutants import lifecycle_beginnings as beginnings
+from ddp_conformance.mutants import lifecycle_endings as endings
+from ddp_conformance.mutants import lifecycle_programs as programs
 from ddp_conformance.subjects_training import Training
 
 PADS = frozenset({"pads"})
@@ -23,49 +25,49 @@ def mutant(
 
 
 MUTANTS = (
-    mutant("LIF-01", entries.raise_on_last_rank, "a model that raises on rank 1"),
-    mutant("LIF-01", entries.crash_in_construction, "SIGSEGV in model construction"),
-    mutant("LIF-01", entries.crash_in_wrap, "SIGSEGV in the wrap"),
-    mutant("LIF-01", entries.crash_in_compilation, "SIGSEGV in compilation"),
-    mutant("LIF-01", entries.crash_in_forward, "SIGSEGV in the first forward"),
-    mutant("LIF-01", entries.exit_in_finally, "finally: os._exit(0)", name="never_returns"),
-    mutant("LIF-02", entries.load_before_init, "loader before init"),
-    mutant("LIF-02", entries.shard_before_init, "rank 0 of 1 everywhere"),
-    mutant("LIF-03", entries.read_before_written, "others read what rank 0 writes, at once"),
-    mutant("LIF-04", entries.optimize_before_fsdp1, "optimizer before FSDP1"),
-    mutant("LIF-04", entries.optimize_before_fsdp2, "optimizer before fully_shard"),
-    mutant("LIF-04", entries.optimize_one_layer, "a layer replaced after the optimizer"),
-    mutant("LIF-05", entries.save_compiled, "names of wrappers in a checkpoint", "compiles"),
-    mutant("LIF-05", entries.train_other_when_compiled, "compiled code differs", "compiles"),
-    mutant("LIF-05", entries.train_plainly, "compiles nothing", "compiles", name="not_compiled"),
-    mutant("LIF-06", entries.keep_group, "no destroy_process_group"),
-    mutant("LIF-06", entries.keep_child, "a child process"),
-    mutant("LIF-06", entries.keep_thread, "a thread"),
-    mutant("LIF-06", entries.keep_port, "a listening socket"),
-    mutant("LIF-06", entries.keep_segment, "shared memory"),
-    mutant("LIF-07", entries.exit_in_finally, "finally: os._exit(0)", deaths=("raises",)),
-    mutant("LIF-07", entries.swallow_errors, "except Exception: print", deaths=("raises",)),
-    mutant("LIF-08", entries.wait_for_ever, "rank 1 waits for ever", timeout=SHORT),
-    mutant("LIF-08", entries.receive_first, "all ranks receive first", timeout=SHORT),
+    mutant("LIF-01", beginnings.raise_on_last_rank, "a model that raises on rank 1"),
+    mutant("LIF-01", beginnings.crash_in_construction, "SIGSEGV in model construction"),
+    mutant("LIF-01", beginnings.crash_in_wrap, "SIGSEGV in the wrap"),
+    mutant("LIF-01", beginnings.crash_in_compilation, "SIGSEGV in compilation"),
+    mutant("LIF-01", beginnings.crash_in_forward, "SIGSEGV in the first forward"),
+    mutant("LIF-01", endings.exit_in_finally, "finally: os._exit(0)", name="never_returns"),
+    mutant("LIF-02", beginnings.load_before_init, "loader before init"),
+    mutant("LIF-02", beginnings.shard_before_init, "rank 0 of 1 everywhere"),
+    mutant("LIF-03", beginnings.read_before_written, "others read what rank 0 writes, at once"),
+    mutant("LIF-04", beginnings.optimize_before_fsdp1, "optimizer before FSDP1"),
+    mutant("LIF-04", beginnings.optimize_before_fsdp2, "optimizer before fully_shard"),
+    mutant("LIF-04", beginnings.optimize_one_layer, "a layer replaced after the optimizer"),
+    mutant("LIF-05", endings.save_compiled, "names of wrappers in a checkpoint", "compiles"),
+    mutant("LIF-05", endings.train_other_when_compiled, "compiled code differs", "compiles"),
+    mutant("LIF-05", programs.train_plainly, "compiles nothing", "compiles", name="not_compiled"),
+    mutant("LIF-06", endings.keep_group, "no destroy_process_group"),
+    mutant("LIF-06", endings.keep_child, "a child process"),
+    mutant("LIF-06", endings.keep_thread, "a thread"),
+    mutant("LIF-06", endings.keep_port, "a listening socket"),
+    mutant("LIF-06", endings.keep_segment, "shared memory"),
+    mutant("LIF-07", endings.exit_in_finally, "finally: os._exit(0)", deaths=("raises",)),
+    mutant("LIF-07", endings.swallow_errors, "except Exception: print", deaths=("raises",)),
+    mutant("LIF-08", endings.wait_for_ever, "rank 1 waits for ever", timeout=SHORT),
+    mutant("LIF-08", endings.receive_first, "all ranks receive first", timeout=SHORT),
     mutant(
         "LIF-08",
-        entries.retry_for_ever,
+        endings.retry_for_ever,
         "retries without a peer",
         patience=SHORT,
         deaths=("is killed",),
     ),
-    mutant("LIF-09", entries.fall_back_alone, "try nccl, except gloo", "falls_back"),
+    mutant("LIF-09", endings.fall_back_alone, "try nccl, except gloo", "falls_back"),
 )
 
 TWINS = (
     Twin(
-        Training(run=entries.train_plainly, traits=PADS),
+        Training(run=programs.train_plainly, traits=PADS),
         "no barrier after init or wrap, an optimizer from before the DDP wrap, a warm-up from 0",
         (1, 2),
     ),
     Twin(
         Training(
-            run=entries.train_compiled,
+            run=programs.train_compiled,
             traits=PADS | {"compiles", "falls_back"},
             deaths=("is killed",),
         ),

@@ -26,6 +26,10 @@ class SampleKey(NamedTuple):
     item: int
     weight: float
 
+    def counted(self) -> int | None:
+        """The item; None for padding."""
+        return self.item if self.weight else None
+
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan:

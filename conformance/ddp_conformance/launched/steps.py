@@ -1,0 +1,201 @@
+"""What a launched rank does for a TrainStep subject: make the model, step, and look."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import wraps
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from ddp_conformance.case import Case
+from ddp_conformance.launched.journal import Journal
+from ddp_conformance.launched.optimizing import digest
+from ddp_conformance.launched.order import Order
+from ddp_conformance.launched.saving import bare_name
+from ddp_conformance.model_history import Gradients, Overwrote, Pass, State, Wrapped
+from ddp_conformance.training_history import Happened
+
+STEPS = 2
+
+Step: TypeAlias = Callable[[int], object]
+
+_kept: list[Any] = []
+"""Models: freed after their group, DDP's reducer can hang (see the watch)."""
+
+
+def take_steps(order: Order, journal: Journal) -> None:
+    """Train on all ranks, then on rank 0 alone from the same parameters."""
+    make, size = order.work.entry.load(), int(order.work.argv[0])
+    case = Case(size, order.rank, order.world_size, Path(order.directory))
+    dist.init_process_group("gloo")
+    model, step = make(case)
+    if any(isinstance(part, FullyShardedDataParallel) for part in model.modules()):
+        raise TypeError("a TrainStep cannot be under FSDP1, whose gradients are flat; use FSDP2")
+    _kept.append((model, step))
+    initial = {name: full(tensor).clone() for name, tensor in named(model)}
+    Observer(model, order.rank, journal).run(step)
+    dist.destroy_process_group()
+    if order.rank == 0:
+        alone, alone_step = make(replace(case, world_size=1))
+        run_alone(alone, alone_step, initial, journal)
+    journal.add(Happened(order.rank, "returned"))
+
+
+def run_alone(model: nn.Module, step: Step, initial: dict[str, Tensor], journal: Journal) -> None:
+    """What one process with all samples steps with."""
+    with torch.no_grad():
+        for name, parameter in named(model):
+            parameter.copy_(initial[name])
+    observer = Observer(model, 0, journal, alone=True)
+    for number in range(STEPS):
+        observer.number = number + 1
+        step(number)
+
+
+def named(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """Parameters by the names of the bare model."""
+    yield from ((bare_name(name), tensor) for name, tensor in model.named_parameters())
+
+
+def full(tensor: Tensor) -> Tensor:
+    """Put together from all ranks, if it is sharded; a collective then."""
+    tensor = tensor.detach()
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+class Observer:
+    """Writes down what the model does in one run."""
+
+    def __init__(
+        self, model: nn.Module, rank: int, journal: Journal, *, alone: bool = False
+    ) -> None:
+        self._model = model
+        self._rank = rank
+        self._journal = journal
+        self._alone = alone
+        self._trained = [(name, p) for name, p in named(model) if p.requires_grad]
+        self._ids = {id(parameter) for _, parameter in self._trained}
+        self._used: set[str] = set()
+        self._passes = 0
+        self._over = False
+        self.number = 0
+        """Of the step under way; from 1."""
+        register_optimizer_step_pre_hook(self._about_to_step)
+
+    def run(self, step: Step) -> None:
+        """Make all steps of this rank, among the others."""
+        static = isinstance(self._model, DistributedDataParallel) and self._model.static_graph
+        names = tuple(name for name, _ in self._trained)
+        self._journal.add(Wrapped(self._rank, names, bool(static), self._sharded()))
+        self._follow_use()
+        self._follow_writes()
+        _around_backward(self._backward)
+        self._tell_state("after wrapping")
+        for number in range(STEPS):
+            self.number, self._passes = number + 1, 0
+            step(number)
+            self._tell_state(f"after step {number + 1}")
+        self._over = True
+
+    def _sharded(self) -> bool:
+        return any(isinstance(parameter, DTensor) for _, parameter in self._trained)
+
+    def _tell_state(self, moment: str) -> None:
+        parameters = tuple((name, digest([full(p)])) for name, p in named(self._model))
+        buffers = tuple(
+            (bare_name(name), digest([buffer])) for name, buffer in self._model.named_buffers()
+        )
+        self._journal.add(State(self._rank, moment, parameters, buffers))
+
+    # ------------------------------------------------------------------ forward
+
+    def _follow_writes(self) -> None:
+        """The parameters of FSDP are others in a forward pass than before it; not looked at."""
+        if self._sharded():
+            return
+        before: list[str] = []
+
+        @torch.compiler.disable  # type: ignore[untyped-decorator]
+        def enter(*_: Any) -> None:
+            before[:] = [digest([parameter]) for _, parameter in self._trained]
+
+        @torch.compiler.disable  # type: ignore[untyped-decorator]
+        def leave(*_: Any) -> None:
+            pairs = zip(self._trained, before, strict=True)
+            changed = tuple(name for (name, p), old in pairs if digest([p]) != old)
+            if changed:
+                self._journal.add(Overwrote(self._rank, self.number, changed))
+
+        self._model.register_forward_pre_hook(enter)
+        self._model.register_forward_hook(leave)
+
+    # ------------------------------------------------------------------ backward
+
+    def _follow_use(self) -> None:
+        for name, parameter in self._trained:
+            if isinstance(parameter, DTensor):
+                self._used.add(name)  # gathered copies are what a backward pass reaches
+            else:
+                tensor: Any = parameter
+                tensor.register_hook(lambda _, name=name: self._used.add(name))
+
+    def _backward(self, run: Callable[[], Any]) -> Any:
+        if self._over:
+            return run()
+        sharded = {name for name, p in self._trained if isinstance(p, DTensor)}
+        self._used.intersection_update(sharded)
+        begun = _collectives()
+        result = run()
+        gradients = [p.grad for _, p in self._trained if p.grad is not None]
+        self._journal.add(
+            Pass(
+                self._rank,
+                self.number,
+                self._passes,
+                tuple(sorted(self._used)),
+                _collectives() - begun,
+                digest(gradients),
+            )
+        )
+        self._passes += 1
+        return result
+
+    # ------------------------------------------------------------------ step
+
+    def _about_to_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        owned = (p for group in optimizer.param_groups for p in group["params"])
+        if not any(id(parameter) in self._ids for parameter in owned):
+            return
+        values = tuple((name, _values(p.grad)) for name, p in self._trained)
+        self._journal.add(Gradients(self._rank, self.number, self._alone, values))
+
+
+def _values(gradient: Tensor | None) -> tuple[float, ...]:
+    return () if gradient is None else tuple(full(gradient).double().reshape(-1).tolist())
+
+
+def _collectives() -> int:
+    group: Any = dist.group.WORLD
+    return int(group._get_sequence_number_for_group()) if dist.is_initialized() else 0
+
+
+def _around_backward(follow: Callable[[Callable[[], Any]], Any]) -> None:
+    """Around each backward pass, by whichever of torch's names it is begun."""
+    for module in (torch.autograd, torch.autograd.graph):
+        original: Any = vars(module)["_engine_run_backward"]
+
+        @wraps(original)
+        def backward(*args: Any, original: Any = original, **kwargs: Any) -> Any:
+            return follow(lambda: original(*args, **kwargs))
+
+        setattr(module, "_engine_run_backward", backward)  # noqa: B010 - a private name

@@ -1,0 +1,141 @@
+"""The judges of the model guarantees on hand-made histories."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ddp_conformance.checks import judge_model as judge
+from ddp_conformance.model_history import Gradients, Overwrote, Pass, State, Wrapped
+
+NAMES = ("weight", "bias")
+WRAPPED = (Wrapped(0, NAMES, static=False), Wrapped(1, NAMES, static=False))
+EQUAL = State(0, "after step 1", (("weight", "a"), ("bias", "b")), (("mean", "c"),))
+PASS = Pass(0, 1, 0, NAMES, 1, "a")
+ALONE = Gradients(0, 1, True, (("weight", (1.0, -4.0)), ("bias", ())))
+
+
+def texts(found: object) -> list[str]:
+    assert isinstance(found, tuple)
+    return [str(violation) for violation in found]
+
+
+def test_equal_parameters_pass_and_buffers_may_differ_after_a_step() -> None:
+    other = replace(EQUAL, rank=1, buffers=(("mean", "x"),))
+    assert judge.judge_equal_after_steps([EQUAL, other]) == ()
+
+
+def test_the_first_parameter_that_differs_is_named() -> None:
+    other = replace(EQUAL, rank=1, parameters=(("weight", "x"), ("bias", "x")))
+    history = [EQUAL, other, replace(EQUAL, rank=2)]
+    assert texts(judge.judge_equal_after_steps(history)) == [
+        "after step 1 weight is another on ranks 0 and 2 and rank 1, as are 1 more"
+    ]
+    assert judge.judge_equal_after_wrapping(history) == ()
+
+
+def test_right_after_wrapping_buffers_count() -> None:
+    begun = replace(EQUAL, moment=judge.WRAPPING)
+    history = [begun, replace(begun, rank=1, buffers=(("mean", "x"),))]
+    assert texts(judge.judge_equal_after_wrapping(history)) == [
+        "after wrapping mean is another on rank 0 and rank 1"
+    ]
+    assert judge.judge_equal_after_steps(history) == ()
+
+
+def test_gradients_within_the_tolerance_pass() -> None:
+    near = (("weight", (1.0 + 3e-4, -4.0)), ("bias", ()))
+    assert judge.judge_gradients([ALONE, replace(ALONE, alone=False, values=near)], 1e-4) == ()
+
+
+def test_the_value_that_is_furthest_off_is_named() -> None:
+    wrong = (("weight", (1.5, -6.0)), ("bias", ()))
+    history = [ALONE, Gradients(1, 1, False, wrong)]
+    assert texts(judge.judge_gradients(history, 1e-4)) == [
+        "step 1, rank 1: the gradient of weight has -6, of one process -4"
+    ]
+
+
+def test_a_gradient_that_one_process_has_not_is_named() -> None:
+    extra = (("weight", (1.0, -4.0)), ("bias", (0.5,)))
+    (text,) = texts(judge.judge_gradients([ALONE, Gradients(0, 1, False, extra)], 1e-4))
+    assert text == "step 1, rank 0: bias has 1 gradient values, one process 0"
+
+
+def test_what_is_not_a_number_is_no_match() -> None:
+    wrong = (("weight", (float("nan"), -4.0)), ("bias", ()))
+    assert len(judge.judge_gradients([ALONE, Gradients(0, 1, False, wrong)], 1e-4)) == 1
+
+
+def test_a_step_that_one_process_does_not_make_is_named() -> None:
+    (text,) = texts(judge.judge_gradients([Gradients(0, 1, False, ())], 1e-4))
+    assert text == "step 1, rank 0: one process with all samples makes no such step"
+
+
+def test_unused_parameters_are_to_be_declared() -> None:
+    history = [*WRAPPED, PASS, replace(PASS, rank=1, used=("weight",))]
+    (text,) = texts(judge.judge_use(history, frozenset()))
+    assert text.startswith("step 1, rank 1: bias gets no gradient")
+    assert judge.judge_use(history, frozenset({"unused_parameters"})) == ()
+
+
+def test_all_passes_of_a_step_use_together() -> None:
+    halves = [replace(PASS, used=("weight",)), replace(PASS, place=1, used=("bias",))]
+    assert judge.judge_use([WRAPPED[0], *halves], frozenset()) == ()
+
+
+def test_a_static_graph_may_leave_out_but_not_change() -> None:
+    static = replace(WRAPPED[0], static=True)
+    declared = frozenset({"unused_parameters"})
+    same = [static, replace(PASS, used=("bias",)), replace(PASS, step=2, used=("bias",))]
+    assert judge.judge_use(same, declared) == ()
+    (text,) = texts(judge.judge_use([static, PASS, same[2]], declared))
+    assert text == (
+        "rank 0: the graph is declared static, but weight is used in only one of the steps 1 and 2"
+    )
+
+
+def test_writes_are_named() -> None:
+    assert texts(judge.judge_no_writes([Overwrote(1, 2, ("weight",))])) == [
+        "step 2, rank 1: forward() changed weight"
+    ]
+    assert judge.judge_no_writes([PASS]) == ()
+
+
+ACCUMULATED = [
+    replace(PASS, collectives=0, digest="a"),
+    replace(PASS, place=1),
+    replace(PASS, rank=1, collectives=0, digest="b"),
+    replace(PASS, rank=1, place=1),
+]
+
+
+def test_a_reduction_in_the_last_pass_passes() -> None:
+    assert judge.judge_accumulation(ACCUMULATED) == ()
+
+
+def test_reductions_in_other_passes_are_named() -> None:
+    history = [replace(seen, collectives=1 - seen.collectives) for seen in ACCUMULATED]
+    assert texts(judge.judge_accumulation(history)) == [
+        f"step 1, rank {rank}: gradients are {text}"
+        for rank in (0, 1)
+        for text in (
+            "reduced in backward pass 1 of 2 already",
+            "not reduced in the last backward pass",
+        )
+    ]
+
+
+def test_a_sharded_model_is_not_judged_by_its_collectives() -> None:
+    assert judge.judge_accumulation([replace(WRAPPED[0], sharded=True), PASS]) == ()
+
+
+def test_equal_gradients_before_the_last_pass_are_named() -> None:
+    history = [replace(seen, digest="a") for seen in ACCUMULATED]
+    assert texts(judge.judge_accumulation(history)) == [
+        "step 1: all ranks have the same gradients after backward pass 1"
+    ]
+
+
+def test_one_pass_accumulates_nothing() -> None:
+    (text,) = texts(judge.judge_accumulation([PASS]))
+    assert text == "step 1, rank 0: 1 backward passes, so that nothing is accumulated"
