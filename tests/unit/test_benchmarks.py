@@ -15,12 +15,12 @@ from benchmarks.verdicts import Verdict, middle
 def test_the_overhead_is_the_median_of_differences_between_neighbours() -> None:
     slow, fast = [(13e-6, 10e-6)] * 2, [(8e-6, 5e-6)] * 3
     calls = Pairs("call", True, tuple(slow + fast))
-    steps = Pairs("step", True, ((11e-3, 10e-3),))
+    steps = Pairs("step", True, ((12e-3, 10e-3),))
     off = [Pairs("call", False, ((5e-6, 4e-6),)), Pairs("step", False, ((10e-3, 10e-3),))]
     rows = list(table([calls, steps, *off]))
     assert rows[2].endswith("| 5.0 µs | 8.0 µs | 3.0 µs | 1.600 |")
     assert rows[3].endswith("| 4.0 µs | 5.0 µs | 1.0 µs | 1.250 |")
-    assert rows[4].endswith("| 10.00 ms | 11.00 ms | 1.00 ms | 1.100 |")
+    assert rows[4].endswith("| 10.00 ms | 12.00 ms | 2.00 ms | 1.200 |")
 
 
 def test_one_run_that_passed_is_not_outvoted() -> None:
