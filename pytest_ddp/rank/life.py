@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from pytest_ddp.channel import Channel
 from pytest_ddp.protocol import StartRank
-from pytest_ddp.rank import faults, instruments, landmarks, output
+from pytest_ddp.rank import faults, forks, instruments, landmarks, output
 from pytest_ddp.rank.link import Link
 from pytest_ddp.rank.runner import Runner
 from pytest_ddp.rank.session import Items
@@ -22,6 +22,7 @@ def live(channel: Channel, order: StartRank, session: Any, items: Items) -> NoRe
         os.setsid()
     files = os.path.join(order.directory, f"rank-{order.serial}")
     faults.install(f"{files}.fault")
+    forks.watch()
     try:
         _own_tmp_path_base(session.config, order)
         output.capture_afresh(session.config)

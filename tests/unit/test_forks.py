@@ -1,0 +1,75 @@
+"""A rank forks only while its other threads sleep."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from pytest_ddp.rank.forks import all_sleep, wait_for_sleep
+
+
+def task(folder: Path, number: int, state: str, name: str = "pt_gloo_runloop") -> None:
+    (folder / str(number)).mkdir()
+    (folder / str(number) / "stat").write_text(f"{number} ({name}) {state} 1 1 1 0 -1\n")
+
+
+@pytest.mark.parametrize(("state", "asleep"), [("S", True), ("D", True), ("R", False)])
+def test_state_of_another_thread(tmp_path: Path, state: str, asleep: bool) -> None:
+    task(tmp_path, 10, "R")
+    task(tmp_path, 11, state)
+    assert all_sleep(tmp_path, but=10) is asleep
+
+
+def test_name_with_brackets_and_spaces(tmp_path: Path) -> None:
+    task(tmp_path, 10, "R")
+    task(tmp_path, 11, "S", name="R) R (R")
+    assert all_sleep(tmp_path, but=10)
+
+
+def test_thread_that_has_just_ended(tmp_path: Path) -> None:
+    task(tmp_path, 10, "R")
+    (tmp_path / "11").mkdir()
+    assert all_sleep(tmp_path, but=10)
+
+
+class Native(threading.Thread):
+    """Computes without the GIL until told to stop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stopped = False
+        self.begun = threading.Event()
+
+    def run(self) -> None:
+        while not self.stopped:
+            self.begun.set()
+            hashlib.pbkdf2_hmac("sha256", b"key", b"salt", 4_000_000)
+
+
+def test_it_waits_for_native_work_to_end() -> None:
+    thread = Native()
+    thread.start()
+    thread.begun.wait()
+    thread.stopped = True
+    assert not wait_for_sleep(patience=0.0)
+    assert wait_for_sleep(patience=60.0)
+    thread.join(timeout=0.5)
+    assert not thread.is_alive()
+
+
+def test_it_gives_up_on_a_thread_that_goes_on() -> None:
+    thread = Native()
+    thread.start()
+    thread.begun.wait()
+    assert not wait_for_sleep(patience=0.0)
+    thread.stopped = True
+    thread.join()
+
+
+def test_a_process_without_threads_forks_at_once() -> None:
+    if len(os.listdir("/proc/self/task")) == 1:
+        assert wait_for_sleep(patience=0.0)
