@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.crash_examples import (
-    PHASES,
-    PHASES_SAID,
     PRELUDE,
     WAYS,
     WAYS_SAID,
     line_of,
 )
+from tests.acceptance.phase_examples import PHASES, PHASES_SAID
 from tests.acceptance.suite import Finished, Suite
 
 TRACEBACK_FOLLOWS = "address_space_is_used_up"
