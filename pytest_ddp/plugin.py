@@ -169,7 +169,9 @@ class Hooks:
     def _paint(self) -> None:
         terminal: Any = self._config.pluginmanager.getplugin("terminalreporter")
         stats = {} if terminal is None else terminal.stats
-        failed = [report for name in ("failed", "error") for report in stats.get(name, ())]
+        reports = [report for name in ("failed", "error") for report in stats.get(name, ())]
+        # A module that could not be collected is among the errors, and has no keywords.
+        failed = [report for report in reports if isinstance(report, pytest.TestReport)]
         if any("ddp" in report.keywords for report in failed):
             from pytest_ddp.paint import paint  # noqa: PLC0415
 

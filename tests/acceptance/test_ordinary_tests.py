@@ -36,3 +36,26 @@ def test_module_that_ends_with_a_ddp_test_is_torn_down(suite: Suite, late: str |
     finished.assert_outcomes(passed=3, error=1 if late else 0)
     if late:
         assert "too late" in finished["test_ddp_at_the_end"].text
+
+
+@pytest.mark.parametrize("ddp", [False, True])
+def test_module_that_cannot_be_collected_is_an_error_and_no_more(suite: Suite, ddp: bool) -> None:
+    suite.write("test_broken.py", "raise ValueError('not for import')")
+    if ddp:
+        suite.write(
+            "test_failing.py",
+            """
+            import pytest
+
+            @pytest.mark.ddp(world_size=1)
+            def test_failing(ddp):
+                assert ddp.rank == 1
+            """,
+        )
+    else:
+        suite.write("test_failing.py", "def test_failing(): assert False")
+    finished = suite.run("--continue-on-collection-errors")
+    assert finished.returncode == pytest.ExitCode.TESTS_FAILED
+    assert "INTERNALERROR" not in finished.output
+    assert "AttributeError" not in finished.output
+    assert "1 failed, 1 error in" in finished.output
