@@ -14,11 +14,10 @@ from typing import Any
 
 import pytest
 
-from pytest_ddp import gpus, records, subtests
+from pytest_ddp import gpus
 from pytest_ddp.launcher import HostDiedError, Launcher, NoRankError, OrphanedError
 from pytest_ddp.live import LiveLine, terminal_of
 from pytest_ddp.marks import MARK
-from pytest_ddp.merge import judge
 from pytest_ddp.messages import Messages
 from pytest_ddp.options import Options, StartMethod
 from pytest_ddp.outcome import RunOutcome
@@ -27,6 +26,8 @@ from pytest_ddp.protocol import Finished, Json, Session, Warned
 from pytest_ddp.run import Order
 from pytest_ddp.supervisor import Supervisor
 from pytest_ddp.unrun import failed_without_ranks, skipped_without_ranks
+from pytest_ddp.verdict import records, subtests
+from pytest_ddp.verdict.merge import judge
 
 _TIMEOUT = pytest.StashKey[float]()
 """What pytest-timeout wants of a test, in seconds."""

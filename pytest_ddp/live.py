@@ -16,7 +16,7 @@ import pytest
 
 from pytest_ddp.outcome import Ending
 from pytest_ddp.survey import Standing
-from pytest_ddp.trouble import ranks_text
+from pytest_ddp.verdict.trouble import ranks_text
 
 _PATIENCE = 5.0
 """Seconds that a test may run without a word."""

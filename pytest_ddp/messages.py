@@ -9,7 +9,7 @@ import pytest
 
 from pytest_ddp.outcome import RunOutcome
 from pytest_ddp.protocol import Finished, Warned
-from pytest_ddp.trouble import ranks_text
+from pytest_ddp.verdict.trouble import ranks_text
 
 
 class DdpWarning(pytest.PytestWarning):

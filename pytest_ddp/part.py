@@ -5,11 +5,11 @@ from __future__ import annotations
 import signal
 from dataclasses import replace
 
-from pytest_ddp import diagnose, native
 from pytest_ddp.launcher import RankProcess
 from pytest_ddp.outcome import Ending, RankOutcome, TimedReport
 from pytest_ddp.protocol import Done, Phase
 from pytest_ddp.survey import Calls, Standing
+from pytest_ddp.verdict import diagnose, native
 
 _LOST_CHANNEL = "lost its connection to pytest (did the test close all descriptors?)"
 

@@ -173,7 +173,7 @@ class Hooks:
         # A module that could not be collected is among the errors, and has no keywords.
         failed = [report for report in reports if isinstance(report, pytest.TestReport)]
         if any("ddp" in report.keywords for report in failed):
-            from pytest_ddp.paint import paint  # noqa: PLC0415
+            from pytest_ddp.verdict.paint import paint  # noqa: PLC0415
 
             paint(failed)
 

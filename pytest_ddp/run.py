@@ -10,7 +10,6 @@ from typing import TypeAlias
 
 import pytest
 
-from pytest_ddp import compare, subtests
 from pytest_ddp.exchanges import Exchanges
 from pytest_ddp.launcher import Gone, HostDiedError, Launcher, RankProcess
 from pytest_ddp.live import LiveLine, doing_of
@@ -18,7 +17,8 @@ from pytest_ddp.memory import count_oom_kills
 from pytest_ddp.outcome import Ending, Hang, RunOutcome, TimedReport
 from pytest_ddp.part import Part
 from pytest_ddp.plan import LaunchPlan
-from pytest_ddp.prober import Prober
+from pytest_ddp.proof import compare
+from pytest_ddp.proof.prober import Prober
 from pytest_ddp.protocol import (
     Began,
     Done,
@@ -37,6 +37,7 @@ from pytest_ddp.protocol import (
 )
 from pytest_ddp.rendezvous import listen, rank_environment
 from pytest_ddp.survey import CallRecord, Calls, GroupCount, Standing, TellCalls
+from pytest_ddp.verdict import subtests
 
 _GRACE = 2.0
 """Seconds that ranks may go on after another one has failed."""

@@ -22,7 +22,7 @@ _CLEAR_OF_TORCH = {
     "pytest_ddp.plugin",
     "pytest_ddp.controller",
     "pytest_ddp.supervisor",
-    "pytest_ddp.merge",
+    "pytest_ddp.verdict.merge",
     "pytest_ddp.rank.main",
     "pytest_ddp.rank.fixtures",
 }

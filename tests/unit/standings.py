@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from pytest_ddp.prover import Stand
+from pytest_ddp.proof.prover import Stand
 from pytest_ddp.survey import CallRecord, GroupCount, Sent, Standing, Wait
 
 WORLD = "0"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_ddp.compare import difference, need_calls, suspicions
+from pytest_ddp.proof.compare import difference, need_calls, suspicions
 from pytest_ddp.survey import CallRecord, GroupCount
 from tests.unit.standings import call, count
 

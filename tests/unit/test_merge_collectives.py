@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from _pytest.reports import TestReport
 
-from pytest_ddp.compare import unequal_collectives
 from pytest_ddp.outcome import RankOutcome, TimedReport
+from pytest_ddp.proof.compare import unequal_collectives
 from pytest_ddp.protocol import Phase
 from pytest_ddp.survey import GroupCount
 from tests.unit import handmade as made

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ddp import native
+from pytest_ddp.verdict import native
 
 LIB = "/site-packages/torch/lib"
 HANDLER = (

@@ -7,7 +7,7 @@ import io
 import pytest
 from _pytest._io import TerminalWriter
 
-from pytest_ddp.paint import paint
+from pytest_ddp.verdict.paint import paint
 from tests.unit import handmade as made
 from tests.unit.handmade import CRASHED, dead, failure, stopped
 

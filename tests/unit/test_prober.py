@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddp import prober
 from pytest_ddp.channel import Channel
 from pytest_ddp.launcher import RankProcess
-from pytest_ddp.prober import Prober
+from pytest_ddp.proof import prober
+from pytest_ddp.proof.prober import Prober
 from pytest_ddp.survey import Probe, Standing
 from tests.unit.standings import collective, count, standing
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_ddp.outcome import Hang, RankLine
-from pytest_ddp.prover import Stand, prove
+from pytest_ddp.proof.prover import Stand, prove
 from pytest_ddp.survey import Sent, Wait
 from tests.unit.standings import (
     WORLD,

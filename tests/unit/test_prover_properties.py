@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pytest_ddp.prover import Stand, prove
+from pytest_ddp.proof.prover import Stand, prove
 from pytest_ddp.survey import Sent, Wait
 from tests.unit.standings import (
     WORLD,

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from _pytest.subtests import SubtestContext, SubtestReport
 
-from pytest_ddp import subtests
-from pytest_ddp.entries import bare_text
+from pytest_ddp.verdict import subtests
+from pytest_ddp.verdict.entries import bare_text
 
 NODEID = "test_a.py::test_it"
 

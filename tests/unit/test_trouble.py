@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_ddp.protocol import Phase
-from pytest_ddp.trouble import first_line, ranks_text
+from pytest_ddp.verdict.trouble import first_line, ranks_text
 from tests.unit import handmade as made
 from tests.unit.handmade import (
     ASSERTED,

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
 
-from pytest_ddp import diagnose, native
 from pytest_ddp.rank import marker
+from pytest_ddp.verdict import diagnose, native
 
 SECONDARY = ("closed by peer", "Connection reset", "Broken pipe", "PeerFailureError")
 """What the others say when a rank has died."""

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from pytest_ddp.diagnose import shorten
 from pytest_ddp.outcome import Hang, RankLine
 from pytest_ddp.survey import Standing, Wait
+from pytest_ddp.verdict.diagnose import shorten
 
 _SAME_SIZE = frozenset({"all_reduce", "broadcast", "reduce"})
 """Operations, by the flight recorder's name, that need equal tensors on all ranks."""

@@ -34,7 +34,7 @@ _FATAL = {
 }
 _DEEPEST = 100
 """Calls of a stack that faulthandler shows."""
-_OURS = os.path.dirname(__file__)
+_OURS = os.path.dirname(os.path.dirname(__file__))
 _RUNNERS = ("/_pytest/runner.py", "/_pytest/python.py", "/pytest_ddp/rank/runner.py")
 
 

@@ -15,8 +15,8 @@ from _pytest._code.code import (
     ReprTraceback,
 )
 
-from pytest_ddp.entries import bare_text, entries_of
-from pytest_ddp.trouble import first_line
+from pytest_ddp.verdict.entries import bare_text, entries_of
+from pytest_ddp.verdict.trouble import first_line
 
 _SUMMARY = re.compile(r"contains \d+ failed subtests?")
 """What pytest says of a test all of whose failures were in subtests."""

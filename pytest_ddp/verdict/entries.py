@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from _pytest._code.code import ReprEntry, ReprEntryNative
 
-from pytest_ddp.trouble import LONGEST_VERDICT, clean, message_of
+from pytest_ddp.verdict.trouble import LONGEST_VERDICT, clean, message_of
 
 Entry: TypeAlias = ReprEntry | ReprEntryNative
 

@@ -1,6 +1,6 @@
 """The text of a failed phase: the verdict, the ranks, the root cause, then the others.
 
-Nothing here finds anything out: that is :mod:`pytest_ddp.diagnosis`.
+Nothing here finds anything out: that is :mod:`pytest_ddp.verdict.diagnosis`.
 """
 
 from __future__ import annotations
@@ -9,11 +9,20 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 from _pytest._code.code import ReprExceptionInfo, ReprFileLocation, ReprTraceback
 
-from pytest_ddp.diagnosis import Diagnosis, Failure
-from pytest_ddp.entries import WIDTH, Entry, bare_text, brief, cleaned, entries_of, sentences, tail
-from pytest_ddp.lost import children, lost
-from pytest_ddp.table import rows_of
-from pytest_ddp.trouble import (
+from pytest_ddp.verdict.diagnosis import Diagnosis, Failure
+from pytest_ddp.verdict.entries import (
+    WIDTH,
+    Entry,
+    bare_text,
+    brief,
+    cleaned,
+    entries_of,
+    sentences,
+    tail,
+)
+from pytest_ddp.verdict.lost import children, lost
+from pytest_ddp.verdict.table import rows_of
+from pytest_ddp.verdict.trouble import (
     Trouble,
     clean,
     crash_site,

@@ -7,10 +7,10 @@ import signal
 import textwrap
 from collections.abc import Iterable, Iterator
 
-from pytest_ddp import diagnose, native
-from pytest_ddp.entries import Entry, raw, sentences
 from pytest_ddp.outcome import Ending, RankOutcome
-from pytest_ddp.trouble import WORKER_KILLED, Trouble, signal_name, what_happened
+from pytest_ddp.verdict import diagnose, native
+from pytest_ddp.verdict.entries import Entry, raw, sentences
+from pytest_ddp.verdict.trouble import WORKER_KILLED, Trouble, signal_name, what_happened
 
 
 def lost(trouble: Trouble, label: str, oom: str, *, first_of_all: bool) -> list[Entry]:

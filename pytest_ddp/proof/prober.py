@@ -6,7 +6,7 @@ import time
 
 from pytest_ddp.launcher import RankProcess
 from pytest_ddp.outcome import Hang
-from pytest_ddp.prover import Stand, prove
+from pytest_ddp.proof.prover import Stand, prove
 from pytest_ddp.survey import GroupCount, Probe, Standing
 
 _QUIET = 0.3

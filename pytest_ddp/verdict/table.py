@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pytest_ddp.diagnosis import RankDiagnosis
-from pytest_ddp.entries import WIDTH
+from pytest_ddp.verdict.diagnosis import RankDiagnosis
+from pytest_ddp.verdict.entries import WIDTH
 
 _GAP = "  "
 

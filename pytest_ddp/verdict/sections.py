@@ -9,7 +9,7 @@ import pytest
 from pytest_ddp.options import Output
 from pytest_ddp.outcome import RankOutcome, RunOutcome
 from pytest_ddp.protocol import Phase
-from pytest_ddp.trouble import clean, lost_phase, ranks_text
+from pytest_ddp.verdict.trouble import clean, lost_phase, ranks_text
 
 _PHASES = tuple(Phase)
 

@@ -1,7 +1,7 @@
 """What is found out about a failed phase, once: text, JSON and properties are made of it.
 
 Pure, like all that reads a run's outcome. Nothing here decides whether a test failed: that is
-:mod:`pytest_ddp.merge`.
+:mod:`pytest_ddp.verdict.merge`.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import enum
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_ddp import diagnose, native
 from pytest_ddp.outcome import Ending, RankLine, RankOutcome, RunOutcome
 from pytest_ddp.protocol import Phase
-from pytest_ddp.trouble import (
+from pytest_ddp.verdict import diagnose, native
+from pytest_ddp.verdict.trouble import (
     Trouble,
     clean,
     crash_site,

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_ddp.diagnose import Frame
-from pytest_ddp.diagnosis import Diagnosis, RankDiagnosis
 from pytest_ddp.outcome import RunOutcome
+from pytest_ddp.verdict.diagnose import Frame
+from pytest_ddp.verdict.diagnosis import Diagnosis, RankDiagnosis
 
 VERSION = 1
 """Of the schema: raised when a field changes its meaning or goes, not when one is added."""

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from pytest_ddp import diagnose
 from pytest_ddp.outcome import Ending, RankOutcome, RunOutcome
 from pytest_ddp.protocol import Phase
+from pytest_ddp.verdict import diagnose
 
 _TOGETHER = 0.2
 """Seconds in which ranks reach one line after they left the same collective."""

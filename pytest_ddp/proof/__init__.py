@@ -1,0 +1,1 @@
+"""Where ranks stand, what follows from it, and whether their collectives were alike."""
