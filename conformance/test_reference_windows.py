@@ -32,10 +32,18 @@ def make_days(case: Case) -> None:
 
 
 def data(case: Case) -> GNNDataModule:
-    """Training and validation windows of three days: an odd number of samples."""
+    """Training and validation windows of three days: an odd number of samples.
+
+    Workers are forked: the plugin sees to it that the rank's other threads sleep meanwhile, and
+    a forkserver would import torch, Lightning and PyG anew for each rank and test.
+    """
     dates = ("2024-01-01", "2024-01-04", "2024-01-09", "2024-01-12")
     root = case.directory / "archive"
-    return GNNDataModule(root, *dates, batch_size=1, num_workers=case.num_workers)
+    workers = case.num_workers
+    context = "fork" if workers else None
+    return GNNDataModule(
+        root, *dates, batch_size=1, num_workers=workers, multiprocessing_context=context
+    )
 
 
 def sliding_windows(case: Case) -> WindowRun:

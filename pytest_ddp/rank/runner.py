@@ -172,9 +172,9 @@ class Runner:
         path = nodeid.partition("::")[0]
         alike = sum(known.partition("::")[0] == path for known in self._items.by_nodeid)
         return (
-            f"the rank collected {alike} tests from {path}, but not this one: collection differs\n"
-            "between two processes. Make parameters and ids deterministic: no random or uuid\n"
-            "values, no sets, no times in parametrize (or seed them)."
+            f"the rank collected {alike} tests from {path}, but not this one\n"
+            "Collection differs between two processes. Make parameters and ids deterministic: no\n"
+            "random or uuid values, no sets, no times in parametrize (or seed them)."
         )
 
     # ------------------------------------------------------------------ the end

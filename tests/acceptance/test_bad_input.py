@@ -175,7 +175,7 @@ def test_random_collection(suite: Suite) -> None:
     text = " ".join(random.text.split())
     assert random.verdict == "error"
     assert random.nodeid.partition("::")[0] in text
-    assert "collection differs between two processes" in text
+    assert "Collection differs between two processes" in text
     assert "Make parameters and ids deterministic" in text
     assert finished["test_after"].verdict == "passed"
     assert finished.returncode == pytest.ExitCode.TESTS_FAILED
