@@ -26,6 +26,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
+_WORKER = re.compile(r"^\[gw\d+\] .*\n?", re.MULTILINE)
 EXTRA_ARGS = tuple(shlex.split(os.environ.get("DDP_ACCEPTANCE_ARGS", "")))
 UNDER_XDIST = any(re.match(r"-n|--numprocesses|--tx|--dist", arg) for arg in EXTRA_ARGS)
 SPAWNED = "spawn" in " ".join(EXTRA_ARGS)
@@ -77,8 +78,11 @@ class Result:
 
     @property
     def text(self) -> str:
-        """What the terminal shows of the test's failures, skips and errors."""
-        return "\n".join(report.text for report in self.reports if report.text)
+        """What the terminal shows of the test's failures, skips and errors.
+
+        Without the line that xdist puts before each of them.
+        """
+        return "\n".join(_WORKER.sub("", report.text) for report in self.reports if report.text)
 
     @property
     def sections(self) -> dict[str, str]:
