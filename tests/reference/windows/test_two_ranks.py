@@ -76,10 +76,10 @@ def test_the_order_changes_from_epoch_to_epoch(out: Path, run: str) -> None:
         assert len(orders) == len(EPOCHS)
 
 
-@RUNS
-def test_samples_know_the_rank_and_worker_that_read_them(out: Path, run: str) -> None:
+@pytest.mark.parametrize(("run", "worker"), [("uneven", 0), ("single", -1)])
+def test_samples_know_the_rank_and_worker_that_read_them(out: Path, run: str, worker: int) -> None:
     for number, rank in enumerate(ranks(out, run)):
-        assert {(d["rank"], d["worker"]) for d in rank["deliveries"]} == {(number, 0)}
+        assert {(d["rank"], d["worker"]) for d in rank["deliveries"]} == {(number, worker)}
         assert {r["rank"] for r in rank["rebuilds"]} == {number}
         assert len({r["token"] for r in rank["rebuilds"]}) == len(rank["rebuilds"]) == 5
 
