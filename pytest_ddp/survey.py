@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+SIDE_CHANNEL = "ddp"
+"""Stands for a group in what is said of the fixture's operations, whose members are all ranks."""
+
 
 @dataclass(frozen=True)
 class Probe:
@@ -22,7 +25,8 @@ class TellCalls:
 
 @dataclass(frozen=True)
 class Wait:
-    """A collective or a receive that a rank has begun and that is not complete."""
+    """A collective, a receive or an operation of the ``ddp`` fixture that a rank has begun and
+    that is not complete."""
 
     group: str
     members: tuple[int, ...]
@@ -31,7 +35,7 @@ class Wait:
     """Number of the collective on its group in this test, from 1; of the receive from
     its peer, for a receive."""
     operation: str
-    """As users call it: ``all_reduce``, ``recv``."""
+    """As users call it: ``all_reduce``, ``recv``, ``ddp.gather``."""
     recorded_as: str | None
     """The flight recorder's name for it; None where it has no record."""
     numel: int | None
@@ -86,6 +90,8 @@ class Standing:
     """Everything that is begun and not complete."""
     counts: tuple[GroupCount, ...]
     sent: tuple[Sent, ...]
+    exchanges: int
+    """Operations of the ``ddp`` fixture that the rank has come to in this test."""
     phase: str
     """Phase of the test, with the user's own phase where there is one."""
     place: str

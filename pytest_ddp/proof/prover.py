@@ -1,6 +1,7 @@
 """Prove that a test can never end, from where its ranks stand. Pure.
 
-A rank that waits in a collective needs every member of the group. The proof is a set
+A rank that waits in a collective needs every member of the group, and one that waits in
+an operation of the ``ddp`` fixture every rank of the test. The proof is a set
 of ranks that all sleep in a wait, where each needs a member that has ended without
 getting there, that waits in a collective which contradicts its own, or that is in the
 set itself. Whoever computes, sleeps or reads data is in no such set: a slow rank is
@@ -13,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from pytest_ddp.outcome import Hang, RankLine
-from pytest_ddp.survey import Standing, Wait
+from pytest_ddp.survey import SIDE_CHANNEL, Standing, Wait
 from pytest_ddp.verdict.diagnose import shorten
 
 _SAME_SIZE = frozenset({"all_reduce", "broadcast", "reduce"})
@@ -91,6 +92,8 @@ def _is_in_vain(need: Need, stuck: dict[int, list[Need]], stands: Mapping[int, S
 
 def _needs(rank: int, stands: Mapping[int, Stand]) -> Iterator[Need]:
     for wait in stands[rank].now.waits:
+        if wait.group == SIDE_CHANNEL and not _is_unanswered(wait, stands):
+            continue
         others = wait.members if wait.peer is None else (wait.peer,)
         for other in others:
             if other == rank or other not in stands:
@@ -100,8 +103,15 @@ def _needs(rank: int, stands: Mapping[int, Stand]) -> Iterator[Need]:
                 yield Need(rank, wait, other, contradiction)
 
 
+def _is_unanswered(wait: Wait, stands: Mapping[int, Stand]) -> bool:
+    """False if the controller ends the exchange, because some rank will come to none."""
+    return all(member in stands and not stands[member].ended for member in wait.members)
+
+
 def _has_reached(wait: Wait, rank: int, other: Standing) -> bool:
     """True if the other rank did its part of what ``rank`` waits for."""
+    if wait.group == SIDE_CHANNEL:
+        return other.exchanges >= wait.number
     if wait.peer is not None:
         sent = (
             message.count
@@ -151,11 +161,11 @@ def _sentence(needs: list[Need], stands: Mapping[int, Stand]) -> str:
         )
         detail = first.contradiction != "operation"
         return (
-            f"mismatch: rank {first.rank} waits in {_words(first.wait, detail=detail)}, "
-            f"rank {first.other} in {_words(other, detail=detail, group=False)}"
+            f"mismatch: rank {first.rank} waits in {wait_words(first.wait, detail=detail)}, "
+            f"rank {first.other} in {wait_words(other, detail=detail, group=False)}"
         )
     need = next((n for n in needs if stands[n.other].ended), needs[0])
-    return f"deadlock: rank {need.rank} waits in {_words(need.wait)}, {_excuse(need, stands)}"
+    return f"deadlock: rank {need.rank} waits in {wait_words(need.wait)}, {_excuse(need, stands)}"
 
 
 def _excuse(need: Need, stands: Mapping[int, Stand]) -> str:
@@ -166,16 +176,19 @@ def _excuse(need: Need, stands: Mapping[int, Stand]) -> str:
         return f"rank {need.other} has ended the test without it"
     waits = other.now.waits[0]
     same = waits.group == need.wait.group and need.wait.peer is None
-    return f"rank {need.other} in {_words(waits, group=not same)}"
+    return f"rank {need.other} in {wait_words(waits, group=not same)}"
 
 
-def _words(wait: Wait, *, detail: bool = False, group: bool = True) -> str:
+def wait_words(wait: Wait, *, detail: bool = False, group: bool = True) -> str:
+    """What a rank waits in, as a reader knows it."""
     if wait.peer is not None:
         return f"recv #{wait.number} from rank {wait.peer} (tag {wait.tag})"
     text = f"{wait.operation} #{wait.number}"
     if detail:
         text += f" ({wait.numel} x {wait.dtype})"
-    return f"{text} of {group_words(wait.group, wait.members)}" if group else text
+    if not group or wait.group == SIDE_CHANNEL:
+        return text
+    return f"{text} of {group_words(wait.group, wait.members)}"
 
 
 def group_words(name: str, members: tuple[int, ...]) -> str:
@@ -194,7 +207,7 @@ def _line(rank: int, stand: Stand) -> RankLine:
         rank,
         "waits" if waits else "runs",
         now.phase,
-        _words(waits, detail=waits.numel is not None) if waits else "",
+        wait_words(waits, detail=waits.numel is not None) if waits else "",
         _shorten_place(waits.site if waits and waits.site else now.place),
         waits.group if waits else "",
         waits.number if waits else None,

@@ -20,6 +20,7 @@ from pytest_ddp.rank.group import DefaultGroup
 from pytest_ddp.rank.journal import Call, Journal
 from pytest_ddp.rank.lifecycle import Anchor, Lifecycle
 from pytest_ddp.rank.marker import Page
+from pytest_ddp.rank.sidechannel import SideChannel
 from pytest_ddp.rank.standing import Surveyor, operation_of
 from pytest_ddp.rank.tracelog import TraceLog, What
 from pytest_ddp.survey import Probe, Standing
@@ -33,6 +34,7 @@ class Instruments(NamedTuple):
 
     lifecycle: Lifecycle
     group: DefaultGroup
+    side_channel: SideChannel
     surveyor: Surveyor
 
 
@@ -41,15 +43,16 @@ def make(files: str, *, traces: bool) -> Instruments:
     page = Page(f"{files}.phase")
     if traces:
         return _make_traced(page, TraceLog(f"{files}.trace"))
-    lifecycle, group = Lifecycle(page), DefaultGroup(Journal())
-    return Instruments(lifecycle, group, Surveyor(group, lifecycle))
+    lifecycle, group, side_channel = Lifecycle(page), DefaultGroup(Journal()), SideChannel()
+    surveyor = Surveyor(group, lifecycle, side_channel)
+    return Instruments(lifecycle, group, side_channel, surveyor)
 
 
 def _make_traced(page: Page, log: TraceLog) -> Instruments:
-    lifecycle, group = TracedLifecycle(page, log), TracedGroup(log)
-    surveyor = TracedSurveyor(group, lifecycle, log)
+    lifecycle, group, side_channel = TracedLifecycle(page, log), TracedGroup(log), SideChannel()
+    surveyor = TracedSurveyor(group, lifecycle, side_channel, log)
     lifecycle.left = surveyor.glance
-    return Instruments(lifecycle, group, surveyor)
+    return Instruments(lifecycle, group, side_channel, surveyor)
 
 
 class TracedLifecycle(Lifecycle):
@@ -137,8 +140,10 @@ class TracedGroup(DefaultGroup):
 class TracedSurveyor(Surveyor):
     """Writes what C++ issued by itself: DDP's gradients, functional collectives."""
 
-    def __init__(self, group: DefaultGroup, lifecycle: Lifecycle, log: TraceLog) -> None:
-        super().__init__(group, lifecycle)
+    def __init__(
+        self, group: DefaultGroup, lifecycle: Lifecycle, side_channel: SideChannel, log: TraceLog
+    ) -> None:
+        super().__init__(group, lifecycle, side_channel)
         self._log = log
         self._complete: set[int] = set()
         self._wall_ahead = 0

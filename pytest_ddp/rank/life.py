@@ -28,7 +28,8 @@ def live(channel: Channel, order: StartRank, session: Any, items: Items) -> NoRe
         output.capture_afresh(session.config)
         made = instruments.make(files, traces=order.traces)
         landmarks.install(made.lifecycle)
-        Runner(Link(channel), made, session, items).live(order.serial, os.getpid())
+        link = Link(channel, made.side_channel, made.surveyor)
+        Runner(link, made, session, items).live(order.serial, os.getpid())
     except BaseException:
         # Standard error may be a capture file that ends with the rank.
         faults.write(traceback.format_exc())

@@ -21,6 +21,7 @@ from pytest_ddp.protocol import (
     RunTest,
 )
 from pytest_ddp.rank import faults
+from pytest_ddp.rank.sidechannel import SideChannel
 from pytest_ddp.rank.standing import Surveyor
 from pytest_ddp.survey import Probe, TellCalls
 
@@ -31,15 +32,15 @@ EXIT_LINK_LOST = 78
 class Link:
     """Reads in a thread of its own, so that the end of the controller is seen at once."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, side_channel: SideChannel, surveyor: Surveyor) -> None:
         self._channel = channel
+        self._side_channel = side_channel
+        self._surveyor = surveyor
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._orders: queue.SimpleQueue[tuple[RunTest | Finish, list[int]]] = queue.SimpleQueue()
         self._replies: queue.SimpleQueue[ExchangeReply] = queue.SimpleQueue()
         self._go: queue.SimpleQueue[Go] = queue.SimpleQueue()
-        self.surveyor: Surveyor | None = None
-        """Answers probes, once there is a group to ask about."""
         self.test = -1
         """Number of the test that runs."""
         threading.Thread(target=self._read, name="pytest-ddp link", daemon=True).start()
@@ -78,6 +79,7 @@ class Link:
         Raises:
             DdpError: it can never complete.
         """
+        self._side_channel.arrive(number, operation)
         self.send(Exchange(self.test, number, operation, source, payload))
         while (reply := self._replies.get()).number != number:
             """A late answer to an operation that the last test gave up."""
@@ -90,6 +92,7 @@ class Link:
             message, descriptors = received
             match message:
                 case ExchangeReply():
+                    self._side_channel.leave(message.number)
                     self._replies.put(message)
                 case Probe() | TellCalls():
                     self._answer(message)
@@ -103,12 +106,10 @@ class Link:
         os.killpg(0, signal.SIGKILL)
 
     def _answer(self, question: Probe | TellCalls) -> None:
-        if self.surveyor is None:
-            return
         # The main thread changes what is read here, and torch's recorder is a private
         # interface. A probe that fails proves nothing, and must not end the link.
         with contextlib.suppress(Exception):
-            self.send(self.surveyor.answer(question))
+            self.send(self._surveyor.answer(question))
 
     def _receive(self) -> tuple[Message, list[int]] | None:
         try:

@@ -42,8 +42,7 @@ class Runner:
         self, link: Link, instruments: Instruments, session: pytest.Session, items: Items
     ) -> None:
         self._link = link
-        self._lifecycle, self._group, self._surveyor = instruments
-        link.surveyor = self._surveyor
+        self._lifecycle, self._group, self._side_channel, self._surveyor = instruments
         self._session = session
         self._config = session.config
         self._items = items
@@ -85,6 +84,7 @@ class Runner:
             return
         self._environment.apply(order.env)
         self._lifecycle.begin(Phase.SETUP.value)
+        self._side_channel.begin(order.world_size)
         self._surveyor.begin()
         try:
             self._rendezvous.begin(listening, serve_now=order.group is None)

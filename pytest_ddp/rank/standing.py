@@ -18,6 +18,7 @@ from torch._C import _distributed_c10d
 from pytest_ddp.rank.group import DefaultGroup
 from pytest_ddp.rank.journal import Call
 from pytest_ddp.rank.lifecycle import Lifecycle, place_of
+from pytest_ddp.rank.sidechannel import SideChannel
 from pytest_ddp.survey import CallRecord, Calls, Probe, Sent, Standing, TellCalls, Wait
 
 _dump: Any = getattr(_distributed_c10d, "_dump_fr_trace", None)
@@ -67,9 +68,12 @@ def recorder_problem() -> str:
 class Surveyor:
     """Answers probes; everything it reads is safe to read beside the running main thread."""
 
-    def __init__(self, group: DefaultGroup, lifecycle: Lifecycle) -> None:
+    def __init__(
+        self, group: DefaultGroup, lifecycle: Lifecycle, side_channel: SideChannel
+    ) -> None:
         self._group = group
         self._lifecycle = lifecycle
+        self._side_channel = side_channel
         self._main = threading.main_thread()
         self._clock = time.time_ns()
 
@@ -95,18 +99,21 @@ class Surveyor:
         waits = self._waits(frame, begun)
         state, spent = _activity()
         inner = f"{frame.f_code.co_name}:{frame.f_lasti}" if frame is not None else ""
+        exchanges = self._side_channel.exchanges
         counts = self._group.counts()
+        moves = (exchanges, *(count.collectives for count in counts))
         place = place_of(frame)
         return Standing(
             test=probe.test,
             number=probe.number,
-            pulse=f"{spent} {inner} {[count.collectives for count in counts]}",
+            pulse=f"{spent} {inner} {moves}",
             blocked=bool(waits) and state != "R",
             alone=not any(_may_communicate(thread) for thread in threading.enumerate()),
             waits=waits,
             begun=begun,
             counts=counts,
             sent=tuple(self._sent()),
+            exchanges=exchanges,
             phase=self._lifecycle.look(frame, place),
             place=place,
         )
@@ -133,7 +140,10 @@ class Surveyor:
     # ------------------------------------------------------------------ parts of an answer
 
     def _waits(self, frame: FrameType | None, begun: tuple[Wait, ...]) -> tuple[Wait, ...]:
-        call = self._group.journal.waiting.get(self._main.ident or 0)
+        main = self._main.ident or 0
+        if (exchange := self._side_channel.wait(main)) is not None:
+            return (exchange,)
+        call = self._group.journal.waiting.get(main)
         if call is not None:
             if call.number == 0:
                 wait = self._receive(call)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import pytest
 
 from pytest_ddp.outcome import Ending, RankLine, RankOutcome, RunOutcome
-from pytest_ddp.proof.prover import group_words
-from pytest_ddp.survey import Standing, Wait
+from pytest_ddp.proof.prover import group_words, wait_words
+from pytest_ddp.survey import Standing
 from pytest_ddp.trace.events import Collective, Events, State, parse
 from pytest_ddp.verdict.trouble import Trouble, first_line, lost_phase, message_of, what_happened
 
@@ -132,7 +132,7 @@ def _stand(rank: RankOutcome, at: int, row: RankLine | None) -> Stand:
     standing = rank.standing
     if standing is not None and standing.blocked and standing.waits:
         wait = standing.waits[0]
-        return Stand(at, End.WAITS, _wait_words(wait), wait.site or standing.place)
+        return Stand(at, End.WAITS, wait_words(wait), wait.site or standing.place)
     return Stand(at, End.STOPPED, _lost_words(rank), place)
 
 
@@ -154,8 +154,3 @@ def _place(trouble: Trouble) -> str:
 def _lost_words(rank: RankOutcome) -> str:
     phase = lost_phase(rank)
     return "" if phase is None else what_happened(Trouble(rank, phase, None))
-
-
-def _wait_words(wait: Wait) -> str:
-    number = f"{wait.operation} #{wait.number}"
-    return f"{number} of {group_words(wait.group, wait.members)}"

@@ -173,6 +173,50 @@ SLOW = """
 
 
     @ddp2
+    def test_sleeps_before_its_gather(ddp):
+        if ddp.rank == 0:
+            time.sleep(LONG)
+        assert ddp.gather(ddp.rank) == [0, 1]
+        dist.barrier()
+
+
+    @ddp2
+    def test_gathers_in_a_loop_while_another_sleeps(ddp):
+        for step in range(8):
+            if ddp.rank == step % 2:
+                time.sleep(LONG / 8)
+            assert ddp.gather(step) == [step, step]
+            dist.all_reduce(ones(1))
+
+
+    @ddp2
+    def test_gathers_before_it_waits_for_a_collective(ddp):
+        work = dist.all_reduce(ones(1), async_op=True)
+        if ddp.rank == 0:
+            work.wait()
+            time.sleep(LONG)
+        ddp.barrier()
+        work.wait()
+
+
+    @ddp2
+    def test_gathers_in_a_thread(ddp):
+        def gather():
+            if ddp.rank == 0:
+                time.sleep(LONG)
+            assert ddp.gather(ddp.rank) == [0, 1]
+
+        if ddp.rank == 0:
+            thread = threading.Thread(target=gather)
+            thread.start()
+            dist.barrier()
+            thread.join()
+        else:
+            gather()
+            dist.barrier()
+
+
+    @ddp2
     def test_other_lines(ddp):
         for source in range(2):
             if ddp.rank == source:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from pytest_ddp.proof.prover import Stand
-from pytest_ddp.survey import CallRecord, GroupCount, Sent, Standing, Wait
+from pytest_ddp.survey import SIDE_CHANNEL, CallRecord, GroupCount, Sent, Standing, Wait
 
 WORLD = "0"
 """Name of the default group."""
@@ -57,6 +57,20 @@ def receive(
     )
 
 
+def exchange(number: int, *members: int, operation: str = "gather") -> Wait:
+    """An operation of the ``ddp`` fixture that is not answered."""
+    return collective(
+        number,
+        *members,
+        operation=f"ddp.{operation}",
+        group=SIDE_CHANNEL,
+        recorded_as=None,
+        numel=None,
+        dtype=None,
+        site="",
+    )
+
+
 def count(collectives: int, *members: int, group: str = WORLD, **digests: int) -> GroupCount:
     """What a rank issued on one group."""
     return GroupCount(group, members, collectives, **digests)
@@ -70,8 +84,11 @@ def standing(
     **known: Any,
 ) -> Standing:
     """A rank that sleeps in a wait for these, and has issued them and all before them."""
-    collectives = tuple(wait for wait in waits if wait.peer is None)
+    exchanges = tuple(wait for wait in waits if wait.group == SIDE_CHANNEL)
+    of_groups = tuple(wait for wait in waits if wait not in exchanges)
+    collectives = tuple(wait for wait in of_groups if wait.peer is None)
     fields: dict[str, Any] = {
+        "exchanges": max((wait.number for wait in exchanges), default=0),
         "pulse": "still",
         "blocked": bool(waits),
         "alone": True,
@@ -83,7 +100,7 @@ def standing(
         number=2,
         waits=waits,
         begun=collectives if begun is None else begun,
-        counts=_counts(waits) if counts is None else counts,
+        counts=_counts(of_groups) if counts is None else counts,
         sent=sent,
         **(fields | known),
     )

@@ -8,15 +8,17 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pytest_ddp.proof.prover import Stand, prove
-from pytest_ddp.survey import Sent, Wait
+from pytest_ddp.survey import SIDE_CHANNEL, Sent, Wait
 from tests.unit.standings import (
     WORLD,
     collective,
     count,
+    exchange,
     receive,
     renamed,
     ring,
     standing,
+    stuck,
 )
 
 GROUPS = {WORLD: (0, 1, 2, 3), "3": (0, 1), "4": (2, 3), "5": (0, 2, 3)}
@@ -26,6 +28,8 @@ ranks = range(4)
 
 @st.composite
 def any_wait(draw: st.DrawFn, rank: int) -> Wait:
+    if draw(st.integers(0, 3)) == 0:
+        return exchange(draw(st.integers(1, 3)), *ranks)
     group = draw(st.sampled_from([name for name, members in GROUPS.items() if rank in members]))
     members = GROUPS[group]
     number = draw(st.integers(1, 3))
@@ -57,6 +61,7 @@ def any_stand(draw: st.DrawFn, rank: int) -> Stand:
         *waits,
         counts=counts,
         sent=tuple(draw(st.lists(messages, max_size=2))),
+        exchanges=draw(st.integers(0, 3)),
         blocked=blocked,
         alone=draw(st.booleans()),
     )
@@ -110,6 +115,7 @@ def reached(stands: dict[int, Stand]) -> dict[int, Stand]:
                 stand.now,
                 counts=tuple(counts[n] for n, members in GROUPS.items() if rank in members),
                 sent=everything[rank],
+                exchanges=3,
                 begun=(),
             ),
         )
@@ -120,6 +126,7 @@ def reached(stands: dict[int, Stand]) -> dict[int, Stand]:
 @fast
 @given(any_stands)
 @example(ring(4))
+@example({rank: stuck(exchange(1, *ranks)) for rank in ranks})
 def test_nobody_is_accused_where_all_members_came(stands: dict[int, Stand]) -> None:
     assert prove(reached(stands)) is None
 
@@ -143,3 +150,33 @@ def test_more_work_accuses_nobody(stands: dict[int, Stand], free: int) -> None:
     at_work = {**stands, free: replace(stand, now=replace(stand.now, blocked=False))}
     if prove(stuck_ranks) is None:
         assert prove(at_work) is None
+
+
+@fast
+@given(any_stands, st.sampled_from(ranks), st.booleans())
+def test_nobody_waits_in_an_exchange_with_a_rank_that_is_gone(
+    stands: dict[int, Stand], gone: int, ended: bool
+) -> None:
+    """The controller ends it: the proof is that of the other waits."""
+    left = {**stands, gone: replace(stands[gone], ended=True)}
+    if not ended:
+        del left[gone]
+    without = {rank: _without_exchanges(stand) for rank, stand in left.items()}
+    here, there = prove(left), prove(without)
+    assert (here and here.culprits) == (there and there.culprits)
+
+
+def _without_exchanges(stand: Stand) -> Stand:
+    waits = tuple(wait for wait in stand.now.waits if wait.group != SIDE_CHANNEL)
+    return replace(stand, now=replace(stand.now, waits=waits))
+
+
+@fast
+@given(any_stands, st.sampled_from(ranks))
+def test_a_rank_that_came_to_an_exchange_is_accused_by_nobody_there(
+    stands: dict[int, Stand], rank: int
+) -> None:
+    """Where it is in none itself, its part in all exchanges takes accusations away only."""
+    came = replace(stands[rank], now=replace(stands[rank].now, exchanges=3))
+    if prove(stands) is None:
+        assert prove({**stands, rank: came}) is None
