@@ -9,7 +9,7 @@ from pytest_ddp.outcome import Hang
 from pytest_ddp.proof.prover import Stand, prove
 from pytest_ddp.survey import GroupCount, Probe, Standing
 
-_QUIET = 0.3
+_QUIET = 0.2
 """Seconds without news after which the first probe goes out."""
 _INTERVAL = 0.2
 """Seconds between probes; two of them make a proof."""
