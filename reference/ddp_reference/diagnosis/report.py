@@ -35,8 +35,11 @@ class RankEnd:
 
     @property
     def well(self) -> bool:
-        """Whether the rank did what it was started for."""
-        return self.finished and self.returncode == 0
+        """Whether the rank did what it was started for.
+
+        One that was stopped may end in good order, as programs that save their state do.
+        """
+        return self.finished and self.returncode == 0 and not self.stopped
 
     @property
     def secondary(self) -> bool:

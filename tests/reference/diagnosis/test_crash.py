@@ -74,6 +74,16 @@ def test_a_rank_that_does_not_end_is_stopped(tmp_path: Path) -> None:
     assert process.returncode == -signal.SIGTERM
 
 
+def test_a_rank_that_ends_well_when_it_is_stopped_was_stopped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(launch, "GRACE", 5.0)  # for its end, on a busy machine
+    report = crash_report([str(SCRIPT), "aborts"], timeout=90)
+    assert str(report).startswith("rank 1 died of SIGABRT\n")
+    assert "the others:\n  rank 0 was stopped" in str(report)
+    assert report.ranks[0].returncode == 0
+
+
 STACK = """\
 Current thread 0x01 (most recent call first):
   File "/home/me/train.py", line 7 in f
@@ -120,6 +130,7 @@ def test_words_for_each_end() -> None:
     assert say(0, finished=True) == "finished"
     assert say(-99, finished=False) == "died of signal 99"
     assert say(-9, finished=False, stopped=True) == "was stopped"
+    assert say(0, finished=True, stopped=True) == "was stopped"
     assert str(CrashReport((), None)) == "all 0 ranks finished"
 
 
