@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -14,19 +12,6 @@ MARK = pytest.StashKey[Mark]()
 """What a test's ddp marks say; only ddp tests have it."""
 WORLD_SIZE_PARAM = "_ddp_world_size"
 """Name of the parameter that a list of world sizes parametrizes the test with."""
-_MARKED = rb"^[ \t]*@(pytest\.)?mark\.ddp\b|^pytestmark\b.*\bddp\b"
-"""A mark at the begin of a line."""
-
-
-def looks_marked(path: Path) -> bool:
-    """Guess from the text of a test file, before it is imported, whether it has ddp tests."""
-    if path.suffix != ".py" or path.name == "conftest.py":
-        return False
-    try:
-        text = path.read_bytes()
-    except OSError:
-        return False
-    return b"ddp" in text and re.search(_MARKED, text, re.MULTILINE) is not None
 
 
 def check_items(report: pytest.CollectReport, options: Options) -> pytest.CollectReport:

@@ -8,14 +8,14 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_ddp.marks import MARK, WORLD_SIZE_PARAM, check_items, looks_marked, read_marks
+from pytest_ddp.marks import MARK, WORLD_SIZE_PARAM, check_items, read_marks
 from pytest_ddp.neighbours import end_in_controller
 from pytest_ddp.options import MARKER_HELP, Options, add_options, read_mark
+from pytest_ddp.sight import Sight
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -70,6 +70,7 @@ class Hooks:
     def __init__(self, config: pytest.Config, options: Options) -> None:
         self._config = config
         self._options = options
+        self._sight = Sight(config)
         self._started: Controller | None = None
         self._worker_problems: list[str] = []
 
@@ -86,18 +87,12 @@ class Hooks:
             self._started = Controller(self._config, self._options)
         return self._started
 
-    @functools.cached_property
-    def _takes_all(self) -> bool:
-        """True unless the command line picks tests out of the files."""
-        option = self._config.option
-        picked = any("::" in argument for argument in self._config.args)
-        return not (picked or option.keyword or option.markexpr or option.collectonly)
-
     # ------------------------------------------------------------------ collection
 
-    def pytest_collect_file(self, file_path: Path) -> None:
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_pycollect_makemodule(self, module_path: Path, parent: pytest.Collector) -> None:
         """Have the host import torch while this process does so for the test file."""
-        if self._started is None and self._takes_all and looks_marked(file_path):
+        if self._started is None and self._sight.in_module(module_path, parent.session):
             self._controller.warm_up()
 
     @pytest.hookimpl(wrapper=True)
@@ -107,7 +102,7 @@ class Hooks:
         return check_items((yield), self._options)
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:
-        if item.get_closest_marker("ddp") is not None:
+        if self._started is None and self._sight.in_item(item):
             self._controller.warm_up()
 
     @pytest.hookimpl(trylast=True)

@@ -19,8 +19,8 @@ CONFTEST = """
 
 
     @pytest.hookimpl(trylast=True)
-    def pytest_collection_finish(session):
-        tell(session.config, "collected")
+    def pytest_collection_modifyitems(config):
+        tell(config, "collected")
 
 
     @pytest.hookimpl(wrapper=True)
@@ -32,7 +32,8 @@ CONFTEST = """
     def tell(config, when):
         if hasattr(config, "workerinput"):
             return  # a rank, which may import what it likes
-        # After the plugin could begin, and before it has cleaned up.
+        # After the plugin could begin, and before it has cleaned up: at the end of the
+        # collection it ends a host that nobody needs.
         children = [child.cmdline() for child in psutil.Process().children(recursive=True)]
         print(f"\\n@{when} plugin", "pytest_ddp.plugin" in sys.modules)
         print(f"@{when} torch", sorted({n.partition(".")[0] for n in sys.modules} & LIBRARIES))
@@ -164,13 +165,39 @@ def test_questions_about_pytest(watched: Suite, flags: list[str]) -> None:
     assert words.get(flags[0], "pytest") in finished.output
 
 
-def test_every_ddp_test_deselected(watched: Suite) -> None:
-    """A host may have been started on sight of a test; it is gone when nothing needs it."""
+@pytest.mark.parametrize("flags", [["-k", "plain"], ["-m", "not ddp"]])
+def test_every_ddp_test_deselected(watched: Suite, flags: list[str]) -> None:
     watched.write("test_ddp.py", MARKED)
-    finished = watched.run("-s", "-k", "plain")
+    finished = watched.run("-s", *flags)
     finished.assert_outcomes(passed=1)
-    assert facts(finished)["finished torch"] == "[]"
-    assert facts(finished)["finished children"] == "[]"
+    assert_free(finished)
+
+
+@pytest.mark.parametrize("package", [False, True])
+@pytest.mark.parametrize(
+    "asked", ["tests/test_plain.py", "tests/test_ddp.py::test_plain", "tests/unit"]
+)
+def test_ddp_tests_beside_what_was_asked_for(watched: Suite, asked: str, package: bool) -> None:
+    """pytest looks at every file of a folder, and collects only what it is asked for."""
+    watched.write("tests/test_ddp.py", MARKED)
+    watched.write("tests/test_plain.py", PLAIN)
+    watched.write("tests/unit/test_deep.py", PLAIN)
+    if package:
+        watched.write("tests/__init__.py", "")
+        watched.write("tests/unit/__init__.py", "")
+    finished = watched.run("-s", asked)
+    finished.assert_outcomes(passed=1 if "::" in asked else 5)
+    assert_free(finished)
+
+
+def test_ddp_tests_in_files_that_last_failed_leaves_out(watched: Suite) -> None:
+    watched.write("test_a.py", "def test_fails(): assert False")
+    watched.write("test_ddp.py", MARKED)
+    cache = ("-p", "cacheprovider")
+    watched.run(*cache, "test_a.py").assert_outcomes(failed=1)
+    finished = watched.run("-s", *cache, "--lf")
+    finished.assert_outcomes(failed=1)
+    assert_free(finished)
 
 
 def test_mark_in_a_text(watched: Suite) -> None:
@@ -186,6 +213,8 @@ def test_mark_in_a_text(watched: Suite) -> None:
     ("flags", "early"),
     [
         ([], True),
+        (["."], True),
+        (["test_early.py"], True),
         (["-k", "ordinary"], False),
         (["-m", "not ddp"], False),
         (["test_early.py::test_ordinary"], False),
