@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from ddp_conformance.checks import judge_model as judge
 from ddp_conformance.model_history import Gradients, Overwrote, Pass, State, Wrapped
+from ddp_conformance.training_history import Ended
 
 NAMES = ("weight", "bias")
 WRAPPED = (Wrapped(0, NAMES, static=False), Wrapped(1, NAMES, static=False))
@@ -139,3 +141,80 @@ def test_equal_gradients_before_the_last_pass_are_named() -> None:
 def test_one_pass_accumulates_nothing() -> None:
     (text,) = texts(judge.judge_accumulation([PASS]))
     assert text == "step 1, rank 0: 1 backward passes, so that nothing is accumulated"
+
+
+# ------------------------------------------------------------------ what is not there
+
+THROUGH = (Ended(0, 0, 0, True), Ended(1, 1, 0, True))
+
+
+def test_a_state_or_parameter_that_one_rank_lacks_is_named() -> None:
+    assert texts(judge.judge_equal_after_steps([EQUAL, *THROUGH])) == [
+        "after step 1 nothing is known of rank 1"
+    ]
+    assert texts(judge.judge_equal_after_wrapping(THROUGH)) == [
+        "after wrapping nothing is known of ranks 0 and 1"
+    ]
+    fewer = replace(EQUAL, rank=1, parameters=EQUAL.parameters[:1])
+    assert texts(judge.judge_equal_after_steps([EQUAL, fewer])) == [
+        "after step 1 bias is another on rank 0 and rank 1"
+    ]
+
+
+def test_a_rank_that_died_need_not_have_come_so_far() -> None:
+    died = [THROUGH[0], replace(THROUGH[1], code=-9, returned=False)]
+    assert judge.judge_equal_after_steps([EQUAL, *died]) == ()
+    assert judge.judge_no_writes([PASS, *died]) == ()
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -float("inf")])
+def test_what_is_no_finite_number_is_found_at_any_place(wrong: float) -> None:
+    """``max`` passes over a NaN that is not the first, and infinity lies within any share of it."""
+    values = (("weight", (1.0, wrong)), ("bias", ()))
+    mine = replace(ALONE, alone=False, values=values)
+    for history in ([ALONE, mine], [replace(mine, alone=True), replace(ALONE, alone=False)]):
+        assert len(judge.judge_gradients(history, 1e-4)) == 1
+    assert judge.judge_gradients([replace(mine, alone=True), mine], 1e-4) == ()
+
+
+def test_gradients_and_steps_that_a_rank_lacks_are_named() -> None:
+    mine = replace(ALONE, alone=False, values=(("bias", ()),))
+    assert texts(judge.judge_gradients([ALONE, mine], 1e-4)) == [
+        "step 1, rank 0: weight has 0 gradient values, one process 2"
+    ]
+    whole = replace(ALONE, alone=False)
+    assert texts(judge.judge_gradients([ALONE, whole, *THROUGH], 1e-4)) == [
+        "step 1, rank 1: no such step is made, one process with all samples makes it"
+    ]
+    assert texts(judge.judge_gradients(THROUGH, 1e-4)) == [
+        "rank 0 made no optimizer step",
+        "rank 1 made no optimizer step",
+    ]
+
+
+def test_the_optimizers_of_a_step_are_compared_one_by_one() -> None:
+    second = replace(ALONE, values=(("weight", (7.0, 7.0)), ("bias", ())))
+    alone = [ALONE, second]
+    assert judge.judge_gradients([*alone, *(replace(g, alone=False) for g in alone)], 1e-4) == ()
+    (text,) = texts(judge.judge_gradients([*alone, replace(second, alone=False)], 1e-4))
+    assert text == "step 1, rank 0: the gradient of weight has 7, of one process -4"
+
+
+def test_nothing_that_could_be_judged_is_no_pass() -> None:
+    nothing = ["rank 0: no backward pass was seen", "rank 1: no backward pass was seen"]
+    assert texts(judge.judge_no_writes(THROUGH)) == nothing
+    assert texts(judge.judge_accumulation(THROUGH)) == nothing
+    assert texts(judge.judge_use([*WRAPPED, *THROUGH], frozenset())) == nothing
+
+
+def test_ranks_may_have_different_numbers_of_passes() -> None:
+    longer = [replace(ACCUMULATED[0], place=1), replace(PASS, place=2)]
+    history = [ACCUMULATED[0], *longer, *ACCUMULATED[2:]]
+    assert judge.judge_accumulation(history) == ()
+
+
+def test_a_rank_without_a_pass_in_a_step_is_named() -> None:
+    assert texts(judge.judge_accumulation([*ACCUMULATED[:2], *THROUGH])) == [
+        "rank 1: no backward pass was seen",
+        "step 1, rank 1: 0 backward passes, so that nothing is accumulated",
+    ]

@@ -15,8 +15,18 @@ def ends_of(history: History) -> list[Ended]:
 
 
 def came_through(history: History) -> bool:
-    """Whether every rank came to the end of its entry."""
-    return all(end.returned and end.code == 0 for end in ends_of(history))
+    """Whether every rank came to the end of its entry; not known of no rank at all."""
+    ends = ends_of(history)
+    return bool(ends) and all(_came_through(end) for end in ends)
+
+
+def ranks_that_came_through(history: History) -> list[int]:
+    """Those that came to the end of their entry, and left all records that there are to be."""
+    return [end.rank for end in ends_of(history) if _came_through(end)]
+
+
+def _came_through(end: Ended) -> bool:
+    return end.returned and end.code == 0
 
 
 def in_order(history: History) -> list[Ended]:
@@ -36,9 +46,16 @@ def how_it_ended(end: Ended) -> str:
     if end.code is None:
         return "had not ended and was stopped"
     if end.code < 0:
-        return f"died of {signal.Signals(-end.code).name}"
+        return f"died of {_signal(-end.code)}"
     if end.error:
         return f"raised {end.error}"
     if end.returned:
         return f"ended with exit code {end.code}"
     return f"left with exit code {end.code} before its entry had come to its end"
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # of the real-time signals, only the first and the last have names
+        return f"signal {number}"

@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 
+from ddp_conformance.checks.endings import ranks_that_came_through
 from ddp_conformance.history import History
 from ddp_conformance.model_history import Gradients, Overwrote, Pass, State, Wrapped
 from ddp_conformance.verdict import Violation, ranks_in_words
 
 WRAPPING = "after wrapping"
 
+NO_PASS = "no backward pass was seen"
+
 
 def judge_equal_after_steps(history: History) -> tuple[Violation, ...]:
     """Parameters are the same on all ranks after every step."""
-    moments = _moments(history)
+    moments = {m: states for m, states in _moments(history).items() if m != WRAPPING}
     return tuple(
         Violation(text)
-        for moment, states in moments.items()
-        if moment != WRAPPING
-        for text in _different(moment, states, buffers=False)
+        for moment, states in (moments or {"after a step": []}).items()
+        for text in (
+            *_unknown(moment, states, history),
+            *_different(moment, states, buffers=False),
+        )
     )
 
 
 def judge_equal_after_wrapping(history: History) -> tuple[Violation, ...]:
     """Parameters and buffers are the same on all ranks before the first step."""
     states = _moments(history).get(WRAPPING, [])
-    return tuple(Violation(text) for text in _different(WRAPPING, states, buffers=True))
+    found = (*_unknown(WRAPPING, states, history), *_different(WRAPPING, states, buffers=True))
+    return tuple(map(Violation, found))
 
 
 def _moments(history: History) -> dict[str, list[State]]:
@@ -38,17 +45,30 @@ def _moments(history: History) -> dict[str, list[State]]:
     return moments
 
 
+def _unknown(moment: str, states: list[State], history: History) -> Iterator[str]:
+    """Ranks that came to their end, and not by this moment."""
+    there = {state.rank for state in states}
+    silent = [rank for rank in ranks_that_came_through(history) if rank not in there]
+    if silent:
+        yield f"{moment} nothing is known of {ranks_in_words(silent)}"
+
+
 def _different(moment: str, states: list[State], *, buffers: bool) -> Iterator[str]:
     """The first that differs, and how many more."""
-    contents: defaultdict[str, defaultdict[str, list[int]]]
-    contents = defaultdict(lambda: defaultdict(list))
-    for state in states:
-        for name, content in (*state.parameters, *(state.buffers if buffers else ())):
-            contents[name][content].append(state.rank)
-    different = {name: by for name, by in contents.items() if len(by) > 1}
+    tensors = [
+        (state.rank, dict((*state.parameters, *(state.buffers if buffers else ()))))
+        for state in states
+    ]
+    names = dict.fromkeys(name for _, contents in tensors for name in contents)
+    owners: dict[str, defaultdict[str | None, list[int]]]
+    owners = {name: defaultdict(list) for name in names}
+    for rank, contents in tensors:
+        for name in names:
+            owners[name][contents.get(name)].append(rank)
+    different = {name: by for name, by in owners.items() if len(by) > 1}
     if different:
-        name, owners = next(iter(different.items()))
-        sides = " and ".join(ranks_in_words(ranks) for ranks in owners.values())
+        name, by_content = next(iter(different.items()))
+        sides = " and ".join(ranks_in_words(ranks) for ranks in by_content.values())
         more = f", as are {len(different) - 1} more" if len(different) > 1 else ""
         yield f"{moment} {name} is another on {sides}{more}"
 
@@ -58,32 +78,60 @@ def _different(moment: str, states: list[State], *, buffers: bool) -> Iterator[s
 
 def judge_gradients(history: History, tolerance: float) -> tuple[Violation, ...]:
     """All ranks step with the gradients of one process that has all samples."""
-    alone = {g.step: g for g in history if isinstance(g, Gradients) and g.alone}
-    return tuple(
-        Violation(text)
-        for gradients in history
-        if isinstance(gradients, Gradients) and not gradients.alone
-        for text in _wrong_gradients(gradients, alone.get(gradients.step), tolerance)
-    )
+    steps = [seen for seen in history if isinstance(seen, Gradients)]
+    alone = _by_place(g for g in steps if g.alone)
+    through = ranks_that_came_through(history)
+    found: list[str] = []
+    for rank in sorted({g.rank for g in steps if not g.alone}.union(through)):
+        own = _by_place(g for g in steps if g.rank == rank and not g.alone)
+        for place in sorted(own.keys() | (alone.keys() if rank in through else ())):
+            where = f"step {place[0]}, rank {rank}"
+            found += _wrong_gradients(where, own.get(place), alone.get(place), tolerance)
+        if rank in through and not own and not alone:
+            found.append(f"rank {rank} made no optimizer step")
+    return tuple(map(Violation, found))
 
 
-def _wrong_gradients(found: Gradients, alone: Gradients | None, tolerance: float) -> Iterator[str]:
-    where = f"step {found.step}, rank {found.rank}"
+def _by_place(steps: Iterable[Gradients]) -> dict[tuple[int, int], Gradients]:
+    """By step, and by their order within it: a step may have several optimizers."""
+    made: Counter[int] = Counter()
+    found: dict[tuple[int, int], Gradients] = {}
+    for gradients in steps:
+        found[gradients.step, made[gradients.step]] = gradients
+        made[gradients.step] += 1
+    return found
+
+
+def _wrong_gradients(
+    where: str, found: Gradients | None, alone: Gradients | None, tolerance: float
+) -> Iterator[str]:
     if alone is None:
         yield f"{where}: one process with all samples makes no such step"
         return
-    expected = dict(alone.values)
-    for name, values in found.values:
-        wanted = expected.get(name, ())
+    if found is None:
+        yield f"{where}: no such step is made, one process with all samples makes it"
+        return
+    own, expected = dict(found.values), dict(alone.values)
+    for name in dict.fromkeys((*own, *expected)):
+        values, wanted = own.get(name, ()), expected.get(name, ())
         if len(values) != len(wanted):
             yield f"{where}: {name} has {len(values)} gradient values, one process {len(wanted)}"
             return
-        largest = max(map(abs, wanted), default=0.0)
-        pairs = zip(values, wanted, strict=True)
-        off, value, right = max(((abs(a - b), a, b) for a, b in pairs), default=(0.0, 0.0, 0.0))
-        if not off <= tolerance * largest + 1e-7:
+        largest = max((abs(value) for value in wanted if math.isfinite(value)), default=0.0)
+        limit = tolerance * largest + 1e-7
+        off = [pair for pair in zip(values, wanted, strict=True) if _distance(*pair) > limit]
+        if off:
+            value, right = max(off, key=lambda pair: _distance(*pair))
             yield f"{where}: the gradient of {name} has {value:.6g}, of one process {right:.6g}"
             return
+
+
+def _distance(value: float, right: float) -> float:
+    """0 for what is equal, also where it is infinite or not a number; never itself a NaN."""
+    if value == right or (math.isnan(value) and math.isnan(right)):
+        return 0.0
+    distance = abs(value - right)
+    return math.inf if math.isnan(distance) else distance
 
 
 # ------------------------------------------------------------------ MOD-05, MOD-06, MOD-07
@@ -91,12 +139,24 @@ def _wrong_gradients(found: Gradients, alone: Gradients | None, tolerance: float
 
 def judge_use(history: History, traits: AbstractSet[str]) -> tuple[Violation, ...]:
     """Unused parameters are declared, and a static graph stays the same."""
-    return tuple(
-        Violation(text)
-        for wrapped in history
-        if isinstance(wrapped, Wrapped)
-        for text in _wrong_use(wrapped, _used(history, wrapped.rank), traits)
+    return (
+        *_without(history, Wrapped, "nothing is known of its model"),
+        *_without(history, Pass, NO_PASS),
+        *(
+            Violation(text)
+            for wrapped in history
+            if isinstance(wrapped, Wrapped)
+            for text in _wrong_use(wrapped, _used(history, wrapped.rank), traits)
+        ),
     )
+
+
+def _without(history: History, kind: type[Wrapped | Pass], words: str) -> Iterator[Violation]:
+    """The ranks that came to their end without a record of which each must have some."""
+    there = {seen.rank for seen in history if isinstance(seen, kind)}
+    for rank in ranks_that_came_through(history):
+        if rank not in there:
+            yield Violation(f"rank {rank}: {words}")
 
 
 def _used(history: History, rank: int) -> dict[int, set[str]]:
@@ -130,11 +190,16 @@ def _wrong_use(
 
 
 def judge_no_writes(history: History) -> tuple[Violation, ...]:
-    """No forward pass changes a parameter."""
-    return tuple(
-        Violation(f"step {seen.step}, rank {seen.rank}: forward() changed {', '.join(seen.names)}")
-        for seen in history
-        if isinstance(seen, Overwrote)
+    """No forward pass changes a parameter; and there was one to look at."""
+    return (
+        *_without(history, Pass, NO_PASS),
+        *(
+            Violation(
+                f"step {seen.step}, rank {seen.rank}: forward() changed {', '.join(seen.names)}"
+            )
+            for seen in history
+            if isinstance(seen, Overwrote)
+        ),
     )
 
 
@@ -145,18 +210,25 @@ def judge_accumulation(history: History) -> tuple[Violation, ...]:
     """
     if any(isinstance(seen, Wrapped) and seen.sharded for seen in history):
         return ()
-    passes: defaultdict[tuple[int, int], list[Pass]] = defaultdict(list)
+    steps: defaultdict[int, defaultdict[int, list[Pass]]]
+    steps = defaultdict(lambda: defaultdict(list))
     for seen in history:
         if isinstance(seen, Pass):
-            passes[seen.step, seen.rank].append(seen)
+            steps[seen.step][seen.rank].append(seen)
     return (
+        *_without(history, Pass, NO_PASS),
         *(
-            Violation(f"step {step}, rank {rank}: {text}")
-            for (step, rank), made in sorted(passes.items())
-            for text in _wrong_reductions(made)
+            Violation(text)
+            for step, made in sorted(steps.items())
+            for text in (*_unreduced(step, made, history), *_equal_too_early(step, made))
         ),
-        *(Violation(text) for text in _equal_too_early(history)),
     )
+
+
+def _unreduced(step: int, made: Mapping[int, list[Pass]], history: History) -> Iterator[str]:
+    for rank in sorted({*made, *ranks_that_came_through(history)}):
+        for text in _wrong_reductions(made.get(rank, [])):
+            yield f"step {step}, rank {rank}: {text}"
 
 
 def _wrong_reductions(made: list[Pass]) -> Iterator[str]:
@@ -170,14 +242,10 @@ def _wrong_reductions(made: list[Pass]) -> Iterator[str]:
         yield "gradients are not reduced in the last backward pass"
 
 
-def _equal_too_early(history: History) -> Iterator[str]:
-    seen = [p for p in history if isinstance(p, Pass)]
-    last = {(p.step, p.rank): p.place for p in seen}
-    digests: defaultdict[tuple[int, int], set[str]] = defaultdict(set)
-    ranks = {p.rank for p in seen}
-    for one in seen:
-        if one.place < last[one.step, one.rank]:
-            digests[one.step, one.place].add(one.digest)
-    for (step, place), found in sorted(digests.items()):
-        if len(ranks) > 1 and len(found) == 1:
+def _equal_too_early(step: int, made: Mapping[int, list[Pass]]) -> Iterator[str]:
+    """Ranks may have different numbers of passes; of those that no rank ends with, one tells."""
+    fewest = min(map(len, made.values()))
+    for place in range(fewest - 1):
+        digests = {passes[place].digest for passes in made.values()}
+        if len(made) > 1 and len(digests) == 1:
             yield f"step {step}: all ranks have the same gradients after backward pass {place + 1}"
