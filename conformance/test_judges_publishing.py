@@ -19,6 +19,13 @@ def test_files_of_two_ranks_are_named() -> None:
     assert str(violation) == "a is written by the code of ranks 0 and 2"
 
 
+def test_a_lock_may_be_many_ranks_and_a_lock_of_some_of_them_may_not() -> None:
+    locked = [Opened(rank, "lock", lock=True) for rank in (0, 1)]
+    assert judge.judge_shared_files(locked) == ()
+    (violation,) = judge.judge_shared_files([*locked, Opened(2, "lock")])
+    assert str(violation) == "lock is written by the code of ranks 0, 1 and 2"
+
+
 @pytest.mark.parametrize("last", [0, 1])
 def test_the_last_record_or_the_one_before_passes(last: int) -> None:
     assert judge.judge_atomic([Glimpse(0, 1, last)]) == ()

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from ddp_conformance.checks import judge_writing as judge
-from ddp_conformance.history import ReadBack, Told, Wrote
+from ddp_conformance.checks.judge_publishing import judge_shared_files
+from ddp_conformance.history import Failed, ReadBack, Told, Wrote
+from ddp_conformance.writing_history import Opened
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 
 def test_one_writer_for_each_file_passes() -> None:
@@ -15,9 +19,44 @@ def test_two_writers_are_named() -> None:
     assert str(violation) == "log written by ranks 0 and 2"
 
 
+def test_a_lock_may_be_many_ranks_and_a_lock_of_some_of_them_may_not() -> None:
+    log, lock = Wrote(0, "log"), Wrote(0, "log.lock", lock=True)
+    assert judge.judge_single_writer([log, lock, Wrote(1, "log.lock", lock=True)]) == ()
+    (violation,) = judge.judge_single_writer([log, lock, Wrote(1, "log.lock")])
+    assert str(violation) == "log.lock written by ranks 0 and 1"
+
+
+files = st.dictionaries(st.sampled_from(["a", "b", "sub/c"]), st.integers(0, 3), min_size=1)
+
+
+@settings(deadline=None, max_examples=50)  # the machine may be busy
+@given(files, st.sets(st.integers(0, 3)), st.data())
+def test_locks_of_any_ranks_pass_and_any_rank_that_takes_none_is_named(
+    writers: dict[str, int], ranks: set[int], data: st.DataObject
+) -> None:
+    wrote = [Wrote(rank, path) for path, rank in writers.items()]
+    wrote += [Wrote(rank, "lock", lock=True) for rank in ranks]
+    wrote = data.draw(st.permutations(wrote))
+    opened = [Opened(one.rank, one.path, lock=one.lock) for one in wrote]
+    assert judge.judge_single_writer(wrote) == ()
+    assert judge_shared_files(opened) == ()
+    found = [
+        *judge.judge_single_writer([*wrote, Wrote(4, "lock")]),
+        *judge_shared_files([*opened, Opened(4, "lock")]),
+    ]
+    assert len(found) == (2 if ranks else 0)
+    assert all(violation.what.startswith("lock ") for violation in found)
+
+
 def test_no_file_at_all_is_no_pass() -> None:
-    (violation,) = judge.judge_single_writer([])
-    assert str(violation) == "no rank wrote a file into case.directory"
+    for history in ([], [Wrote(0, "log.lock", lock=True)]):
+        (violation,) = judge.judge_single_writer(history)
+        assert str(violation) == "no rank wrote a file into case.directory"
+
+
+def test_a_rank_that_cannot_bear_another_one_first_is_named() -> None:
+    (violation,) = judge.judge_who_was_first([Wrote(0, "log"), Failed(1, "FileExistsError: x")])
+    assert str(violation) == "rank 1 raises where another rank was first: FileExistsError: x"
 
 
 def test_each_record_once_passes() -> None:

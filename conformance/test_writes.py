@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import filelock
 import pytest
 from ddp_conformance import Writer
 from ddp_conformance.forks import become_rank, environment_of, forget_rank, in_child
-from ddp_conformance.writes import looking_at, writes_below
+from ddp_conformance.writes import Written, looking_at, writes_below
 
 
 def test_what_python_opens_and_renames_is_heard(tmp_path: Path) -> None:
@@ -27,6 +29,49 @@ def test_what_python_opens_and_renames_is_heard(tmp_path: Path) -> None:
             (inside / "e").read_text()
     (inside / "f").write_text("f")
     assert list(log.paths) == ["b", "c", "d"]
+
+
+def test_what_is_touched_and_linked_is_heard(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    with writes_below(tmp_path) as log:
+        (tmp_path / "a").touch()
+        (tmp_path / "b").symlink_to("absent")
+        (tmp_path / "c").hardlink_to(tmp_path / "a")
+        (tmp_path / "d").mkdir()
+    assert list(log.written()) == [Written(name, lock=False) for name in "abc"]
+
+
+def test_what_is_still_there_and_what_is_a_lock_is_told(tmp_path: Path) -> None:
+    with writes_below(tmp_path) as log:
+        for name in ("soft", "hard", "range", "marked", "gone"):
+            (tmp_path / name).touch()
+        with filelock.SoftFileLock(tmp_path / "soft.lock"), filelock.FileLock(tmp_path / "hard"):
+            pass
+        with (tmp_path / "range").open("w") as stream:
+            fcntl.lockf(stream, fcntl.LOCK_EX)
+        with (tmp_path / "marked").open("w") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            stream.write("1")
+        with (tmp_path / "gone").open("w") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX)
+        (tmp_path / "gone").unlink()
+        (tmp_path / "next").touch()  # often with the inode of the one before
+    locks = {written.path: written.lock for written in log.written()}
+    assert locks == {
+        "soft": False,
+        "hard": True,
+        "range": True,
+        "marked": False,
+        "next": False,
+    }
+
+
+def test_something_can_be_done_before_a_folder_is_made(tmp_path: Path) -> None:
+    existed = []
+    with writes_below(tmp_path, making=lambda: existed.append((tmp_path / "a").exists())):
+        (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    assert existed == [False]
 
 
 def test_changed_rows_are_heard_and_connections_are_not(tmp_path: Path) -> None:

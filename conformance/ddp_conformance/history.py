@@ -144,6 +144,8 @@ class Wrote:
     rank: int
     path: str
     """Below the folder."""
+    lock: bool = False
+    """This rank locked it, and it is empty."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,9 @@ class Watch:
         before = set(log.paths)
         yield
         self.records += [
-            Opened(self._case.rank, path, "setup") for path in log.paths if path not in before
+            Opened(self._case.rank, written.path, "setup", written.lock)
+            for written in log.written()
+            if written.path not in before
         ]
 
 

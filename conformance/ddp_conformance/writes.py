@@ -1,16 +1,18 @@
 """Which files the Python code of this process writes, and what can be read in between.
 
-An audit hook hears what Python opens and renames, wherever the path came from. What C++
-opens by itself (``torch.save`` with a path) it does not hear.
+An audit hook hears what Python opens, renames, links and touches, wherever the path came from.
+What C++ opens by itself (``torch.save`` with a path) it does not hear.
 """
 
 from __future__ import annotations
 
 import os
 import sqlite3
+import stat
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import FrameType
@@ -21,33 +23,76 @@ from urllib.parse import urlsplit
 _listening: list[WriteLog] = []
 
 
-class WriteLog:
-    """The paths below a folder that were opened for writing, or renamed to.
+def do_nothing() -> None:
+    """Go on at once."""
 
-    ``before`` is called each time, before it happens.
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A file that was written, and is still there."""
+
+    path: str
+    """Below the folder."""
+    lock: bool
+    """It was locked, and is empty."""
+
+
+class WriteLog:
+    """The paths below a folder that were opened for writing, touched, linked or renamed to.
+
+    ``before`` is called each time, before it happens, and ``making`` before a folder is made.
     """
 
-    def __init__(self, folder: Path, before: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        before: Callable[[], None] = do_nothing,
+        making: Callable[[], None] = do_nothing,
+    ) -> None:
         self.paths: dict[str, None] = {}
+        self._locked: set[str] = set()
         self._folder = folder
         self._before = before
+        self._making = making
 
     def hear(self, event: str, arguments: tuple[Any, ...]) -> None:
         """Keep what an audit event says of writing."""
         if event == "open" and arguments[2] & os.O_ACCMODE != os.O_RDONLY:
             self.keep(arguments[0])
-        elif event == "os.rename":
-            self.keep(arguments[1])
+        elif event in _WRITES:
+            self.keep(arguments[_WRITES[event]])
+        elif event in _LOCKS:
+            self._locked.update(self._known_as(arguments[0]))
+        elif event == "os.mkdir" and self._below(arguments[0]) is not None:
+            self._making()
 
     def keep(self, path: object) -> None:
         """Note a path, if it lies in the folder."""
+        below = self._below(path)
+        if below is not None:
+            self.paths[below] = None
+            self._before()
+
+    def written(self) -> Iterator[Written]:
+        """What is still there; a file that is gone was a step on the way to another one."""
+        for path in self.paths:
+            with suppress(FileNotFoundError):
+                state = os.lstat(self._folder / path)
+                if not stat.S_ISDIR(state.st_mode):
+                    yield Written(path, path in self._locked and state.st_size == 0)
+
+    def _below(self, path: object) -> str | None:
         if not isinstance(path, str | bytes | os.PathLike):
-            return  # a file descriptor, whose opening was heard
+            return None  # a file descriptor, whose opening was heard
         whole = Path(os.path.abspath(os.fsdecode(path)))
-        if whole.is_relative_to(self._folder):
-            self.paths[str(whole.relative_to(self._folder))] = None
-            if self._before is not None:
-                self._before()
+        return str(whole.relative_to(self._folder)) if whole.is_relative_to(self._folder) else None
+
+    def _known_as(self, descriptor: int) -> Iterator[str]:
+        """Asked at once, for the number of a file that is gone is given to the next one."""
+        for path in self.paths:
+            with suppress(OSError):
+                if os.path.samestat(os.fstat(descriptor), os.stat(self._folder / path)):
+                    yield path
 
     def connect(self, database: Any, *arguments: Any, **options: Any) -> sqlite3.Connection:
         """As ``sqlite3.connect``, noting the changes of rows.
@@ -66,6 +111,11 @@ class WriteLog:
         return connection
 
 
+_WRITES = {"os.rename": 1, "os.link": 1, "os.symlink": 1, "os.utime": 0}
+"""Audit events of writing, and which argument is the path."""
+
+_LOCKS = frozenset({"fcntl.flock", "fcntl.lockf"})
+
 _CHANGES = frozenset({sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE})
 _connect = sqlite3.connect
 
@@ -76,10 +126,14 @@ def _file_of(database: str | bytes | os.PathLike[str]) -> str:
 
 
 @contextmanager
-def writes_below(folder: Path, before: Callable[[], None] | None = None) -> Iterator[WriteLog]:
+def writes_below(
+    folder: Path,
+    before: Callable[[], None] = do_nothing,
+    making: Callable[[], None] = do_nothing,
+) -> Iterator[WriteLog]:
     """Note what this process writes below ``folder`` in the block; see :class:`WriteLog`."""
     _install()
-    log = WriteLog(folder.absolute(), before)
+    log = WriteLog(folder.absolute(), before, making)
     _listening.append(log)
     try:
         # The audit events of sqlite3 come before a connection can be watched, or written to.
@@ -151,8 +205,8 @@ def _state(folder: Path) -> tuple[tuple[str, int, int, int], ...]:
         for name in names:
             path = os.path.join(parent, name)
             try:
-                stat = os.stat(path)
+                state = os.stat(path)
             except FileNotFoundError:
                 continue  # renamed since it was listed
-            found.append((path, stat.st_ino, stat.st_size, stat.st_mtime_ns))
+            found.append((path, state.st_ino, state.st_size, state.st_mtime_ns))
     return tuple(sorted(found))

@@ -15,6 +15,8 @@ class Opened:
     """Below the folder."""
     during: str = ""
     """What was running, in words; empty for all of the subject's code."""
+    lock: bool = False
+    """This rank locked it, and it is empty."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,15 +11,15 @@ from ddp_conformance.writing_history import Glimpse, Guarded, Opened, Prepared, 
 
 
 def judge_shared_files(history: History) -> tuple[Violation, ...]:
-    """WRT-01 and WRT-06: no file is written by the code of two ranks."""
-    writers: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
+    """WRT-01 and WRT-06: no file is written by the code of two ranks, except locks."""
+    writers: defaultdict[tuple[str, str], dict[int, bool]] = defaultdict(dict)
     for opened in history:
         if isinstance(opened, Opened):
-            writers[opened.path, opened.during].add(opened.rank)
+            writers[opened.path, opened.during][opened.rank] = opened.lock
     return tuple(
-        Violation(f"{path} is written by the code of {ranks_in_words(sorted(ranks))}{_in(during)}")
-        for (path, during), ranks in sorted(writers.items())
-        if len(ranks) > 1
+        Violation(f"{path} is written by the code of {ranks_in_words(sorted(locks))}{_in(during)}")
+        for (path, during), locks in sorted(writers.items())
+        if len(locks) > 1 and not all(locks.values())
     )
 
 

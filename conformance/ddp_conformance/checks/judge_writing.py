@@ -4,22 +4,32 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
-from ddp_conformance.history import History, ReadBack, Told, Wrote
+from ddp_conformance.history import Failed, History, ReadBack, Told, Wrote
 from ddp_conformance.verdict import Violation, ranks_in_words
 
 
 def judge_single_writer(history: History) -> tuple[Violation, ...]:
-    """Every file is written by one rank; and somebody writes something."""
-    writers: defaultdict[str, list[int]] = defaultdict(list)
+    """Every file that is no lock is written by one rank; and somebody writes something."""
+    writers: defaultdict[str, list[Wrote]] = defaultdict(list)
     for wrote in history:
         if isinstance(wrote, Wrote):
-            writers[wrote.path].append(wrote.rank)
-    if not writers:
+            writers[wrote.path].append(wrote)
+    files = {path: wrote for path, wrote in writers.items() if not all(one.lock for one in wrote)}
+    if not files:
         return (Violation("no rank wrote a file into case.directory"),)
     return tuple(
-        Violation(f"{path} written by {ranks_in_words(ranks)}")
-        for path, ranks in sorted(writers.items())
-        if len(ranks) > 1
+        Violation(f"{path} written by {ranks_in_words([one.rank for one in wrote])}")
+        for path, wrote in sorted(files.items())
+        if len(wrote) > 1
+    )
+
+
+def judge_who_was_first(history: History) -> tuple[Violation, ...]:
+    """No rank raises because another one had made a file or folder before it."""
+    return tuple(
+        Violation(f"rank {failed.rank} raises where another rank was first: {failed.error}")
+        for failed in history
+        if isinstance(failed, Failed)
     )
 
 

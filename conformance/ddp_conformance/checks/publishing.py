@@ -20,7 +20,7 @@ from ddp_conformance.recording import cases_of, describe, judge_each, record
 from ddp_conformance.registry import Check, Guarantee
 from ddp_conformance.subjects_writing import Guard, Preparation, Writer
 from ddp_conformance.verdict import UndecidedError, Violation
-from ddp_conformance.writes import looking_at, looking_away, writes_below
+from ddp_conformance.writes import do_nothing, looking_at, looking_away, writes_below
 from ddp_conformance.writing_history import Glimpse, Guarded, Saw
 
 WRT_02 = Guarantee(
@@ -58,6 +58,7 @@ class Arriving:
         self._ranks = ranks
         self._marks = marks
         self._exchanges = 0
+        self._folders = 0
 
     @property
     def rank(self) -> int:
@@ -73,11 +74,13 @@ class Arriving:
         """As the ranks' own."""
         with looking_away():
             self._exchanges += 1
+            self._folders = 0
             self._mark(self.rank, self._exchanges).touch()
             return self._ranks.gather(obj)
 
-    def _mark(self, rank: int, exchange: int) -> Path:
-        return self._marks / f"{rank}-{exchange}"
+    def _mark(self, rank: int, exchange: int, folder: int = 0) -> Path:
+        """Of an exchange, or of a folder that is made on the way to it."""
+        return self._marks / f"{rank}-{exchange}-{folder}"
 
     def come_last(self) -> None:
         """Wait until all others are at the exchange after this rank's last one.
@@ -85,11 +88,23 @@ class Arriving:
         Or for so long that they must be waiting for something else.
         """
         following = self._exchanges + 1
-        others = [self._mark(r, following) for r in range(self.world_size) if r != self.rank]
+        self._await(lambda rank: self._mark(rank, following).exists())
+
+    def come_together(self) -> None:
+        """The same, or until they are about to make a folder too: their n-th, as this rank."""
+        following = self._exchanges + 1
+        self._folders += 1
+        self._mark(self.rank, following, self._folders).touch()
+        self._await(
+            lambda rank: any(self._mark(rank, following, n).exists() for n in (0, self._folders))
+        )
+
+    def _await(self, there: Callable[[int], bool]) -> None:
+        others = [rank for rank in range(self.world_size) if rank != self.rank]
         deadline = time.monotonic() + PATIENCE
         pause = threading.Event()
         with looking_away():
-            while time.monotonic() < deadline and not all(mark.exists() for mark in others):
+            while time.monotonic() < deadline and not all(map(there, others)):
                 pause.wait(0.001)
 
 
@@ -129,11 +144,7 @@ def publish_one(
     return found
 
 
-def do_nothing() -> None:
-    """Go on at once."""
-
-
-def marks_for(case: Case, ranks: Ranks, number: int) -> Path:
+def marks_for(case: Case, ranks: Ranks, number: int = 0) -> Path:
     """A new folder beside that of the case."""
     marks = case.directory.with_name(f"{case.directory.name}-marks-{number}")
     if case.rank == 0:

@@ -2,20 +2,22 @@
 
 A writer runs twice: with one folder for all ranks, whose content is read back while an audit
 hook hears who writes, and with a folder for each rank, where the files of every rank lie
-apart, however they were written.
+apart, however they were written. Ranks that make folders make them at the same time: what one
+of them found missing, another one makes before it does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from ddp_conformance.case import Case
 from ddp_conformance.checks import judge_metrics, judge_publishing
 from ddp_conformance.checks import judge_writing as judge
-from ddp_conformance.history import ReadBack, Record, Run, Told, Wrote
+from ddp_conformance.checks.publishing import Arriving, marks_for
+from ddp_conformance.history import Failed, ReadBack, Record, Run, Told, Wrote
 from ddp_conformance.lockstep import Lockstep, in_lockstep
 from ddp_conformance.ranks import Ranks
 from ddp_conformance.recording import cases_of, describe, judge_each, record
@@ -40,16 +42,20 @@ WRT_04 = Guarantee(
     "Code that runs on one rank only MUST NOT make a collective of the whole group.",
 )
 
+Way: TypeAlias = Callable[[Writer, Case, Ranks], Iterator[Record]]
+
 RECORDS = 3
 """Records that a writer is asked for."""
 
 
 def written_together(subject: Writer, case: Case, ranks: Ranks) -> Iterator[Record]:
     """One folder for all ranks."""
-    lockstep = Lockstep(ranks)
+    arriving = Arriving(ranks, marks_for(case, ranks))
+    lockstep = Lockstep(arriving)
     told: list[Told] = []
     try:
-        with in_lockstep(lockstep), writes_below(case.directory) as log:
+        making = arriving.come_together
+        with in_lockstep(lockstep), writes_below(case.directory, making=making) as log:
             writer = write_records(subject, case)
             paths = tuple(str(path) for path in subject.paths(writer))
             told.append(Told(case.rank, paths))
@@ -57,7 +63,7 @@ def written_together(subject: Writer, case: Case, ranks: Ranks) -> Iterator[Reco
         # Also on a rank that raised: the others read what was written, and wait for it.
         ranks.gather(None)
     yield from lockstep.calls
-    yield from (Opened(case.rank, path) for path in log.paths if written(case.directory / path))
+    yield from (Opened(case.rank, file.path, lock=file.lock) for file in log.written())
     for one in told:
         missing = tuple(path for path in one.paths if not Path(path).exists())
         yield replace(one, missing=missing)
@@ -78,17 +84,22 @@ def written_apart(subject: Writer, case: Case, ranks: Ranks) -> Iterator[Record]
     own = case.directory / f"rank-{case.rank}"
     own.mkdir()
     lockstep = Lockstep(ranks)
-    with in_lockstep(lockstep):
+    with in_lockstep(lockstep), writes_below(own) as log:
         write_records(subject, replace(case, directory=own))
     yield from lockstep.calls
+    locks = {file.path for file in log.written() if file.lock}
     for path in sorted(own.rglob("*")):
-        if written(path):
-            yield Wrote(case.rank, str(path.relative_to(own)))
+        if path.is_symlink() or path.is_file():
+            name = str(path.relative_to(own))
+            yield Wrote(case.rank, name, name in locks)
 
 
-def written(path: Path) -> bool:
-    """It is a file with content: an empty one is a lock or a mark, which all ranks may open."""
-    return path.is_file() and path.stat().st_size > 0
+def written_by_all(subject: Writer, case: Case, ranks: Ranks) -> Iterator[Record]:
+    """One folder for all ranks, where each must bear that another one was first."""
+    try:
+        yield from written_together(subject, case, ranks)
+    except FileExistsError as error:  # not the subject's alone: with its own folder it came through
+        yield Failed(case.rank, describe(error))
 
 
 def write_records(subject: Writer, case: Case) -> Any:
@@ -99,37 +110,34 @@ def write_records(subject: Writer, case: Case) -> Any:
     return writer
 
 
-def shared_runs(subject: Writer, ranks: Ranks) -> tuple[Run, ...]:
-    """One run with one folder for all ranks."""
-    return record(
-        subject, ranks, cases_of(ranks, (1,)), lambda s, case: written_together(s, case, ranks)
-    )
+def runs_of(subject: Writer, ranks: Ranks, way: Way) -> tuple[Run, ...]:
+    """One run of a writer, in one of the ways above."""
+    return record(subject, ranks, cases_of(ranks, (1,)), lambda s, case: way(s, case, ranks))
 
 
 def find_several_writers(subject: Writer, ranks: Ranks) -> tuple[Violation, ...]:
     """WRT-01."""
-    apart = record(
-        subject, ranks, cases_of(ranks, (1,)), lambda s, case: written_apart(s, case, ranks)
-    )
-    together = shared_runs(subject, ranks)
+    apart = runs_of(subject, ranks, written_apart)
+    together = runs_of(subject, ranks, written_by_all)
     first = RECORDS - 1 if "replaces" in subject.traits else 0
     return (
         *judge_each(apart, lambda run: judge.judge_single_writer(run.history)),
         *judge_each(together, lambda run: judge.judge_records(run.history, RECORDS, first)),
         *judge_each(together, lambda run: judge_publishing.judge_shared_files(run.history)),
+        *judge_each(together, lambda run: judge.judge_who_was_first(run.history)),
     )
 
 
 def find_wrong_paths(subject: Writer, ranks: Ranks) -> tuple[Violation, ...]:
     """WRT-03."""
-    return judge_each(shared_runs(subject, ranks), lambda run: judge.judge_paths(run.history))
+    runs = runs_of(subject, ranks, written_together)
+    return judge_each(runs, lambda run: judge.judge_paths(run.history))
 
 
 def find_guarded_collectives(subject: Writer, ranks: Ranks) -> tuple[Violation, ...]:
     """WRT-04."""
-    return judge_each(
-        shared_runs(subject, ranks), lambda run: judge_metrics.judge_same_calls(run.history)
-    )
+    runs = runs_of(subject, ranks, written_together)
+    return judge_each(runs, lambda run: judge_metrics.judge_same_calls(run.history))
 
 
 CHECKS = (

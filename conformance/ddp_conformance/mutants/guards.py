@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import filelock
 import torch.distributed as dist
 from lightning.pytorch import LightningDataModule
 from lightning.pytorch.utilities import rank_zero_only
@@ -172,6 +173,14 @@ class OwnCache(Prepares):
         (self.case.directory / f"order-{self.case.rank}.txt").write_text("0", encoding="utf-8")
 
 
+class TakesLockInSetup(Prepares):
+    """Every rank takes a lock, in a file that stays empty, while it reads."""
+
+    def setup(self, stage: str) -> None:
+        with filelock.FileLock(self.path.with_suffix(".lock")):
+            super().setup(stage)
+
+
 class NothingToPrepare(Prepares):
     """No ``prepare_data``, and no file."""
 
@@ -199,5 +208,6 @@ TWINS = (
     Twin(Guard(Refuses), "raises before there is a group"),
     Twin(Preparation(Prepares), "files in prepare_data, state in setup"),
     Twin(Preparation(OwnCache), "setup writes a file for each rank"),
+    Twin(Preparation(TakesLockInSetup), "setup behind a lock that all ranks take"),
     Twin(Preparation(NothingToPrepare), "no prepare_data"),
 )

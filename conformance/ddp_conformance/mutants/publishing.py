@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import filelock
 import torch
 import torch.distributed as dist
 
@@ -60,10 +61,10 @@ class RowOfRankZero(RowOnEveryRank):
 
 
 class LogWithLock(Log):
-    """Every rank opens the lock, and one of them writes."""
+    """Every rank takes the lock, in a file that stays empty, and one of them writes."""
 
     def __call__(self, number: int) -> None:
-        with self.path.with_suffix(".lock").open("w"):
+        with filelock.FileLock(self.path.with_suffix(".lock")):
             super().__call__(number)
 
 
@@ -179,7 +180,7 @@ MUTANTS = (
 
 TWINS = (
     Twin(Writer(RowOfRankZero), "all ranks connect to the database, one inserts"),
-    Twin(Writer(LogWithLock, records=lines), "a lock that all ranks open"),
+    Twin(Writer(LogWithLock, records=lines), "a lock that all ranks take"),
     Twin(published(Publisher), "written beside, renamed, barrier"),
     Twin(published(TellsPath), "written beside, renamed, path broadcast"),
     Twin(

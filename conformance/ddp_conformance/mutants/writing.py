@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,55 @@ class LogTwice(Log):
     def __call__(self, number: int) -> None:
         super().__call__(number)
         super().__call__(number)
+
+
+class MarksOnEveryRank(Log):
+    """One rank writes, and every rank says that it is done, in one file that stays empty."""
+
+    def __call__(self, number: int) -> None:
+        super().__call__(number)
+        self.path.with_suffix(".done").touch()
+
+
+class LinksOnEveryRank(Log):
+    """The name of the latest file, moved by every rank."""
+
+    def __call__(self, number: int) -> None:
+        super().__call__(number)
+        beside = self.path.with_name(f"latest.{self.case.rank}")
+        beside.symlink_to(LOG)
+        beside.replace(self.path.with_name("latest"))
+
+
+class LooksBeforeMaking(Log):
+    """A folder that every rank finds missing, and that only the first one can make."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__(case)
+        self.path = case.directory / "runs" / "first" / LOG
+        self.make_folder()
+
+    def make_folder(self) -> None:
+        """On every rank."""
+        if not self.path.parent.exists():
+            os.makedirs(self.path.parent)
+
+
+class MakesFolderOnEveryRank(LooksBeforeMaking):
+    """The same, content with a folder that is there."""
+
+    def make_folder(self) -> None:
+        os.makedirs(self.path.parent, exist_ok=True)
+
+
+class MakesFolderBeforeOthersLook(LooksBeforeMaking):
+    """One rank makes it, and the others look when it has."""
+
+    def make_folder(self) -> None:
+        if self.case.rank == 0:
+            super().make_folder()
+        dist.barrier()
+        super().make_folder()
 
 
 class SaveOnEveryRank(Log):
@@ -137,6 +187,9 @@ MUTANTS = (
     Mutant(Writer(LogOnEveryRank, records=lines), "WRT-01", "append on every rank", (2, 3)),
     Mutant(Writer(LogTwice, records=lines), "WRT-01", "each record twice", TWO),
     Mutant(Writer(SaveOnEveryRank), "WRT-01", "torch.save on every rank", TWO),
+    Mutant(Writer(MarksOnEveryRank, records=lines), "WRT-01", "empty mark on every rank", (2, 3)),
+    Mutant(Writer(LinksOnEveryRank, records=lines), "WRT-01", "link on every rank", TWO),
+    Mutant(Writer(LooksBeforeMaking, records=lines), "WRT-01", "exists(), then mkdir", (2, 3)),
     Mutant(Writer(LogByTime, TELLS, records=lines, paths=path_of), "WRT-03", "clock", TWO),
     Mutant(Writer(TellsBeforeItExists, TELLS, paths=best_of), "WRT-03", "path never made", TWO),
     Mutant(Writer(BarrierUnderGuard, records=lines), "WRT-04", "barrier under a guard", TWO),
@@ -150,4 +203,6 @@ TWINS = (
         "a folder named by the clock of rank 0",
     ),
     Twin(Writer(BarrierForAll, records=lines), "a barrier outside of the guard"),
+    Twin(Writer(MakesFolderOnEveryRank, records=lines), "one folder made by every rank"),
+    Twin(Writer(MakesFolderBeforeOthersLook, records=lines), "exists(), behind a barrier"),
 )
