@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
 from ddp_conformance.callback_history import LoopEnd, StepEnd, Traced, Tripped
 from ddp_conformance.checks import judge_callbacks as judge
 from ddp_conformance.history import Collective, Failed, Record
+from ddp_conformance.launched.order import Death
 from ddp_conformance.lockstep import END
+from ddp_conformance.subjects_training import DEATHS
+from ddp_conformance.training_history import Ended
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 ALL = (0, 1)
 
@@ -123,6 +129,68 @@ def test_a_rank_that_left_is_not_said_to_wait() -> None:
 def test_a_rank_that_ends_well_is_named() -> None:
     (violation,) = judge.judge_error_path([*FIRST, Tripped(1, 1), Failed(1, "e"), LoopEnd(0, 4)])
     assert str(violation) == "rank 0 ends well after 4 steps, although rank 1 raised in step 1"
+
+
+# ---------------------------------------------------------------- processes that die
+
+
+def ended(*codes: int | None) -> list[Record]:
+    return [Ended(rank, rank, code, code == 0) for rank, code in enumerate(codes)]
+
+
+@pytest.mark.parametrize(
+    ("death", "codes"), [("raises", (1, 1)), ("is killed", (1, -9)), ("exits with 0", (-6, 0))]
+)
+def test_a_death_that_ends_the_others_passes(death: Death, codes: tuple[int, ...]) -> None:
+    assert judge.judge_death([*FIRST, Tripped(1, 1), *ended(*codes)], death) == ()
+
+
+def test_a_rank_that_does_not_end_is_named_with_the_dead() -> None:
+    for death in DEATHS:
+        (violation,) = judge.judge_death([*FIRST, Tripped(1, 1), *ended(None, -9)], death)
+        assert str(violation) == (
+            "rank 0 had not ended and was stopped, after rank 1 died of SIGKILL"
+        )
+
+
+def test_a_rank_that_says_that_all_is_well_is_named() -> None:
+    (violation,) = judge.judge_death([*FIRST, Tripped(1, 1), *ended(0, -9)], "is killed")
+    assert str(violation) == ("rank 0 ended with exit code 0, although rank 1 is killed in step 1")
+    (violation,) = judge.judge_death([*FIRST, Tripped(1, 1), *ended(1, 0)], "raises")
+    assert "rank 1 ended with exit code 0" in str(violation)
+
+
+def test_an_error_may_be_skipped_together_and_a_death_may_not() -> None:
+    skip = (("skip", "True"),)
+    together: list[Record] = [*FIRST, Tripped(1, 1), StepEnd(0, 1, skip), StepEnd(1, 1, skip)]
+    together += [LoopEnd(0, 2), LoopEnd(1, 2), *ended(0, 0)]
+    assert judge.judge_death(together, "raises") == ()
+    alone = [record for record in together if record not in (LoopEnd(1, 2), StepEnd(1, 1, skip))]
+    assert len(judge.judge_death(alone, "raises")) == 2
+    assert len(judge.judge_death(together, "is killed")) == 2
+
+
+def test_a_death_that_never_came_is_no_pass() -> None:
+    (violation,) = judge.judge_death([*FIRST, *ended(0, 0)], "is killed")
+    assert "trip(step) was never called" in str(violation)
+
+
+@settings(deadline=None, max_examples=50)  # the machine may be busy
+@given(
+    st.sampled_from(DEATHS),
+    st.lists(st.sampled_from([1, -6, -9]), min_size=2, max_size=5),
+    st.data(),
+)
+def test_any_rank_that_ends_well_or_never_is_named(
+    death: Death, codes: list[int], data: st.DataObject
+) -> None:
+    dead, other = data.draw(st.permutations(range(len(codes))))[:2]
+    history = [StepEnd(rank, 0) for rank in range(len(codes))]
+    assert judge.judge_death([*history, Tripped(dead, 1), *ended(*codes)], death) == ()
+    for code in (0, None):
+        changed = [*codes[:other], code, *codes[other + 1 :]]
+        (found,) = judge.judge_death([*history, Tripped(dead, 1), *ended(*changed)], death)
+        assert str(found).startswith(f"rank {other} ")
 
 
 def test_an_error_that_never_came_is_no_pass() -> None:

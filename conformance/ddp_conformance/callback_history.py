@@ -46,10 +46,15 @@ class LoopEnd:
 
 @dataclass(frozen=True, slots=True)
 class Tripped:
-    """The check's error was raised here, in the middle of the step."""
+    """The check's error came here, in the middle of the step."""
 
     rank: int
     step: int
 
 
 CallbackRecord: TypeAlias = Traced | StepEnd | LoopEnd | Tripped
+
+LOOP_RECORDS: dict[str, type[CallbackRecord]] = {
+    kind.__name__: kind for kind in (StepEnd, LoopEnd, Tripped)
+}
+"""By name, for those who read them from a file."""

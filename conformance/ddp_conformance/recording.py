@@ -105,7 +105,7 @@ def _stop_if_raised(subject: Subject, case: str, history: Sequence[Record]) -> N
         raise UndecidedError(f"{subject.name} could not be judged:\n{listing(lines)}", lines)
 
 
-def describe(error: Exception) -> str:
+def describe(error: BaseException) -> str:
     """An exception on one line, with the innermost place of the user's that it went through."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if _is_users(f.filename)]
     place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
+from ddp_conformance.launched.order import Named
 from ddp_conformance.subjects import Subject
 
 Trip: TypeAlias = Callable[[int], None]
@@ -30,6 +31,16 @@ class ErrorPath(Subject):
 
     ``make(case, trip)`` returns an iterator as for :class:`Callback`. Where user code runs (a
     callback, a data set), the loop calls ``trip(step)`` with the number of the step, from 0.
+    It is also called in processes of its own, in some of which ``trip`` ends the process.
     """
 
     kind: ClassVar[str] = "error path"
+
+    timeout: float = 60.0
+    """Seconds that a run may take in which a rank dies."""
+    patience: float = 10.0
+    """Seconds in which all ranks must have ended when one of them has."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        Named.of(self.make)

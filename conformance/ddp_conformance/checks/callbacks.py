@@ -1,25 +1,26 @@
 """CBK-01, CBK-02 and CBK-04: what callbacks call, decide, and do when one of them fails.
 
-The loops run in lockstep: a rank that would wait for ever is seen, and does not wait.
+The loops run in lockstep: a rank that would wait for ever is seen, and does not wait. What
+an error does to the other ranks is also seen for real, in processes that may die of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice
-from typing import Any
 
-import torch
-
-from ddp_conformance.callback_history import LoopEnd, StepEnd, Tripped
+from ddp_conformance.callback_history import Tripped
 from ddp_conformance.case import Case
 from ddp_conformance.checks import judge_callbacks as judge
 from ddp_conformance.history import Failed, Record, Run
+from ddp_conformance.launched.dying import loop_and_die
+from ddp_conformance.launched.launch import Limits, launch
+from ddp_conformance.launched.order import Named, Scenario, Work
 from ddp_conformance.lockstep import Lockstep, in_lockstep
 from ddp_conformance.ranks import Ranks
 from ddp_conformance.recording import cases_of, describe, judge_each, record
 from ddp_conformance.registry import Check, Guarantee
+from ddp_conformance.stepping import ERROR_STEP, run_loop
 from ddp_conformance.subjects_callbacks import Callback, ErrorPath
 from ddp_conformance.tracing import Trace, traced
 from ddp_conformance.verdict import Violation
@@ -41,39 +42,9 @@ CBK_04 = Guarantee(
     tier=2,
 )
 
-STEPS = 64
-"""Steps after which an endless loop is cut off."""
-
-ERROR_STEP = 1
-"""The step in which the check's error is raised: not the first one, and not the last."""
-
 
 class CheckError(RuntimeError):
     """The error that the check puts into a loop."""
-
-
-def run_loop(case: Case, loop: Callable[[], Iterable[Any]], records: list[Record]) -> None:
-    """Advance the loop to its end, or to the limit, and note its steps."""
-    steps = 0
-    for step, decisions in enumerate(islice(loop(), STEPS)):
-        steps = step + 1
-        records.append(StepEnd(case.rank, step, told(decisions)))
-    records.append(LoopEnd(case.rank, steps))
-
-
-def told(decisions: Mapping[str, Any] | None) -> tuple[tuple[str, str], ...]:
-    """Decisions as text that shows every bit. Raises ``TypeError`` for what is no mapping."""
-    if decisions is None:
-        return ()
-    if not isinstance(decisions, Mapping):
-        raise TypeError(
-            f"the loop yielded {decisions!r}; yield a mapping such as {{'stop': False}}, or None"
-        )
-    return tuple((str(name), _text(decisions[name])) for name in sorted(decisions))
-
-
-def _text(value: Any) -> str:
-    return repr(value.tolist() if isinstance(value, torch.Tensor) else value)
 
 
 def observe_loop(subject: Callback, case: Case, ranks: Ranks) -> Iterator[Record]:
@@ -81,7 +52,7 @@ def observe_loop(subject: Callback, case: Case, ranks: Ranks) -> Iterator[Record
     records: list[Record] = []
     trace = Trace(case.rank)
     with in_lockstep(Lockstep(ranks)), traced(trace):
-        run_loop(case, lambda: subject.make(case), records)
+        run_loop(case, lambda: subject.make(case), records.append)
     yield from (*records, *trace.calls)
 
 
@@ -97,8 +68,8 @@ def observe_error(subject: ErrorPath, case: Case, ranks: Ranks, failing: int) ->
     lockstep = Lockstep(ranks)
     try:
         with in_lockstep(lockstep):
-            run_loop(case, lambda: subject.make(case, trip), records)
-    except Exception as error:
+            run_loop(case, lambda: subject.make(case, trip), records.append)
+    except (Exception, SystemExit) as error:
         records.append(Failed(case.rank, describe(error)))
     yield from (*records, *lockstep.calls)
 
@@ -120,13 +91,55 @@ def find_different_decisions(subject: Callback, ranks: Ranks) -> tuple[Violation
 
 
 def find_swallowed_errors(subject: ErrorPath, ranks: Ranks) -> tuple[Violation, ...]:
-    """CBK-04: an error on the first rank, then one on the last."""
-    return tuple(
+    """CBK-04: an error on the first rank, then one on the last; then deaths of processes.
+
+    The latter only where the former shows nothing, and until one shows something: there a
+    hang takes its time.
+    """
+    found = tuple(
         replace(violation, case=f"error on rank {failing}")
         for failing in sorted({0, ranks.world_size - 1})
         for run in error_runs(subject, ranks, failing)
         for violation in judge.judge_error_path(run.history)
     )
+    return found or next(filter(None, violations_of_deaths(subject, ranks)), ())
+
+
+def violations_of_deaths(subject: ErrorPath, ranks: Ranks) -> Iterator[tuple[Violation, ...]]:
+    """Those of one run for each way to die."""
+    for scenario in deaths(ranks.world_size):
+        history = death_run(subject, ranks, scenario).history
+        yield tuple(
+            replace(violation, case=scenario.told("in its loop"))
+            for violation in judge.judge_death(history, scenario.death)
+        )
+
+
+def deaths(world_size: int) -> tuple[Scenario, ...]:
+    """Every way to die, on the first rank or the last; alone, only that which is an error."""
+    last = world_size - 1
+    raises = Scenario(dying=last, death="raises")
+    if world_size == 1:
+        return (raises,)
+    return (
+        raises,
+        Scenario(dying=0, death="is killed"),
+        Scenario(dying=last, death="exits with 0"),
+    )
+
+
+def death_run(subject: ErrorPath, ranks: Ranks, scenario: Scenario) -> Run:
+    """One run in processes of its own, of which one dies."""
+
+    def observe(subject: ErrorPath, case: Case) -> Iterator[Record]:
+        argv = (str(case.size), str(case.directory))
+        work = Work(Named.of(loop_and_die), Named.of(subject.make), argv, scenario=scenario)
+        if case.rank == 0:
+            limits = Limits(subject.timeout, subject.patience)
+            yield from launch(work, case.world_size, case.directory, limits)
+
+    (run,) = record(subject, ranks, cases_of(ranks, (2 * ranks.world_size + 1,)), observe)
+    return run
 
 
 def error_runs(subject: ErrorPath, ranks: Ranks, failing: int) -> tuple[Run, ...]:

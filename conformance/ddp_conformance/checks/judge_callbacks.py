@@ -6,7 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from ddp_conformance.callback_history import LoopEnd, StepEnd, Traced, Tripped
+from ddp_conformance.checks.endings import ends_of, words_of
+from ddp_conformance.checks.judge_lifecycle import judge_ended_in_time
 from ddp_conformance.history import Collective, Failed, History
+from ddp_conformance.launched.order import Death
 from ddp_conformance.lockstep import END
 from ddp_conformance.verdict import Violation, ranks_in_words
 
@@ -80,14 +83,40 @@ def judge_error_path(history: History) -> tuple[Violation, ...]:
     """CBK-04: the rank with the error raises or all ranks skip the step, and none ends well.
 
     A rank that waits for one that raised is taken to end: the process of the latter does,
-    and with it the connection.
+    and with it the connection. :func:`judge_death` sees whether it does.
     """
-    tripped = next((record for record in history if isinstance(record, Tripped)), None)
+    tripped = _tripped(history)
     if tripped is None:
-        return (Violation("trip(step) was never called on the rank and in the step of the error"),)
+        return _NEVER
     if _raised(history, tripped.rank):
         return tuple(_late_finishers(history, tripped))
     return () if _skipped_together(history, tripped.step) else (_went_on(history, tripped),)
+
+
+def judge_death(history: History, death: Death) -> tuple[Violation, ...]:
+    """CBK-04: when a process has died all others end, and no exit code says that all is well.
+
+    Except where its death was an error, and all ranks have told that they left out the step.
+    """
+    tripped = _tripped(history)
+    if tripped is None:
+        return _NEVER
+    stopped = judge_ended_in_time(history)
+    if stopped or (death == "raises" and _skipped_together(history, tripped.step)):
+        return stopped
+    made_to = {tripped.rank} if death == "exits with 0" else set()
+    return tuple(
+        Violation(f"{words_of(end)}, although rank {tripped.rank} {death} in step {tripped.step}")
+        for end in ends_of(history)
+        if end.code == 0 and end.rank not in made_to
+    )
+
+
+_NEVER = (Violation("trip(step) was never called on the rank and in the step of the error"),)
+
+
+def _tripped(history: History) -> Tripped | None:
+    return next((record for record in history if isinstance(record, Tripped)), None)
 
 
 def _raised(history: History, rank: int) -> bool:

@@ -9,4 +9,5 @@ has imported torch and computed nothing, and watches over them.
 3. :mod:`live`: the process itself, from its environment to the sentinel.
 4. :mod:`watch` and its parts: what the code asks of torch, written down as it happens.
 5. :mod:`nemesis`: ranks that are late, and ranks that die.
+6. :mod:`steps` and :mod:`dying`: what a process does for subjects that are no whole program.
 """

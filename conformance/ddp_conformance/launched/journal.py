@@ -8,10 +8,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from ddp_conformance.callback_history import LOOP_RECORDS, CallbackRecord
 from ddp_conformance.model_history import MODEL_RECORDS, ModelRecord
 from ddp_conformance.training_history import RECORDS, TrainingRecord
 
-LaunchedRecord: TypeAlias = TrainingRecord | ModelRecord
+LaunchedRecord: TypeAlias = TrainingRecord | ModelRecord | CallbackRecord
 
 
 class Journal:
@@ -38,7 +39,7 @@ def read(path: Path) -> list[LaunchedRecord]:
 
 
 def _record(kind: str, values: dict[str, Any]) -> LaunchedRecord:
-    known = {**RECORDS, **MODEL_RECORDS}
+    known = {**RECORDS, **MODEL_RECORDS, **LOOP_RECORDS}
     return known[kind](**{name: _tuples(value) for name, value in values.items()})
 
 

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from pathlib import Path
+from typing import NoReturn
 
 from ddp_conformance.launched.journal import Journal
 from ddp_conformance.launched.order import Order
@@ -43,8 +44,11 @@ class Nemesis:
     def at_step(self) -> None:
         """Come late, or die if this is the dying rank."""
         self.at_stage()
-        if self._scenario.dying != self._order.rank:
-            return
+        if self._scenario.dying == self._order.rank:
+            self.die()
+
+    def die(self) -> NoReturn:
+        """In the way that the scenario says."""
         self._journal.add(Happened(self._order.rank, "fault"))
         if self._scenario.death == "is killed":
             os.kill(os.getpid(), signal.SIGKILL)

@@ -79,10 +79,14 @@ class Scenario:
         if self.late is not None:
             return f"rank {self.late} late at every stage"
         if self.dying is not None:
-            return f"rank {self.dying} {self.death} at its first step"
+            return self.told("at its first step")
         if self.lone is not None:
             return f"rank {self.lone} without a GPU"
         return "without torch.compile" if self.eager else ""
+
+    def told(self, where: str) -> str:
+        """Of a rank that dies, with the place."""
+        return f"rank {self.dying} {self.death} {where}"
 
 
 UNDISTURBED = Scenario()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import sys
+import threading
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
@@ -56,6 +59,49 @@ def finishes_without_it(case: Case, trip: Trip) -> Steps:
         yield None
 
 
+def exits_with_success(case: Case, trip: Trip) -> Steps:
+    """Says good-bye properly: the exit code is 0."""
+    for step in range(STEPS):
+        try:
+            trip(step)
+        except Exception as error:
+            print(f"stopped by {error}")
+            sys.exit()
+        reduce_gradient(case)
+        yield None
+
+
+def is_loss(error: RuntimeError) -> bool:
+    """Another rank is gone, by gloo's words."""
+    return re.search("connection|peer|pipe|socket", str(error), re.IGNORECASE) is not None
+
+
+def takes_loss_for_end(case: Case, trip: Trip) -> Steps:
+    """A connection that is gone is taken for the end of the training."""
+    for step in range(STEPS):
+        trip(step)
+        try:
+            reduce_gradient(case)
+        except RuntimeError as error:
+            if is_loss(error):
+                return
+            raise
+        yield None
+
+
+def waits_for_the_lost(case: Case, trip: Trip) -> Steps:
+    """A rank that is lost is waited for, until it comes again."""
+    for step in range(STEPS):
+        trip(step)
+        try:
+            reduce_gradient(case)
+        except RuntimeError as error:
+            if is_loss(error):
+                threading.Event().wait()
+            raise
+        yield None
+
+
 def raises(case: Case, trip: Trip) -> Steps:
     """The plain form: the process ends, and the launcher ends the others."""
     for step in range(STEPS):
@@ -93,11 +139,16 @@ def skips_together(case: Case, trip: Trip) -> Steps:
         yield {"skip": skip}
 
 
+TWO = (2,)
+
 MUTANTS = (
     Mutant(ErrorPath(goes_on), "CBK-04", "continue on a bad batch"),
     Mutant(ErrorPath(leaves_the_loop), "CBK-04", "error logged, loop left"),
     Mutant(ErrorPath(waits_in_cleanup), "CBK-04", "barrier in the clean-up"),
     Mutant(ErrorPath(finishes_without_it), "CBK-04", "other ranks end well"),
+    Mutant(ErrorPath(exits_with_success), "CBK-04", "sys.exit() after an error", TWO),
+    Mutant(ErrorPath(takes_loss_for_end), "CBK-04", "a lost rank is no error", (2, 3)),
+    Mutant(ErrorPath(waits_for_the_lost, patience=2.0), "CBK-04", "a lost rank is waited for", TWO),
 )
 
 TWINS = (
