@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +68,37 @@ class Wrapped:
     """By ``fully_shard``, whose backward pass has collectives that reduce nothing."""
 
 
-ModelRecord: TypeAlias = State | Gradients | Pass | Overwrote | Wrapped
+@dataclass(frozen=True, slots=True)
+class Buffers:
+    """Content of the buffers where it counts."""
+
+    rank: int
+    use: Literal["evaluation", "checkpoint"]
+    step: int
+    """The last one before."""
+    contents: tuple[tuple[str, str], ...]
+    """Name and digest of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What became of a step's gradients."""
+
+    rank: int
+    step: int
+    alone: bool
+    """True for a single process with the samples of all ranks, which has rank 0."""
+    stepped: bool
+    """False if no optimizer was called."""
+    told: tuple[tuple[str, float], ...]
+    """What the step returned."""
+    norm: float | None = None
+    """Of the gradients after the last backward pass, in a single process; None without a pass."""
+
+
+ModelRecord: TypeAlias = State | Gradients | Pass | Overwrote | Wrapped | Buffers | Decided
 
 MODEL_RECORDS: dict[str, type[ModelRecord]] = {
-    kind.__name__: kind for kind in (State, Gradients, Pass, Overwrote, Wrapped)
+    kind.__name__: kind for kind in (State, Gradients, Pass, Overwrote, Wrapped, Buffers, Decided)
 }
 """By name, for those who read them from a file."""

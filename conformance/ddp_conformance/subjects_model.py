@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, NamedTuple
+
+from torch import nn
 
 from ddp_conformance.launched.order import Named
 from ddp_conformance.subjects import Subject
+
+
+class Trainee(NamedTuple):
+    """What ``make`` returns, in this order."""
+
+    model: nn.Module
+    step: Callable[[int], object]
+    evaluate: Callable[[], object] | None = None
+    checkpoint: Callable[[], Mapping[str, Any]] | None = None
 
 
 @dataclass(frozen=True)
@@ -19,6 +31,14 @@ class TrainStep(Subject):
     ``case.world_size`` ranks, and on one of them, alone and without a group, with a world
     size of 1: that one says what the gradients should be. The model must be small, for the
     values of its gradients are written down, and without dropout.
+
+    With the trait ``buffers`` it returns ``(model, step, evaluate, checkpoint)``: ``evaluate()``
+    makes forward passes as between epochs, ``checkpoint()`` returns the state by name that would
+    be saved. Both are called on every rank, after training steps.
+
+    With the trait ``decides`` a step returns a mapping of what it decided: ``norm``, of the
+    gradients of all ranks before they were clipped; ``scale``, what the loss was multiplied by;
+    and whatever else must be equal. A step is skipped by not calling the optimizer.
     """
 
     kind: ClassVar[str] = "train step"

@@ -30,13 +30,15 @@ TRAITS: dict[str, str] = {
     "gpu": "needs a GPU for each rank; skipped where there are not enough of them",
     "replaces": "its files hold the last record alone",
     "published": "other ranks read its files as soon as their call of it has returned",
-    "decides": "yields what it decides in each step",
+    "decides": "tells what it decides in each step",
     "resumes": "leaves a checkpoint after an epoch when told to, and goes on from one",
     "resumes_mid_epoch": "does so in the middle of an epoch too",
     "global_batch": "its steps cover equally many samples whatever the number of ranks",
     "compiles": "its model is compiled by torch.compile",
     "falls_back": "it takes another backend where there is no GPU",
     "accumulates": "each optimizer step has several backward passes",
+    "buffers": "training writes buffers of its model, such as batch statistics; make also returns "
+    "how it is evaluated and saved",
     "unused_parameters": "some parameters get no gradient in some steps, or on some ranks",
     "nonlinear": "the metric is no mean over samples, such as F1, a root or a correlation",
 }

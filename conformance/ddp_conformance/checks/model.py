@@ -1,4 +1,4 @@
-"""MOD-01 to MOD-07: a wrapped model and its optimizer step, held against one process.
+"""MOD-01 to MOD-08: a wrapped model and its optimizer step, held against one process.
 
 The steps run in processes of their own: models whose ranks disagree hang or end them.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from ddp_conformance.checks import judge_buffers, judge_decisions
 from ddp_conformance.checks import judge_model as judge
 from ddp_conformance.checks.endings import came_through, in_order, words_of
 from ddp_conformance.checks.training_runs import launched
@@ -34,6 +35,11 @@ MOD_03 = Guarantee(
     "Parameters and buffers MUST be equal on all ranks right after wrapping, even if the ranks "
     "are seeded differently.",
 )
+MOD_04 = Guarantee(
+    "MOD-04",
+    "Buffers MUST be equal on all ranks whenever the model is evaluated or saved.",
+    tier=2,
+)
 MOD_05 = Guarantee(
     "MOD-05",
     "Parameters without a gradient MUST be declared, and with a static graph the used ones MUST "
@@ -47,6 +53,12 @@ MOD_07 = Guarantee(
     "MOD-07",
     "With accumulation, gradients MUST be reduced in the last backward pass of a step and in no "
     "other, and then equal those of the large batch.",
+)
+MOD_08 = Guarantee(
+    "MOD-08",
+    "Whether a step is skipped, the scale of its loss and the norm of its gradients MUST be the "
+    "same on all ranks, and those of one process on the samples of all ranks.",
+    tier=2,
 )
 
 PATIENCE = 10.0
@@ -99,6 +111,11 @@ def find_different_starts(subject: TrainStep, ranks: Ranks) -> Sequence[Violatio
     return judged(subject, ranks, judge.judge_equal_after_wrapping)
 
 
+def find_different_buffers(subject: TrainStep, ranks: Ranks) -> Sequence[Violation]:
+    """MOD-04."""
+    return judged(subject, ranks, judge_buffers.judge_equal_buffers)
+
+
 def find_undeclared_use(subject: TrainStep, ranks: Ranks) -> Sequence[Violation]:
     """MOD-05."""
     return judged(subject, ranks, lambda h: judge.judge_use(h, subject.traits))
@@ -119,11 +136,18 @@ def find_wrong_accumulation(subject: TrainStep, ranks: Ranks) -> Sequence[Violat
     return judged(subject, ranks, look)
 
 
+def find_different_decisions(subject: TrainStep, ranks: Ranks) -> Sequence[Violation]:
+    """MOD-08."""
+    return judged(subject, ranks, lambda h: judge_decisions.judge_decisions(h, subject.tolerance))
+
+
 CHECKS = (
     Check(MOD_01, (TrainStep,), find_divergence),
     Check(MOD_02, (TrainStep,), find_wrong_gradients),
     Check(MOD_03, (TrainStep,), find_different_starts),
+    Check(MOD_04, (TrainStep,), find_different_buffers, needs=frozenset({"buffers"})),
     Check(MOD_05, (TrainStep,), find_undeclared_use),
     Check(MOD_06, (TrainStep,), find_writes),
     Check(MOD_07, (TrainStep,), find_wrong_accumulation, needs=frozenset({"accumulates"})),
+    Check(MOD_08, (TrainStep,), find_different_decisions, needs=frozenset({"decides"})),
 )

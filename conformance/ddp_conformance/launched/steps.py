@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._dynamo import OptimizedModule
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
@@ -22,12 +23,19 @@ from ddp_conformance.launched.journal import Journal
 from ddp_conformance.launched.optimizing import digest
 from ddp_conformance.launched.order import Order
 from ddp_conformance.launched.saving import bare_name
-from ddp_conformance.model_history import Gradients, Overwrote, Pass, State, Wrapped
+from ddp_conformance.model_history import (
+    Buffers,
+    Decided,
+    Gradients,
+    Overwrote,
+    Pass,
+    State,
+    Wrapped,
+)
+from ddp_conformance.subjects_model import Trainee
 from ddp_conformance.training_history import Happened
 
 STEPS = 2
-
-Step: TypeAlias = Callable[[int], object]
 
 _kept: list[Any] = []
 """Models: freed after their group, DDP's reducer can hang (see the watch)."""
@@ -38,33 +46,40 @@ def take_steps(order: Order, journal: Journal) -> None:
     make, size = order.work.entry.load(), int(order.work.argv[0])
     case = Case(size, order.rank, order.world_size, Path(order.directory))
     dist.init_process_group("gloo")
-    model, step = make(case)
+    trainee = Trainee(*make(case))
+    model = trainee.model
     if any(isinstance(part, FullyShardedDataParallel) for part in model.modules()):
         raise TypeError("a TrainStep cannot be under FSDP1, whose gradients are flat; use FSDP2")
-    _kept.append((model, step))
+    _kept.append(trainee)
     initial = {name: full(tensor).clone() for name, tensor in named(model)}
-    Observer(model, order.rank, journal).run(step)
+    Observer(model, order.rank, journal).run(trainee)
     dist.destroy_process_group()
     if order.rank == 0:
-        alone, alone_step = make(replace(case, world_size=1))
-        run_alone(alone, alone_step, initial, journal)
+        run_alone(Trainee(*make(replace(case, world_size=1))), initial, journal)
     journal.add(Happened(order.rank, "returned"))
 
 
-def run_alone(model: nn.Module, step: Step, initial: dict[str, Tensor], journal: Journal) -> None:
+def run_alone(trainee: Trainee, initial: dict[str, Tensor], journal: Journal) -> None:
     """What one process with all samples steps with."""
     with torch.no_grad():
-        for name, parameter in named(model):
+        for name, parameter in named(trainee.model):
             parameter.copy_(initial[name])
-    observer = Observer(model, 0, journal, alone=True)
+    observer = Observer(trainee.model, 0, journal, alone=True)
+    _around_backward(observer.measure)
     for number in range(STEPS):
-        observer.number = number + 1
-        step(number)
+        observer.step(trainee, number)
 
 
 def named(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     """Parameters by the names of the bare model."""
     yield from ((bare_name(name), tensor) for name, tensor in model.named_parameters())
+
+
+def inner(model: nn.Module) -> nn.Module:
+    """The module in a wrapper that hands the forward pass on to it."""
+    wrapped = getattr(model, "_orig_mod", None) or getattr(model, "module", None)
+    wrappers = DistributedDataParallel | OptimizedModule
+    return inner(wrapped) if isinstance(model, wrappers) and wrapped is not None else model
 
 
 def full(tensor: Tensor) -> Tensor:
@@ -88,11 +103,12 @@ class Observer:
         self._used: set[str] = set()
         self._passes = 0
         self._over = False
-        self.number = 0
-        """Of the step under way; from 1."""
+        self._number = 0
+        self._stepped = False
+        self._norm: float | None = None
         register_optimizer_step_pre_hook(self._about_to_step)
 
-    def run(self, step: Step) -> None:
+    def run(self, trainee: Trainee) -> None:
         """Make all steps of this rank, among the others."""
         static = isinstance(self._model, DistributedDataParallel) and self._model.static_graph
         names = tuple(name for name, _ in self._trained)
@@ -102,10 +118,25 @@ class Observer:
         _around_backward(self._backward)
         self._tell_state("after wrapping")
         for number in range(STEPS):
-            self.number, self._passes = number + 1, 0
-            step(number)
+            self.step(trainee, number)
             self._tell_state(f"after step {number + 1}")
+            # One use after each step: an evaluation can put right what is saved after it.
+            if number == 0 and trainee.evaluate is not None:
+                self._tell_evaluation(trainee.evaluate)
+            if number == 1 and trainee.checkpoint is not None:
+                self._tell_buffers("checkpoint", trainee.checkpoint())
         self._over = True
+
+    def step(self, trainee: Trainee, number: int) -> None:
+        """Make a step, and tell what it decided."""
+        self._number, self._passes = number + 1, 0
+        self._stepped, self._norm = False, None
+        found = trainee.step(number)
+        told = found if isinstance(found, Mapping) else {}
+        values = tuple((str(name), float(value)) for name, value in told.items())
+        self._journal.add(
+            Decided(self._rank, self._number, self._alone, self._stepped, values, self._norm)
+        )
 
     def _sharded(self) -> bool:
         return any(isinstance(parameter, DTensor) for _, parameter in self._trained)
@@ -116,6 +147,31 @@ class Observer:
             (bare_name(name), digest([buffer])) for name, buffer in self._model.named_buffers()
         )
         self._journal.add(State(self._rank, moment, parameters, buffers))
+
+    # ------------------------------------------------------------------ buffers
+
+    def _tell_evaluation(self, evaluate: Callable[[], object]) -> None:
+        """In the first forward pass, below the wrapper: DDP sends buffers when it comes to it."""
+        passes: list[object] = []
+
+        @torch.compiler.disable  # type: ignore[untyped-decorator]
+        def enter(*_: Any) -> None:
+            if not passes:
+                self._tell_buffers("evaluation", {})
+            passes.append(None)
+
+        handle = inner(self._model).register_forward_pre_hook(enter)
+        evaluate()
+        handle.remove()
+
+    def _tell_buffers(
+        self, use: Literal["evaluation", "checkpoint"], saved: Mapping[str, Any]
+    ) -> None:
+        """Those of the model, or what is saved in their place."""
+        own = {bare_name(name): buffer for name, buffer in self._model.named_buffers()}
+        kept = {bare_name(name): value for name, value in saved.items()}
+        contents = {name: digest([kept.get(name, buffer)]) for name, buffer in own.items()}
+        self._journal.add(Buffers(self._rank, use, self._number, tuple(contents.items())))
 
     # ------------------------------------------------------------------ forward
 
@@ -134,7 +190,7 @@ class Observer:
             pairs = zip(self._trained, before, strict=True)
             changed = tuple(name for (name, p), old in pairs if digest([p]) != old)
             if changed:
-                self._journal.add(Overwrote(self._rank, self.number, changed))
+                self._journal.add(Overwrote(self._rank, self._number, changed))
 
         self._model.register_forward_pre_hook(enter)
         self._model.register_forward_hook(leave)
@@ -160,7 +216,7 @@ class Observer:
         self._journal.add(
             Pass(
                 self._rank,
-                self.number,
+                self._number,
                 self._passes,
                 tuple(sorted(self._used)),
                 _collectives() - begun,
@@ -170,14 +226,22 @@ class Observer:
         self._passes += 1
         return result
 
+    def measure(self, run: Callable[[], Any]) -> Any:
+        """Take the norm of what a backward pass of a single process left."""
+        result = run()
+        gradients = [p.grad.double() for _, p in self._trained if p.grad is not None]
+        self._norm = nn.utils.get_total_norm(gradients).item()
+        return result
+
     # ------------------------------------------------------------------ step
 
     def _about_to_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         owned = (p for group in optimizer.param_groups for p in group["params"])
         if not any(id(parameter) in self._ids for parameter in owned):
             return
+        self._stepped = True
         values = tuple((name, _values(p.grad)) for name, p in self._trained)
-        self._journal.add(Gradients(self._rank, self.number, self._alone, values))
+        self._journal.add(Gradients(self._rank, self._number, self._alone, values))
 
 
 def _values(gradient: Tensor | None) -> tuple[float, ...]:
