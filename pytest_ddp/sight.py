@@ -1,7 +1,8 @@
 """Whether a ddp test is in sight while pytest still collects, so that the host may start.
 
 A guess may be wrong in one direction only: a host that nobody needs is ended when
-collection ends, and a test that nobody foresaw starts it as soon as it is collected.
+collection ends, and a test that nobody foresaw starts it when it is collected, or at the
+end of the collection at the latest.
 """
 
 from __future__ import annotations
@@ -11,8 +12,6 @@ import re
 from pathlib import Path
 
 import pytest
-from _pytest.mark import KeywordMatcher, MarkMatcher
-from _pytest.mark.expression import Expression
 
 _MARKED = rb"^[ \t]*@(pytest\.)?mark\.ddp\b|^pytestmark\b.*\bddp\b"
 """A mark at the begin of a line."""
@@ -29,8 +28,15 @@ class Sight:
         return self._takes_all and self._is_collected(path, session) and looks_marked(path)
 
     def in_item(self, item: pytest.Item) -> bool:
-        """True for a ddp test that ``-k`` and ``-m`` do not deselect."""
-        return item.get_closest_marker("ddp") is not None and self._is_picked(item)
+        """True for a ddp test that no ``-k`` or ``-m`` may deselect.
+
+        What these two keep is known when collection ends, which is soon after the test's
+        own module was imported.
+        """
+        option = self._config.option
+        if option.keyword or option.markexpr:
+            return False
+        return item.get_closest_marker("ddp") is not None
 
     @functools.cached_property
     def _takes_all(self) -> bool:
@@ -54,18 +60,6 @@ class Sight:
         nodeids = self._config.cache.get("cache/lastfailed", {})
         return frozenset(self._config.rootpath / nodeid.split("::")[0] for nodeid in nodeids)
 
-    def _is_picked(self, item: pytest.Item) -> bool:
-        option = self._config.option
-        keywords, marks = option.keyword.strip(), option.markexpr
-        try:
-            return not (
-                (keywords and not _expression(keywords).evaluate(KeywordMatcher.from_item(item)))
-                or (marks and not _expression(marks).evaluate(_marks_of(item)))
-            )
-        except Exception:
-            # Of a wrong expression pytest tells once all is collected; its class has changed.
-            return False
-
 
 def looks_marked(path: Path) -> bool:
     """Guess from the text of a test file, before it is imported, whether it has ddp tests."""
@@ -76,12 +70,3 @@ def looks_marked(path: Path) -> bool:
     except OSError:
         return False
     return b"ddp" in text and re.search(_MARKED, text, re.MULTILINE) is not None
-
-
-@functools.cache
-def _expression(text: str) -> Expression:
-    return Expression.compile(text)
-
-
-def _marks_of(item: pytest.Item) -> MarkMatcher:
-    return MarkMatcher.from_markers(item.iter_markers())
