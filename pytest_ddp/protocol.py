@@ -158,6 +158,8 @@ class RunTest:
     """The torchrun environment plus the marker's ``env``."""
     seed: int
     """Seed of this rank's random number generators (python, NumPy, torch)."""
+    shared_seed: int
+    """Seed of what all ranks must draw alike, as Hypothesis's examples."""
     tmp_path: str | None
     """The directory that all ranks of the test share, if the test asks for one."""
     serve_store: bool

@@ -124,6 +124,7 @@ class Run:
             group=group,
             env=rank_environment(rank, plan.world_size, port, run_id) | plan.env,
             seed=plan.seeds[rank],
+            shared_seed=plan.seeds[0],
             tmp_path=order.tmp_path,
             serve_store=rank == 0,
         )

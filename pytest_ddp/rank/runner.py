@@ -29,6 +29,7 @@ from pytest_ddp.rank.garbage import Garbage
 from pytest_ddp.rank.instruments import Instruments
 from pytest_ddp.rank.link import Link
 from pytest_ddp.rank.phases import Phases
+from pytest_ddp.rank.properties import Properties
 from pytest_ddp.rank.rendezvous import EnvRendezvous
 from pytest_ddp.rank.session import Items
 from pytest_ddp.rank.setupshow import SetupShow
@@ -52,11 +53,12 @@ class Runner:
         self._garbage = Garbage(self._lifecycle)
         self._setup_show = SetupShow(self._config)
         self._phases = Phases(self._lifecycle)
+        self._properties = Properties()
         self._recorder_problem = recorder_problem()
 
     def live(self, serial: int, pid: int) -> NoReturn:
         """Run tests until told to finish; the process ends here."""
-        for plugin in (self, self._phases, self._care):
+        for plugin in (self, self._phases, self._care, self._properties):
             self._config.pluginmanager.register(plugin)
         files = output.capture_files(self._config)
         self._link.send(RankReady(serial, pid, tuple(files)), tuple(files.values()))
@@ -120,6 +122,7 @@ class Runner:
         )
         fixtures.share_tmp_path(order.tmp_path)
         self._phases.broke_fixture = False
+        self._properties.seed = order.shared_seed
         self._care.begin()
         exit_reason, exit_code = self._run_protocol(item, self._next_item(order, item))
         fixture.set_current(None)
