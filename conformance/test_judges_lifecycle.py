@@ -100,7 +100,7 @@ def test_what_is_missing_counts_in_whole_passes_only() -> None:
     half = replace(FETCHED, indices=(0,), complete=False)
     assert judge.judge_deliveries([half, replace(half, rank=1, indices=(1,))], 2, PADS) == ()
     (text,) = texts(judge.judge_deliveries([replace(half, complete=True)], 2, PADS))
-    assert "4 of 5 samples are trained on by no rank" in text
+    assert "4 of 5 samples are trained on by no rank, first index 1" in text
 
 
 def test_batches_that_are_dropped_may_be_declared() -> None:
@@ -195,7 +195,11 @@ def test_other_parameters_than_eager_ones_are_named() -> None:
 
 
 def test_nothing_compiled_is_no_pass() -> None:
-    assert texts(judge.judge_compiled([Compiled(0, 0)], [])) == ["nothing was compiled on rank 0"]
+    history = [*STEPS, Compiled(0, 0), *DONE]
+    assert texts(judge.judge_compiled(history, STEPS)) == [
+        "nothing was compiled on rank 0",
+        "nothing was compiled on rank 1",
+    ]
 
 
 def test_names_of_a_wrapper_are_named() -> None:
@@ -244,3 +248,76 @@ def test_choices_must_agree() -> None:
         "the backend differs: rank 0: nccl; rank 1: none"
     ]
     assert judge.judge_agreement([history[0], Chose(1, "backend", "nccl"), *DONE]) == ()
+
+
+# ------------------------------------------------------------------ what is not there
+
+
+def test_a_run_of_no_rank_is_no_pass() -> None:
+    nothing = ["the end of no rank was seen"]
+    assert texts(judge.judge_finished([])) == nothing
+    assert texts(judge.judge_ended_in_time([])) == nothing
+    assert texts(judge.judge_death_shows([])) == ["no rank failed: the end of no rank was seen"]
+
+
+def test_a_signal_without_a_name_is_told_by_its_number() -> None:
+    (text,) = texts(judge.judge_finished([Ended(0, 0, -35, False)]))
+    assert text.startswith("rank 0 died of signal 35; ")
+
+
+def test_an_index_of_no_sample_does_not_make_up_for_a_lost_one() -> None:
+    history = [FETCHED, replace(FETCHED, rank=1, indices=(1, 7))]
+    assert texts(judge.judge_deliveries(history, 2, PADS)) == [
+        "epoch 0: index 7 is none of 5 samples, for rank 1",
+        "epoch 0: 1 of 5 samples are trained on by no rank, first index 3",
+    ]
+
+
+def test_data_sets_of_different_sizes_are_named_with_their_ranks() -> None:
+    history = [FETCHED, *(replace(FETCHED, rank=rank, size=6) for rank in (1, 2))]
+    assert texts(judge.judge_deliveries(history, 3, PADS)) == [
+        "epoch 0: the ranks have data sets of different sizes: "
+        "rank 0: 5 samples; ranks 1 and 2: 6 samples"
+    ]
+
+
+def test_samples_and_files_are_compared_to_their_end() -> None:
+    long = replace(FETCHED, indices=(0, 1, 2, 3, 4, 5, 6, 7))
+    base = [long, Made(0, "a", "00000000f0"), *DONE]
+    other = [replace(long, indices=(*long.indices[:7], 9)), Made(0, "a", "00000000f1"), *DONE]
+    assert texts(judge.judge_same_results(base, other)) == [
+        "rank 0, samples of loader 0, pass 0: after 7 samples [9], undisturbed after 7 samples [7]",
+        "file a: 00000000f1, undisturbed 00000000f0",
+    ]
+
+
+def test_a_rate_that_is_no_number_is_meant_to_change_something() -> None:
+    assert len(judge.judge_optimizer([replace(STEP, changed=0, rate=float("nan"))])) == 1
+
+
+def test_a_step_that_only_eager_training_makes_is_named() -> None:
+    eager = [*STEPS, replace(STEP, step=2)]
+    assert texts(judge.judge_compiled(COMPILED, eager)) == [
+        "rank 0 has another step 2 without torch.compile"
+    ]
+    assert texts(judge.judge_compiled(COMPILED[2:], [])) == [
+        "no optimizer step was made, compiled or not"
+    ]
+
+
+def test_what_is_no_number_matches_itself_alone() -> None:
+    nan, inf = float("nan"), float("inf")
+    lost = [replace(step, sums=(nan, nan, 0.5, 0.5)) for step in STEPS]
+    assert judge.judge_compiled([*lost, *COMPILED[2:]], lost) == ()
+    assert len(judge.judge_compiled(COMPILED, lost)) == 2
+    huge = [replace(step, sums=(1.0, inf, 0.5, 0.5)) for step in STEPS]
+    other = [replace(step, sums=(2.0, inf, 0.5, 0.5)) for step in STEPS]
+    assert len(judge.judge_compiled([*huge, *COMPILED[2:]], other)) == 2
+
+
+def test_ranks_may_choose_another_backend_together() -> None:
+    both = [Chose(rank, "backend", name) for rank in (0, 1) for name in ("gloo", "nccl")]
+    assert judge.judge_agreement([*both, *DONE]) == ()
+    assert texts(judge.judge_agreement([*both[:3], *DONE])) == [
+        "the backend differs: rank 0: gloo, then nccl; rank 1: gloo"
+    ]

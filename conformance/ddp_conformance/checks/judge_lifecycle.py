@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from itertools import takewhile
+from typing import TypeAlias
 
-from ddp_conformance.checks.endings import came_through, ends_of, in_order, words_of
+from ddp_conformance.checks.endings import (
+    came_through,
+    ends_of,
+    in_order,
+    ranks_that_came_through,
+    words_of,
+)
 from ddp_conformance.history import History
 from ddp_conformance.training_history import (
     Chose,
@@ -25,6 +33,8 @@ from ddp_conformance.verdict import Violation, ranks_in_words
 TOLERANCE = 1e-4
 """Between a compiled and an eager run, relative to the sum of absolute values."""
 
+NO_END = "the end of no rank was seen"
+
 
 def judge_finished(history: History) -> tuple[Violation, ...]:
     """Every rank came to the end of its entry, with exit code 0, and trained; causes first."""
@@ -33,7 +43,7 @@ def judge_finished(history: History) -> tuple[Violation, ...]:
         return tuple(
             Violation(f"{words_of(end)}; its last stage was {_last_stage(history, end.rank)}")
             for end in ends
-        )
+        ) or (Violation(NO_END),)
     trained = {step.rank for step in history if isinstance(step, Optimized)}
     return tuple(
         Violation(f"rank {end.rank} made no optimizer step")
@@ -78,15 +88,20 @@ def _training_passes(history: History) -> dict[int, list[Fetched]]:
 def _wrong_shares(
     passes: list[Fetched], world_size: int, traits: AbstractSet[str]
 ) -> Iterator[str]:
-    sizes = {fetched.size for fetched in passes}
-    if len(sizes) > 1:
-        yield f"the ranks have data sets of {sorted(sizes)} samples"
-        return
-    size = sizes.pop()
+    sizes: defaultdict[int, set[int]] = defaultdict(set)
     owners: defaultdict[int, list[int]] = defaultdict(list)
     for fetched in passes:
+        sizes[fetched.size].add(fetched.rank)
         for index in fetched.indices:
             owners[index].append(fetched.rank)
+    if len(sizes) > 1:
+        listed = {f"{size} samples": ranks for size, ranks in sorted(sizes.items())}
+        yield f"the ranks have data sets of different sizes: {_owners(listed)}"
+        return
+    (size,) = sizes
+    foreign = sorted(index for index in owners if not 0 <= index < size)
+    for index in foreign:
+        yield f"index {index} is none of {size} samples, for {ranks_in_words(owners.pop(index))}"
     repeated = {index: ranks for index, ranks in sorted(owners.items()) if len(ranks) > 1}
     surplus = sum(len(ranks) - 1 for ranks in repeated.values())
     if surplus > (-size % world_size if "pads" in traits else 0):
@@ -95,10 +110,10 @@ def _wrong_shares(
             f"{surplus} of {size} samples are trained on once more; "
             f"index {index} by {ranks_in_words(ranks)}"
         )
-    missing = size - len(owners)
+    lost = [index for index in range(size) if index not in owners]
     step = world_size * max(fetched.batch for fetched in passes)
-    if all(f.complete for f in passes) and missing > (size % step if "drops" in traits else 0):
-        yield f"{missing} of {size} samples are trained on by no rank"
+    if all(f.complete for f in passes) and len(lost) > (size % step if "drops" in traits else 0):
+        yield f"{len(lost)} of {size} samples are trained on by no rank, first index {lost[0]}"
 
 
 def _early_loaders(history: History) -> Iterator[str]:
@@ -127,13 +142,19 @@ def judge_same_results(base: History, other: History) -> tuple[Violation, ...]:
     different = [what for what in first if first[what] != second.get(what)]
     different += [what for what in second if what not in first]
     return tuple(
-        Violation(f"{what}: {second.get(what, 'none')}, undisturbed {first.get(what, 'none')}")
+        Violation(
+            f"{what}: {_shown(second.get(what), first.get(what))}, "
+            f"undisturbed {_shown(first.get(what), second.get(what))}"
+        )
         for what in different
     )
 
 
-def _results(history: History) -> dict[str, str]:
-    results: dict[str, str] = {}
+Result: TypeAlias = str | tuple[int, ...]
+
+
+def _results(history: History) -> dict[str, Result]:
+    results: dict[str, Result] = {}
     for end in ends_of(history):
         results[f"end of rank {end.rank}"] = words_of(end)
     for seen in history:
@@ -141,10 +162,22 @@ def _results(history: History) -> dict[str, str]:
             results[f"rank {seen.rank}, parameters after step {seen.step}"] = seen.digest
         elif isinstance(seen, Fetched):
             name = f"rank {seen.rank}, samples of loader {seen.loader}, pass {seen.number}"
-            results[name] = str(list(seen.indices[:6]))
+            results[name] = seen.indices
         elif isinstance(seen, Made):
-            results[f"file {seen.path}"] = seen.digest[:8]
+            results[f"file {seen.path}"] = seen.digest
     return results
+
+
+def _shown(result: Result | None, other: Result | None) -> str:
+    """Of samples, those from the first that is another one."""
+    if result is None:
+        return "none"
+    if isinstance(result, str):
+        return result
+    pairs = zip(result, other or (), strict=False)
+    equal = len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
+    before = f"after {equal} samples " if equal else ""
+    return f"{before}{list(result[equal:][:6])}"
 
 
 # ------------------------------------------------------------------ LIF-04
@@ -165,7 +198,7 @@ def judge_optimizer(history: History) -> tuple[Violation, ...]:
 
 def _idle(steps: list[Optimized]) -> Iterator[str]:
     """A learning rate of 0, as a warm-up begins with, rightly changes nothing."""
-    meant = [step for step in steps if step.rate > 0]
+    meant = [step for step in steps if step.rate != 0]
     if meant and not any(step.changed for step in meant):
         others = len(meant) - 1
         later = f", nor in the {others} after it" if others else ""
@@ -202,11 +235,13 @@ def _order_of_making(rank: int, history: History) -> str:
 
 def judge_compiled(compiled: History, eager: History) -> tuple[Violation, ...]:
     """Something was compiled, it trains as eager code does, and checkpoints name the bare model."""
+    graphs = dict.fromkeys(ranks_that_came_through(compiled), 0)
+    graphs.update({seen.rank: seen.graphs for seen in compiled if isinstance(seen, Compiled)})
     return (
         *(
-            Violation(f"nothing was compiled on rank {seen.rank}")
-            for seen in compiled
-            if isinstance(seen, Compiled) and seen.graphs == 0
+            Violation(f"nothing was compiled on rank {rank}")
+            for rank, number in sorted(graphs.items())
+            if number == 0
         ),
         *(Violation(text) for text in _other_training(compiled, eager)),
         *judge_checkpoint_names(compiled),
@@ -226,26 +261,37 @@ def judge_checkpoint_names(history: History) -> tuple[Violation, ...]:
 
 
 def _other_training(compiled: History, eager: History) -> Iterator[str]:
-    expected = {(s.rank, s.step): s for s in eager if isinstance(s, Optimized)}
-    for step in compiled:
-        if not isinstance(step, Optimized):
-            continue
-        other = expected.get((step.rank, step.step))
-        if other is None or len(other.sums) != len(step.sums):
-            yield f"rank {step.rank} has another step {step.step} without torch.compile"
+    steps, expected = _steps(compiled), _steps(eager)
+    if not steps and not expected:
+        yield "no optimizer step was made, compiled or not"
+    for rank, number in sorted(steps.keys() | expected.keys()):
+        step, other = steps.get((rank, number)), expected.get((rank, number))
+        if step is None or other is None or len(other.sums) != len(step.sums):
+            yield f"rank {rank} has another step {number} without torch.compile"
             continue
         name = _unequal(step, other)
         if name:
-            yield f"rank {step.rank}: {name} differs after step {step.step} from eager training"
+            yield f"rank {rank}: {name} differs after step {number} from eager training"
+
+
+def _steps(history: History) -> dict[tuple[int, int], Optimized]:
+    return {(s.rank, s.step): s for s in history if isinstance(s, Optimized)}
 
 
 def _unequal(step: Optimized, other: Optimized) -> str:
     for place, name in enumerate(step.live):
-        scale = max(step.sums[2 * place + 1], other.sums[2 * place + 1])
-        pairs = zip(step.sums[2 * place :][:2], other.sums[2 * place :][:2], strict=True)
-        if any(not math.isclose(a, b, abs_tol=TOLERANCE * scale) for a, b in pairs):
+        pairs = [*zip(step.sums, other.sums, strict=True)][2 * place :][:2]
+        scale = max(pairs[1])
+        if not all(_near(value, right, scale) for value, right in pairs):
             return name
     return ""
+
+
+def _near(value: float, right: float, scale: float) -> bool:
+    """Any finite number is near another one by an infinite scale, so that one is no measure."""
+    if value == right or (math.isnan(value) and math.isnan(right)):
+        return True
+    return math.isfinite(scale) and abs(value - right) <= TOLERANCE * scale
 
 
 # ------------------------------------------------------------------ LIF-06 to LIF-09
@@ -266,7 +312,7 @@ def judge_death_shows(history: History) -> tuple[Violation, ...]:
     if any(end.code not in (0, None) for end in ends):
         return ()
     what = ", ".join(f"rank {end.rank} {_code(end.code)}" for end in ends)
-    return (Violation(f"no rank failed: {what}"),)
+    return (Violation(f"no rank failed: {what or NO_END}"),)
 
 
 def _code(code: int | None) -> str:
@@ -276,6 +322,8 @@ def _code(code: int | None) -> str:
 def judge_ended_in_time(history: History) -> tuple[Violation, ...]:
     """No rank had to be stopped."""
     ends = in_order(history)
+    if not ends:
+        return (Violation(NO_END),)
     dead = [words_of(end) for end in ends if end.code not in (0, None)]
     after = f", after {dead[0]}" if dead else ""
     return tuple(Violation(f"{words_of(end)}{after}") for end in ends if end.code is None)
@@ -283,21 +331,25 @@ def judge_ended_in_time(history: History) -> tuple[Violation, ...]:
 
 def judge_agreement(history: History) -> tuple[Violation, ...]:
     """Backend, world size and kind of device are the same on all ranks."""
-    chosen: defaultdict[str, defaultdict[str, set[int]]]
-    chosen = defaultdict(lambda: defaultdict(set))
+    chosen: defaultdict[str, defaultdict[int, dict[str, None]]]
+    chosen = defaultdict(lambda: defaultdict(dict))
     for choice in history:
         if isinstance(choice, Chose):
-            chosen[choice.what][choice.value].add(choice.rank)
+            chosen[choice.what][choice.rank][choice.value] = None
     ranks = {end.rank for end in ends_of(history)}
-    for owners in chosen.values():
-        silent = ranks - set().union(*owners.values())
-        if silent:
-            owners["none"] = silent
     return tuple(
         Violation(f"the {what} differs: {_owners(owners)}")
-        for what, owners in chosen.items()
-        if len(owners) > 1
+        for what, by_rank in chosen.items()
+        if len(owners := _by_values(by_rank, ranks.union(by_rank))) > 1
     )
+
+
+def _by_values(by_rank: Mapping[int, Iterable[str]], ranks: set[int]) -> dict[str, set[int]]:
+    """A rank may choose more than once: one group, and then another."""
+    owners: defaultdict[str, set[int]] = defaultdict(set)
+    for rank in sorted(ranks):
+        owners[", then ".join(by_rank.get(rank, ())) or "none"].add(rank)
+    return owners
 
 
 def _owners(owners: dict[str, set[int]]) -> str:

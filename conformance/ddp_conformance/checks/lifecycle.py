@@ -18,7 +18,7 @@ from ddp_conformance.launched.order import Scenario
 from ddp_conformance.ranks import Ranks
 from ddp_conformance.registry import Check, Guarantee
 from ddp_conformance.subjects_training import Training
-from ddp_conformance.training_history import Fetched, Happened, Optimized
+from ddp_conformance.training_history import Chose, Fetched, Happened, Optimized
 from ddp_conformance.verdict import UndecidedError, Violation
 
 LIF_01 = Guarantee(
@@ -159,7 +159,10 @@ def deaths(subject: Training, ranks: Ranks) -> Iterator[tuple[Scenario, Run]]:
 
 def find_disagreement(subject: Training, ranks: Ranks) -> Sequence[Violation]:
     """LIF-09."""
-    found = list(judge.judge_agreement(run_of(subject, ranks).history))
+    history = run_of(subject, ranks).history
+    if not any(isinstance(seen, Chose) for seen in history):
+        raise UndecidedError(f"{subject.name} makes no process group and wraps no module")
+    found = list(judge.judge_agreement(history))
     if "falls_back" in subject.traits and ranks.world_size > 1:
         scenario = Scenario(lone=ranks.world_size - 1)
         other = judge.judge_agreement(run_of(subject, ranks, scenario).history)
