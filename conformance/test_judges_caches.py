@@ -54,10 +54,10 @@ def test_a_file_is_refused_by_all_or_put_right() -> None:
 
 def test_a_change_is_named_by_key_and_rank() -> None:
     after = [replace(GOOD, when="read"), replace(OTHER, when="read", digest="bb")]
+    assert judge.judge_unchanged([GOOD, OTHER, after[0], replace(after[1], digest="aa")]) == ()
     assert texts(judge.judge_unchanged([GOOD, OTHER, *after])) == [
         "key 'x': rank 1 has other values after the epoch than before it"
     ]
-    assert judge.judge_unchanged([GOOD, after[0]]) == ()
 
 
 def test_one_build_seen_whole_passes() -> None:
@@ -82,7 +82,7 @@ def test_early_readers_are_named() -> None:
 def test_keys_of_the_caches_own_must_agree() -> None:
     own = [replace(GOOD, key="code"), replace(OTHER, key="code", digest="cc")]
     assert texts(judge.judge_built_once([BUILD, *own])) == [
-        "key 'code': the ranks opened different values"
+        "key 'code': rank 0 and rank 1 opened different values"
     ]
 
 
@@ -92,3 +92,28 @@ def test_initialised_cuda_is_named() -> None:
         "rank 0 had CUDA initialised when it forked a worker",
         "worker 1 of rank 1 has CUDA initialised",
     ]
+
+
+def test_a_key_that_one_rank_lacks_is_named() -> None:
+    history = [BUILD, Opened(0, 7), GOOD, Opened(1, 7)]
+    named = ["key 'x': rank 1 opened none"]
+    assert texts(judge.judge_placement(history)) == named
+    assert texts(judge.judge_built_once(history)) == named
+
+
+def test_a_key_that_comes_or_goes_is_named() -> None:
+    after = replace(GOOD, when="read")
+    assert texts(judge.judge_unchanged([GOOD, OTHER, after])) == [
+        "key 'x': rank 1 has it only before the epoch"
+    ]
+    assert texts(judge.judge_unchanged([GOOD, after, replace(after, key="y")])) == [
+        "key 'y': rank 0 has it only after the epoch"
+    ]
+
+
+def test_what_nobody_opened_or_read_is_no_pass() -> None:
+    assert texts(judge.judge_unchanged([])) == ["the cache shows no tensor"]
+    assert texts(judge.judge_built_once([BUILD])) == ["no rank opened what was produced"]
+    assert texts(judge.judge_device_use([])) == ["no worker read a sample"]
+    history = [Opened(0, 7), Opened(1, 7), DeviceUse(0, 0, False), DeviceUse(1, -1, False)]
+    assert texts(judge.judge_device_use(history)) == ["no worker of rank 1 read a sample"]

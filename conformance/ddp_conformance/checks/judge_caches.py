@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
+from typing import TypeAlias
 
 from ddp_conformance.cache_history import CachedTensor, DeviceUse, Opened, Produced
 from ddp_conformance.history import History, Refused
@@ -15,6 +17,7 @@ def judge_placement(history: History) -> tuple[Violation, ...]:
     return (
         *(Violation(text) for tensor in held for text in _misplaced(tensor)),
         *(Violation(text) for text in _copies(held)),
+        *_lacking(history, held),
         *([] if held else [Violation("the cache shows no tensor")]),
     )
 
@@ -22,7 +25,7 @@ def judge_placement(history: History) -> tuple[Violation, ...]:
 def judge_refusal(history: History) -> tuple[Violation, ...]:
     """Files with a tensor of another device are refused by all ranks, or put right."""
     refusing = [record.rank for record in history if isinstance(record, Refused)]
-    opening = sorted({record.rank for record in history if isinstance(record, Opened)})
+    opening = sorted(_opening(history))
     if refusing and opening:
         text = f"{ranks_in_words(refusing)} refused the file, {ranks_in_words(opening)} opened it"
         return (Violation(text),)
@@ -31,12 +34,24 @@ def judge_refusal(history: History) -> tuple[Violation, ...]:
 
 def judge_unchanged(history: History) -> tuple[Violation, ...]:
     """No tensor is another one after all ranks and workers have read every sample."""
-    before = _digests(history, "opened")
-    return tuple(
-        Violation(f"key {key!r}: rank {rank} has other values after the epoch than before it")
-        for (rank, key), digest in sorted(_digests(history, "read").items())
-        if digest != before.get((rank, key))
+    before, after = _digests(history, "opened"), _digests(history, "read")
+    return (
+        *(
+            Violation(f"key {key!r}: rank {rank} {_change(before, after, (rank, key))}")
+            for rank, key in sorted(before.keys() | after.keys())
+            if before.get((rank, key)) != after.get((rank, key))
+        ),
+        *([] if before else [Violation("the cache shows no tensor")]),
     )
+
+
+Digests: TypeAlias = dict[tuple[int, str], str]
+
+
+def _change(before: Digests, after: Digests, place: tuple[int, str]) -> str:
+    if place in before and place in after:
+        return "has other values after the epoch than before it"
+    return f"has it only {'before' if place in before else 'after'} the epoch"
 
 
 def judge_built_once(history: History) -> tuple[Violation, ...]:
@@ -47,6 +62,7 @@ def judge_built_once(history: History) -> tuple[Violation, ...]:
         return (Violation(f"the content was produced {len(produced)} times{by}"),)
     whole = produced[0]
     wanted = dict(whole.digests)
+    held = [r for r in history if isinstance(r, CachedTensor) and r.when == "opened"]
     return (
         *(
             Violation(f"rank {r.rank} has {r.count} samples, {whole.count} were produced")
@@ -59,20 +75,41 @@ def judge_built_once(history: History) -> tuple[Violation, ...]:
             if digest != wanted.get(key, digest)
         ),
         *_different(_digests(history, "opened"), wanted),
+        *_lacking(history, held),
+        *([] if _opening(history) else [Violation("no rank opened what was produced")]),
     )
 
 
 def judge_device_use(history: History) -> tuple[Violation, ...]:
-    """Neither a process that forks workers nor a worker has initialised CUDA."""
-    found = {(r.rank, r.worker) for r in history if isinstance(r, DeviceUse) and r.initialised}
-    return tuple(
-        Violation(
-            f"rank {rank} had CUDA initialised when it forked a worker"
-            if worker < 0
-            else f"worker {worker} of rank {rank} has CUDA initialised"
-        )
-        for rank, worker in sorted(found)
+    """Neither a process that forks workers nor a worker has initialised CUDA; and some read."""
+    uses = [record for record in history if isinstance(record, DeviceUse)]
+    found = {(use.rank, use.worker) for use in uses if use.initialised}
+    unread = _opening(history) - {use.rank for use in uses if use.worker >= 0}
+    return (
+        *(
+            Violation(
+                f"rank {rank} had CUDA initialised when it forked a worker"
+                if worker < 0
+                else f"worker {worker} of rank {rank} has CUDA initialised"
+            )
+            for rank, worker in sorted(found)
+        ),
+        *(Violation(f"no worker of rank {rank} read a sample") for rank in sorted(unread)),
+        *([] if uses else [Violation("no worker read a sample")]),
     )
+
+
+def _opening(history: History) -> set[int]:
+    return {record.rank for record in history if isinstance(record, Opened | CachedTensor)}
+
+
+def _lacking(history: History, held: list[CachedTensor]) -> Iterator[Violation]:
+    """Keys that not all ranks have."""
+    ranks = _opening(history)
+    for key in sorted({tensor.key for tensor in held}):
+        without = ranks - {tensor.rank for tensor in held if tensor.key == key}
+        if without:
+            yield Violation(f"key {key!r}: {ranks_in_words(sorted(without))} opened none")
 
 
 def _misplaced(tensor: CachedTensor) -> list[str]:
@@ -97,22 +134,20 @@ def _copies(held: list[CachedTensor]) -> list[str]:
     ]
 
 
-def _digests(history: History, when: str) -> dict[tuple[int, str], str]:
+def _digests(history: History, when: str) -> Digests:
     return {
         (r.rank, r.key): r.digest for r in history if isinstance(r, CachedTensor) and r.when == when
     }
 
 
-def _different(
-    digests: dict[tuple[int, str], str], produced: dict[str, str]
-) -> tuple[Violation, ...]:
+def _different(digests: Digests, produced: dict[str, str]) -> Iterator[Violation]:
     """Keys that are the cache's own, which can only be compared among ranks."""
-    found: defaultdict[str, set[str]] = defaultdict(set)
-    for (_, key), digest in digests.items():
+    owners: defaultdict[str, defaultdict[str, list[int]]]
+    owners = defaultdict(lambda: defaultdict(list))
+    for (rank, key), digest in sorted(digests.items()):
         if key not in produced:
-            found[key].add(digest)
-    return tuple(
-        Violation(f"key {key!r}: the ranks opened different values")
-        for key, values in sorted(found.items())
-        if len(values) > 1
-    )
+            owners[key][digest].append(rank)
+    for key, ranks in owners.items():
+        if len(ranks) > 1:
+            sides = " and ".join(map(ranks_in_words, ranks.values()))
+            yield Violation(f"key {key!r}: {sides} opened different values")
