@@ -38,6 +38,21 @@ def test_a_collective_too_many_is_named() -> None:
     assert "collective 1 of ranks 0 and 1: rank 0 makes none; rank 1 allreduce" in str(violation)
 
 
+def test_a_collective_that_is_told_twice_is_one_too_many() -> None:
+    (violation,) = judge.judge_same_trace([call(0, 0, "f"), call(0, 0, "f"), call(1, 0, "f")])
+    assert "collective 1 of ranks 0 and 1: rank 0 allreduce" in str(violation)
+
+
+def test_a_collective_of_no_line_of_the_users_is_named_without_one() -> None:
+    (violation,) = judge.judge_same_trace([Traced(0, "0", ALL, 0, "barrier")])
+    assert str(violation) == "collective 0 of ranks 0 and 1: rank 0 barrier; rank 1 makes none"
+
+
+def test_no_step_at_all_is_no_pass() -> None:
+    (violation,) = judge.judge_same_trace([LoopEnd(0, 0), LoopEnd(1, 0)])
+    assert str(violation) == "no rank made a step"
+
+
 def test_lines_alone_are_no_evidence() -> None:
     history = [Traced(r, "0", ALL, 0, "barrier", "", f"loop.py:{r}") for r in ALL]
     assert judge.judge_same_trace(history) == ()
@@ -74,6 +89,11 @@ def test_a_rank_that_stops_early_is_named() -> None:
     history = [StepEnd(0, 0, told), StepEnd(1, 0, told), StepEnd(1, 1, told)]
     (violation,) = judge.judge_decisions(history)
     assert str(violation) == "step 1 is made by rank 1, and not by rank 0"
+
+
+def test_a_rank_that_stops_before_its_first_step_is_named() -> None:
+    (violation,) = judge.judge_decisions([StepEnd(0, 0, (("stop", "True"),)), LoopEnd(1, 0)])
+    assert str(violation) == "step 0 is made by rank 0, and not by rank 1"
 
 
 def test_no_decision_is_no_pass() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 
 from ddp_conformance.callback_history import LoopEnd, StepEnd, Traced, Tripped
 from ddp_conformance.checks.endings import ends_of, words_of
@@ -21,8 +22,10 @@ def judge_same_trace(history: History) -> tuple[Violation, ...]:
     """CBK-01: in every group the same collectives, from the same functions, in the same order.
 
     The first difference in the largest group that has one is told: what comes after it, in
-    any group, follows from it.
+    any group, follows from it. Loops without collectives pass; no step at all does not.
     """
+    if not any(isinstance(seen, Traced | StepEnd) for seen in history):
+        return (Violation("no rank made a step"),)
     groups: defaultdict[tuple[tuple[int, ...], str], list[Traced]] = defaultdict(list)
     for call in history:
         if isinstance(call, Traced):
@@ -35,13 +38,11 @@ def judge_same_trace(history: History) -> tuple[Violation, ...]:
 
 
 def _first_difference(members: Sequence[int], calls: Sequence[Traced]) -> Violation | None:
-    by_number: defaultdict[int, dict[int, Traced]] = defaultdict(dict)
-    for call in calls:
-        by_number[call.number][call.rank] = call
-    for number, by_rank in sorted(by_number.items()):
-        seen = [by_rank.get(rank) for rank in members]
+    ranks = sorted({*members, *(call.rank for call in calls)})
+    by_rank = [[call for call in calls if call.rank == rank] for rank in ranks]
+    for number, seen in enumerate(zip_longest(*by_rank)):
         if len({(call.what, call.functions) if call else None for call in seen}) > 1:
-            named = "; ".join(f"rank {r} {_call(c)}" for r, c in zip(members, seen, strict=True))
+            named = "; ".join(f"rank {r} {_call(c)}" for r, c in zip(ranks, seen, strict=True))
             return Violation(f"collective {number} of {ranks_in_words(members)}: {named}")
     return None
 
@@ -50,7 +51,7 @@ def _call(call: Traced | None) -> str:
     if call is None:
         return "makes none"
     through = f" in {call.functions}" if call.functions else ""
-    return f"{call.what}{through} ({call.site})"
+    return f"{call.what}{through} ({call.site})" if call.site else f"{call.what}{through}"
 
 
 def judge_decisions(history: History) -> tuple[Violation, ...]:
@@ -61,7 +62,7 @@ def judge_decisions(history: History) -> tuple[Violation, ...]:
     steps: defaultdict[int, dict[int, dict[str, str]]] = defaultdict(dict)
     for end in ends:
         steps[end.step][end.rank] = dict(end.decisions)
-    ranks = sorted({end.rank for end in ends})
+    ranks = sorted({record.rank for record in history})  # also one that made no step
     return tuple(v for step, told in sorted(steps.items()) for v in _step(step, told, ranks))
 
 
