@@ -95,7 +95,7 @@ def judge_device_use(history: History) -> tuple[Violation, ...]:
             for rank, worker in sorted(found)
         ),
         *(Violation(f"no worker of rank {rank} read a sample") for rank in sorted(unread)),
-        *([] if uses else [Violation("no worker read a sample")]),
+        *([] if uses or unread else [Violation("no worker read a sample")]),
     )
 
 
