@@ -74,10 +74,10 @@ def test_a_random_state_that_is_lost_is_named_once() -> None:
 
 
 def test_losses_agree_within_the_tolerance() -> None:
-    whole, alone = LoopLoss(1, "whole", 0, 0.5004), LoopLoss(0, "alone", 0, 0.5)
+    whole, alone = LoopLoss(0, "whole", 0, 0.5004), LoopLoss(0, "alone", 0, 0.5)
     assert judge.judge_same_losses([whole, alone], 1e-3) == ()
     assert texts(judge.judge_same_losses([whole, alone], 1e-4)) == [
-        "rank 1 reports 0.5004, one process alone 0.5"
+        "epoch 0: rank 0 reports 0.5004, one process alone 0.5"
     ]
     assert len(judge.judge_same_losses([alone], 1e-3)) == 1
 
@@ -92,7 +92,7 @@ def test_wrong_seeds_are_named() -> None:
     other = replace(STEP, rank=1, ids=(3, 1), draws=(("torch", 0.25), ("numpy", 0.2)))
     assert texts(judge.judge_seeds([BEGIN, start, STEP, other])) == [
         "rank 1 begins with other parameters than rank 0",
-        "epoch 0: 2 samples reached a second rank: no common order",
+        "epoch 0: 2 samples are repeated, index 1 by ranks 0 and 1: no common order",
         "ranks 0 and 1 draw the same from torch",
     ]
 
@@ -114,3 +114,58 @@ def test_memory_on_another_device_is_named() -> None:
         "rank 1 of GPU 1 allocated 64 bytes on 0"
     ]
     assert texts(judge.judge_own_device([])) == ["no rank used a GPU"]
+
+
+# ------------------------------------------------------------------ what is not there
+
+
+def test_steps_that_the_other_run_lacks_have_no_random_state() -> None:
+    assert texts(judge.judge_random_states([*WHOLE, *again(STEP)], "again")) == [
+        "epoch 1: again: rank 0, step 1: no such step is made"
+    ]
+    assert texts(judge.judge_random_states(WHOLE, "again")) == [
+        "epoch 0: again: rank 0, step 0: no such step is made"
+    ]
+    assert texts(judge.judge_random_states([], "again")) == ["the loop made no step"]
+
+
+def test_losses_that_one_side_lacks_are_named() -> None:
+    alone = [LoopLoss(0, "alone", epoch, 0.5) for epoch in (0, 1)]
+    whole = [LoopLoss(rank, "whole", epoch, 0.5) for rank in (0, 1) for epoch in (0, 1)]
+    assert texts(judge.judge_same_losses([*alone, *whole[:3]], 1e-4)) == [
+        "epoch 1: rank 1 reports nothing, one process alone 0.5"
+    ]
+    assert texts(judge.judge_same_losses([alone[0], *whole[:3]], 1e-4)) == [
+        "epoch 1: rank 0 reports 0.5, one process alone nothing"
+    ]
+
+
+def test_a_loss_that_is_no_number_matches_itself_alone() -> None:
+    nan = float("nan")
+    lost = [LoopLoss(0, "whole", 0, nan), LoopLoss(0, "alone", 0, nan)]
+    assert judge.judge_same_losses(lost, 1e-4) == ()
+    assert len(judge.judge_same_losses([lost[0], LoopLoss(0, "alone", 0, 0.5)], 1e-4)) == 1
+
+
+def test_beginnings_are_compared_with_the_first_rank_that_has_one() -> None:
+    others = [replace(BEGIN, rank=2, sketches=()), replace(BEGIN, rank=1)]
+    steps = [replace(STEP, rank=r, ids=(r,), draws=()) for r in (0, 1, 2)]
+    assert texts(judge.judge_seeds([*others, *steps])) == [
+        "rank 0 tells no parameters that it begins with",
+        "rank 2 begins with other parameters than rank 1",
+    ]
+
+
+def test_equal_parameters_that_are_no_numbers_are_equal() -> None:
+    starts = [replace(BEGIN, rank=r, sketches=(replace(BIAS, norm=float("nan")),)) for r in (0, 1)]
+    steps = [replace(STEP, rank=r, ids=(r,), draws=()) for r in (0, 1)]
+    assert judge.judge_seeds([*starts, *steps]) == ()
+
+
+def test_a_loop_without_steps_shows_no_seeds() -> None:
+    assert texts(judge.judge_seeds([BEGIN])) == ["the loop made no step"]
+
+
+def test_a_rank_without_memory_on_its_gpu_is_named() -> None:
+    memory = [DeviceMemory(0, 0, 0, 512), DeviceMemory(1, 1, 1, 0)]
+    assert texts(judge.judge_own_device(memory)) == ["rank 1 used no GPU"]

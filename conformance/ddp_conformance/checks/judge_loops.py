@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
 from itertools import combinations, zip_longest
 
@@ -16,7 +16,7 @@ from ddp_conformance.loop_history import (
     LoopStep,
     Sketch,
 )
-from ddp_conformance.verdict import Violation
+from ddp_conformance.verdict import Violation, ranks_in_words
 
 
 def judge_same_run(history: History, other: str, tolerance: float = 0.0) -> tuple[Violation, ...]:
@@ -30,25 +30,41 @@ def judge_same_run(history: History, other: str, tolerance: float = 0.0) -> tupl
 def judge_random_states(history: History, other: str) -> tuple[Violation, ...]:
     """Each random generator of each rank gives the same numbers in both runs."""
     whole, again = _steps(history, "whole"), _steps(history, other)
-    return tuple(
-        Violation(f"{other}: rank {rank}, step {place}: {name} goes on from another state", s.epoch)
-        for rank in whole
-        for place, s, name in _first_draws(whole[rank], again.get(rank, []))
+    return (
+        *(
+            Violation(f"{other}: rank {rank}, step {place}: {text}", epoch)
+            for rank in whole
+            for place, epoch, text in _first_draws(whole[rank], again.get(rank, []))
+        ),
+        *([] if whole else [Violation("the loop made no step")]),
     )
 
 
 def judge_same_losses(history: History, tolerance: float) -> tuple[Violation, ...]:
     """The ranks together report the loss of each epoch that a process alone reports."""
-    alone = {r.epoch: r.loss for r in history if isinstance(r, LoopLoss) and r.run == "alone"}
-    ranks = [r for r in history if isinstance(r, LoopLoss) and r.run == "whole"]
-    return (
-        *(
-            Violation(f"rank {r.rank} reports {r.loss:.6g}, one process alone {alone[r.epoch]:.6g}")
-            for r in ranks
-            if r.epoch in alone and not math.isclose(r.loss, alone[r.epoch], rel_tol=tolerance)
-        ),
-        *([] if ranks and alone else [Violation("no epoch's loss was reported")]),
+    losses = [record for record in history if isinstance(record, LoopLoss)]
+    alone = {r.epoch: r.loss for r in losses if r.run == "alone"}
+    whole = {(r.epoch, r.rank): r.loss for r in losses if r.run == "whole"}
+    if not alone or not whole:
+        return (Violation("no epoch's loss was reported"),)
+    ranks = sorted({record.rank for record in history})
+    return tuple(
+        Violation(f"rank {rank} reports {_loss(got)}, one process alone {_loss(right)}", epoch)
+        for epoch in sorted(alone.keys() | {epoch for epoch, _ in whole})
+        for rank in ranks
+        for got, right in [(whole.get((epoch, rank)), alone.get(epoch))]
+        if not _near(got, right, tolerance)
     )
+
+
+def _near(got: float | None, right: float | None, tolerance: float) -> bool:
+    if got is None or right is None:
+        return got is right
+    return math.isclose(got, right, rel_tol=tolerance) or (math.isnan(got) and math.isnan(right))
+
+
+def _loss(loss: float | None) -> str:
+    return "nothing" if loss is None else f"{loss:.6g}"
 
 
 def judge_seeds(history: History) -> tuple[Violation, ...]:
@@ -72,13 +88,15 @@ def judge_held_modules(history: History) -> tuple[Violation, ...]:
 def judge_own_device(history: History) -> tuple[Violation, ...]:
     """Each rank allocates on its own GPU alone; and on that one it does."""
     memory = [record for record in history if isinstance(record, DeviceMemory)]
+    idle = {record.rank for record in history} - {m.rank for m in memory if m.allocated}
     return (
         *(
             Violation(f"rank {m.rank} of GPU {m.own} allocated {m.allocated} bytes on {m.device}")
             for m in memory
             if m.device != m.own and m.allocated
         ),
-        *([] if any(m.allocated for m in memory) else [Violation("no rank used a GPU")]),
+        *(Violation(f"rank {rank} used no GPU") for rank in sorted(idle)),
+        *([] if memory or idle else [Violation("no rank used a GPU")]),
     )
 
 
@@ -128,39 +146,55 @@ def _same(one: Sketch, other: Sketch | None, tolerance: float) -> bool:
     return abs(one.norm - other.norm) <= limit and abs(one.projection - other.projection) <= limit
 
 
-def _first_draws(
-    whole: list[LoopStep], again: list[LoopStep]
-) -> Iterator[tuple[int, LoopStep, str]]:
-    """For each generator the first step at which it gave another number."""
+def _first_draws(whole: list[LoopStep], again: list[LoopStep]) -> Iterator[tuple[int, int, str]]:
+    """For each generator the first step at which it gave another number, and its epoch.
+
+    Steps beyond those of the whole run have nothing to be compared with.
+    """
     told: set[str] = set()
-    for place, (wanted, got) in enumerate(zip(whole, again, strict=False)):
+    for place, wanted in enumerate(whole):
+        if place >= len(again):
+            yield place, wanted.epoch, "no such step is made"
+            return
+        draws = dict(again[place].draws)
         for name, value in wanted.draws:
-            if name not in told and dict(got.draws).get(name) != value:
+            if name not in told and draws.get(name) != value:
                 told.add(name)
-                yield place, got, name
+                yield place, again[place].epoch, f"{name} goes on from another state"
 
 
 def _unequal_starts(history: History) -> Iterator[Violation]:
-    starts = [
-        record
+    """Sketches may be compared by their digests: a norm that is no number is unlike itself."""
+    starts = {
+        record.rank: tuple((sketch.name, sketch.digest) for sketch in record.sketches)
         for record in history
         if isinstance(record, LoopParameters) and (record.run, record.when) == ("whole", "begin")
-    ]
-    for start in starts[1:]:
-        if start.sketches != starts[0].sketches:
-            yield Violation(f"rank {start.rank} begins with other parameters than rank 0")
+    }
+    first = min(starts, default=0)
+    for rank in sorted({record.rank for record in history} - starts.keys()):
+        yield Violation(f"rank {rank} tells no parameters that it begins with")
+    for rank, start in sorted(starts.items()):
+        if start != starts[first]:
+            yield Violation(f"rank {rank} begins with other parameters than rank {first}")
 
 
 def _repeated_samples(history: History) -> Iterator[Violation]:
     steps = _steps(history, "whole")
-    counts: defaultdict[int, Counter[int]] = defaultdict(Counter)
+    if not steps:
+        yield Violation("the loop made no step")
+    owners: defaultdict[int, defaultdict[int, list[int]]]
+    owners = defaultdict(lambda: defaultdict(list))
     for step in (step for own in steps.values() for step in own):
-        counts[step.epoch].update(step.ids)
-    for epoch, counted in sorted(counts.items()):
-        repeated = counted.total() - len(counted)
+        for index in step.ids:
+            owners[step.epoch][index].append(step.rank)
+    for epoch, by_index in sorted(owners.items()):
+        repeated = {index: ranks for index, ranks in sorted(by_index.items()) if len(ranks) > 1}
+        surplus = sum(len(ranks) - 1 for ranks in repeated.values())
         # Padding repeats fewer than there are ranks.
-        if repeated >= max(len(steps), 1):
-            yield Violation(f"{repeated} samples reached a second rank: no common order", epoch)
+        if surplus >= len(steps):
+            index, ranks = next(iter(repeated.items()))
+            first = f"index {index} by {ranks_in_words(ranks)}"
+            yield Violation(f"{surplus} samples are repeated, {first}: no common order", epoch)
 
 
 def _equal_draws(history: History) -> Iterator[Violation]:
