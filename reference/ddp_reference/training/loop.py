@@ -21,7 +21,7 @@ from .config import TrainConfig
 from .data import BatchPlan, EpochSampler, mix, seed_workers
 from .distributed import World
 from .stages import Batch, Stage
-from .wrap import autocast, clip_gradients, gradient_sync, send_optimizer_state
+from .wrap import autocast, clip_gradients, gradient_sync, send_buffers, send_optimizer_state
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +199,7 @@ def _evaluate(run: Run) -> float:
 
     The ranks must make equally many forward calls, each of which gathers FSDP's shards.
     """
+    _share_buffers(run)
     run.model.eval()
     total = 0.0
     for index, batch in enumerate(run.validation.loader):
@@ -218,6 +219,11 @@ def _mean(run: Run, part: float, split: Split) -> float:
     return total.item() / split.plan.samples
 
 
+def _share_buffers(run: Run) -> None:
+    if run.world.is_distributed:
+        send_buffers(run.model, source=0)
+
+
 def _tell_delivery(run: Run, index: int, batch: Batch, *, training: bool) -> None:
     ids, weights = batch["id"].tolist(), batch["weight"].tolist()
     epoch = run.progress.epoch
@@ -230,6 +236,7 @@ def _to_device(batch: Batch, world: World) -> Batch:
 
 def _save(run: Run) -> None:
     assert run.config.checkpoint is not None  # TrainConfig asks for it
+    _share_buffers(run)
     save_checkpoint(
         run.config.checkpoint, run.model, run.optimizer, run.progress, run.world, run.identity
     )

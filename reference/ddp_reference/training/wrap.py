@@ -1,6 +1,5 @@
 """From a model on its device to a model that trains on all ranks: wrap, compile, precision."""
 
-from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
@@ -131,13 +130,19 @@ def _collect_units(module: nn.Module, least: int, units: list[nn.Module]) -> int
 
 
 def _broadcast(model: nn.Module) -> None:
-    for tensor in _state(model):
-        dist.broadcast(tensor, src=0)
+    for parameter in model.parameters():
+        dist.broadcast(parameter.data, src=0)
+    send_buffers(model, source=0)
 
 
-def _state(model: nn.Module) -> Iterator[Tensor]:
-    yield from (parameter.data for parameter in model.parameters())
-    yield from model.buffers()
+def send_buffers(model: nn.Module, source: int) -> None:
+    """Give every rank ``source``'s buffers; before the model is evaluated or saved.
+
+    In training each rank writes its own, such as batch statistics. DDP sends rank 0's before
+    each forward pass and so not before a checkpoint; FSDP never does.
+    """
+    for buffer in model.buffers():
+        dist.broadcast(buffer, src=source)
 
 
 def _maybe_compile(model: nn.Module, config: TrainConfig, when: CompileOrder) -> None:

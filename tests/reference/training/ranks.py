@@ -2,8 +2,9 @@
 
 ``torchrun --nproc-per-node N ranks.py JOBS.json DIRECTORY``. Each job is a dict with
 ``name``, ``config`` (TrainConfig's fields) and, where asked, ``skew`` (ranks draw different
-initial weights). Every rank writes what it saw to ``rank<r>of<n>.json``. Each job makes and
-leaves its own process group, in the same process.
+initial weights) and ``tracks`` (the model keeps a mean of the fields that it was trained on).
+Every rank writes what it saw to ``rank<r>of<n>.json``. Each job makes and leaves its own process
+group, in the same process.
 """
 
 import json
@@ -26,6 +27,7 @@ import torch._dynamo
 import torch.distributed as dist
 from ddp_reference.training import STAGES, Delivered, Event, Stage, Stepped, TrainConfig, lifecycle
 from ddp_reference.training.distributed import World
+from ddp_reference.training.models import POINTS
 from ddp_reference.training.wrap import wrap
 from torch import Tensor, nn
 from torch._C._distributed_c10d import GradBucket
@@ -38,6 +40,9 @@ from torch.nn.parallel import DistributedDataParallel
 PATHS = ("data", "checkpoint", "resume")
 
 
+Build = Callable[[Stage, TrainConfig], nn.Module]
+
+
 class Seen:
     """What one job did in this rank, apart from its result."""
 
@@ -46,6 +51,7 @@ class Seen:
         self.norms: list[float] = []
         self.reductions = 0
         self.local_parameters = 0
+        self.evaluated_with: list[list[float]] = []
 
     def observe(self, event: Event) -> None:
         if isinstance(event, Delivered):
@@ -60,6 +66,24 @@ class Seen:
         )
         if isinstance(model, DistributedDataParallel):
             model.register_comm_hook(None, self._count_and_reduce)
+
+    def tracking(self, build: Build) -> Build:
+        """Models with a buffer that each rank writes, as batch normalisation does."""
+
+        def build_and_track(stage: Stage, config: TrainConfig) -> nn.Module:
+            model = build(stage, config)
+            model.register_buffer("mean", torch.zeros(POINTS))
+            model.register_forward_pre_hook(self._track)
+            return model
+
+        return build_and_track
+
+    def _track(self, model: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        mean = model.get_buffer("mean")
+        if model.training:
+            mean.lerp_(inputs[0].detach().mean(0), 0.1)
+        else:
+            self.evaluated_with.append(mean.tolist())
 
     def _count_and_reduce(self, state: object, bucket: GradBucket) -> Future[Tensor]:
         self.reductions += 1
@@ -78,6 +102,7 @@ def train(job: Mapping[str, Any], directory: Path) -> dict[str, Any]:
     torch._dynamo.reset()
     counters.clear()
     build = skewed(lifecycle.build_model) if job.get("skew") else lifecycle.build_model
+    build = seen.tracking(build) if job.get("tracks") else build
 
     def wrap_and_look(model: nn.Module, config: TrainConfig, world: World) -> nn.Module:
         wrapped = wrap(model, config, world)
@@ -97,9 +122,6 @@ def train(job: Mapping[str, Any], directory: Path) -> dict[str, Any]:
         **vars(seen),
         "left": leftovers(),
     }
-
-
-Build = Callable[[Stage, TrainConfig], nn.Module]
 
 
 def skewed(build: Build) -> Build:

@@ -33,8 +33,9 @@ Job = dict[str, Any]
 Result = dict[str, Any]
 
 
-def job(name: str, *, skew: bool = False, **config: Any) -> Job:
-    return {"name": name, "skew": skew, "config": {**BASE, "data": "data.pt", **config}}
+def job(name: str, *, skew: bool = False, tracks: bool = False, **config: Any) -> Job:
+    config = {**BASE, "data": "data.pt", **config}
+    return {"name": name, "skew": skew, "tracks": tracks, "config": config}
 
 
 def jobs_of(strategy: str, backend: str) -> list[Job]:
@@ -49,6 +50,13 @@ def jobs_of(strategy: str, backend: str) -> list[Job]:
         job(f"{strategy} after", strategy=strategy, compile="after", compile_backend=backend),
         job(f"{strategy} stop", strategy=strategy, max_steps=HALFWAY, checkpoint=kept, workers=1),
         job(f"{strategy} resume", strategy=strategy, resume=kept),
+        job(
+            f"{strategy} buffers",
+            strategy=strategy,
+            tracks=True,
+            max_steps=HALFWAY,
+            checkpoint=f"{strategy} buffers.ckpt",
+        ),
     ]
 
 
@@ -64,7 +72,9 @@ JOBS = {
     4: [job("ddp"), JOIN[1], job("fsdp2", strategy="fsdp2", accumulate=2)],
 }
 NAMED = [(ranks, entry["name"]) for ranks, entries in JOBS.items() for entry in entries]
-WHOLE = [(r, name) for r, name in NAMED if name.split()[-1] not in ("bf16", "stop", "resume")]
+STOPPED = ("stop", "buffers")
+OTHER = (*STOPPED, "bf16", "resume")
+WHOLE = [(r, name) for r, name in NAMED if name.split()[-1] not in OTHER]
 ALL_JOBS = pytest.mark.parametrize(("ranks", "name"), NAMED)
 WHOLE_JOBS = pytest.mark.parametrize(("ranks", "name"), WHOLE)
 STRATEGIES = pytest.mark.parametrize("strategy", ["ddp", "fsdp1", "fsdp2"])
@@ -135,7 +145,7 @@ def losses(result: Result, kind: str = "loss") -> list[float]:
 @ALL_JOBS
 def test_ranks_end_with_bit_equal_parameters(results: Results, ranks: int, name: str) -> None:
     digests = [result["digest"] for result in results(ranks, name)]
-    assert len(digests[0]) == 17
+    assert len(digests[0]) == 17 + name.endswith("buffers")
     assert all(digest == digests[0] for digest in digests)
 
 
@@ -211,11 +221,24 @@ def test_every_sample_reaches_the_loss_once_per_epoch(
             counted.setdefault(epoch, Counter()).update(real)
             assert all((ident < 49) == training for ident in ids)
     finished = results(ranks, name)[0]["epochs"]
-    assert len(finished) == (1 if name.split()[-1] in ("stop", "resume") else 2)
+    assert len(finished) == (1 if name.endswith((*STOPPED, "resume")) else 2)
     if not name.endswith("resume"):
         assert counted[0] == Counter(range(56))
-    if not name.endswith(("stop", "resume")):
+    if not name.endswith((*STOPPED, "resume")):
         assert counted[1] == Counter(range(56))
+
+
+@STRATEGIES
+def test_ranks_evaluate_and_save_with_the_buffers_of_rank_0(
+    results: Results, directory: Path, strategy: str
+) -> None:
+    """In training they have one each. That they end with equal ones is tested with all jobs."""
+    first, second = (result["evaluated_with"] for result in results(2, f"{strategy} buffers"))
+    assert first == second
+    assert any(first[0])
+    saved = torch.load(directory / f"{strategy} buffers.ckpt", weights_only=True)["model"]
+    digest = results(2, f"{strategy} buffers")[1]["digest"]["mean"]
+    assert digest_tensor(saved["mean"]) == digest
 
 
 def test_under_join_ranks_deliver_unequally_and_without_padding(results: Results) -> None:
