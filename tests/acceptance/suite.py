@@ -37,6 +37,7 @@ imports torch and collects by itself, which takes seconds instead of millisecond
 _PLUGINS = Path(__file__).parent / "inner"
 _NOT_INHERITED = re.compile(
     r"PYTEST|DDP_ACCEPTANCE|TORCHELASTIC|COV_CORE|COVERAGE"
+    r"|(CI|BUILD_NUMBER|GITHUB_ACTIONS|GITLAB_CI)$"  # pytest and Hypothesis act otherwise there
     r"|(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)$|MASTER_(ADDR|PORT)$|OMP_|OPENBLAS_|MKL_"
 )
 _INI = "[pytest]\nasyncio_default_fixture_loop_scope = function\n"
