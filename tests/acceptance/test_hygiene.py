@@ -19,12 +19,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from execnet.gateway_io import popen_bootstrapline
 
 from tests.acceptance.suite import EXTRA_ARGS, SPAWNED, Finished, Running, Suite
 
 MARK = "DDP_HYGIENE_RUN"
 LIMIT = 2.0
 """Seconds after pytest's end."""
+WORKER_LIMIT = 20.0
+"""The same for xdist's workers, which take Python down in their own time: they outlive xdist's
+main process, and on a loaded machine that takes seconds."""
 START_LIMIT = 120.0
 """Seconds until all ranks of an inner test have reported themselves, on a loaded machine."""
 END_LIMIT = 120.0
@@ -224,6 +228,14 @@ def wait_for_ends(run: str, limit: float) -> list[int]:
     return left
 
 
+def is_worker(pid: int) -> bool:
+    """True if it is an interpreter that xdist has started, and none that one of those has."""
+    try:
+        return popen_bootstrapline.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return True  # gone meanwhile, and not worth more than another look
+
+
 def describe(pid: int) -> str:
     with contextlib.suppress(OSError):
         process = Path(f"/proc/{pid}")
@@ -274,8 +286,13 @@ class Watched:
         return {name for name, match in named if match and match[1] in pids}
 
     def left(self, limit: float = LIMIT) -> str:
-        """What is there ``limit`` seconds from now, a line each; processes are killed then."""
+        """What is there ``limit`` seconds from now, a line each; processes are killed then.
+
+        Workers of xdist are waited for, once nothing of ours is left.
+        """
         pids = wait_for_ends(self._run, limit)
+        if limit and all(map(is_worker, pids)):
+            pids = wait_for_ends(self._run, WORKER_LIMIT - limit)
         found = [f"process {describe(pid)}" for pid in pids]
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
