@@ -2,12 +2,20 @@
 
 import os
 import signal
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import FullyShardedDataParallel, StateDictType
 from torch.nn.parallel import DistributedDataParallel
 from verdict_clock import moved
+
+TIMEOUT = timedelta(seconds=float(os.environ["BENCHMARK_TIMEOUT"]))
+
+
+def _new_group():
+    # It does not inherit the timeout of the default group.
+    return dist.new_group([0, 1], timeout=TIMEOUT)
 
 
 def all_reduce_against_barrier(rank):
@@ -54,7 +62,7 @@ def three_against_two(rank):
 
 
 def mismatch_in_subgroup(rank):
-    pair = dist.new_group([0, 1])
+    pair = _new_group()
     moved()
     dist.all_reduce(torch.ones(2), group=pair) if rank == 0 else dist.barrier(group=pair)
 
@@ -81,7 +89,7 @@ def receive_without_send(rank):
 
 
 def crossed_subgroups(rank):
-    groups = dist.new_group([0, 1]), dist.new_group([0, 1])
+    groups = _new_group(), _new_group()
     moved()
     for group in groups if rank == 0 else reversed(groups):
         dist.all_reduce(torch.ones(1), group=group)

@@ -1,18 +1,12 @@
 """The cases under torch's own harness."""
 
-import os
-from datetime import timedelta
-
 import torch
 import torch.distributed as dist
-from torch.testing._internal import common_distributed
-from verdict_cases import CASES
-
-SECONDS = float(os.environ["BENCHMARK_TIMEOUT"])
-common_distributed.TIMEOUT_DEFAULT = SECONDS
+from torch.testing._internal.common_distributed import MultiProcessTestCase
+from verdict_cases import CASES, TIMEOUT
 
 
-class TestCases(common_distributed.MultiProcessTestCase):
+class TestCases(MultiProcessTestCase):
     @property
     def world_size(self):
         return 2
@@ -28,7 +22,7 @@ class TestCases(common_distributed.MultiProcessTestCase):
             store=dist.FileStore(self.file_name, 2),
             rank=self.rank,
             world_size=2,
-            timeout=timedelta(seconds=SECONDS),
+            timeout=TIMEOUT,
         )
         case(self.rank)
         dist.destroy_process_group()
