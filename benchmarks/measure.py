@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 SUITES = Path(__file__).parent / "suites"
@@ -31,6 +32,10 @@ class Candidate:
     """In the place of ``python``; the world size is appended to torchrun's."""
     world_size: int = 4
     environment: Mapping[str, str] = field(default_factory=dict)
+
+    def on(self, ranks: int) -> Candidate:
+        """The same with another number of ranks."""
+        return replace(self, world_size=ranks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,39 +88,57 @@ def _cost(candidate: Candidate, pairs: Sequence[tuple[Spent, Spent]]) -> Cost:
 
 
 def session(candidate: Candidate, count: int) -> Spent:
-    """Run one session."""
+    """Run one session.
+
+    Raises:
+        RuntimeError: it failed; its output is the message.
+    """
     launcher = candidate.launcher or (sys.executable,)
-    if launcher[0].endswith("torchrun"):
+    if candidate.launcher:
         launcher = (*launcher, f"--nproc-per-node={candidate.world_size}")
-    suite = SUITES / f"{candidate.suite}.py"
-    options = ("-q", "-p", "no:cacheprovider", "-c", os.devnull, f"--rootdir={SUITES}")
-    command = [*launcher, "-m", "pytest", str(suite), *options, *candidate.arguments]
-    with tempfile.TemporaryDirectory() as directory:
-        before, begin = os.times(), time.perf_counter()
-        finished = subprocess.run(
-            command,
-            cwd=directory,
-            env=_environment(candidate, count),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_LIMIT,
-            check=False,
-        )
-        wall, after = time.perf_counter() - begin, os.times()
-    if finished.returncode != 0:
-        raise RuntimeError(f"{candidate.name}:\n{finished.stdout}\n{finished.stderr}")
-    cpu = after.children_user + after.children_system
-    return Spent(wall, cpu - before.children_user - before.children_system)
-
-
-def _environment(candidate: Candidate, count: int) -> dict[str, str]:
-    # Without bytecode every start of a process is slower, for reasons of nobody's tests.
-    inherited = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
-    return {
-        **inherited,
+    variables = {
         "BENCHMARK_COUNT": str(count),
         "BENCHMARK_WORLD_SIZE": str(candidate.world_size),
         "OMP_NUM_THREADS": "1",
         **candidate.environment,
     }
+    return run(candidate.suite, candidate.arguments, variables, launcher)
+
+
+def run(
+    suite: str,
+    arguments: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+    launcher: Sequence[str] = (sys.executable,),
+    limit: float = _LIMIT,
+) -> Spent:
+    """Run pytest on a file of ``suites/``, in a directory of its own.
+
+    Raises:
+        RuntimeError: it failed; its output is the message.
+    """
+    options = ("-q", "-x", "-p", "no:cacheprovider", "-c", os.devnull, f"--rootdir={SUITES}")
+    # Without bytecode every start of a process is slower, for reasons of nobody's tests.
+    inherited = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    with tempfile.TemporaryDirectory() as directory:
+        before, begin = _cpu_of_children(), time.perf_counter()
+        finished = subprocess.run(
+            [*launcher, "-m", "pytest", str(SUITES / f"{suite}.py"), *options, *arguments],
+            cwd=directory,
+            env={**inherited, **(environment or {})},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=limit,
+            check=False,
+        )
+        wall, cpu = time.perf_counter() - begin, _cpu_of_children() - before
+    if finished.returncode != 0:
+        raise RuntimeError(f"{suite}, {' '.join(launcher)}:\n{finished.stdout}\n{finished.stderr}")
+    return Spent(wall, cpu)
+
+
+def _cpu_of_children() -> float:
+    # Not os.times: its unit is 10 ms, what the plugin costs where there is no ddp test.
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime

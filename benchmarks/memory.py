@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -111,7 +112,8 @@ def report(mib: float) -> list[str]:
     empty, full, more = total(0, 2), total(mib, 2), total(mib, 4)
     adds = (full - empty) / (mib * _MIB)
     return [
-        f"cache of {mib:.0f} MiB, {RANKS} ranks x 2 workers, all having read all of it",
+        f"| cache of {mib:.0f} MiB, {RANKS} ranks x 2 workers, all having read all of it | |",
+        "|---|--:|",
         _row("all processes, with a cache of 4 KiB", f"{empty / _MIB:.0f} MiB"),
         _row("all processes, with the cache", f"{full / _MIB:.0f} MiB"),
         _row("what the cache adds, to its size", f"x {adds:.2f}"),
@@ -120,14 +122,16 @@ def report(mib: float) -> list[str]:
 
 
 def _row(what: str, value: str) -> str:
-    return f"{what:<40}{value:>12}"
+    return f"| {what} | {value} |"
 
 
-def main(arguments: list[str]) -> None:
+def main(arguments: Sequence[str] = ()) -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks memory", description=__doc__)
     parser.add_argument("--mib", type=float, default=512.0, help="size of the cache")
-    print("\n".join(report(parser.parse_args(arguments).mib)))
+    parser.add_argument("--quick", action="store_true", help="a cache of 32 MiB")
+    given = parser.parse_args(arguments)
+    print("\n".join(report(32.0 if given.quick else given.mib)))
 
 
 if __name__ == "__main__":

@@ -10,16 +10,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.measure import SUITES
+from benchmarks.measure import run
 
 _LIMIT = 3000
 _UNITS = {
@@ -41,8 +38,10 @@ def main(arguments: Sequence[str] = ()) -> None:
     """Measure and print a markdown table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks overhead", description=__doc__)
     parser.add_argument("--rounds", type=int, default=100, help="blocks of each process")
-    measured = measure(parser.parse_args(arguments).rounds)
-    print(f"{os.cpu_count()} cores; medians over {len(measured)} ranks, in turns\n")
+    parser.add_argument("--quick", action="store_true", help="three blocks of each")
+    given = parser.parse_args(arguments)
+    measured = measure(3 if given.quick else given.rounds)
+    print(f"Medians over {len(measured)} ranks, in turns.\n")
     print("\n".join(table(measured)))
 
 
@@ -52,21 +51,10 @@ def measure(rounds: int) -> list[Pairs]:
     Raises:
         RuntimeError: it failed; its output is the message.
     """
-    options = ("-q", "-p", "no:cacheprovider", "-c", os.devnull, f"--rootdir={SUITES}", "-x")
     with tempfile.TemporaryDirectory() as directory:
         results = Path(directory, "results")
-        finished = subprocess.run(
-            [sys.executable, "-m", "pytest", str(SUITES / "overhead.py"), *options],
-            cwd=directory,
-            env=os.environ | {"BENCHMARK_COUNT": str(rounds), "BENCHMARK_RESULTS": str(results)},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_LIMIT,
-            check=False,
-        )
-        if finished.returncode != 0:
-            raise RuntimeError(f"{finished.stdout}\n{finished.stderr}")
+        variables = {"BENCHMARK_COUNT": str(rounds), "BENCHMARK_RESULTS": str(results)}
+        run("overhead", environment=variables, limit=_LIMIT)
         return [_read(line) for line in results.read_text().splitlines()]
 
 

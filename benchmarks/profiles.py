@@ -1,25 +1,23 @@
-"""Where the time of a warm test goes, in the controller and in a rank."""
+"""Where the time of a warm test goes: the processor time of the controller and of a rank for it,
+and the share that each package's own code has in it."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import pstats
 import statistics
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.inside import FIRST, LAST
 from benchmarks.measure import Candidate, session
+from benchmarks.sessions import OURS
 
-_WAITS = (
-    "<method 'poll' of 'select.epoll' objects>",
-    "<method 'get' of '_queue.SimpleQueue' objects>",
-    "<method 'acquire' of '_thread.lock' objects>",
-)
 _PARTS = {
     "pytest_ddp/": "pytest-ddp",
     "_pytest/": "pytest",
@@ -28,6 +26,8 @@ _PARTS = {
     "benchmarks/": "the test",
     "suites/": "the test",
 }
+_SHOWN = 12
+"""Functions of a profile."""
 _OTHERS = "other packages and the standard library"
 
 Function = tuple[str, int, str]
@@ -41,9 +41,31 @@ class Profile:
     cpu: float
     """Seconds for one test, without the profiler."""
     parts: dict[str, float]
-    """Time on the profiler's clock of each part's own code, without waiting; most first."""
+    """Processor time of each part's own code, as the profiler has it; most first."""
     functions: dict[str, float]
     """The same for each function."""
+
+
+def main(arguments: Sequence[str] = ()) -> None:
+    """Measure and print a markdown table for each kind of process."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks profiles", description=__doc__)
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--functions", type=int, default=_SHOWN, help="the dearest ones, to show")
+    parser.add_argument("--quick", action="store_true", help="as without it")
+    given = parser.parse_args(arguments)
+    for kind, profile in profiles(OURS.on(given.ranks)).items():
+        print("\n".join(_table(f"{kind}, {given.ranks} ranks", profile, given.functions)))
+
+
+def _table(kind: str, profile: Profile, functions: int) -> Iterator[str]:
+    total = sum(profile.parts.values())
+    yield f"| CPU of the {kind}, for one test: {profile.cpu * 1e3:.2f} ms | share |"
+    yield "|---|--:|"
+    for part, seconds in profile.parts.items():
+        yield f"| {part} | {seconds / total:.0%} |"
+    for function, seconds in list(profile.functions.items())[:functions]:
+        yield f"| ... `{function}` | {seconds / total:.1%} |"
+    yield ""
 
 
 def profiles(candidate: Candidate) -> dict[str, Profile]:
@@ -108,17 +130,11 @@ def _own_times(stats: Any) -> Iterator[tuple[Function, float]]:
     """Seconds for one test in each function; a builtin's are its callers', but for torch's."""
     tests = LAST - FIRST
     for function, (_, _, own, _, callers) in stats.stats.items():
-        if function[2] in _WAITS or _is_wait_for_ranks(function):
-            continue
         if function[0] != "~" or "torch." in function[2]:
             yield function, own / tests
             continue
         for caller, (_, _, own_from_here, _) in callers.items():
             yield caller, own_from_here / tests
-
-
-def _is_wait_for_ranks(function: Function) -> bool:
-    return function[0].endswith("rank/journal.py") and function[2] == "wait"
 
 
 def _part(function: Function) -> str:

@@ -7,7 +7,8 @@ import ast
 import pytest
 
 from benchmarks import verdicts
-from benchmarks.measure import SUITES
+from benchmarks.__main__ import DOCUMENT, PARTS, with_numbers
+from benchmarks.measure import SUITES, run
 from benchmarks.overhead import Pairs, table
 from benchmarks.verdicts import Verdict, middle
 
@@ -49,3 +50,26 @@ def test_the_cases_are_those_of_the_suites() -> None:
     for case in verdicts.CASES:
         chosen = [name for name in verdicts.CASES if case in name]
         assert chosen == [case], "pytest -k must choose one"
+
+
+def test_every_part_has_a_place_in_the_page() -> None:
+    page = DOCUMENT.read_text()
+    for part in PARTS:
+        page = with_numbers(page, part, f"old {part}")
+        page = with_numbers(page, part, f"new {part}")
+    assert all(page.count(f"new {part}\n") == 1 for part in PARTS)
+    assert "old " not in page
+    assert page.count("<!--") == 2 * len(PARTS)
+
+
+def test_a_page_without_a_place() -> None:
+    with pytest.raises(ValueError, match="no place for the numbers of costs"):
+        with_numbers("# Benchmarks\n", "costs", "1 ms")
+
+
+def test_the_one_way_to_run_pytest() -> None:
+    spent = run("without_torch", environment={"BENCHMARK_COUNT": "1"})
+    assert spent.cpu > 0
+    assert spent.wall > 0
+    with pytest.raises(RuntimeError, match="KeyError: 'BENCHMARK_COUNT'"):
+        run("without_torch")
