@@ -88,6 +88,6 @@ def test_reference(subject: Subject, check: BoundCheck) -> None:
     check(subject)
 
 
-@parametrize_with_checks([TrainLoop(train_sharded, ALL)], world_size=(2,))
+@parametrize_with_checks([TrainLoop(train_sharded, ALL)], world_size=(2, 4))
 def test_sharded(subject: Subject, check: BoundCheck) -> None:
     check(subject)

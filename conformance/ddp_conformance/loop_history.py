@@ -55,6 +55,19 @@ class LoopParameters:
 
 
 @dataclass(frozen=True, slots=True)
+class RebuildsBuckets:
+    """The loop made a DDP that has other gradient buckets from its second step on.
+
+    In the first step parameters lie in them in the order of their registration, later in the
+    order in which their gradients came. A DDP that is told to look for unused parameters, and
+    has no static graph, keeps the first ones.
+    """
+
+    rank: int
+    run: str
+
+
+@dataclass(frozen=True, slots=True)
 class HeldModule:
     """A module that the data set holds."""
 
@@ -79,4 +92,6 @@ class DeviceMemory:
     """Bytes, at their peak."""
 
 
-LoopRecord: TypeAlias = LoopStep | LoopLoss | LoopParameters | HeldModule | DeviceMemory
+LoopRecord: TypeAlias = (
+    LoopStep | LoopLoss | LoopParameters | RebuildsBuckets | HeldModule | DeviceMemory
+)

@@ -6,6 +6,7 @@ import os
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import distributed_c10d
 from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 
 from ddp_conformance.case import Case
 from ddp_conformance.checks.caches import digest_of
@@ -25,6 +27,7 @@ from ddp_conformance.loop_history import (
     LoopParameters,
     LoopRecord,
     LoopStep,
+    RebuildsBuckets,
     Sketch,
 )
 from ddp_conformance.subjects_loop import Leg, TrainLoop
@@ -43,6 +46,11 @@ class Notes:
         self._model: nn.Module | None = None
         self._held: dict[str, nn.Module] = {}
         self._before: dict[str, Any] = {}
+
+    def wrapped(self, ddp: DistributedDataParallel) -> None:
+        """A model was wrapped; not told by the loop."""
+        if ddp.static_graph or not ddp.find_unused_parameters:
+            self.records.append(RebuildsBuckets(self._rank, self._run))
 
     def begin(self, model: nn.Module, dataset: Any = None) -> None:
         self.records.append(LoopParameters(self._rank, self._run, "begin", sketches_of(model)))
@@ -76,8 +84,27 @@ def run_leg(subject: TrainLoop, case: Case, run: str, leg: Leg, turn: int) -> li
     np.random.seed(seed)
     torch.manual_seed(seed)
     notes = Notes(case.rank, run)
-    subject.make(case, leg, notes)
+    with wrapping_followed(notes):
+        subject.make(case, leg, notes)
     return notes.records
+
+
+@contextmanager
+def wrapping_followed(notes: Notes) -> Iterator[None]:
+    """Tell the notes of every DDP that is made; what a loop tells of may be the bare model."""
+    ddp: Any = DistributedDataParallel
+    original = ddp.__init__
+
+    @wraps(original)
+    def wrap(made: DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
+        original(made, *args, **kwargs)
+        notes.wrapped(made)
+
+    ddp.__init__ = wrap
+    try:
+        yield
+    finally:
+        ddp.__init__ = original
 
 
 @contextmanager

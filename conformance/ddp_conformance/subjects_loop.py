@@ -55,5 +55,5 @@ class TrainLoop(Subject):
     kind: ClassVar[str] = "training loop"
 
     tolerance: float = 1e-4
-    """Relative difference up to which losses of different world sizes agree, and parameters of
-    a resumed run: the order in which gradients are added up is not the same."""
+    """Relative difference up to which losses of different world sizes agree: the order in which
+    gradients are added up is not the same."""

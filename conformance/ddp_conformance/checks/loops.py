@@ -132,7 +132,7 @@ def find_bad_resumption(subject: TrainLoop, ranks: Ranks) -> tuple[Violation, ..
         return tuple(
             violation
             for part in parts_of(subject)
-            for violation in judge.judge_same_run(run.history, part, subject.tolerance)
+            for violation in judge.judge_resumption(run.history, part)
         )
 
     return judge_each(runs, judge_run)

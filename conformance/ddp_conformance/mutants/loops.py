@@ -56,6 +56,31 @@ class ForgetsMomentum(Loop):
         self.optimizer.load_state_dict(fresh)
 
 
+class RoundsMomentum(Loop):
+    """Saves the optimizer's state in half the bytes."""
+
+    def save(self) -> None:
+        for state in self.optimizer.state.values():
+            state["momentum_buffer"] = state["momentum_buffer"].bfloat16().float()
+        super().save()
+
+
+class Augments(Loop):
+    """Adds noise to its samples, from the rank's own generator."""
+
+    def losses(self, index: Tensor) -> Tensor:
+        noise = 0.1 * torch.rand(len(index))
+        return super().losses(index) * (1 + noise)
+
+
+class DrawsTheSameNoise(Augments):
+    """Seeds its generators anew, where their states were to be restored."""
+
+    def load(self, content: Any) -> None:
+        super().load(content)
+        self.seed_rank()
+
+
 class RepeatsTheEpoch(Loop):
     """Goes on at the beginning of the epoch that was interrupted."""
 
@@ -204,9 +229,11 @@ MUTANTS = (
     Mutant(TrainLoop(SeedByTime), "DET-01", "seed from the clock", (1, 2)),
     Mutant(TrainLoop(UnseededModel), "DET-01", "parameters without a seed", (1, 2)),
     Mutant(TrainLoop(ForgetsEpoch, EPOCHS), "DET-02", "order of epoch 0 again", (1, 2)),
-    Mutant(TrainLoop(ForgetsMomentum, EPOCHS), "DET-02", "optimizer not restored", TWO),
-    Mutant(TrainLoop(RepeatsTheEpoch, ALL), "DET-02", "epoch from its beginning", TWO),
-    Mutant(TrainLoop(LosesTheBatchesAhead, ALL), "DET-02", "skips with workers", TWO),
+    Mutant(TrainLoop(ForgetsMomentum, EPOCHS), "DET-02", "optimizer not restored", (2, 3)),
+    Mutant(TrainLoop(RoundsMomentum, EPOCHS), "DET-02", "optimizer saved as bfloat16", (2, 3)),
+    Mutant(TrainLoop(DrawsTheSameNoise, EPOCHS), "DET-02", "noise of the beginning again", (2, 3)),
+    Mutant(TrainLoop(RepeatsTheEpoch, ALL), "DET-02", "epoch from its beginning", (2, 3)),
+    Mutant(TrainLoop(LosesTheBatchesAhead, ALL), "DET-02", "skips with workers", (2, 3)),
     Mutant(TrainLoop(StatesOfRankZero, ALL), "DET-03", "rank 0's states for all", TWO),
     Mutant(TrainLoop(StateOfTorchAlone, ALL), "DET-03", "torch's state alone", (1, 2)),
     Mutant(TrainLoop(Unsharded, ALL), "DET-04", "every rank trains on all", (2, 4)),
@@ -220,6 +247,7 @@ MUTANTS = (
 
 TWINS = (
     Twin(TrainLoop(Loop, ALL), "the loop that the mutants are made of"),
+    Twin(TrainLoop(Augments, EPOCHS), "noise that is restored", (2, 3)),
     Twin(TrainLoop(Unwrapped, ALL), "no DDP, gradients averaged by hand"),
     Twin(TrainLoop(FreshEncoder), "a data set with an encoder like the model"),
     Twin(TrainLoop(OnItsOwnGpu, {"gpu"}), "a GPU for each rank"),
