@@ -169,3 +169,8 @@ def test_a_loop_without_steps_shows_no_seeds() -> None:
 def test_a_rank_without_memory_on_its_gpu_is_named() -> None:
     memory = [DeviceMemory(0, 0, 0, 512), DeviceMemory(1, 1, 1, 0)]
     assert texts(judge.judge_own_device(memory)) == ["rank 1 used no GPU"]
+
+
+def test_padding_is_allowed_though_a_rank_makes_no_step() -> None:
+    steps = [replace(STEP, ids=(0, 0), draws=()), replace(BEGIN, rank=1)]
+    assert judge.judge_seeds([BEGIN, *steps]) == ()

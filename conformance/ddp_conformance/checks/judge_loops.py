@@ -64,11 +64,10 @@ def judge_same_losses(history: History, tolerance: float) -> tuple[Violation, ..
     whole = {(r.epoch, r.rank): r.loss for r in losses if r.run == "whole"}
     if not alone or not whole:
         return (Violation("no epoch's loss was reported"),)
-    ranks = sorted({record.rank for record in history})
     return tuple(
         Violation(f"rank {rank} reports {_loss(got)}, one process alone {_loss(right)}", epoch)
         for epoch in sorted(alone.keys() | {epoch for epoch, _ in whole})
-        for rank in ranks
+        for rank in _ranks(history)
         for got, right in [(whole.get((epoch, rank)), alone.get(epoch))]
         if not _near(got, right, tolerance)
     )
@@ -105,7 +104,7 @@ def judge_held_modules(history: History) -> tuple[Violation, ...]:
 def judge_own_device(history: History) -> tuple[Violation, ...]:
     """Each rank allocates on its own GPU alone; and on that one it does."""
     memory = [record for record in history if isinstance(record, DeviceMemory)]
-    idle = {record.rank for record in history} - {m.rank for m in memory if m.allocated}
+    idle = set(_ranks(history)) - {m.rank for m in memory if m.allocated}
     return (
         *(
             Violation(f"rank {m.rank} of GPU {m.own} allocated {m.allocated} bytes on {m.device}")
@@ -115,6 +114,11 @@ def judge_own_device(history: History) -> tuple[Violation, ...]:
         *(Violation(f"rank {rank} used no GPU") for rank in sorted(idle)),
         *([] if memory or idle else [Violation("no rank used a GPU")]),
     )
+
+
+def _ranks(history: History) -> list[int]:
+    """All that left any record, also those without a step."""
+    return sorted({record.rank for record in history})
 
 
 def _steps(history: History, run: str) -> dict[int, list[LoopStep]]:
@@ -188,7 +192,7 @@ def _unequal_starts(history: History) -> Iterator[Violation]:
         if isinstance(record, LoopParameters) and (record.run, record.when) == ("whole", "begin")
     }
     first = min(starts, default=0)
-    for rank in sorted({record.rank for record in history} - starts.keys()):
+    for rank in sorted(set(_ranks(history)) - starts.keys()):
         yield Violation(f"rank {rank} tells no parameters that it begins with")
     for rank, start in sorted(starts.items()):
         if start != starts[first]:
@@ -208,7 +212,7 @@ def _repeated_samples(history: History) -> Iterator[Violation]:
         repeated = {index: ranks for index, ranks in sorted(by_index.items()) if len(ranks) > 1}
         surplus = sum(len(ranks) - 1 for ranks in repeated.values())
         # Padding repeats fewer than there are ranks.
-        if surplus >= len(steps):
+        if surplus >= len(_ranks(history)):
             index, ranks = next(iter(repeated.items()))
             first = f"index {index} by {ranks_in_words(ranks)}"
             yield Violation(f"{surplus} samples are repeated, {first}: no common order", epoch)
