@@ -88,11 +88,11 @@ def test_refusing_everywhere_is_no_pass() -> None:
 
 def test_prepared_once_and_set_up_everywhere_passes() -> None:
     history = [Prepared(0, False), SetUp(0, True), SetUp(1, True), Opened(1, "own", "setup")]
-    assert judge.judge_preparation(history) == ()
+    assert judge.judge_preparation(history, 2) == ()
 
 
 def test_no_preparation_at_all_passes() -> None:
-    assert judge.judge_preparation([SetUp(0, False), SetUp(1, False)]) == ()
+    assert judge.judge_preparation([SetUp(0, False), SetUp(1, False)], 2) == ()
 
 
 def test_everything_wrong_is_named() -> None:
@@ -104,10 +104,33 @@ def test_everything_wrong_is_named() -> None:
         Opened(0, "data", "setup"),
         Opened(1, "data", "setup"),
     ]
-    assert [str(violation) for violation in judge.judge_preparation(history)] == [
+    assert [str(violation) for violation in judge.judge_preparation(history, 2)] == [
         "prepare_data ran 2 times, on ranks 0 and 1",
         "prepare_data ran on rank 1 when setup had begun there",
         "setup began on rank 1 before prepare_data had ended",
         "rank 1 cannot be set up: RuntimeError: x",
+        "setup never began on rank 0",
         "data is written by the code of ranks 0 and 1 in setup",
     ]
+
+
+def test_a_rank_that_was_never_set_up_is_named() -> None:
+    """Ranks that diverge leave without a word."""
+    (violation,) = judge.judge_preparation([Prepared(0, False), SetUp(0, True)], 2)
+    assert str(violation) == "setup never began on rank 1"
+
+
+def test_all_that_was_read_is_judged_though_a_rank_read_twice() -> None:
+    (violation,) = judge.judge_in_time([saw(0, -1), saw(0, 0), saw(1, 0)], 1, 2)
+    assert str(violation) == "rank 0 reads no record in place of 0, rank 1 coming last"
+
+
+def test_a_rank_that_never_asked_in_a_stage_is_named() -> None:
+    stages = [*(Guarded(r, "a", r == 0) for r in ALL), Guarded(0, "b", True)]
+    (violation,) = judge.judge_guard(stages)
+    assert str(violation) == "b: rank 1 never asked the guard"
+
+
+def test_no_answer_at_all_is_no_refusal() -> None:
+    (violation,) = judge.judge_guard([])
+    assert str(violation) == "no rank asked the guard"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ddp_conformance.history import Failed, History
 from ddp_conformance.verdict import Violation, ranks_in_words
@@ -52,20 +52,26 @@ def _unfit(glimpse: Glimpse) -> str:
 
 def judge_in_time(history: History, number: int, world_size: int) -> tuple[Violation, ...]:
     """WRT-02, other half: a rank whose call for a record returned can read that record."""
-    seen = {(saw.rank, saw.number): saw for saw in history if isinstance(saw, Saw)}
-    places = [(rank, record) for record in range(number) for rank in range(world_size)]
-    wrong = [text for place in places for text in _too_early(place, seen.get(place))]
-    return tuple(Violation(text) for text in wrong)
+    seen = [saw for saw in history if isinstance(saw, Saw)]
+    there = {(saw.rank, saw.number) for saw in seen}
+    return (
+        *(Violation(text) for saw in seen for text in _too_early(saw)),
+        *(
+            Violation(
+                f"rank {rank} never returned from record {record}: the ranks' collectives differ"
+            )
+            for record in range(number)
+            for rank in range(world_size)
+            if (rank, record) not in there
+        ),
+    )
 
 
-def _too_early(place: tuple[int, int], saw: Saw | None) -> Iterator[str]:
-    rank, number = place
-    if saw is None:
-        yield f"rank {rank} never returned from record {number}: the ranks' collectives differ"
-    elif saw.problem:
-        yield f"rank {rank} cannot read record {number}, {_late(saw)}: {saw.problem}"
-    elif saw.last != number:
-        yield f"rank {rank} reads {_record(saw.last)} in place of {number}, {_late(saw)}"
+def _too_early(saw: Saw) -> Iterator[str]:
+    if saw.problem:
+        yield f"rank {saw.rank} cannot read record {saw.number}, {_late(saw)}: {saw.problem}"
+    elif saw.last != saw.number:
+        yield f"rank {saw.rank} reads {_record(saw.last)} in place of {saw.number}, {_late(saw)}"
 
 
 def _late(saw: Saw) -> str:
@@ -82,8 +88,10 @@ def judge_guard(history: History) -> tuple[Violation, ...]:
     for answer in history:
         if isinstance(answer, Guarded):
             stages[answer.stage].append(answer)
+    if not stages:
+        return (Violation("no rank asked the guard"),)
     acting: dict[str, int] = {}
-    found = []
+    found = [*_silent(stages)]
     for stage, answers in stages.items():
         ran = [answer.rank for answer in answers if answer.ran]
         refused = [answer for answer in answers if answer.error]
@@ -97,15 +105,33 @@ def judge_guard(history: History) -> tuple[Violation, ...]:
     return (*found, *([] if acting or found else [Violation("all ranks refuse in every stage")]))
 
 
+def _silent(stages: Mapping[str, Sequence[Guarded]]) -> Iterator[Violation]:
+    """Ranks that have no answer in a stage where others have one."""
+    ranks = {answer.rank for answers in stages.values() for answer in answers}
+    for stage, answers in stages.items():
+        silent = ranks - {answer.rank for answer in answers}
+        if silent:
+            yield Violation(f"{stage}: {ranks_in_words(sorted(silent))} never asked the guard")
+
+
 def _answers(ran: Sequence[int], refused: Sequence[Guarded]) -> str:
     acts = f"{ranks_in_words(ran)} acted" if ran else "no rank acted"
     raised = "".join(f", rank {answer.rank} raised {answer.error}" for answer in refused)
     return acts + raised
 
 
-def judge_preparation(history: History) -> tuple[Violation, ...]:
+def judge_preparation(history: History, world_size: int) -> tuple[Violation, ...]:
     """WRT-06: prepared once, before any ``setup``; every rank usable after its own."""
-    return tuple(Violation(text) for text in _unprepared(history)) + judge_shared_files(history)
+    texts = (*_unprepared(history), *_not_set_up(history, world_size))
+    return tuple(map(Violation, texts)) + judge_shared_files(history)
+
+
+def _not_set_up(history: History, world_size: int) -> Iterator[str]:
+    """A rank that raised before its ``setup`` is named with what it raised."""
+    known = {record.rank for record in history if isinstance(record, SetUp | Failed)}
+    for rank in range(world_size):
+        if rank not in known:
+            yield f"setup never began on rank {rank}"
 
 
 def _unprepared(history: History) -> Iterator[str]:

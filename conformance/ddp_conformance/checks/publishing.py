@@ -280,7 +280,7 @@ def find_unprepared(subject: Preparation, ranks: Ranks) -> tuple[Violation, ...]
         failed = [one for one in run.history if isinstance(one, Failed)]
         if len(failed) == ranks.world_size:
             raise UndecidedError(f"{subject.name} raised on all ranks: {failed[0].error}")
-    return judge_each(runs, lambda run: judge.judge_preparation(run.history))
+    return judge_each(runs, lambda run: judge.judge_preparation(run.history, ranks.world_size))
 
 
 CHECKS = (
