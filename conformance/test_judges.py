@@ -338,3 +338,29 @@ def test_streams_that_differ_pass() -> None:
 def test_streams_that_agree_are_named(other: Draws, who: str) -> None:
     (violation,) = judge.judge_streams([Draws(0, 0, 0, "numpy", (0.5, 0.25)), other])
     assert violation.what == f"numpy draws 0.5, 0.25 for rank 0 worker 0 in epoch 0 as for {who}"
+
+
+# ------------------------------------------------------------------ what is not there
+
+
+def test_no_epoch_at_all_is_no_pass() -> None:
+    for found in (
+        judge.judge_coverage([], 3, 2, frozenset()),
+        judge.judge_exactly_once([], 3),
+        judge.judge_equal_batches([]),
+    ):
+        assert [str(violation) for violation in found] == ["no epoch was seen"]
+
+
+def test_a_rank_that_never_ended_an_epoch_is_named() -> None:
+    history = [EpochEnd(0, 0, 1), EpochEnd(1, 0, 1), EpochEnd(0, 1, 1)]
+    (violation,) = judge.judge_equal_batches(history)
+    assert str(violation) == "epoch 1: rank 1 never came to the end of the epoch"
+
+
+def test_a_rank_that_delivers_nothing_when_started_anew_is_named() -> None:
+    first = [Sample(0, epoch, 0, 5) for epoch in (0, 1)]
+    (violation,) = judge.judge_order_repeats(first, [EpochEnd(0, 1, 0)])
+    assert str(violation) == ("epoch 1: rank 0 delivered 5, but started anew at this epoch nothing")
+    (violation,) = judge.judge_order_repeats(first, [])
+    assert str(violation) == "no epoch was started anew"

@@ -24,6 +24,7 @@ def judge_coverage(
     surplus = -size % world_size if "pads" in traits else 0
     missing = size % world_size if "drops" in traits else 0
     return (
+        *_without_end(history),
         *judge_ended(history),
         *(
             violation
@@ -36,6 +37,7 @@ def judge_coverage(
 def judge_exactly_once(history: History, size: int) -> tuple[Violation, ...]:
     """Every index is delivered once, whatever the traits allow elsewhere."""
     return (
+        *_without_end(history),
         *judge_ended(history),
         *(
             violation
@@ -61,6 +63,7 @@ def judge_equal_batches(history: History) -> tuple[Violation, ...]:
         if isinstance(end, EpochEnd):
             batches[end.epoch][end.rank] = end.batches
     return (
+        *_without_end(history),
         *judge_ended(history),
         *(
             Violation(_unequal(counts), epoch)
@@ -68,6 +71,18 @@ def judge_equal_batches(history: History) -> tuple[Violation, ...]:
             if len(set(counts.values())) > 1
         ),
     )
+
+
+def _without_end(history: History) -> Iterator[Violation]:
+    """Ranks that never told the end of an epoch in which others, or they themselves, were."""
+    seen = [record for record in history if isinstance(record, EpochEnd | Sample)]
+    if not seen:
+        yield Violation("no epoch was seen")
+    ranks = {record.rank for record in seen}
+    for epoch in sorted({record.epoch for record in seen}):
+        ended = {r.rank for r in seen if isinstance(r, EpochEnd) and r.epoch == epoch}
+        for rank in sorted(ranks - ended):
+            yield Violation(f"rank {rank} never came to the end of the epoch", epoch)
 
 
 def judge_order_changes(history: History) -> tuple[Violation, ...]:
@@ -83,15 +98,20 @@ def judge_order_changes(history: History) -> tuple[Violation, ...]:
 
 def judge_order_repeats(first: History, again: History) -> tuple[Violation, ...]:
     """A second component, started at a later epoch, has the order the first one had there."""
-    orders = _orders(first)
-    return tuple(
-        Violation(
-            f"rank {rank} delivered {_start(orders.get((rank, epoch), ()))}, but started anew at "
-            f"this epoch {_start(order)}",
-            epoch,
-        )
-        for (rank, epoch), order in sorted(_orders(again).items())
-        if orders.get((rank, epoch), ()) != order
+    orders, anew = _orders(first), _orders(again)
+    epochs = {record.epoch for record in again if isinstance(record, EpochEnd | Sample)}
+    known = {(rank, epoch) for rank, epoch in orders if epoch in epochs}
+    return (
+        *([] if epochs else [Violation("no epoch was started anew")]),
+        *(
+            Violation(
+                f"rank {rank} delivered {_start(orders.get((rank, epoch), ()))}, but started "
+                f"anew at this epoch {_start(anew.get((rank, epoch), ()))}",
+                epoch,
+            )
+            for rank, epoch in sorted(known | anew.keys())
+            if orders.get((rank, epoch)) != anew.get((rank, epoch))
+        ),
     )
 
 
