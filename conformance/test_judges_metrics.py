@@ -189,3 +189,31 @@ def test_announcements_that_differ_stop_all() -> None:
         return [call.what for call in lockstep.calls]
 
     assert on_ranks(2, body) == [["sum", "sum"], ["sum", "gather"]]
+
+
+def test_a_report_that_one_side_lacks_is_named() -> None:
+    history = [Expected(0, "epoch", (1.0,)), Measured(0, "epoch", (1.0,)), Measured(1, "x", ())]
+    assert [str(violation) for violation in judge.judge_values(history, 1e-5)] == [
+        "epoch: rank 1 made no report",
+        "x: rank 1 reports what a single process does not",
+    ]
+
+
+@pytest.mark.parametrize(
+    "history", [[], [Expected(0, "epoch", (1.0,))], [Measured(0, "epoch", (1.0,))]]
+)
+def test_nothing_to_compare_is_no_pass(history: list[Record]) -> None:
+    (violation,) = judge.judge_values(history, 1e-5)
+    assert str(violation) == "nothing was reported, or nothing to compare it with"
+
+
+def test_a_rank_without_any_collective_is_named() -> None:
+    history = [Collective(0, 0, "allreduce"), Measured(0, "e", ()), Measured(1, "e", ())]
+    (violation,) = judge.judge_same_calls(history)
+    assert str(violation) == "collective 0: rank 0 allreduce, rank 1 nothing"
+
+
+def test_a_collective_that_is_told_twice_is_one_too_many() -> None:
+    calls = [Collective(rank, 0, "allreduce") for rank in (0, 1, 1)]
+    (violation,) = judge.judge_same_calls(calls)
+    assert str(violation) == "collective 1: rank 0 nothing, rank 1 allreduce"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 
 from ddp_conformance.history import Collective, Expected, Failed, History, Measured
 from ddp_conformance.verdict import Violation, ranks_in_words
@@ -24,17 +25,31 @@ def judge_values(history: History, tolerance: float) -> tuple[Violation, ...]:
         for failure in history
         if isinstance(failure, Failed)
     )
+    return failures or judge_same_calls(history) or _wrong_reports(history, tolerance)
+
+
+def _wrong_reports(history: History, tolerance: float) -> tuple[Violation, ...]:
     expected = [record for record in history if isinstance(record, Expected)]
+    measured = [record for record in history if isinstance(record, Measured)]
+    if not expected or not measured:
+        return (Violation("nothing was reported, or nothing to compare it with"),)
+    known = {right.stage for right in expected}
     return (
-        failures
-        or judge_same_calls(history)
-        or tuple(v for right in expected for v in _stage_of(history, right, tolerance))
+        *(v for right in expected for v in _stage_of(history, right, tolerance)),
+        *(
+            Violation(f"{m.stage}: rank {m.rank} reports what a single process does not")
+            for m in measured
+            if m.stage not in known
+        ),
     )
 
 
 def _stage_of(history: History, right: Expected, tolerance: float) -> Iterator[Violation]:
     stage, expected = right.stage, right.values
-    measured = [m for m in history if isinstance(m, Measured) and m.stage == stage]
+    reports = [m for m in history if isinstance(m, Measured)]
+    measured = [report for report in reports if report.stage == stage]
+    for rank in sorted({m.rank for m in reports} - {m.rank for m in measured}):
+        yield Violation(f"{stage}: rank {rank} made no report")
     for report in measured:
         if not _agree(report.values, expected, tolerance):
             got = in_words(report.values)
@@ -73,13 +88,10 @@ def in_words(values: Sequence[float]) -> str:
 
 def judge_same_calls(history: History) -> tuple[Violation, ...]:
     """All ranks make the same collectives in the same order; the first difference is told."""
-    calls: defaultdict[int, dict[int, Collective]] = defaultdict(dict)
-    for record in history:
-        if isinstance(record, Collective):
-            calls[record.number][record.rank] = record
-    ranks = {call.rank for by_rank in calls.values() for call in by_rank.values()}
-    for number, by_rank in sorted(calls.items()):
-        named = {rank: _call(by_rank.get(rank)) for rank in sorted(ranks)}
+    ranks = sorted({r.rank for r in history if isinstance(r, Collective | Measured)})
+    by_rank = [[r for r in history if isinstance(r, Collective) and r.rank == k] for k in ranks]
+    for number, calls in enumerate(zip_longest(*by_rank)):
+        named = {rank: _call(call) for rank, call in zip(ranks, calls, strict=True)}
         if len({what for what, _ in named.values()}) > 1:
             listed = ", ".join(f"rank {rank} {what}{site}" for rank, (what, site) in named.items())
             return (Violation(f"collective {number}: {listed}"),)
