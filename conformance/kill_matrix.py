@@ -15,6 +15,9 @@ from ddp_conformance.registry import Check, checks_for
 from ddp_conformance.subjects import Subject
 from ddp_conformance.verdict import GuaranteeError, UndecidedError
 
+OPTION = "--ddp-kill-matrix"
+"""Only a run with it puts every check to every mutant, which is half of the suite's time."""
+
 FATES = "fates"
 """User property of a mutant's test: its fate under each guarantee that applies to it."""
 

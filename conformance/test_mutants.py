@@ -1,53 +1,36 @@
-"""Every mutant dies of its own guarantee, and no check fails for a benign twin."""
+"""Every mutant dies of its own guarantee."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from ddp_conformance.mutants import Mutant, Twin, all_mutants, all_twins
-from ddp_conformance.pytest_frontend import ranks_for
+from ddp_conformance.mutants import Mutant, all_mutants, all_twins
 from ddp_conformance.registry import all_checks
 from ddp_conformance.verdict import GuaranteeError
 
 from conformance import kill_matrix
 from conformance.kill_matrix import applicable
+from conformance.sizes import at_its_sizes
 from pytest_ddp import Ddp
 
 PAGE = Path(__file__).parents[1] / "docs" / "kill-matrix.md"
 
 
-def at_its_sizes(entry: Mutant | Twin) -> list[Any]:
-    return [
-        pytest.param(
-            entry,
-            id=f"{entry.subject.name}-{getattr(entry, 'guarantee', 'twin')}-ws{world_size}",
-            marks=ranks_for(entry.subject, world_size),
-        )
-        for world_size in entry.world_sizes
-    ]
-
-
 @pytest.mark.parametrize("mutant", [p for mutant in all_mutants() for p in at_its_sizes(mutant)])
 def test_mutant_dies_of_its_guarantee(
-    ddp: Ddp, mutant: Mutant, record_property: Callable[[str, object], None]
+    ddp: Ddp,
+    mutant: Mutant,
+    record_property: Callable[[str, object], None],
+    pytestconfig: pytest.Config,
 ) -> None:
     (check,) = [check for check in applicable(mutant.subject) if check.id == mutant.guarantee]
     with pytest.raises(GuaranteeError, match=rf"^{mutant.guarantee}: ") as caught:
         check(mutant.subject)
     assert len(set(ddp.gather(str(caught.value)))) == 1, "ranks disagree on the evidence"
-    if ddp.world_size == 2:
+    if ddp.world_size == 2 and pytestconfig.getoption(kill_matrix.OPTION, None):
         record_property(kill_matrix.FATES, kill_matrix.fates_of(mutant))
-
-
-@pytest.mark.parametrize("twin", [p for twin in all_twins() for p in at_its_sizes(twin)])
-def test_twin_lives(twin: Twin) -> None:
-    checks = applicable(twin.subject)
-    assert checks, "a twin that no check looks at proves nothing"
-    for check in checks:
-        check(twin.subject)
 
 
 def test_every_guarantee_has_a_mutant_and_a_twin() -> None:
