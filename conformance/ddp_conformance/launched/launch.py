@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import multiprocessing
 import os
 import signal
 import socket
@@ -23,10 +22,11 @@ from ddp_conformance.launched.journal import LaunchedRecord
 from ddp_conformance.launched.live import live
 from ddp_conformance.launched.order import Order, Work
 from ddp_conformance.launched.saving import SEGMENTS
+from ddp_conformance.servers import Server
 from ddp_conformance.training_history import Ended, Happened, Left, Made
 from pytest_ddp.rank.processes import kill_group
 
-PRELOAD = "ddp_conformance.launched.preload"
+SERVER = Server("ddp_conformance.launched.preload")
 STOPPING = 2.0
 """Seconds that a rank is given to write its stack and end."""
 
@@ -127,9 +127,7 @@ class _Ranks:
 
     def __init__(self, orders: list[Order]) -> None:
         self._orders = orders
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([PRELOAD])
-        self._processes = [context.Process(target=live, args=(order,)) for order in orders]
+        self._processes = [SERVER.process(live, (order,)) for order in orders]
         with _single_threaded():
             for process in self._processes:
                 process.start()

@@ -1,0 +1,40 @@
+"""A server of forks with imports of its own, alive as long as the process that uses it.
+
+multiprocessing has one server for each process, and whoever is first to start it says what it
+imports. A subject whose DataLoader workers come from that one would leave nothing imported for
+the ranks that a check launches: each of them would then import torch, which takes seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerProcess
+from multiprocessing.popen_forkserver import Popen
+from multiprocessing.process import BaseProcess
+from typing import Any
+from unittest import mock
+
+
+class Server:
+    """Started by the first process that is asked of it; ends with the process that has it."""
+
+    def __init__(self, *preload: str) -> None:
+        self._server = forkserver.ForkServer()
+        self._server.set_forkserver_preload(list(preload))
+
+    def process(self, target: Callable[..., object], args: tuple[Any, ...]) -> BaseProcess:
+        """A process that is not started yet."""
+        process = _Process(target=target, args=args)
+        process.server = self._server
+        return process
+
+
+class _Process(ForkServerProcess):
+    server: forkserver.ForkServer
+
+    @staticmethod
+    def _Popen(process_obj: Any) -> Popen:  # noqa: N802 - the hook of multiprocessing
+        server = process_obj.__dict__.pop("server")  # holds locks; no part of what is sent
+        with mock.patch.object(forkserver, "connect_to_new_process", server.connect_to_new_process):
+            return Popen(process_obj)
