@@ -10,14 +10,14 @@ import pytest
 from ddp_conformance.report import label
 from ddp_conformance.table import Verdict, Word, render, summary
 
-from conformance import kill_matrix
+from conformance import kill_matrix, preload
+
+preload.install()
 
 PROPERTY = "mutant"
 """Name of the user property that says where a test's verdict belongs: block, row, world size."""
 
 TITLE = "mutants killed by their own guarantee"
-
-OPTION = "--ddp-kill-matrix"
 
 WORLD_SIZE = re.compile(r"-ws(\d+)\]$")
 
@@ -65,13 +65,15 @@ class Mutants:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Where this file is read before options are; elsewhere there is no matrix to be had."""
-    parser.addoption(OPTION, metavar="FILE", help="write the kill matrix of the mutants")
+    parser.addoption(
+        kill_matrix.OPTION, metavar="FILE", help="write the kill matrix of the mutants"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the table; late, because this file may be read in the middle of collection."""
     if not config.pluginmanager.has_plugin("conformance-mutants"):
-        target = config.getoption(OPTION.removeprefix("--").replace("-", "_"), None)
+        target = config.getoption(kill_matrix.OPTION, None)
         matrix = None if target is None else Path(target).absolute()
         config.pluginmanager.register(Mutants(matrix), "conformance-mutants")
 
