@@ -72,6 +72,35 @@ def judge_each(runs: Sequence[Run], judge: Judge) -> tuple[Violation, ...]:
     )
 
 
+_RECORDED: dict[tuple[Any, ...], tuple[Subject, tuple[Run, ...]]] = {}
+"""Runs of this process, and their subjects, so that no other one gets their id."""
+
+
+def record_once(
+    subject: Subject, ranks: Ranks, cases: Sequence[Case], observe: Observe, way: str
+) -> tuple[Run, ...]:
+    """As :func:`record`, for histories that several guarantees are judged on.
+
+    Of equal runs only the first is real; ``way`` tells ways to observe a subject apart.
+    """
+    key = (id(subject), way, *cases)
+    # A rank may have been replaced since, so all of them must agree to leave the run out.
+    if not all(ranks.gather(key in _RECORDED)):
+        _RECORDED[key] = subject, record(subject, ranks, cases, observe)
+    return _RECORDED[key][1]
+
+
+def find_first(
+    subject: Subject, ranks: Ranks, cases: Sequence[Case], observe: Observe, judge: Judge
+) -> tuple[Violation, ...]:
+    """The violations of the first case that shows any. The slowest one should come last."""
+    for case in cases:
+        found = judge_each(record(subject, ranks, [case], observe), judge)
+        if found:
+            return found
+    return ()
+
+
 def _prepared(subject: Subject, case: Case) -> Iterator[Raised]:
     if case.rank != 0:
         return

@@ -17,7 +17,7 @@ from ddp_conformance.checks import judge_metrics as judge
 from ddp_conformance.history import Expected, Failed, Measured, Record, Run
 from ddp_conformance.lockstep import Lockstep, in_lockstep
 from ddp_conformance.ranks import Ranks
-from ddp_conformance.recording import cases_of, describe, judge_each, record
+from ddp_conformance.recording import cases_of, describe, judge_each, record, record_once
 from ddp_conformance.registry import Check, Guarantee
 from ddp_conformance.subjects_metrics import Evaluation, Metric, values_of
 from ddp_conformance.verdict import Violation
@@ -166,8 +166,12 @@ def together(
 def uneven_runs(subject: Reporting, ranks: Ranks) -> tuple[Run, ...]:
     """Every deal with a sample for each rank, or the evaluation at sizes that go with them."""
     cases = cases_of(ranks, uneven_sizes(ranks.world_size))
-    return record(
-        subject, ranks, cases, lambda s, case: iter(together(ranks, case, _script(s, case)))
+    return record_once(
+        subject,
+        ranks,
+        cases,
+        lambda s, case: iter(together(ranks, case, _script(s, case))),
+        "uneven",
     )
 
 

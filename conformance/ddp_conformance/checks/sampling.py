@@ -17,7 +17,14 @@ from ddp_conformance.case import Case, sizes
 from ddp_conformance.checks import judge_sampling as judge
 from ddp_conformance.history import EpochEnd, Record, Run, Sample
 from ddp_conformance.ranks import Ranks
-from ddp_conformance.recording import cases_of, judge_each, record, skip_random_numbers
+from ddp_conformance.recording import (
+    cases_of,
+    find_first,
+    judge_each,
+    record,
+    record_once,
+    skip_random_numbers,
+)
 from ddp_conformance.registry import Check, Guarantee
 from ddp_conformance.subjects import Loader, Sampler, as_indices
 from ddp_conformance.verdict import Violation
@@ -85,7 +92,9 @@ def worker_of(batch: Any) -> int | None:
 def record_epochs(subject: Delivering, ranks: Ranks) -> tuple[Run, ...]:
     """Two epochs at every size."""
     cases = cases_of(ranks, sizes(ranks.world_size))
-    return record(subject, ranks, cases, lambda s, case: deliveries(s, case, EPOCHS))
+    return record_once(
+        subject, ranks, cases, lambda s, case: deliveries(s, case, EPOCHS), "two epochs"
+    )
 
 
 def find_coverage(subject: Delivering, ranks: Ranks) -> tuple[Violation, ...]:
@@ -135,17 +144,14 @@ def find_order(subject: Delivering, ranks: Ranks) -> tuple[Violation, ...]:
 
 def find_bad_split(subject: Loader, ranks: Ranks) -> tuple[Violation, ...]:
     """SMP-05: SMP-01 with 0, 1 and 2 workers, at two sizes, for workers are slow to start."""
-    uneven = 2 * ranks.world_size + 3
-    cases = cases_of(ranks, (1, uneven), workers=(0, 1, 2))
-    if "any_workers" in subject.traits:
-        cases += cases[-1].with_hard_workers()
-    runs = record(subject, ranks, cases, _split)
-    return judge_each(
-        runs,
-        lambda run: judge.judge_coverage(
-            run.history, run.case.size, run.case.world_size, subject.traits
-        ),
-    )
+
+    def judge_run(run: Run) -> Sequence[Violation]:
+        return judge.judge_coverage(run.history, run.case.size, run.case.world_size, subject.traits)
+
+    cases = cases_of(ranks, (1, 2 * ranks.world_size + 3), workers=(0, 1, 2))
+    hard = cases[-1].with_hard_workers() if "any_workers" in subject.traits else ()
+    found = judge_each(record(subject, ranks, cases, _split), judge_run)
+    return found or find_first(subject, ranks, hard, _split, judge_run)
 
 
 def _split(subject: Loader, case: Case) -> Iterator[Record]:

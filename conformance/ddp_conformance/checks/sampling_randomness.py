@@ -17,7 +17,7 @@ from ddp_conformance.case import Case, worker_number
 from ddp_conformance.checks import judge_sampling as judge
 from ddp_conformance.history import Delivered, Drawn, Draws, Record, Refused, Run
 from ddp_conformance.ranks import Ranks
-from ddp_conformance.recording import cases_of, judge_each, record, skip_random_numbers
+from ddp_conformance.recording import cases_of, find_first, judge_each, record, skip_random_numbers
 from ddp_conformance.registry import Check, Guarantee
 from ddp_conformance.subjects import Loader, SamplerWrapper, as_indices, sampler_indices
 from ddp_conformance.verdict import Violation
@@ -178,12 +178,14 @@ def streams(subject: Loader, case: Case) -> Iterator[Record]:
 
 def find_equal_streams(subject: Loader, ranks: Ranks) -> tuple[Violation, ...]:
     """SMP-07, with 0 and 2 workers."""
+
+    def judge_run(run: Run) -> Sequence[Violation]:
+        return judge.judge_streams(run.history)
+
     cases = cases_of(ranks, (8 * ranks.world_size,), workers=(0, 2))
-    if "any_workers" in subject.traits:
-        cases += cases[-1].with_hard_workers()
-    return judge_each(
-        record(subject, ranks, cases, streams), lambda run: judge.judge_streams(run.history)
-    )
+    hard = cases[-1].with_hard_workers() if "any_workers" in subject.traits else ()
+    found = judge_each(record(subject, ranks, cases, streams), judge_run)
+    return found or find_first(subject, ranks, hard, streams, judge_run)
 
 
 CHECKS = (

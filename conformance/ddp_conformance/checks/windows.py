@@ -20,7 +20,7 @@ from ddp_conformance.case import Case
 from ddp_conformance.checks import judge_windows as judge
 from ddp_conformance.history import Record, Run
 from ddp_conformance.ranks import Ranks
-from ddp_conformance.recording import Judge, cases_of, judge_each, record
+from ddp_conformance.recording import Judge, cases_of, find_first, judge_each, record
 from ddp_conformance.registry import Check, Guarantee
 from ddp_conformance.subjects import DataModule
 from ddp_conformance.verdict import Violation
@@ -82,12 +82,12 @@ def record_fits(
 
 
 def judge_fits(subject: DataModule, ranks: Ranks, judge_run: Judge) -> tuple[Violation, ...]:
-    """The violations of a run without workers, and of one with two and no sanity check.
+    """The violations of a run without workers; without any, of one with two and no sanity check.
 
     Without it because each loader starts its workers anew, which is most of the time.
     """
-    runs = (*record_fits(subject, ranks, 0), *record_fits(subject, ranks, 2, sanity_steps=0))
-    return judge_each(runs, judge_run)
+    found = judge_each(record_fits(subject, ranks, 0), judge_run)
+    return found or judge_each(record_fits(subject, ranks, 2, sanity_steps=0), judge_run)
 
 
 def _fit(subject: DataModule, case: Case, sanity_steps: int, **options: Any) -> Iterator[Record]:
@@ -102,14 +102,13 @@ def _fit(subject: DataModule, case: Case, sanity_steps: int, **options: Any) -> 
 
 def find_stale(subject: DataModule, ranks: Ranks) -> tuple[Violation, ...]:
     """WIN-01, also with one worker that lives on, or is no copy of the rank."""
-    found = judge_fits(subject, ranks, lambda run: judge.judge_in_force(run.history))
+
+    def judge_run(run: Run) -> Sequence[Violation]:
+        return judge.judge_in_force(run.history)
+
     cases = worker_cases(ranks) if "any_workers" in subject.traits else []
-    for case in cases:
-        # The first way that shows it is enough: the later one takes the longest.
-        found = found or judge_each(
-            record_short_fit(subject, ranks, case), lambda run: judge.judge_in_force(run.history)
-        )
-    return found
+    found = judge_fits(subject, ranks, judge_run)
+    return found or find_first(subject, ranks, cases, _short_fit, judge_run)
 
 
 def worker_cases(ranks: Ranks) -> list[Case]:
@@ -120,10 +119,9 @@ def worker_cases(ranks: Ranks) -> list[Case]:
     return [persistent, spawned] if ranks.world_size == 2 else [persistent]
 
 
-def record_short_fit(subject: DataModule, ranks: Ranks, case: Case) -> tuple[Run, ...]:
+def _short_fit(subject: DataModule, case: Case) -> Iterator[Record]:
     """A run of two epochs without validation."""
-    options = {"max_epochs": 2, "limit_val_batches": 0}
-    return record(subject, ranks, [case], lambda s, case: _fit(s, case, 0, **options))
+    return _fit(subject, case, 0, max_epochs=2, limit_val_batches=0)
 
 
 def find_kept_objects(subject: DataModule, ranks: Ranks) -> tuple[Violation, ...]:

@@ -13,7 +13,7 @@ from ddp_conformance.checks import judge_windows as judge
 from ddp_conformance.forks import LAUNCHED, environment_of
 from ddp_conformance.history import Record
 from ddp_conformance.ranks import Ranks
-from ddp_conformance.recording import cases_of, judge_each, record
+from ddp_conformance.recording import cases_of, find_first
 from ddp_conformance.registry import Check, Guarantee
 from ddp_conformance.subjects import Loader
 from ddp_conformance.verdict import Violation
@@ -56,13 +56,11 @@ def lightnings_variables(case: Case) -> Iterator[None]:
 
 def find_wrong_readers(subject: Loader, ranks: Ranks) -> tuple[Violation, ...]:
     """WIN-06; the first way of starting workers that shows it is enough."""
-    for method in start_methods(ranks.world_size):
-        (case,) = cases_of(ranks, (2 * ranks.world_size,), (1,))
-        runs = record(subject, ranks, [replace(case, start_method=method)], observe_readers)
-        found = judge_each(runs, lambda run: judge.judge_readers(run.history))
-        if found:
-            return found
-    return ()
+    (case,) = cases_of(ranks, (2 * ranks.world_size,), (1,))
+    cases = [replace(case, start_method=method) for method in start_methods(ranks.world_size)]
+    return find_first(
+        subject, ranks, cases, observe_readers, lambda run: judge.judge_readers(run.history)
+    )
 
 
 CHECKS = (Check(WIN_06, (Loader,), find_wrong_readers, needs=frozenset({"tells_rank"})),)

@@ -246,9 +246,9 @@ MUTANTS = (
 )
 
 TWINS = (
-    Twin(TrainLoop(Loop, ALL), "the loop that the mutants are made of"),
+    Twin(TrainLoop(Loop, ALL), "the loop that the mutants are made of", (1, 2, 4)),
     Twin(TrainLoop(Augments, EPOCHS), "noise that is restored", (2, 3)),
-    Twin(TrainLoop(Unwrapped, ALL), "no DDP, gradients averaged by hand"),
+    Twin(TrainLoop(Unwrapped, ALL), "no DDP, gradients averaged by hand", (2, 3)),
     Twin(TrainLoop(FreshEncoder), "a data set with an encoder like the model"),
     Twin(TrainLoop(OnItsOwnGpu, {"gpu"}), "a GPU for each rank"),
 )
