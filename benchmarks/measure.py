@@ -93,6 +93,7 @@ def session(candidate: Candidate, count: int) -> Spent:
     Raises:
         RuntimeError: it failed; its output is the message.
     """
+    print(f"{candidate.name}, {candidate.world_size} ranks, {count} tests", file=sys.stderr)
     launcher = candidate.launcher or (sys.executable,)
     if candidate.launcher:
         launcher = (*launcher, f"--nproc-per-node={candidate.world_size}")

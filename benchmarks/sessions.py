@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -41,8 +43,18 @@ def main(arguments: Sequence[str] = ()) -> None:
     (plain,) = costs((PLAIN,), repeats)
     rows = {OURS.name: costs([OURS.on(size) for size in sizes], repeats)}
     for other in OTHERS:
-        rows[other.name] = costs([other.on(size) for size in sizes], 1)
+        rows[other.name] = [_cost_of(other.on(size)) for size in sizes]
     print("\n".join(_tables(rows, plain, sizes)))
+
+
+def _cost_of(other: Candidate) -> Cost:
+    """NaN of one that fails: the numbers of an hour are not to be lost with it."""
+    try:
+        (cost,) = costs((other,), 1)
+    except (RuntimeError, subprocess.TimeoutExpired) as error:
+        print(f"{other.name}, {other.world_size} ranks: {error}", file=sys.stderr)
+        return Cost(math.nan, math.nan, math.nan)
+    return cost
 
 
 def _tables(rows: dict[str, list[Cost]], plain: Cost, sizes: Sequence[int]) -> Iterator[str]:
@@ -71,6 +83,8 @@ def _table(
 
 
 def _cell(seconds: float, own: float, unit: str) -> str:
+    if math.isnan(seconds):
+        return "failed"
     time = f"{seconds * 1e3:.1f} ms" if unit == "ms" else f"{seconds:.2f} s"
     ratio = seconds / own
     return time if ratio == 1 else f"{time}, x {ratio:{'.0f' if ratio >= 10 else '.2f'}}"

@@ -8,8 +8,9 @@ import pytest
 
 from benchmarks import verdicts
 from benchmarks.__main__ import DOCUMENT, PARTS, with_numbers
-from benchmarks.measure import SUITES, run
+from benchmarks.measure import SUITES, Cost, run
 from benchmarks.overhead import Pairs, table
+from benchmarks.sessions import OURS, PLAIN, _tables
 from benchmarks.verdicts import Verdict, middle
 
 
@@ -73,3 +74,15 @@ def test_the_one_way_to_run_pytest() -> None:
     assert spent.wall > 0
     with pytest.raises(RuntimeError, match="KeyError: 'BENCHMARK_COUNT'"):
         run("without_torch")
+
+
+def test_tables_of_costs() -> None:
+    ours = [Cost(start=2.0, test=0.01, cpu=0.02), Cost(start=2.5, test=0.02, cpu=0.04)]
+    nan = float("nan")
+    other = [Cost(start=1.0, test=1.5, cpu=3.0), Cost(nan, nan, nan)]
+    lines = list(_tables({OURS.name: ours, "other": other}, ours[0], (2, 4)))
+    assert lines[0] == "| one more test | 2 ranks | 4 ranks |"
+    assert f"| {OURS.name} | 10.0 ms | 20.0 ms |" in lines
+    assert "| other | 1500.0 ms, x 150 | failed |" in lines
+    assert "| other | 1.00 s, x 0.50 | failed |" in lines
+    assert f"| {PLAIN.name} | 2.00 s | 2.00 s, x 0.80 |" in lines
