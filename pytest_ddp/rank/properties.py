@@ -34,7 +34,7 @@ class Properties:
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # Hypothesis's own hook checks the settings
     def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
         test = getattr(getattr(item, "obj", None), "__func__", getattr(item, "obj", None))
-        if not hasattr(test, "hypothesis"):
+        if not (getattr(test, "is_hypothesis_test", False) and hasattr(test, "hypothesis")):
             return (yield)
         with _in_step(item, test, self.seed):
             return (yield)
