@@ -10,7 +10,16 @@ from ddp_conformance.history import Delivered, Drawn, Draws, EpochEnd, Record, S
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance.strategies import dealt, quick, world_sizes
+from conformance.strategies import (
+    any_record,
+    changed,
+    dealt,
+    others,
+    quick,
+    texts,
+    without,
+    world_sizes,
+)
 
 
 @st.composite
@@ -24,12 +33,16 @@ def allowed_shares(draw: st.DrawFn, trait: str) -> tuple[int, list[list[int]]]:
     return size, dealt(draw, items, world_size)
 
 
-def coverage(shares: Sequence[Sequence[int]], size: int, trait: str) -> list[str]:
+def delivered(shares: Sequence[Sequence[int]]) -> list[Record]:
     history: list[Record] = []
     for rank, share in enumerate(shares):
         history += [Sample(rank, 0, step, index) for step, index in enumerate(share)]
         history.append(EpochEnd(rank, 0, len(share)))
-    found = judge_sampling.judge_coverage(history, size, len(shares), {trait})
+    return history
+
+
+def coverage(shares: Sequence[Sequence[int]], size: int, trait: str) -> list[str]:
+    found = judge_sampling.judge_coverage(delivered(shares), size, len(shares), {trait})
     return [violation.what for violation in found]
 
 
@@ -56,11 +69,78 @@ def test_dropping_passes_up_to_the_allowance(case: tuple[int, list[list[int]]]) 
 
 
 @quick
-@given(st.lists(st.integers(0, 9), min_size=1, max_size=5))
+@given(allowed_shares("pads"), st.data())
+def test_any_index_of_no_sample_and_any_lost_end_are_named(
+    case: tuple[int, list[list[int]]], data: st.DataObject
+) -> None:
+    size, shares = case
+    history = delivered(shares)
+    rank = data.draw(st.integers(0, len(shares) - 1))
+    index = data.draw(others(st.integers(-3, 40), *range(size)))
+    foreign = [*history, Sample(rank, 0, 99, index)]
+    for found in (
+        judge_sampling.judge_coverage(foreign, size, len(shares), {"pads"}),
+        judge_sampling.judge_exactly_once(foreign, size),
+    ):
+        named = f"epoch 0: index {index} is not in the data set, delivered by rank {rank}"
+        assert named in texts(found)
+    end = any_record(data, history, EpochEnd)
+    second = [EpochEnd(r, 1, 0) for r in range(len(shares))]
+    found = judge_sampling.judge_equal_batches([*without(history, end), *second])
+    assert f"epoch 0: rank {end.rank} never came to the end of the epoch" in texts(found)
+    endless = changed(history, end, exhausted=False)
+    text = f"epoch 0: rank {end.rank} did not end the epoch within {end.batches} batches"
+    assert text in texts(judge_sampling.judge_ended(endless))
+
+
+@quick
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=6))
 def test_numbers_of_batches_pass_if_they_are_equal(batches: list[int]) -> None:
     history = [EpochEnd(rank, 0, number) for rank, number in enumerate(batches)]
-    found = judge_sampling.judge_equal_batches(history)
-    assert bool(found) == (len(set(batches)) > 1)
+    found = texts(judge_sampling.judge_equal_batches(history))
+    assert len(found) == (len(set(batches)) > 1)
+    for text in found:
+        few, many = min(batches), max(batches)
+        assert f"batches: {few} on rank" in text
+        assert f"{batches.index(few)}" in text
+        assert f", {many} on rank" in text
+
+
+@st.composite
+def orders(draw: st.DrawFn) -> list[Record]:
+    """Unlike orders in each epoch, on ranks with enough samples to tell."""
+    world_size, size = draw(world_sizes), judge_sampling.RELIABLE_ORDER
+    history: list[Record] = []
+    for rank in range(world_size):
+        first = draw(st.permutations(range(size)))
+        for epoch in range(draw(st.integers(1, 3))):
+            order = [*first[epoch:], *first[:epoch]]
+            history += [Sample(rank, epoch, step, index) for step, index in enumerate(order)]
+            history.append(EpochEnd(rank, epoch, size))
+    return history
+
+
+@quick
+@given(orders(), st.data())
+def test_any_order_that_comes_again_or_does_not_is_named(
+    history: list[Record], data: st.DataObject
+) -> None:
+    last = any_record(data, history, EpochEnd)
+    own = [
+        r for r in history if isinstance(r, Sample) and (r.rank, r.epoch) == (last.rank, last.epoch)
+    ]
+    anew = [r for r in history if isinstance(r, Sample | EpochEnd) and r.epoch == last.epoch]
+    assert judge_sampling.judge_order_changes(history) == ()
+    assert judge_sampling.judge_order_repeats(history, anew) == ()
+    repeated = [replace(sample, epoch=last.epoch + 5) for sample in own]
+    (text,) = texts(judge_sampling.judge_order_changes([*history, *repeated]))
+    where = f"epoch {last.epoch + 5}: rank {last.rank} "
+    assert text.startswith(f"{where}has the order of epoch {last.epoch} again: {own[0].index}, ")
+    one, other = own[:2]
+    swapped = changed(changed(anew, one, index=other.index), other, index=one.index)
+    for spoiled in (without(anew, *own), without(anew, own[-1]), swapped):
+        (text,) = texts(judge_sampling.judge_order_repeats(history, spoiled))
+        assert text.startswith(f"epoch {last.epoch}: rank {last.rank} delivered {own[0].index}, ")
 
 
 @st.composite
