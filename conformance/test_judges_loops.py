@@ -174,3 +174,29 @@ def test_a_rank_without_memory_on_its_gpu_is_named() -> None:
 def test_padding_is_allowed_though_a_rank_makes_no_step() -> None:
     steps = [replace(STEP, ids=(0, 0), draws=()), replace(BEGIN, rank=1)]
     assert judge.judge_seeds([BEGIN, *steps]) == ()
+
+
+def test_runs_that_tell_no_last_parameters_are_no_pass() -> None:
+    told = [*WHOLE, *again(*WHOLE)]
+    named = ["again: rank 0 tells no parameters that it ends with"]
+    for lost in (END, again(END)[0]):
+        assert texts(judge.judge_same_run([r for r in told if r != lost], "again")) == named
+
+
+def test_a_parameter_or_a_rank_that_only_the_other_run_has_is_named() -> None:
+    more = again(STEP, NEXT, replace(END, sketches=(BIAS, WEIGHT, replace(BIAS, name="new"))))
+    assert texts(judge.judge_same_run([*WHOLE, *more], "again")) == [
+        "again: rank 0 ends with another new"
+    ]
+    foreign = again(replace(STEP, rank=1))
+    text = texts(judge.judge_same_run([*WHOLE, *again(*WHOLE), *foreign], "again"))[0]
+    assert text == "again: rank 1, step 0: samples [3, 1] in epoch 0, not nothing"
+
+
+def test_an_infinite_parameter_is_near_none_but_itself() -> None:
+    infinite = replace(WEIGHT, digest="ff", norm=float("inf"))
+    other = again(STEP, NEXT, replace(END, sketches=(BIAS, infinite)))
+    assert len(judge.judge_same_run([*WHOLE, *other], "again", tolerance=1e-4)) == 1
+    end = replace(END, sketches=(BIAS, infinite))
+    both = [STEP, NEXT, end, *again(STEP, NEXT, end)]
+    assert judge.judge_same_run(both, "again", tolerance=1e-4) == ()

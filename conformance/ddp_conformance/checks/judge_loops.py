@@ -133,8 +133,8 @@ def _same_steps(history: History, other: str) -> Iterator[Violation]:
     whole, again = _steps(history, "whole"), _steps(history, other)
     if not whole:
         yield Violation("the loop made no step")
-    for rank in whole:
-        pairs = zip_longest(whole[rank], again.get(rank, []))
+    for rank in sorted(whole.keys() | again.keys()):
+        pairs = zip_longest(whole.get(rank, []), again.get(rank, []))
         for place, (wanted, got) in enumerate(pairs):
             if _place(wanted) != _place(got):
                 yield Violation(
@@ -153,17 +153,23 @@ def _same_parameters(history: History, other: str, tolerance: float) -> Iterator
         for r in history
         if isinstance(r, LoopParameters) and r.when == "end"
     }
-    for (run, rank), wanted in sorted(ends.items()):
-        got = ends.get((other, rank), {})
-        different = [n for n, one in wanted.items() if not _same(one, got.get(n), tolerance)]
-        if run == "whole" and different:
+    for rank in _ranks(history):
+        wanted, got = ends.get(("whole", rank)), ends.get((other, rank))
+        if wanted is None or got is None:
+            yield Violation(f"{other}: rank {rank} tells no parameters that it ends with")
+            continue
+        names = [*wanted, *(name for name in got if name not in wanted)]
+        different = [n for n in names if not _same(wanted.get(n), got.get(n), tolerance)]
+        if different:
             yield Violation(f"{other}: rank {rank} ends with another {different[0]}")
 
 
-def _same(one: Sketch, other: Sketch | None, tolerance: float) -> bool:
-    if other is None or tolerance == 0.0:
-        return other is not None and one.digest == other.digest
+def _same(one: Sketch | None, other: Sketch | None, tolerance: float) -> bool:
+    if one is None or other is None or one.digest == other.digest or tolerance == 0.0:
+        return one is not None and other is not None and one.digest == other.digest
     limit = tolerance * max(one.norm, other.norm)
+    if not math.isfinite(limit):
+        return False  # all numbers lie within an infinite limit
     return abs(one.norm - other.norm) <= limit and abs(one.projection - other.projection) <= limit
 
 
