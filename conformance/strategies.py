@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 T = TypeVar("T")
 
-EXAMPLES = int(os.environ.get("DDP_PROPERTY_EXAMPLES", "30"))
+EXAMPLES = int(os.environ.get("DDP_PROPERTY_EXAMPLES", "25"))
 """More than usual are other ones in every run: to search with, while a suite must not flake."""
 
 quick = settings(  # without a deadline, for the machine may be busy

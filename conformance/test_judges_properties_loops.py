@@ -170,6 +170,9 @@ def test_any_other_parameter_of_the_second_run_is_named(
         found = found_by_all(changed(training.history, end, sketches=tuple(spoiled)))
         named = f"again: rank {end.rank} ends with another {one.name}"
         assert found == {"repetition": [named]}
+    assert found_by_all(without(training.history, end)) == {
+        "repetition": [f"again: rank {end.rank} tells no parameters that it ends with"]
+    }
 
 
 # ---------------------------------------------------------------- DET-03
