@@ -6,11 +6,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ddp_conformance.checks import judge_windows
-from ddp_conformance.window_history import WindowEvent, WindowPart, WindowRecord, WindowSample
+from ddp_conformance.window_history import (
+    Reader,
+    WindowEvent,
+    WindowPart,
+    WindowRecord,
+    WindowSample,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance.strategies import quick
+from conformance.strategies import any_record, changed, quick, texts, without, world_sizes
 
 
 @st.composite
@@ -150,3 +156,69 @@ def test_any_object_that_is_kept_is_named(history: list[WindowRecord], data: st.
     history[place] = replace(part, identity=part.identity - 1)
     (text,) = everything_wrong(history)["judge_fresh"]
     assert text.startswith(f"epoch {part.epoch}: rank {part.rank}: the train dataset of version ")
+
+
+@quick
+@given(window_runs(), st.data())
+def test_any_epoch_on_a_window_that_was_not_meant_is_named(
+    history: list[WindowRecord], data: st.DataObject
+) -> None:
+    def meant(epoch: int) -> str:
+        return f"days {epoch} to {epoch + 3}"
+
+    assert judge_windows.judge_schedule(history, meant) == ()
+    sample, spoiled = changed_sample(data, history, "train", window="elsewhere")
+    (text,) = texts(judge_windows.judge_schedule(spoiled, meant))
+    assert text.startswith(f"epoch {sample.epoch}: rank {sample.rank}, training, batch ")
+    assert text.endswith(f"sample {sample.index} is of elsewhere, meant is {meant(sample.epoch)}")
+
+
+@quick
+@given(window_runs(), st.data())
+def test_any_other_window_after_a_sanity_check_is_named(
+    history: list[WindowRecord], data: st.DataObject
+) -> None:
+    sample = any_record(data, history, WindowSample)
+    where = f"epoch {sample.epoch}: rank {sample.rank}: "
+    own = [
+        r
+        for r in history
+        if isinstance(r, WindowSample)
+        and (r.rank, r.stage, r.epoch) == (sample.rank, sample.stage, sample.epoch)
+    ]
+    for spoiled in (changed(history, sample, window="elsewhere"), without(history, *own)):
+        (text,) = texts(judge_windows.judge_same_schedule(history, spoiled))
+        assert text.startswith(where)
+        (text,) = texts(judge_windows.judge_same_schedule(spoiled, history))
+        assert text.startswith(where)
+
+
+@quick
+@given(world_sizes, st.data())
+def test_any_worker_that_takes_itself_for_another_rank_is_named(
+    world_size: int, data: st.DataObject
+) -> None:
+    history = [
+        Reader(rank, index, rank, worker)
+        for rank in range(world_size)
+        for worker in range(data.draw(st.integers(1, 3)))
+        for index in range(worker, 6, 3)
+    ]
+    assert judge_windows.judge_readers(history) == ()
+    reader = any_record(data, history, Reader)
+    (text,) = texts(judge_windows.judge_readers(changed(history, reader, told=9)))
+    where = f"worker {reader.worker} of rank {reader.rank} takes itself for rank 9"
+    assert text == f"{where}: sample {reader.index}"
+
+
+def test_runs_that_deliver_nothing_are_no_pass() -> None:
+    nothing = ["no training sample was delivered"]
+    for judge in (
+        judge_windows.judge_in_force,
+        judge_windows.judge_fresh,
+        judge_windows.judge_counter,
+    ):
+        assert texts(judge([])) == nothing
+    assert texts(judge_windows.judge_schedule([], str)) == nothing
+    assert texts(judge_windows.judge_readers([])) == ["no worker read a sample"]
+    assert texts(judge_windows.judge_fixed_validation([])) == ["no validation sample was delivered"]

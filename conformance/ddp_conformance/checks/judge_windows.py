@@ -30,13 +30,14 @@ def judge_in_force(history: History) -> tuple[Violation, ...]:
                 f"{_where(sample)} is of window {sample.window}, in force is {expected}",
                 sample.epoch,
             )
-    return tuple(found.values())
+    return (*found.values(), *_untrained(history))
 
 
 def judge_fresh(history: History) -> tuple[Violation, ...]:
     """WIN-02: a version shares no object, and no sample's token, with another one."""
-    if not _versions(history, "train"):
-        return (Violation("no training sample was delivered"),)
+    untrained = tuple(_untrained(history))
+    if untrained:
+        return untrained
     if len(_versions(history, "train")) == 1:
         return (Violation("the version of the training data never changed"),)
     return (*_kept_objects(history), *_kept_tokens(history))
@@ -53,7 +54,7 @@ def judge_counter(history: History) -> tuple[Violation, ...]:
                 f"{sample.announced_version}",
                 sample.epoch,
             )
-    return (*found.values(), *_ambiguous_versions(history))
+    return (*found.values(), *_ambiguous_versions(history), *_untrained(history))
 
 
 def judge_same_windows(history: History) -> tuple[Violation, ...]:
@@ -146,12 +147,17 @@ def judge_schedule(history: History, schedule: Callable[[int], str]) -> tuple[Vi
             found[key] = Violation(
                 f"{_where(sample)} is of {sample.window}, meant is {expected}", sample.epoch
             )
-    return tuple(found.values())
+    return (*found.values(), *_untrained(history))
 
 
 def samples_of(history: History) -> Iterator[WindowSample]:
     """The samples of a history, in its order."""
     return (record for record in history if isinstance(record, WindowSample))
+
+
+def _untrained(history: History) -> Iterator[Violation]:
+    if not _versions(history, "train"):
+        yield Violation("no training sample was delivered")
 
 
 def _kept_objects(history: History) -> Iterator[Violation]:
