@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from ddp_conformance import GuaranteeError, Sampler, Violation, nemesis
-from ddp_conformance.registry import Check, Guarantee
+from ddp_conformance import Case, GuaranteeError, Leg, Sampler, TrainLoop, Violation, nemesis
+from ddp_conformance.launched.journal import Journal
+from ddp_conformance.launched.launch import Limits, launch
+from ddp_conformance.launched.order import Named, Order, Work
+from ddp_conformance.loops import run_leg
+from ddp_conformance.mutants import all_mutants
+from ddp_conformance.registry import Check, Guarantee, checks_for
+from ddp_conformance.simulation import simulate
+from ddp_conformance.training_history import Ended, Happened
 
 from conformance.simulated_ranks import SimulatedRanks
 
@@ -82,3 +91,84 @@ def test_a_failure_names_the_seed() -> None:
     check = Check(guarantee, (Sampler,), lambda subject, ranks: [Violation("it happened")])
     with pytest.raises(GuaranteeError, match=r"to be seen again with --ddp-nemesis-seed=42$"):
         check(Sampler(range), SimulatedRanks.alone())
+
+
+# ---------------------------------------------------------------- the same seed, the same history
+
+
+def assert_follows_from_the_seed(history: Callable[[], Any]) -> None:
+    seen = []
+    for seed in (3, 3, 4):
+        nemesis.use_seed(seed)
+        random.random()  # nothing may hang on what came before
+        seen.append(history())
+    assert seen[0], "nothing was seen"
+    assert seen[0] == seen[1]
+    assert seen[0] != seen[2]
+
+
+def two_steps(case: Case, leg: Leg, watch: Any) -> None:
+    for step in range(2):
+        watch.step(0, [step])
+
+
+def test_loops_replay(tmp_path: Path) -> None:
+    case, leg = Case(4, 0, 1, tmp_path), Leg(1)
+    subject = TrainLoop(two_steps)
+    assert_follows_from_the_seed(lambda: run_leg(subject, case, "whole", leg, 1))
+    nemesis.use_seed(3)
+    assert run_leg(subject, case, "whole", leg, 1) != run_leg(subject, case, "whole", leg, 2)
+
+
+DRAWN: list[float] = []
+
+
+def drawing(case: Case) -> list[int]:
+    DRAWN.extend((random.random(), float(np.random.random()), float(torch.rand(1))))
+    return [case.rank]
+
+
+def simulated() -> list[float]:
+    DRAWN.clear()
+    simulate(Sampler(drawing, {"exact"}), 4, sizes=(4,))
+    assert len(set(DRAWN)) == len(DRAWN) == 12, "every rank draws its own"
+    return [*DRAWN]
+
+
+def test_simulated_ranks_replay() -> None:
+    assert_follows_from_the_seed(simulated)
+
+
+def draw(order: Order, journal: Journal) -> None:
+    drawn = (random.random(), float(np.random.random()), float(torch.rand(1)))
+    journal.add(Happened(order.rank, "returned", repr(drawn)))
+
+
+@pytest.mark.ddp(world_size=1, init=False)
+def test_launched_ranks_replay(tmp_path: Path) -> None:
+    folders = iter(range(3))
+    work = Work(Named.of(draw), Named.of(draw))
+
+    def launched() -> list[str]:
+        directory = tmp_path / str(next(folders))
+        directory.mkdir()
+        history = launch(work, 2, directory, Limits(100.0, 20.0))
+        assert [end.code for end in history if isinstance(end, Ended)] == [0, 0]
+        drawn = [seen.site for seen in history if isinstance(seen, Happened)]
+        assert len(set(drawn)) == 2, "every rank draws its own"
+        return drawn
+
+    assert_follows_from_the_seed(launched)
+
+
+@pytest.mark.ddp(world_size=2)
+def test_runs_of_the_trainer_replay() -> None:
+    (subject,) = [m.subject for m in all_mutants() if m.subject.name == "rank_local_random"]
+    (check,) = [check for check in checks_for(subject) if check.id == "WIN-04"]
+
+    def violations() -> tuple[str, ...]:
+        with pytest.raises(GuaranteeError) as caught:
+            check(subject)
+        return caught.value.evidence
+
+    assert_follows_from_the_seed(violations)

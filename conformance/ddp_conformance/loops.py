@@ -18,6 +18,7 @@ from torch.distributed import distributed_c10d
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
+from ddp_conformance import nemesis
 from ddp_conformance.case import Case
 from ddp_conformance.checks.caches import digest_of
 from ddp_conformance.loop_history import (
@@ -79,10 +80,7 @@ class Notes:
 
 def run_leg(subject: TrainLoop, case: Case, run: str, leg: Leg, turn: int) -> list[LoopRecord]:
     """Call the loop once, with random states that no other call and no other rank finds."""
-    seed = 1000 * turn + case.rank
-    random.seed(seed)
-    np.random.seed(seed)
-    torch.manual_seed(seed)
+    nemesis.scatter(f"turn {turn} of a loop", case.rank)
     notes = Notes(case.rank, run)
     with wrapping_followed(notes):
         subject.make(case, leg, notes)

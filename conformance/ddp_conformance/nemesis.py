@@ -40,15 +40,23 @@ def use_seed(number: int) -> None:
     _seed = number
 
 
-@contextmanager
-def at_work(check: str, rank: int) -> Iterator[None]:
-    """Random states of this rank's own, and pauses, for the check in the block."""
-    digest = hashlib.sha256(f"{_seed} {check} {rank}".encode()).digest()
+def scatter(what: str, rank: int) -> int:
+    """Give the three global generators states of this rank's own; returns their seed.
+
+    ``what`` tells one occasion from another, so that no two find the same states.
+    """
+    digest = hashlib.sha256(f"{_seed} {what} {rank}".encode()).digest()
     number = int.from_bytes(digest[:4], "big")
     random.seed(number)
     np.random.seed(number)
-    torch.default_generator.manual_seed(number)
-    token = _AT_WORK.set(random.Random(number))
+    torch.manual_seed(number)
+    return number
+
+
+@contextmanager
+def at_work(check: str, rank: int) -> Iterator[None]:
+    """Random states of this rank's own, and pauses, for the check in the block."""
+    token = _AT_WORK.set(random.Random(scatter(check, rank)))
     try:
         yield
     finally:

@@ -8,15 +8,12 @@ process group, files, memory.
 
 from __future__ import annotations
 
-import random
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-import numpy as np
-import torch
-
+from ddp_conformance import nemesis
 from ddp_conformance.case import Case
 from ddp_conformance.checks import judge_sampling as judge
 from ddp_conformance.checks.sampling import Delivering, deliveries
@@ -71,9 +68,7 @@ def _run(subject: Delivering, size: int, world_size: int, epochs: Sequence[int])
 
 
 def _one_rank(subject: Delivering, case: Case, epochs: Sequence[int]) -> Iterator[Record]:
-    random.seed(case.rank)
-    np.random.seed(case.rank)
-    torch.manual_seed(case.rank)
+    nemesis.scatter("simulation", case.rank)
     yield from deliveries(subject, case, epochs)
 
 

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import TypeAlias
 
+from ddp_conformance import nemesis
 from ddp_conformance.case import Case
 from ddp_conformance.checks.endings import came_through, in_order, words_of
 from ddp_conformance.history import Record, Run
@@ -20,7 +21,7 @@ from ddp_conformance.verdict import UndecidedError
 KEPT = 32
 """Runs that are remembered; those of one subject, for one number of ranks, are fewer."""
 
-Key: TypeAlias = tuple[Work, int, Limits]
+Key: TypeAlias = tuple[Work, int, Limits, int]
 
 _runs: OrderedDict[Key, tuple[Record, ...]] = OrderedDict()
 """On rank 0 alone, which launches. Subjects are checked one after the other."""
@@ -46,7 +47,7 @@ def launched(work: Work, case: Case, limits: Limits) -> Iterator[Record]:
     """Rank 0 launches the run for all, unless it has done so before."""
     if case.rank != 0:
         return
-    key = (work, case.world_size, limits)
+    key = (work, case.world_size, limits, nemesis.seed())
     if key not in _runs:
         _runs[key] = tuple(launch(work, case.world_size, case.directory, limits))
     _runs.move_to_end(key)

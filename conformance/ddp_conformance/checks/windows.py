@@ -8,14 +8,11 @@ is no evidence; what counts is what the delivered samples say of themselves.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-import torch
-
+from ddp_conformance import nemesis
 from ddp_conformance.case import Case
 from ddp_conformance.checks import judge_windows as judge
 from ddp_conformance.history import Record, Run
@@ -65,7 +62,7 @@ CBK_03 = Guarantee(
     "all ranks.",
 )
 
-_RECORDED: dict[tuple[DataModule, int, int, int], tuple[Run, ...]] = {}
+_RECORDED: dict[tuple[DataModule, int, int, int, int], tuple[Run, ...]] = {}
 """Runs of this process: eight guarantees are judged on the same histories."""
 
 
@@ -73,7 +70,7 @@ def record_fits(
     subject: DataModule, ranks: Ranks, workers: int, sanity_steps: int = SANITY_STEPS
 ) -> tuple[Run, ...]:
     """One run of a few epochs on uneven shards; of equal ones only the first is real."""
-    key = (subject, ranks.world_size, workers, sanity_steps)
+    key = (subject, ranks.world_size, workers, sanity_steps, nemesis.seed())
     # A rank may have been replaced since, so all of them must agree to leave the run out.
     if not all(ranks.gather(key in _RECORDED)):
         cases = cases_of(ranks, (2 * ranks.world_size + 3,), (workers,))
@@ -94,9 +91,7 @@ def _fit(subject: DataModule, case: Case, sanity_steps: int, **options: Any) -> 
     from ddp_conformance.trainer_runs import observe_fit
 
     # Different on each rank, as after a start without seeds, and equal in every run.
-    random.seed(case.rank)
-    np.random.seed(case.rank)
-    torch.manual_seed(case.rank)
+    nemesis.scatter("a run of the Trainer", case.rank)
     yield from observe_fit(subject, case, sanity_steps, **options)
 
 

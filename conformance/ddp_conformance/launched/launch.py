@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import os
 import signal
-import socket
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from typing import Any
 
 from torch._C._distributed_c10d import TCPStore
 
+from ddp_conformance import nemesis
 from ddp_conformance.launched import journal
 from ddp_conformance.launched.evidence import last_words
 from ddp_conformance.launched.journal import LaunchedRecord
@@ -24,6 +24,7 @@ from ddp_conformance.launched.order import Order, Work
 from ddp_conformance.launched.saving import SEGMENTS
 from ddp_conformance.servers import Server
 from ddp_conformance.training_history import Ended, Happened, Left, Made
+from pytest_ddp import rendezvous
 from pytest_ddp.rank.processes import kill_group
 
 SERVER = Server("ddp_conformance.launched.preload")
@@ -59,16 +60,16 @@ def launch(work: Work, world_size: int, directory: Path, limits: Limits) -> list
 
 
 def _order(work: Work, rank: int, world_size: int, shared: Path, private: Path) -> Order:
-    return Order(work, rank, world_size, str(shared), str(private), ())
+    return Order(work, rank, world_size, str(shared), str(private), (), nemesis.seed())
 
 
 @contextlib.contextmanager
 def _store() -> Iterator[int]:
     """What torchrun's agent serves: a store, here on loopback alone; its port."""
-    listening = socket.create_server(("127.0.0.1", 0))
+    listening = rendezvous.listen(backlog=128)
     port = int(listening.getsockname()[1])
     store = TCPStore(
-        "127.0.0.1",
+        rendezvous.LOOPBACK,
         port,
         is_master=True,
         wait_for_workers=False,
@@ -79,29 +80,9 @@ def _store() -> Iterator[int]:
 
 
 def _environment(order: Order, port: int) -> tuple[tuple[str, str], ...]:
-    rank, size = str(order.rank), str(order.world_size)
-    variables = {
-        **{name: text for name, text in os.environ.items() if name != "PYTEST_CURRENT_TEST"},
-        "RANK": rank,
-        "LOCAL_RANK": rank,
-        "ROLE_RANK": rank,
-        "GROUP_RANK": "0",
-        "WORLD_SIZE": size,
-        "LOCAL_WORLD_SIZE": size,
-        "ROLE_WORLD_SIZE": size,
-        "GROUP_WORLD_SIZE": "1",
-        "ROLE_NAME": "default",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "TORCHELASTIC_RUN_ID": "conformance",
-        "TORCHELASTIC_RESTART_COUNT": "0",
-        "TORCHELASTIC_MAX_RESTARTS": "0",
-        "TORCHELASTIC_USE_AGENT_STORE": "True",
-        "OMP_NUM_THREADS": "1",
-        "OPENBLAS_NUM_THREADS": "1",
-        "GLOO_SOCKET_IFNAME": "lo",
-    }
-    return tuple(variables.items())
+    own = {name: text for name, text in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+    torchrun = rendezvous.rank_environment(order.rank, order.world_size, port, "conformance")
+    return tuple((own | rendezvous.HOST_ENVIRONMENT | torchrun).items())
 
 
 @contextlib.contextmanager

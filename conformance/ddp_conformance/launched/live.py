@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import random
 import sys
 import threading
 from collections.abc import Callable
@@ -12,9 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
+from ddp_conformance import nemesis
 from ddp_conformance.launched.evidence import FAULTS, PHASE, leave_error
 from ddp_conformance.launched.journal import Journal
 from ddp_conformance.launched.leftovers import Sockets, Surroundings, rejoin
@@ -40,7 +37,10 @@ def live(order: Order) -> None:
     lifecycle.begin("run")
     os.chdir(order.directory)
     (files / "pid").write_text(str(os.getpid()))
-    _scatter_seeds(order.rank)
+    assert threading.active_count() == 1
+    # What two launches of a program have: random states that nobody has made equal.
+    nemesis.use_seed(order.seed)
+    nemesis.scatter("launch", order.rank)
     try:
         order.work.does.load()(order, Journal(files / "journal"))
     except BaseException as error:
@@ -91,11 +91,3 @@ def _redirect(files: Path) -> None:
         target = os.open(files / name, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
         os.dup2(target, descriptor)
         os.close(target)
-
-
-def _scatter_seeds(rank: int) -> None:
-    """What two launches of a program have: random states that nobody has made equal."""
-    assert threading.active_count() == 1
-    random.seed(1000 + rank)
-    np.random.seed(1000 + rank)
-    torch.manual_seed(1000 + rank)

@@ -29,7 +29,11 @@ class Named:
                 f"{function!r} cannot be run in another process; move it to the top level of a "
                 "module"
             )
-        return cls(module, qualname, inspect.getsourcefile(function) or "")
+        try:
+            file = inspect.getsourcefile(function) or ""
+        except TypeError:
+            file = ""  # written in C: its module can be imported by name
+        return cls(module, qualname, file)
 
     def load(self) -> Any:
         """The function; a module that is not on the path is read from its file."""
@@ -119,6 +123,8 @@ class Order:
     """A folder for what is known of this run, with a folder for each rank."""
     environment: tuple[tuple[str, str], ...]
     """The process's environment variables."""
+    seed: int
+    """That of :mod:`ddp_conformance.nemesis`."""
 
     def files(self, rank: int) -> str:
         """The folder for what is known of a rank."""
