@@ -51,6 +51,7 @@ class Seen:
         self.norms: list[float] = []
         self.reductions = 0
         self.local_parameters = 0
+        self.static_graph = False
         self.evaluated_with: list[list[float]] = []
 
     def observe(self, event: Event) -> None:
@@ -65,6 +66,7 @@ class Seen:
             (p.to_local() if isinstance(p, DTensor) else p).numel() for p in model.parameters()
         )
         if isinstance(model, DistributedDataParallel):
+            self.static_graph = model.static_graph
             model.register_comm_hook(None, self._count_and_reduce)
 
     def tracking(self, build: Build) -> Build:

@@ -14,7 +14,7 @@ FAILURES = str(Path(__file__).with_name("failures.py"))
 SECONDS = re.compile(r" [0-9.]+ s$", re.MULTILINE)
 
 
-def run(directory: Path, *arguments: str, ranks: int | None = None) -> Finished:
+def run(directory: Path, *arguments: str | Path, ranks: int | None = None) -> Finished:
     # Of its own: a run that is killed while it compiles leaves a half-written library
     # in the cache that all runs of a user share, and the next one fails on it.
     cache = {"TORCHINDUCTOR_CACHE_DIR": str(directory / "inductor")}
@@ -55,6 +55,16 @@ def test_two_ranks_print_the_same_progress_once(alone: str, directory: Path) -> 
     assert done.returncode == 0, done.stderr
     assert numbers(done.stdout) == pytest.approx(numbers(alone), rel=1e-3)
     assert "rank 1 of 2: gloo on cpu" in done.stderr
+
+
+def test_four_ranks_take_their_options_from_a_file(alone: str, directory: Path) -> None:
+    options = directory / "options.toml"
+    options.write_text("samples = 320\nbatch_size = 8\nepochs = 3\nprecision = 'fp32'\n")
+    command = ["-m", "ddp_reference.train", "--stage", "operator", "--config", options]
+    done = run(directory, *command, ranks=4)
+    assert done.returncode == 0, done.stderr
+    assert numbers(done.stdout) == pytest.approx(numbers(alone), rel=1e-3)
+    assert "rank 3 of 4: gloo on cpu" in done.stderr
 
 
 def test_one_rank_with_inductor_prints_the_same_progress(alone: str, directory: Path) -> None:

@@ -210,6 +210,13 @@ def test_gradients_are_reduced_once_per_step(results: Results, name: str) -> Non
     assert [result["reductions"] for result in results(2, name)] == [STEPS, STEPS]
 
 
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_the_graph_is_static_unless_gradients_accumulate(results: Results, ranks: int) -> None:
+    assert [result["static_graph"] for result in results(ranks, "ddp")] == [True] * ranks
+    accumulating = results(ranks, "ddp accumulate" if ranks == 2 else "join accumulate")
+    assert [result["static_graph"] for result in accumulating] == [False] * ranks
+
+
 @ALL_JOBS
 def test_every_sample_reaches_the_loss_once_per_epoch(
     results: Results, ranks: int, name: str
