@@ -9,11 +9,10 @@ from __future__ import annotations
 from multiprocessing import forkserver
 
 MODULES = [
-    "ddp_conformance.trainer_runs",
+    "ddp_conformance",
     "ddp_reference.resnet.data",
     "ddp_reference.saliency.mit1003_loader_hdf5",
     "ddp_reference.training.data",
-    "ddp_reference.windows.datamodule",
 ]
 
 
