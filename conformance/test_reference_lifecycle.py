@@ -17,6 +17,9 @@ SMALL = (
     *("--width", "8", "--depth", "1", "--min-num-params", "100"),
 )
 
+COMPILED = ("--samples", "36")
+"""An eighth is for validation, the rest is two whole batches: the compiler meets one shape less."""
+
 
 def training(name: str, stage: str, *options: str, traits: tuple[str, ...] = ()) -> Training:
     """One configuration of the program; one way to die is tried for most."""
@@ -37,12 +40,14 @@ SUBJECTS = [
     training(
         "consistency_compiled_before_ddp",
         "consistency",
+        *COMPILED,
         *("--compile", "before", "--compile-backend", "aot_eager"),
         traits=("compiles",),
     ),
     training(
         "prior_compiled_after_fsdp2",
         "steady-prior",
+        *COMPILED,
         *("--strategy", "fsdp2", "--compile", "after", "--compile-backend", "eager"),
         traits=("compiles",),
     ),

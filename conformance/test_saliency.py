@@ -340,7 +340,7 @@ def test_the_program_names_unusable_data(
 
 def test_the_program_trains_under_torchrun(images: Path, tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
-    arguments = ("--epochs", "2", "--log-file", log, "--num-workers", "1")
+    arguments = ("--epochs", "2", "--log-file", log)
     done = launch("-m", "ddp_reference.saliency", images, *arguments, ranks=2)
     assert done.returncode == 0, done.output
     assert done.stdout.count("epoch 1: training loss") == 1
