@@ -16,7 +16,7 @@ from ddp_conformance.subjects import Subject
 from ddp_conformance.verdict import GuaranteeError, UndecidedError
 
 OPTION = "--ddp-kill-matrix"
-"""Only a run with it puts every check to every mutant, which is half of the suite's time."""
+"""Only a run with it puts every check to every mutant, which takes longer than all the rest."""
 
 FATES = "fates"
 """User property of a mutant's test: its fate under each guarantee that applies to it."""

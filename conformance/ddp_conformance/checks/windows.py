@@ -69,18 +69,12 @@ _RECORDED: dict[tuple[DataModule, int, int, int, int], tuple[Run, ...]] = {}
 def record_fits(
     subject: DataModule, ranks: Ranks, workers: int, sanity_steps: int = SANITY_STEPS
 ) -> tuple[Run, ...]:
-    """One run of a few epochs on uneven shards; of equal ones only the first is real.
-
-    With workers one epoch less: a single change of windows shows whether it reaches them.
-    """
+    """One run of a few epochs on uneven shards; of equal ones only the first is real."""
     key = (subject, ranks.world_size, workers, sanity_steps, nemesis.seed())
     # A rank may have been replaced since, so all of them must agree to leave the run out.
     if not all(ranks.gather(key in _RECORDED)):
         cases = cases_of(ranks, (2 * ranks.world_size + 3,), (workers,))
-        options = {"max_epochs": 2} if workers else {}
-        _RECORDED[key] = record(
-            subject, ranks, cases, lambda s, case: _fit(s, case, sanity_steps, **options)
-        )
+        _RECORDED[key] = record(subject, ranks, cases, lambda s, case: _fit(s, case, sanity_steps))
     return _RECORDED[key]
 
 
