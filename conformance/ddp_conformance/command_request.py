@@ -6,12 +6,15 @@ import dataclasses
 import difflib
 import importlib
 import json
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from ddp_conformance.pytest_frontend import Pair, bind_checks
+from ddp_conformance.recording import describe
 from ddp_conformance.registry import all_kinds
 from ddp_conformance.subjects import Subject
 from ddp_conformance.traits import checked_traits
@@ -53,7 +56,7 @@ def _tuples(value: Any) -> Any:
 
 def cells_of(request: Request) -> list[tuple[Pair, int]]:
     """Every check with its subject and world size; raises :class:`RequestError`."""
-    subjects = [subject_at(kind, place, request.traits) for kind, place in request.subjects]
+    subjects = list(_subjects(request))
     try:
         pairs = bind_checks(subjects, dict(request.expected))
     except ValueError as error:
@@ -62,6 +65,16 @@ def cells_of(request: Request) -> list[tuple[Pair, int]]:
     if not wanted:
         raise RequestError(f"--check {' '.join(request.checks)}: does not apply to these subjects")
     return [(pair, size) for pair in wanted for size in request.world_sizes]
+
+
+def _subjects(request: Request) -> Iterator[Subject]:
+    """With names that tell them apart: factories of several modules may well have one name."""
+    asked = dict.fromkeys(request.subjects)
+    found = {one: subject_at(*one, request.traits) for one in asked}
+    names = Counter(subject.name for subject in found.values())
+    for (option, place), subject in found.items():
+        several = names[subject.name] > 1
+        yield dataclasses.replace(subject, name=f"{option} {place}") if several else subject
 
 
 def subject_at(option: str, place: str, traits: tuple[str, ...]) -> Subject:
@@ -73,9 +86,11 @@ def subject_at(option: str, place: str, traits: tuple[str, ...]) -> Subject:
             raise RequestError(f"--{option} {place}: it is a {found.kind}; write --{right} {place}")
         return found
     try:
-        return kind(make=found, traits=checked_traits(traits, "--trait"))
+        return kind.of(found, checked_traits(traits, "--trait"))
     except ValueError as error:
         raise RequestError(f"--{option} {place}: {error}") from None
+    except Exception as error:  # the user's object, asked what it is, raises
+        raise RequestError(f"--{option} {place}: it cannot be used: {describe(error)}") from None
 
 
 def _imported(option: str, place: str) -> Any:
@@ -86,16 +101,26 @@ def _imported(option: str, place: str) -> Any:
         )
     try:
         module = importlib.import_module(module_name)
+    except SystemExit:
+        raise RequestError(
+            f"--{option} {place}: {module_name} exits when it is imported; move what it runs below "
+            "if __name__ == '__main__'"
+        ) from None
     except Exception as error:
         raise RequestError(
             f"--{option} {place}: {module_name} cannot be imported "
-            f"({type(error).__name__}: {error}); it is looked for in the current directory too"
+            f"({describe(error)}); it is looked for in the current directory too"
         ) from None
-    if not hasattr(module, name):
+    try:
+        return getattr(module, name)
+    except AttributeError:
         close = difflib.get_close_matches(name, dir(module), n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise RequestError(f"--{option} {place}: {module_name} has no {name!r}{hint}")
-    return getattr(module, name)
+        raise RequestError(f"--{option} {place}: {module_name} has no {name!r}{hint}") from None
+    except Exception as error:
+        raise RequestError(
+            f"--{option} {place}: {module_name} does not give {name!r} ({describe(error)})"
+        ) from None
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

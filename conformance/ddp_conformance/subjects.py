@@ -10,7 +10,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from torch import Tensor
 
@@ -49,6 +49,11 @@ class Subject:
             )
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "traits", checked_traits(self.traits, name))
+
+    @classmethod
+    def of(cls, function: Callable[..., Any], traits: AbstractSet[str]) -> Self:
+        """The subject of which nothing is known but its function and its traits."""
+        return cls(make=function, traits=traits)
 
 
 def announce_epoch(component: Any, epoch: int) -> None:

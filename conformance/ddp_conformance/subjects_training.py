@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from ddp_conformance.launched.order import Death, Named
 from ddp_conformance.subjects import Subject
@@ -52,3 +53,8 @@ class Training(Subject):
         unknown = sorted(set(self.deaths) - set(DEATHS))
         if unknown or not self.deaths:
             raise ValueError(f"{self.name}: deaths must be some of {DEATHS}, not {self.deaths!r}")
+
+    @classmethod
+    def of(cls, function: Callable[..., object], traits: AbstractSet[str]) -> Self:
+        """The program that a function is."""
+        return cls(run=function, traits=traits)

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from textwrap import dedent
-from typing import Any
 
-import ddp_conformance
 import pytest
 from ddp_conformance.command import main
-from ddp_conformance.command_request import Request
+from ddp_conformance.command_request import Request, cells_of, subject_at
 from ddp_conformance.registry import all_kinds, known_ids
-from jsonschema import Draft202012Validator
 
-SCHEMA = json.loads((Path(ddp_conformance.__file__).parent / "report.schema.json").read_text())
+from tests.acceptance.conformance_command import run, written
 
 PARTS = """
     from torch.utils.data.distributed import DistributedSampler
@@ -45,136 +37,28 @@ PARTS = """
     FROZEN = Sampler(distributed, {"pads", "shuffles"}, "frozen", set_epoch=no_epoch)
 """
 
-BAD_PARTS = """
-    import itertools
-    import os
-    import signal
-    import threading
-
-    import torch
-    import torch.distributed as dist
-    from torch.utils.data import DataLoader, IterableDataset
+ODD_PARTS = """
+    NUMBER = 17
+    NAMELESS = lambda *arguments: None
 
 
-    def strided(case):
-        return [{"index": i} for i in range(case.rank, case.size, case.world_size)]
+    class Unreadable:
+        __qualname__ = "unreadable"
+
+        def __repr__(self):
+            raise LookupError("no repr")
 
 
-    def raises(case):
-        raise LookupError(f"rank {case.rank} has no shard")
+    UNREADABLE = Unreadable()
 
 
-    def wrong_type(case):
-        return 17
-
-
-    def hangs(case):
-        if case.rank == 1:
-            threading.Event().wait()
-        return strided(case)
-
-
-    def hangs_in_a_barrier(case):
-        if case.rank == 1:
-            dist.barrier()
-        return strided(case)
-
-
-    def crashes(case):
-        if case.rank == 1:
-            os.kill(os.getpid(), signal.SIGSEGV)
-        return strided(case)
-
-
-    def exits(case):
-        os._exit(0)
-
-
-    def needs_a_gpu(case):
-        return torch.zeros(case.size, device="cuda")
-
-
-    def unhashable(case):
-        return [{"index": [[1]]}]
-
-
-    def endless(case):
-        return itertools.repeat({"index": 0})
-
-
-    class Stream(IterableDataset):
-        def __iter__(self):
-            return itertools.repeat({"index": 0})
-
-
-    def endless_in_workers(case):
-        return DataLoader(Stream(), 2, num_workers=1)
+    def __getattr__(name):
+        if name == "lazy":
+            raise LookupError("not today")
+        raise AttributeError(name)
 """
 
-FATES = {
-    "raises": ("unknown", "size 1, rank 0: LookupError: rank 0 has no shard ("),
-    "wrong_type": ("unknown", "size 1, rank 0: TypeError: 'int' object is not iterable"),
-    "crashes": ("unknown", "rank 1 died of SIGSEGV in call"),
-    "exits": ("unknown", "exited with code 0 before it reported call"),
-    "needs_a_gpu": ("unknown", "size 1, rank 0: "),
-    "unhashable": ("unknown", "size 1, rank 0: TypeError: [1] is not a data set index"),
-    "endless": ("failed", "rank 0 did not end the epoch within 18 batches"),
-    "endless_in_workers": ("failed", "rank 0 did not end the epoch within 18 batches"),
-    "hangs_in_a_barrier": ("unknown", "deadlock: rank 0 waits in ddp.gather #"),
-    "strided": ("passed", ""),
-}
-
-HANGS = {"hangs": ("unknown", "timed out after 2 s: ranks 0-1 have not finished ")}
-"""Apart from the others, which on a busy machine may well need 2 seconds."""
-
-
-@dataclass(frozen=True)
-class Done:
-    """A program that has ended."""
-
-    code: int
-    text: str
-    directory: Path
-
-    @property
-    def report(self) -> dict[str, Any]:
-        """The report that it wrote, once it is known to be in the documented form."""
-        found: dict[str, Any] = json.loads((self.directory / "report.json").read_text())
-        Draft202012Validator(SCHEMA).validate(found)
-        return found
-
-    def verdict(self, guarantee: str, subject: str, world_size: int = 2) -> dict[str, Any]:
-        """The only entry for these."""
-        (found,) = [
-            entry
-            for entry in self.report["verdicts"]
-            if (entry["guarantee"], entry["subject"]) == (guarantee, subject)
-            and entry["world_size"] == world_size
-        ]
-        return dict(found)
-
-
-def run(directory: Path, *arguments: str) -> Done:
-    """``python -m`` in the directory, with all output in one text."""
-    outer = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}
-    with (directory / "output").open("w+") as output:
-        code = subprocess.call(
-            ["timeout", "-k", "5", "300", sys.executable, "-m", *arguments],
-            cwd=directory,
-            env=outer,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
-        output.seek(0)
-        return Done(code, output.read(), directory)
-
-
-def written(directory: Path, **files: str) -> Path:
-    for name, text in files.items():
-        (directory / f"{name}.py").write_text(dedent(text))
-    return directory
-
+ODD_MODULES = {"quits": "import sys; sys.exit(0)", "broken": "def ("}
 
 # ---------------------------------------------------------------- verdicts
 
@@ -218,58 +102,6 @@ def test_what_is_expected_ends_in_0_and_is_strict(tmp_path: Path) -> None:
     found = wrong.verdict("SMP-01", "frozen")
     assert found["verdict"] == "failed"
     assert found["reason"].endswith("(issue 13), but holds; remove it from expected_failures")
-
-
-@pytest.mark.parametrize(("fates", "timeout"), [(FATES, "100"), (HANGS, "2")])
-def test_a_bad_subject_gets_a_verdict_for_each_guarantee(
-    fates: dict[str, tuple[str, str]], timeout: str, tmp_path: Path
-) -> None:
-    subjects = [part for name in fates for part in ("--loader", f"bad_parts:{name}")]
-    done = run(
-        written(tmp_path, bad_parts=BAD_PARTS),
-        *("ddp_conformance", *subjects, "-w", "2", "--check", "SMP-01", "--check", "SMP-03"),
-        *("--trait", "exact", "--timeout", timeout, "--report", "report.json"),
-    )
-    assert done.code == 1, done.text
-    assert_fates(done, fates)
-    assert "Traceback" not in done.text
-
-
-def test_the_same_in_pytest(tmp_path: Path) -> None:
-    suite = f"""
-        import bad_parts
-        import pytest
-        from ddp_conformance import Loader, parametrize_with_checks
-
-        def loaders(names):
-            return [Loader(getattr(bad_parts, name), {{"exact"}}) for name in names]
-
-        @parametrize_with_checks(loaders({list(FATES)}), world_size=[2])
-        def test_conforms(subject, check):
-            check(subject)
-
-        @pytest.mark.ddp(timeout=2)
-        @parametrize_with_checks(loaders({list(HANGS)}), world_size=[2])
-        def test_ends(subject, check):
-            check(subject)
-    """
-    written(tmp_path, bad_parts=BAD_PARTS, test_suite=suite)
-    (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\n")
-    done = run(
-        tmp_path,
-        *("pytest", "-q", "-p", "no:cacheprovider", "-p", "ddp_conformance.plugin"),
-        *("--ddp-conformance-report=report.json", "-k", "SMP-01 or SMP-03"),
-    )
-    assert done.code == pytest.ExitCode.TESTS_FAILED, done.text
-    assert_fates(done, FATES | HANGS)
-
-
-def assert_fates(done: Done, fates: dict[str, tuple[str, str]]) -> None:
-    for subject, (verdict, evidence) in fates.items():
-        found = done.verdict("SMP-01", subject)
-        assert found["verdict"] == verdict, found
-        assert evidence in " ".join([found["reason"], *found["witness"]])
-        assert done.verdict("SMP-03", subject)["verdict"] == "skipped"
 
 
 def test_a_missing_gpu_is_a_skip_where_it_is_declared(tmp_path: Path) -> None:
@@ -316,6 +148,16 @@ def test_the_list_names_all(tmp_path: Path) -> None:
         (["--sampler", "parts:strided", "--report", "no/r.json"], "'no/r.json' cannot be written"),
         (["--sampler", "parts:strided", "--nemesis-seed", "-1"], "'-1' is no number; give 0 or"),
         (["--smapler", "parts:strided"], "unrecognized arguments: --smapler"),
+        (["--training", "parts:absent"], "parts has no 'absent'"),
+        (["--training", "parts:FROZEN"], "it is a sampler; write --sampler parts:FROZEN"),
+        (["--training", "odd_parts:NUMBER"], "run must be the function that trains"),
+        (["--metric", "odd_parts:NUMBER"], "make must be a function that takes a Case"),
+        (["--trainstep", "odd_parts:NAMELESS"], "has no readable name; move the factory to"),
+        (["--datamodule", "odd_parts:UNREADABLE"], "it cannot be used: LookupError: no repr"),
+        (["--loader", "odd_parts:lazy"], "does not give 'lazy' (LookupError: not today"),
+        (["--training", "quits:train"], "quits exits when it is imported; move what it runs below"),
+        (["--loader", "broken:make"], "broken cannot be imported (SyntaxError: "),
+        (["--loader", "..parts:strided"], "..parts cannot be imported (TypeError: "),
     ],
 )
 def test_misuse_ends_in_2_and_names_the_fix(
@@ -325,13 +167,29 @@ def test_misuse_ends_in_2_and_names_the_fix(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.chdir(written(tmp_path, parts=PARTS))
+    monkeypatch.chdir(written(tmp_path, parts=PARTS, odd_parts=ODD_PARTS, **ODD_MODULES))
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.delitem(sys.modules, "parts", raising=False)
+    for module in ("parts", "odd_parts"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
     with pytest.raises(SystemExit, match="2"):
         main(arguments)
     assert message in capsys.readouterr().err
-    monkeypatch.delitem(sys.modules, "parts", raising=False)
+    for module in ("parts", "odd_parts"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+
+
+def test_what_is_written_in_c_is_a_program_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert subject_at("training", "os:getpid", ()).name == "getpid"
+
+
+def test_factories_of_one_name_are_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(written(tmp_path, some=PARTS, others=PARTS)))
+    asked = [("sampler", "some:strided"), ("sampler", "others:strided"), ("sampler", "some:FROZEN")]
+    request = Request((*asked, asked[0]), (), ("SMP-01",), (), (2,))
+    names = [subject.name for (subject, _), _ in cells_of(request)]
+    assert names == ["sampler some:strided", "sampler others:strided", "frozen"]
 
 
 def test_a_request_survives_its_way() -> None:

@@ -1,0 +1,65 @@
+"""``python -m ddp_conformance`` in a process of its own, and what it leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import ddp_conformance
+from jsonschema import Draft202012Validator
+
+SCHEMA = json.loads((Path(ddp_conformance.__file__).parent / "report.schema.json").read_text())
+
+
+@dataclass(frozen=True)
+class Done:
+    """A program that has ended."""
+
+    code: int
+    text: str
+    directory: Path
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """The report that it wrote, once it is known to be in the documented form."""
+        found: dict[str, Any] = json.loads((self.directory / "report.json").read_text())
+        Draft202012Validator(SCHEMA).validate(found)
+        return found
+
+    def verdict(self, guarantee: str, subject: str, world_size: int = 2) -> dict[str, Any]:
+        """The only entry for these."""
+        (found,) = [
+            entry
+            for entry in self.report["verdicts"]
+            if (entry["guarantee"], entry["subject"]) == (guarantee, subject)
+            and entry["world_size"] == world_size
+        ]
+        return dict(found)
+
+
+def run(directory: Path, *arguments: str) -> Done:
+    """``python -m`` in the directory, with all output in one text."""
+    outer = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}
+    with (directory / "output").open("w+") as output:
+        code = subprocess.call(
+            ["timeout", "-k", "5", "300", sys.executable, "-m", *arguments],
+            cwd=directory,
+            env=outer,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+        output.seek(0)
+        return Done(code, output.read(), directory)
+
+
+def written(directory: Path, **files: str) -> Path:
+    for name, text in files.items():
+        (directory / f"{name}.py").write_text(dedent(text))
+    return directory
