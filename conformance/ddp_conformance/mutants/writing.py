@@ -186,14 +186,14 @@ TELLS = frozenset({"tells_paths"})
 MUTANTS = (
     Mutant(Writer(LogOnEveryRank, records=lines), "WRT-01", "append on every rank", (2, 3)),
     Mutant(Writer(LogTwice, records=lines), "WRT-01", "each record twice", TWO),
-    Mutant(Writer(SaveOnEveryRank), "WRT-01", "torch.save on every rank", TWO),
+    Mutant(Writer(SaveOnEveryRank), "WRT-01", "torch.save on every rank", (2, 3)),
     Mutant(Writer(MarksOnEveryRank, records=lines), "WRT-01", "empty mark on every rank", (2, 3)),
     Mutant(Writer(LinksOnEveryRank, records=lines), "WRT-01", "link on every rank", TWO),
     Mutant(Writer(LooksBeforeMaking, records=lines), "WRT-01", "exists(), then mkdir", (2, 3)),
-    Mutant(Writer(LogByTime, TELLS, records=lines, paths=path_of), "WRT-03", "clock", TWO),
+    Mutant(Writer(LogByTime, TELLS, records=lines, paths=path_of), "WRT-03", "clock", (2, 3)),
     Mutant(Writer(TellsBeforeItExists, TELLS, paths=best_of), "WRT-03", "path never made", TWO),
-    Mutant(Writer(BarrierUnderGuard, records=lines), "WRT-04", "barrier under a guard", TWO),
-    Mutant(Writer(GathersUnderGuard, records=lines), "WRT-04", "reduction under a guard", TWO),
+    Mutant(Writer(BarrierUnderGuard, records=lines), "WRT-04", "barrier under a guard", (2, 3)),
+    Mutant(Writer(GathersUnderGuard, records=lines), "WRT-04", "reduction under a guard", (2, 3)),
 )
 
 TWINS = (
