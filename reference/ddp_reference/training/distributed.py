@@ -225,13 +225,18 @@ def _device(backend: str, local_rank: int) -> torch.device:
 
 
 def _stop_compile_helpers() -> None:
-    """Inductor's pool of compiler processes and the thread of torch.compile's progress bar.
+    """Inductor's pools of processes and of threads, and the thread of its progress bar.
 
-    Only a run that compiled has imported them. tqdm starts its thread again on demand.
+    Only a run that compiled has imported them; all start again on demand. Inductor's own
+    shutdown forgets the threads (torch 2.13).
     """
     inductor = sys.modules.get("torch._inductor.async_compile")
     if inductor is not None:
         inductor.shutdown_compile_workers()
+        threads = inductor.AsyncCompile.pool
+        if threads.cache_info().currsize:
+            threads().shutdown()
+            threads.cache_clear()
     tqdm = sys.modules.get("tqdm")
     if tqdm is not None and tqdm.tqdm.monitor is not None:
         tqdm.tqdm.monitor.exit()

@@ -167,3 +167,17 @@ def test_leaving_early_is_no_success(code: int | str | None) -> None:
     expected = SystemExit if code else RuntimeError
     with pytest.raises(expected), distributed_session("gloo"):
         raise SystemExit(code)
+
+
+def test_teardown_ends_the_threads_that_compiled() -> None:
+    from torch._inductor import async_compile, config
+
+    before = set(threading.enumerate())
+    with config.patch(compile_threads=2):
+        async_compile.AsyncCompile.pool().submit(int).result()
+    assert set(threading.enumerate()) > before
+    teardown_distributed()
+    assert set(threading.enumerate()) <= before
+    with config.patch(compile_threads=2):  # they start again on demand
+        assert async_compile.AsyncCompile.pool().submit(int).result() == 0
+    teardown_distributed()
