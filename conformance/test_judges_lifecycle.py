@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ddp_conformance.checks import judge_lifecycle as judge
+from ddp_conformance.checks.endings import in_order
 from ddp_conformance.training_history import (
     Chose,
     Compiled,
@@ -60,6 +61,13 @@ def test_the_first_to_end_is_told_first() -> None:
         "rank 0 raised RuntimeError: closed in DDP construction at train.py:9; "
         "its last stage was wrap at train.py:9",
     ]
+
+
+def test_a_signal_is_the_cause_of_what_the_peers_raised_before_its_end_was_seen() -> None:
+    raised, died = Ended(0, 0, 1, False, "RuntimeError: closed"), Ended(1, 1, -11, False)
+    assert in_order([raised, died]) == [died, raised]
+    aborted = Ended(1, 1, -6, False)
+    assert in_order([aborted, raised]) == [raised, aborted]
 
 
 def test_an_exit_code_of_0_alone_is_no_end() -> None:

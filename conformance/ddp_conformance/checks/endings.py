@@ -30,8 +30,17 @@ def _came_through(end: Ended) -> bool:
 
 
 def in_order(history: History) -> list[Ended]:
-    """The ranks' ends, the first one first."""
-    return sorted(ends_of(history), key=lambda end: end.order)
+    """The ranks' ends, the first one first.
+
+    One that died of a signal comes before those that raised: its connections are closed before
+    the kernel has ended it, so that on a busy machine a peer can raise, and end, sooner. Not so
+    SIGABRT, which is also how gloo ends a rank that has lost its peer.
+    """
+    return sorted(ends_of(history), key=lambda end: (not _was_killed(end), end.order))
+
+
+def _was_killed(end: Ended) -> bool:
+    return end.code is not None and end.code < 0 and end.code != -signal.SIGABRT
 
 
 def words_of(end: Ended) -> str:
