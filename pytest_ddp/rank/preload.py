@@ -29,8 +29,11 @@ def torch() -> None:
 
 def what_ranks_use() -> None:
     """Import the code of ranks, and what it would import at the first test, 0.1 s in each."""
-    # torch imports the second one when it is asked for the default device.
-    _import("pytest_ddp.rank.life", "torch.utils._device")
+    # torch imports the second one when it is asked for the default device. The third takes
+    # the default group of its import as the default argument of its functions (torch 2.13):
+    # where a test imports it, or wraps a model in DDP, a later test's calls would go to a
+    # group that is gone, which its threads outlive.
+    _import("pytest_ddp.rank.life", "torch.utils._device", "torch.distributed.nn.functional")
     if "numpy" in sys.modules:  # which torch does without, if need be
         _import("numpy.random")
 

@@ -14,6 +14,7 @@ import pytest
 from tests.acceptance.recorded import Run, run_recorded, source
 from tests.acceptance.suite import Suite
 
+GONE = "test_no_group_that_is_gone_is_the_default_argument"
 KEPT = """
     import os
     import random
@@ -40,6 +41,15 @@ KEPT = """
     @pytest.mark.ddp(world_size=1)
     def test_smaller(ddp):
         assert dist.get_world_size() == 1
+
+    def test_a_group_is_the_default_argument(ddp):
+        from torch.distributed.nn.functional import broadcast
+        assert broadcast(torch.full((1,), float(ddp.rank)), src=1).item() == 1.0
+
+    @pytest.mark.ddp(world_size=3)
+    def test_no_group_that_is_gone_is_the_default_argument(ddp):
+        from torch.distributed.nn.functional import broadcast
+        assert broadcast(torch.full((1,), float(ddp.rank)), src=2).item() == 2.0
 
     @pytest.mark.ddp(world_size=3)
     def test_larger(ddp):
@@ -234,7 +244,7 @@ def test_verdicts(run: Run) -> None:
 
 @pytest.mark.parametrize("test", re.findall(r"def (test_\w+)", KEPT))
 def test_ranks_are_kept(run: Run, test: str) -> None:
-    ranks = {"test_smaller": 1, "test_larger": 3}.get(test, 2)
+    ranks = {"test_smaller": 1, "test_larger": 3, GONE: 3}.get(test, 2)
     assert run.pids(test) == run.pids("test_larger")[:ranks]
 
 
