@@ -16,6 +16,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from ddp_reference.leaving import leave_group
+
 Build = Callable[[], nn.Module]
 
 
@@ -42,8 +44,8 @@ def run(builders: Sequence[Build], inputs: tuple[Tensor, ...]) -> None:
     loss = sum_of(model(*inputs))
     if loss.requires_grad:
         loss.backward()  # type: ignore[no-untyped-call]
-    if dist.is_initialized():
-        dist.destroy_process_group()
+    del model, loss
+    leave_group()
 
 
 class Blocks(nn.Module):

@@ -17,6 +17,7 @@ from lightning.pytorch import Callback, Trainer, seed_everything
 from lightning.pytorch.callbacks import ModelCheckpoint, TQDMProgressBar
 from lightning.pytorch.utilities import rank_zero_only
 
+from ddp_reference.leaving import leave_group
 from ddp_reference.resnet.agreement import ConfigError
 from ddp_reference.resnet.config import Settings, parse
 from ddp_reference.resnet.data import ImageNetDataModule
@@ -71,12 +72,12 @@ def run(settings: Settings) -> int:
         trainer.fit(build_module(settings), datamodule, ckpt_path=settings.resume)
         trainer.test(datamodule=datamodule, ckpt_path="best", verbose=settings.progress)
     except BaseException:
-        leave_group()
+        leave_gloo()
         end_children(trainer, FAILURE_SECONDS)
         raise
     finally:
         logger.close()
-    leave_group()
+    leave_gloo()
     return end_children(trainer, END_SECONDS)
 
 
@@ -149,15 +150,14 @@ def build_callbacks(settings: Settings) -> list[Callback]:
     return [schedule, TextLoggingCallback(), checkpoints, *bar]
 
 
-def leave_group() -> None:
-    """Destroy a gloo group: Lightning leaves it to the interpreter's exit, which aborts at times.
+def leave_gloo() -> None:
+    """Leave a gloo group, which Lightning leaves to the interpreter's exit.
 
-    (SIGABRT, "terminate called without an active exception", torch 2.13.) After a
-    failure it also closes the connections on which other ranks wait. NCCL groups are
-    left to Lightning, which destroys them at exit.
+    After a failure this also closes the connections on which other ranks wait. NCCL groups
+    are left to Lightning, which destroys them at exit.
     """
     if dist.is_available() and dist.is_initialized() and dist.get_backend() == "gloo":
-        dist.destroy_process_group()
+        leave_group()
 
 
 def end_children(trainer: Trainer, seconds: float) -> int:

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from ddp_reference.leaving import leave_group
 from ddp_reference.saliency.dataset import DatasetError
 from ddp_reference.saliency.trainer import Config, Trainer
 
@@ -60,7 +61,7 @@ def process_group() -> Iterator[tuple[int, int, torch.device]]:
     try:
         yield dist.get_world_size(), dist.get_rank(), device
     finally:
-        dist.destroy_process_group()
+        leave_group()
 
 
 def train(config: Config, world_size: int, rank: int, device: torch.device) -> int:

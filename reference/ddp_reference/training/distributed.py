@@ -20,6 +20,8 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
+from ddp_reference.leaving import leave_group
+
 log = logging.getLogger(__name__)
 
 Backend = Literal["auto", "gloo", "nccl"]
@@ -97,14 +99,14 @@ def setup_distributed(backend: Backend = "auto", timeout: timedelta = DEFAULT_TI
 def teardown_distributed() -> None:
     """Leave the run: the group that setup_distributed made, and its helpers, are gone.
 
-    A compiled model is a reference cycle, and in DDP it holds the group, threads included,
-    beyond ``destroy_process_group``. Left to the garbage collector it may be collected in
-    a DataLoader worker that a later run forks, where joining the threads that did not come
-    along is a SIGSEGV or never ends (both seen with torch 2.13).
+    A model that holds the group beyond its end may be collected in a DataLoader worker that a
+    later run forks, where joining the threads that did not come along is a SIGSEGV or never
+    ends (both seen with torch 2.13).
     """
-    gc.collect()
-    if _session.owns_group and dist.is_initialized():
-        dist.destroy_process_group()
+    if _session.owns_group:
+        leave_group()
+    else:
+        gc.collect()
     _session.store, _session.owns_group = None, False
     _stop_compile_helpers()
 

@@ -21,6 +21,7 @@ from lightning.pytorch import Trainer, seed_everything
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint, TQDMProgressBar
 from lightning.pytorch.loggers import TensorBoardLogger
 
+from ddp_reference.leaving import leave_group
 from ddp_reference.windows.archive import ArchiveError, feature_count
 from ddp_reference.windows.config import RunConfig, launched_by_torchrun, read_config
 from ddp_reference.windows.datamodule import GNNDataModule
@@ -41,8 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 2
         return _train(config)
     finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()
+        leave_group()
 
 
 def _report(problem: str | None) -> bool:

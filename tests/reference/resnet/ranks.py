@@ -25,7 +25,7 @@ from ddp_reference.resnet.images import Batch
 from ddp_reference.resnet.metrics import SampleMean, StageMetrics
 from ddp_reference.resnet.module import ResNetModule
 from ddp_reference.resnet.run_logger import RunLogger
-from ddp_reference.resnet.train import build_datamodule, build_module, build_trainer, leave_group
+from ddp_reference.resnet.train import build_datamodule, build_module, build_trainer, leave_gloo
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
@@ -158,7 +158,7 @@ def main(journals: str, *arguments: str) -> None:
     """Train, then try the agreements on the group that the trainer has left."""
     document = train(parse(arguments)) | agreements()
     rank, _ = rank_and_world_size()
-    leave_group()
+    leave_gloo()
     Path(journals, f"rank{rank}.json").write_text(json.dumps(document))
 
 
