@@ -15,7 +15,7 @@ conformance: $(READY)
 	$(PYTEST) conformance -q -p no:cacheprovider -p ddp_conformance.plugin $(SHARED) </dev/null
 
 # Runs every check, not only its own guarantee's, on every mutant and writes which of them fail.
-kill-matrix: LIMIT = 600
+kill-matrix: LIMIT = 3600
 kill-matrix: $(READY)
 	$(PYTEST) conformance/test_mutants.py -q -p no:cacheprovider \
 	  --ddp-kill-matrix=docs/kill-matrix.md -k test_mutant_dies </dev/null
