@@ -26,10 +26,11 @@ def is_manager(command: str) -> bool:
 def manager_folders(pid: int) -> set[Path]:
     """The directory of a living daemon's socket; nothing if it cannot be found."""
     try:
-        links = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
+        entries = list(Path(f"/proc/{pid}/fd").iterdir())
         sockets = Path("/proc/net/unix").read_text(errors="replace").splitlines()
     except OSError:
         return set()
+    links = map(_target, entries)
     inodes = {link[len("socket:[") : -1] for link in links if link.startswith("socket:[")}
     rows = (line.split(maxsplit=7) for line in sockets)
     return {
@@ -37,6 +38,14 @@ def manager_folders(pid: int) -> set[Path]:
         for row in rows
         if len(row) == 8 and row[6] in inodes and _MANAGER_FOLDER in row[7]
     }
+
+
+def _target(entry: Path) -> str:
+    """Nothing for a descriptor that is gone: a daemon closes those of its killed clients."""
+    try:
+        return os.readlink(entry)
+    except OSError:
+        return ""
 
 
 def remove(folders: Iterable[Path], creators: Iterable[int]) -> None:
