@@ -13,7 +13,7 @@ from pathlib import Path
 
 from torch._C._distributed_c10d import TCPStore
 
-from .report import CrashReport, look, tail_of_stderr
+from .report import CrashReport, cause_of, look, tail_of_stderr
 
 GRACE = 2.0
 """Seconds that the others get to end by themselves once a rank has broken."""
@@ -46,8 +46,7 @@ def crash_report(
             for rank, process in enumerate(processes)
         )
         broken = [ends[rank] for rank in (*died, *sorted(stopped)) if not ends[rank].well]
-        first = [end for end in broken if not end.secondary]
-        cause = next(iter(first or broken), None)
+        cause = cause_of(broken)
         said = "" if cause is None else tail_of_stderr(directory, cause.rank)
         return CrashReport(ends, cause, said)
 

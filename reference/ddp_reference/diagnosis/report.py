@@ -42,6 +42,14 @@ class RankEnd:
         return self.finished and self.returncode == 0 and not self.stopped
 
     @property
+    def killed(self) -> bool:
+        """Whether it died of a signal of its own: never because of another rank.
+
+        Not so SIGABRT, which is also how gloo ends a rank that has lost its peer.
+        """
+        return not self.stopped and self.returncode < 0 and self.returncode != -signal.SIGABRT
+
+    @property
     def secondary(self) -> bool:
         """Whether it ended because of another rank."""
         return self.stopped or any(words in self.error for words in SECONDARY)
@@ -92,6 +100,15 @@ class CrashReport:
                 *([f"rank {self.cause.rank} printed:", *said] if said else []),
             ]
         )
+
+
+def cause_of(broken: Sequence[RankEnd]) -> RankEnd | None:
+    """The end that caused the others, of those that were no good ones, the first one first.
+
+    On a busy machine a peer may raise, and end, before the kernel has ended the rank that it
+    lost: its connections are closed sooner.
+    """
+    return min(broken, key=lambda end: (not end.killed, end.secondary), default=None)
 
 
 def look(directory: Path, rank: int, returncode: int, *, stopped: bool) -> RankEnd:

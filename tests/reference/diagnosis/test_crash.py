@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from ddp_reference.diagnosis import CrashReport, RankEnd, crash_report, launch
-from ddp_reference.diagnosis.report import look
+from ddp_reference.diagnosis.report import cause_of, look
 
 from pytest_ddp.rank.marker import PHASE, Page, note_of
 
@@ -29,10 +29,25 @@ SEGV = -signal.SIGSEGV
 def test_a_segmentation_fault_is_located(deed: str, phase: str) -> None:
     report = crash_report([str(SCRIPT), deed], timeout=90)
     assert report.cause is not None
-    assert (report.cause.rank, report.cause.returncode) == (1, SEGV)
+    assert (report.cause.rank, report.cause.returncode) == (1, SEGV), str(report)
     assert report.cause.phase == phase
     assert report.cause.place.endswith(f"crashing.py:{line_of('ctypes.string_at')} in die")
     assert f"rank 1 died of SIGSEGV\n  in phase  {phase}\n  at  " in str(report)
+
+
+def test_a_signal_is_the_cause_of_what_the_peers_raised_before_its_end_was_seen() -> None:
+    raised = RankEnd(0, 1, finished=False, error="RuntimeError: the store does not answer")
+    closed = RankEnd(2, 1, finished=False, error="RuntimeError: Connection closed by peer")
+    died = RankEnd(1, SEGV, finished=False)
+    aborted = RankEnd(1, -signal.SIGABRT, finished=False)
+    stopped = RankEnd(1, -signal.SIGTERM, finished=False, stopped=True)
+    assert cause_of([raised, died]) is died
+    assert cause_of([closed, raised, died]) is died
+    assert cause_of([closed, aborted]) is aborted
+    assert cause_of([raised, aborted]) is raised
+    assert cause_of([raised, stopped]) is raised
+    assert cause_of([closed, stopped]) is closed
+    assert cause_of([]) is None
 
 
 def line_of(text: str) -> int:
