@@ -83,7 +83,7 @@ def record_once(
 
     Of equal runs only the first is real; ``way`` tells ways to observe a subject apart.
     """
-    key = (id(subject), way, *cases)
+    key = (id(subject), nemesis.seed(), way, *cases)
     # A rank may have been replaced since, so all of them must agree to leave the run out.
     if not all(ranks.gather(key in _RECORDED)):
         _RECORDED[key] = subject, record(subject, ranks, cases, observe)

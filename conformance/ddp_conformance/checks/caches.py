@@ -25,7 +25,7 @@ from ddp_conformance.case import Case, worker_number
 from ddp_conformance.checks import judge_caches as judge
 from ddp_conformance.history import Record, Refused, Run
 from ddp_conformance.ranks import Ranks
-from ddp_conformance.recording import cases_of, judge_each, record
+from ddp_conformance.recording import cases_of, judge_each, record, record_once
 from ddp_conformance.registry import Check, Guarantee
 from ddp_conformance.subjects_cache import Cache
 from ddp_conformance.verdict import Violation
@@ -54,18 +54,11 @@ MEM_04 = Guarantee(
 PATIENCE = 0.5
 """Seconds for which the content is held back, while a rank does not wait for it as it should."""
 
-_RECORDED: dict[tuple[Cache, int, int], tuple[Run, ...]] = {}
-"""Runs of this process: four guarantees are judged on the same histories."""
-
 
 def record_reading(subject: Cache, ranks: Ranks, workers: int) -> tuple[Run, ...]:
-    """Open and read a cache once; of equal runs only the first is real."""
-    key = (subject, ranks.world_size, workers)
-    # A rank may have been replaced since, so all of them must agree to leave the run out.
-    if not all(ranks.gather(key in _RECORDED)):
-        cases = cases_of(ranks, (2 * ranks.world_size + 3,), (workers,))
-        _RECORDED[key] = record(subject, ranks, cases, lambda s, case: reading(s, case, ranks))
-    return _RECORDED[key]
+    """Open and read a cache, once for the four guarantees that are judged on it."""
+    cases = cases_of(ranks, (2 * ranks.world_size + 3,), (workers,))
+    return record_once(subject, ranks, cases, lambda s, case: reading(s, case, ranks), "reading")
 
 
 def reading(subject: Cache, case: Case, ranks: Ranks) -> Iterator[Record]:

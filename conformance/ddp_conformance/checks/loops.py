@@ -16,7 +16,7 @@ from ddp_conformance.history import Record, Run
 from ddp_conformance.loop_history import LoopStep
 from ddp_conformance.loops import alone, checkpoint_in, device_memory, run_leg
 from ddp_conformance.ranks import Ranks
-from ddp_conformance.recording import cases_of, judge_each, record
+from ddp_conformance.recording import cases_of, judge_each, record_once
 from ddp_conformance.registry import Check, Guarantee
 from ddp_conformance.subjects_loop import Leg, TrainLoop
 from ddp_conformance.verdict import Violation
@@ -61,20 +61,14 @@ EPOCH_END, MID_EPOCH = "epoch end", "mid-epoch"
 
 Observe: TypeAlias = Callable[[TrainLoop, Case, Ranks], Iterator[Record]]
 
-_RECORDED: dict[tuple[TrainLoop, str, int, int], tuple[Run, ...]] = {}
-"""Runs of this process: several guarantees are judged on the same histories."""
 
-
-def record_once(
+def record_legs(
     subject: TrainLoop, ranks: Ranks, observe: Observe, workers: int = 0
 ) -> tuple[Run, ...]:
-    """Run the loop as ``observe`` does; of equal runs only the first is real."""
-    key = (subject, observe.__name__, ranks.world_size, workers)
-    # A rank may have been replaced since, so all of them must agree to leave the run out.
-    if not all(ranks.gather(key in _RECORDED)):
-        cases = cases_of(ranks, (SIZE,), (workers,))
-        _RECORDED[key] = record(subject, ranks, cases, lambda s, case: observe(s, case, ranks))
-    return _RECORDED[key]
+    """Run the loop as ``observe`` does, once for all guarantees that are judged on it."""
+    cases = cases_of(ranks, (SIZE,), (workers,))
+    way = observe.__name__
+    return record_once(subject, ranks, cases, lambda s, case: observe(s, case, ranks), way)
 
 
 def whole(subject: TrainLoop, case: Case, ranks: Ranks) -> Iterator[Record]:
@@ -120,7 +114,7 @@ def beside_one(subject: TrainLoop, case: Case, ranks: Ranks) -> Iterator[Record]
 
 def find_difference(subject: TrainLoop, ranks: Ranks) -> tuple[Violation, ...]:
     """DET-01."""
-    runs = record_once(subject, ranks, repeated)
+    runs = record_legs(subject, ranks, repeated)
     return judge_each(runs, lambda run: judge.judge_same_run(run.history, "again"))
 
 
@@ -134,13 +128,13 @@ def find_bad_resumption(subject: TrainLoop, ranks: Ranks) -> tuple[Violation, ..
             for violation in judge.judge_resumption(run.history, part)
         )
 
-    found = judge_each(record_once(subject, ranks, resumed), judge_run)
-    return found or judge_each(record_once(subject, ranks, resumed, workers=1), judge_run)
+    found = judge_each(record_legs(subject, ranks, resumed), judge_run)
+    return found or judge_each(record_legs(subject, ranks, resumed, workers=1), judge_run)
 
 
 def find_lost_states(subject: TrainLoop, ranks: Ranks) -> tuple[Violation, ...]:
     """DET-03."""
-    (run,) = record_once(subject, ranks, resumed)
+    (run,) = record_legs(subject, ranks, resumed)
     return tuple(
         violation
         for part in parts_of(subject)
@@ -155,25 +149,25 @@ def parts_of(subject: TrainLoop) -> tuple[str, ...]:
 
 def find_other_losses(subject: TrainLoop, ranks: Ranks) -> tuple[Violation, ...]:
     """DET-04."""
-    runs = record_once(subject, ranks, beside_one)
+    runs = record_legs(subject, ranks, beside_one)
     return judge_each(runs, lambda run: judge.judge_same_losses(run.history, subject.tolerance))
 
 
 def find_bad_seeds(subject: TrainLoop, ranks: Ranks) -> tuple[Violation, ...]:
     """DET-05."""
-    runs = record_once(subject, ranks, repeated)
+    runs = record_legs(subject, ranks, repeated)
     return judge_each(runs, lambda run: judge.judge_seeds(run.history))
 
 
 def find_foreign_memory(subject: TrainLoop, ranks: Ranks) -> tuple[Violation, ...]:
     """MEM-05."""
-    runs = record_once(subject, ranks, repeated)
+    runs = record_legs(subject, ranks, repeated)
     return judge_each(runs, lambda run: judge.judge_own_device(run.history))
 
 
 def find_shared_modules(subject: TrainLoop, ranks: Ranks) -> tuple[Violation, ...]:
     """MEM-06."""
-    runs = record_once(subject, ranks, repeated)
+    runs = record_legs(subject, ranks, repeated)
     return judge_each(runs, lambda run: judge.judge_held_modules(run.history))
 
 

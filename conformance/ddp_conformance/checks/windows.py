@@ -17,7 +17,7 @@ from ddp_conformance.case import Case
 from ddp_conformance.checks import judge_windows as judge
 from ddp_conformance.history import Record, Run
 from ddp_conformance.ranks import Ranks
-from ddp_conformance.recording import Judge, cases_of, find_first, judge_each, record
+from ddp_conformance.recording import Judge, cases_of, find_first, judge_each, record_once
 from ddp_conformance.registry import Check, Guarantee
 from ddp_conformance.subjects import DataModule
 from ddp_conformance.verdict import Violation
@@ -62,20 +62,14 @@ CBK_03 = Guarantee(
     "all ranks.",
 )
 
-_RECORDED: dict[tuple[DataModule, int, int, int, int], tuple[Run, ...]] = {}
-"""Runs of this process: eight guarantees are judged on the same histories."""
-
 
 def record_fits(
     subject: DataModule, ranks: Ranks, workers: int, sanity_steps: int = SANITY_STEPS
 ) -> tuple[Run, ...]:
-    """One run of a few epochs on uneven shards; of equal ones only the first is real."""
-    key = (subject, ranks.world_size, workers, sanity_steps, nemesis.seed())
-    # A rank may have been replaced since, so all of them must agree to leave the run out.
-    if not all(ranks.gather(key in _RECORDED)):
-        cases = cases_of(ranks, (2 * ranks.world_size + 3,), (workers,))
-        _RECORDED[key] = record(subject, ranks, cases, lambda s, case: _fit(s, case, sanity_steps))
-    return _RECORDED[key]
+    """One run of a few epochs on uneven shards, which eight guarantees are judged on."""
+    cases = cases_of(ranks, (2 * ranks.world_size + 3,), (workers,))
+    way = f"a fit after {sanity_steps} steps of sanity checking"
+    return record_once(subject, ranks, cases, lambda s, case: _fit(s, case, sanity_steps), way)
 
 
 def judge_fits(subject: DataModule, ranks: Ranks, judge_run: Judge) -> tuple[Violation, ...]:
