@@ -12,11 +12,11 @@ from __future__ import annotations
 import enum
 import sys
 import sysconfig
-import threading
 import weakref
 import zlib
 from collections import Counter, deque
 from collections.abc import Callable
+from threading import get_ident
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
@@ -108,10 +108,10 @@ class Journal:
         """Digest of the collectives of this test by group: what was asked."""
         self.where: dict[str, int] = {}
         """The same for the lines that asked."""
-        self._codes = _Codes()
+        self._questions: dict[tuple[Any, ...], _Question] = {}
         self.waiting: dict[int, Call] = {}
         """What each thread waits for right now, by thread identifier."""
-        self._by_work: weakref.WeakKeyDictionary[dist.Work, Call] = weakref.WeakKeyDictionary()
+        self._by_work = _CallsByWork()
         for method, operation in _COLLECTIVES.items():
             self._wrap(method, self._collective(operation))
         for method, operation in _MESSAGES.items():
@@ -121,8 +121,9 @@ class Journal:
 
     def begin(self) -> None:
         """Forget the calls of the last test."""
-        for record in (self.sent, self.received, self.what, self.where, self.calls, self._codes):
+        for record in (self.sent, self.received, self.what, self.where, self.calls):
             record.clear()
+        self._questions.clear()
 
     def forget_groups(self) -> None:
         """Names of groups are used again after the default group was destroyed."""
@@ -142,7 +143,7 @@ class Journal:
             self.calls.append(call)
             work = original(group, *args, **kwargs)
             if work is not None:
-                self._by_work[work] = call
+                self._by_work.put(work, call)
             return work
 
         setattr(dist.ProcessGroup, method, noted)
@@ -154,7 +155,7 @@ class Journal:
             call = self._by_work.get(work)
             if call is None:
                 return original(work, *args, **kwargs)
-            thread = threading.get_ident()
+            thread = get_ident()
             self.waiting[thread] = call
             try:
                 return original(work, *args, **kwargs)
@@ -183,18 +184,20 @@ class Journal:
 
         def note(group: dist.ProcessGroup, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
             name = group.group_name
+            number = _issued(group) - self._messages.get(name, 0) + 1
             options = args[-1] if args else kwargs.get("opts")
             numel, dtype = _size(args, position)
             root = getattr(options, "rootRank", None)
-            reduce_op = _reduce_op(options)
-            site = _site()
-            number = self.collectives(group) + 1
-            call = Call(name, number, operation, numel, dtype, reduce_op, root, None, site)
-            asked = self._codes[operation, numel, dtype, reduce_op, root]
-            self.what[name] = _fold(self.what.get(name, 0), number, asked)
-            place = self._codes[site.code.co_filename, site.line]
-            self.where[name] = _fold(self.where.get(name, 0), number, place)
-            return call
+            reduce_op = getattr(options, "reduceOp", None)
+            frame = _asking_frame()
+            code = frame.f_code  # which the question keeps, so that the number stays its own
+            key = (operation, numel, dtype, hash(reduce_op), root, id(code), frame.f_lasti)
+            if (question := self._questions.get(key)) is None:
+                asked = (operation, numel, dtype, _name(reduce_op), root)
+                question = self._questions[key] = _Question.of(asked, _site(frame))
+            self.what[name] = _fold(self.what.get(name, 0), number, question.what)
+            self.where[name] = _fold(self.where.get(name, 0), number, question.where)
+            return _new_call(Call, (name, number, *question.rest))
 
         return note
 
@@ -206,7 +209,7 @@ class Journal:
             peer, tag = (args[1], args[-1]) if len(args) > 2 else (-1, args[-1])
             self._messages[name] += 1
             counts[name, peer, tag] += 1
-            return Call(name, 0, operation, None, None, None, peer, tag, _site())
+            return Call(name, 0, operation, None, None, None, peer, tag, _site(_asking_frame()))
 
         return note
 
@@ -220,12 +223,54 @@ def _issued(group: Any) -> int:
     return issued
 
 
-class _Codes(dict[tuple[Any, ...], int]):
-    """Checksums, alike in all processes; to compute one costs more than all the rest."""
+class _Question(NamedTuple):
+    """What calls of one shape from one place have in common.
 
-    def __missing__(self, key: tuple[Any, ...]) -> int:
-        self[key] = code = zlib.crc32(repr(key).encode(errors="surrogateescape"))
-        return code
+    A loop asks it again and again: to find it costs a third of working it out anew.
+    """
+
+    rest: tuple[Any, ...]
+    """The fields of :class:`Call` after the number."""
+    what: int
+    where: int
+
+    @classmethod
+    def of(cls, asked: tuple[Any, ...], site: Site) -> _Question:
+        place = (site.code.co_filename, site.line)
+        return cls((*asked, None, site), _checksum(asked), _checksum(place))
+
+
+_new_call = tuple.__new__
+"""A named tuple's own constructor takes twice as long."""
+
+
+class _CallsByWork:
+    """Which call a ``Work`` is the answer to; a weak dictionary, in a third of its time."""
+
+    def __init__(self) -> None:
+        self._entries: dict[int, tuple[weakref.ref[dist.Work], Call]] = {}
+        self._limit = _KEPT
+
+    def put(self, work: dist.Work, call: Call) -> None:
+        self._entries[id(work)] = weakref.ref(work), call
+        if len(self._entries) > self._limit:
+            self._drop_dead()
+
+    def get(self, work: dist.Work) -> Call | None:
+        reference, call = self._entries.get(id(work), (None, None))
+        # The identity of a work that is gone may be that of another one by now.
+        return call if reference is not None and reference() is work else None
+
+    def _drop_dead(self) -> None:
+        for key, (reference, _) in list(self._entries.items()):
+            if reference() is None:
+                self._entries.pop(key, None)
+        self._limit = max(_KEPT, 2 * len(self._entries))
+
+
+def _checksum(values: tuple[Any, ...]) -> int:
+    """Alike in all processes."""
+    return zlib.crc32(repr(values).encode(errors="surrogateescape"))
 
 
 def _fold(digest: int, number: int, code: int) -> int:
@@ -242,25 +287,19 @@ def _size(args: tuple[Any, ...], position: int | None) -> tuple[int | None, torc
     return tensor.numel(), tensor.dtype
 
 
-def _reduce_op(options: Any) -> str | None:
-    reduce_op = getattr(options, "reduceOp", None)
-    if reduce_op is None:
-        return None
-    kind = getattr(reduce_op, "op", reduce_op)
-    if (name := _reduce_names.get(int(kind))) is None:
-        name = _reduce_names[int(kind)] = str(kind.name)
-    return name
+def _name(reduce_op: Any) -> str | None:
+    return None if reduce_op is None else str(getattr(reduce_op, "op", reduce_op).name)
 
 
-_reduce_names: dict[int, str] = {}
-"""An enumeration of pybind makes its names anew each time, in two microseconds."""
-
-
-def _site() -> Site:
-    """The line of the user's code that led here."""
+def _asking_frame() -> FrameType:
+    """Where the user's code led here."""
     found = user_frame(sys._getframe(2))
     assert found is not None
-    return Site(found.f_code, found.f_lineno)
+    return found
+
+
+def _site(frame: FrameType) -> Site:
+    return Site(frame.f_code, frame.f_lineno)
 
 
 def user_frame(frame: FrameType | None) -> FrameType | None:

@@ -140,15 +140,15 @@ def digests(journal: Journal, ask: Any) -> tuple[int, int]:
     return journal.what["0"], journal.where["0"]
 
 
-def renumbered(monkeypatch: pytest.MonkeyPatch, journal: Journal) -> None:
+def renumbered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every collective have the same number, so that digests tell the rest alone."""
-    monkeypatch.setattr(journal, "collectives", lambda group: 0)
+    monkeypatch.setattr("pytest_ddp.rank.journal._issued", lambda group: 0)
 
 
 def test_digest_of_the_same_question_is_the_same(
     journal: Journal, x: torch.Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    renumbered(monkeypatch, journal)
+    renumbered(monkeypatch)
     first, again = (digests(journal, lambda: dist.all_reduce(x)) for _ in range(2))
     assert first == again
 
@@ -156,7 +156,7 @@ def test_digest_of_the_same_question_is_the_same(
 def test_digest_of_lines_alone_differs_with_the_line(
     journal: Journal, x: torch.Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    renumbered(monkeypatch, journal)
+    renumbered(monkeypatch)
     what, where = digests(journal, lambda: dist.all_reduce(x))
     other_what, other_where = digests(journal, lambda: dist.all_reduce(x))
     assert what == other_what
@@ -176,7 +176,7 @@ def test_digest_of_lines_alone_differs_with_the_line(
 def test_digest_differs_with_the_question(
     journal: Journal, x: torch.Tensor, monkeypatch: pytest.MonkeyPatch, other: Any
 ) -> None:
-    renumbered(monkeypatch, journal)
+    renumbered(monkeypatch)
     sums, unlike = (digests(journal, lambda ask=ask: ask(x))[0] for ask in (dist.all_reduce, other))
     assert sums != unlike
 
