@@ -10,7 +10,7 @@ from multiprocessing import forkserver
 
 MODULES = [
     "ddp_conformance",
-    "ddp_reference.resnet.data",
+    "ddp_reference.resnet.images",
     "ddp_reference.saliency.mit1003_loader_hdf5",
     "ddp_reference.training.data",
 ]

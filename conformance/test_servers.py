@@ -26,7 +26,7 @@ def answers(path: Path, server: Server) -> list[str]:
     return path.read_text().split()
 
 
-@pytest.mark.ddp
+@pytest.mark.ddp(world_size=1)
 def test_each_server_imports_its_own(tmp_path: Path) -> None:
     path = tmp_path / "answer"
     ours, other = Server("conformance.test_servers", ANSWER), Server("conformance.test_servers")

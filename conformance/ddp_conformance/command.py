@@ -27,6 +27,9 @@ PROGRAM = "python -m ddp_conformance"
 
 TIMEOUT = 60.0
 """Seconds for a check at one world size, on a machine that is not busy with others."""
+TRAINING_TIMEOUT = 600.0
+"""The same where a training is among the parts: its runs, some ten for a check, are bounded by
+its own ``timeout``, so that a run which hangs is a verdict."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -67,7 +70,7 @@ def _pytest_arguments(request: Request, given: argparse.Namespace) -> Iterator[s
     yield from ("-p", "ddp_conformance.plugin")
     yield from ("-p", command_request.__name__, f"{OPTION}={request.to_json()}")
     yield from ("-q", "-rN", "--no-header", "--tb=short", "--disable-warnings")
-    yield f"--ddp-timeout={given.timeout:g}"
+    yield f"--ddp-timeout={given.timeout or (TRAINING_TIMEOUT if given.training else TIMEOUT):g}"
     yield f"--ddp-backend={given.backend}"
     yield f"{nemesis.OPTION}={given.nemesis_seed}"
     if given.report is not None:
@@ -114,8 +117,9 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument("--backend", choices=("auto", "gloo", "nccl"), default="auto")
     parser.add_argument(
-        *("--timeout",), metavar="SECONDS", type=_seconds, default=TIMEOUT,
-        help=f"for one check at one world size (default: {TIMEOUT:g})",
+        *("--timeout",), metavar="SECONDS", type=_seconds,
+        help=f"for one check at one world size (default: {TIMEOUT:g}; with --training "
+        f"{TRAINING_TIMEOUT:g})",
     )  # fmt: skip
     parser.add_argument("--report", metavar="FILE", type=_report, help="write all verdicts as JSON")
     parser.add_argument(

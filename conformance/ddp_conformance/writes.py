@@ -145,13 +145,14 @@ def writes_below(
 
 @cache
 def _install() -> None:
+    listening = _listening  # the interpreter takes globals away before the last events come
+
+    def hear(event: str, arguments: tuple[Any, ...]) -> None:
+        for log in tuple(listening):
+            log.hear(event, arguments)
+
     # Python cannot remove an audit hook, so there is one for good, deaf without listeners.
-    sys.addaudithook(_hear)
-
-
-def _hear(event: str, arguments: tuple[Any, ...]) -> None:
-    for log in tuple(_listening):
-        log.hear(event, arguments)
+    sys.addaudithook(hear)
 
 
 _BUSY = "/torch/distributed/"
