@@ -64,6 +64,22 @@ def logged_before_or_after(case: Case) -> Steps:
         yield None
 
 
+def gradient_for_each_sample(case: Case) -> Steps:
+    """As many steps as the rank has samples, which are not equally many."""
+    for _ in range(case.rank, case.size, case.world_size):
+        reduce_gradient(case)
+        yield None
+
+
+def gradients_of_the_longest(case: Case) -> Steps:
+    """As many as the rank with the most; the others have nothing to add in the last one."""
+    steps = torch.tensor(len(range(case.rank, case.size, case.world_size)))
+    dist.all_reduce(steps, dist.ReduceOp.MAX)
+    for _ in range(int(steps)):
+        reduce_gradient(case)
+        yield None
+
+
 def counted_in_integers(case: Case) -> Steps:
     """A rank whose count comes from ``len`` and not from a tensor; gloo adds the bits."""
     for _ in range(STEPS):
@@ -244,6 +260,7 @@ def decides(make: Callable[[Case], Steps]) -> CallbackSubject:
 MUTANTS = (
     Mutant(calls(logged_on_rank_zero), "CBK-01", "extra reduction of one shape on rank 0"),
     Mutant(calls(logged_before_or_after), "CBK-01", "metric and gradient in another order"),
+    Mutant(calls(gradient_for_each_sample), "CBK-01", "a step for each sample of the rank"),
     Mutant(calls(counted_in_integers), "CBK-01", "float on one rank, integer on others"),
     Mutant(calls(swapped_in_group), "CBK-01", "another order in a subgroup"),
     Mutant(decides(stops_after_barrier), "CBK-02", "barrier in place of a reduction"),
@@ -255,6 +272,7 @@ MUTANTS = (
 
 TWINS = (
     Twin(calls(ordered_in_group), "collectives of some ranks in a group of their own"),
+    Twin(calls(gradients_of_the_longest), "as many steps as the rank with the most samples"),
     Twin(calls(sent_and_received), "sender and receivers in different functions"),
     Twin(calls(different_lines), "each rank at a barrier of its own line"),
     Twin(decides(stops_together), "all stop when one would"),

@@ -78,8 +78,8 @@ def gathered_and_cut(case: Case) -> Pass:
 
 
 MUTANTS = (
-    Mutant(Evaluation(padded), "MET-03", "padded validation sampler", (2, 3)),
-    Mutant(Evaluation(tail_dropped), "MET-03", "validation drops the tail", (2,)),
+    Mutant(Evaluation(padded), "MET-03", "padded validation sampler"),
+    Mutant(Evaluation(tail_dropped), "MET-03", "validation drops the tail"),
 )
 
 TWINS = (

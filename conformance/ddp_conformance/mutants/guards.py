@@ -190,16 +190,14 @@ class NothingToPrepare(Prepares):
         self.dataset = IndexDataset(self.case.size)
 
 
-TWO = (2,)
-
 MUTANTS = (
     Mutant(Guard(AsksEnvironment), "WRT-05", "RANK, 0 if it is missing", (2, 3)),
     Mutant(Guard(AsksGroup), "WRT-05", "0 before there is a process group", (2, 3)),
-    Mutant(Guard(AskedOnce), "WRT-05", "asked in the launcher's process", TWO),
-    Mutant(Preparation(DownloadsInSetup), "WRT-06", "download in setup", TWO),
-    Mutant(Preparation(PreparesAgain), "WRT-06", "prepare_data called by hand", TWO),
-    Mutant(Preparation(SetsUpOneRank), "WRT-06", "setup under rank_zero_only", (2, 3)),
-    Mutant(Preparation(KeepsState), "WRT-06", "state kept in prepare_data", (2, 3)),
+    Mutant(Guard(AskedOnce), "WRT-05", "asked in the launcher's process", (2, 3)),
+    Mutant(Preparation(DownloadsInSetup), "WRT-06", "download in setup"),
+    Mutant(Preparation(PreparesAgain), "WRT-06", "prepare_data called by hand"),
+    Mutant(Preparation(SetsUpOneRank), "WRT-06", "setup under rank_zero_only"),
+    Mutant(Preparation(KeepsState), "WRT-06", "state kept in prepare_data"),
 )
 
 TWINS = (

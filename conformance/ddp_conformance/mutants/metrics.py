@@ -243,6 +243,14 @@ class DividesFirst(Mean):
         return total / count
 
 
+class CountsAtLeastOne(Mean):
+    """Never divides by zero: a rank without samples counts as one sample with the value 0."""
+
+    def compute(self) -> Tensor:
+        total, count = pooled(self.total, self.count.clamp_min(1)).unbind()
+        return total / count
+
+
 class RaisesWhenEmpty(Mean):
     """Insists on samples, on the rank that asks."""
 
@@ -330,42 +338,36 @@ class OneMoreOnRankZero(Mean):
 
 NONLINEAR = frozenset({"nonlinear"})
 
-TWO = (2,)
-"""What a second rank shows, further ones show no better."""
-
-TWO_AND_THREE = (2, 3)
-
 MUTANTS = (
-    Mutant(Metric(RankMean), "MET-01", "no reduction", TWO_AND_THREE),
-    Mutant(Metric(MeanOfMeans), "MET-01", "mean of the ranks' means", TWO_AND_THREE),
-    Mutant(Metric(FlooredWeights), "MET-01", "weights averaged as integers", TWO_AND_THREE),
-    Mutant(Metric(NodeWeighted), "MET-01", "batches weighted by nodes", TWO_AND_THREE),
-    Mutant(Metric(BatchMean), "MET-01", "mean of the batches' means", TWO_AND_THREE),
-    Mutant(Metric(ReducedTwice), "MET-01", "reduced twice", TWO_AND_THREE),
-    Mutant(Metric(OnlyOnRankZero), "MET-01", "reduced to rank 0 only", TWO_AND_THREE),
+    Mutant(Metric(RankMean), "MET-01", "no reduction"),
+    Mutant(Metric(MeanOfMeans), "MET-01", "mean of the ranks' means"),
+    Mutant(Metric(FlooredWeights), "MET-01", "weights averaged as integers"),
+    Mutant(Metric(NodeWeighted), "MET-01", "batches weighted by nodes"),
+    Mutant(Metric(BatchMean), "MET-01", "mean of the batches' means"),
+    Mutant(Metric(ReducedTwice), "MET-01", "reduced twice"),
+    Mutant(Metric(OnlyOnRankZero), "MET-01", "reduced to rank 0 only"),
     Mutant(
         Metric(MeanOfRoots, NONLINEAR, reference=root_mean_square),
         "MET-02",
         "mean of ranks' RMS",
-        TWO,
     ),
     Mutant(Metric(MeanOfF1, NONLINEAR, batch=label_batch, reference=f1_of), "MET-02", "mean of F1"),
     Mutant(
         Metric(averaged_states, NONLINEAR, reference=variance_of),
         "MET-02",
         "sums averaged over ranks",
-        TWO,
     ),
-    Mutant(Metric(SkipsWhenEmpty), "MET-04", "empty rank leaves out the reduction", TWO),
-    Mutant(Metric(DividesFirst), "MET-04", "empty rank's mean is not a number", TWO),
-    Mutant(Metric(RaisesWhenEmpty), "MET-04", "empty rank raises", TWO),
-    Mutant(Metric(GathersValues), "MET-04", "gathers tensors of different sizes", TWO),
-    Mutant(Metric(ReducesItself), "MET-05", "state reduced in place", TWO),
-    Mutant(Metric(ForgetsToReset), "MET-05", "missing reset", TWO),
-    Mutant(Metric(ClearsWhenComputed), "MET-05", "reset by compute", TWO),
-    Mutant(Metric(OnRankZeroAlone), "MET-06", "computed on rank 0 alone", TWO),
-    Mutant(Metric(ReducesEveryBatch), "MET-06", "a reduction for each batch", TWO),
-    Mutant(Metric(OneMoreOnRankZero), "MET-06", "one more reduction on rank 0", TWO),
+    Mutant(Metric(SkipsWhenEmpty), "MET-04", "empty rank leaves out the reduction"),
+    Mutant(Metric(DividesFirst), "MET-04", "empty rank's mean is not a number"),
+    Mutant(Metric(CountsAtLeastOne), "MET-04", "empty rank counts as a sample"),
+    Mutant(Metric(RaisesWhenEmpty), "MET-04", "empty rank raises"),
+    Mutant(Metric(GathersValues), "MET-04", "gathers tensors of different sizes"),
+    Mutant(Metric(ReducesItself), "MET-05", "state reduced in place"),
+    Mutant(Metric(ForgetsToReset), "MET-05", "missing reset"),
+    Mutant(Metric(ClearsWhenComputed), "MET-05", "reset by compute"),
+    Mutant(Metric(OnRankZeroAlone), "MET-06", "computed on rank 0 alone"),
+    Mutant(Metric(ReducesEveryBatch), "MET-06", "a reduction for each batch"),
+    Mutant(Metric(OneMoreOnRankZero), "MET-06", "one more reduction on rank 0"),
 )
 
 TWINS = (

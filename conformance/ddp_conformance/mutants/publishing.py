@@ -161,18 +161,19 @@ def published(make: Any, name: str = "") -> Writer:
     return Writer(make, PUBLISHED, name, records=state)
 
 
-TWO = (2,)
+TWO_AND_THREE = (2, 3)
+"""A fourth rank is held back like the third, and takes its time."""
 
 MUTANTS = (
-    Mutant(Writer(AtPathOfRankZero), "WRT-01", "one content to one path on every rank", (2, 3)),
-    Mutant(Writer(RowOnEveryRank), "WRT-01", "a row on every rank", TWO),
-    Mutant(published(WritesInPlace), "WRT-02", "written in place", (2, 3)),
-    Mutant(published(RenamesTooEarly), "WRT-02", "renamed before it is complete", TWO),
+    Mutant(Writer(AtPathOfRankZero), "WRT-01", "one content to one path on every rank"),
+    Mutant(Writer(RowOnEveryRank), "WRT-01", "a row on every rank", TWO_AND_THREE),
+    Mutant(published(WritesInPlace), "WRT-02", "written in place", TWO_AND_THREE),
+    Mutant(published(RenamesTooEarly), "WRT-02", "renamed before it is complete", TWO_AND_THREE),
     Mutant(
         Writer(SavesInPlace, PUBLISHED, records=saved),
         "WRT-02",
         "torch.save in place",
-        TWO,
+        TWO_AND_THREE,
     ),
     Mutant(published(NobodyWaits), "WRT-02", "nobody waits"),
     Mutant(published(WaitsBefore), "WRT-02", "barrier before the write"),

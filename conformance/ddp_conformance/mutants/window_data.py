@@ -25,5 +25,23 @@ class WindowDataset(Dataset[Item]):
         return len(self.names)
 
     def __getitem__(self, index: int) -> Item:
-        origin = torch.tensor([self.rank, worker_number()])
-        return {"sample_id": index, "origin": origin, "repeated": False, **self.stamp}
+        return {"origin": torch.tensor([self.rank, worker_number()]), **self.sample(index)}
+
+    def sample(self, index: int) -> Item:
+        """A sample without what depends on the process that reads it."""
+        return {"sample_id": index, "repeated": False, **self.stamp}
+
+
+class ShardDataset(WindowDataset):
+    """Samples of one rank, each with the stamp of the window that it came from."""
+
+    def __init__(self, window: WindowDataset, samples: list[Item]) -> None:
+        super().__init__(window.names, window.summary, window.rank)
+        self.stamp = window.stamp
+        self._samples = samples
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def sample(self, index: int) -> Item:
+        return self._samples[index]

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
 from ddp_conformance.case import Case
-from ddp_conformance.mutants.window_data import Item, WindowDataset
+from ddp_conformance.mutants.window_data import Item, ShardDataset, WindowDataset
 
 BATCH = 2
 VALIDATION_START = 5000
@@ -80,16 +80,21 @@ class Windows(LightningDataModule):
         return self.loader(self.val.dataset)
 
     def loader(self, dataset: WindowDataset, persistent: bool = False) -> DataLoader[Item]:
-        """A sampler of this class is the one that Lightning does not wrap in its own."""
-        ranks, rank, workers = self.case.world_size, self.case.rank, self.case.num_workers
+        """Its workers are started as the case says."""
+        workers = self.case.num_workers
         return DataLoader(
             dataset,
             BATCH,
-            sampler=DistributedSampler(dataset, ranks, rank, shuffle=False),
+            sampler=self.sampler(dataset),
             num_workers=workers,
             persistent_workers=(persistent or self.case.persistent_workers) and workers > 0,
             multiprocessing_context=self.case.start_method,
         )
+
+    def sampler(self, dataset: WindowDataset) -> DistributedSampler[Item]:
+        """One of this class is what Lightning does not wrap in its own."""
+        case = self.case
+        return DistributedSampler(dataset, case.world_size, case.rank, shuffle=False)
 
 
 def window_name(start: int) -> str:
@@ -173,6 +178,37 @@ class KeptLoaderWindows(RebindingWindows):
 
     def loader(self, dataset: WindowDataset, persistent: bool = False) -> DataLoader[Item]:
         return super().loader(dataset, persistent)
+
+
+class FilledWindows(Windows):
+    """A buffer of one length on every rank; a short shard is filled up with its first sample."""
+
+    def build(self, old: Generation | None, start: int, version: int) -> Generation:
+        new = super().build(old, start, version)
+        length = -(-self.case.size // self.case.world_size)  # rounded up: the last rank's is short
+        first = length * self.case.rank
+        own = range(first, min(first + length, self.case.size))
+        samples = [{"sample_id": index, "repeated": False, **new.dataset.stamp} for index in own]
+        rest = self.rest(old, new, length)[len(samples) :]
+        new.dataset = ShardDataset(new.dataset, [*samples, *rest])
+        return new
+
+    def rest(self, old: Generation | None, new: Generation, length: int) -> list[Item]:
+        """What stands in a buffer where the window has no sample for it."""
+        return [{"sample_id": 0, "repeated": True, **new.dataset.stamp}] * length
+
+    def sampler(self, dataset: WindowDataset) -> DistributedSampler[Item]:
+        """Of this rank's own samples."""
+        return DistributedSampler(dataset, num_replicas=1, rank=0, shuffle=False)
+
+
+class BufferedWindows(FilledWindows):
+    """What a window does not overwrite stays: with an empty shard, the whole of the last one."""
+
+    def rest(self, old: Generation | None, new: Generation, length: int) -> list[Item]:
+        if old is None:
+            return super().rest(old, new, length)
+        return [old.dataset.sample(place) for place in range(length)]
 
 
 # ------------------------------------------------------------- WIN-02: new objects

@@ -13,10 +13,12 @@ from ddp_conformance.mutants.window_parts import (
     AtEpochStartWithBarrier,
     AtTrainStart,
     BroadcastRandom,
+    BufferedWindows,
     CachedDatasetWindows,
     CountingWindows,
     CountsTwice,
     EditingWindows,
+    FilledWindows,
     KeptLoaderWindows,
     LoaderInBatch,
     Mover,
@@ -74,6 +76,16 @@ def kept_for_workers(case: Case) -> WindowRun:
 def new_loader_for_workers(case: Case) -> WindowRun:
     """Persistent workers end with their loader, and each window has a loader of its own."""
     return WindowRun(Windows(case), [Mover()])
+
+
+def kept_where_empty(case: Case) -> WindowRun:
+    """Right where a window fills every rank's buffer."""
+    return WindowRun(BufferedWindows(case), [Mover()])
+
+
+def filled_where_empty(case: Case) -> WindowRun:
+    """Buffers that are filled up from their own window."""
+    return WindowRun(FilledWindows(case), [Mover()])
 
 
 def edited_in_place(case: Case) -> WindowRun:
@@ -179,17 +191,18 @@ MUTANTS = (
     Mutant(
         DataModule(kept_for_workers, STARTS), "WIN-01", "loader kept for persistent workers", TWO
     ),
+    Mutant(DataModule(kept_where_empty, FIXED), "WIN-01", "short shard keeps old samples"),
     Mutant(DataModule(edited_in_place, FIXED), "WIN-02", "summary edited in place", TWO),
     Mutant(DataModule(cached_dataset, FIXED), "WIN-02", "data set cached", TWO),
     Mutant(DataModule(counted_only, FIXED), "WIN-02", "version raised, nothing rebuilt", TWO),
     Mutant(DataModule(not_counted, FIXED), "WIN-03", "rebuilt without counting", TWO),
     Mutant(DataModule(counted_twice, FIXED), "WIN-03", "counter ahead of the data", TWO),
-    Mutant(DataModule(rank_local_random, FIXED), "WIN-04", "rank-local random window", (2, 3)),
-    Mutant(DataModule(moved_on_rank_zero, FIXED), "WIN-04", "window set on rank 0 only", (2, 3)),
+    Mutant(DataModule(rank_local_random, FIXED), "WIN-04", "rank-local random window"),
+    Mutant(DataModule(moved_on_rank_zero, FIXED), "WIN-04", "window set on rank 0 only"),
     Mutant(DataModule(setup_at_epoch_start, FIXED), "WIN-05", "setup() at epoch start", TWO),
     Mutant(DataModule(setup_in_batch, FIXED), "WIN-05", "setup() at a batch", TWO),
     Mutant(DataModule(loader_in_batch, FIXED), "WIN-05", "loader built at a batch", TWO),
-    Mutant(DataModule(validation_moved, FIXED), "WIN-07", "validation always resampled", TWO),
+    Mutant(DataModule(validation_moved, FIXED), "WIN-07", "validation always resampled", (2, 3)),
     Mutant(DataModule(moved_in_sanity_check), "WIN-08", "moved in the sanity check", TWO),
     Mutant(
         scheduled(moved_at_epoch_start_with_barrier),
@@ -201,7 +214,8 @@ MUTANTS = (
 
 TWINS = (
     Twin(DataModule(new_loader_for_workers, STARTS), "persistent workers, new loader", TWO),
-    Twin(scheduled(moved_at_end), "moved at epoch end", ONE_AND_TWO),
+    Twin(scheduled(filled_where_empty), "empty shard filled up from its window", (4,)),
+    Twin(scheduled(moved_at_end), "moved at epoch end", (1,)),
     Twin(DataModule(seeded_random, FIXED), "random window, a function of the epoch", ONE_AND_TWO),
     Twin(
         DataModule(broadcast_random, FIXED),

@@ -180,20 +180,46 @@ class GathersUnderGuard(Log):
         super().append(number)
 
 
-TWO = (2,)
+class CountsSamples(Log):
+    """Fetches how many samples all ranks have, on all ranks, before one of them writes."""
+
+    def __call__(self, number: int) -> None:
+        total = torch.tensor(float(len(self.own)))
+        dist.all_reduce(total)
+        super().__call__(number)
+
+    @property
+    def own(self) -> range:
+        """This rank's samples: with fewer than ranks, some have none."""
+        return range(self.case.rank, self.case.size, self.case.world_size)
+
+
+class CountsWhereSamplesAre(CountsSamples):
+    """A rank without samples has nothing to log, and leaves the reduction out."""
+
+    def __call__(self, number: int) -> None:
+        if self.own:
+            super().__call__(number)
+
+
 TELLS = frozenset({"tells_paths"})
 
 MUTANTS = (
-    Mutant(Writer(LogOnEveryRank, records=lines), "WRT-01", "append on every rank", (2, 3)),
-    Mutant(Writer(LogTwice, records=lines), "WRT-01", "each record twice", TWO),
-    Mutant(Writer(SaveOnEveryRank), "WRT-01", "torch.save on every rank", (2, 3)),
-    Mutant(Writer(MarksOnEveryRank, records=lines), "WRT-01", "empty mark on every rank", (2, 3)),
-    Mutant(Writer(LinksOnEveryRank, records=lines), "WRT-01", "link on every rank", TWO),
-    Mutant(Writer(LooksBeforeMaking, records=lines), "WRT-01", "exists(), then mkdir", (2, 3)),
-    Mutant(Writer(LogByTime, TELLS, records=lines, paths=path_of), "WRT-03", "clock", (2, 3)),
-    Mutant(Writer(TellsBeforeItExists, TELLS, paths=best_of), "WRT-03", "path never made", TWO),
-    Mutant(Writer(BarrierUnderGuard, records=lines), "WRT-04", "barrier under a guard", (2, 3)),
-    Mutant(Writer(GathersUnderGuard, records=lines), "WRT-04", "reduction under a guard", (2, 3)),
+    Mutant(Writer(LogOnEveryRank, records=lines), "WRT-01", "append on every rank"),
+    Mutant(Writer(LogTwice, records=lines), "WRT-01", "each record twice"),
+    Mutant(Writer(SaveOnEveryRank), "WRT-01", "torch.save on every rank"),
+    Mutant(Writer(MarksOnEveryRank, records=lines), "WRT-01", "empty mark on every rank"),
+    Mutant(Writer(LinksOnEveryRank, records=lines), "WRT-01", "link on every rank"),
+    Mutant(Writer(LooksBeforeMaking, records=lines), "WRT-01", "exists(), then mkdir"),
+    Mutant(Writer(LogByTime, TELLS, records=lines, paths=path_of), "WRT-03", "clock"),
+    Mutant(Writer(TellsBeforeItExists, TELLS, paths=best_of), "WRT-03", "path never made"),
+    Mutant(Writer(BarrierUnderGuard, records=lines), "WRT-04", "barrier under a guard"),
+    Mutant(Writer(GathersUnderGuard, records=lines), "WRT-04", "reduction under a guard"),
+    Mutant(
+        Writer(CountsWhereSamplesAre, records=lines),
+        "WRT-04",
+        "empty rank leaves out the reduction",
+    ),
 )
 
 TWINS = (
@@ -203,6 +229,7 @@ TWINS = (
         "a folder named by the clock of rank 0",
     ),
     Twin(Writer(BarrierForAll, records=lines), "a barrier outside of the guard"),
+    Twin(Writer(CountsSamples, records=lines), "a reduction in which empty ranks take part"),
     Twin(Writer(MakesFolderOnEveryRank, records=lines), "one folder made by every rank"),
     Twin(Writer(MakesFolderBeforeOthersLook, records=lines), "exists(), behind a barrier"),
 )
