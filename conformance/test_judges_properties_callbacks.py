@@ -1,7 +1,4 @@
-"""Properties of the callbacks' judges: all that is legal passes, any single breach is named.
-
-The judge of error paths (CBK-04) has its own hand-made histories.
-"""
+"""Properties of the callbacks' judges: all that is legal passes, any single breach is named."""
 
 from __future__ import annotations
 

@@ -135,14 +135,14 @@ def _late_finishers(history: History, tripped: Tripped) -> Iterator[Violation]:
 
 def _skipped_together(history: History, step: int) -> bool:
     """Every rank made all its steps, and told that it left out this one."""
-    ranks = {record.rank for record in history if isinstance(record, StepEnd)}
+    ranks = {record.rank for record in history}  # also one that failed before its first step
     ended = {record.rank for record in history if isinstance(record, LoopEnd)}
     skipped = {
         end.rank
         for end in history
         if isinstance(end, StepEnd) and end.step == step and (SKIP, "True") in end.decisions
     }
-    return bool(ranks) and ranks == ended == skipped
+    return ranks == ended == skipped
 
 
 def _went_on(history: History, tripped: Tripped) -> Violation:

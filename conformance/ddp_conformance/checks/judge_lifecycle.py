@@ -320,10 +320,13 @@ def _code(code: int | None) -> str:
 
 
 def judge_ended_in_time(history: History) -> tuple[Violation, ...]:
-    """No rank had to be stopped."""
+    """No rank had to be stopped, and the end of none is unknown."""
     ends = in_order(history)
     if not ends:
         return (Violation(NO_END),)
+    unseen = sorted({record.rank for record in history} - {end.rank for end in ends})
+    if unseen:
+        return (Violation(f"the end of {ranks_in_words(unseen)} was not seen"),)
     dead = [words_of(end) for end in ends if end.code not in (0, None)]
     after = f", after {dead[0]}" if dead else ""
     return tuple(Violation(f"{words_of(end)}{after}") for end in ends if end.code is None)
