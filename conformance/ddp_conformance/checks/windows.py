@@ -64,8 +64,8 @@ CBK_03 = Guarantee(
 
 
 def uneven_size(ranks: Ranks) -> tuple[int]:
-    """Ranks have unequal shares; cut into parts of one length, the last of 4 ranks has none."""
-    return (2 * ranks.world_size + 1,)
+    """Not divisible by the ranks; cut into parts of one length, it leaves none of 4 ranks empty."""
+    return (3 * ranks.world_size + 1,)
 
 
 def record_fits(

@@ -180,35 +180,32 @@ class KeptLoaderWindows(RebindingWindows):
         return super().loader(dataset, persistent)
 
 
-class FilledWindows(Windows):
-    """A buffer of one length on every rank; a short shard is filled up with its first sample."""
+class ShortWindows(Windows):
+    """Later windows have one sample for each rank but the last, which is given the first one."""
 
     def build(self, old: Generation | None, start: int, version: int) -> Generation:
         new = super().build(old, start, version)
-        length = -(-self.case.size // self.case.world_size)  # rounded up: the last rank's is short
-        first = length * self.case.rank
-        own = range(first, min(first + length, self.case.size))
-        samples = [{"sample_id": index, "repeated": False, **new.dataset.stamp} for index in own]
-        rest = self.rest(old, new, length)[len(samples) :]
-        new.dataset = ShardDataset(new.dataset, [*samples, *rest])
+        size = self.case.size if old is None else self.case.world_size - 1
+        own = range(self.case.rank, size, self.case.world_size)
+        samples = [new.dataset.sample(index) for index in own]
+        new.dataset = ShardDataset(new.dataset, samples or [self.instead(old, new)])
         return new
 
-    def rest(self, old: Generation | None, new: Generation, length: int) -> list[Item]:
-        """What stands in a buffer where the window has no sample for it."""
-        return [{"sample_id": 0, "repeated": True, **new.dataset.stamp}] * length
+    def instead(self, old: Generation | None, new: Generation) -> Item:
+        """What a rank without samples delivers, for Lightning does not bear an empty loader."""
+        return {**new.dataset.sample(0), "repeated": True}
 
     def sampler(self, dataset: WindowDataset) -> DistributedSampler[Item]:
         """Of this rank's own samples."""
         return DistributedSampler(dataset, num_replicas=1, rank=0, shuffle=False)
 
 
-class BufferedWindows(FilledWindows):
-    """What a window does not overwrite stays: with an empty shard, the whole of the last one."""
+class KeptShortWindows(ShortWindows):
+    """Without new samples, the last rank goes on with one that it has."""
 
-    def rest(self, old: Generation | None, new: Generation, length: int) -> list[Item]:
-        if old is None:
-            return super().rest(old, new, length)
-        return [old.dataset.sample(place) for place in range(length)]
+    def instead(self, old: Generation | None, new: Generation) -> Item:
+        assert old is not None, "the first window has samples for every rank"
+        return old.dataset.sample(0)
 
 
 # ------------------------------------------------------------- WIN-02: new objects

@@ -13,13 +13,12 @@ from ddp_conformance.mutants.window_parts import (
     AtEpochStartWithBarrier,
     AtTrainStart,
     BroadcastRandom,
-    BufferedWindows,
     CachedDatasetWindows,
     CountingWindows,
     CountsTwice,
     EditingWindows,
-    FilledWindows,
     KeptLoaderWindows,
+    KeptShortWindows,
     LoaderInBatch,
     Mover,
     OnRankZero,
@@ -29,6 +28,7 @@ from ddp_conformance.mutants.window_parts import (
     SetupAtEnd,
     SetupInBatch,
     SetupInEpoch,
+    ShortWindows,
     UncountedWindows,
     ValidationToo,
     Windows,
@@ -79,13 +79,13 @@ def new_loader_for_workers(case: Case) -> WindowRun:
 
 
 def kept_where_empty(case: Case) -> WindowRun:
-    """Right where a window fills every rank's buffer."""
-    return WindowRun(BufferedWindows(case), [Mover()])
+    """Right where a window has samples enough for every rank."""
+    return WindowRun(KeptShortWindows(case), [Mover()])
 
 
 def filled_where_empty(case: Case) -> WindowRun:
-    """Buffers that are filled up from their own window."""
-    return WindowRun(FilledWindows(case), [Mover()])
+    """An empty shard is filled up from its own window."""
+    return WindowRun(ShortWindows(case), [Mover()])
 
 
 def edited_in_place(case: Case) -> WindowRun:
@@ -191,7 +191,7 @@ MUTANTS = (
     Mutant(
         DataModule(kept_for_workers, STARTS), "WIN-01", "loader kept for persistent workers", TWO
     ),
-    Mutant(DataModule(kept_where_empty, FIXED), "WIN-01", "short shard keeps old samples"),
+    Mutant(DataModule(kept_where_empty, FIXED), "WIN-01", "empty shard keeps an old sample"),
     Mutant(DataModule(edited_in_place, FIXED), "WIN-02", "summary edited in place", TWO),
     Mutant(DataModule(cached_dataset, FIXED), "WIN-02", "data set cached", TWO),
     Mutant(DataModule(counted_only, FIXED), "WIN-02", "version raised, nothing rebuilt", TWO),
