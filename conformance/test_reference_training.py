@@ -1,4 +1,7 @@
-"""The training lifecycle repeats, resumes and agrees, at world sizes 1, 2 and 4."""
+"""The training lifecycle repeats, resumes and agrees, at world sizes 1, 2 and 4.
+
+Sharded at 2, where all is there that a shard can lose, and half of the time.
+"""
 
 from __future__ import annotations
 
@@ -88,6 +91,6 @@ def test_reference(subject: Subject, check: BoundCheck) -> None:
     check(subject)
 
 
-@parametrize_with_checks([TrainLoop(train_sharded, ALL)], world_size=(2, 4))
+@parametrize_with_checks([TrainLoop(train_sharded, ALL)], world_size=(2,))
 def test_sharded(subject: Subject, check: BoundCheck) -> None:
     check(subject)

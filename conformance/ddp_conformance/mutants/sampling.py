@@ -360,21 +360,30 @@ MUTANTS = (
     ),
 )
 
+ALL = (1, 2, 3, 4)
+"""Three ranks leave other remainders than two and four."""
+
 TWINS = (
-    Twin(Loader(distributed, TRAINING), "DistributedSampler, padding declared"),
-    Twin(Loader(distributed_dropping, {"drops", "shuffles"}), "DistributedSampler, drops declared"),
-    Twin(Sampler(batch_sampler, TRAINING), "batches of indices from a sampler"),
-    Twin(Sampler(contiguous_padded, {"pads"}), "contiguous chunks, filled up"),
+    Twin(Loader(distributed, TRAINING), "DistributedSampler, padding declared", ALL),
+    Twin(
+        Loader(distributed_dropping, {"drops", "shuffles"}),
+        "DistributedSampler, drops declared",
+        ALL,
+    ),
+    Twin(Sampler(batch_sampler, TRAINING), "batches of indices from a sampler", ALL),
+    Twin(Sampler(contiguous_padded, {"pads"}), "contiguous chunks, filled up", ALL),
     Twin(
         Loader(uneven_files, {"exact", "uneven"}, "uneven_files_joined"),
         "uneven shards under a loop that copes",
+        ALL,
     ),
     Twin(
         Loader(strided_validation, {"exact", "uneven", "evaluates"}),
         "unequal counts, each sample once",
+        ALL,
     ),
     Twin(Loader(epoch_shared_with_workers, TRAINING), "persistent workers, epoch shared"),
-    Twin(Loader(split_by_both, STREAM), "stream split by rank and worker"),
+    Twin(Loader(split_by_both, STREAM), "stream split by rank and worker", ALL),
     Twin(Loader(split_under_any_workers, HARD), "split under workers of any kind", TWO),
-    Twin(Loader(split_by_both_padded, {"iterable", "pads"}), "the same, made even"),
+    Twin(Loader(split_by_both_padded, {"iterable", "pads"}), "the same, made even", ALL),
 )
