@@ -17,12 +17,15 @@ _TORCHRUN = (str(Path(sys.executable).parent / "torchrun"), "--standalone")
 _SLOW = (1, 2)
 """Numbers of tests where each starts its ranks afresh and imports torch in them."""
 
+_MANY = (10, 1010)
+"""Numbers of tests where a start of many seconds, never the same, would hide a test's cost."""
+
 PLAIN = Candidate("pytest that imports torch once, no ranks", "plain", (10, 210), _NO_DDP)
 OURS = Candidate("pytest-ddp", "ddp", (10, 110))
 OTHERS = (
     Candidate("pytest-ddp, every test isolated", "ddp", (2, 12), ("--ddp-isolate",)),
-    Candidate("`torchrun -m pytest`", "under_torchrun", (10, 110), _NO_DDP, _TORCHRUN),
-    Candidate("`MultiProcContinuousTest`", "multi_proc_continuous_test", (10, 110), _NO_DDP),
+    Candidate("`torchrun -m pytest`", "under_torchrun", _MANY, _NO_DDP, _TORCHRUN),
+    Candidate("`MultiProcContinuousTest`", "multi_proc_continuous_test", _MANY, _NO_DDP),
     Candidate("`mp.spawn` helper", "mp_spawn", _SLOW, _NO_DDP),
     Candidate("`MultiProcessTestCase`", "multi_process_test_case", _SLOW, _NO_DDP),
 )
