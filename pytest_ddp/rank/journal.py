@@ -131,7 +131,11 @@ class Journal:
 
     def collectives(self, group: dist.ProcessGroup) -> int:
         """How many collectives were issued on a group since it was made, from anywhere."""
-        return _issued(group) - self._messages[group.group_name]
+        return self._collectives(group, group.group_name)
+
+    def _collectives(self, group: dist.ProcessGroup, name: str) -> int:
+        # Not by [], which asks a Python function for what a Counter has not counted.
+        return _issued(group) - self._messages.get(name, 0)
 
     def _wrap(self, method: str, note: Callable[..., Call]) -> None:
         original = getattr(dist.ProcessGroup, method, None)
@@ -184,7 +188,7 @@ class Journal:
 
         def note(group: dist.ProcessGroup, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
             name = group.group_name
-            number = _issued(group) - self._messages.get(name, 0) + 1
+            number = self._collectives(group, name) + 1
             options = args[-1] if args else kwargs.get("opts")
             numel, dtype = _size(args, position)
             root = getattr(options, "rootRank", None)
