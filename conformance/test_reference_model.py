@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 from ddp_conformance import Case, Subject, TrainStep, parametrize_with_checks
-from ddp_reference.training import STAGES, TrainConfig, World
 from ddp_reference.training.burgers import latent_pairs
 from ddp_reference.training.checkpoint import full_model_state
-from ddp_reference.training.config import Strategy
+from ddp_reference.training.config import Strategy, TrainConfig
 from ddp_reference.training.data import BatchPlan
+from ddp_reference.training.distributed import World
 from ddp_reference.training.lifecycle import build_model, build_optimizer
 from ddp_reference.training.models import POINTS, LatentOperator, ModelSize
+from ddp_reference.training.stages import STAGES
 from ddp_reference.training.wrap import clip_gradients, gradient_sync, send_buffers, wrap
 from torch import Tensor, nn
 

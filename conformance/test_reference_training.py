@@ -10,17 +10,10 @@ from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 from ddp_conformance import Case, Leg, Subject, TrainLoop, Watch, parametrize_with_checks
-from ddp_reference.training import (
-    STAGES,
-    Begun,
-    Delivered,
-    EpochReport,
-    Event,
-    Stepped,
-    TrainConfig,
-    run,
-)
-from ddp_reference.training.config import Strategy
+from ddp_reference.training.config import Strategy, TrainConfig
+from ddp_reference.training.lifecycle import run
+from ddp_reference.training.loop import Begun, Delivered, EpochReport, Event, Stepped
+from ddp_reference.training.stages import STAGES
 from torch import nn
 
 if TYPE_CHECKING:

@@ -9,8 +9,9 @@ from itertools import pairwise
 import pytest
 import torch
 import torch.distributed as dist
-from ddp_reference.training import STAGES, TrainConfig
+from ddp_reference.training.config import TrainConfig
 from ddp_reference.training.lifecycle import build_model, build_optimizer
+from ddp_reference.training.stages import STAGES
 from ddp_reference.training.wrap import setup_fsdp2, shard_units
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh

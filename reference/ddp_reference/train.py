@@ -10,7 +10,9 @@ from collections.abc import Sequence
 
 from torch.distributed.elastic.multiprocessing.errors import record
 
-from ddp_reference.training import STAGES, parse_config, run
+from ddp_reference.training.config import parse_config
+from ddp_reference.training.lifecycle import run
+from ddp_reference.training.stages import STAGES
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -15,7 +15,10 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from ddp_reference.training import STAGES, EpochReport, Event, Stepped, TrainConfig, run
+from ddp_reference.training.config import TrainConfig
+from ddp_reference.training.lifecycle import run
+from ddp_reference.training.loop import EpochReport, Event, Stepped
+from ddp_reference.training.stages import STAGES
 from torch._C._distributed_c10d import TCPStore
 from torch.distributed.elastic.multiprocessing.errors import record
 

@@ -25,9 +25,12 @@ import psutil
 import torch
 import torch._dynamo
 import torch.distributed as dist
-from ddp_reference.training import STAGES, Delivered, Event, Stage, Stepped, TrainConfig, lifecycle
+from ddp_reference.training import lifecycle
+from ddp_reference.training.config import TrainConfig
 from ddp_reference.training.distributed import World
+from ddp_reference.training.loop import Delivered, Event, Stepped
 from ddp_reference.training.models import POINTS
+from ddp_reference.training.stages import STAGES, Stage
 from ddp_reference.training.wrap import wrap
 from torch import Tensor, nn
 from torch._C._distributed_c10d import GradBucket

@@ -7,17 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 from ddp_reference.cache.format import save_whole
-from ddp_reference.training import (
-    STAGES,
-    Delivered,
-    Event,
-    Summary,
-    TrainConfig,
-    World,
-    lifecycle,
-    run,
-)
+from ddp_reference.training import lifecycle
 from ddp_reference.training.checkpoint import normalise_keys, rng_state, set_rng_state
+from ddp_reference.training.config import TrainConfig
+from ddp_reference.training.distributed import World
+from ddp_reference.training.lifecycle import run
+from ddp_reference.training.loop import Delivered, Event, Summary
+from ddp_reference.training.stages import STAGES
 from torch import nn
 
 STAGE = STAGES["diffusion"]

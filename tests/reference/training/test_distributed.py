@@ -9,8 +9,15 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from ddp_reference.training import distributed_session, setup_distributed, teardown_distributed
-from ddp_reference.training.distributed import Vote, agree_on_backend, count_votes, nccl_obstacle
+from ddp_reference.training.distributed import (
+    Vote,
+    agree_on_backend,
+    count_votes,
+    distributed_session,
+    nccl_obstacle,
+    setup_distributed,
+    teardown_distributed,
+)
 from torch._C._distributed_c10d import HashStore, TCPStore
 
 CAN, CANNOT = "", "no CUDA device is available"

@@ -13,7 +13,11 @@ from typing import Any
 import pytest
 import torch
 from ddp_reference.cache.format import digest_tensor
-from ddp_reference.training import STAGES, Event, Stepped, TrainConfig, lifecycle, run
+from ddp_reference.training import lifecycle
+from ddp_reference.training.config import TrainConfig
+from ddp_reference.training.lifecycle import run
+from ddp_reference.training.loop import Event, Stepped
+from ddp_reference.training.stages import STAGES
 
 from tests.reference.launching import launch
 

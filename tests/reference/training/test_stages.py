@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from ddp_reference.training import STAGES, Stage, TrainConfig, lifecycle, run
+from ddp_reference.training import lifecycle
 from ddp_reference.training.burgers import LAG, BurgersRing, derivative, grid, latent_pairs
+from ddp_reference.training.config import TrainConfig
+from ddp_reference.training.lifecycle import run
 from ddp_reference.training.models import (
     LATENT,
     SIGMA_MIN,
@@ -14,6 +16,7 @@ from ddp_reference.training.models import (
     ModelSize,
     build_encoder,
 )
+from ddp_reference.training.stages import STAGES, Stage
 from torch import Tensor, nn
 
 SIZE = ModelSize(width=16, depth=2)

@@ -6,8 +6,10 @@ from functools import partial
 import pytest
 import torch
 import torch._dynamo
-from ddp_reference.training import STAGES, TrainConfig, World
+from ddp_reference.training.config import TrainConfig
+from ddp_reference.training.distributed import World
 from ddp_reference.training.models import ModelSize
+from ddp_reference.training.stages import STAGES
 from ddp_reference.training.wrap import (
     _maybe_compile,
     autocast,

@@ -1,0 +1,6 @@
+"""What these tests agree on."""
+
+from __future__ import annotations
+
+SIZE = (16, 12)
+"""Of the images, width and height in pixels."""
