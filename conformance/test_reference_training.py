@@ -64,9 +64,12 @@ def train_diffusion(case: Case, leg: Leg, watch: Watch) -> None:
 
 
 def train_sharded(case: Case, leg: Leg, watch: Watch) -> None:
-    """With FSDP2, and without a wrapper where there is no group."""
+    """With FSDP2, and without a wrapper where there is no group.
+
+    Without workers: the loader is that of :func:`train_diffusion`, which has them.
+    """
     strategy: Strategy = "fsdp2" if dist.is_initialized() else "none"
-    train("operator", replace(config_of(case, leg), strategy=strategy), watch)
+    train("operator", replace(config_of(case, leg), strategy=strategy, workers=0), watch)
 
 
 def train(stage: str, config: TrainConfig, watch: Watch) -> None:
