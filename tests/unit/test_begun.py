@@ -1,0 +1,135 @@
+"""The flight recorder is read only where a collective may be under way: full, it takes 30 ms."""
+
+from __future__ import annotations
+
+import pickle
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_ddp.rank import standing
+from pytest_ddp.rank.standing import Surveyor
+from pytest_ddp.survey import GroupCount
+
+BEFORE = 7
+"""Collectives that the group had seen in earlier tests."""
+
+
+class Recorder:
+    """torch's, with the number of times that it was read."""
+
+    def __init__(self) -> None:
+        self.entries: list[dict[str, Any]] = []
+        self.reads = 0
+
+    def __call__(self, *_: bool) -> bytes:
+        self.reads += 1
+        return pickle.dumps({"entries": self.entries})
+
+    def note(self, number: int, *, retired: bool, group: str = "0") -> None:
+        self.entries = [
+            entry
+            for entry in self.entries
+            if (entry["process_group"][0], entry["collective_seq_id"]) != (group, BEFORE + number)
+        ]
+        self.entries.append(
+            {
+                "process_group": (group, "default_pg"),
+                "collective_seq_id": BEFORE + number,
+                "is_p2p": False,
+                "time_created_ns": 2**63,
+                "retired": retired,
+                "profiling_name": "gloo:all_reduce",
+                "input_sizes": [[3]],
+                "input_dtypes": ["Float"],
+            }
+        )
+
+
+class Group:
+    """A default group, as far as a survey asks it."""
+
+    def __init__(self) -> None:
+        self.issued = {"0": 0}
+        self.journal = SimpleNamespace(calls=[])
+
+    def before(self, name: str) -> int:
+        return BEFORE
+
+    def counts(self) -> tuple[GroupCount, ...]:
+        return tuple(GroupCount(name, (0, 1), n, 0, 0) for name, n in self.issued.items())
+
+
+@pytest.fixture
+def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    recorder = Recorder()
+    monkeypatch.setattr(standing, "_dump", recorder)
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+    return recorder
+
+
+@pytest.fixture
+def group() -> Group:
+    return Group()
+
+
+@pytest.fixture
+def surveyor(group: Any) -> Surveyor:
+    nothing: Any = None
+    return Surveyor(group, nothing, nothing)
+
+
+def begun(surveyor: Surveyor) -> list[int]:
+    return [wait.number for wait in surveyor._begun()]
+
+
+def test_a_test_without_collectives_reads_nothing(surveyor: Surveyor, recorder: Recorder) -> None:
+    assert begun(surveyor) == []
+    assert recorder.reads == 0
+
+
+def test_what_is_complete_is_read_once(
+    surveyor: Surveyor, group: Group, recorder: Recorder
+) -> None:
+    group.issued["0"] = 2
+    recorder.note(1, retired=True)
+    recorder.note(2, retired=True)
+    assert [begun(surveyor) for _ in range(3)] == [[], [], []]
+    assert recorder.reads == 1
+    group.issued["0"] = 3
+    recorder.note(3, retired=False)
+    assert [begun(surveyor) for _ in range(3)] == [[3], [3], [3]]
+    recorder.note(3, retired=True)
+    assert [begun(surveyor) for _ in range(3)] == [[], [], []]
+    assert recorder.reads == 5
+
+
+def test_a_collective_that_has_its_number_and_no_record_yet_is_not_taken_for_complete(
+    surveyor: Surveyor, group: Group, recorder: Recorder
+) -> None:
+    group.issued["0"] = 2
+    recorder.note(1, retired=True)
+    assert begun(surveyor) == []
+    recorder.note(2, retired=False)
+    assert begun(surveyor) == [2]
+
+
+def test_a_new_group_s_collectives_are_seen(
+    surveyor: Surveyor, group: Group, recorder: Recorder
+) -> None:
+    group.issued["0"] = 1
+    recorder.note(1, retired=True)
+    assert begun(surveyor) == []
+    group.issued["1"] = 1
+    recorder.note(1, retired=False, group="1")
+    assert begun(surveyor) == [1]
+
+
+def test_a_new_test_starts_anew(surveyor: Surveyor, group: Group, recorder: Recorder) -> None:
+    group.issued["0"] = 1
+    recorder.note(1, retired=True)
+    assert begun(surveyor) == []
+    surveyor.begin()
+    recorder.note(1, retired=False)
+    assert begun(surveyor) == [1]
