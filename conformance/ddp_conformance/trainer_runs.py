@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ddp_conformance.subjects import DataModule
 
 EPOCHS = 3
+"""Windows that move every second epoch have moved by then, so that two would accuse them."""
 
 IGNORED = (
     # Advice for real training, and Lightning's own use of a name that torch retires.

@@ -69,28 +69,21 @@ def uneven_size(ranks: Ranks) -> tuple[int]:
 
 
 def record_fits(
-    subject: DataModule, ranks: Ranks, sanity_steps: int = SANITY_STEPS
+    subject: DataModule, ranks: Ranks, workers: int, sanity_steps: int = SANITY_STEPS
 ) -> tuple[Run, ...]:
     """One run of a few epochs on uneven shards, which eight guarantees are judged on."""
-    cases = cases_of(ranks, uneven_size(ranks))
+    cases = cases_of(ranks, uneven_size(ranks), (workers,))
     way = f"a fit after {sanity_steps} steps of sanity checking"
     return record_once(subject, ranks, cases, lambda s, case: _fit(s, case, sanity_steps), way)
 
 
-def record_fits_with_workers(subject: DataModule, ranks: Ranks) -> tuple[Run, ...]:
-    """Each loader starts its workers anew, which is most of the time.
-
-    Two epochs show what they keep of the first, and no sanity check is another loader less.
-    """
-    cases = cases_of(ranks, uneven_size(ranks), (2,))
-    way = "a fit of two epochs"
-    return record_once(subject, ranks, cases, lambda s, case: _fit(s, case, 0, max_epochs=2), way)
-
-
 def judge_fits(subject: DataModule, ranks: Ranks, judge_run: Judge) -> tuple[Violation, ...]:
-    """The violations of a run without workers; without any, of one with two."""
-    found = judge_each(record_fits(subject, ranks), judge_run)
-    return found or judge_each(record_fits_with_workers(subject, ranks), judge_run)
+    """The violations of a run without workers; without any, of one with two and no sanity check.
+
+    Without it because each loader starts its workers anew, which is most of the time.
+    """
+    found = judge_each(record_fits(subject, ranks, 0), judge_run)
+    return found or judge_each(record_fits(subject, ranks, 2, sanity_steps=0), judge_run)
 
 
 def _fit(subject: DataModule, case: Case, sanity_steps: int, **options: Any) -> Iterator[Record]:
@@ -152,8 +145,8 @@ def find_moved_validation(subject: DataModule, ranks: Ranks) -> tuple[Violation,
 
 def find_sanity_effect(subject: DataModule, ranks: Ranks) -> tuple[Violation, ...]:
     """WIN-08: a run with a sanity check against one without."""
-    with_sanity = record_fits(subject, ranks)
-    without = record_fits(subject, ranks, sanity_steps=0)
+    with_sanity = record_fits(subject, ranks, workers=0)
+    without = record_fits(subject, ranks, workers=0, sanity_steps=0)
     return (
         *judge_each(with_sanity, lambda run: judge.judge_all_used(run.history)),
         *judge_each(
