@@ -11,7 +11,9 @@ import contextlib
 import os
 import re
 import select
+import shutil
 import signal
+import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -96,8 +98,9 @@ class Watched:
     def __init__(self, suite: Suite, source: str) -> None:
         self.suite = suite
         self._run = uuid.uuid4().hex
-        self._temporary = suite.directory.parent / f"{suite.directory.name}-tmp"
-        self._temporary.mkdir()
+        # Not below the suite's own: torch's shared memory manager makes a socket in it, whose
+        # path has room for 107 characters.
+        self._temporary = Path(tempfile.mkdtemp())
         self._seen = suite.write("seen", "")
         self._fifo = suite.directory / "here"
         os.mkfifo(self._fifo)
@@ -149,6 +152,7 @@ class Watched:
     def close(self) -> None:
         os.close(self._ears)
         self.left(limit=0)
+        shutil.rmtree(self._temporary)
 
 
 @pytest.fixture
