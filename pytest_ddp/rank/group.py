@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from typing import Any
 
 import torch
@@ -13,6 +14,9 @@ from pytest_ddp.protocol import GroupPlan, RunTest
 from pytest_ddp.rank.journal import Journal
 from pytest_ddp.survey import GroupCount
 
+_PATIENCE = 0.2
+"""Seconds to wait until groups are freed; what takes longer goes on beside the next test."""
+
 
 class DefaultGroup:
     """Owns what ``torch.distributed`` calls the world, from test to test."""
@@ -21,7 +25,6 @@ class DefaultGroup:
         self.journal = journal
         self._plan: GroupPlan | None = None
         self._group: dist.ProcessGroup | None = None
-        self._before: dict[str, int] = {}
 
     def prepare(self, order: RunTest) -> bool:
         """Have the group that a test needs: kept, built anew, or none.
@@ -37,20 +40,12 @@ class DefaultGroup:
             self.destroy()
         if order.group is not None and built:
             self._build(order.group, order)
-        self.journal.begin()
-        self._before = {}
-        self._before = {count.name: count.collectives for count in self.counts()}
+        self.journal.begin(groups())
         return built
-
-    def before(self, name: str) -> int:
-        """Collectives that a group had seen when the test began."""
-        return self._before.get(name, 0)
 
     def counts(self) -> tuple[GroupCount, ...]:
         """Collectives issued on each group that exists now, since :meth:`prepare`."""
-        if not dist.is_initialized():
-            return ()
-        return tuple(self._count(group) for group in list(dist.distributed_c10d._world.pg_map))
+        return tuple(self._count(group) for group in groups())
 
     def _count(self, group: Any) -> GroupCount:
         world = dist.distributed_c10d._world
@@ -58,7 +53,7 @@ class DefaultGroup:
         return GroupCount(
             name=name,
             members=tuple(sorted(world.pg_group_ranks[group])),
-            collectives=self.journal.collectives(group) - self.before(name),
+            collectives=self.journal.collectives(group) - self.journal.before(name),
             what=self.journal.what.get(name, 0),
             where=self.journal.where.get(name, 0),
         )
@@ -80,11 +75,11 @@ class DefaultGroup:
     def destroy(self) -> None:
         """Give up all groups of this rank."""
         self._plan = self._group = None
-        self.journal.forget_groups()
-        if dist.is_initialized():
+        if given_up := groups():
             # A group whose peer is dead may refuse; it is out of the books all the same.
             with contextlib.suppress(RuntimeError):
                 dist.destroy_process_group()
+            _free(given_up)
 
     def _build(self, plan: GroupPlan, order: RunTest) -> None:
         dist.init_process_group(
@@ -95,6 +90,23 @@ class DefaultGroup:
             device_id=_device(order),
         )
         self._plan, self._group = plan, dist.group.WORLD
+
+
+def groups() -> list[dist.ProcessGroup]:
+    """Every group that this rank is in now, the default one first."""
+    if not dist.is_initialized():
+        return []
+    return list(dist.distributed_c10d._world.pg_map)
+
+
+def _free(given_up: list[dist.ProcessGroup]) -> None:
+    """Let go of groups, which gloo frees when the last of their collectives has ended.
+
+    A collective that a peer has not joined may never end, and must not hold up the next test.
+    """
+    thread = threading.Thread(target=given_up.clear, name="pytest-ddp free", daemon=True)
+    thread.start()
+    thread.join(_PATIENCE)
 
 
 def _device(order: RunTest) -> torch.device | None:

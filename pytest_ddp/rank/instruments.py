@@ -103,6 +103,10 @@ class TracedJournal(Journal):
 
         super()._wrap(method, noted)
 
+    def _begin_group(self, name: str) -> None:
+        super()._begin_group(name)
+        self._log.write(What.GROUP, name, 0)
+
     def _wrap_wait(self) -> None:
         super()._wrap_wait()
         work_type: Any = dist.Work
@@ -133,7 +137,7 @@ class TracedGroup(DefaultGroup):
     def prepare(self, order: RunTest) -> bool:
         built = super().prepare(order)
         for count in self.counts():
-            self._log.write(What.GROUP, count.name, self.before(count.name))
+            self._log.write(What.GROUP, count.name, self.journal.before(count.name))
         return built
 
 

@@ -12,10 +12,11 @@ from __future__ import annotations
 import enum
 import sys
 import sysconfig
+import time
 import weakref
 import zlib
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from threading import get_ident
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
@@ -96,6 +97,11 @@ class Journal:
     """Wraps the methods of ``ProcessGroup`` for the life of the rank."""
 
     def __init__(self) -> None:
+        self.made: dict[str, int] = {}
+        """When the group of each name was made, by ``time.time_ns``: names are used again
+        after the default group was destroyed."""
+        self._before: dict[str, int] = {}
+        """Collectives that each group had seen when the test began."""
         self._messages: Counter[str] = Counter()
         """Sends and receives on each group since it was made: gloo numbers them like
         collectives, which they are not."""
@@ -116,18 +122,20 @@ class Journal:
             self._wrap(method, self._collective(operation))
         for method, operation in _MESSAGES.items():
             self._wrap(method, self._message(operation))
+        self._wrap_naming()
         self._wrap_wait()
         self._wrap_monitored_barrier()
 
-    def begin(self) -> None:
-        """Forget the calls of the last test."""
+    def begin(self, groups: Iterable[dist.ProcessGroup] = ()) -> None:
+        """Forget the calls of the last test, and count anew on the groups that there are."""
         for record in (self.sent, self.received, self.what, self.where, self.calls):
             record.clear()
         self._questions.clear()
+        self._before = {group.group_name: self.collectives(group) for group in groups}
 
-    def forget_groups(self) -> None:
-        """Names of groups are used again after the default group was destroyed."""
-        self._messages.clear()
+    def before(self, name: str) -> int:
+        """Collectives that the group of this name had seen when the test began."""
+        return self._before.get(name, 0)
 
     def collectives(self, group: dist.ProcessGroup) -> int:
         """How many collectives were issued on a group since it was made, from anywhere."""
@@ -151,6 +159,29 @@ class Journal:
             return work
 
         setattr(dist.ProcessGroup, method, noted)
+
+    def _wrap_naming(self) -> None:
+        group_type: Any = dist.ProcessGroup
+        original = group_type._set_group_name
+
+        def set_group_name(group: dist.ProcessGroup, name: str) -> None:
+            self._begin_group(name)
+            original(group, name)
+
+        group_type._set_group_name = set_group_name
+
+    def _begin_group(self, name: str) -> None:
+        """Forget the group that had this name; torch names each group once, when it is made."""
+        self.made[name] = time.time_ns()
+        records: tuple[dict[str, int], ...]
+        records = self._before, self._messages, self.what, self.where
+        for record in records:
+            record.pop(name, None)
+        for messages in (self.sent, self.received):
+            for key in [key for key in messages if key[0] == name]:
+                del messages[key]
+        # A new one, because the side thread may be reading the old one.
+        self.calls = deque((call for call in self.calls if call.group != name), maxlen=_KEPT)
 
     def _wrap_wait(self) -> None:
         original: Any = dist.Work.wait

@@ -76,13 +76,13 @@ class Surveyor:
         self._side_channel = side_channel
         self._main = threading.main_thread()
         self._clock = time.time_ns()
-        self._settled: dict[str, int] = {}
-        """How many collectives each group had when all of them were complete."""
+        self._settled = dict[str, int](), dict[str, int]()
+        """When the groups were made and how many collectives they had, all complete."""
 
     def begin(self) -> None:
         """A new test: older records of the flight recorder are none of its business."""
         self._clock = time.time_ns()
-        self._settled = {}
+        self._settled = {}, {}
 
     def end(self) -> None:
         """The test is over, and its groups are as it left them."""
@@ -123,7 +123,7 @@ class Surveyor:
 
     def calls(self, test: int) -> Calls:
         """The collectives that the test asked for, as far as they are kept."""
-        before = self._group.before
+        before = self._group.journal.before
         records = (
             CallRecord(
                 group=call.group,
@@ -151,7 +151,7 @@ class Surveyor:
             if call.number == 0:
                 wait = self._receive(call)
                 return () if wait is None else (wait,)
-            number = call.number - self._group.before(call.group)
+            number = call.number - self._group.journal.before(call.group)
             return tuple(
                 wait for wait in begun if (wait.group, wait.number) == (call.group, number)
             )
@@ -161,7 +161,7 @@ class Surveyor:
         return ()
 
     def _asked_by_python(self) -> set[tuple[str, int]]:
-        before = self._group.before
+        before = self._group.journal.before
         return {
             (call.group, call.number - before(call.group))
             for call in list(self._group.journal.calls)
@@ -173,9 +173,9 @@ class Surveyor:
         It is asked only where some may not be: it tells all that it has kept of earlier tests
         too, which takes 30 ms once it is full.
         """
-        counts = self._group.counts()
+        made, counts = dict(self._group.journal.made), self._group.counts()
         issued = {count.name: count.collectives for count in counts if count.collectives}
-        if issued == self._settled:
+        if (made, issued) == self._settled:
             return ()
         members = {count.name: count.members for count in counts}
         calls = {(call.group, call.number): call for call in list(self._group.journal.calls)}
@@ -186,21 +186,23 @@ class Surveyor:
             if name not in members:
                 continue
             if entry["retired"]:
-                retired[name] = max(retired.get(name, 0), number - self._group.before(name))
+                retired[name] = max(retired.get(name, 0), number - self._group.journal.before(name))
             else:
                 begun.append(self._wait(entry, members[name], calls.get((name, number))))
         # What has its number already, and no record yet, is missing among the retired.
         if not begun and retired == issued:
-            self._settled = issued
+            self._settled = made, issued
         return tuple(begun)
 
     def _records(self) -> Iterator[dict[str, Any]]:
-        """Collectives of this test that the flight recorder has."""
+        """Collectives of this test, on groups of now, that the flight recorder has."""
         if _dump is None or not dist.is_initialized():
             return
+        made = self._group.journal.made
         # Our own process pickled this a microsecond ago.
         for entry in pickle.loads(_dump(True, False, False))["entries"]:
-            if not entry["is_p2p"] and entry["time_created_ns"] >= self._clock:
+            since = max(self._clock, made.get(entry["process_group"][0], 0))
+            if not entry["is_p2p"] and entry["time_created_ns"] >= since:
                 yield entry
 
     def _wait(self, entry: dict[str, Any], members: tuple[int, ...], call: Call | None) -> Wait:
@@ -209,7 +211,7 @@ class Surveyor:
         return Wait(
             group=name,
             members=members,
-            number=entry["collective_seq_id"] - self._group.before(name),
+            number=entry["collective_seq_id"] - self._group.journal.before(name),
             operation=operation_of(entry) if call is None else call.operation,
             recorded_as=_recorded_as(entry),
             numel=sum(_product(size) for size in sizes) if sizes else None,

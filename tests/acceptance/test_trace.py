@@ -38,6 +38,14 @@ SOURCE = """
         for work in reversed(works):
             work.wait()
 
+    @pytest.mark.ddp(world_size=2)
+    def test_group_made_anew(ddp, tmp_path):
+        dist.all_reduce(torch.ones(7))
+        dist.destroy_process_group()
+        store = dist.FileStore(str(tmp_path / "store"), 2)
+        dist.init_process_group("gloo", store=store, rank=ddp.rank, world_size=2)
+        dist.all_reduce(torch.ones(9))
+
     @pytest.mark.ddp(world_size=3)
     def test_hangs(ddp):
         train(ddp)
@@ -92,7 +100,7 @@ def _ends(traced: Finished, name: str) -> list[str]:
 
 
 def test_verdicts_are_the_same(traced: Finished) -> None:
-    traced.assert_outcomes(passed=3, failed=2)
+    traced.assert_outcomes(passed=4, failed=2)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -122,6 +130,16 @@ def test_gradients_are_seen_inside_backward(traced: Finished) -> None:
     assert backward["ts"] <= gradients["ts"] <= backward["ts"] + backward["dur"]
 
 
+def test_group_made_anew_counts_for_itself(traced: Finished) -> None:
+    asked = {
+        event["args"].get("elements"): event["name"]
+        for event in _events(traced, "test_group_made_anew")
+        if event["ph"] == "X"
+    }
+    assert asked[7].startswith("all_reduce #1")
+    assert asked[9].startswith("all_reduce #1")
+
+
 def test_ranks_share_a_clock(traced: Finished) -> None:
     """A collective cannot end on one rank before it has begun on the other."""
     mine, other = (_slices(traced, "test_trains", rank) for rank in (0, 1))
@@ -148,7 +166,7 @@ def test_a_killed_rank_has_all_that_it_did(traced: Finished) -> None:
 
 def test_odd_names_have_files(traced: Finished) -> None:
     files = list((traced.directory / "made" / "traces").glob("*.json"))
-    assert len(files) == 5
+    assert len(files) == 6
     assert all(re.fullmatch(r"[A-Za-z0-9._=-]+", file.name) for file in files)
 
 

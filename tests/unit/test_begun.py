@@ -27,18 +27,20 @@ class Recorder:
         self.reads += 1
         return pickle.dumps({"entries": self.entries})
 
-    def note(self, number: int, *, retired: bool, group: str = "0") -> None:
+    def note(self, number: int, *, retired: bool, group: str = "0", at: int = 2**62) -> None:
+        collective = group, BEFORE + number, at
         self.entries = [
             entry
             for entry in self.entries
-            if (entry["process_group"][0], entry["collective_seq_id"]) != (group, BEFORE + number)
+            if (entry["process_group"][0], entry["collective_seq_id"], entry["time_created_ns"])
+            != collective
         ]
         self.entries.append(
             {
                 "process_group": (group, "default_pg"),
                 "collective_seq_id": BEFORE + number,
                 "is_p2p": False,
-                "time_created_ns": 2**63,
+                "time_created_ns": at,
                 "retired": retired,
                 "profiling_name": "gloo:all_reduce",
                 "input_sizes": [[3]],
@@ -52,10 +54,8 @@ class Group:
 
     def __init__(self) -> None:
         self.issued = {"0": 0}
-        self.journal = SimpleNamespace(calls=[])
-
-    def before(self, name: str) -> int:
-        return BEFORE
+        self.made: dict[str, int] = {}
+        self.journal = SimpleNamespace(calls=[], made=self.made, before=lambda name: BEFORE)
 
     def counts(self) -> tuple[GroupCount, ...]:
         return tuple(GroupCount(name, (0, 1), n, 0, 0) for name, n in self.issued.items())
@@ -123,6 +123,28 @@ def test_a_new_group_s_collectives_are_seen(
     assert begun(surveyor) == []
     group.issued["1"] = 1
     recorder.note(1, retired=False, group="1")
+    assert begun(surveyor) == [1]
+
+
+def test_a_group_of_the_same_name_is_another_one(
+    surveyor: Surveyor, group: Group, recorder: Recorder
+) -> None:
+    group.issued["0"] = 2
+    recorder.note(2, retired=True)
+    assert begun(surveyor) == []
+    group.made["0"] = 2**62 + 1
+    recorder.note(2, retired=False, at=2**62 + 2)
+    assert begun(surveyor) == [2]
+
+
+def test_what_its_namesake_had_complete_is_not_a_group_s_own(
+    surveyor: Surveyor, group: Group, recorder: Recorder
+) -> None:
+    recorder.note(1, retired=True)
+    group.made["0"] = 2**62 + 1
+    group.issued["0"] = 1  # and no record yet
+    assert begun(surveyor) == []
+    recorder.note(1, retired=False, at=2**62 + 2)
     assert begun(surveyor) == [1]
 
 

@@ -19,7 +19,7 @@ from torch._C._distributed_c10d import FileStore
 from pytest_ddp.rank.journal import _COLLECTIVES, _MESSAGES, Call, Journal, Site, user_frame
 
 _names = itertools.count()
-WRAPPED = (*_COLLECTIVES, *_MESSAGES, "monitored_barrier")
+WRAPPED = (*_COLLECTIVES, *_MESSAGES, "monitored_barrier", "_set_group_name")
 
 
 @pytest.fixture

@@ -1,0 +1,194 @@
+"""Groups that a test makes anew, and groups that it leaves with work under way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.acceptance.suite import Finished, Suite
+
+PRELUDE = """
+    import os
+
+    import pytest
+    import torch
+    import torch.distributed as dist
+
+    kept = []
+
+
+    def make_anew(ddp, tmp_path):
+        dist.destroy_process_group()
+        store = dist.FileStore(str(tmp_path / "store"), ddp.world_size)
+        dist.init_process_group("gloo", store=store, rank=ddp.rank, world_size=ddp.world_size)
+
+
+    def pass_on(ddp, times):
+        for _ in range(times):
+            if ddp.rank == 0:
+                dist.send(torch.ones(1), dst=1)
+            elif ddp.rank == 1:
+                dist.recv(torch.ones(1), src=0)
+
+
+    def all_reduce(times):
+        for _ in range(times):
+            dist.all_reduce(torch.ones(1))
+"""
+
+MADE_ANEW = (
+    PRELUDE
+    + """
+    ddp2 = pytest.mark.ddp(world_size=2)
+    ddp3 = pytest.mark.ddp(world_size=3)
+
+
+    @ddp3
+    def test_messages_before(ddp, tmp_path):
+        pass_on(ddp, 2)
+        all_reduce(1)
+        make_anew(ddp, tmp_path)
+        all_reduce(1)
+
+
+    @ddp3
+    def test_messages_after(ddp, tmp_path):
+        all_reduce(1)
+        make_anew(ddp, tmp_path)
+        pass_on(ddp, 2)
+        all_reduce(1)
+
+
+    @ddp3
+    def test_unequal(ddp, tmp_path):
+        dist.barrier()
+        make_anew(ddp, tmp_path)
+        if ddp.rank < 2:
+            dist.all_reduce(torch.ones(1), async_op=True)
+
+
+    @ddp2
+    def test_group_with_a_past(ddp):
+        all_reduce(3)
+
+
+    @pytest.mark.parametrize("after", [0, 1, 4])
+    @pytest.mark.parametrize("before", [0, 1])
+    @ddp2
+    def test_hang(ddp, tmp_path, before, after):
+        all_reduce(before)
+        make_anew(ddp, tmp_path)
+        all_reduce(after + 1 - ddp.rank)
+
+
+    @ddp2
+    def test_receive(ddp, tmp_path):
+        pass_on(ddp, 2)
+        make_anew(ddp, tmp_path)
+        if ddp.rank == 1:
+            dist.recv(torch.ones(1), src=0)
+"""
+)
+
+UNDER_WAY = (
+    PRELUDE
+    + """
+    def begin_all_reduce():
+        kept.append(dist.all_reduce(torch.ones(1), async_op=True))
+
+
+    @pytest.mark.ddp(world_size=3)
+    def test_one_rank_left_it_out(ddp):
+        if ddp.rank < 2:
+            begin_all_reduce()
+
+
+    @pytest.mark.ddp(world_size=3)
+    def test_one_rank_raises_before(ddp):
+        assert ddp.rank < 2
+        begin_all_reduce()
+
+
+    @pytest.mark.parametrize("dead", [0, 2, 3])
+    @pytest.mark.ddp(world_size=4)
+    def test_one_rank_dies_before(ddp, dead):
+        if ddp.rank == dead:
+            os._exit(3)
+        begin_all_reduce()
+
+
+    @pytest.mark.ddp(world_size=1)
+    def test_next_on_1(ddp):
+        all_reduce(1)
+
+
+    @pytest.mark.ddp(world_size=2)
+    def test_next_on_2(ddp):
+        all_reduce(1)
+
+
+    @pytest.mark.ddp(world_size=3)
+    def test_next_on_3(ddp):
+        all_reduce(1)
+"""
+)
+
+
+@pytest.fixture(scope="module")
+def made_anew(new_suite: Callable[[], Suite]) -> Finished:
+    suite = new_suite()
+    suite.write("test_made_anew.py", MADE_ANEW)
+    return suite.run()
+
+
+def flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_messages_of_another_group_are_no_collectives(made_anew: Finished, when: str) -> None:
+    assert made_anew[f"test_messages_{when}"].verdict == "passed"
+
+
+def test_unequal_collectives_are_the_new_group_s_own(made_anew: Finished) -> None:
+    result = made_anew["test_unequal"]
+    assert result.verdict == "failed"
+    assert "ranks 0-1 issued 1, rank 2 issued 0" in flat(result.text)
+    assert "barrier" not in result.text
+
+
+@pytest.mark.parametrize("after", [0, 1, 4])
+@pytest.mark.parametrize("before", [0, 1])
+def test_hang_is_proved_by_the_new_group_s_number(
+    made_anew: Finished, before: int, after: int
+) -> None:
+    result = made_anew[f"test_hang[{before}-{after}]"]
+    assert result.verdict == "failed"
+    assert f"deadlock: rank 0 waits in all_reduce #{after + 1} of the default" in flat(result.text)
+
+
+def test_receive_is_proved_by_the_new_group_s_messages(made_anew: Finished) -> None:
+    result = made_anew["test_receive"]
+    assert result.verdict == "failed"
+    assert "deadlock: rank 1 waits in recv #1 from rank 0 (tag 0)" in flat(result.text)
+
+
+@pytest.mark.parametrize(
+    ("bad", "world_size"),
+    [
+        ("one_rank_left_it_out", 2),
+        ("one_rank_raises_before", 1),
+        ("one_rank_dies_before[0]", 3),
+        ("one_rank_dies_before[2]", 1),
+        ("one_rank_dies_before[3]", 2),
+    ],
+)
+def test_collective_under_way_does_not_hold_up_the_next_test(
+    suite: Suite, bad: str, world_size: int
+) -> None:
+    suite.write("test_under_way.py", UNDER_WAY)
+    tests = (f"test_under_way.py::test_{bad}", f"test_under_way.py::test_next_on_{world_size}")
+    finished = suite.run("--ddp-timeout=20", *tests)
+    assert finished[f"test_{bad}"].verdict == "failed"
+    assert finished[f"test_next_on_{world_size}"].verdict == "passed"
