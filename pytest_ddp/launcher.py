@@ -71,6 +71,8 @@ class RankProcess:
     returncode: int | None = None
     group: GroupPlan | None = None
     """The process group that the rank holds; None if it holds none that may be reused."""
+    tied_to: GroupPlan | None = None
+    """The process group that fixtures of the rank belong to."""
     dying: float = 0.0
     """When its last stack was seen (monotonic clock); 0 if there is none."""
     captured: dict[str, int] = field(default_factory=dict)

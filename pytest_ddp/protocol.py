@@ -265,6 +265,8 @@ class Done:
     counts: tuple[GroupCount, ...]
     group_doubt: str | None
     """Why the default group must be rebuilt; None if it can be kept."""
+    tied: bool
+    """A fixture wider than the test used the group in its set-up, and is still up."""
     rank_doubt: tuple[str, ...]
     """What the test leaked that retires the rank (threads, processes, groups)."""
     changes: tuple[str, ...]

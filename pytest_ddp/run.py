@@ -229,9 +229,8 @@ class Run:
 
     def compare(self) -> None:
         """Compare the ranks' collectives, once all of them have ended well."""
-        done = {part.process.rank: part.done for part in self.parts if part.done is not None}
-        counts = {rank: end.counts for rank, end in done.items()}
-        wanted = self._plan.check_collectives and len(done) == len(self.parts)
+        counts = self._counts()
+        wanted = self._plan.check_collectives and len(counts) == len(self.parts)
         if not (wanted and compare.need_calls(counts)):
             return
         calls = self._ask_for_calls()
@@ -294,8 +293,22 @@ class Run:
             part.began for part in self.parts
         )
 
-    def has_unequal_counts(self) -> bool:
-        return len({part.done.counts for part in self.parts if part.done is not None}) > 1
+    def is_out_of_step(self) -> bool:
+        """True if the ranks that ended well issued different collectives on some group."""
+        return compare.out_of_step(self._counts())
+
+    def _counts(self) -> dict[int, tuple[GroupCount, ...]]:
+        return {part.process.rank: part.done.counts for part in self.parts if part.done is not None}
+
+    def tie_fixtures(self) -> None:
+        """Note on all ranks that fixtures of some belong to the group of the test."""
+        done = [part.done for part in self.parts]
+        if any(end is not None and end.tied for end in done):
+            for part in self.parts:
+                part.process.tied_to = part.process.group
+        elif None not in done:
+            for part in self.parts:
+                part.process.tied_to = None
 
     def outcome(self, notes: tuple[str, ...]) -> RunOutcome:
         item = self._order.item

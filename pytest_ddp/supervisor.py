@@ -56,7 +56,9 @@ class Supervisor:
         if order.plan.isolate:
             self._replace(range(order.plan.world_size))
         self._bring_up(order.plan.world_size)
-        run.start(self._group_plan(order.plan))
+        group = self._group_plan(order.plan)
+        self._replace_tied(order.plan.world_size, group)
+        run.start(group)
         try:
             run.supervise()
             run.compare()
@@ -104,7 +106,8 @@ class Supervisor:
         return GroupPlan(plan.backend, plan.world_size, plan.devices, store)
 
     def _clean_up(self, run: Run) -> None:
-        unequal = run.has_unequal_counts()
+        run.tie_fixtures()
+        out_of_step = run.is_out_of_step()
         retired = []
         for part in run.parts:
             done = part.done
@@ -113,7 +116,7 @@ class Supervisor:
             elif part.infrastructure or (done is not None and done.rank_doubt):
                 # torch may keep traces of a group that it could not build.
                 retired.append(part.process)
-            elif done is None or done.group_doubt is not None or unequal:
+            elif done is None or done.group_doubt is not None or out_of_step:
                 part.process.group = None
         self._retire(retired)
 
@@ -121,8 +124,25 @@ class Supervisor:
         processes = (self._launcher.rank(rank) for rank in ranks)
         self._retire([process for process in processes if process is not None])
 
+    def _replace_tied(self, world_size: int, group: GroupPlan | None) -> None:
+        """Replace ranks that have fixtures of another process group than the next one.
+
+        Such a fixture needs all ranks for its set-up, also those that have one already.
+        """
+        processes = map(self._launcher.rank, range(world_size))
+        tied = [p for p in processes if p is not None and p.tied_to not in (None, group)]
+        if tied:
+            self._retire(tied)
+            self._bring_up(world_size)
+
     def _retire(self, processes: list[RankProcess]) -> None:
-        """End ranks that are alive and well as far as one knows: they may tear down first."""
+        """End ranks that are alive and well as far as one knows: they may tear down first.
+
+        Fixtures of one process group may communicate in their teardown: they end together.
+        """
+        groups = {process.tied_to for process in processes} - {None}
+        others = [process for process in self._launcher.living() if process not in processes]
+        processes = [*processes, *(other for other in others if other.tied_to in groups)]
         for process, message in self._launcher.finish(processes, _TEARDOWN_LIMIT):
             if isinstance(message, Warned | Finished):
                 self._tell(process.rank, message)

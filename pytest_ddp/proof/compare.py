@@ -35,10 +35,18 @@ ByRank = Mapping[int, tuple[CallRecord, ...]]
 
 def need_calls(counts: Mapping[int, tuple[GroupCount, ...]]) -> bool:
     """True if the digests of some group's members differ, so that the calls must be seen."""
-    for members in _by_group(counts).values():
-        if len({(c.collectives, c.what, c.where) for c in members.values()}) > 1:
-            return True
-    return False
+    return any(
+        len({(count.collectives, count.what, count.where) for count in members.values()}) > 1
+        for members in _by_group(counts).values()
+    )
+
+
+def out_of_step(counts: Mapping[int, tuple[GroupCount, ...]]) -> bool:
+    """True if members of some group issued different collectives, so that it must go."""
+    return any(
+        len({(count.collectives, count.what) for count in members.values()}) > 1
+        for members in _by_group(counts).values()
+    )
 
 
 def difference(

@@ -47,6 +47,11 @@ class DefaultGroup:
         """Collectives issued on each group that exists now, since :meth:`prepare`."""
         return tuple(self._count(group) for group in groups())
 
+    def used(self) -> tuple[object, ...]:
+        """Other than it was once a group was made, or anything asked of one."""
+        journal = self.journal
+        return dict(journal.made), [journal.operations(group) for group in groups()]
+
     def _count(self, group: Any) -> GroupCount:
         world = dist.distributed_c10d._world
         name = world.pg_names[group]

@@ -141,6 +141,10 @@ class Journal:
         """How many collectives were issued on a group since it was made, from anywhere."""
         return self._collectives(group, group.group_name)
 
+    def operations(self, group: dist.ProcessGroup) -> int:
+        """How many collectives, sends and receives were issued on a group since it was made."""
+        return _issued(group)
+
     def _collectives(self, group: dist.ProcessGroup, name: str) -> int:
         # Not by [], which asks a Python function for what a Counter has not counted.
         return _issued(group) - self._messages.get(name, 0)

@@ -34,6 +34,7 @@ from pytest_ddp.rank.rendezvous import EnvRendezvous
 from pytest_ddp.rank.session import Items
 from pytest_ddp.rank.setupshow import SetupShow
 from pytest_ddp.rank.standing import recorder_problem
+from pytest_ddp.rank.ties import Ties
 
 
 class Runner:
@@ -54,11 +55,12 @@ class Runner:
         self._setup_show = SetupShow(self._config)
         self._phases = Phases(self._lifecycle)
         self._properties = Properties()
+        self._ties = Ties(self._group)
         self._recorder_problem = recorder_problem()
 
     def live(self, serial: int, pid: int) -> NoReturn:
         """Run tests until told to finish; the process ends here."""
-        for plugin in (self, self._phases, self._care, self._properties):
+        for plugin in (self, self._phases, self._care, self._properties, self._ties):
             self._config.pluginmanager.register(plugin)
         files = output.capture_files(self._config)
         self._link.send(RankReady(serial, pid, tuple(files)), tuple(files.values()))
@@ -133,6 +135,7 @@ class Runner:
             test=order.test,
             counts=counts,
             group_doubt=self._group.doubt(),
+            tied=self._ties.hold(),
             rank_doubt=self._rank_doubt(),
             changes=self._care.changes,
             setup_show=self._setup_show.take(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ class Run:
 
     def pids(self, test: str) -> list[int]:
         """Process numbers by rank."""
-        files = sorted(self.directory.glob(f"{test}.*"), key=lambda file: file.suffix)
+        files = sorted(self.directory.glob(f"{glob.escape(test)}.*"), key=lambda file: file.suffix)
         assert files, f"{test} did not run"
         return [int(file.read_text()) for file in files]
 

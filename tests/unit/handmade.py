@@ -145,6 +145,7 @@ def done(counts: tuple[GroupCount, ...] = (), exit_reason: str | None = None) ->
         test=1,
         counts=counts,
         group_doubt=None,
+        tied=False,
         rank_doubt=(),
         changes=(),
         setup_show="",
