@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ddp import gpus
+from pytest_ddp import ends, gpus
 from pytest_ddp.launcher import HostDiedError, Launcher, NoRankError, OrphanedError
 from pytest_ddp.live import LiveLine, terminal_of
 from pytest_ddp.marks import MARK
@@ -22,7 +22,7 @@ from pytest_ddp.messages import Messages
 from pytest_ddp.options import Options, StartMethod
 from pytest_ddp.outcome import RunOutcome
 from pytest_ddp.plan import LaunchPlan, make_plan
-from pytest_ddp.protocol import Finished, Json, Session, Warned
+from pytest_ddp.protocol import Json, Session
 from pytest_ddp.run import Order
 from pytest_ddp.supervisor import Supervisor
 from pytest_ddp.unrun import failed_without_ranks, skipped_without_ranks
@@ -302,9 +302,10 @@ class Controller:
             return
         limit = _INTERRUPTED_TEARDOWN if interrupted else _LAST_TEARDOWN
         with contextlib.suppress(HostDiedError, OrphanedError, KeyboardInterrupt):
-            for process, message in self._launcher.finish(self._launcher.living(), limit):
-                if isinstance(message, Warned | Finished):
-                    self._messages.tell(process.rank, message)
+            ranks = self._launcher.ranks()
+            said = ends.finish(self._launcher, ranks, limit, explain=not interrupted)
+            for rank, message in said:
+                self._messages.tell(rank, message)
         self.close()
 
     def close(self) -> None:

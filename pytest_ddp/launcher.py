@@ -73,6 +73,8 @@ class RankProcess:
     """The process group that the rank holds; None if it holds none that may be reused."""
     tied_to: GroupPlan | None = None
     """The process group that fixtures of the rank belong to."""
+    test: str = ""
+    """Node id of the last test that it began; empty if it has begun none."""
     dying: float = 0.0
     """When its last stack was seen (monotonic clock); 0 if there is none."""
     captured: dict[str, int] = field(default_factory=dict)
@@ -228,8 +230,9 @@ class Launcher:
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(process.channel)
 
-    def living(self) -> list[RankProcess]:
-        return [process for process in self._ranks.values() if not process.gone]
+    def ranks(self) -> list[RankProcess]:
+        """All that were started and not forgotten, also those that died since."""
+        return list(self._ranks.values())
 
     # ------------------------------------------------------------------ events
 
@@ -270,8 +273,8 @@ class Launcher:
         if now < self._next_look:
             return
         self._next_look = now + _LOOK_INTERVAL
-        for process in self.living():
-            if process.is_stuck_in_death(now):
+        for process in self.ranks():
+            if not process.gone and process.is_stuck_in_death(now):
                 self.kill(process)
 
     def _watch_unsent(self) -> None:

@@ -43,6 +43,11 @@ class Part:
         if self.ending is None:
             self.ending, self.at = ending, at
 
+    @property
+    def died_before(self) -> bool:
+        """True if the rank, warm from another test, died before it began this one."""
+        return self.process.gone and not self.began and bool(self.process.test)
+
     def outcome(self) -> RankOutcome:
         assert self.ending is not None
         process = self.process

@@ -178,7 +178,7 @@ class Hooks:
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         for problem in self._problems:
-            terminalreporter.section("ddp: error in the last teardown", red=True)
+            terminalreporter.section("ddp: error outside of the tests", red=True)
             terminalreporter.line(problem)
 
 

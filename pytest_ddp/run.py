@@ -10,8 +10,9 @@ from typing import TypeAlias
 
 import pytest
 
+from pytest_ddp import ends
 from pytest_ddp.exchanges import Exchanges
-from pytest_ddp.launcher import Gone, HostDiedError, Launcher, RankProcess
+from pytest_ddp.launcher import Gone, Launcher, RankProcess
 from pytest_ddp.live import LiveLine, doing_of
 from pytest_ddp.memory import count_oom_kills
 from pytest_ddp.outcome import Ending, Hang, RunOutcome, TimedReport
@@ -41,11 +42,8 @@ from pytest_ddp.verdict import subtests
 
 _GRACE = 2.0
 """Seconds that ranks may go on after another one has failed."""
-_STACK_LIMIT = 0.5
-"""Seconds that a rank is given to write its stacks; it needs about a millisecond."""
 _CALLS_LIMIT = 2.0
 """Seconds that idle ranks are given to tell their collectives; it takes milliseconds."""
-_KILL_LIMIT = 5.0
 
 ReadReport: TypeAlias = Callable[[Json], pytest.TestReport | None]
 Tell: TypeAlias = Callable[[int, Warned | Finished], None]
@@ -191,7 +189,7 @@ class Run:
             case Calls():
                 raise AssertionError("nobody asked for calls while the test ran")
             case Began():
-                part.began = True
+                part.began, part.process.test = True, self._plan.nodeid
                 if message.waits and all(part.began for part in self.parts):
                     self._go()
             case NotBegun():
@@ -262,23 +260,12 @@ class Run:
     # ------------------------------------------------------------------ stopping
 
     def _stop(self, parts: list[Part]) -> None:
+        stacks = ends.ask_for_stacks(self._launcher, [part.process for part in parts])
         for part in parts:
-            part.process.signal(signal.SIGUSR1)
-        self._wait_for_stacks(parts)
-        for part in parts:
+            part.stacks = stacks[part.process]
             part.end(Ending.STOPPED, self._now())
             self._launcher.kill(part.process)
-        wait_for_ends(self._launcher, [part.process for part in parts])
-
-    def _wait_for_stacks(self, parts: list[Part]) -> None:
-        deadline = time.monotonic() + _STACK_LIMIT
-        while time.monotonic() < deadline:
-            before = [part.stacks for part in parts]
-            self._launcher.poll(0.02)
-            for part in parts:
-                part.stacks = part.process.files.stacks()
-            if all(part.stacks for part in parts) and before == [part.stacks for part in parts]:
-                return
+        ends.wait_for_ends(self._launcher, [part.process for part in parts])
 
     def interrupt(self) -> None:
         """Pass Ctrl-C on to the ranks that still work."""
@@ -288,9 +275,12 @@ class Run:
     # ------------------------------------------------------------------ the end
 
     def is_worth_a_retry(self) -> bool:
-        """True if only the set-up of the process group failed, before any code of the test."""
-        return any(part.infrastructure for part in self.parts) and not any(
-            part.began for part in self.parts
+        """True if it went wrong before any code of the test.
+
+        In the set-up of the group, or with a warm rank that was dying when the test came.
+        """
+        return not any(part.began for part in self.parts) and any(
+            part.infrastructure or part.died_before for part in self.parts
         )
 
     def is_out_of_step(self) -> bool:
@@ -330,12 +320,3 @@ class Run:
             oom=count_oom_kills().since(self._oom_kills) if failed else "",
             notes=tuple(filter(None, (*notes, self._parting, *self._suspicions))),
         )
-
-
-def wait_for_ends(launcher: Launcher, processes: list[RankProcess]) -> None:
-    """Wait until killed ranks are gone."""
-    deadline = time.monotonic() + _KILL_LIMIT
-    while not all(process.gone for process in processes):
-        if (left := deadline - time.monotonic()) <= 0:
-            raise HostDiedError("the host did not end a rank that it was told to kill")
-        launcher.poll(left)

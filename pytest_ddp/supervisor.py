@@ -8,11 +8,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
+from pytest_ddp import ends
 from pytest_ddp.launcher import HostDiedError, Launcher, NoRankError, RankProcess
 from pytest_ddp.outcome import RunOutcome
 from pytest_ddp.plan import LaunchPlan
-from pytest_ddp.protocol import Finished, GroupPlan, Warned
-from pytest_ddp.run import Order, ReadReport, Run, Tell, wait_for_ends
+from pytest_ddp.protocol import GroupPlan
+from pytest_ddp.run import Order, ReadReport, Run, Tell
 
 _START_LIMIT = 120.0
 """Seconds for host and ranks to come up; beyond it something is broken."""
@@ -39,7 +40,7 @@ class Supervisor:
         """
         outcome, retry = self._attempt(order, ())
         if retry:
-            note = "The process group could not be built at the first try; this is the second."
+            note = "The ranks could not begin at the first try; this is the second."
             outcome, _ = self._attempt(order, (note,))
         return outcome
 
@@ -74,6 +75,7 @@ class Supervisor:
         return self._tests
 
     def _bring_up(self, world_size: int) -> None:
+        self._launcher.poll(0)
         self.prestart(range(world_size))
         deadline = time.monotonic() + _START_LIMIT
         while not all(self._is_ready(rank) for rank in range(world_size)):
@@ -84,12 +86,21 @@ class Supervisor:
     def _is_ready(self, rank: int) -> bool:
         process = self._launcher.rank(rank)
         assert process is not None
+        if process.gone and process.test:
+            self._lose_between_tests(process)
+            self._launcher.start(rank)
+            return False
         if process.gone:
             words = process.files.stacks() or self._launcher.last_words()
             self._launcher.forget(process)
             code = process.returncode
             raise NoRankError(f"rank {rank} ended with exit code {code} at its start:\n{words}")
         return process.ready and process.pid is not None
+
+    def _lose_between_tests(self, process: RankProcess) -> None:
+        """Neither the last test's verdict nor the next one's can tell of this death."""
+        self._tell(process.rank, ends.between_tests(process))
+        self._launcher.forget(process)
 
     def _group_plan(self, plan: LaunchPlan) -> GroupPlan | None:
         """The group that all ranks hold already, or a new one."""
@@ -111,7 +122,9 @@ class Supervisor:
         retired = []
         for part in run.parts:
             done = part.done
-            if part.process.gone:
+            if part.died_before and run.is_worth_a_retry():
+                self._lose_between_tests(part.process)
+            elif part.process.gone:
                 self._launcher.forget(part.process)
             elif part.infrastructure or (done is not None and done.rank_doubt):
                 # torch may keep traces of a group that it could not build.
@@ -141,14 +154,13 @@ class Supervisor:
         Fixtures of one process group may communicate in their teardown: they end together.
         """
         groups = {process.tied_to for process in processes} - {None}
-        others = [process for process in self._launcher.living() if process not in processes]
+        others = [process for process in self._launcher.ranks() if process not in processes]
         processes = [*processes, *(other for other in others if other.tied_to in groups)]
-        for process, message in self._launcher.finish(processes, _TEARDOWN_LIMIT):
-            if isinstance(message, Warned | Finished):
-                self._tell(process.rank, message)
+        for rank, message in ends.finish(self._launcher, processes, _TEARDOWN_LIMIT):
+            self._tell(rank, message)
         for process in processes:
             if not process.gone:
                 self._launcher.kill(process)
-        wait_for_ends(self._launcher, processes)
+        ends.wait_for_ends(self._launcher, processes)
         for process in processes:
             self._launcher.forget(process)

@@ -10,6 +10,7 @@ import contextlib
 import gc
 import os
 import select
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -44,6 +45,7 @@ class Settings:
     device: torch.device
     grad: bool
     threads: int
+    alarm: str
 
     @classmethod
     def now(cls) -> Settings:
@@ -54,6 +56,7 @@ class Settings:
             device=torch.get_default_device(),
             grad=torch.is_grad_enabled(),
             threads=torch.get_num_threads(),
+            alarm="on" if any(signal.getitimer(signal.ITIMER_REAL)) else "off",
         )
 
     def follow(self, before: Settings, after: Settings) -> Settings:
@@ -69,7 +72,7 @@ class Settings:
             environment=environment,
             **{
                 name: getattr(after, name)
-                for name in ("directory", "dtype", "device", "grad", "threads")
+                for name in ("directory", "dtype", "device", "grad", "threads", "alarm")
                 if getattr(before, name) != getattr(after, name)
             },
         )
@@ -90,6 +93,7 @@ class Settings:
             ("device", "torch's default device", _set_device),
             ("grad", "torch's grad mode", torch.set_grad_enabled),
             ("threads", "torch's number of threads", torch.set_num_threads),
+            ("alarm", "the timer of SIGALRM", _set_alarm),
         )
         for name, words, set_back in setters:
             ours, theirs = getattr(self, name), getattr(now, name)
@@ -120,6 +124,12 @@ def _directory() -> str:
 
 def _set_device(device: torch.device) -> None:
     torch.set_default_device(None if device.type == "cpu" else device)
+
+
+def _set_alarm(state: str) -> None:
+    # One that a wide fixture had set, and the test has cancelled, cannot be brought back.
+    if state == "off":
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def _restore_environment(ours: dict[bytes, bytes], theirs: dict[bytes, bytes]) -> Iterator[str]:

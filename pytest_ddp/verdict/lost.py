@@ -66,11 +66,11 @@ def _threads(dump: diagnose.Dump, label: str) -> Iterator[str]:
     beside = not main.runs_test and any(stack.runs_test for stack in dump.stacks)
     thread = ", in a thread beside the test" if beside else ""
     yield f"{label}{thread}, most recent call first:"
-    yield from _frames(main)
+    yield from frame_lines(main)
     for stack in dump.stacks:
         if stack is not main and diagnose.user_line(stack.frames) is not None:
             yield f"{label}, {'the test itself' if stack.runs_test else 'another thread'}:"
-            yield from _frames(stack)
+            yield from frame_lines(stack)
 
 
 def children(trouble: Trouble, label: str, oom: str) -> list[Entry]:
@@ -81,10 +81,14 @@ def children(trouble: Trouble, label: str, oom: str) -> list[Entry]:
     if not dumps or (main := dumps[0].main()) is None:
         return []
     what = f"a process that {label} forked died of {signal_name(dumps[0].signal)}"
-    return [sentences("", f"{what}, most recent call first:"), raw("\n".join(_frames(main)) + "\n")]
+    return [
+        sentences("", f"{what}, most recent call first:"),
+        raw("\n".join(frame_lines(main)) + "\n"),
+    ]
 
 
-def _frames(stack: diagnose.Stack) -> Iterator[str]:
+def frame_lines(stack: diagnose.Stack) -> Iterator[str]:
+    """A stack as it is shown, a line for each call that tells something."""
     telling = diagnose.user_line(stack.frames)
     frames = diagnose.trim(stack.frames)
     for own, run in itertools.groupby(frames, lambda frame: diagnose.is_user_file(frame.file)):

@@ -18,6 +18,7 @@ GONE = "test_no_group_that_is_gone_is_the_default_argument"
 KEPT = """
     import os
     import random
+    import signal
     import sys
 
     import numpy
@@ -122,6 +123,7 @@ CHANGES = {
     ),
     "grad_mode": ("torch.set_grad_enabled(False)", "torch.is_grad_enabled()", ["grad"]),
     "threads": ("torch.set_num_threads(2)", "torch.get_num_threads() == 1", ["threads"]),
+    "alarm": ("signal.alarm(60)", "signal.alarm(0) == 0", ["the timer of SIGALRM"]),
     "on_one_rank": (
         'os.environ.update({"ODD": "1"} if ddp.rank else {})',
         '"ODD" not in os.environ',

@@ -159,7 +159,7 @@ def test_an_error_after_the_last_report_names_its_ranks(suite: Suite) -> None:
     done = suite.run("-n", "1", extra=SPAWN)
     assert done.returncode == pytest.ExitCode.TESTS_FAILED
     assert re.search(
-        r"error in the last teardown =+\nranks 0-1\n\nTraceback .*brittle session broke",
+        r"error outside of the tests =+\nranks 0-1\n\nTraceback .*brittle session broke",
         done.stdout,
         re.DOTALL,
     ), done.tail()

@@ -1,0 +1,106 @@
+"""Ranks that break where no report can tell of it: in their last teardown, or between tests."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.acceptance.suite import UNDER_XDIST, Suite
+
+LOADFILE = ("--dist=loadfile",) if UNDER_XDIST else ()
+
+TEARDOWN = """
+    import os
+    import time
+
+    import pytest
+
+    @pytest.fixture(scope="session")
+    def brittle():
+        yield
+        if os.environ["RANK"] == "1":
+            {deed}  # here
+
+    @pytest.mark.ddp(world_size=2)
+    def test_with_it(ddp, brittle):
+        pass
+
+    @pytest.mark.ddp(world_size=2, isolate=True)
+    def test_in_fresh_ranks(ddp):
+        pass
+"""
+
+BETWEEN = """
+    import os
+    import signal
+    import time
+    from pathlib import Path
+
+    import pytest
+    import torch
+    import torch.distributed as dist
+
+    pids = Path(__file__).with_name("pids")
+
+    @pytest.mark.ddp(world_size=2)
+    def test_before(ddp):
+        pids.with_suffix(f".{{ddp.rank}}").write_text(str(os.getpid()))
+
+    def test_plain():
+        for rank in {ranks}:
+            os.kill(int(pids.with_suffix(f".{{rank}}").read_text()), signal.{signal})
+        time.sleep({seconds})
+
+    @pytest.mark.ddp(world_size={world_size})
+    def test_after(ddp):
+        dist.all_reduce(torch.ones(1))
+"""
+
+
+def flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("deed", "words"),
+    [
+        ("os._exit(0)", "The rank exited with code 0 before the end of its last teardown"),
+        ("os.abort()", "The rank died of SIGABRT before the end of its last teardown"),
+        ("time.sleep(600)", "The rank was killed: its last teardown took longer than 10 s"),
+    ],
+    ids=["exits", "aborts", "hangs"],
+)
+def test_a_broken_last_teardown_is_never_green(suite: Suite, deed: str, words: str) -> None:
+    source = TEARDOWN.format(deed=deed)
+    file = suite.write("test_teardown.py", source)
+    finished = suite.run(*LOADFILE)
+    finished.assert_outcomes(passed=2)
+    assert finished.returncode == pytest.ExitCode.TESTS_FAILED
+    told = finished.output.partition("error outside of the tests")[2]
+    assert flat(told).count(words) == 1
+    lines = file.read_text().splitlines()
+    assert f"test_teardown.py:{1 + next(n for n, s in enumerate(lines) if '# here' in s)}" in told
+
+
+@pytest.mark.parametrize("number", ["SIGKILL", "SIGSEGV"])
+@pytest.mark.parametrize(
+    ("ranks", "world_size", "seconds"),
+    [
+        ((0,), 1, 0.0),
+        ((0, 1), 2, 0.0),
+        ((1,), 3, 0.0),
+        ((1,), 1, 0.5),
+        ((0,), 2, 0.5),
+        ((1,), 2, 0.5),
+        ((0, 1), 3, 0.5),
+    ],
+)
+def test_a_death_between_tests_is_told_and_does_not_fail_the_next(
+    suite: Suite, ranks: tuple[int, ...], number: str, world_size: int, seconds: float
+) -> None:
+    fields = {"ranks": ranks, "signal": number, "seconds": seconds, "world_size": world_size}
+    suite.write("test_between.py", BETWEEN.format(**fields))
+    finished = suite.run(*LOADFILE)
+    finished.assert_outcomes(passed=3)
+    assert finished.returncode == pytest.ExitCode.TESTS_FAILED
+    told = finished.output.partition("error outside of the tests")[2]
+    assert f"died of {number} between two tests, after test_between.py::test_before" in flat(told)
