@@ -18,7 +18,6 @@ GONE = "test_no_group_that_is_gone_is_the_default_argument"
 KEPT = """
     import os
     import random
-    import signal
     import sys
 
     import numpy
@@ -220,7 +219,7 @@ REPLACED = """
 """
 
 
-PREAMBLE = "import os\nimport pytest\nimport torch\n"
+PREAMBLE = "import os\nimport signal\nimport pytest\nimport torch\n"
 
 
 @pytest.fixture(scope="module")
