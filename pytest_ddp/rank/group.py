@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -16,6 +17,23 @@ from pytest_ddp.survey import GroupCount
 
 _PATIENCE = 0.2
 """Seconds to wait until groups are freed; what takes longer goes on beside the next test."""
+
+
+class Use(NamedTuple):
+    """What has been done with a rank's groups until some moment."""
+
+    made: dict[str, int]
+    asked: list[int]
+    """Number of operations on each group."""
+    held: list[int]
+    """Number of references to each group: an FSDP model keeps one, and asks nothing yet."""
+
+    def since(self, before: Use) -> bool:
+        """True if something was done since then."""
+        if (self.made, self.asked) != (before.made, before.asked):
+            return True
+        # Fewer are somebody else's, whom the garbage collector found.
+        return any(now > then for now, then in zip(self.held, before.held, strict=True))
 
 
 class DefaultGroup:
@@ -47,10 +65,14 @@ class DefaultGroup:
         """Collectives issued on each group that exists now, since :meth:`prepare`."""
         return tuple(self._count(group) for group in groups())
 
-    def used(self) -> tuple[object, ...]:
-        """Other than it was once a group was made, or anything asked of one."""
-        journal = self.journal
-        return dict(journal.made), [journal.operations(group) for group in groups()]
+    def use(self) -> Use:
+        """What has been done with the groups until now."""
+        present = groups()
+        return Use(
+            made=dict(self.journal.made),
+            asked=[self.journal.operations(group) for group in present],
+            held=[sys.getrefcount(group) for group in present],
+        )
 
     def _count(self, group: Any) -> GroupCount:
         world = dist.distributed_c10d._world

@@ -29,11 +29,11 @@ class Ties:
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Iterator[None]:
         if fixturedef.scope == "function":
             return (yield)
-        before = self._group.used()
+        before = self._group.use()
         try:
             return (yield)
         finally:
-            if self._group.used() != before:
+            if self._group.use().since(before):
                 self._fixtures.add(fixturedef)
 
     def pytest_fixture_post_finalizer(self, fixturedef: pytest.FixtureDef[Any]) -> None:

@@ -86,6 +86,33 @@ DISTURBED = """
         step(ddp, model)
 """
 
+HELD = """
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+
+    @pytest.fixture(scope="module")
+    def sharded():
+        mesh = init_device_mesh("cpu", (2,))
+        return fully_shard(torch.nn.Linear(2, 2), mesh=mesh)
+
+
+    @ddp2
+    def test_before_held(ddp, sharded):
+        sharded(torch.ones(1, 2)).sum().backward()
+
+
+    @ddp2
+    def test_held(ddp, sharded):
+        if ddp.rank == 1:
+            os._exit(3)
+
+
+    @ddp2
+    def test_after_held(ddp, sharded):
+        sharded(torch.ones(1, 2)).sum().backward()
+"""
+
 KEPT = """
     @pytest.mark.parametrize("time", ["first", "second"])
     @ddp3
@@ -118,6 +145,7 @@ def run(new_suite: Callable[[], Suite]) -> Run:
     for name, (mark, body, _) in DISTURBANCES.items():
         source = SOURCE + DISTURBED.format(name=name, mark=mark, body=body)
         suite.write(f"test_{name}.py", source)
+    suite.write("test_held.py", SOURCE + HELD)
     suite.write("test_kept.py", SOURCE + KEPT)
     suite.write("test_sizes.py", SOURCE + SIZES)
     return run_recorded(suite)
@@ -138,6 +166,12 @@ def test_model_works_whatever_came_between(run: Run, name: str, when: str) -> No
 @pytest.mark.parametrize("name", DISTURBANCES)
 def test_fixture_stays_once_it_is_up_again(run: Run, name: str) -> None:
     assert run.pids(f"test_after_{name}") == run.pids(f"test_last_{name}")
+
+
+def test_model_that_only_held_the_group_works_as_well(run: Run) -> None:
+    """Its set-up communicates nothing."""
+    verdicts = [run.finished[f"test_{name}"].verdict for name in ("before_held", "after_held")]
+    assert verdicts == ["passed", "passed"]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
