@@ -46,7 +46,7 @@ class Part:
     @property
     def died_before(self) -> bool:
         """True if the rank, warm from another test, died before it began this one."""
-        return self.process.gone and not self.began and bool(self.process.test)
+        return self.ending is Ending.EXITED and not self.began and bool(self.process.test)
 
     def outcome(self) -> RankOutcome:
         assert self.ending is not None

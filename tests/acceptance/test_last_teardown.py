@@ -104,3 +104,13 @@ def test_a_death_between_tests_is_told_and_does_not_fail_the_next(
     assert finished.returncode == pytest.ExitCode.TESTS_FAILED
     told = finished.output.partition("error outside of the tests")[2]
     assert f"died of {number} between two tests, after test_between.py::test_before" in flat(told)
+
+
+def test_a_rank_that_stands_still_is_no_death_between_tests(suite: Suite) -> None:
+    """The test's own timeout ends it, once."""
+    fields = {"ranks": (1,), "signal": "SIGSTOP", "seconds": 0.0, "world_size": 3}
+    suite.write("test_between.py", BETWEEN.format(**fields))
+    finished = suite.run("--ddp-timeout=5", *LOADFILE)
+    finished.assert_outcomes(passed=2, error=1)
+    assert "timed out after 5 s" in flat(finished["test_after"].text)
+    assert "outside of the tests" not in finished.output
