@@ -10,7 +10,7 @@ from pytest_ddp.launcher import HostDiedError, Launcher, RankProcess
 from pytest_ddp.protocol import Finished, Warned
 from pytest_ddp.verdict import diagnose
 from pytest_ddp.verdict.lost import frame_lines
-from pytest_ddp.verdict.trouble import signal_name
+from pytest_ddp.verdict.trouble import exit_words
 
 _STACK_LIMIT = 0.5
 """Seconds that a rank is given to write its stacks; it needs about a millisecond."""
@@ -58,7 +58,7 @@ def _unfinished(process: RankProcess, seconds: float, stacks: str) -> str:
     if process.returncode is None:
         end = f"was killed: its last teardown took longer than {seconds:.0f} s"
     else:
-        end = f"{_end(process.returncode)} before the end of its last teardown"
+        end = f"{exit_words(process.returncode)} before the end of its last teardown"
     return _told(end, stacks)
 
 
@@ -69,16 +69,10 @@ def _told(end: str, stacks: str) -> str:
     return "\n".join([f"The rank {end}. Most recent call first:", *frame_lines(mains[-1]), ""])
 
 
-def _end(returncode: int) -> str:
-    if returncode < 0:
-        return f"died of {signal_name(-returncode)}"
-    return f"exited with code {returncode}"
-
-
 def between_tests(process: RankProcess) -> Finished:
     """What is said of a rank that had ended its last test, and died later."""
     assert process.returncode is not None
-    end = f"{_end(process.returncode)} between two tests, after {process.test}"
+    end = f"{exit_words(process.returncode)} between two tests, after {process.test}"
     return Finished(_told(end, process.files.stacks()))
 
 

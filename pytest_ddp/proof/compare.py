@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 import linecache
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from itertools import combinations, pairwise
 
@@ -35,18 +35,19 @@ ByRank = Mapping[int, tuple[CallRecord, ...]]
 
 def need_calls(counts: Mapping[int, tuple[GroupCount, ...]]) -> bool:
     """True if the digests of some group's members differ, so that the calls must be seen."""
-    return any(
-        len({(count.collectives, count.what, count.where) for count in members.values()}) > 1
-        for members in _by_group(counts).values()
-    )
+    return _differ(counts, lambda count: (count.collectives, count.what, count.where))
 
 
 def out_of_step(counts: Mapping[int, tuple[GroupCount, ...]]) -> bool:
     """True if members of some group issued different collectives, so that it must go."""
-    return any(
-        len({(count.collectives, count.what) for count in members.values()}) > 1
-        for members in _by_group(counts).values()
-    )
+    return _differ(counts, lambda count: (count.collectives, count.what))
+
+
+def _differ(
+    counts: Mapping[int, tuple[GroupCount, ...]], part: Callable[[GroupCount], object]
+) -> bool:
+    groups = _by_group(counts).values()
+    return any(len(set(map(part, members.values()))) > 1 for members in groups)
 
 
 def difference(

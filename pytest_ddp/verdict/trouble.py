@@ -291,11 +291,18 @@ def what_happened(trouble: Trouble) -> str:
     if rank.returncode is None or (rank.returncode == -signal.SIGKILL and rank.problem):
         return f"{rank.problem or 'died'} in {trouble.doing}"
     if rank.returncode < 0:
-        return f"died of {signal_name(-rank.returncode)} in {trouble.doing}"
+        return f"{exit_words(rank.returncode)} in {trouble.doing}"
     when = f"before it reported {trouble.doing}"
     if phase in rank.reports:
         when = f"after it had reported {phase}"
-    return f"exited with code {rank.returncode} {when}"
+    return f"{exit_words(rank.returncode)} {when}"
+
+
+def exit_words(returncode: int) -> str:
+    """How a process ended by itself: ``died of SIGSEGV``, ``exited with code 3``."""
+    if returncode < 0:
+        return f"died of {signal_name(-returncode)}"
+    return f"exited with code {returncode}"
 
 
 def _plain(message: str) -> str:
