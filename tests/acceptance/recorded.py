@@ -8,10 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.acceptance.suite import UNDER_XDIST, Finished, Suite
-
-LOADFILE = ("--dist=loadfile",) if UNDER_XDIST else ()
-"""The tests of one file run in order on one worker."""
+from tests.acceptance.suite import LOADFILE, Finished, Suite
 
 CONFTEST = """
     import json

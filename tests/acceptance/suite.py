@@ -30,6 +30,8 @@ _WORKER = re.compile(r"^\[gw\d+\] .*\n?", re.MULTILINE)
 EXTRA_ARGS = tuple(shlex.split(os.environ.get("DDP_ACCEPTANCE_ARGS", "")))
 UNDER_XDIST = any(re.match(r"-n|--numprocesses|--tx|--dist", arg) for arg in EXTRA_ARGS)
 SPAWNED = "spawn" in " ".join(EXTRA_ARGS)
+LOADFILE = ("--dist=loadfile",) if UNDER_XDIST else ()
+"""For a run in which the tests of one file must run in order, on one worker."""
 
 _PATIENCE = 12 if SPAWNED else 3
 """Limits of runs are for a quiet machine; a loaded one must not fail them. A spawned rank
@@ -41,6 +43,11 @@ _NOT_INHERITED = re.compile(
     r"|(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)$|MASTER_(ADDR|PORT)$|OMP_|OPENBLAS_|MKL_"
 )
 _INI = "[pytest]\nasyncio_default_fixture_loop_scope = function\n"
+
+
+def flat(text: str) -> str:
+    """A text on one line, since error texts are wrapped where they happen to be."""
+    return " ".join(text.split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +152,8 @@ class Finished:
 
     @property
     def flat(self) -> str:
-        """:attr:`output` on one line, since error texts are wrapped where they happen to be."""
-        return " ".join(self.output.split())
+        """:attr:`output` on one line."""
+        return flat(self.output)
 
     def __getitem__(self, name: str) -> Result:
         """The result of the one test of this name (``test_x``, ``test_x[1]``, ``A::test_x``).

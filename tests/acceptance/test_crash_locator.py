@@ -16,7 +16,7 @@ from tests.acceptance.crash_examples import (
     line_of,
 )
 from tests.acceptance.phase_examples import PHASES, PHASES_SAID
-from tests.acceptance.suite import Finished, Suite
+from tests.acceptance.suite import Finished, Suite, flat
 
 TRACEBACK_FOLLOWS = "address_space_is_used_up"
 """An exception, whose place its traceback tells."""
@@ -47,10 +47,6 @@ def phases(new_suite: Callable[[], Suite]) -> Finished:
     suite = new_suite()
     suite.write("test_phases.py", PRELUDE + PHASES)
     return suite.run(timeout=120)
-
-
-def flat(text: str) -> str:
-    return " ".join(text.split())
 
 
 @pytest.mark.parametrize("name", WAYS_SAID)

@@ -15,10 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.suite import UNDER_XDIST, Finished, Suite
-
-LOADFILE = ("--dist=loadfile",) if UNDER_XDIST else ()
-"""Tests of one file in order on one worker; other options are none of its business."""
+from tests.acceptance.suite import LOADFILE, UNDER_XDIST, Finished, Suite
 
 CONFTEST = """
     import os

@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.acceptance.suite import UNDER_XDIST, Finished, Suite
+from tests.acceptance.suite import LOADFILE, Finished, Suite
 
-LOADFILE = ("--dist=loadfile",) if UNDER_XDIST else ()
 INI = "[pytest]\nasyncio_default_fixture_loop_scope = function\n"
 
 UNITTEST = """

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.acceptance.suite import UNDER_XDIST, Suite
-
-LOADFILE = ("--dist=loadfile",) if UNDER_XDIST else ()
+from tests.acceptance.suite import LOADFILE, Suite, flat
 
 TEARDOWN = """
     import os
@@ -54,10 +52,6 @@ BETWEEN = """
     def test_after(ddp):
         dist.all_reduce(torch.ones(1))
 """
-
-
-def flat(text: str) -> str:
-    return " ".join(text.split())
 
 
 @pytest.mark.parametrize(

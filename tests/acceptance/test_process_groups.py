@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.acceptance.suite import Finished, Suite
+from tests.acceptance.suite import Finished, Suite, flat
 
 PRELUDE = """
     import os
@@ -140,10 +140,6 @@ def made_anew(new_suite: Callable[[], Suite]) -> Finished:
     suite = new_suite()
     suite.write("test_made_anew.py", MADE_ANEW)
     return suite.run()
-
-
-def flat(text: str) -> str:
-    return " ".join(text.split())
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

@@ -6,9 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.acceptance.suite import UNDER_XDIST, Finished, Suite
-
-LOADFILE = ("--dist=loadfile",) if UNDER_XDIST else ()
+from tests.acceptance.suite import LOADFILE, UNDER_XDIST, Finished, Suite
 
 CONFTEST = """
     import os
