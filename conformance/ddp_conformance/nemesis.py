@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-import numpy as np
-import torch
+import numpy  # noqa: F401 - whose generator is seeded where it is imported
+from pytest_ddp.rank.seeding import seed_everything
 
 OPTION = "--ddp-nemesis-seed"
 
@@ -47,9 +47,7 @@ def scatter(what: str, rank: int) -> int:
     """
     digest = hashlib.sha256(f"{_seed} {what} {rank}".encode()).digest()
     number = int.from_bytes(digest[:4], "big")
-    random.seed(number)
-    np.random.seed(number)
-    torch.manual_seed(number)
+    seed_everything(number)
     return number
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 import torch
@@ -159,6 +159,7 @@ class TracedSurveyor(Surveyor):
         self._wall_ahead = time.time_ns() - time.monotonic_ns()
 
     def end(self) -> None:
+        super().end()
         self._write_recorded()
         self._log.write(What.LEFT, 0)
 
@@ -166,6 +167,10 @@ class TracedSurveyor(Surveyor):
         # Now and then, because a rank that is stopped or dies has no end of its test.
         self._write_recorded()
         return super().stand(probe)
+
+    def _tells_begun(self, frame: FrameType | None) -> bool:
+        """The picture shows what a rank had begun that was stopped anywhere."""
+        return True
 
     def glance(self) -> None:
         """Look at the recorder in the test's own time, of which it takes little."""

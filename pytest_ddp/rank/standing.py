@@ -78,14 +78,17 @@ class Surveyor:
         self._clock = time.time_ns()
         self._settled = dict[str, int](), dict[str, int]()
         """When the groups were made and how many collectives they had, all complete."""
+        self._ended = False
 
     def begin(self) -> None:
         """A new test: older records of the flight recorder are none of its business."""
         self._clock = time.time_ns()
         self._settled = {}, {}
+        self._ended = False
 
     def end(self) -> None:
         """The test is over, and its groups are as it left them."""
+        self._ended = True
 
     def answer(self, question: Probe | TellCalls) -> Standing | Calls:
         """Answer the controller."""
@@ -98,8 +101,9 @@ class Surveyor:
     def stand(self, probe: Probe) -> Standing:
         """Say where the main thread is and what it waits for."""
         frame = sys._current_frames().get(self._main.ident or 0)
-        begun = self._begun()
+        begun = self._begun() if self._tells_begun(frame) else ()
         waits = self._waits(frame, begun)
+        # Read last: if it is as it was at the probe before, what was read above is true of now.
         state, spent = _activity()
         inner = f"{frame.f_code.co_name}:{frame.f_lasti}" if frame is not None else ""
         exchanges = self._side_channel.exchanges
@@ -142,6 +146,14 @@ class Surveyor:
 
     # ------------------------------------------------------------------ parts of an answer
 
+    def _tells_begun(self, frame: FrameType | None) -> bool:
+        """False for a rank that will go on by itself, of which no proof asks what it has begun."""
+        if self._ended:
+            return True
+        main = self._main.ident or 0
+        waits = main in self._group.journal.waiting or self._side_channel.wait(main) is not None
+        return (waits or _is_in_engine(frame)) and _activity()[0] != "R"
+
     def _waits(self, frame: FrameType | None, begun: tuple[Wait, ...]) -> tuple[Wait, ...]:
         main = self._main.ident or 0
         if (exchange := self._side_channel.wait(main)) is not None:
@@ -155,7 +167,7 @@ class Surveyor:
             return tuple(
                 wait for wait in begun if (wait.group, wait.number) == (call.group, number)
             )
-        if frame is not None and any(part in frame.f_code.co_filename for part in _ENGINE):
+        if _is_in_engine(frame):
             asked = {(wait.group, wait.number) for wait in begun} - self._asked_by_python()
             return tuple(wait for wait in begun if (wait.group, wait.number) in asked)
         return ()
@@ -257,6 +269,10 @@ def operation_of(entry: dict[str, Any]) -> str:
 def _recorded_as(entry: dict[str, Any]) -> str:
     name: str = entry["profiling_name"]
     return name.partition(":")[2] or name
+
+
+def _is_in_engine(frame: FrameType | None) -> bool:
+    return frame is not None and any(part in frame.f_code.co_filename for part in _ENGINE)
 
 
 def _activity() -> tuple[str, str]:

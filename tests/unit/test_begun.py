@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pickle
+import threading
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from pytest_ddp.rank import standing
+from pytest_ddp.rank.sidechannel import SideChannel
 from pytest_ddp.rank.standing import Surveyor
 from pytest_ddp.survey import GroupCount
 
@@ -55,7 +57,9 @@ class Group:
     def __init__(self) -> None:
         self.issued = {"0": 0}
         self.made: dict[str, int] = {}
-        self.journal = SimpleNamespace(calls=[], made=self.made, before=lambda name: BEFORE)
+        self.journal = SimpleNamespace(
+            calls=[], made=self.made, waiting={}, before=lambda name: BEFORE
+        )
 
     def counts(self) -> tuple[GroupCount, ...]:
         return tuple(GroupCount(name, (0, 1), n, 0, 0) for name, n in self.issued.items())
@@ -77,7 +81,7 @@ def group() -> Group:
 @pytest.fixture
 def surveyor(group: Any) -> Surveyor:
     nothing: Any = None
-    return Surveyor(group, nothing, nothing)
+    return Surveyor(group, nothing, SideChannel())
 
 
 def begun(surveyor: Surveyor) -> list[int]:
@@ -155,3 +159,27 @@ def test_a_new_test_starts_anew(surveyor: Surveyor, group: Group, recorder: Reco
     surveyor.begin()
     recorder.note(1, retired=False)
     assert begun(surveyor) == [1]
+
+
+@pytest.mark.parametrize(
+    ("waits", "state", "told"), [(True, "S", True), (True, "R", False), (False, "S", False)]
+)
+def test_a_rank_that_will_go_on_by_itself_does_not_look(
+    surveyor: Surveyor,
+    group: Group,
+    monkeypatch: pytest.MonkeyPatch,
+    waits: bool,
+    state: str,
+    told: bool,
+) -> None:
+    if waits:
+        group.journal.waiting[threading.main_thread().ident] = object()
+    monkeypatch.setattr(standing, "_activity", lambda: (state, ""))
+    assert surveyor._tells_begun(None) is told
+
+
+def test_a_rank_that_has_ended_its_test_tells_what_it_has_begun(surveyor: Surveyor) -> None:
+    surveyor.end()
+    assert surveyor._tells_begun(None)
+    surveyor.begin()
+    assert not surveyor._tells_begun(None)
