@@ -18,7 +18,7 @@ conformance: $(READY)
 # Runs every check, not only its own guarantee's, on every mutant and writes which of them fail.
 kill-matrix: LIMIT = 3600
 kill-matrix: $(READY)
-	$(PYTEST) conformance/test_mutants.py -q -p no:cacheprovider \
+	$(PYTEST) conformance/test_mutants.py conformance/test_launched.py -q -p no:cacheprovider \
 	  --ddp-kill-matrix=docs/kill-matrix.md -k test_mutant_dies </dev/null
 
 # Both suites run, whatever becomes of the first.

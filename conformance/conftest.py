@@ -78,6 +78,14 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Mutants(matrix), "conformance-mutants")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Tests that share a server go to one process."""
+    from conformance import scheduling
+
+    return scheduling.make(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Say on each test what it decides, for the table and for junitxml."""
     for item in items:

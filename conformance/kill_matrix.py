@@ -1,7 +1,7 @@
 """The kill matrix: which guarantees catch which mutant, as ``docs/kill-matrix.md`` shows it.
 
-Made from the runs of ``test_mutants.py`` at world size 2; written by ``make kill-matrix``. A run
-of some mutants alone (``-k``) renews their rows and leaves the others.
+Made from the runs of ``test_mutants.py`` and ``test_launched.py`` at world size 2; written by
+``make kill-matrix``. A run of some mutants alone (``-k``) renews their rows and leaves the others.
 """
 
 from __future__ import annotations

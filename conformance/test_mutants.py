@@ -8,29 +8,23 @@ from pathlib import Path
 import pytest
 from ddp_conformance.mutants import Mutant, all_mutants, all_twins
 from ddp_conformance.registry import all_checks
-from ddp_conformance.verdict import GuaranteeError
 
-from conformance import kill_matrix
+from conformance import entries, kill_matrix
 from conformance.kill_matrix import applicable
-from conformance.sizes import at_its_sizes
 from pytest_ddp import Ddp
 
 PAGE = Path(__file__).parents[1] / "docs" / "kill-matrix.md"
 
 
-@pytest.mark.parametrize("mutant", [p for mutant in all_mutants() for p in at_its_sizes(mutant)])
+@pytest.mark.parametrize("mutant", entries.mutants(launched=False))
 def test_mutant_dies_of_its_guarantee(
     ddp: Ddp,
     mutant: Mutant,
     record_property: Callable[[str, object], None],
     pytestconfig: pytest.Config,
 ) -> None:
-    (check,) = [check for check in applicable(mutant.subject) if check.id == mutant.guarantee]
-    with pytest.raises(GuaranteeError, match=rf"^{mutant.guarantee}: ") as caught:
-        check(mutant.subject)
-    assert len(set(ddp.gather(str(caught.value)))) == 1, "ranks disagree on the evidence"
-    if ddp.world_size == 2 and pytestconfig.getoption(kill_matrix.OPTION, None):
-        record_property(kill_matrix.FATES, kill_matrix.fates_of(mutant))
+    matrix = pytestconfig.getoption(kill_matrix.OPTION, None)
+    entries.demand_death(ddp, mutant, record_property, bool(matrix))
 
 
 def test_every_guarantee_has_a_mutant_and_a_twin() -> None:

@@ -1,4 +1,4 @@
-"""The reference's loops call and decide the same on all ranks, and fail together."""
+"""The reference's loops call and decide the same on all ranks."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ddp_conformance import Callback, Case, ErrorPath, Subject, parametrize_with_checks
+from ddp_conformance import Callback, Case, Subject, parametrize_with_checks
 from ddp_conformance.trainer_runs import CaseEnvironment, advice_ignored
-from ddp_reference.resnet.agreement import ConfigError, raise_together
 from ddp_reference.resnet.data import ImageNetDataModule
 from ddp_reference.resnet.images import Batch
 from ddp_reference.resnet.make_data import make_data
@@ -23,7 +22,6 @@ from lightning.pytorch.strategies import DDPStrategy
 
 if TYPE_CHECKING:
     from ddp_conformance.pytest_frontend import BoundCheck
-    from ddp_conformance.subjects_callbacks import Trip
 
 SCHEDULE = "0:8,1:12"
 EPOCHS = 2
@@ -89,29 +87,9 @@ def resnet_training(case: Case) -> Iterator[dict[str, Any]]:
     yield from decisions.epochs
 
 
-def resnet_agreement(case: Case, trip: Trip) -> Iterator[None]:
-    """What the data module does with a problem of one rank."""
-    for step in range(3):
-        raise_together(problem_of(trip, step))
-        yield None
-
-
-def problem_of(trip: Trip, step: int) -> str | None:
-    """The error of this rank, as the data module keeps it."""
-    try:
-        trip(step)
-    except (ConfigError, RuntimeError) as error:
-        return str(error)
-    return None
-
-
-SUBJECTS = [
-    Callback(resnet_training, {"decides"}, prepare=make_images),
-    ErrorPath(resnet_agreement),
-]
-
-
 @pytest.mark.filterwarnings("ignore:.*isinstance.treespec, LeafSpec:FutureWarning")
-@parametrize_with_checks(SUBJECTS, world_size=(1, 2, 3))
+@parametrize_with_checks(
+    [Callback(resnet_training, {"decides"}, prepare=make_images)], world_size=(1, 2, 3)
+)
 def test_reference(subject: Subject, check: BoundCheck) -> None:
     check(subject)

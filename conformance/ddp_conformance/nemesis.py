@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 import numpy  # noqa: F401 - whose generator is seeded where it is imported
+
 from pytest_ddp.rank.seeding import seed_everything
 
 OPTION = "--ddp-nemesis-seed"
