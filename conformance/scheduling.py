@@ -15,6 +15,7 @@ from xdist.scheduler import LoadFileScheduling
 SERVERS = {
     "launches ranks": (
         "test_launched",
+        "test_nemesis",
         "test_reference_error_paths",
         "test_reference_lifecycle",
         "test_reference_model",
@@ -24,6 +25,8 @@ SERVERS = {
         "test_reference",
         "test_reference_loaders",
         "test_reference_training",
+        "test_reference_windows",
+        "test_servers",
     ),
 }
 

@@ -106,11 +106,14 @@ def find_stale(subject: DataModule, ranks: Ranks) -> tuple[Violation, ...]:
 
 
 def worker_cases(ranks: Ranks) -> list[Case]:
-    """One persistent worker by fork; and one by spawn, which imports torch in every epoch."""
+    """One persistent worker by fork; and one by spawn, which imports torch for each loader.
+
+    Persistent as well, because the Trainer asks a new loader for two iterators.
+    """
     (case,) = cases_of(ranks, uneven_size(ranks), (1,))
-    persistent = replace(case, start_method="fork", persistent_workers=True)
-    spawned = replace(case, start_method="spawn")
-    return [persistent, spawned] if ranks.world_size == 2 else [persistent]
+    forked = replace(case, start_method="fork", persistent_workers=True)
+    spawned = replace(forked, start_method="spawn")
+    return [forked, spawned] if ranks.world_size == 2 else [forked]
 
 
 def _short_fit(subject: DataModule, case: Case) -> Iterator[Record]:
