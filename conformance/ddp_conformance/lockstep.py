@@ -8,10 +8,10 @@ different sizes, nor pair one rank's metric with another one's gradient.
 
 from __future__ import annotations
 
-import traceback
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
+from types import FrameType
 from typing import Any
 from unittest import mock
 
@@ -132,11 +132,12 @@ def description(name: str, position: int | None, args: Sequence[Any]) -> str:
 
 def call_site() -> str:
     """File and line of the innermost caller that is neither a library nor this module."""
-    for frame in reversed(traceback.extract_stack()):
-        if Path(frame.filename) != Path(__file__) and not any(
-            part in frame.filename for part in LIBRARIES
-        ):
-            return f"{frame.filename}:{frame.lineno}"
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file != __file__ and not any(part in file for part in LIBRARIES):
+            return f"{file}:{frame.f_lineno}"
+        frame = frame.f_back
     return ""
 
 

@@ -17,6 +17,7 @@ from ddp_conformance import nemesis
 from ddp_conformance.case import Case
 from ddp_conformance.history import Raised, Record, Run
 from ddp_conformance.ranks import Ranks, shared_directory
+from ddp_conformance.recent import Recent
 from ddp_conformance.subjects import Subject
 from ddp_conformance.verdict import UndecidedError, Violation, listing
 
@@ -72,7 +73,7 @@ def judge_each(runs: Sequence[Run], judge: Judge) -> tuple[Violation, ...]:
     )
 
 
-_RECORDED: dict[tuple[Any, ...], tuple[Subject, tuple[Run, ...]]] = {}
+_recorded: Recent[tuple[Any, ...], tuple[Subject, tuple[Run, ...]]] = Recent()
 """Runs of this process, and their subjects, so that no other one gets their id."""
 
 
@@ -85,9 +86,9 @@ def record_once(
     """
     key = (id(subject), nemesis.seed(), way, *cases)
     # A rank may have been replaced since, so all of them must agree to leave the run out.
-    if not all(ranks.gather(key in _RECORDED)):
-        _RECORDED[key] = subject, record(subject, ranks, cases, observe)
-    return _RECORDED[key][1]
+    if not all(ranks.gather(key in _recorded)):
+        _recorded[key] = subject, record(subject, ranks, cases, observe)
+    return _recorded[key][1]
 
 
 def find_first(

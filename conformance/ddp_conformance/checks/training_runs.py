@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator
 from typing import TypeAlias
 
@@ -14,17 +13,15 @@ from ddp_conformance.launched.launch import Limits, launch
 from ddp_conformance.launched.live import run_entry
 from ddp_conformance.launched.order import UNDISTURBED, Named, Scenario, Work
 from ddp_conformance.ranks import Ranks
+from ddp_conformance.recent import Recent
 from ddp_conformance.recording import cases_of, record
 from ddp_conformance.subjects_training import Training
 from ddp_conformance.verdict import UndecidedError
 
-KEPT = 32
-"""Runs that are remembered; those of one subject, for one number of ranks, are fewer."""
-
 Key: TypeAlias = tuple[Work, int, Limits, int]
 
-_runs: OrderedDict[Key, tuple[Record, ...]] = OrderedDict()
-"""On rank 0 alone, which launches. Subjects are checked one after the other."""
+_runs: Recent[Key, tuple[Record, ...]] = Recent()
+"""On rank 0 alone, which launches."""
 
 
 def run_of(subject: Training, ranks: Ranks, scenario: Scenario = UNDISTURBED) -> Run:
@@ -50,9 +47,6 @@ def launched(work: Work, case: Case, limits: Limits) -> Iterator[Record]:
     key = (work, case.world_size, limits, nemesis.seed())
     if key not in _runs:
         _runs[key] = tuple(launch(work, case.world_size, case.directory, limits))
-    _runs.move_to_end(key)
-    if len(_runs) > KEPT:
-        _runs.popitem(last=False)
     yield from _runs[key]
 
 
