@@ -49,6 +49,8 @@ SUBJECTS = [
         "steady-prior",
         *COMPILED,
         *("--strategy", "fsdp2", "--compile", "after", "--compile-backend", "eager"),
+        # One sharded unit in another: each has graphs of its own.
+        *("--min-num-params", "300"),
         traits=("compiles",),
     ),
 ]
