@@ -6,8 +6,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
-# By files, because a file's tests share runs and fixtures; three workers, because some tests wait
-# and two would leave a seventh of two cores idle.
+# By files, because a file's tests share runs, fixtures and servers (conformance/scheduling.py);
+# three workers, because some tests wait and two would leave a seventh of two cores idle.
 SHARED := -n 3 --dist loadfile
 PYTEST = timeout -k 10 $(LIMIT) $(BIN)/python -m pytest
 

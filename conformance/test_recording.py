@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 from ddp_conformance import Case, Sampler
 from ddp_conformance.history import Record, Run, Sample
+from ddp_conformance.recent import KEPT, Recent
 from ddp_conformance.recording import Observe, cases_of, find_first, record_once
 from ddp_conformance.verdict import Violation
 
@@ -62,3 +63,12 @@ def test_a_rank_that_is_new_has_the_others_run_again() -> None:
     on_ranks(2, recorder(subject, seen, "one"))
     on_ranks(2, body)
     assert len(seen) == remembered + 4
+
+
+def test_the_runs_that_were_asked_for_last_are_remembered() -> None:
+    recent: Recent[int, str] = Recent()
+    for key in range(KEPT):
+        recent[key] = str(key)
+    assert recent.get(0) == "0"
+    recent[KEPT] = "one more"
+    assert (recent.get(0), recent.get(1), recent.get(2)) == ("0", None, "2")

@@ -19,14 +19,15 @@ class Recent(Generic[Key, Value]):
     def __init__(self) -> None:
         self._values: OrderedDict[Key, Value] = OrderedDict()
 
-    def __contains__(self, key: Key) -> bool:
-        return key in self._values
-
-    def __getitem__(self, key: Key) -> Value:
-        self._values.move_to_end(key)
-        return self._values[key]
+    def get(self, key: Key) -> Value | None:
+        """The value, if it is remembered."""
+        value = self._values.get(key)
+        if value is not None:
+            self[key] = value
+        return value
 
     def __setitem__(self, key: Key, value: Value) -> None:
         self._values[key] = value
+        self._values.move_to_end(key)
         if len(self._values) > KEPT:
             self._values.popitem(last=False)

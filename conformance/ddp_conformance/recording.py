@@ -86,9 +86,12 @@ def record_once(
     """
     key = (id(subject), nemesis.seed(), way, *cases)
     # A rank may have been replaced since, so all of them must agree to leave the run out.
-    if not all(ranks.gather(key in _recorded)):
-        _recorded[key] = subject, record(subject, ranks, cases, observe)
-    return _recorded[key][1]
+    known = _recorded.get(key)
+    if all(ranks.gather(known is not None)) and known is not None:
+        return known[1]
+    runs = record(subject, ranks, cases, observe)
+    _recorded[key] = subject, runs
+    return runs
 
 
 def find_first(

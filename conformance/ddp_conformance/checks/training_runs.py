@@ -45,9 +45,10 @@ def launched(work: Work, case: Case, limits: Limits) -> Iterator[Record]:
     if case.rank != 0:
         return
     key = (work, case.world_size, limits, nemesis.seed())
-    if key not in _runs:
-        _runs[key] = tuple(launch(work, case.world_size, case.directory, limits))
-    yield from _runs[key]
+    history = _runs.get(key)
+    if history is None:
+        history = _runs[key] = tuple(launch(work, case.world_size, case.directory, limits))
+    yield from history
 
 
 def demand_success(subject: Training, run: Run) -> None:
