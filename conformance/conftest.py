@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,6 @@ from ddp_conformance.table import Verdict, Word, render, summary
 from conformance import kill_matrix, preload
 
 preload.install()
-
-# Until the tests run there is nothing but imports, in each process of xdist, and a fifth of their
-# time would be the collector's.
-gc.disable()
 
 PROPERTY = "mutant"
 """Name of the user property that says where a test's verdict belongs: block, row, world size."""
@@ -91,10 +88,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return scheduling.make(config, log)
 
 
-def pytest_collection_finish() -> None:
-    """From here on the collector works, and never looks at what was imported."""
-    gc.freeze()
-    gc.enable()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collection is imports, and a fifth of their time would be the garbage collector's.
+
+    It never looks at what they made, which is there for good.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
