@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import gc
+import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ddp_conformance.mutants import Mutant
 from ddp_conformance.report import label
 from ddp_conformance.table import Verdict, Word, render, summary
 
-from conformance import kill_matrix, preload
+from conformance import entries, kill_matrix, preload
+from pytest_ddp import Ddp
+from pytest_ddp.rank.preload import without_collector
 
 preload.install()
 
@@ -90,16 +93,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Collection is imports, and a fifth of their time would be the garbage collector's.
-
-    It never looks at what they made, which is there for good.
-    """
-    gc.disable()
-    try:
+    """Collection is imports, in each process of xdist."""
+    with without_collector():
         return (yield)
-    finally:
-        gc.freeze()
-        gc.enable()
+
+
+@pytest.fixture
+def demand_death(
+    ddp: Ddp, record_property: Callable[[str, object], None], pytestconfig: pytest.Config
+) -> Callable[[Mutant], None]:
+    """:func:`entries.demand_death`; a run that makes the kill matrix notes all fates."""
+    matrix = bool(pytestconfig.getoption(kill_matrix.OPTION, None))
+    return functools.partial(entries.demand_death, ddp, record_property, matrix)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

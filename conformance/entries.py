@@ -43,7 +43,7 @@ def _at_their_sizes(entries: Iterable[Mutant | Twin], launched: bool) -> list[An
 
 
 def demand_death(
-    ddp: Ddp, mutant: Mutant, record_property: Callable[[str, object], None], matrix: bool
+    ddp: Ddp, record_property: Callable[[str, object], None], matrix: bool, mutant: Mutant
 ) -> None:
     """The mutant's own guarantee fails, for reasons that all ranks agree on.
 

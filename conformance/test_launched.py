@@ -11,19 +11,14 @@ from collections.abc import Callable
 import pytest
 from ddp_conformance.mutants import Mutant, Twin
 
-from conformance import entries, kill_matrix
-from pytest_ddp import Ddp
+from conformance import entries
 
 
 @pytest.mark.parametrize("mutant", entries.mutants(launched=True))
 def test_mutant_dies_of_its_guarantee(
-    ddp: Ddp,
-    mutant: Mutant,
-    record_property: Callable[[str, object], None],
-    pytestconfig: pytest.Config,
+    mutant: Mutant, demand_death: Callable[[Mutant], None]
 ) -> None:
-    matrix = pytestconfig.getoption(kill_matrix.OPTION, None)
-    entries.demand_death(ddp, mutant, record_property, bool(matrix))
+    demand_death(mutant)
 
 
 @pytest.mark.parametrize("twin", entries.twins(launched=True))

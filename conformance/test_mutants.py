@@ -11,20 +11,15 @@ from ddp_conformance.registry import all_checks
 
 from conformance import entries, kill_matrix
 from conformance.kill_matrix import applicable
-from pytest_ddp import Ddp
 
 PAGE = Path(__file__).parents[1] / "docs" / "kill-matrix.md"
 
 
 @pytest.mark.parametrize("mutant", entries.mutants(launched=False))
 def test_mutant_dies_of_its_guarantee(
-    ddp: Ddp,
-    mutant: Mutant,
-    record_property: Callable[[str, object], None],
-    pytestconfig: pytest.Config,
+    mutant: Mutant, demand_death: Callable[[Mutant], None]
 ) -> None:
-    matrix = pytestconfig.getoption(kill_matrix.OPTION, None)
-    entries.demand_death(ddp, mutant, record_property, bool(matrix))
+    demand_death(mutant)
 
 
 def test_every_guarantee_has_a_mutant_and_a_twin() -> None:

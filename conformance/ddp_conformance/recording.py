@@ -87,11 +87,10 @@ def record_once(
     key = (id(subject), nemesis.seed(), way, *cases)
     # A rank may have been replaced since, so all of them must agree to leave the run out.
     known = _recorded.get(key)
-    if all(ranks.gather(known is not None)) and known is not None:
-        return known[1]
-    runs = record(subject, ranks, cases, observe)
-    _recorded[key] = subject, runs
-    return runs
+    all_know = all(ranks.gather(known is not None))
+    if known is None or not all_know:
+        known = _recorded[key] = subject, record(subject, ranks, cases, observe)
+    return known[1]
 
 
 def find_first(

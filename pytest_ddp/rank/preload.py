@@ -6,7 +6,7 @@ import contextlib
 import gc
 import importlib
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -48,19 +48,25 @@ def what_the_tests_use(items: Iterable[pytest.Item]) -> None:
         _import("torch._dynamo")
 
 
-def _import(*modules: str) -> None:
-    """Import modules, and have the garbage collector never look at what they consist of.
+@contextlib.contextmanager
+def without_collector() -> Iterator[None]:
+    """Have the garbage collector never look at what is imported in the block.
 
     It would look a hundred times while torch is imported (a fifth of that time), and again
     at each full collection in each rank, which would also copy the pages that ranks share.
     """
     gc.disable()
     try:
-        for module in modules:
-            importlib.import_module(module)
+        yield
     finally:
         gc.freeze()
         gc.enable()
+
+
+def _import(*modules: str) -> None:
+    with without_collector():
+        for module in modules:
+            importlib.import_module(module)
 
 
 def _mentions_wrapping(path: Path) -> bool:

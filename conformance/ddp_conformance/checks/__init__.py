@@ -6,7 +6,7 @@
 2. ``checks/judge_<group>.py``: the judges, pure functions from histories to violations,
    with tests on hand-made histories in ``conformance/test_judges*.py``.
 3. ``mutants/<group>.py``: a tuple ``MUTANTS`` with at least one for each guarantee, and a
-   tuple ``TWINS``; ``conformance/test_mutants.py`` runs them all.
+   tuple ``TWINS``; ``test_mutants.py``, ``test_twins.py`` and ``test_launched.py`` run them.
 4. ``conformance/SPEC.md``: one entry for each guarantee, in the words of the record.
 5. Where needed: record types in :mod:`ddp_conformance.history`, traits in
    :mod:`ddp_conformance.traits`, a kind of subject in :mod:`ddp_conformance.subjects`.
