@@ -11,27 +11,30 @@ import array
 import dataclasses
 import enum
 import functools
-import json
-import os
-import socket
 import struct
 import types
 import typing
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from pytest_ddp.own import json, os, socket
 from pytest_ddp.protocol import Message, RankReady, RunTest, StartRank
 
 _HEADER = struct.Struct(">IQ")
-_MAX_DESCRIPTORS = 8
+_ROOM = socket.CMSG_LEN(8 * array.array("i").itemsize)
+"""Bytes for descriptors, more than a message has."""
 _CHUNK = 1 << 18
-_JSON = json.JSONEncoder(default=repr, separators=(",", ":"))
+_to_json = json.JSONEncoder(default=repr, separators=(",", ":")).encode
+_from_json = json.JSONDecoder().decode
 _KINDS: dict[str, type] = {kind.__name__: kind for kind in typing.get_args(Message)}
 
 
 class ChannelError(Exception):
     """The peer sent something that is no frame of ours: the stream cannot be trusted."""
+
+    before: Sequence[tuple[Message, list[int]]] = ()
+    """Messages that had come whole before it."""
 
 
 class Channel:
@@ -45,6 +48,8 @@ class Channel:
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
+        # Bound here, since a test may patch the methods of all sockets.
+        self._sendmsg, self._recvmsg = sock.sendmsg, sock.recvmsg
         self._received = bytearray()
         self._descriptors: deque[int] = deque()
         self._unsent = bytearray()
@@ -92,7 +97,7 @@ class Channel:
             OSError: the peer is gone (only on a blocking end; the controller learns
                 of a lost rank by the host's word, not by a failed send).
         """
-        body = _JSON.encode(_encode(message)).encode()
+        body = dumps(message).encode()
         frame = _HEADER.pack(len(body), self._sent_count) + body
         self._sent_count += 1
         if descriptors:
@@ -124,7 +129,7 @@ class Channel:
             rights = array.array("i", self._rights[0][1])
             ancillary.append((socket.SOL_SOCKET, socket.SCM_RIGHTS, rights))
         end = min(starts[1] if due else starts[0], _CHUNK)
-        sent = self._socket.sendmsg([bytes(self._unsent[:end])], ancillary)
+        sent = self._sendmsg([bytes(self._unsent[:end])], ancillary)
         del self._unsent[:sent]
         if due:
             _close_all(self._rights.popleft()[1])
@@ -158,17 +163,21 @@ class Channel:
             except BlockingIOError:
                 break
         messages = []
-        while (message := self._next()) is not None:
-            messages.append(message)
+        try:
+            while (message := self._next()) is not None:
+                messages.append(message)
+        except ChannelError as error:
+            error.before = messages
+            raise
         return messages
 
     def _read(self) -> bool:
         try:
-            data, descriptors, _, _ = socket.recv_fds(self._socket, _CHUNK, _MAX_DESCRIPTORS)
+            data, ancillary, _, _ = self._recvmsg(_CHUNK, _ROOM)
         except ConnectionResetError:
-            data, descriptors = b"", []
+            data, ancillary = b"", []
         self._received += data
-        for descriptor in descriptors:
+        for descriptor in _descriptors(ancillary):
             # A copy in a program that a test starts would keep the file or channel open.
             os.set_inheritable(descriptor, False)
             self._descriptors.append(descriptor)
@@ -191,12 +200,18 @@ class Channel:
         if end is None:
             return None
         self._received_count += 1
-        message = _decode(self._received[_HEADER.size : end])
+        message = loads(bytes(self._received[_HEADER.size : end]))
         del self._received[:end]
         due = _descriptor_count(message)
         if len(self._descriptors) < due:
             raise ChannelError(f"{type(message).__name__} came without its {due} descriptors")
         return message, [self._descriptors.popleft() for _ in range(due)]
+
+
+def _descriptors(ancillary: Iterable[tuple[int, int, bytes]]) -> Iterator[int]:
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            yield from array.array("i", data)
 
 
 def _close_all(descriptors: Sequence[int]) -> None:
@@ -207,13 +222,32 @@ def _close_all(descriptors: Sequence[int]) -> None:
 def _descriptor_count(message: Message) -> int:
     match message:
         case StartRank():
-            return 1
+            return 5
         case RankReady():
             return len(message.captured)
         case RunTest():
-            return int(message.serve_store)
+            return message.serve_store + message.new_store
         case _:
             return 0
+
+
+def dumps(message: Message) -> str:
+    """A message as text, for a command line."""
+    return _to_json(_encode(message))
+
+
+def loads(text: str | bytes) -> Message:
+    """The message back.
+
+    Raises:
+        ChannelError: it is none.
+    """
+    try:
+        body = _from_json(text if isinstance(text, str) else text.decode())
+        return typing.cast("Message", _reader(_KINDS[body["kind"]])(body))
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        shown = text[:80]
+        raise ChannelError(f"no message of ours: {shown!r} ({error!r})") from error
 
 
 def _encode(message: Message) -> dict[str, Any]:
@@ -230,15 +264,6 @@ def _plain(value: Any) -> Any:
         return [_plain(element) for element in value]
     # What dataclasses.is_dataclass asks, at a third of its time.
     return _fields(value) if hasattr(value, "__dataclass_fields__") else value
-
-
-def _decode(frame: bytes | bytearray) -> Message:
-    try:
-        body = json.loads(frame)
-        return typing.cast("Message", _reader(_KINDS[body["kind"]])(body))
-    except (ValueError, LookupError, TypeError, RecursionError) as error:
-        shown = bytes(frame[:80])
-        raise ChannelError(f"no message of ours: {shown!r} ({error!r})") from error
 
 
 @functools.cache

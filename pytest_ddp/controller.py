@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import os
-import re
-import shutil
+import itertools
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,15 +18,19 @@ from pytest_ddp.launcher import HostDiedError, Launcher, NoRankError, OrphanedEr
 from pytest_ddp.live import LiveLine, terminal_of
 from pytest_ddp.marks import MARK
 from pytest_ddp.messages import Messages
-from pytest_ddp.options import Options, StartMethod
+from pytest_ddp.options import Import, Options, StartMethod
 from pytest_ddp.outcome import RunOutcome
+from pytest_ddp.own import os
 from pytest_ddp.plan import LaunchPlan, make_plan
-from pytest_ddp.protocol import Json, Session
+from pytest_ddp.protocol import Collected, Json, Session, World
+from pytest_ddp.rendezvous import rank_environment
 from pytest_ddp.run import Order
 from pytest_ddp.supervisor import Supervisor
+from pytest_ddp.tmppath import SharedDirectories
 from pytest_ddp.unrun import failed_without_ranks, skipped_without_ranks
-from pytest_ddp.verdict import records, subtests
+from pytest_ddp.verdict import diagnose, records, subtests
 from pytest_ddp.verdict.merge import judge
+from pytest_ddp.verdict.trouble import exit_words
 
 _TIMEOUT = pytest.StashKey[float]()
 """What pytest-timeout wants of a test, in seconds."""
@@ -35,6 +38,10 @@ _TIMEOUT = pytest.StashKey[float]()
 _LAST_TEARDOWN = 60.0
 """Seconds for session fixtures of all ranks at a normal end."""
 _INTERRUPTED_TEARDOWN = 1.0
+_LOST_WITH_HOST = (
+    "{end} between two tests or after the last one, and the ranks with it: fixtures wider than a "
+    "test were not torn down, exit handlers did not run.\n"
+)
 
 
 class Controller:
@@ -49,6 +56,8 @@ class Controller:
         self._positions: dict[pytest.Item, int] = {}
         self._plans: dict[pytest.Item, LaunchPlan] = {}
         self._start_method = options.start_method
+        self._fruitless = 0
+        """How often in a row a start came to nothing: no rank ever came up."""
         self._hopeless: str | None = None
         self.exit_request: tuple[str, int | None] | None = None
         """Reason and return code of a ``pytest.exit`` that the last test called for."""
@@ -72,26 +81,42 @@ class Controller:
         self._ddp_items = [item for item in items if MARK in item.stash]
         self._positions = {item: position for position, item in enumerate(self._ddp_items)}
         if self._launcher is not None and self._ddp_items:
-            self._launcher.collect(sorted({str(item.path) for item in self._ddp_items}))
+            self._tell_collected(self._launcher)
             self._prestart()
+
+    def _tell_collected(self, launcher: Launcher) -> None:
+        files = {item.path for item in self._ddp_items}
+        plugins = self._config.pluginmanager.get_plugins()
+        modules = (Path(getattr(plugin, "__file__", None) or "") for plugin in plugins)
+        conftests = [path for path in modules if path.name == "conftest.py"]
+        above = {parent for file in files for parent in file.parents}
+        launcher.collected(
+            Collected(
+                files=tuple(sorted(map(str, files))),
+                conftests=tuple(str(path) for path in conftests if path.parent in above),
+                path=tuple(sys.path),
+                places=tuple(rank_environment(0, 1, 0, "")),
+            )
+        )
 
     def _prestart(self) -> None:
         with contextlib.suppress(pytest.UsageError):
             plan = self._plan(self._ddp_items[0])
             if plan.skip is None and self._supervisor is not None:
-                self._supervisor.prestart(range(plan.world_size))
+                self._supervisor.prestart(plan.world)
 
     def _start_host(self) -> None:
         config = self._config
-        basetemp: Path = config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
         verbose = config.option.capture == "no"
         session = Session(
             spawns=self._start_method is StartMethod.SPAWN,
             args=tuple(_invocation(config)),
             plugins=tuple(_named(config.invocation_params.plugins or ())),
             worker=_worker_id(config),
-            basetemp=str(basetemp),
+            basetemp=str(self._directories.base),
             verbose_output=verbose,
+            seed=self._options.seed,
+            imports_in_host=self._options.import_ is Import.HOST,
             traces=self._options.trace is not None,
         )
         self._launcher = Launcher(session, quiet=not verbose)
@@ -103,7 +128,7 @@ class Controller:
         self.close()
         self._start_host()
         assert self._launcher is not None
-        self._launcher.collect(sorted({str(item.path) for item in self._ddp_items}))
+        self._tell_collected(self._launcher)
 
     # ------------------------------------------------------------------ one test
 
@@ -115,11 +140,12 @@ class Controller:
         if self._hopeless is not None:
             return failed_without_ranks(item, self._hopeless)
         try:
-            with self._tmp_path(item, plan) as (tmp_path, results):
-                outcome = self._run_on_ranks(item, next_item, plan, tmp_path)
-                results += self._results(outcome)
+            tmp_path = self._directories.name(item)
+            outcome = self._run_on_ranks(item, next_item, plan, tmp_path)
+            results = self._results(outcome)
+            self._directories.keep_or_remove(tmp_path, results)
         except HostDiedError as death:
-            return self._after_death_of_host(item, str(death))
+            return self._after_death_of_host(item, next_item, str(death))
         except gpus.LeaseError as problem:
             return failed_without_ranks(item, str(problem))
         except NoRankError as problem:
@@ -128,6 +154,7 @@ class Controller:
             # Nobody is left to report to, and execnet would take seconds to notice.
             self.close()
             os._exit(3)
+        self._fruitless = 0
         self._messages.after_test(outcome, results)
         self._write_trace(outcome, results)
         return results
@@ -171,16 +198,16 @@ class Controller:
         item: pytest.Item,
         next_item: pytest.Item | None,
         plan: LaunchPlan,
-        tmp_path: Path | None,
+        tmp_path: Path,
     ) -> RunOutcome:
+        self._bury_host()
         self._fall_back_to_spawn()
         if self._launcher is None:
             self._restart_host()
         assert self._supervisor is not None
-        next_nodeids, known = self._next_tests(item, next_item, plan.world_size)
+        following, known = self._next_of_world(item, next_item, plan.world)
         with self._devices(item, plan) as placed:
-            shared = None if tmp_path is None else str(tmp_path)
-            order = Order(placed, item, next_nodeids, known, shared, self._live)
+            order = Order(placed, item, following, known, str(tmp_path), self._live)
             return self._supervisor.run(order)
 
     @contextlib.contextmanager
@@ -190,6 +217,10 @@ class Controller:
             return
         with gpus.lease(len(plan.devices), limit=plan.timeout, holder=item.nodeid) as leased:
             yield dataclasses.replace(plan, devices=leased)
+
+    @functools.cached_property
+    def _directories(self) -> SharedDirectories:
+        return SharedDirectories(self._config)
 
     def set_timeout(self, item: pytest.Item, seconds: float) -> None:
         """Bound a test by pytest-timeout's word, if that is shorter than our own."""
@@ -212,42 +243,21 @@ class Controller:
     def _gpus(self) -> int:
         return gpus.count_gpus()
 
-    def _next_tests(
-        self, item: pytest.Item, next_item: pytest.Item | None, world_size: int
-    ) -> tuple[tuple[str | None, ...], bool]:
-        """The next test of each rank, and whether a None among them means "none"."""
+    def _next_of_world(
+        self, item: pytest.Item, next_item: pytest.Item | None, world: World
+    ) -> tuple[pytest.Item | None, bool]:
+        """The next test of the same ranks, and whether None means that there is none."""
+        if next_item is None:
+            return None, True
         if hasattr(self._config, "workerinput"):
             # An xdist worker knows one item ahead.
-            following = [next_item] if next_item is not None and MARK in next_item.stash else []
-            known = next_item is None
+            following, known = iter([next_item] if MARK in next_item.stash else []), False
         else:
-            following = self._ddp_items[self._positions[item] + 1 :] if next_item else []
+            following = itertools.islice(self._ddp_items, self._positions[item] + 1, None)
             known = True
-        return tuple(self._next_on(rank, following) for rank in range(world_size)), known
-
-    def _next_on(self, rank: int, following: list[pytest.Item]) -> str | None:
-        for item in following:
-            plan = self._plan(item)
-            if plan.skip is None and plan.world_size > rank:
-                return item.nodeid
-        return None
-
-    @contextlib.contextmanager
-    def _tmp_path(
-        self, item: pytest.Item, plan: LaunchPlan
-    ) -> Iterator[tuple[Path | None, list[pytest.TestReport]]]:
-        """The directory that the test's ranks share, kept as pytest's policy says."""
-        reports: list[pytest.TestReport] = []
-        if not plan.tmp_path:
-            yield None, reports
-            return
-        factory = self._config._tmp_path_factory  # type: ignore[attr-defined]
-        directory: Path = factory.mktemp(re.sub(r"\W", "_", item.name)[:30], numbered=True)
-        yield directory, reports
-        policy = factory._retention_policy
-        passed = bool(reports) and all(report.passed for report in reports)
-        if policy == "none" or (policy == "failed" and passed):
-            shutil.rmtree(directory, ignore_errors=True)
+        plans = ((other, self._plan(other)) for other in following)
+        mates = (other for other, plan in plans if plan.skip is None and plan.world == world)
+        return next(mates, None), known
 
     def _read_report(self, data: Json) -> pytest.TestReport | None:
         hook = self._config.hook
@@ -269,50 +279,92 @@ class Controller:
         problem = launcher.ready.fork_problem if launcher.ready else None
         if problem is not None:
             self._messages.warn(
-                f"ranks are spawned, not forked: {problem}. Each rank now takes seconds to start. "
-                "Move that work into a fixture or a test, or say --ddp-start-method=spawn."
+                f"ranks are spawned, not forked: {problem}. A plugin did that, or the import of a "
+                "library in it, or with --ddp-import=host your own code. Each rank now takes "
+                "seconds to start; without that plugin (-p no:NAME), or with that import in the "
+                "function that needs it, it would not. --ddp-start-method=spawn silences this."
             )
             self._start_method = StartMethod.SPAWN
             self._restart_host()
 
-    def _after_death_of_host(self, item: pytest.Item, words: str) -> list[pytest.TestReport]:
+    def _bury_host(self) -> None:
+        """Let go of a host that died after the last test, which the next one is not blamed for."""
+        if (launcher := self._launcher) is None or not launcher.had_rank:
+            return
+        try:
+            launcher.poll(0)
+        except HostDiedError:
+            self._messages.add_problem(_LOST_WITH_HOST.format(end=_end_of(launcher)))
+            self.close()
+
+    def _after_death_of_host(
+        self, item: pytest.Item, next_item: pytest.Item | None, words: str
+    ) -> list[pytest.TestReport]:
         launcher = self._launcher
         assert launcher is not None
         collecting = launcher.ready is None
-        code = launcher.returncode()
+        again = self._is_fruitless_again(launcher)
+        doing = "while it collected" if collecting else f"before {item.nodeid} had ended"
+        text = f"{_end_of(launcher)} {doing}"
         self.close()
-        doing = "while it collected" if collecting else f"while {item.nodeid} ran"
-        text = f"the host process of the ranks died {doing} (exit code {code})"
-        if collecting:
-            # It would do so again for every test.
+        if collecting and not again and self._options.import_ is not Import.HOST:
+            # Nothing of the user's had run in it, and nothing of the test anywhere.
+            self._messages.warn(f"{text}, and was started anew")
+            return self.run(item, next_item)
+        if again:
             self._hopeless = f"{text}; see {item.nodeid}."
         last = words.splitlines()[-1] if words else "it said nothing"
         return failed_without_ranks(item, f"{text}: {last}\n\n{words}")
 
     def _without_rank(self, item: pytest.Item, problem: str) -> list[pytest.TestReport]:
-        if self._launcher is not None and not self._launcher.had_rank:
-            # It would be so again for every test.
+        if self._launcher is not None and self._is_fruitless_again(self._launcher):
             self._hopeless = f"no rank can be started; see {item.nodeid}."
-        last = problem.rstrip().rpartition("\n")[2]
-        return failed_without_ranks(item, f"no rank can be started: {last}\n\n{problem}")
+        why = diagnose.last_exception(problem) or problem.partition("\n")[0].rstrip(":")
+        return failed_without_ranks(item, f"no rank can be started: {why}\n\n{problem}")
+
+    def _is_fruitless_again(self, launcher: Launcher) -> bool:
+        """Whether this start and the one before it failed: so it would go for every test."""
+        self._fruitless = 0 if launcher.had_rank else self._fruitless + 1
+        return self._fruitless > 1
 
     def finish(self, *, interrupted: bool) -> None:
-        """Let the ranks tear down what is still up, then end everything."""
+        """Let the ranks tear down what is still up, then end everything.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C while they did; everything has ended all the same.
+        """
         if self._launcher is None:
             return
+        try:
+            self._let_finish(self._launcher, interrupted)
+        finally:
+            self.close()
+
+    def _let_finish(self, launcher: Launcher, interrupted: bool) -> None:
         limit = _INTERRUPTED_TEARDOWN if interrupted else _LAST_TEARDOWN
-        with contextlib.suppress(HostDiedError, OrphanedError, KeyboardInterrupt):
-            ranks = self._launcher.ranks()
-            said = ends.finish(self._launcher, ranks, limit, explain=not interrupted)
-            for rank, message in said:
+        ranks = launcher.ranks()
+        try:
+            for rank, message in ends.finish(launcher, ranks, limit, explain=not interrupted):
                 self._messages.tell(rank, message)
-        self.close()
+        except HostDiedError:
+            if any(rank.test for rank in ranks) and not interrupted:
+                self._messages.add_problem(_LOST_WITH_HOST.format(end=_end_of(launcher)))
+        except OrphanedError:
+            """Nobody is left to tell."""
 
     def close(self) -> None:
         """End host and ranks at once."""
-        launcher, self._launcher, self._supervisor = self._launcher, None, None
+        launcher, self._launcher = self._launcher, None
+        supervisor, self._supervisor = self._supervisor, None
+        if supervisor is not None:
+            supervisor.close()
         if launcher is not None:
             launcher.close()
+
+
+def _end_of(launcher: Launcher) -> str:
+    code = launcher.returncode()
+    return f"the host process of the ranks {'does not end' if code is None else exit_words(code)}"
 
 
 def _invocation(config: pytest.Config) -> list[str]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import signal
-import time
 from collections.abc import Iterator
 
-from pytest_ddp.launcher import HostDiedError, Launcher, RankProcess
+from pytest_ddp.launcher import HostDiedError, Launcher
+from pytest_ddp.own import signal, time
 from pytest_ddp.protocol import Finished, Warned
+from pytest_ddp.rankprocess import RankProcess
 from pytest_ddp.verdict import diagnose
 from pytest_ddp.verdict.lost import frame_lines
 from pytest_ddp.verdict.trouble import exit_words
@@ -58,7 +58,7 @@ def _unfinished(process: RankProcess, seconds: float, stacks: str) -> str:
     if process.returncode is None:
         end = f"was killed: its last teardown took longer than {seconds:.0f} s"
     else:
-        end = f"{exit_words(process.returncode)} before the end of its last teardown"
+        end = f"{_end_of(process)} before the end of its last teardown"
     return _told(end, stacks)
 
 
@@ -71,9 +71,14 @@ def _told(end: str, stacks: str) -> str:
 
 def between_tests(process: RankProcess) -> Finished:
     """What is said of a rank that had ended its last test, and died later."""
-    assert process.returncode is not None
-    end = f"{exit_words(process.returncode)} between two tests, after {process.test}"
+    end = f"{_end_of(process)} between two tests, after {process.test}"
     return Finished(_told(end, process.files.stacks()))
+
+
+def _end_of(process: RankProcess) -> str:
+    """How the process of a rank that is gone ended, as a predicate."""
+    assert process.returncode is not None
+    return process.condemned or exit_words(process.returncode)
 
 
 def ask_for_stacks(launcher: Launcher, processes: list[RankProcess]) -> dict[RankProcess, str]:

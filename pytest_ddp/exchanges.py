@@ -6,8 +6,8 @@ at once with the reason, instead of leaving its ranks to the timeout.
 
 from __future__ import annotations
 
-from pytest_ddp.launcher import RankProcess
 from pytest_ddp.protocol import Exchange, ExchangeReply
+from pytest_ddp.rankprocess import RankProcess
 
 _DONE = "done"
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import base64
-import pickle
-import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
+from pytest_ddp.own import base64, pickle, threading
 from pytest_ddp.protocol import Operation
 
 if TYPE_CHECKING:

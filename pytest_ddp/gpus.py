@@ -12,19 +12,16 @@ import dataclasses
 import functools
 import importlib.util
 import math
-import os
 import re
-import shutil
 import stat
-import subprocess
-import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from pytest_ddp.own import os, shutil, subprocess, tempfile, time
 
 if TYPE_CHECKING:
     import filelock

@@ -3,47 +3,39 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import selectors
-import shutil
-import socket
-import subprocess
-import tempfile
-import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from pytest_ddp import memfile
 from pytest_ddp.channel import Channel, ChannelError
+from pytest_ddp.folder import Folder
+from pytest_ddp.own import os, selectors, socket, subprocess, time
 from pytest_ddp.protocol import (
-    Collect,
+    Collected,
     Finish,
     FromRank,
-    GroupPlan,
     HostReady,
     KillRank,
+    Message,
     RankExited,
     RankReady,
     RankStarted,
     Session,
     StartRank,
-    ToRank,
+    World,
 )
-from pytest_ddp.rank import main as rank_main
 from pytest_ddp.rank import processes
-from pytest_ddp.rankfiles import RankFiles
-from pytest_ddp.rendezvous import HOST_ENVIRONMENT, private_directory
+from pytest_ddp.rank.program import command
+from pytest_ddp.rankprocess import LOST_CHANNEL, WROTE_GARBAGE, RankProcess
+from pytest_ddp.rendezvous import HOST_ENVIRONMENT
 
 _HOST_END = 2.0
 """Seconds that the host is given to end all ranks and itself."""
 _LOST_LIMIT = 0.3
 """Seconds that a rank may live after its channel has closed: a death takes milliseconds."""
-_DEATH_LIMIT = 2.0
-"""Seconds that a rank may live after it has written its last stack; torch's needs some 0.1."""
 _LOOK_INTERVAL = 0.5
 """Seconds between two looks for ranks that do not get on with dying."""
-_CAPTURE_LIMIT = 64 << 20
 
 
 class HostDiedError(Exception):
@@ -56,71 +48,6 @@ class NoRankError(Exception):
 
 class OrphanedError(Exception):
     """The process that this controller works for (xdist's main process) is gone."""
-
-
-@dataclass(eq=False)
-class RankProcess:
-    """One rank's process, as the controller knows it."""
-
-    serial: int
-    rank: int
-    channel: Channel
-    fault_file: Path
-    pid: int | None = None
-    ready: bool = False
-    returncode: int | None = None
-    group: GroupPlan | None = None
-    """The process group that the rank holds; None if it holds none that may be reused."""
-    tied_to: GroupPlan | None = None
-    """The process group that fixtures of the rank belong to."""
-    test: str = ""
-    """Node id of the last test that it began; empty if it has begun none."""
-    dying: float = 0.0
-    """When its last stack was seen (monotonic clock); 0 if there is none."""
-    captured: dict[str, int] = field(default_factory=dict)
-    lost: float = 0.0
-    """When its channel closed (monotonic clock); 0 if it is open."""
-    outlived_channel: bool = False
-    """It was killed because it went on without its channel."""
-
-    def __post_init__(self) -> None:
-        self.files = RankFiles(self.fault_file)
-
-    @property
-    def gone(self) -> bool:
-        return self.returncode is not None
-
-    def send(self, message: ToRank, descriptors: tuple[int, ...] = ()) -> None:
-        self.channel.send(message, descriptors)
-
-    def is_stuck_in_death(self, now: float) -> bool:
-        """True if it has written its last stack long ago, and still lives.
-
-        After the Python stack comes torch's handler, which allocates memory: where a
-        thread died inside the allocator, it waits for ever.
-        """
-        if not self.dying and self.files.has_fatal_stack():
-            self.dying = now
-        return self.dying > 0 and now > self.dying + _DEATH_LIMIT
-
-    def output(self, name: str) -> str:
-        """Captured output that no report carries, also of a rank that is dead."""
-        if (descriptor := self.captured.get(name)) is None:
-            return ""
-        return os.pread(descriptor, _CAPTURE_LIMIT, 0).decode(errors="replace")
-
-    def signal(self, number: int) -> None:
-        """Send a signal, unless the host has said that the process is gone."""
-        if self.pid is not None and not self.gone:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, number)
-
-    def close(self) -> None:
-        self.channel.close()
-        for descriptor in self.captured.values():
-            os.close(descriptor)
-        self.captured = {}
-        self.files.remove()
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,12 +71,11 @@ class Launcher:
             quiet: keep what the host itself prints in a file, to be shown if it dies.
         """
         self._session = session
-        self.directory = private_directory()
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed in close()
+        self._log = os.fdopen(memfile.create("pytest-ddp host"), "w+b")
+        self._folder = Folder()
         self._channel, theirs = Channel.pair()
-        self._ranks: dict[int, RankProcess] = {}
+        self._ranks: dict[tuple[World, int], RankProcess] = {}
         self._serials = 0
-        self._files: tuple[str, ...] = ()
         self.ready: HostReady | None = None
         self.had_rank = False
         """Whether any rank ever came up."""
@@ -164,13 +90,13 @@ class Launcher:
         self._channel.send(session)
 
     def _start_host(self, theirs: socket.socket, quiet: bool) -> subprocess.Popen[bytes]:
-        role = {"descriptor": theirs.fileno(), "directory": str(self.directory)}
+        role = {"descriptor": theirs.fileno(), "folder": self._folder.path}
         output: Any = self._log if quiet else None
         with theirs:
             return subprocess.Popen(
-                rank_main.command(role),
+                command(role),
                 env=os.environ | HOST_ENVIRONMENT,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[theirs.fileno(), *self._folder.held],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -185,32 +111,39 @@ class Launcher:
             watch = os.pidfd_open(os.getppid())
             self._selector.register(watch, selectors.EVENT_READ, OrphanedError)
 
-    def collect(self, files: list[str]) -> None:
+    def collected(self, message: Collected) -> None:
         """Tell which files hold ddp tests, once that is known."""
-        self._files = tuple(files)
-        if not self._session.spawns:
-            self._channel.send(Collect(self._files))
+        self._channel.send(message)
 
     # ------------------------------------------------------------------ ranks
 
-    def rank(self, number: int) -> RankProcess | None:
-        """The living process of this rank."""
-        return self._ranks.get(number)
+    def rank(self, world: World, number: int) -> RankProcess | None:
+        """The process of this rank."""
+        return self._ranks.get((world, number))
 
-    def start(self, number: int) -> RankProcess:
-        """Start a process for a rank that has none; ``RankReady`` tells when it is up."""
-        assert number not in self._ranks
+    def pool(self, world: World) -> list[RankProcess]:
+        """Those ranks of a world that were started and not forgotten."""
+        return [process for process in self._ranks.values() if process.world == world]
+
+    def start(self, world: World, number: int, environment: dict[str, str]) -> RankProcess:
+        """Start a process for a rank that has none; ``RankReady`` tells when it is up.
+
+        Args:
+            world: what it serves in its life.
+            number: its rank.
+            environment: the torchrun variables of its birth.
+        """
+        assert (world, number) not in self._ranks
         self._serials += 1
         channel, theirs = Channel.pair()
-        fault_file = self.directory / f"rank-{self._serials}.fault"
-        process = RankProcess(self._serials, number, channel, fault_file)
+        process = RankProcess(self._serials, world, number, channel)
+        folder, traces = self._folder.path, self._session.traces
+        order = StartRank(process.serial, number, world, environment, folder, traces)
         with theirs:
-            order = StartRank(process.serial, number, str(self.directory), self._session.traces)
-            self._channel.send(order, (theirs.fileno(),))
+            self._channel.send(order, (theirs.fileno(), *process.files.descriptors))
         if self._session.spawns:
             process.send(self._session)
-            process.send(Collect(self._files))
-        self._ranks[number] = process
+        self._ranks[world, number] = process
         self._selector.register(channel, selectors.EVENT_READ, process)
         return process
 
@@ -220,8 +153,8 @@ class Launcher:
 
     def forget(self, process: RankProcess) -> None:
         """Drop a rank that is gone, so that the next test starts a new one."""
-        if self._ranks.get(process.rank) is process:
-            del self._ranks[process.rank]
+        if self._ranks.get((process.world, process.rank)) is process:
+            del self._ranks[process.world, process.rank]
         self._unwatch(process)
         process.close()
 
@@ -249,6 +182,8 @@ class Launcher:
         events: list[Event] = []
         for key, mask in self._selector.select(timeout):
             if key.data in (HostDiedError, OrphanedError):
+                # What it said last tells how far it had come.
+                list(self._hear_host())
                 raise key.data(self.last_words())
             source: Channel | RankProcess = key.data
             channel = source if isinstance(source, Channel) else source.channel
@@ -264,7 +199,7 @@ class Launcher:
         """End ranks whose channel has closed for longer than a death takes."""
         for process in self._ranks.values():
             if process.lost and not process.gone and time.monotonic() > process.lost + _LOST_LIMIT:
-                process.outlived_channel = True
+                process.condemned = process.condemned or LOST_CHANNEL
                 self.kill(process)
 
     def _kill_dying(self) -> None:
@@ -298,12 +233,14 @@ class Launcher:
         if isinstance(source, Channel):
             yield from self._hear_host()
             return
+        messages: Sequence[tuple[Message, list[int]]] = ()
         try:
             messages = source.channel.receive_available()
-        except (ChannelError, OSError, ValueError):
+        except (ChannelError, OSError, ValueError) as error:
             # The test wrote into our descriptor. Nothing that comes now can be trusted.
-            messages = []
+            messages = error.before if isinstance(error, ChannelError) else ()
             source.channel.at_end = True
+            source.condemned = WROTE_GARBAGE
             self.kill(source)
         for message, descriptors in messages:
             if isinstance(message, RankReady):
@@ -339,7 +276,7 @@ class Launcher:
         return (process for process in list(self._ranks.values()) if process.serial == serial)
 
     def wait_until_ready(self) -> None:
-        """Wait until the host has collected.
+        """Wait until the host can start ranks.
 
         Raises:
             HostDiedError: it did not live to tell.
@@ -395,4 +332,4 @@ class Launcher:
         self._selector.close()
         os.close(self._host_watch)
         self._log.close()
-        shutil.rmtree(self.directory, ignore_errors=True)
+        self._folder.close()

@@ -7,14 +7,13 @@ movements, which also hold where the terminal has scrolled.
 from __future__ import annotations
 
 import math
-import os
-import time
 from collections.abc import Mapping
 from typing import Any, Protocol, TextIO
 
 import pytest
 
 from pytest_ddp.outcome import Ending
+from pytest_ddp.own import os, time
 from pytest_ddp.survey import Standing
 from pytest_ddp.verdict.trouble import ranks_text
 

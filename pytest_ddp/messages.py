@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 import warnings
+from dataclasses import replace
 
 import pytest
 
 from pytest_ddp.outcome import RunOutcome
 from pytest_ddp.protocol import Finished, Warned
-from pytest_ddp.verdict.trouble import ranks_text
+from pytest_ddp.remarks import remarks
+from pytest_ddp.verdict.trouble import ranks_text, without_addresses
 
 
 class DdpWarning(pytest.PytestWarning):
@@ -17,24 +19,36 @@ class DdpWarning(pytest.PytestWarning):
 
 
 class Messages:
-    """Passes them on to pytest, each one once however many ranks said it."""
+    """Passes them on to pytest, each one once however many ranks said it.
+
+    Those that differ in an address only are one.
+    """
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._told: set[Warned] = set()
-        self._problems: dict[str, list[int]] = {}
+        self._problems: dict[str, tuple[str, list[int]]] = {}
+        """Tracebacks, and who had them, by what they are without their addresses."""
+        self._further: list[str] = []
 
     @property
     def problems(self) -> list[str]:
-        """Tracebacks of teardowns that no report could carry, under the names of the ranks."""
-        return [f"{ranks_text(ranks)}\n\n{text}" for text, ranks in self._problems.items()]
+        """What no report could carry, such as tracebacks of teardowns with the names of ranks."""
+        of_ranks = (f"{ranks_text(ranks)}\n\n{text}" for text, ranks in self._problems.values())
+        return [*of_ranks, *self._further]
+
+    def add_problem(self, text: str) -> None:
+        """Take what is no rank's."""
+        self._further.append(text)
 
     def tell(self, rank: int, message: Warned | Finished) -> None:
         """Take a warning or the end of a rank's session."""
         match message:
             case Finished():
                 if message.problem is not None:
-                    self._problems.setdefault(message.problem, []).append(rank)
+                    problem = message.problem
+                    known = self._problems.setdefault(without_addresses(problem), (problem, []))
+                    known[1].append(rank)
             case Warned():
                 self._record_once(message)
 
@@ -45,7 +59,7 @@ class Messages:
     def after_test(self, outcome: RunOutcome, reports: list[pytest.TestReport]) -> None:
         """Name what the test changed or left, and print what --setup-show shows."""
         path, line, _ = outcome.location
-        for text in _remarks(outcome):
+        for text in remarks(outcome):
             self._record_once(
                 Warned(
                     category=f"{DdpWarning.__module__}:{DdpWarning.__qualname__}",
@@ -65,8 +79,9 @@ class Messages:
             writer.write(first.setup_show)
 
     def _record_once(self, message: Warned) -> None:
-        if message not in self._told:
-            self._told.add(message)
+        known = replace(message, message=without_addresses(message.message))
+        if known not in self._told:
+            self._told.add(known)
             self._record(message)
 
     def _record(self, message: Warned) -> None:
@@ -86,31 +101,6 @@ class Messages:
                 "location": None,
             }
         )
-
-
-def _remarks(outcome: RunOutcome) -> list[str]:
-    changed: dict[str, list[int]] = {}
-    left: dict[str, list[int]] = {}
-    for rank in outcome.ranks:
-        if rank.done is not None:
-            for text in rank.done.changes:
-                changed.setdefault(text, []).append(rank.rank)
-            for text in rank.done.rank_doubt:
-                left.setdefault(text, []).append(rank.rank)
-    return [
-        *outcome.suspicions,
-        *(f"changed {text}{_on(ranks, outcome)}; restored" for text, ranks in changed.items()),
-        *(
-            f"left {text} behind{_on(ranks, outcome)}; the rank is replaced"
-            for text, ranks in left.items()
-        ),
-    ]
-
-
-def _on(ranks: list[int], outcome: RunOutcome) -> str:
-    if len(ranks) == len(outcome.ranks):
-        return ""
-    return f" on rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
 def _category(name: str) -> type[Warning]:

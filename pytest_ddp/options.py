@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import enum
-import inspect
 import itertools
 import sys
 import unittest
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 
 from pytest_ddp import rules
+from pytest_ddp.own import inspect
 from pytest_ddp.rules import (
     BackendChoice,
     WorldSize,
@@ -65,6 +65,13 @@ class StartMethod(enum.StrEnum):
     SPAWN = "spawn"
 
 
+class Import(enum.StrEnum):
+    """Where the user's own code is imported."""
+
+    RANK = "rank"
+    HOST = "host"
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """What the command line and the ini file say, for the whole session."""
@@ -81,6 +88,8 @@ class Options:
     seed: int
     """Session seed, from which the seeds of all tests and ranks derive."""
     output: Output
+    import_: Import = Import.RANK
+    """Whether each rank imports the user's own code, or their host once for all."""
     check_collectives: CheckCollectives = CheckCollectives.ON
     trace: Path | None = None
     """Directory for a trace of each ddp test; None for none."""
@@ -135,11 +144,11 @@ class _Setting:
 
     @property
     def flag(self) -> str:
-        return f"--ddp-{self.name.replace('_', '-')}"
+        return f"--ddp-{self.name.strip('_').replace('_', '-')}"
 
     @property
     def ini(self) -> str:
-        return f"ddp_{self.name}"
+        return f"ddp_{self.name.strip('_')}"
 
     def read(self, config: pytest.Config) -> Any:
         """Return the checked value; the command line wins."""
@@ -181,6 +190,11 @@ _SETTINGS = (
         *("start_method", "fork|spawn", "string"),
         *("fork" if sys.platform == "linux" else "spawn", rules.check_member(StartMethod), ""),
         help="how ranks are started; spawn is slower and safe with any import",
+    ),
+    _Setting(
+        *("import_", "rank|host", "string", "rank", rules.check_member(Import), ""),
+        help="where your own code is imported: in each rank, as under torchrun, or once before "
+        "ranks are forked, which is faster and hides what differs between ranks at import",
     ),
     _Setting(
         *("isolate", "", "bool", False, rules.check_bool, rules.BOOL),

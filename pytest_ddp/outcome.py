@@ -78,7 +78,7 @@ class RankLine:
 
     rank: int
     state: str
-    """"waits", "runs", "ended" or "died"."""
+    """"waits", "runs", "ended"; at a timeout also "suspended" and "silent"."""
     phase: str
     collective: str
     """"all_reduce #7 of the default group", or empty."""
@@ -102,6 +102,17 @@ class Hang:
 
 
 @dataclass(frozen=True, slots=True)
+class Expiry:
+    """Where the ranks stood when the test's time was over."""
+
+    culprits: tuple[int, ...]
+    """Ranks that were in no wait for a peer."""
+    table: tuple[RankLine, ...]
+    remarks: dict[int, str] = field(default_factory=dict)
+    """What a rank's state alone does not tell, as a predicate."""
+
+
+@dataclass(frozen=True, slots=True)
 class RunOutcome:
     """All that is known of one test after its run."""
 
@@ -117,6 +128,8 @@ class RunOutcome:
     """Whether unlike collectives of ranks that ended are a failure."""
     timeout: float | None = None
     """The deadline in seconds, if it was that which ended the test."""
+    expiry: Expiry | None = None
+    """Where the ranks stood then."""
     hang: Hang | None = None
     """The proof, if the controller stopped the ranks because they could never end."""
     mismatch: str = ""

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import signal
 from dataclasses import replace
 
-from pytest_ddp.launcher import RankProcess
 from pytest_ddp.outcome import Ending, RankOutcome, TimedReport
+from pytest_ddp.own import signal
 from pytest_ddp.protocol import Done, Phase
+from pytest_ddp.rankprocess import RankProcess
 from pytest_ddp.survey import Calls, Standing
 from pytest_ddp.verdict import diagnose, native
-
-_LOST_CHANNEL = "lost its connection to pytest (did the test close all descriptors?)"
 
 
 class Part:
@@ -40,7 +38,8 @@ class Part:
         return any(timed.report.failed for timed in self.reports.values())
 
     def end(self, ending: Ending, at: float) -> None:
-        if self.ending is None:
+        """Note how the part ended; a rank has to live until the others have ended theirs too."""
+        if self.ending is None or (self.ending is Ending.DONE and ending is Ending.EXITED):
             self.ending, self.at = ending, at
 
     @property
@@ -57,7 +56,7 @@ class Part:
             at=self.at,
             reports=dict(self.reports),
             children=process.files.stacks_of_children(),
-            problem=_LOST_CHANNEL if process.outlived_channel else self.problem,
+            problem=process.condemned or self.problem,
             done=self.done,
             standing=self.standing,
             trace=process.files.trace(),

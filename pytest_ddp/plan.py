@@ -14,7 +14,7 @@ import pytest
 
 from pytest_ddp.marks import WORLD_SIZE_PARAM
 from pytest_ddp.options import CheckCollectives, Mark, Options
-from pytest_ddp.protocol import Backend
+from pytest_ddp.protocol import Backend, World
 from pytest_ddp.rules import MAX_WORLD_SIZE, WorldSize, mark_error, shown
 
 _SEED_RANGE = 2**32
@@ -41,12 +41,15 @@ class LaunchPlan:
     """Seed of each rank's random number generators, below 2**32."""
     env: dict[str, str]
     """Environment variables that the mark sets in the ranks."""
-    tmp_path: bool
-    """Whether the test asks for ``tmp_path``, which all ranks share."""
     check_collectives: bool
     """Whether ranks that ended must have issued the same collectives."""
     skip: str | None
     """Why the test cannot run on this machine; None if it can."""
+
+    @property
+    def world(self) -> World:
+        """The world of the ranks that can run it."""
+        return World(self.backend, self.world_size, self.devices, self.init)
 
 
 def make_plan(item: pytest.Item, mark: Mark, options: Options, gpus: int) -> LaunchPlan:
@@ -75,7 +78,6 @@ def make_plan(item: pytest.Item, mark: Mark, options: Options, gpus: int) -> Lau
         timeout=options.timeout if mark.timeout is None else mark.timeout,
         seeds=_seeds(item.nodeid, mark, options, world_size),
         env=dict(mark.env),
-        tmp_path="tmp_path" in getattr(item, "fixturenames", ()),
         check_collectives=options.check_collectives is CheckCollectives.ON,
         skip=_shortage(wanted, backend, gpus),
     )

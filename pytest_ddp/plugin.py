@@ -153,8 +153,12 @@ class Hooks:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        if self._started is not None:
-            self._started.finish(interrupted=exitstatus == pytest.ExitCode.INTERRUPTED)
+        try:
+            if self._started is not None:
+                self._started.finish(interrupted=exitstatus == pytest.ExitCode.INTERRUPTED)
+        except KeyboardInterrupt:
+            # pytest would not catch it here.
+            session.exitstatus = pytest.ExitCode.INTERRUPTED
         if hasattr(self._config, "workeroutput"):
             self._config.workeroutput["ddp_problems"] = self._problems
         if self._problems and session.exitstatus == pytest.ExitCode.OK:

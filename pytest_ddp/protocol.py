@@ -1,7 +1,7 @@
 """Every record that crosses a process boundary, and nothing else.
 
 Three parties talk: the *controller* (the user's pytest process or one xdist
-worker), the *host* that collects once and forks, and the *ranks*. A message is a
+worker), the *host* that imports what ranks share and forks, and the *ranks*. A message is a
 frozen dataclass with JSON-able fields; :mod:`pytest_ddp.channel` frames it. Without
 slots, which would make each class twice: this module is imported while a user waits.
 It imports nothing of ours but its other half, :mod:`pytest_ddp.survey`, so that host and
@@ -18,6 +18,9 @@ from pytest_ddp.survey import Calls, GroupCount, Probe, Standing, TellCalls
 
 Json: TypeAlias = dict[str, Any]
 
+EXIT_LINK_LOST = 78
+"""Exit code of a rank whose channel was closed under it, by ``os.closerange`` for example."""
+
 
 class Backend(enum.StrEnum):
     """A ``torch.distributed`` backend that the plugin can build a group on."""
@@ -32,6 +35,22 @@ class Phase(enum.StrEnum):
     SETUP = "setup"
     CALL = "call"
     TEARDOWN = "teardown"
+
+
+@dataclass(frozen=True)
+class World:
+    """What a rank's process serves in its life; the ranks of one world make a pool.
+
+    Libraries keep their world size in singletons and read it at import: a process that
+    changed its place would make right code of theirs hang.
+    """
+
+    backend: Backend
+    world_size: int
+    devices: tuple[int, ...] | None
+    """A GPU for each rank, as index into the visible ones; None on the CPU."""
+    init: bool
+    """Whether its ranks hold a default process group of the plugin's."""
 
 
 class Operation(enum.StrEnum):
@@ -61,27 +80,41 @@ class Session:
     """Below it each rank makes its own base for ``tmp_path_factory``."""
     verbose_output: bool
     """True under ``-s``: ranks write straight to the terminal."""
+    seed: int = 0
+    """The session's seed; hash seeds of spawned ranks derive from it."""
+    imports_in_host: bool = False
+    """True with ``--ddp-import=host``: the user's code is imported once, before any fork."""
     traces: bool = False
     """True with ``--ddp-trace``: ranks write down what they do."""
 
 
 @dataclass(frozen=True)
-class Collect:
-    """Collect these files (absolute paths)."""
+class Collected:
+    """The controller has collected: ranks can be started once the host is ready."""
 
     files: tuple[str, ...]
+    """Absolute paths of the files that hold ddp tests."""
+    conftests: tuple[str, ...]
+    """Absolute paths of the conftest files above them."""
+    path: tuple[str, ...]
+    """``sys.path`` after collection, on which the user's modules were found."""
+    places: tuple[str, ...]
+    """Names of the environment variables that tell a rank its place."""
 
 
 @dataclass(frozen=True)
 class StartRank:
-    """Fork (or spawn) one rank; the rank's end of its channel travels with this message."""
+    """Fork (or spawn) one rank; its end of its channel and its files travel with this message."""
 
     serial: int
     """Number of the process among all ranks that the controller ever started."""
     rank: int
     """The rank that the process will be in every test it takes part in."""
-    directory: str
-    """The controller's private directory; the rank's fault file lies in it."""
+    world: World
+    environment: dict[str, str]
+    """The torchrun variables of its birth, there before anything of the user's is imported."""
+    folder: str
+    """The session's, for what the rank cannot remove if it is killed; empty if there is none."""
     traces: bool = False
     """As in :class:`Session`."""
 
@@ -98,7 +131,7 @@ class KillRank:
 
 @dataclass(frozen=True)
 class HostReady:
-    """The host has collected and can start ranks."""
+    """The host has imported what ranks share, and can start them."""
 
     fork_problem: str | None
     """Why ranks must not be forked from this host (threads, CUDA), in words; None if safe."""
@@ -125,43 +158,34 @@ class RankExited:
 
 
 @dataclass(frozen=True)
-class GroupPlan:
-    """The default process group that a test needs."""
-
-    backend: Backend
-    world_size: int
-    devices: tuple[int, ...] | None
-    """Index of each rank's GPU; None on the CPU."""
-    store: str
-    """Path of the ``FileStore`` file; a new path means a new group."""
-
-
-@dataclass(frozen=True)
 class RunTest:
     """Run one item under pytest's own protocol."""
 
     test: int
     """Number of the run; every answer carries it."""
     nodeid: str
+    file: str
+    """Absolute path of the file that the rank collects for it."""
     next_nodeid: str | None
-    """The next item that this rank will run, so that pytest knows which fixtures to keep."""
+    """The next item of the pool, so that pytest knows which fixtures to keep."""
+    next_file: str | None
     next_is_known: bool
     """False under xdist, where the future is unknown: then wide fixtures stay up."""
-    rank: int
-    world_size: int
-    backend: Backend
-    device_index: int | None
-    """Index into ``CUDA_VISIBLE_DEVICES`` of this rank's GPU; None for the CPU."""
-    group: GroupPlan | None
-    """None when the test has ``init=False``."""
+    store: str | None
+    """Name of the ``FileStore`` of the default group; a new one means a new group, and its file
+    travels along. None in a world without a group."""
+    new_store: bool
+    """True if the ranks do not meet by this store yet."""
+    environment: dict[str, str]
+    """The torchrun variables."""
     env: dict[str, str]
-    """The torchrun environment plus the marker's ``env``."""
+    """What the mark adds to them, for the test alone."""
     seed: int
     """Seed of this rank's random number generators (python, NumPy, torch)."""
     shared_seed: int
     """Seed of what all ranks must draw alike, as Hypothesis's examples."""
-    tmp_path: str | None
-    """The directory that all ranks of the test share, if the test asks for one."""
+    tmp_path: str
+    """The directory that all ranks of the test share; the first that asks for it makes it."""
     serve_store: bool
     """True for the rank that serves the env:// rendezvous; the listening socket travels along."""
 
@@ -258,6 +282,17 @@ class Exchange:
 
 
 @dataclass(frozen=True)
+class Left:
+    """One thing that a test left behind."""
+
+    kind: str
+    """``thread``, ``child process``, ``process group``; or, of what is there once, all of it in
+    words, with an article."""
+    which: str = ""
+    """Its name, or what else tells it from others of its kind."""
+
+
+@dataclass(frozen=True)
 class Done:
     """The rank has run the item and cleaned up after it."""
 
@@ -267,8 +302,10 @@ class Done:
     """Why the default group must be rebuilt; None if it can be kept."""
     tied: bool
     """A fixture wider than the test used the group in its set-up, and is still up."""
-    rank_doubt: tuple[str, ...]
+    rank_doubt: tuple[Left, ...]
     """What the test leaked that retires the rank (threads, processes, groups)."""
+    spent: bool
+    """The test did what torch cannot undo in a process, which retires the rank as well."""
     changes: tuple[str, ...]
     """What the test changed and the rank restored (environment, cwd, dtype, ...)."""
     setup_show: str
@@ -287,9 +324,9 @@ class Finished:
     """Traceback of a fixture teardown that failed now, when no report can carry it."""
 
 
-ToHost: TypeAlias = Session | Collect | StartRank | KillRank
+ToHost: TypeAlias = Session | Collected | StartRank | KillRank
 FromHost: TypeAlias = HostReady | RankStarted | RankExited
-ToRank: TypeAlias = Session | Collect | RunTest | Go | ExchangeReply | Probe | TellCalls | Finish
+ToRank: TypeAlias = Session | RunTest | Go | ExchangeReply | Probe | TellCalls | Finish
 FromRank: TypeAlias = (
     RankReady
     | Began

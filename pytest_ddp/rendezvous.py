@@ -1,4 +1,4 @@
-"""What ranks need to find each other: environment, private directory, loopback socket.
+"""What ranks need to find each other: environment and loopback socket.
 
 Nothing here opens a port that another machine could reach, and no port number is
 chosen or probed: the kernel gives one, and the open socket itself is handed on.
@@ -6,9 +6,7 @@ chosen or probed: the kernel gives one, and the open socket itself is handed on.
 
 from __future__ import annotations
 
-import socket
-import tempfile
-from pathlib import Path
+from pytest_ddp.own import socket
 
 LOOPBACK = "127.0.0.1"
 
@@ -25,14 +23,40 @@ HOST_ENVIRONMENT = {
 """Set for the host before torch is imported, and inherited by every rank."""
 
 
-def private_directory() -> Path:
-    """A new directory (0700) for stores, fault files and the host's log."""
-    return Path(tempfile.mkdtemp(prefix="pytest-ddp-"))
-
-
 def listen(backlog: int) -> socket.socket:
     """A listening loopback socket on a port of the kernel's choice, for a ``TCPStore``."""
     return socket.create_server((LOOPBACK, 0), backlog=backlog)
+
+
+class Rendezvous:
+    """Where the ranks of one pool meet: one run for all their lives, a new port for each test.
+
+    Under torchrun the port stays the same as well; but code under test that talks to the
+    store by itself would find there what the last test left.
+    """
+
+    def __init__(self, world_size: int, run_id: str) -> None:
+        self._world_size = world_size
+        self._run_id = run_id
+        self._listening: socket.socket | None = None
+
+    def environment(self, rank: int) -> dict[str, str]:
+        """The torchrun variables of a rank for the next test, or for its birth before it."""
+        if self._listening is None:
+            self._listening = listen(self._world_size)
+        port = self._listening.getsockname()[1]
+        return rank_environment(rank, self._world_size, port, self._run_id)
+
+    def take(self) -> socket.socket:
+        """The socket behind the port of the next test, which has begun."""
+        assert self._listening is not None, "nobody was told of a port"
+        taken, self._listening = self._listening, None
+        return taken
+
+    def close(self) -> None:
+        """Give up the port that no test came for."""
+        if self._listening is not None:
+            self._listening.close()
 
 
 def rank_environment(rank: int, world_size: int, port: int, run_id: str) -> dict[str, str]:

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import signal
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import pytest
 
-from pytest_ddp import ends
+from pytest_ddp import ends, memfile
 from pytest_ddp.exchanges import Exchanges
-from pytest_ddp.launcher import Gone, Launcher, RankProcess
+from pytest_ddp.launcher import Gone, Launcher
 from pytest_ddp.live import LiveLine, doing_of
 from pytest_ddp.memory import count_oom_kills
-from pytest_ddp.outcome import Ending, Hang, RunOutcome, TimedReport
+from pytest_ddp.outcome import Ending, Expiry, Hang, RunOutcome, TimedReport
+from pytest_ddp.own import os, signal, time
 from pytest_ddp.part import Part
 from pytest_ddp.plan import LaunchPlan
 from pytest_ddp.proof import compare
+from pytest_ddp.proof.expiry import LastLook, expire
 from pytest_ddp.proof.prober import Prober
 from pytest_ddp.protocol import (
     Began,
@@ -27,7 +28,6 @@ from pytest_ddp.protocol import (
     Finished,
     FromRank,
     Go,
-    GroupPlan,
     Json,
     NotBegun,
     Phase,
@@ -36,12 +36,21 @@ from pytest_ddp.protocol import (
     RunTest,
     Warned,
 )
-from pytest_ddp.rendezvous import listen, rank_environment
+from pytest_ddp.rankprocess import RankProcess
+from pytest_ddp.rendezvous import Rendezvous
 from pytest_ddp.survey import CallRecord, Calls, GroupCount, Standing, TellCalls
 from pytest_ddp.verdict import subtests
 
 _GRACE = 2.0
 """Seconds that ranks may go on after another one has failed."""
+_ANSWER_LIMIT = 1.0
+"""Seconds that a rank whose time is over is given to say where it stands."""
+_BETWEEN_LOOKS = 0.1
+_BUSY = 0.1
+"""Share of a processor that a rank uses at least if it computes; one that waits for the GIL wakes
+up 200 times a second."""
+_SUSPENDED = ("T", "t")
+"""State letters of a process that a signal, or a debugger, has stopped."""
 _CALLS_LIMIT = 2.0
 """Seconds that idle ranks are given to tell their collectives; it takes milliseconds."""
 
@@ -55,10 +64,11 @@ class Order:
 
     plan: LaunchPlan
     item: pytest.Item
-    next_nodeids: tuple[str | None, ...]
-    """The next test of each rank."""
+    next_item: pytest.Item | None
+    """The next test of the pool."""
     next_is_known: bool
-    tmp_path: str | None
+    """Whether a next test of None means that there is none."""
+    tmp_path: str
     live: LiveLine
 
 
@@ -78,6 +88,7 @@ class Run:
         self._first_failure: float | None = None
         self._wall = time.time()
         self._began = time.monotonic()
+        self._expiry: Expiry | None = None
         self._hang: Hang | None = None
         self._mismatch = ""
         self._parting = ""
@@ -87,40 +98,49 @@ class Run:
 
     # ------------------------------------------------------------------ start
 
-    def start(self, group: GroupPlan | None) -> None:
-        """Tell every rank to run the test."""
+    def start(self, store: str | None, rendezvous: Rendezvous) -> None:
+        """Tell every rank to run the test.
+
+        Args:
+            store: name of the store of the process group; None for a test without one.
+            rendezvous: where code under test may meet by itself.
+        """
         plan = self._plan
         for rank in range(plan.world_size):
-            process = self._launcher.rank(rank)
+            process = self._launcher.rank(plan.world, rank)
             assert process is not None
             self.parts.append(Part(process))
         self._by_process = {part.process: part for part in self.parts}
         self._exchanges = Exchanges([part.process for part in self.parts])
-        self._prober = Prober(self._test, [part.process for part in self.parts])
         self._oom_kills = count_oom_kills()
         self._wall, self._began = time.time(), time.monotonic()
-        with listen(plan.world_size) as listening:
-            port = listening.getsockname()[1]
+        processes = [part.process for part in self.parts]
+        self._prober = Prober(self._test, processes, self._began + self._plan.timeout)
+        environments = [rendezvous.environment(rank) for rank in range(plan.world_size)]
+        with rendezvous.take() as listening, _new_file(store, self.parts) as new:
             for rank, part in enumerate(self.parts):
                 part.process.files.begin()
-                part.process.group = group
+                part.process.store = store
+                order = self._run_test(rank, store, environments[rank], new=bool(new))
                 serves = (listening.fileno(),) if rank == 0 else ()
-                part.process.send(self._run_test(rank, group, port), serves)
+                part.process.send(order, (*serves, *new))
 
-    def _run_test(self, rank: int, group: GroupPlan | None, port: int) -> RunTest:
+    def _run_test(
+        self, rank: int, store: str | None, environment: dict[str, str], *, new: bool
+    ) -> RunTest:
         plan, order = self._plan, self._order
-        run_id = f"pytest-ddp-{self._launcher.directory.name}-{self._test}"
+        following = order.next_item
         return RunTest(
             test=self._test,
             nodeid=plan.nodeid,
-            next_nodeid=order.next_nodeids[rank],
+            file=str(order.item.path),
+            next_nodeid=None if following is None else following.nodeid,
+            next_file=None if following is None else str(following.path),
             next_is_known=order.next_is_known,
-            rank=rank,
-            world_size=plan.world_size,
-            backend=plan.backend,
-            device_index=None if plan.devices is None else plan.devices[rank],
-            group=group,
-            env=rank_environment(rank, plan.world_size, port, run_id) | plan.env,
+            store=store,
+            new_store=new,
+            environment=environment,
+            env=plan.env,
             seed=plan.seeds[rank],
             shared_seed=plan.seeds[0],
             tmp_path=order.tmp_path,
@@ -141,6 +161,8 @@ class Run:
     def _wait(self, live: LiveLine) -> None:
         while self._open():
             left = self._deadline() - time.monotonic()
+            if left <= 0 and self._first_failure is None and self._hang is None:
+                self._expiry = self._look_closely()
             if left <= 0 or self._hang is not None:
                 self._timed_out = self._first_failure is None and self._hang is None
                 if self._hang is not None:
@@ -150,9 +172,37 @@ class Run:
             self._prober.probe()
             live.show({p.process.rank: doing_of(p.ending, p.standing) for p in self.parts})
             wait = min(left, self._prober.due_in(), live.due_in())
-            for process, message in self._launcher.poll(wait):
-                if (part := self._by_process.get(process)) is not None:
-                    self._take(part, message)
+            self._hear(wait)
+
+    def _hear(self, seconds: float) -> None:
+        for process, message in self._launcher.poll(seconds):
+            if (part := self._by_process.get(process)) is not None:
+                self._take(part, message)
+
+    def _look_closely(self) -> Expiry:
+        """Look twice at ranks whose time is over, to say who holds up whom."""
+        begin = time.monotonic()
+        spent = {part: part.process.glance()[1] for part in self.parts}
+        before = self._last_answers()
+        self._hear_until(time.monotonic() + _BETWEEN_LOOKS)
+        now = self._last_answers()
+        least = _BUSY * (time.monotonic() - begin)
+        looks = []
+        for part in self.parts:
+            rank, (state, later) = part.process.rank, part.process.glance()
+            suspended, busy = state in _SUSPENDED, later - spent[part] > least
+            answers = before.get(rank), now.get(rank), part.standing
+            looks.append(LastLook(rank, part.ending is not None, suspended, busy, *answers))
+        return expire(looks)
+
+    def _last_answers(self) -> dict[int, Standing]:
+        self._prober.ask()
+        self._hear_until(time.monotonic() + _ANSWER_LIMIT, self._prober.is_answered)
+        return self._prober.answers()
+
+    def _hear_until(self, moment: float, done: Callable[[], bool] = lambda: False) -> None:
+        while not done() and (left := moment - time.monotonic()) > 0:
+            self._hear(left)
 
     def _open(self) -> list[Part]:
         return [part for part in self.parts if part.ending is None]
@@ -199,6 +249,7 @@ class Run:
                 self._take_report(part, message)
             case Done():
                 part.done = message
+                part.process.tied = message.tied
                 part.end(Ending.DONE, self._now())
             case Exchange():
                 self._exchanges.arrive(part.process, message)
@@ -290,16 +341,6 @@ class Run:
     def _counts(self) -> dict[int, tuple[GroupCount, ...]]:
         return {part.process.rank: part.done.counts for part in self.parts if part.done is not None}
 
-    def tie_fixtures(self) -> None:
-        """Note on all ranks that fixtures of some belong to the group of the test."""
-        done = [part.done for part in self.parts]
-        if any(end is not None and end.tied for end in done):
-            for part in self.parts:
-                part.process.tied_to = part.process.group
-        elif None not in done:
-            for part in self.parts:
-                part.process.tied_to = None
-
     def outcome(self, notes: tuple[str, ...]) -> RunOutcome:
         item = self._order.item
         failed = any(part.failed for part in self.parts)
@@ -314,9 +355,28 @@ class Run:
             duration=self._now(),
             began=self._began,
             timeout=self._plan.timeout if self._timed_out else None,
+            expiry=self._expiry if self._timed_out else None,
             hang=self._hang,
             mismatch=self._mismatch,
             suspicions=self._suspicions,
             oom=count_oom_kills().since(self._oom_kills) if failed else "",
-            notes=tuple(filter(None, (*notes, self._parting, *self._suspicions))),
+            notes=tuple(filter(None, (*notes, self._parting, self._spared(), *self._suspicions))),
         )
+
+    def _spared(self) -> str:
+        """What a timeout of a group's or a call's own has cut short; empty if none has."""
+        expected = self._prober.expected
+        if self._hang is not None or expected is None:
+            return ""
+        return f"Only a timeout could end this {expected.sentence}."
+
+
+@contextmanager
+def _new_file(store: str | None, parts: Iterable[Part]) -> Iterator[tuple[int, ...]]:
+    """The file of a store by which these ranks do not meet yet, to be handed to them."""
+    if store is None or all(part.process.store == store for part in parts):
+        yield ()
+        return
+    file = memfile.create(f"pytest-ddp {store}")
+    yield (file,)
+    os.close(file)

@@ -45,6 +45,12 @@ class Wait:
     tag: int | None
     site: str
     """``file:line`` of the user's code that asked for it."""
+    ends_in: float | None = None
+    """Seconds at least until a timeout ends it; None if none was found."""
+
+    def may_end_within(self, seconds: float) -> bool:
+        """True if a timeout may end it before so many seconds are over."""
+        return self.ends_in is not None and self.ends_in < seconds
 
 
 @dataclass(frozen=True)
@@ -70,6 +76,8 @@ class GroupCount:
     """Digest of the collectives that Python asked for: operation, size, root and so on."""
     where: int = 0
     """Digest of the lines that asked for them."""
+    failed: bool = False
+    """A wait on the group ended in an error, as by a timeout."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +104,9 @@ class Standing:
     """Phase of the test, with the user's own phase where there is one."""
     place: str
     """``file:line in function`` of the user's code."""
+    engaged: str = ""
+    """The operation of torch.distributed that the main thread is in without being ``blocked``, as
+    nothing can be proved of it: ``send``, ``monitored_barrier``, ``new_group``."""
 
 
 @dataclass(frozen=True)

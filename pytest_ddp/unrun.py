@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from _pytest._code.code import ReprEntryNative as Block
 from _pytest._code.code import ReprExceptionInfo, ReprFileLocation, ReprTraceback
+
+from pytest_ddp.own import time
 
 
 def skipped_without_ranks(item: pytest.Item, reason: str) -> list[pytest.TestReport]:

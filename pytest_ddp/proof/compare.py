@@ -35,7 +35,7 @@ ByRank = Mapping[int, tuple[CallRecord, ...]]
 
 def need_calls(counts: Mapping[int, tuple[GroupCount, ...]]) -> bool:
     """True if the digests of some group's members differ, so that the calls must be seen."""
-    return _differ(counts, lambda count: (count.collectives, count.what, count.where))
+    return _differ(_unbroken(counts), lambda count: (count.collectives, count.what, count.where))
 
 
 def out_of_step(counts: Mapping[int, tuple[GroupCount, ...]]) -> bool:
@@ -50,6 +50,15 @@ def _differ(
     return any(len(set(map(part, members.values()))) > 1 for members in groups)
 
 
+def _unbroken(counts: Mapping[int, tuple[GroupCount, ...]]) -> dict[int, tuple[GroupCount, ...]]:
+    """Without the groups on which a wait failed: a test that goes on has expected that."""
+    broken = {count.name for mine in counts.values() for count in mine if count.failed}
+    return {
+        rank: tuple(count for count in mine if count.name not in broken)
+        for rank, mine in counts.items()
+    }
+
+
 def difference(
     counts: Mapping[int, tuple[GroupCount, ...]], calls: ByRank, *, sides: int = 1
 ) -> str:
@@ -62,7 +71,7 @@ def difference(
         calls: what Python code asked for.
         sides: how many ranks must have a call at the place where they part.
     """
-    for name, members in _by_group(counts).items():
+    for name, members in _by_group(_unbroken(counts)).items():
         table = _table(name, calls)
         group = group_words(name, next(iter(members.values())).members)
         for number in sorted(table):
@@ -86,7 +95,7 @@ def suspicions(counts: Mapping[int, tuple[GroupCount, ...]], calls: ByRank) -> l
     Ranks may reach a collective from different lines, so this is no verdict.
     """
     found = []
-    for name, members in _by_group(counts).items():
+    for name, members in _by_group(_unbroken(counts)).items():
         group = group_words(name, next(iter(members.values())).members)
         for (first, one), (second, two) in pairwise(sorted(_table(name, calls).items())):
             swapped = next(_swapped(one, two), None)
@@ -107,6 +116,7 @@ def unequal_collectives(outcome: RunOutcome) -> str:
     group: nothing is known of them.
     """
     alive = {rank.rank: rank.done.counts for rank in outcome.ranks if rank.done is not None}
+    alive = _unbroken(alive)
     issued: dict[tuple[str, tuple[int, ...]], dict[int, int]] = {}
     for rank, counts in sorted(alive.items()):
         for count in counts:

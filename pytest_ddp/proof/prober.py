@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
-
-from pytest_ddp.launcher import RankProcess
 from pytest_ddp.outcome import Hang
+from pytest_ddp.own import time
 from pytest_ddp.proof.prover import Stand, prove
+from pytest_ddp.rankprocess import RankProcess
 from pytest_ddp.survey import GroupCount, Probe, Standing
 
 _QUIET = 0.2
@@ -20,8 +19,12 @@ _SLOWEST = 2.0
 class Prober:
     """One test's probes and their answers."""
 
-    def __init__(self, test: int, processes: list[RankProcess]) -> None:
+    def __init__(self, test: int, processes: list[RankProcess], deadline: float) -> None:
         self._test = test
+        self._deadline = deadline
+        """When the test is stopped, on the monotonic clock."""
+        self.expected: Hang | None = None
+        """What would be a hang if no timeout of a group's or a call's own ended it in time."""
         self._processes = processes
         self._number = 0
         self._interval = _INTERVAL
@@ -42,9 +45,12 @@ class Prober:
 
     def probe(self) -> None:
         """Ask every living rank, if it is time."""
-        if time.monotonic() < self._due:
-            return
-        if len(self._now) == self._living():
+        if time.monotonic() >= self._due:
+            self.ask()
+
+    def ask(self) -> None:
+        """Ask every living rank, time or not."""
+        if self.is_answered():
             self._before = self._now
         self._number += 1
         self._now = {}
@@ -69,18 +75,26 @@ class Prober:
         # Of a rank that has ended since it answered, the answer says too little.
         if rank in ended:
             self._ended.add(rank)
-        if len(self._now) < self._living():
-            return None
-        return prove(
-            {
-                rank: Stand(standing, self._before.get(rank), rank in self._ended)
-                for rank, standing in self._now.items()
-            }
-        )
+        return self._prove() if self.is_answered() else None
+
+    def _prove(self) -> Hang | None:
+        stands = {
+            rank: Stand(standing, self._before.get(rank), rank in self._ended)
+            for rank, standing in self._now.items()
+        }
+        hang = prove(stands, self._deadline - time.monotonic())
+        if hang is None:
+            self.expected = prove(stands) or self.expected
+        return hang
 
     def counts(self) -> dict[int, tuple[GroupCount, ...]]:
         """Collectives of each rank by the last answers."""
         return {rank: standing.counts for rank, standing in self._now.items()}
 
-    def _living(self) -> int:
-        return sum(not process.gone for process in self._processes)
+    def is_answered(self) -> bool:
+        """True if every living rank has answered the last probe."""
+        return len(self._now) >= sum(not process.gone for process in self._processes)
+
+    def answers(self) -> dict[int, Standing]:
+        """What was answered to the last probe, by rank."""
+        return dict(self._now)

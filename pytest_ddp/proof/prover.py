@@ -4,12 +4,13 @@ A rank that waits in a collective needs every member of the group, and one that 
 an operation of the ``ddp`` fixture every rank of the test. The proof is a set
 of ranks that all sleep in a wait, where each needs a member that has ended without
 getting there, that waits in a collective which contradicts its own, or that is in the
-set itself. Whoever computes, sleeps or reads data is in no such set: a slow rank is
-never accused.
+set itself. Whoever computes, sleeps or reads data is in no such set, nor is one whose wait
+ends by a timeout in time: a slow rank is never accused.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -53,13 +54,19 @@ class Need:
     """What the other's collective at the same place differs in, or nothing."""
 
 
-def prove(stands: Mapping[int, Stand]) -> Hang | None:
+def prove(stands: Mapping[int, Stand], left: float = -math.inf) -> Hang | None:
     """The proof that some ranks wait for ever; None if there is none (yet).
 
     Args:
         stands: every rank of the test that is alive.
+        left: seconds that the test has left. A rank whose wait a timeout may end before is
+            not stuck: it goes on, if only with an error that the test may expect.
     """
-    needs = {rank: list(_needs(rank, stands)) for rank, stand in stands.items() if stand.stuck}
+    needs = {
+        rank: list(_needs(rank, stands))
+        for rank, stand in stands.items()
+        if stand.stuck and not any(wait.may_end_within(left) for wait in stand.now.waits)
+    }
     hopeless = _hopeless(needs, stands)
     if not hopeless:
         return None
@@ -199,15 +206,21 @@ def group_words(name: str, members: tuple[int, ...]) -> str:
 
 
 def _line(rank: int, stand: Stand) -> RankLine:
-    now = stand.now
-    if stand.ended:
-        return RankLine(rank, "ended", "", "", "")
-    waits = now.waits[0] if now.blocked and now.waits else None
+    waits = "waits" if stand.now.blocked and stand.now.waits else "runs"
+    return row(rank, "ended" if stand.ended else waits, stand.now)
+
+
+def row(rank: int, state: str, now: Standing | None) -> RankLine:
+    """A rank's row in a table, by its last answer."""
+    if now is None or state == "ended":
+        return RankLine(rank, state, "", "", "")
+    waits = now.waits[0] if state == "waits" and now.waits else None
+    engaged = now.engaged if state == "waits" else ""
     return RankLine(
         rank,
-        "waits" if waits else "runs",
+        state,
         now.phase,
-        wait_words(waits, detail=waits.numel is not None) if waits else "",
+        wait_words(waits, detail=waits.numel is not None) if waits else engaged,
         _shorten_place(waits.site if waits and waits.site else now.place),
         waits.group if waits else "",
         waits.number if waits else None,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any
 
 import pytest
 
+from pytest_ddp.protocol import Left
+from pytest_ddp.rank import faults, torchstate
 from pytest_ddp.rank.surroundings import Company, Settings
 
 
@@ -18,15 +20,27 @@ class Care:
     module and session, whose fixtures may rightly hold on to what they changed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, asked_for: Container[str]) -> None:
+        """
+        Args:
+            asked_for: names of the process groups that the user's own code has made.
+        """
+        self._asked_for = asked_for
         self.begin()
 
     def begin(self) -> None:
         """Take the state of now as what the next test must return to."""
+        faults.rearm()
         self._settings = Settings.now()
         self._company = Company.now()
         self.changes: tuple[str, ...] = ()
-        self.strangers: tuple[str, ...] = ()
+        self.strangers: tuple[Left, ...] = ()
+        self.has_more_groups = False
+        """The test came by groups, its own or such as a library keeps (a device mesh's)."""
+
+    def spent(self) -> bool:
+        """Whether something was done, here or by fixtures that ended, that cannot be undone."""
+        return bool(torchstate.traces() - self._company.traces)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Iterator[None]:
@@ -53,8 +67,9 @@ class Care:
             item.session._setupstate.teardown_exact(parent)
         except BaseException as error:
             failure = error
-        self.strangers = self._company.strangers()
-        self.changes = self._settings.restore()
+        self.strangers = self._company.strangers(self._asked_for)
+        self.has_more_groups = self._company.has_more_groups()
+        self.changes = (*self._settings.restore(), *faults.rearm())
         with _keep_first(failure):
             return (yield)
 

@@ -1,9 +1,8 @@
-"""The torchrun variables of a rank, and those who read them too early."""
+"""The torchrun variables of a rank."""
 
 from __future__ import annotations
 
-import os
-import sys
+import os as public_os
 
 
 class RankEnvironment:
@@ -20,23 +19,14 @@ class RankEnvironment:
         for name in self._before.keys() - variables.keys():
             _set(name, self._before.pop(name))
         for name, value in variables.items():
-            found = os.environ.get(name)
+            found = public_os.environ.get(name)
             self._before.setdefault(name, found)
             if value != found:
-                os.environ[name] = value
-        _correct_lightning(int(variables["RANK"]))
+                public_os.environ[name] = value
 
 
 def _set(name: str, value: str | None) -> None:
     if value is None:
-        os.environ.pop(name, None)
+        public_os.environ.pop(name, None)
     else:
-        os.environ[name] = value
-
-
-def _correct_lightning(rank: int) -> None:
-    # Lightning computes this when it is imported; a host that imported it before the
-    # fork would make every rank believe that it is rank 0.
-    module = sys.modules.get("lightning_utilities.core.rank_zero")
-    if module is not None:
-        module.rank_zero_only.rank = rank
+        public_os.environ[name] = value

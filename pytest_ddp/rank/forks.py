@@ -9,14 +9,12 @@ references are dropped a moment later.
 
 from __future__ import annotations
 
-import os
-import threading
-import time
-from pathlib import Path
+from pytest_ddp.own import os, threading, time
+from pytest_ddp.rank import processes
 
 PATIENCE = 0.05
 """Seconds to wait for the other threads; one that computes on and on does not end."""
-_TASKS = Path("/proc/self/task")
+_TASKS = "/proc/self/task"
 
 
 def watch() -> None:
@@ -41,19 +39,19 @@ def wait_for_sleep(patience: float = PATIENCE) -> bool:
     return True
 
 
-def all_sleep(tasks: Path, but: int) -> bool:
+def all_sleep(tasks: str, but: int) -> bool:
     """Whether all threads of a process but one sleep.
 
     Args:
         tasks: its ``/proc/PID/task``.
         but: the thread that asks.
     """
-    return all(_sleeps(tasks / name) for name in os.listdir(tasks) if name != str(but))
+    return all(_sleeps(f"{tasks}/{name}") for name in os.listdir(tasks) if name != str(but))
 
 
-def _sleeps(task: Path) -> bool:
+def _sleeps(task: str) -> bool:
     try:
-        stat = (task / "stat").read_text()
+        stat = processes.read(f"{task}/stat")
     except OSError:  # it has ended
         return True
-    return stat.rpartition(")")[2].split()[0] != "R"
+    return stat.rpartition(b")")[2].split()[0] != b"R"

@@ -7,10 +7,9 @@ joining threads that did not come along is a SIGSEGV or never ends (seen with to
 
 from __future__ import annotations
 
-import gc
 import sys
-import time
 
+from pytest_ddp.own import gc, time
 from pytest_ddp.rank.lifecycle import Lifecycle
 
 _CHEAP = 0.002

@@ -7,7 +7,6 @@ that a rank without it pays nothing.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterable
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
@@ -15,7 +14,8 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from pytest_ddp.protocol import RunTest
+from pytest_ddp.own import time
+from pytest_ddp.protocol import StartRank, World
 from pytest_ddp.rank.group import DefaultGroup
 from pytest_ddp.rank.journal import Call, Journal
 from pytest_ddp.rank.lifecycle import Anchor, Lifecycle
@@ -38,18 +38,20 @@ class Instruments(NamedTuple):
     surveyor: Surveyor
 
 
-def make(files: str, *, traces: bool) -> Instruments:
-    """Make them; what they write lies at ``files`` with endings of their own."""
-    page = Page(f"{files}.phase")
-    if traces:
-        return _make_traced(page, TraceLog(f"{files}.trace"))
-    lifecycle, group, side_channel = Lifecycle(page), DefaultGroup(Journal()), SideChannel()
+def make(page_path: str, trace_path: str, order: StartRank) -> Instruments:
+    """Make them; they write to these files."""
+    page = Page(page_path)
+    if order.traces:
+        return _make_traced(page, TraceLog(trace_path), order)
+    lifecycle, group = Lifecycle(page), DefaultGroup(Journal(), order.world, order.rank)
+    side_channel = SideChannel()
     surveyor = Surveyor(group, lifecycle, side_channel)
     return Instruments(lifecycle, group, side_channel, surveyor)
 
 
-def _make_traced(page: Page, log: TraceLog) -> Instruments:
-    lifecycle, group, side_channel = TracedLifecycle(page, log), TracedGroup(log), SideChannel()
+def _make_traced(page: Page, log: TraceLog, order: StartRank) -> Instruments:
+    lifecycle, group = TracedLifecycle(page, log), TracedGroup(log, order.world, order.rank)
+    side_channel = SideChannel()
     surveyor = TracedSurveyor(group, lifecycle, side_channel, log)
     lifecycle.left = surveyor.glance
     return Instruments(lifecycle, group, side_channel, surveyor)
@@ -130,12 +132,12 @@ class TracedJournal(Journal):
 class TracedGroup(DefaultGroup):
     """Writes which number each group's first collective of the test has."""
 
-    def __init__(self, log: TraceLog) -> None:
-        super().__init__(TracedJournal(log))
+    def __init__(self, log: TraceLog, world: World, rank: int) -> None:
+        super().__init__(TracedJournal(log), world, rank)
         self._log = log
 
-    def prepare(self, order: RunTest) -> bool:
-        built = super().prepare(order)
+    def prepare(self, store: str | None, file: list[int]) -> bool:
+        built = super().prepare(store, file)
         for count in self.counts():
             self._log.write(What.GROUP, count.name, self.journal.before(count.name))
         return built

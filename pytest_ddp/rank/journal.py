@@ -9,22 +9,19 @@ collectives) passes it by.
 
 from __future__ import annotations
 
-import enum
-import sys
-import sysconfig
-import time
 import weakref
-import zlib
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from threading import get_ident
+from datetime import timedelta
+from sys import _getframe
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
-import pytest_ddp
+from pytest_ddp.own import threading, time, zlib
+from pytest_ddp.rank.origins import asked_by_user, user_frame
 
 _KEPT = 2048
 """Calls that are kept for an explanation; all of them count."""
@@ -91,6 +88,8 @@ class Call(NamedTuple):
     """Source or destination in the group of a collective; the peer of a message."""
     tag: int | None
     site: Site
+    limit: float | None = None
+    """Seconds that the wait for it may take, where its caller has said so."""
 
 
 class Journal:
@@ -100,6 +99,8 @@ class Journal:
         self.made: dict[str, int] = {}
         """When the group of each name was made, by ``time.time_ns``: names are used again
         after the default group was destroyed."""
+        self.asked_for: set[str] = set()
+        """Groups that the user's own code has made, by name; the others are a library's."""
         self._before: dict[str, int] = {}
         """Collectives that each group had seen when the test began."""
         self._messages: Counter[str] = Counter()
@@ -117,6 +118,9 @@ class Journal:
         self._questions: dict[tuple[Any, ...], _Question] = {}
         self.waiting: dict[int, Call] = {}
         """What each thread waits for right now, by thread identifier."""
+        self.failed: set[str] = set()
+        """Groups of which a wait ended in an error during this test, as by a timeout: torch
+        does not use their connections again."""
         self._by_work = _CallsByWork()
         for method, operation in _COLLECTIVES.items():
             self._wrap(method, self._collective(operation))
@@ -131,6 +135,7 @@ class Journal:
         for record in (self.sent, self.received, self.what, self.where, self.calls):
             record.clear()
         self._questions.clear()
+        self.failed.clear()
         self._before = {group.group_name: self.collectives(group) for group in groups}
 
     def before(self, name: str) -> int:
@@ -170,6 +175,8 @@ class Journal:
 
         def set_group_name(group: dist.ProcessGroup, name: str) -> None:
             self._begin_group(name)
+            asked = asked_by_user(_getframe(1))
+            (self.asked_for.add if asked else self.asked_for.discard)(name)
             original(group, name)
 
         group_type._set_group_name = set_group_name
@@ -181,6 +188,7 @@ class Journal:
         records = self._before, self._messages, self.what, self.where
         for record in records:
             record.pop(name, None)
+        self.failed.discard(name)
         for messages in (self.sent, self.received):
             for key in [key for key in messages if key[0] == name]:
                 del messages[key]
@@ -194,10 +202,13 @@ class Journal:
             call = self._by_work.get(work)
             if call is None:
                 return original(work, *args, **kwargs)
-            thread = get_ident()
-            self.waiting[thread] = call
+            thread = threading.get_ident()
+            self.waiting[thread] = _limited(call, *args, **kwargs) if args or kwargs else call
             try:
                 return original(work, *args, **kwargs)
+            except RuntimeError:
+                self.failed.add(call.group)
+                raise
             finally:
                 self.waiting.pop(thread, None)
 
@@ -210,11 +221,17 @@ class Journal:
 
         def monitored_barrier(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Any:
             # gloo builds it of messages, of which rank 0 has more than the others.
-            before = _issued(group)
+            before, thread, name = _issued(group), threading.get_ident(), group.group_name
+            none = (None,) * 5
+            self.waiting[thread] = Call(name, 0, "monitored_barrier", *none, _site(_asking_frame()))
             try:
                 return original(group, *args, **kwargs)
+            except RuntimeError:
+                self.failed.add(name)
+                raise
             finally:
-                self._messages[group.group_name] += _issued(group) - before
+                self.waiting.pop(thread, None)
+                self._messages[name] += _issued(group) - before
 
         group_type.monitored_barrier = monitored_barrier
 
@@ -276,7 +293,7 @@ class _Question(NamedTuple):
     @classmethod
     def of(cls, asked: tuple[Any, ...], site: Site) -> _Question:
         place = (site.code.co_filename, site.line)
-        return cls((*asked, None, site), _checksum(asked), _checksum(place))
+        return cls((*asked, None, site, None), _checksum(asked), _checksum(place))
 
 
 _new_call = tuple.__new__
@@ -317,6 +334,12 @@ def _fold(digest: int, number: int, code: int) -> int:
     return ((digest ^ code) * 0x01000193 + number) & 0xFFFFFFFF
 
 
+def _limited(call: Call, timeout: Any = None) -> Call:
+    """The call, as one that ``wait(timeout)`` waits for; torch takes zero for no timeout."""
+    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else 0.0
+    return call._replace(limit=seconds) if seconds > 0 else call
+
+
 def _size(args: tuple[Any, ...], position: int | None) -> tuple[int | None, torch.dtype | None]:
     if position is None or len(args) <= position:
         return None, None
@@ -332,63 +355,10 @@ def _name(reduce_op: Any) -> str | None:
 
 def _asking_frame() -> FrameType:
     """Where the user's code led here."""
-    found = user_frame(sys._getframe(2))
+    found = user_frame(_getframe(2))
     assert found is not None
     return found
 
 
 def _site(frame: FrameType) -> Site:
     return Site(frame.f_code, frame.f_lineno)
-
-
-def user_frame(frame: FrameType | None) -> FrameType | None:
-    """The innermost frame of the user's own code, else of any but torch's and ours."""
-    best: FrameType | None = None
-    rank = _Origin.LIBRARY
-    while frame is not None:
-        origin = _origins[frame.f_code.co_filename]
-        if origin is _USER:
-            return frame
-        if best is None or origin > rank:
-            best, rank = frame, origin
-        frame = frame.f_back
-    return best
-
-
-class _Origin(enum.IntEnum):
-    LIBRARY = 0
-    """torch or this plugin."""
-    OTHERS = 1
-    """The standard library or an installed package."""
-    USER = 2
-
-
-_USER = _Origin.USER
-_LIBRARY_FOLDERS = (
-    str(torch.__file__).rpartition("/")[0] + "/",
-    str(pytest_ddp.__file__).rpartition("/")[0] + "/",
-)
-_OTHERS_FOLDERS = tuple(
-    {sysconfig.get_path(name) + "/" for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-)
-
-
-def _is_installed(file: str) -> bool:
-    """Also where another environment's packages are on the path, as in a nested one."""
-    return "/site-packages/" in file or "/dist-packages/" in file
-
-
-class _Origins(dict[str, _Origin]):
-    """By file, and not by code object, whose hash is computed anew each time."""
-
-    def __missing__(self, file: str) -> _Origin:
-        origin = _Origin.USER
-        if file.startswith(_LIBRARY_FOLDERS):
-            origin = _Origin.LIBRARY
-        elif file.startswith((*_OTHERS_FOLDERS, "<")) or _is_installed(file):
-            origin = _Origin.OTHERS
-        self[file] = origin
-        return origin
-
-
-_origins = _Origins()

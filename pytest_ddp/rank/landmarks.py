@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import sys
 from collections.abc import Callable, Iterator
+from sys import _getframe
 from types import FrameType, ModuleType
 from typing import Any, TypeAlias
 
@@ -117,7 +117,7 @@ def _modules(lifecycle: Lifecycle) -> None:
     def begin_construction(self: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
         __tracebackhide__ = True
         if not torch.compiler.is_compiling() and not lifecycle.in_torch():
-            _enter_construction(lifecycle, self, sys._getframe(1))
+            _enter_construction(lifecycle, self, _getframe(1))
         initialise(self, *args, **kwargs)
 
     module_type: Any = torch.nn.Module
@@ -169,7 +169,7 @@ def _forward(
         __tracebackhide__ = True
         if not torch.compiler.is_compiling():
             name = f"first forward of {kind}" if is_first(module) else f"forward of {kind}"
-            lifecycle.enter(name, anchor=Anchor.within(sys._getframe(1)))
+            lifecycle.enter(name, anchor=Anchor.within(_getframe(1)))
         return pre(module, *args, **kwargs)
 
     @functools.wraps(post)
@@ -177,7 +177,7 @@ def _forward(
         __tracebackhide__ = True
         result = post(module, *args, **kwargs)
         if not torch.compiler.is_compiling():
-            lifecycle.leave_anchored(sys._getframe(1))
+            lifecycle.leave_anchored(_getframe(1))
         return result
 
     setattr(owner, before, enter)
@@ -191,11 +191,11 @@ def _optimizers(lifecycle: Lifecycle) -> None:
     def enter(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if not torch.compiler.is_compiling():
             name = f"{type(optimizer).__name__}.step()"
-            lifecycle.enter(name, anchor=Anchor.within(sys._getframe(1)))
+            lifecycle.enter(name, anchor=Anchor.within(_getframe(1)))
 
     def leave(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if not torch.compiler.is_compiling():
-            lifecycle.leave_anchored(sys._getframe(1))
+            lifecycle.leave_anchored(_getframe(1))
 
     register_optimizer_step_pre_hook(enter)
     register_optimizer_step_post_hook(leave)
@@ -240,7 +240,7 @@ def _fully_shard(lifecycle: Lifecycle, module: Any) -> None:
     @functools.wraps(original)
     def lazy_init(state: Any, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        frame: FrameType | None = sys._getframe(1)
+        frame: FrameType | None = _getframe(1)
         while frame is not None and frame.f_code.co_name != "_call_impl":
             frame = frame.f_back
         if state._is_root is None and frame is not None:

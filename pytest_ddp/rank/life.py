@@ -3,37 +3,70 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import traceback
+import tempfile
 from pathlib import Path
 from typing import Any, NoReturn
 
+from pytest_ddp import memfile
 from pytest_ddp.channel import Channel
+from pytest_ddp.own import os, traceback
 from pytest_ddp.protocol import StartRank
-from pytest_ddp.rank import faults, forks, instruments, landmarks, output
+from pytest_ddp.rank import faults, forks, instruments, landmarks, output, remains, seeding
+from pytest_ddp.rank.birth.collection import Collection
+from pytest_ddp.rank.birth.owncode import OwnCode
+from pytest_ddp.rank.environment import RankEnvironment
 from pytest_ddp.rank.link import Link
 from pytest_ddp.rank.runner import Runner
-from pytest_ddp.rank.session import Items
 
 
-def live(channel: Channel, order: StartRank, session: Any, items: Items) -> NoReturn:
-    """Become the rank: never returns into the frames of the host below."""
+def live(
+    channel: Channel,
+    files: list[int],
+    order: StartRank,
+    session: Any,
+    collection: Collection,
+    own: OwnCode,
+) -> NoReturn:
+    """Become the rank: never returns into the frames of the host below.
+
+    Args:
+        channel: to the controller.
+        files: descriptors of :class:`pytest_ddp.rankfiles.RankFiles`.
+        order: its place.
+        session: pytest's, of the host.
+        collection: collects test files.
+        own: the user's plugins and conftests.
+    """
     with contextlib.suppress(PermissionError):  # a spawned rank leads its session already
         os.setsid()
-    files = os.path.join(order.directory, f"rank-{order.serial}")
-    faults.install(f"{files}.fault")
+    stacks, stacks_of_children, page, trace = map(memfile.path_of, files)
+    faults.install(stacks, stacks_of_children)
     forks.watch()
     try:
+        _look_for_tempdir()
+        remains.leave_to_others(order.folder)
         _own_tmp_path_base(session.config, order)
         output.capture_afresh(session.config)
-        made = instruments.make(files, traces=order.traces)
+        environment = RankEnvironment()
+        environment.apply(order.environment)
+        seeding.unseed()
+        made = instruments.make(page, trace, order)
+        for descriptor in files:
+            os.close(descriptor)
         landmarks.install(made.lifecycle)
+        own.load(session)
         link = Link(channel, made.side_channel, made.surveyor)
-        Runner(link, made, session, items).live(order.serial, os.getpid())
+        Runner(link, made, order, environment, session, collection).live()
     except BaseException:
         # Standard error may be a capture file that ends with the rank.
         faults.write(traceback.format_exc())
     faults.leave(1)
+
+
+def _look_for_tempdir() -> None:
+    """Have a temporary directory that was there for the host, and is gone, looked for anew."""
+    if tempfile.tempdir is not None and not os.path.isdir(tempfile.tempdir):
+        tempfile.tempdir = None
 
 
 def _own_tmp_path_base(config: Any, order: StartRank) -> None:

@@ -8,14 +8,14 @@ are not followed: a page has room for one story.
 from __future__ import annotations
 
 import contextlib
-import sys
-import threading
 from collections.abc import Iterator
+from sys import _getframe
 from types import CodeType, FrameType
 from typing import NamedTuple
 
-from pytest_ddp.rank.journal import user_frame
+from pytest_ddp.own import threading
 from pytest_ddp.rank.marker import PHASE, SEEN, Page, note_of, sight_of
+from pytest_ddp.rank.origins import user_frame
 
 
 class Anchor(NamedTuple):
@@ -131,7 +131,7 @@ class Lifecycle:
         """
         if threading.get_ident() != self._thread:
             return 0
-        caller = sys._getframe(1)
+        caller = _getframe(1)
         self._drop_ended(caller)
         line = user_frame(at or caller) or caller
         return self._push(name, outer, anchor, line.f_code, line.f_lineno)
@@ -140,7 +140,7 @@ class Lifecycle:
         """Begin a phase that is a call of a function of the user's, as a fixture's."""
         if threading.get_ident() != self._thread:
             return 0
-        self._drop_ended(sys._getframe(1))
+        self._drop_ended(_getframe(1))
         return self._push(name, True, None, code, code.co_firstlineno)
 
     def leave(self, depth: int) -> None:
@@ -172,12 +172,12 @@ class Lifecycle:
         """True inside a phase that is neither pytest's nor the user's, and on other threads."""
         if threading.get_ident() != self._thread:
             return True
-        self._drop_ended(sys._getframe(1))
+        self._drop_ended(_getframe(1))
         return not self._open[-1][0].outer
 
     def refresh(self) -> None:
         """Correct the page where an anchored phase has ended unnoticed; on the main thread."""
-        if self._drop_ended(sys._getframe(1)):
+        if self._drop_ended(_getframe(1)):
             self._page.write(PHASE, self._open[-1][0].note)
 
     # ------------------------------------------------------------------ the stack

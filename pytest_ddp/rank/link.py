@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import queue
-import signal
-import threading
 
 from pytest_ddp.channel import Channel
 from pytest_ddp.fixture import DdpError
+from pytest_ddp.own import os, queue, signal, threading
 from pytest_ddp.protocol import (
+    EXIT_LINK_LOST,
     Exchange,
     ExchangeReply,
     Finish,
@@ -24,9 +22,6 @@ from pytest_ddp.rank import faults
 from pytest_ddp.rank.sidechannel import SideChannel
 from pytest_ddp.rank.standing import Surveyor
 from pytest_ddp.survey import Probe, TellCalls
-
-EXIT_LINK_LOST = 78
-"""Exit code of a rank whose channel was closed under it, by ``os.closerange`` for example."""
 
 
 class Link:

@@ -1,43 +1,37 @@
 """Entry points of the processes that the controller starts.
 
-A host forks ranks from one collected session. Where fork is not safe, a bare nursery
-starts an interpreter for each rank, which collects by itself; from there on all is the
-same code.
+A host imports what ranks share, sets up pytest, and forks them. Where fork is not safe, a bare
+nursery starts an interpreter for each rank, which does all of that by itself; from there on
+all is the same code.
 """
 
 from __future__ import annotations
 
-import gc
-import json
-import os
-import shutil
-import signal
-import socket
-import subprocess
 import sys
-import threading
 from collections.abc import Callable
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
 
 import pytest
+from _pytest.main import wrap_session
 
-from pytest_ddp.channel import Channel
-from pytest_ddp.protocol import Collect, HostReady, Session, StartRank
-from pytest_ddp.rank import faults, preload, processes
-from pytest_ddp.rank.nursery import Nursery
-from pytest_ddp.rank.session import Items, configure
+from pytest_ddp import folder
+from pytest_ddp.channel import Channel, dumps, loads
+from pytest_ddp.own import gc, os, socket, subprocess
+from pytest_ddp.protocol import Collected, HostReady, Session, StartRank
+from pytest_ddp.rank import faults, processes
+from pytest_ddp.rank.birth import preload, threads
+from pytest_ddp.rank.birth.collection import Collection
+from pytest_ddp.rank.birth.elsewhere import Elsewhere
+from pytest_ddp.rank.birth.owncode import OwnCode
+from pytest_ddp.rank.birth.ownership import Ownership
+from pytest_ddp.rank.birth.session import configure
+from pytest_ddp.rank.birth.sharing import share
+from pytest_ddp.rank.birth.wanted import Wanted
+from pytest_ddp.rank.nursery import Nursery, Start
+from pytest_ddp.rank.program import command
 
-BOOTSTRAP = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from pytest_ddp.rank.main import main; main(json.loads(sys.argv[2]))"
-)
-"""Given to ``python -c``: the controller's import path comes before any import of ours."""
-
-
-def command(role: dict[str, Any]) -> list[str]:
-    """The command line of a process that runs :func:`main` with this role."""
-    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-    return [sys.executable, *flags, "-c", BOOTSTRAP, json.dumps(sys.path), json.dumps(role)]
+_Kind = TypeVar("_Kind")
 
 
 def main(role: dict[str, Any]) -> NoReturn:
@@ -46,126 +40,154 @@ def main(role: dict[str, Any]) -> NoReturn:
     channel = Channel(socket.socket(fileno=role["descriptor"]))
     if "order" in role:
         processes.die_with_parent(role["parent"])
-        _spawned_rank(channel, StartRank(**role["order"]))
+        order = loads(role["order"])
+        assert isinstance(order, StartRank)
+        sys.meta_path.append(Elsewhere(role["path"]))
+        for descriptor in role["files"]:
+            os.set_inheritable(descriptor, False)
+        _spawned_rank(channel, role["files"], order)
     session = _expect(channel, Session)
     if session.spawns:
-        _spawn(channel, role["directory"])
-    _host(channel, session, role["directory"])
-
-
-def _end_host(directory: str) -> NoReturn:
-    """The host outlives the controller, and so cleans up after a ``kill -9`` of it."""
-    shutil.rmtree(directory, ignore_errors=True)
-    faults.leave(0)
+        _spawn(channel, session, role["folder"])
+    _host(channel, session, role["folder"])
 
 
 # ---------------------------------------------------------------- fork
 
 
-def _host(channel: Channel, session: Session, directory: str) -> NoReturn:
-    _end_with_controller_while_collecting(directory)
+def _host(channel: Channel, session: Session, own_folder: str) -> NoReturn:
+    # While it imports nobody reads the channel, so that its end would go unseen.
+    processes.die_with_parent(os.getppid())
     preload.torch()
-    pid = os.getpid()
+    collection = Collection()
+    config, own = configure(session, collection)
+    # Now that pytest has marked its plugins for rewriting, and while the controller still
+    # collects.
+    preload.what_ranks_use()
+    collected = _expect(channel, Collected)
+    # Looked for before, too: the host of shared imports is a fork itself, without the threads.
+    problem = _fork_problem()
+    if problem is None:
+        _share_imports(collected)
+    sys.meta_path.append(Elsewhere(collected.path))
 
-    def fork_ranks(pytest_session: Any, items: Items) -> NoReturn:
-        def fork(order: StartRank, descriptor: int) -> int:
+    def fork_ranks(pytest_session: pytest.Session) -> NoReturn:
+        if session.imports_in_host:
+            own.load(pytest_session)
+            collection.collect(pytest_session, collected.files)
+        host = os.getpid()
+
+        def fork(order: StartRank, descriptors: list[int]) -> int:
             child = os.fork()
             if child == 0:
                 channel.close()
-                processes.die_with_parent(pid)
-                _live(Channel(socket.socket(fileno=descriptor)), order, pytest_session, items)
+                processes.die_with_parent(host)
+                theirs = Channel(socket.socket(fileno=descriptors[0]))
+                _live(theirs, descriptors[1:], order, pytest_session, collection, own)
             return child
 
-        preload.what_the_tests_use(items.by_nodeid.values())
-        channel.send(HostReady(_fork_problem()))
+        channel.send(HostReady(problem or _fork_problem()))
         gc.collect()
         gc.freeze()
+        # Now it has to outlive the controller, to clean up after a ``kill -9`` of it.
         processes.outlive_parent()
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        Nursery(channel, fork).serve()
-        _end_host(directory)
+        _serve(channel, fork, own_folder)
 
-    _run_session(channel, session, fork_ranks)
+    _run_session(config, fork_ranks)
 
 
-def _end_with_controller_while_collecting(directory: str) -> None:
-    # Nobody reads the channel then, so that its end would go unseen. Once the host
-    # serves, it has to outlive the controller.
-    signal.signal(signal.SIGTERM, lambda *_: _end_host(directory))
-    processes.die_with_parent(os.getppid(), signal.SIGTERM)
+def _share_imports(collected: Collected) -> None:
+    """Import what ranks may share of what the test files import."""
+    ours, sys.path[:] = list(sys.path), collected.path
+    is_own = Ownership().is_own
+    wanted = Wanted(is_own)
+    imports = wanted.by(map(Path, (*collected.conftests, *collected.files)))
+    sys.path[:] = ours
+    preload.what_wraps_models(wanted.files)
+    share(preload.of_torch(imports), frozenset(collected.places), is_own)
 
 
 def _fork_problem() -> str | None:
     cuda = sys.modules["torch"].cuda
     if cuda.is_initialized():
-        return "CUDA is initialised at collection"
-    others = [thread.name for thread in threading.enumerate()[1:]]
-    if others:
-        return f"collection started threads ({', '.join(others)})"
-    if len(os.listdir("/proc/self/task")) > 1:
-        return "collection started native threads"
+        return "CUDA is initialised in their host"
+    if others := threads.hindering():
+        return f"threads run in their host ({'; '.join(others)})"
     return None
 
 
 # ---------------------------------------------------------------- spawn
 
 
-def _spawn(channel: Channel, directory: str) -> NoReturn:
-    def spawn(order: StartRank, descriptor: int) -> int:
-        fields = {name: getattr(order, name) for name in order.__dataclass_fields__}
-        role = {"order": fields, "descriptor": descriptor, "parent": os.getpid()}
+def _spawn(channel: Channel, session: Session, own_folder: str) -> NoReturn:
+    path = _expect(channel, Collected).path
+
+    def spawn(order: StartRank, descriptors: list[int]) -> int:
+        known = {"order": dumps(order), "path": path, "parent": os.getpid()}
+        role = {**known, "descriptor": descriptors[0], "files": descriptors[1:]}
+        # Orders of sets differ between the ranks of a cluster, and here from run to run alike.
+        seed = {"PYTHONHASHSEED": str((session.seed + order.rank + 1) % 2**32)}
         process = subprocess.Popen(
-            command(role), pass_fds=[descriptor], stdin=subprocess.DEVNULL, start_new_session=True
+            command(role),
+            env=seed | os.environ | order.environment,
+            pass_fds=descriptors,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
         )
         process.returncode = 0  # the nursery reaps it; Popen must not try
         return process.pid
 
     channel.send(HostReady(None))
-    Nursery(channel, spawn).serve()
-    _end_host(directory)
+    _serve(channel, spawn, own_folder)
 
 
-def _spawned_rank(channel: Channel, order: StartRank) -> NoReturn:
+def _spawned_rank(channel: Channel, files: list[int], order: StartRank) -> NoReturn:
     session = _expect(channel, Session)
     preload.torch()
+    collection = Collection()
+    config, own = configure(session, collection)
+    preload.what_ranks_use()
 
-    def live(pytest_session: Any, items: Items) -> NoReturn:
-        _live(channel, order, pytest_session, items)
+    def live(pytest_session: pytest.Session) -> NoReturn:
+        _live(channel, files, order, pytest_session, collection, own)
 
-    _run_session(channel, session, live)
+    _run_session(config, live)
 
 
 # ---------------------------------------------------------------- both
 
 
-def _run_session(
-    channel: Channel, session: Session, loop: Callable[[Any, Items], NoReturn]
-) -> NoReturn:
-    """Collect with pytest and, in place of its run loop, do ours."""
-    items = Items()
+def _serve(channel: Channel, start: Start, own_folder: str) -> NoReturn:
+    Nursery(channel, start).serve()
+    folder.remove(own_folder)
+    faults.leave(0)
 
-    class Loop:
-        @pytest.hookimpl(tryfirst=True)
-        def pytest_runtestloop(self, session: pytest.Session) -> NoReturn:
-            loop(session, items)
 
-    config = configure(session, [items, Loop(), "pytest_ddp.rank.fixtures"])
-    # Now that pytest has marked its plugins for rewriting, and while the controller still
-    # collects.
-    preload.what_ranks_use()
-    config.args = list(_expect(channel, Collect).files)
-    code = config.hook.pytest_cmdline_main(config=config)
+def _run_session(config: pytest.Config, serve: Callable[[pytest.Session], NoReturn]) -> NoReturn:
+    """Begin pytest's session and, in place of its run loop, do ours."""
+
+    def loop(_: pytest.Config, session: pytest.Session) -> NoReturn:
+        serve(session)
+
+    code = wrap_session(config, loop)
     print(f"pytest ended with exit code {code} before any test could run", file=sys.stderr)
     faults.leave(1)
 
 
-def _live(channel: Channel, order: StartRank, session: Any, items: Items) -> NoReturn:
+def _live(
+    channel: Channel,
+    files: list[int],
+    order: StartRank,
+    session: pytest.Session,
+    collection: Collection,
+    own: OwnCode,
+) -> NoReturn:
     from pytest_ddp.rank.life import live  # noqa: PLC0415 - imports torch
 
-    live(channel, order, session, items)
+    live(channel, files, order, session, collection, own)
 
 
-def _expect(channel: Channel, kind: Any) -> Any:
+def _expect(channel: Channel, kind: type[_Kind]) -> _Kind:
     received = channel.receive()
     if received is None:
         faults.leave(0)

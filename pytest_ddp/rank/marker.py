@@ -6,11 +6,10 @@ in memory without a system call, and the kernel keeps it whatever becomes of the
 
 from __future__ import annotations
 
-import mmap
-import os
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
+
+from pytest_ddp.own import mmap, os, zlib
 
 SIZE = 4096
 _AREA = SIZE // 2

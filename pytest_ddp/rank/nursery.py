@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import select
-import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 from pytest_ddp.channel import Channel
+from pytest_ddp.own import os, select, signal, time
 from pytest_ddp.protocol import KillRank, RankExited, RankStarted, StartRank
 from pytest_ddp.rank import processes, sharedmemory
+from pytest_ddp.rank.remains import TRACKER
 
-Start = Callable[[StartRank, int], int]
-"""Starts a rank on the descriptor of its channel; the pid. In a forked child it never returns."""
+Start = Callable[[StartRank, list[int]], int]
+"""Starts a rank on the descriptors of its channel and its files; the pid. In a forked
+child it never returns."""
 
 _LAST_WAIT = 1.0
 """Seconds that killed processes are given to disappear, at the very end."""
@@ -62,9 +61,10 @@ class Nursery:
         if received is None:
             return False
         match received:
-            case StartRank() as order, [descriptor]:
-                pid = self._start(order, descriptor)
-                os.close(descriptor)
+            case StartRank() as order, descriptors:
+                pid = self._start(order, descriptors)
+                for descriptor in descriptors:
+                    os.close(descriptor)
                 self._ranks[pid] = order.serial
                 watch = os.pidfd_open(pid)
                 self._watches[watch] = pid
@@ -114,7 +114,9 @@ class Nursery:
             for child in left:
                 if sharedmemory.is_manager(child.command):
                     folders |= sharedmemory.manager_folders(child.pid)
-                kill(child.pid)
+                # A tracker ends when its work is done, if need be after us.
+                if TRACKER not in child.command:
+                    kill(child.pid)
             _wait_for_one(left)
         sharedmemory.remove(folders, self._dead)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
+
+from pytest_ddp.own import os
 
 
 def capture_afresh(config: pytest.Config) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from pytest_ddp.own import inspect
 from pytest_ddp.protocol import Phase
 from pytest_ddp.rank.lifecycle import Lifecycle
 
@@ -31,10 +31,10 @@ class Phases:
     def __init__(self, lifecycle: Lifecycle) -> None:
         self._lifecycle = lifecycle
         _follow_fixture_ends(lifecycle)
-        self.broke_fixture = False
-        """True if an exception that is no ``Exception`` broke off a fixture.
+        self.broke_fixture = ""
+        """Type of an exception that pytest does not expect of a fixture, and that broke one off.
 
-        pytest 9.2 cannot set such a fixture up again in the same process.
+        pytest 9.2 leaves it and its neighbours as they were: neither up nor down.
         """
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -65,11 +65,13 @@ class Phases:
         fixtures = phase is not Phase.CALL
         try:
             yield
-        except KeyboardInterrupt as interrupt:
-            self.broke_fixture |= fixtures
-            raise Interrupted(*interrupt.args).with_traceback(interrupt.__traceback__) from None
-        except SystemExit:
-            self.broke_fixture |= fixtures
+        except (Exception, pytest.skip.Exception, pytest.fail.Exception):
+            raise
+        except BaseException as error:
+            if fixtures:
+                self.broke_fixture = type(error).__name__
+            if isinstance(error, KeyboardInterrupt):
+                raise Interrupted(*error.args).with_traceback(error.__traceback__) from None
             raise
 
     @pytest.hookimpl(optionalhook=True)

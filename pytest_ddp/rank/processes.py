@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import os
-import signal
 from dataclasses import dataclass
-from pathlib import Path
+
+from pytest_ddp.own import os, signal
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_CHUNK = 1 << 16
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+def read(path: str) -> bytes:
+    """A file of ``/proc``. Not by ``pathlib``, whose methods tests patch.
+
+    Raises:
+        OSError: it cannot be read, since the process is gone for example.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return b"".join(iter(lambda: os.read(descriptor, _CHUNK), b""))
+    finally:
+        os.close(descriptor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +46,9 @@ def children(pid: int | None = None) -> list[Process]:
         return []
     found = []
     with contextlib.suppress(OSError):
-        for task in Path(f"/proc/{pid or os.getpid()}/task").iterdir():
-            found += [int(child) for child in (task / "children").read_text().split()]
+        tasks = f"/proc/{pid or os.getpid()}/task"
+        for task in os.listdir(tasks):
+            found += [int(child) for child in read(f"{tasks}/{task}/children").split()]
     processes = (look(child) for child in found)
     return [process for process in processes if process is not None]
 
@@ -54,12 +68,11 @@ def has_children() -> bool:
 def look(pid: int) -> Process | None:
     """A process by its number; None if there is none, or only its zombie."""
     try:
-        head, _, tail = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")
-        command = (
-            Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        )
+        stat = read(f"/proc/{pid}/stat").decode(errors="replace")
+        command = read(f"/proc/{pid}/cmdline").replace(b"\0", b" ").decode(errors="replace")
     except (OSError, LookupError):
         return None
+    head, _, tail = stat.rpartition(")")
     state, parent, _, session = tail.split()[:4]
     if state == "Z":
         return None
@@ -73,14 +86,14 @@ def kill_group(leader: int) -> None:
         os.killpg(leader, signal.SIGKILL)
 
 
-def die_with_parent(parent: int, signal_number: int = signal.SIGKILL) -> None:
-    """Ask the kernel for a signal (SIGKILL) when the parent's forking thread ends.
+def die_with_parent(parent: int) -> None:
+    """Ask the kernel for SIGKILL when the parent's forking thread ends.
 
     The backstop for a rank that holds the GIL and therefore cannot see its channel end.
     """
-    _libc.prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0)
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
-        os.kill(os.getpid(), signal_number)
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def outlive_parent() -> None:

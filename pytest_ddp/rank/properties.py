@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 import sys
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
 
 import pytest
+
+from pytest_ddp.own import inspect
 
 _PROVIDERS = "hypothesis.internal.conjecture.providers"
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import importlib
 import itertools
-import os
-import socket
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
+
+from pytest_ddp.own import os, socket
 
 _HANDLERS: dict[str, Any] = getattr(
     importlib.import_module("torch.distributed.rendezvous"), "_rendezvous_handlers", {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 import warnings
 from typing import Any, NoReturn
 
@@ -11,18 +10,22 @@ import torch.distributed as dist
 
 from pytest_ddp import fixture
 from pytest_ddp.fixture import Ddp
+from pytest_ddp.own import os
 from pytest_ddp.protocol import (
     Began,
     Done,
     Finished,
+    Left,
     NotBegun,
     Phase,
     PhaseReported,
     RankReady,
     RunTest,
+    StartRank,
     Warned,
 )
-from pytest_ddp.rank import faults, fixtures, output, seeding
+from pytest_ddp.rank import exiting, faults, fixtures, output, seeding
+from pytest_ddp.rank.birth.collection import Collection
 from pytest_ddp.rank.care import Care
 from pytest_ddp.rank.environment import RankEnvironment
 from pytest_ddp.rank.garbage import Garbage
@@ -31,39 +34,49 @@ from pytest_ddp.rank.link import Link
 from pytest_ddp.rank.phases import Phases
 from pytest_ddp.rank.properties import Properties
 from pytest_ddp.rank.rendezvous import EnvRendezvous
-from pytest_ddp.rank.session import Items
 from pytest_ddp.rank.setupshow import SetupShow
 from pytest_ddp.rank.standing import recorder_problem
 from pytest_ddp.rank.ties import Ties
+from pytest_ddp.rank.tracebacks import Tracebacks, text_of
 
 
 class Runner:
     """A pytest plugin and the loop that drives it."""
 
     def __init__(
-        self, link: Link, instruments: Instruments, session: pytest.Session, items: Items
+        self,
+        link: Link,
+        instruments: Instruments,
+        place: StartRank,
+        environment: RankEnvironment,
+        session: pytest.Session,
+        collection: Collection,
     ) -> None:
         self._link = link
+        self._place = place
         self._lifecycle, self._group, self._side_channel, self._surveyor = instruments
         self._session = session
         self._config = session.config
-        self._items = items
+        self._collection = collection
         self._rendezvous = EnvRendezvous()
-        self._care = Care()
-        self._environment = RankEnvironment()
+        self._care = Care(self._group.journal.asked_for)
+        self._environment = environment
         self._garbage = Garbage(self._lifecycle)
         self._setup_show = SetupShow(self._config)
         self._phases = Phases(self._lifecycle)
         self._properties = Properties()
         self._ties = Ties(self._group)
+        self._in_doubt = False
         self._recorder_problem = recorder_problem()
 
-    def live(self, serial: int, pid: int) -> NoReturn:
+    def live(self) -> NoReturn:
         """Run tests until told to finish; the process ends here."""
-        for plugin in (self, self._phases, self._care, self._properties, self._ties):
+        watchers = (self._phases, self._care, self._properties, self._ties, Tracebacks())
+        for plugin in (self, *watchers):
             self._config.pluginmanager.register(plugin)
         files = output.capture_files(self._config)
-        self._link.send(RankReady(serial, pid, tuple(files)), tuple(files.values()))
+        ready = RankReady(self._place.serial, os.getpid(), tuple(files))
+        self._link.send(ready, tuple(files.values()))
         try:
             self._serve()
         except KeyboardInterrupt:
@@ -80,21 +93,25 @@ class Runner:
 
     # ------------------------------------------------------------------ one test
 
-    def _run(self, order: RunTest, listening: list[int]) -> None:
+    def _run(self, order: RunTest, descriptors: list[int]) -> None:
+        listening, store = descriptors[: order.serve_store], descriptors[order.serve_store :]
         self._link.test = order.test
-        item = self._items.by_nodeid.get(order.nodeid)
-        if item is None:
-            self._link.send(NotBegun(order.test, self._missing(order.nodeid), False))
-            return
-        self._environment.apply(order.env)
+        self._environment.apply(order.environment)
         self._lifecycle.begin(Phase.SETUP.value)
-        self._side_channel.begin(order.world_size)
+        self._side_channel.begin(self._place.world.world_size)
         self._surveyor.begin()
         try:
-            self._rendezvous.begin(listening, serve_now=order.group is None)
-            built = self._group.prepare(order)
-        except Exception:
-            problem = "the process group could not be built:\n" + traceback.format_exc()
+            self._rendezvous.begin(listening, serve_now=order.store is None)
+            self._collect(order.file)
+            item = self._collection.item(order.nodeid)
+            if item is None:
+                missing = self._collection.missing(order.nodeid, order.file)
+                self._link.send(NotBegun(order.test, missing, False))
+                return
+            self._environment.apply(order.environment | order.env)
+            built = self._group.prepare(order.store, store)
+        except Exception as error:
+            problem = "the process group could not be built:\n" + text_of(error)
             self._link.send(NotBegun(order.test, problem, True))
             return
         self._link.send(Began(order.test, built), more=not built)
@@ -102,28 +119,28 @@ class Runner:
             self._link.wait_for_go(order.test)
         self._link.send(self._run_item(order, item))
 
+    def _collect(self, file: str) -> None:
+        if not self._collection.has(file):
+            seeding.unseed()
+            with self._group.hidden():
+                self._collection.collect(self._session, [file])
+
     def _warn_without_recorder(self) -> None:
         # All ranks say the same, and so it is told once.
         problem, self._recorder_problem = self._recorder_problem, ""
         if problem:
-            category, place = "pytest_ddp.messages:DdpWarning", str(dist.__file__)
-            self._link.send(Warned(category, problem, place, 1, "runtest", ""))
+            self._warn(problem, str(dist.__file__), 1)
+
+    def _warn(self, text: str, file: str, line: int) -> None:
+        category = "pytest_ddp.messages:DdpWarning"
+        self._link.send(Warned(category, text, file, line, "runtest", ""))
 
     def _run_item(self, order: RunTest, item: pytest.Item) -> Done:
         self._warn_without_recorder()
         seeding.seed_everything(order.seed)
-        fixture.set_current(
-            Ddp(
-                order.rank,
-                order.world_size,
-                str(order.backend),
-                order.device_index,
-                self._link.exchange,
-                self._lifecycle.phase,
-            )
-        )
+        fixture.set_current(self._ddp())
         fixtures.share_tmp_path(order.tmp_path)
-        self._phases.broke_fixture = False
+        self._phases.broke_fixture = ""
         self._properties.seed = order.shared_seed
         self._care.begin()
         exit_reason, exit_code = self._run_protocol(item, self._next_item(order, item))
@@ -134,13 +151,25 @@ class Runner:
         return Done(
             test=order.test,
             counts=counts,
-            group_doubt=self._group.doubt(),
+            group_doubt=self._group_doubt(),
             tied=self._ties.hold(),
-            rank_doubt=self._rank_doubt(),
+            rank_doubt=self._rank_doubt(item),
+            spent=self._spent(),
             changes=self._care.changes,
             setup_show=self._setup_show.take(),
             exit_reason=exit_reason,
             exit_code=exit_code,
+        )
+
+    def _ddp(self) -> Ddp:
+        rank, world = self._place.rank, self._place.world
+        return Ddp(
+            rank,
+            world.world_size,
+            str(world.backend),
+            None if world.devices is None else world.devices[rank],
+            self._link.exchange,
+            self._lifecycle.phase,
         )
 
     def _run_protocol(
@@ -150,20 +179,44 @@ class Runner:
         try:
             item.ihook.pytest_runtest_protocol(item=item, nextitem=next_item)
         except pytest.exit.Exception as exit_:
+            self._tear_down_to(next_item)
             return exit_.msg, exit_.returncode
         return None, None
 
-    def _rank_doubt(self) -> tuple[str, ...]:
+    def _tear_down_to(self, next_item: pytest.Item | None) -> None:
+        """Do what a ``pytest.exit`` has cut off, and the other ranks do now."""
+        try:
+            self._session._setupstate.teardown_exact(next_item)
+        except BaseException as error:
+            self._link.send(Finished(text_of(error)))
+
+    def _group_doubt(self) -> str | None:
+        if self._care.has_more_groups:
+            return "there are more process groups than before"
+        return self._group.doubt()
+
+    def _spent(self) -> bool:
+        # Of device meshes nothing can be kept on GPUs: what torch remembers of them is also in
+        # autograd's own thread for each GPU, where nobody can clear it.
+        has_gpu = self._place.world.devices is not None
+        return self._care.spent() or (has_gpu and self._care.has_more_groups)
+
+    def _rank_doubt(self, item: pytest.Item) -> tuple[Left, ...]:
         doubts = list(self._care.strangers)
         if self._group.left_behind():
-            doubts.append("the default process group (the mark says init=False)")
-        if self._phases.broke_fixture:
-            doubts.append("a fixture that was broken off by an interrupt")
+            doubts.append(Left("the default process group (the mark says init=False)"))
+        if error := self._phases.broke_fixture:
+            doubts.append(Left(f"a fixture that was broken off by {error}"))
+        elif item in self._session._setupstate.stack:
+            doubts.append(Left("fixtures that were not torn down"))
+        self._in_doubt |= bool(doubts)
         return tuple(doubts)
 
     def _next_item(self, order: RunTest, item: pytest.Item) -> pytest.Item | None:
-        if order.next_nodeid is not None:
-            return self._items.by_nodeid.get(order.next_nodeid)
+        if order.next_nodeid is not None and order.next_file is not None:
+            following: pytest.Item | None
+            following = self._collection.chain_to(order.next_nodeid, order.next_file)
+            return following
         if order.next_is_known:
             return None
         # The future is unknown under xdist: everything wider than the item stays up.
@@ -172,27 +225,21 @@ class Runner:
         parent: Any = item.parent
         return parent  # type: ignore[no-any-return]
 
-    def _missing(self, nodeid: str) -> str:
-        if self._items.errors:
-            return "its file could not be collected in the rank:\n" + "\n".join(self._items.errors)
-        path = nodeid.partition("::")[0]
-        alike = sum(known.partition("::")[0] == path for known in self._items.by_nodeid)
-        return (
-            f"the rank collected {alike} tests from {path}, but not this one\n"
-            "Collection differs between two processes. Make parameters and ids deterministic: no\n"
-            "random or uuid values, no sets, no times in parametrize (or seed them)."
-        )
-
     # ------------------------------------------------------------------ the end
 
     def _finish(self) -> None:
-        problem = None
+        problems: list[str] = []
         try:
             self._session._setupstate.teardown_exact(None)
             self._config.hook.pytest_sessionfinish(session=self._session, exitstatus=0)
-        except BaseException:
-            problem = traceback.format_exc()
-        self._link.send(Finished(problem))
+            self._config._ensure_unconfigure()
+        except BaseException as error:
+            problems.append(text_of(error))
+        faults.enable()
+        end = exiting.run_handlers(told=self._in_doubt)
+        for text in end.raised:
+            self._warn(text, __file__, 1)
+        self._link.send(Finished("\n".join((*problems, *end.stuck)) or None))
         self._group.destroy()
 
     # ------------------------------------------------------------------ pytest's hooks
@@ -206,6 +253,8 @@ class Runner:
     def pytest_warning_recorded(
         self, warning_message: warnings.WarningMessage, when: str, nodeid: str
     ) -> None:
+        if when != "runtest":
+            return  # told by the controller, which collects the same files
         category = warning_message.category
         self._link.send(
             Warned(

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-import random
 import sys
 
 import torch
+
+from pytest_ddp.own import random
+
+
+def unseed() -> None:
+    """Draw like a fresh interpreter, and unlike all other ranks: for what is drawn at import."""
+    random.seed()
+    torch.default_generator.seed()
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed()
 
 
 def seed_everything(seed: int) -> None:

@@ -9,10 +9,10 @@ done here.
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
+
+from pytest_ddp.own import os, shutil
 
 _MANAGER = "torch_shm_manager"
 _MANAGER_FOLDER = "torch-shm-dir-"

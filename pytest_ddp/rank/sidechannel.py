@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-
+from pytest_ddp.own import threading
 from pytest_ddp.protocol import Operation
 from pytest_ddp.survey import SIDE_CHANNEL, Wait
 

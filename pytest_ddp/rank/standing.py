@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import os
-import pickle
-import sys
-import threading
-import time
 from collections.abc import Iterator
-from pathlib import Path
+from dataclasses import replace
+from sys import _current_frames
 from types import FrameType
 from typing import Any
 
-import torch.distributed as dist
 from torch._C import _distributed_c10d
+from torch.distributed import is_initialized
 
+from pytest_ddp.own import os, pickle, threading, time
+from pytest_ddp.rank import processes
 from pytest_ddp.rank.group import DefaultGroup
 from pytest_ddp.rank.journal import Call
 from pytest_ddp.rank.lifecycle import Lifecycle, place_of
 from pytest_ddp.rank.sidechannel import SideChannel
+from pytest_ddp.rank.timeouts import Pace, left_of
 from pytest_ddp.survey import CallRecord, Calls, Probe, Sent, Standing, TellCalls, Wait
 
 _dump: Any = getattr(_distributed_c10d, "_dump_fr_trace", None)
@@ -34,6 +33,9 @@ _ENGINE = (
     "torch/nn/parallel/distributed.py",
 )
 """Where the main thread is when C++ waits for a collective that C++ began."""
+
+_WAITING = ("/distributed_c10d.py", "/rendezvous.py", "/_functional_collectives.py")
+"""Files of torch.distributed that call what waits for peers, and hardly anything else that does."""
 
 _NAMES = {"_allgather_base": "all_gather_into_tensor", "_reduce_scatter_base": "reduce_scatter"}
 
@@ -75,6 +77,7 @@ class Surveyor:
         self._lifecycle = lifecycle
         self._side_channel = side_channel
         self._main = threading.main_thread()
+        self._pace = Pace()
         self._clock = time.time_ns()
         self._settled = dict[str, int](), dict[str, int]()
         """When the groups were made and how many collectives they had, all complete."""
@@ -85,6 +88,7 @@ class Surveyor:
         self._clock = time.time_ns()
         self._settled = {}, {}
         self._ended = False
+        self._pace = Pace()
 
     def end(self) -> None:
         """The test is over, and its groups are as it left them."""
@@ -100,7 +104,8 @@ class Surveyor:
 
     def stand(self, probe: Probe) -> Standing:
         """Say where the main thread is and what it waits for."""
-        frame = sys._current_frames().get(self._main.ident or 0)
+        self._pace.look(self._group.journal.waiting.get(self._main.ident or 0))
+        frame = _current_frames().get(self._main.ident or 0)
         begun = self._begun() if self._tells_begun(frame) else ()
         waits = self._waits(frame, begun)
         # Read last: if it is as it was at the probe before, what was read above is true of now.
@@ -110,11 +115,12 @@ class Surveyor:
         counts = self._group.counts()
         moves = (exchanges, *(count.collectives for count in counts))
         place = place_of(frame)
+        blocked = bool(waits) and state != "R"
         return Standing(
             test=probe.test,
             number=probe.number,
             pulse=f"{spent} {inner} {moves}",
-            blocked=bool(waits) and state != "R",
+            blocked=blocked,
             alone=not any(_may_communicate(thread) for thread in threading.enumerate()),
             waits=waits,
             begun=begun,
@@ -123,6 +129,8 @@ class Surveyor:
             exchanges=exchanges,
             phase=self._lifecycle.look(frame, place),
             place=place,
+            # Awake, too: a wait on a FileStore looks at its file every 10 ms.
+            engaged="" if blocked else self._engaged(frame),
         )
 
     def calls(self, test: int) -> Calls:
@@ -165,12 +173,18 @@ class Surveyor:
                 return () if wait is None else (wait,)
             number = call.number - self._group.journal.before(call.group)
             return tuple(
-                wait for wait in begun if (wait.group, wait.number) == (call.group, number)
+                replace(wait, ends_in=self._pace.left(call, wait.ends_in))
+                for wait in begun
+                if (wait.group, wait.number) == (call.group, number)
             )
         if _is_in_engine(frame):
             asked = {(wait.group, wait.number) for wait in begun} - self._asked_by_python()
             return tuple(wait for wait in begun if (wait.group, wait.number) in asked)
         return ()
+
+    def _engaged(self, frame: FrameType | None) -> str:
+        call = self._group.journal.waiting.get(self._main.ident or 0)
+        return _entry(frame) if call is None else call.operation
 
     def _asked_by_python(self) -> set[tuple[str, int]]:
         before = self._group.journal.before
@@ -208,7 +222,7 @@ class Surveyor:
 
     def _records(self) -> Iterator[dict[str, Any]]:
         """Collectives of this test, on groups of now, that the flight recorder has."""
-        if _dump is None or not dist.is_initialized():
+        if _dump is None or not is_initialized():
             return
         made = self._group.journal.made
         # Our own process pickled this a microsecond ago.
@@ -231,6 +245,7 @@ class Surveyor:
             peer=None,
             tag=None,
             site="" if call is None else str(call.site),
+            ends_in=left_of(entry),
         )
 
     def _receive(self, call: Call) -> Wait | None:
@@ -251,6 +266,7 @@ class Surveyor:
             peer=members[call.root],
             tag=call.tag,
             site=str(call.site),
+            ends_in=self._pace.left_of_receive(call),
         )
 
     def _sent(self) -> Iterator[Sent]:
@@ -275,13 +291,26 @@ def _is_in_engine(frame: FrameType | None) -> bool:
     return frame is not None and any(part in frame.f_code.co_filename for part in _ENGINE)
 
 
+def _entry(frame: FrameType | None) -> str:
+    """The function of torch.distributed that was called, if C++ does its waiting."""
+    name = ""
+    if frame is None or not frame.f_code.co_filename.endswith(_WAITING):
+        return name
+    while frame is not None and "torch/distributed/" in frame.f_code.co_filename:
+        # Not the wrapper that logs it.
+        name = name if frame.f_code.co_name == "wrapper" else frame.f_code.co_name
+        frame = frame.f_back
+    return name
+
+
 def _activity() -> tuple[str, str]:
     """State letter of the main thread, and the processor time that it has used."""
     pid = os.getpid()  # which is the main thread's own number, also after a fork
     try:
-        fields = Path(f"/proc/{pid}/task/{pid}/stat").read_text().rpartition(")")[2].split()
+        stat = processes.read(f"/proc/{pid}/task/{pid}/stat").decode(errors="replace")
     except OSError:
         return "R", ""
+    fields = stat.rpartition(")")[2].split()
     return fields[0], f"{fields[11]}+{fields[12]}"
 
 

@@ -7,21 +7,32 @@ the baseline moves with them, and only what is left of a test's own doing counts
 from __future__ import annotations
 
 import contextlib
-import gc
-import os
-import select
-import signal
-import threading
-from collections.abc import Callable, Iterator
+import os as public_os
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import (
+    get_default_device,
+    get_default_dtype,
+    get_num_threads,
+    is_grad_enabled,
+    set_default_device,
+    set_default_dtype,
+    set_grad_enabled,
+    set_num_threads,
+)
+from torch._C._distributed_c10d import DebugLevel, get_debug_level, set_debug_level
+from torch.distributed import is_initialized
 
-from pytest_ddp.rank import processes
+from pytest_ddp.own import faulthandler, gc, os, select, signal, threading
+from pytest_ddp.protocol import Left
+from pytest_ddp.rank import faults, processes, torchstate
+from pytest_ddp.rank.remains import TRACKER
 
-_HELPERS = ("torch_shm_manager", "multiprocessing.resource_tracker", "multiprocessing.forkserver")
+_HELPERS = ("torch_shm_manager", TRACKER, "multiprocessing.forkserver")
 """Processes that libraries start once and keep; no test can end them."""
 _HELPER_THREADS = ("pytest-ddp link", "tqdm")
 _PYTEST_OWN = b"PYTEST_CURRENT_TEST"
@@ -33,6 +44,8 @@ _LOADER_WORKER = "pt_data_worker"
 """What torch's DataLoader has its workers call themselves."""
 _SETTLE = 0.5
 """Seconds that a thread or process which is on its way out is given."""
+_is_alive, _join = threading.Thread.is_alive, threading.Thread.join
+"""A test may patch the methods of all threads."""
 
 
 @dataclass(frozen=True)
@@ -46,17 +59,26 @@ class Settings:
     grad: bool
     threads: int
     alarm: str
+    debug: DebugLevel
+    meshes: tuple[Any, ...]
+    handlers: tuple[Any, ...]
+    """As Python knows them, of signals on which ranks write their stacks."""
+    faulthandler: str
 
     @classmethod
     def now(cls) -> Settings:
         return cls(
             environment=_environment(),
             directory=_directory(),
-            dtype=torch.get_default_dtype(),
-            device=torch.get_default_device(),
-            grad=torch.is_grad_enabled(),
-            threads=torch.get_num_threads(),
+            dtype=get_default_dtype(),
+            device=get_default_device(),
+            grad=is_grad_enabled(),
+            threads=get_num_threads(),
             alarm="on" if any(signal.getitimer(signal.ITIMER_REAL)) else "off",
+            debug=get_debug_level(),
+            meshes=torchstate.entered_meshes(),
+            handlers=tuple(map(signal.getsignal, faults.WATCHED)),
+            faulthandler="on" if faulthandler.is_enabled() else "off",
         )
 
     def follow(self, before: Settings, after: Settings) -> Settings:
@@ -72,7 +94,7 @@ class Settings:
             environment=environment,
             **{
                 name: getattr(after, name)
-                for name in ("directory", "dtype", "device", "grad", "threads", "alarm")
+                for name in ("handlers", *(name for name, *_ in _SETTERS))
                 if getattr(before, name) != getattr(after, name)
             },
         )
@@ -87,15 +109,8 @@ class Settings:
         if now == self:
             return ()
         changes = list(_restore_environment(self.environment, now.environment))
-        setters: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
-            ("directory", "the working directory", os.chdir),
-            ("dtype", "torch's default dtype", torch.set_default_dtype),
-            ("device", "torch's default device", _set_device),
-            ("grad", "torch's grad mode", torch.set_grad_enabled),
-            ("threads", "torch's number of threads", torch.set_num_threads),
-            ("alarm", "the timer of SIGALRM", _set_alarm),
-        )
-        for name, words, set_back in setters:
+        changes += _restore_handlers(self.handlers, now.handlers)
+        for name, words, set_back in _SETTERS:
             ours, theirs = getattr(self, name), getattr(now, name)
             if ours != theirs:
                 changes.append(f"{words} ({ours} -> {theirs})")
@@ -107,9 +122,9 @@ class Settings:
 def _environment() -> dict[bytes, bytes]:
     # The mapping below os.environ, since decoding each name costs a hundred times as much.
     # A test may have left a dict of its own in the place of os.environ.
-    raw = getattr(os.environ, "_data", None)
+    raw = getattr(public_os.environ, "_data", None)
     if raw is None:
-        raw = {os.fsencode(name): os.fsencode(value) for name, value in os.environ.items()}
+        raw = {os.fsencode(name): os.fsencode(value) for name, value in public_os.environ.items()}
     variables: dict[bytes, bytes] = dict(raw)
     variables.pop(_PYTEST_OWN, None)
     return variables
@@ -123,7 +138,7 @@ def _directory() -> str:
 
 
 def _set_device(device: torch.device) -> None:
-    torch.set_default_device(None if device.type == "cpu" else device)
+    set_default_device(None if device.type == "cpu" else device)
 
 
 def _set_alarm(state: str) -> None:
@@ -132,14 +147,46 @@ def _set_alarm(state: str) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
+def _set_faulthandler(state: str) -> None:
+    if state == "on":
+        faults.enable()
+    else:
+        faulthandler.disable()
+
+
+_SETTERS: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
+    ("directory", "the working directory", os.chdir),
+    ("dtype", "torch's default dtype", set_default_dtype),
+    ("device", "torch's default device", _set_device),
+    ("grad", "torch's grad mode", set_grad_enabled),
+    ("threads", "torch's number of threads", set_num_threads),
+    ("alarm", "the timer of SIGALRM", _set_alarm),
+    ("debug", "torch.distributed's debug level", set_debug_level),
+    ("faulthandler", "faulthandler", _set_faulthandler),
+    ("meshes", "torch's current device mesh", torchstate.set_entered_meshes),
+)
+"""Settings but the environment: field, words, what brings it back."""
+
+
+def _restore_handlers(ours: tuple[Any, ...], theirs: tuple[Any, ...]) -> Iterator[str]:
+    for number, our, their in zip(faults.WATCHED, ours, theirs, strict=True):
+        if our != their:
+            signal.signal(number, signal.SIG_DFL if our is None else our)
+            yield f"the handler of {number.name} ({_name(our)} -> {_name(their)})"
+
+
+def _name(handler: Any) -> str:
+    return str(getattr(handler, "name", getattr(handler, "__qualname__", handler)))
+
+
 def _restore_environment(ours: dict[bytes, bytes], theirs: dict[bytes, bytes]) -> Iterator[str]:
     differ = (name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
     names = sorted(name for name in differ if not name.startswith(_TOOL_CACHES))
     for name in names:
         if name in ours:
-            os.environ[os.fsdecode(name)] = os.fsdecode(ours[name])
+            public_os.environ[os.fsdecode(name)] = os.fsdecode(ours[name])
         else:
-            os.environ.pop(os.fsdecode(name), None)
+            public_os.environ.pop(os.fsdecode(name), None)
     done = {
         "set": [name for name in names if name not in ours],
         "changed": [name for name in names if name in ours and name in theirs],
@@ -157,22 +204,23 @@ def _listed(names: list[bytes]) -> str:
 
 @dataclass(frozen=True)
 class Company:
-    """Threads, child processes and process groups that live beside the rank's main thread."""
+    """What lives beside the rank's main thread: threads, child processes, process groups."""
 
     threads: frozenset[threading.Thread]
     children: frozenset[int]
     groups: frozenset[str]
+    services: frozenset[str]
+    traces: frozenset[str]
+    """Not company, but what there was for ever: see :func:`torchstate.traces`."""
 
     @classmethod
     def now(cls) -> Company:
         return cls(
-            threads=frozenset(thread for thread in threading.enumerate() if _counts(thread)),
-            children=frozenset(
-                child.pid
-                for child in processes.children()
-                if not any(helper in child.command for helper in _HELPERS)
-            ),
+            threads=_threads(),
+            children=_children(),
             groups=frozenset(group_names()),
+            services=torchstate.services(),
+            traces=torchstate.traces(),
         )
 
     def follow(self, before: Company, after: Company) -> Company:
@@ -181,38 +229,59 @@ class Company:
             self.threads | (after.threads - before.threads),
             self.children | (after.children - before.children),
             self.groups | (after.groups - before.groups),
+            self.services | (after.services - before.services),
+            self.traces | (after.traces - before.traces),
         )
 
-    def strangers(self) -> tuple[str, ...]:
-        """Who is here now and was not, in words, once those on their way out have gone."""
-        for thread in Company.now().threads - self.threads:
-            thread.join(_SETTLE)
+    def has_more_groups(self) -> bool:
+        """Whether there are process groups now that there were not."""
+        return not self.groups.issuperset(group_names())
+
+    def strangers(self, asked_for: Container[str]) -> tuple[Left, ...]:
+        """Who is here now and was not, once those on their way out have gone.
+
+        Args:
+            asked_for: groups that the test has made, by name. It cannot know of others.
+        """
+        for thread in _threads() - self.threads:
+            _join(thread, _SETTLE)
         now = Company.now()
         if now.children - self.children:
             now = _settled(self)
+        children = map(processes.look, sorted(now.children - self.children))
+        groups = sorted(name for name in now.groups - self.groups if name in asked_for)
         return (
-            *(f"thread {thread.name!r}" for thread in sorted(now.threads - self.threads, key=str)),
-            *(
-                f"child process {child.pid} ({_what(child)})"
-                for child in map(processes.look, sorted(now.children - self.children))
-                if child is not None
-            ),
-            *(f"process group {name!r}" for name in sorted(now.groups - self.groups)),
+            *(Left("thread", repr(t.name)) for t in sorted(now.threads - self.threads, key=str)),
+            *(Left("child process", _what(child)) for child in children if child is not None),
+            *(Left("process group", repr(name)) for name in groups),
+            *(Left(service) for service in sorted(now.services - self.services)),
         )
 
 
 def group_names() -> list[str]:
     """Names of the process groups of this rank but the default one, however it was made."""
-    if not dist.is_available() or not dist.is_initialized():
+    if not is_initialized():
         return []
     world = dist.distributed_c10d._world
     return [world.pg_names[group] for group in world.pg_map if group is not dist.group.WORLD]
 
 
+def _threads() -> frozenset[threading.Thread]:
+    return frozenset(thread for thread in threading.enumerate() if _counts(thread))
+
+
+def _children() -> frozenset[int]:
+    return frozenset(
+        child.pid
+        for child in processes.children()
+        if not any(helper in child.command for helper in _HELPERS)
+    )
+
+
 def _counts(thread: threading.Thread) -> bool:
     return (
         thread is not threading.main_thread()
-        and thread.is_alive()
+        and _is_alive(thread)
         and not thread.name.startswith(_HELPER_THREADS)
         and type(thread).__module__.partition(".")[0] != "tqdm"
     )
@@ -222,7 +291,7 @@ def _settled(company: Company) -> Company:
     # multiprocessing reaps children that have ended only when it is asked.
     # A DataLoader whose workers persist ends them when it is collected.
     gc.collect()
-    for pid in Company.now().children - company.children:
+    for pid in _children() - company.children:
         with contextlib.suppress(OSError):
             descriptor = os.pidfd_open(pid)
             _wait(descriptor)
@@ -231,7 +300,6 @@ def _settled(company: Company) -> Company:
 
 
 def _wait(descriptor: int) -> None:
-
     select.select([descriptor], [], [], _SETTLE)
 
 

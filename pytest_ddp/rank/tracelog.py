@@ -8,9 +8,8 @@ monotonic clock, which the processes of one machine share.
 from __future__ import annotations
 
 import enum
-import json
-import os
-import time
+
+from pytest_ddp.own import json, os, time
 
 _LIMIT = 32 * 2**20
 """Bytes of one rank's file; a test that loops for minutes must not fill the disk."""

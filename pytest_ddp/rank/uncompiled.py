@@ -8,13 +8,13 @@ Frames that are traced into a graph are another matter: those of ours ask
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import pytest_ddp
+from pytest_ddp.own import inspect
 
 _PACKAGE = "pytest_ddp"
 _FOLDER = str(pytest_ddp.__file__).rpartition("/")[0] + "/"

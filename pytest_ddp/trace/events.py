@@ -7,11 +7,11 @@ rank may have been killed between any two of them, or within one.
 from __future__ import annotations
 
 import enum
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from pytest_ddp.own import json
 from pytest_ddp.rank.tracelog import What
 
 

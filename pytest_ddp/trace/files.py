@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_ddp.outcome import RunOutcome
+from pytest_ddp.own import json
 from pytest_ddp.trace.chrome import chrome_trace
 from pytest_ddp.trace.page import page
 from pytest_ddp.trace.timeline import make_timeline

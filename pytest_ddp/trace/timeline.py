@@ -73,7 +73,8 @@ class Timeline:
 def make_timeline(outcome: RunOutcome, reports: Sequence[pytest.TestReport]) -> Timeline:
     """Make the timeline of a test; ranks must have written their traces."""
     failed = [report for report in reports if report.failed]
-    rows = {} if outcome.hang is None else {row.rank: row for row in outcome.hang.table}
+    seen = outcome.hang or outcome.expiry
+    rows = {} if seen is None else {row.rank: row for row in seen.table}
     ranks = sorted(outcome.ranks, key=lambda rank: rank.rank)
     began = round(outcome.began * 1e9)
     return Timeline(

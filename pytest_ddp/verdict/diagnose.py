@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import os
 import re
-import signal
 import sysconfig
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from pytest_ddp.own import os, signal
 
 _THREAD = re.compile(
     r"(?P<current>Current t|T)hread (?P<id>0x[0-9a-f]+)(?: \[.*\])? \(most recent call first\):"
@@ -23,6 +23,7 @@ _THREAD = re.compile(
 _FRAME = re.compile(
     r"  File (?:\"(?P<file>.*)\"|\?\?\?), line (?P<line>\d+|\?\?\?) in (?P<name>.*)"
 )
+_CALL_OF_TRACEBACK = re.compile(r'^  File "(.*)", line (\d+), in (.*)', re.MULTILINE)
 _ALONE = "Stack (most recent call first):"
 _TITLE = re.compile(r"Fatal Python error: .*|Timeout \(.*\)!")
 _PACKAGES = re.compile(r".*[/\\](?:site|dist)-packages[/\\]", re.DOTALL)
@@ -239,6 +240,13 @@ def last_exception(text: str) -> str:
     _, found, traceback = text.rpartition("Traceback (most recent call last):")
     lines = [line for line in traceback.splitlines() if line and not line.startswith(" ")]
     return lines[0] if found and lines else ""
+
+
+def raised_at(text: str) -> Frame | None:
+    """The innermost line of the user's own code in the last Python traceback in ``text``."""
+    _, _, traceback = text.rpartition("Traceback (most recent call last):")
+    calls = _CALL_OF_TRACEBACK.findall(traceback)
+    return user_line(Frame(file, int(line), name) for file, line, name in reversed(calls))
 
 
 def _below(file: str, folders: Iterable[str]) -> bool:

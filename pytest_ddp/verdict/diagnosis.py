@@ -80,7 +80,8 @@ class RankDiagnosis:
 
     rank: int
     state: str
-    """waits, runs, ended, died, exited, stopped, failed, passed, skipped, not begun, unknown."""
+    """waits, runs, suspended, silent, ended, died, exited, stopped, failed, passed, skipped, not
+    begun, unknown."""
     phase: str
     """``call: DDP construction``; empty for a rank that has ended."""
     collective: str
@@ -126,7 +127,7 @@ class Diagnosis:
 def diagnose_failure(failure: Failure) -> Diagnosis:
     """Find the root cause of a failed phase and say where every rank was."""
     roots, echoes = tell_apart(failure.troubles, failure.outcome)
-    groups = tuple(map(tuple, fold(roots)))
+    groups = _culprits_first(failure.outcome, fold(roots))
     return Diagnosis(
         nodeid=failure.outcome.nodeid,
         phase=failure.phase,
@@ -144,10 +145,22 @@ def diagnose_failure(failure: Failure) -> Diagnosis:
 def _root_cause(failure: Failure, groups: Sequence[Sequence[Trouble]]) -> tuple[int, ...]:
     if not groups:
         return ()
-    hang = failure.outcome.hang
-    if groups[0][0].stopped and hang is not None and hang.culprits:
-        return hang.culprits
+    known = failure.outcome.hang or failure.outcome.expiry
+    if groups[0][0].stopped and known is not None and known.culprits:
+        return known.culprits
     return tuple(trouble.rank.rank for trouble in groups[0])
+
+
+def _culprits_first(
+    outcome: RunOutcome, groups: Sequence[Sequence[Trouble]]
+) -> tuple[tuple[Trouble, ...], ...]:
+    """Of ranks that were stopped at a timeout, those that did not wait for others."""
+    culprits = outcome.expiry.culprits if outcome.expiry is not None else ()
+
+    def waited(group: Sequence[Trouble]) -> bool:
+        return not any(trouble.rank.rank in culprits for trouble in group)
+
+    return tuple(map(tuple, sorted(groups, key=waited)))
 
 
 def _kind(failure: Failure, groups: Sequence[Sequence[Trouble]]) -> Kind:
@@ -192,18 +205,42 @@ def _verdict(failure: Failure, groups: Sequence[Sequence[Trouble]]) -> str:
 def _stopped_verdict(failure: Failure, stopped: Sequence[Trouble]) -> str:
     if failure.outcome.hang is not None:
         return first_line(failure.outcome.hang.sentence)
-    hang = failure.outcome.timeout is not None
+    if failure.outcome.timeout is not None:
+        words = ", ".join(_unfinished(failure.outcome, stopped))
+        return f"timed out after {failure.outcome.timeout:g} s: {words}"
     parts = []
     for phase in Phase:
-        ranks = [t.rank.rank for t in stopped if t.phase is phase]
-        if ranks and hang:
-            have = "have" if len(ranks) > 1 else "has"
-            parts.append(f"{ranks_text(ranks)} {have} not finished {phase}")
-        elif ranks:
+        if ranks := [t.rank.rank for t in stopped if t.phase is phase]:
             were = "were" if len(ranks) > 1 else "was"
             parts.append(f"{ranks_text(ranks)} {were} stopped in {phase}")
-    text = ", ".join(parts)
-    return f"timed out after {failure.outcome.timeout:g} s: {text}" if hang else text
+    return ", ".join(parts)
+
+
+def _unfinished(outcome: RunOutcome, stopped: Sequence[Trouble]) -> Iterator[str]:
+    """What is said of the ranks that a timeout stopped: first of those to blame for it."""
+    table = outcome.expiry.table if outcome.expiry is not None else ()
+    states = {line.rank: line.state for line in table}
+    waits = [t.rank.rank for t in stopped if states.get(t.rank.rank) == "waits"]
+    if len(waits) == len(stopped):
+        waits = []
+    for phase in Phase:
+        alike: dict[tuple[str, str], list[int]] = {}
+        for t in stopped:
+            if t.phase is phase and t.rank.rank not in waits:
+                words = _AT_TIMEOUT.get(states.get(t.rank.rank, ""), _UNFINISHED)
+                alike.setdefault(words, []).append(t.rank.rank)
+        for words, ranks in alike.items():
+            yield f"{ranks_text(ranks)} {words[len(ranks) > 1]} {phase}"
+    if waits:
+        yield f"{ranks_text(waits)} {'wait' if len(waits) > 1 else 'waits'}"
+
+
+_UNFINISHED = ("has not finished", "have not finished")
+_AT_TIMEOUT = {
+    "suspended": ("is suspended in", "are suspended in"),
+    "silent": ("does not answer in", "do not answer in"),
+}
+"""What is said of a rank in this state, and of several."""
 
 
 def _place(failure: Failure, groups: Sequence[Sequence[Trouble]]) -> tuple[str, int]:
@@ -225,8 +262,9 @@ def _place(failure: Failure, groups: Sequence[Sequence[Trouble]]) -> tuple[str, 
 
 
 def _ranks(failure: Failure) -> Iterator[RankDiagnosis]:
-    hang = failure.outcome.hang
-    lines = {line.rank: line for line in hang.table} if hang is not None else {}
+    seen = failure.outcome.hang or failure.outcome.expiry
+    lines = {line.rank: line for line in seen.table} if seen is not None else {}
+    remarks = failure.outcome.expiry.remarks if failure.outcome.expiry is not None else {}
     # The earliest of a rank's failures is the one that tells.
     first = {trouble.rank.rank: trouble for trouble in reversed(failure.troubles)}
     said = dict(failure.others)
@@ -236,19 +274,22 @@ def _ranks(failure: Failure) -> Iterator[RankDiagnosis]:
         # Of a rank that failed by itself, its failure tells more than its stand.
         if line is not None and (trouble is None or trouble.stopped):
             known = _as_seen(known, line)
+        if rank.rank in remarks:
+            known = replace(known, said=remarks[rank.rank])
         yield known
 
 
 def _as_seen(known: RankDiagnosis, line: RankLine) -> RankDiagnosis:
-    """With what a hang's proof says of the rank."""
+    """With what a hang's proof, or the look at a timeout, says of the rank."""
     return replace(
         known,
         state=line.state,
-        phase=line.phase,
+        # A rank that has never answered has no line worth the name.
+        phase=line.phase if line.phase or line.state == "ended" else known.phase,
         collective=line.collective,
         group=line.group,
         number=line.number,
-        place=line.place,
+        place=line.place if line.place or line.state == "ended" else known.place,
     )
 
 

@@ -60,7 +60,7 @@ def _headline(failure: Failure, diagnosis: Diagnosis) -> list[str]:
     first = diagnosis.roots[0][0]
     rows = rows_of(diagnosis.ranks) if _has_table(failure, diagnosis) else ()
     if first.stopped:
-        return [verdict, *rows]
+        return [verdict, *rows, *_remarks(failure)]
     if first.report is None or first.child_death is not None:
         return [f"{verdict}, {first.where}" if first.where else verdict, *rows]
     label = ranks_text(t.rank.rank for t in diagnosis.roots[0])
@@ -78,8 +78,18 @@ def _has_table(failure: Failure, diagnosis: Diagnosis) -> bool:
     if first is None or len(diagnosis.ranks) < 2:
         return False
     if first.stopped:
-        return failure.outcome.hang is not None
+        return failure.outcome.hang is not None or failure.outcome.expiry is not None
     return first.report is None or first.child_death is not None
+
+
+def _remarks(failure: Failure) -> list[str]:
+    """What the table's states alone do not tell."""
+    expiry = failure.outcome.expiry
+    alike: dict[str, list[int]] = {}
+    for rank, words in sorted(expiry.remarks.items()) if expiry is not None else ():
+        alike.setdefault(words, []).append(rank)
+    lines = [f"{ranks_text(ranks)}: {words}" for words, ranks in alike.items()]
+    return ["", *lines] if lines else []
 
 
 # ------------------------------------------------------------------ root causes

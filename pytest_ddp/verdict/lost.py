@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import signal
+import re
 import textwrap
 from collections.abc import Iterable, Iterator
 
 from pytest_ddp.outcome import Ending, RankOutcome
+from pytest_ddp.own import signal
+from pytest_ddp.protocol import EXIT_LINK_LOST
 from pytest_ddp.verdict import diagnose, native
 from pytest_ddp.verdict.entries import Entry, raw, sentences
 from pytest_ddp.verdict.trouble import WORKER_KILLED, Trouble, signal_name, what_happened
@@ -29,7 +31,7 @@ def _explanations(rank: RankOutcome, oom: str) -> Iterator[str]:
     if rank.ending is not Ending.EXITED:
         return
     if rank.returncode == 0:
-        yield "exit code 0 is no verdict: the rank left before it reported"
+        yield "exit code 0 is no verdict: a report is missing"
     if rank.returncode == -signal.SIGKILL and not rank.problem:
         before = " (the one below was asked for earlier)" if rank.stacks else ""
         killer = f"the kernel's out-of-memory killer {oom} during the test"
@@ -38,11 +40,10 @@ def _explanations(rank: RankOutcome, oom: str) -> Iterator[str]:
         yield f"an exception came out of pytest itself: {words}"
     elif not rank.stacks:
         yield "the rank left no stack"
-    if rank.returncode == -signal.SIGABRT and "EnforceNotMet" in rank.stderr:
-        yield (
-            "gloo aborted it (EnforceNotMet, see stderr): the ranks gave one collective tensors "
-            "of different shape or dtype, or called different collectives"
-        )
+    if rank.returncode == EXIT_LINK_LOST:
+        yield "a rank that finds its connection to pytest closed leaves with this code"
+    if rank.returncode == -signal.SIGABRT and _GLOO in rank.stderr:
+        yield f"gloo aborted it (EnforceNotMet, see stderr): {_reason_of_gloo(rank.stderr)}"
     if culprit := native.culprit(rank.native):
         yield f"it was inside {culprit}"
     if rank.returncode == -signal.SIGSEGV and diagnose.is_endless(diagnose.main_stack(rank.stacks)):
@@ -50,12 +51,32 @@ def _explanations(rank: RankOutcome, oom: str) -> Iterator[str]:
 
 
 _SUSPECT = "the out-of-memory killer sends it too"
+_UNANSWERED = ": its code may ignore or handle SIGUSR1, which asks for one"
+
+
+def _reason_of_gloo(stderr: str) -> str:
+    """Why gloo gave up, by the check of its own that failed."""
+    checks = [line.strip() for line in stderr.splitlines() if "enforce fail at" in line]
+    if any(map(_CLOSED.search, checks)):
+        return "a descriptor of gloo's was closed (did the test close descriptors not its own?)"
+    if any(map(_UNLIKE.search, checks)):
+        return (
+            "the ranks gave one collective tensors of different shape or dtype, or called "
+            "different collectives"
+        )
+    return checks[-1].removeprefix("what():").strip() if checks else "it does not say why"
+
+
+_GLOO = "EnforceNotMet"
+_CLOSED = re.compile(r"Bad file descriptor|/loop\.cc:")
+"""Its loop checks nothing but what the kernel says of descriptors."""
+_UNLIKE = re.compile(r"nbytes|preamble|opcode", re.IGNORECASE)
 
 
 def _stacks(rank: RankOutcome, label: str) -> str:
     dumps = [dump for dump in diagnose.parse_stacks(rank.stacks) if dump.main() is not None]
     if not dumps:
-        return f"\n{label} gave no stack\n" if rank.ending is Ending.STOPPED else ""
+        return f"\n{label} gave no stack{_UNANSWERED}\n" if rank.ending is Ending.STOPPED else ""
     return "\n".join(["", *_threads(dumps[-1], label)]) + "\n"
 
 

@@ -186,6 +186,11 @@ def _decide(outcome: RunOutcome) -> list[Decision]:
     teardown = [part for rank in ranks if (part := _part(rank, Phase.TEARDOWN))]
     early = [trouble for trouble in troubles if trouble.phase is not Phase.TEARDOWN]
     late = [trouble for trouble in troubles if trouble.phase is Phase.TEARDOWN]
+    if early:
+        # A rank that died when its own part was over is why its peers' parts failed.
+        after = [trouble for trouble in late if trouble.is_after_all_reports]
+        early += after
+        late = [trouble for trouble in late if trouble not in after]
     last = _combine(Phase.TEARDOWN, teardown, late)
     states = {part.state for part in setup}
     if not ranks or states & {State.FAILED, State.LOST}:

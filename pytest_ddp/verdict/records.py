@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from pytest_ddp.outcome import RunOutcome
+from pytest_ddp.own import json, os
 from pytest_ddp.verdict.diagnose import Frame
 from pytest_ddp.verdict.diagnosis import Diagnosis, RankDiagnosis
 

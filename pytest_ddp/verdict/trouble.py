@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import signal
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 
 from pytest_ddp.outcome import Ending, RankOutcome, RunOutcome
+from pytest_ddp.own import signal
 from pytest_ddp.protocol import Phase
 from pytest_ddp.verdict import diagnose
 
@@ -73,6 +73,11 @@ class Trouble:
     def stopped(self) -> bool:
         """True if it was the controller that ended the rank."""
         return self.report is None and self.rank.ending is Ending.STOPPED
+
+    @property
+    def is_after_all_reports(self) -> bool:
+        """True for a rank that was lost when its own part was over, while others worked."""
+        return self.report is None and Phase.TEARDOWN in self.rank.reports
 
     @property
     def message(self) -> str:
@@ -134,6 +139,7 @@ class Trouble:
             own = diagnose.user_line(diagnose.main_stack(stacks)) or diagnose.user_line(
                 diagnose.test_stack(stacks)
             )
+            own = own or diagnose.raised_at(stacks)
         return self._line_of_child() or own
 
     def _line_of_child(self) -> diagnose.Frame | None:
@@ -239,11 +245,19 @@ def _likeness(trouble: Trouble) -> Hashable:
         rank = trouble.rank
         frames = diagnose.trim(diagnose.main_stack(rank.stacks))
         page = () if frames else (trouble.doing, rank.began_at)
-        return (trouble.phase, rank.ending, rank.returncode, frames, page, _steady(rank.problem))
-    return (trouble.phase, crash_site(trouble.report), _steady(trouble.message))
+        return (
+            trouble.phase,
+            rank.ending,
+            rank.returncode,
+            frames,
+            page,
+            without_addresses(rank.problem),
+        )
+    return (trouble.phase, crash_site(trouble.report), without_addresses(trouble.message))
 
 
-def _steady(text: str) -> str:
+def without_addresses(text: str) -> str:
+    """A text without what differs between ranks in one and the same message."""
     return _VARIES.sub("*", text)
 
 
@@ -288,13 +302,13 @@ def what_happened(trouble: Trouble) -> str:
         reason = rank.done.exit_reason if rank.done else None
         why = f" (pytest.exit: {first_line(reason)})" if reason is not None else ""
         return f"ended its test without a {phase} report{why}"
-    if rank.returncode is None or (rank.returncode == -signal.SIGKILL and rank.problem):
-        return f"{rank.problem or 'died'} in {trouble.doing}"
-    if rank.returncode < 0:
-        return f"{exit_words(rank.returncode)} in {trouble.doing}"
-    when = f"before it reported {trouble.doing}"
+    when = f"in {trouble.doing}"
     if phase in rank.reports:
-        when = f"after it had reported {phase}"
+        when = f"after reporting {phase}"
+    elif (rank.returncode or 0) >= 0 and rank.returncode is not None:
+        when = f"before reporting {trouble.doing}"
+    if rank.returncode is None or (rank.returncode == -signal.SIGKILL and rank.problem):
+        return f"{rank.problem or 'died'} {when}"
     return f"{exit_words(rank.returncode)} {when}"
 
 

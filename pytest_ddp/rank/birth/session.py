@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import uuid
 from typing import Any
 
 import pytest
-from _pytest.config import _prepareconfig
+from _pytest.config import get_config
 
+from pytest_ddp.own import os
 from pytest_ddp.protocol import Session
+from pytest_ddp.rank.birth.collection import Collection
+from pytest_ddp.rank.birth.owncode import OwnCode
 
 _NEUTRAL: dict[str, Any] = {
     # What selects, orders or counts tests is the controller's business. -k, -m and
@@ -42,31 +44,23 @@ _UNWELCOME = (
 )
 
 
-class Items:
-    """Remembers every collected item, also those that a plugin deselects afterwards."""
-
-    def __init__(self) -> None:
-        self.by_nodeid: dict[str, pytest.Item] = {}
-        self.errors: list[str] = []
-
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Any:
-        before = list(items)
-        yield
-        self.by_nodeid = {item.nodeid: item for item in [*before, *items]}
-
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        if report.failed:
-            self.errors.append(report.longreprtext)
-
-
-def configure(session: Session, plugins: list[object]) -> pytest.Config:
+def configure(session: Session, collection: Collection) -> tuple[pytest.Config, OwnCode]:
     """A config like the controller's, from the same arguments, that does no reporting.
+
+    Returns:
+        the config, and what it leaves to :meth:`OwnCode.load`.
 
     Raises:
         pytest.UsageError: the arguments do not parse here.
     """
-    config = _prepareconfig(list(session.args), [*session.plugins, *plugins])
+    args = list(session.args)
+    plugins = [*session.plugins, "pytest_ddp.rank.fixtures"]
+    config = get_config(args, [*plugins, collection])
+    own = OwnCode(config, args)
+    config.pluginmanager.register(collection)
+    for name in plugins:
+        config.pluginmanager.consider_pluginarg(name)
+    config = config.hook.pytest_cmdline_parse(pluginmanager=config.pluginmanager, args=args)
     for name, value in _NEUTRAL.items():
         if hasattr(config.option, name):
             setattr(config.option, name, value)
@@ -82,4 +76,4 @@ def configure(session: Session, plugins: list[object]) -> pytest.Config:
         "mainargv": list(session.args),
     }
     worker.workeroutput = {}
-    return config
+    return config, own

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import importlib
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-import pytest
+from pytest_ddp.own import gc
+from pytest_ddp.rank.birth.ownership import top_of
+from pytest_ddp.rank.birth.wanted import Import
 
 _NEED_DYNAMO = (
     "DistributedDataParallel",
@@ -38,14 +39,32 @@ def what_ranks_use() -> None:
         _import("numpy.random")
 
 
-def what_the_tests_use(items: Iterable[pytest.Item]) -> None:
-    """Import torch._dynamo if the text of a test file looks as if its tests will.
+def what_wraps_models(files: Iterable[Path]) -> None:
+    """Import torch._dynamo if the text of a file looks as if its tests will.
 
     ``DistributedDataParallel(...)`` imports it lazily, 1.4 s in every rank; a suite of
     plain collectives should not pay for that. A wrong guess costs time, nothing else.
     """
-    if any(_mentions_wrapping(path) for path in {item.path for item in items}):
+    if any(map(_mentions_wrapping, files)):
         _import("torch._dynamo")
+
+
+def of_torch(wanted: Iterable[Import]) -> list[Import]:
+    """Import what is wanted of torch, and return the rest that is not there yet."""
+    rest = []
+    with without_collector():
+        for item in wanted:
+            if top_of(item.module) == "torch":
+                with contextlib.suppress(ImportError):
+                    __import__(item.module, fromlist=item.names or None)
+            elif not _is_there(item):
+                rest.append(item)
+    return rest
+
+
+def _is_there(item: Import) -> bool:
+    module = sys.modules.get(item.module)
+    return module is not None and all(hasattr(module, name) for name in item.names)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,118 @@
+"""The user's plugins and conftest files: kept from the host, loaded in each rank.
+
+pytest loads them while it parses its arguments, long before a host could fork. So the host's
+pytest remembers what it was asked for, and a rank, whose place is known, makes up for it: the
+same calls, in the same order, on the same plugin manager.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from pytest_ddp.rank.birth.ownership import Ownership, top_of
+
+
+class OwnCode:
+    """What pytest would have imported of the user's by the time that a session begins."""
+
+    def __init__(self, config: pytest.Config, args: list[str]) -> None:
+        """Keep it out of a config that has not been parsed yet.
+
+        Args:
+            config: a new one.
+            args: its arguments; pytest completes the list by those of the ini file.
+        """
+        self._config = config
+        self._args = args
+        self._is_own = Ownership().is_own
+        self._manager: Any = config.pluginmanager
+        self._parser: Any = config._parser
+        self._plugins: list[str] = []
+        self._conftests: Callable[[], None] = lambda: None
+        self._entry_points = list(self._own_entry_points())
+        for name in self._entry_points:
+            self._manager.set_blocked(name)
+        self._import_plugin = self._manager.import_plugin
+        self._set_initial_conftests = self._manager._set_initial_conftests
+        self._stand_in()
+
+    def _stand_in(self) -> None:
+        self._stands_in = True
+        vars(self._manager)["import_plugin"] = self._import_installed
+        vars(self._manager)["_set_initial_conftests"] = self._postpone_conftests
+        # Options of the user's conftest files are unknown until these are loaded.
+        vars(self._parser)["parse"] = self._parser.parse_known_args
+
+    def _step_back(self) -> None:
+        self._stands_in = False
+        del self._manager.import_plugin, self._manager._set_initial_conftests, self._parser.parse
+
+    # ------------------------------------------------------------------ postponed
+
+    def _import_installed(self, name: str, consider_entry_points: bool = False) -> None:
+        if name in self._entry_points or self._is_own(top_of(name)):
+            self._plugins.append(name)
+        else:
+            self._import_plugin(name, consider_entry_points=consider_entry_points)
+
+    def _postpone_conftests(self, *args: Any, **kwargs: Any) -> None:
+        self._conftests = lambda: self._set_initial_conftests(*args, **kwargs)
+
+    def _own_entry_points(self) -> Iterator[str]:
+        for distribution in importlib.metadata.distributions():
+            for entry in distribution.entry_points:
+                if entry.group == "pytest11" and self._is_own(top_of(entry.module)):
+                    yield entry.name
+
+    # ------------------------------------------------------------------ made up for
+
+    def load(self, session: pytest.Session) -> None:
+        """Load what was kept out, and call the hooks that it has missed.
+
+        Raises:
+            Exception: whatever the user's code raises, as pytest puts it.
+        """
+        if not self._stands_in:
+            return  # loaded by the host already
+        manager, option = self._manager, self._config.option
+        known, settled = manager.get_plugins(), set(vars(option))
+        self._step_back()
+        # pytest configures a plugin as soon as it is registered, once it has configured any;
+        # these are to see their options parsed.
+        manager.hook.pytest_configure._call_history.clear()
+        self._load_plugins()
+        early = {"early_config": self._config, "args": self._args, "parser": self._parser}
+        manager.subset_hook_caller("pytest_load_initial_conftests", known)(**early)
+        self._load_conftests(session)
+        if added := set(vars(option)) - settled:
+            parsed = self._parser.parse(self._args)
+            for name in added:
+                setattr(option, name, getattr(parsed, name))
+        manager.subset_hook_caller("pytest_cmdline_main", known)(config=self._config)
+        configure = manager.subset_hook_caller("pytest_configure", known)
+        configure.call_historic(kwargs={"config": self._config})
+        manager.subset_hook_caller("pytest_sessionstart", known)(session=session)
+
+    def _load_plugins(self) -> None:
+        for name in self._entry_points:
+            self._manager.unblock(name)
+        for name in self._plugins:
+            self._import_plugin(name, consider_entry_points=True)
+        for name in self._entry_points:
+            self._manager.load_setuptools_entrypoints("pytest11", name=name)
+
+    def _load_conftests(self, session: pytest.Session) -> None:
+        # A configured manager takes every conftest for a late one, which may do less.
+        self._manager._configured = False
+        try:
+            self._conftests()
+        finally:
+            self._manager._configured = True
+        # pytest 9.1 and later: the fixtures of conftest files outside of any collected folder.
+        fixtures: Any = session._fixturemanager
+        if hasattr(fixtures, "_flush_pending_conftests_to_session"):
+            fixtures._flush_pending_conftests_to_session(session)

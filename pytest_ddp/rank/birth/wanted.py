@@ -1,0 +1,153 @@
+"""Which installed modules test files import at module level, themselves or through own code.
+
+Read off their text and not off a run of them, which would be an import of the user's code
+before any rank is known. What is missed here is imported by each rank: slower, and as right.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from pytest_ddp.rank.birth.ownership import spec_of, top_of
+
+_BY_NAME = ("import_module", "importorskip")
+"""Functions that import the module that their first argument names."""
+
+
+class Import(NamedTuple):
+    """``import module``, or ``from module import names``."""
+
+    module: str
+    names: tuple[str, ...] = ()
+
+
+class Wanted:
+    """Follows imports from files through the user's own modules to installed ones."""
+
+    def __init__(self, is_own: Callable[[str], bool]) -> None:
+        """
+        Args:
+            is_own: whether a top-level module is the user's own.
+        """
+        self._is_own = is_own
+        self._seen: set[Path] = set()
+        self._found: dict[Import, None] = {}
+
+    def by(self, files: Iterable[Path]) -> list[Import]:
+        """What these files want, in the order of their import statements."""
+        for file in files:
+            self._read(file)
+        return list(self._found)
+
+    @property
+    def files(self) -> frozenset[Path]:
+        """All that were read."""
+        return frozenset(self._seen)
+
+    def _read(self, file: Path) -> None:
+        if file in self._seen:
+            return
+        self._seen.add(file)
+        try:
+            tree = ast.parse(file.read_bytes())
+        except (OSError, SyntaxError, ValueError, RecursionError):
+            return  # the rank will tell
+        for wanted in _imports(tree.body, file):
+            self._follow(wanted)
+
+    def _follow(self, wanted: Import | Path) -> None:
+        if isinstance(wanted, Path):
+            self._read(wanted)
+        elif self._is_own(top_of(wanted.module)):
+            for path in _files_of(wanted):
+                self._read(path)
+        else:
+            self._found.setdefault(wanted)
+
+
+def _files_of(wanted: Import) -> Iterator[Path]:
+    """The files that an import of the user's own modules runs."""
+    top, *parts = wanted.module.split(".")
+    spec = spec_of(top)
+    if spec is None:
+        return
+    if spec.origin is not None and spec.origin.endswith(".py"):
+        yield Path(spec.origin)
+    # Finders would look for the parents of what lies deeper in sys.modules.
+    for folder in spec.submodule_search_locations or ():
+        yield from _below(Path(folder), parts, wanted.names)
+
+
+def _below(folder: Path, parts: Iterable[str], names: Iterable[str]) -> Iterator[Path]:
+    """The files that ``from .parts import names`` runs in a module of this folder."""
+    for part in parts:
+        yield from _submodule(folder, part)
+        folder /= part
+    for name in names:
+        yield from _submodule(folder, name)
+
+
+def _submodule(folder: Path, name: str) -> Iterator[Path]:
+    for path in (folder / f"{name}.py", folder / name / "__init__.py"):
+        if path.is_file():
+            yield path
+
+
+def _imports(body: Iterable[ast.stmt], file: Path) -> Iterator[Import | Path]:
+    for statement in _run_at_import(body):
+        match statement:
+            case ast.Import(names):
+                yield from (Import(alias.name) for alias in names)
+            case ast.ImportFrom(module, names, level):
+                named = tuple(alias.name for alias in names)
+                if not level:
+                    yield Import(module or "", named)
+                else:
+                    yield from _relative(file, level, module, named)
+            case ast.Expr(ast.Call() as call) | ast.Assign(value=ast.Call() as call):
+                yield from _by_name(call)
+            case ast.Assign([ast.Name("pytest_plugins")], value):
+                yield from (Import(text) for text in _texts(value))
+            case _:
+                pass
+
+
+def _run_at_import(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    """Statements outside of functions, also in blocks and classes; not those for type checkers."""
+    for statement in body:
+        yield statement
+        if isinstance(statement, ast.If) and _is_for_type_checkers(statement.test):
+            yield from _run_at_import(statement.orelse)
+        elif not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+            for block in ("body", "orelse", "finalbody"):
+                yield from _run_at_import(getattr(statement, block, ()))
+            for handler in getattr(statement, "handlers", ()):
+                yield from _run_at_import(handler.body)
+
+
+def _is_for_type_checkers(test: ast.expr) -> bool:
+    name = test.attr if isinstance(test, ast.Attribute) else getattr(test, "id", "")
+    return name == "TYPE_CHECKING"
+
+
+def _relative(file: Path, level: int, module: str | None, names: tuple[str, ...]) -> Iterator[Path]:
+    """The files that ``from ..module import names`` runs."""
+    if level > len(file.parents):
+        return
+    yield from _below(file.parents[level - 1], module.split(".") if module else (), names)
+
+
+def _by_name(call: ast.Call) -> Iterator[Import]:
+    name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+    if name in _BY_NAME and call.args:
+        yield from (Import(text) for text in _texts(call.args[0]))
+
+
+def _texts(value: ast.expr) -> Iterator[str]:
+    elements = value.elts if isinstance(value, ast.List | ast.Tuple) else [value]
+    for element in elements:
+        if isinstance(element, ast.Constant) and isinstance(element.value, str):
+            yield element.value

@@ -1,0 +1,76 @@
+"""What torch.distributed keeps for its process beside groups, and hands on to the next test.
+
+Looked for only in modules that are loaded: who uses none of it pays for a few look-ups.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+
+def services() -> frozenset[str]:
+    """What runs now and can be ended, in words."""
+    return frozenset({"an RPC agent (no rpc.shutdown)"} if _rpc_runs() else ())
+
+
+def traces() -> frozenset[str]:
+    """What was done in this process and cannot be undone.
+
+    torch refuses to do it twice, or serves the next one with what is left of the first: its
+    registry of remote references speaks for ever through the first RPC agent of the process,
+    so that a second one cannot pass references on (seen with torch 2.13).
+    """
+    return frozenset(
+        (
+            f"RPC {0 if _rpc_runs() else _value('rpc', '_init_counter', 0)}",
+            *dist.Backend.backend_list,
+            *_value("rendezvous", "_rendezvous_handlers", ()),
+            *_value("_symmetric_memory", "_group_name_to_store", ()),
+        )
+    )
+
+
+def entered_meshes() -> tuple[Any, ...]:
+    """The device meshes whose ``with`` blocks have been entered and not left."""
+    return tuple(_mesh_stack())
+
+
+def set_entered_meshes(meshes: tuple[Any, ...]) -> None:
+    _mesh_stack()[:] = meshes
+
+
+def forget_meshes() -> None:
+    """Clear what torch remembers by device mesh, whose process groups may be gone.
+
+    Meshes of one shape are equal to it, whatever their groups: a DTensor of the next test would
+    get the mesh of an earlier one, and go to groups that are gone, or to others of their names.
+    """
+    for name, module in list(sys.modules.items()):
+        if name.startswith("torch.distributed.tensor"):
+            for value in list(vars(module).values()):
+                if isinstance(value, functools._lru_cache_wrapper):
+                    value.cache_clear()
+    tensor = _value("tensor", "DTensor", None)
+    propagator = getattr(getattr(tensor, "_op_dispatcher", None), "sharding_propagator", None)
+    if propagator is not None:
+        propagator.propagate_op_sharding.cache_clear()
+        getattr(torch._C, "_clear_DTensor_sharding_propagator_cache", bool)()
+
+
+def _rpc_runs() -> bool:
+    return bool(_value("rpc", "_is_current_rpc_agent_set", bool)())
+
+
+def _mesh_stack() -> list[Any]:
+    resources = _value("device_mesh", "_mesh_resources", None)
+    stack: list[Any] = getattr(resources, "mesh_stack", [])
+    return stack
+
+
+def _value(module: str, name: str, default: Any) -> Any:
+    return getattr(sys.modules.get(f"torch.distributed.{module}"), name, default)
