@@ -15,7 +15,7 @@ from ddp_conformance.table import Verdict, Word, render, summary
 
 from conformance import entries, kill_matrix, preload
 from pytest_ddp import Ddp
-from pytest_ddp.rank.preload import without_collector
+from pytest_ddp.rank.birth.preload import without_collector
 
 preload.install()
 

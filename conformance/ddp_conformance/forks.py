@@ -1,4 +1,4 @@
-"""Forked children of a rank that have forgotten that they belong to one."""
+"""Child processes of a rank: forks of it, and processes that have never been one."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import multiprocessing
 import os
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
+
+from ddp_conformance.launched.launch import SERVER
 
 T = TypeVar("T")
 
@@ -48,8 +51,24 @@ def in_child(function: Callable[[], T]) -> T:
     :data:`SECONDS`.
     """
     context = multiprocessing.get_context("fork")
-    receiver, sender = context.Pipe(duplex=False)
-    child = context.Process(target=_report, args=(function, sender), daemon=True)
+    answer: T = _answer_of(lambda sender: context.Process(target=_report, args=(function, sender)))
+    return answer
+
+
+def in_fresh_process(function: Callable[[], T]) -> T:
+    """What ``function`` returns in a process that has imported nothing of the user's.
+
+    Born as a launched rank is, before its place is known. The function is pickled; raises as
+    :func:`in_child` does.
+    """
+    answer: T = _answer_of(lambda sender: SERVER.process(_report, (function, sender)))
+    return answer
+
+
+def _answer_of(make: Callable[[Connection], BaseProcess]) -> Any:
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    child = make(sender)
+    child.daemon = True
     child.start()
     sender.close()
     try:
@@ -64,8 +83,7 @@ def in_child(function: Callable[[], T]) -> T:
     kind, value = answer
     if kind != "returned":
         raise RuntimeError(f"a forked child of the rank {kind}: {value or child.exitcode}")
-    returned: T = value
-    return returned
+    return value
 
 
 def _report(function: Callable[[], Any], sender: Connection) -> None:

@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing import util
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -44,11 +45,16 @@ def current_ranks() -> Ranks:
 @contextmanager
 def shared_directory(ranks: Ranks) -> Iterator[Path]:
     """A new folder that all ranks see, removed when all of them have left the block."""
-    own = tempfile.mkdtemp(prefix="ddp-conformance-") if ranks.rank == 0 else None
-    path = Path(ranks.gather(own)[0])
+    path = Path(ranks.gather(_new_directory() if ranks.rank == 0 else None)[0])
     try:
         yield path
         ranks.gather(None)
     finally:
         if ranks.rank == 0:
             shutil.rmtree(path, ignore_errors=True)
+
+
+def _new_directory() -> str:
+    # In multiprocessing's, which in a rank is the session's and outlives no session: what a rank
+    # that is killed has made is removed as well.
+    return tempfile.mkdtemp(prefix="ddp-conformance-", dir=util.get_temp_dir())

@@ -12,8 +12,15 @@ from typing import Any
 
 from ddp_conformance.case import Case
 from ddp_conformance.checks import judge_publishing as judge
-from ddp_conformance.forks import become_rank, environment_of, forget_rank, in_child
+from ddp_conformance.forks import (
+    become_rank,
+    environment_of,
+    forget_rank,
+    in_child,
+    in_fresh_process,
+)
 from ddp_conformance.history import Failed, Record, Run
+from ddp_conformance.launched.order import Named
 from ddp_conformance.lockstep import Lockstep, in_lockstep
 from ddp_conformance.ranks import Ranks
 from ddp_conformance.recording import cases_of, describe, judge_each, record
@@ -209,7 +216,7 @@ def observe_guard(subject: Guard, case: Case) -> Iterator[Record]:
     for launcher in subject.launchers:
         environment = environment_of(launcher, case.rank, case.world_size)
         stages[f"before the process group, under {launcher}"] = functools.partial(
-            in_child, functools.partial(ask_at_start, subject, case, environment)
+            at_start_elsewhere, subject, case, environment
         )
         stages[f"made before the fork, under {launcher}"] = functools.partial(
             in_child, functools.partial(ask_after_fork, subject, case, environment)
@@ -228,12 +235,25 @@ def ask(guard: Any, case: Case) -> Guarded:
     return Guarded(case.rank, "", bool(acted))
 
 
-def ask_at_start(subject: Guard, case: Case, environment: dict[str, str]) -> Guarded:
+def at_start_elsewhere(subject: Guard, case: Case, environment: dict[str, str]) -> Guarded:
+    """In a process that a launcher has just started, and that imports the guard's module then.
+
+    A factory that no other process can import is asked in a fork of the rank, whose modules
+    know their rank already.
+    """
+    try:
+        named = Named.of(subject.make)
+    except ValueError:
+        return in_child(lambda: ask_at_start(lambda: subject.make, case, environment))
+    return in_fresh_process(functools.partial(ask_at_start, named.load, case, environment))
+
+
+def ask_at_start(load: Callable[[], Any], case: Case, environment: dict[str, str]) -> Guarded:
     """In a process that a launcher has just started."""
     forget_rank()
     become_rank(environment)
     try:
-        guard = subject.make(case)
+        guard = load()(case)
     except Exception as error:
         return Guarded(case.rank, "", False, describe(error))
     return ask(guard, case)
