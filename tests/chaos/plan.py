@@ -1,0 +1,121 @@
+"""From a seed to a suite: its files, pytest's arguments, the truth, and who is to be killed."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+
+from tests.chaos.case import Draw
+from tests.chaos.files import Expected, Writer
+from tests.chaos.helpers import HELPERS, WIDE, wide_fixture
+
+TARGETS = {
+    "pytest": (signal.SIGKILL, signal.SIGTERM, signal.SIGINT),
+    "host": (signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV),
+    "rank": (signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV, signal.SIGABRT),
+}
+"""Who is killed from outside, and by which signals."""
+
+TESTS = 16
+"""About how many are in a suite: fewer cost more for each, since a host's start takes seconds."""
+DEADLINE = 60
+"""Seconds for a test that can be told at once, or is legal."""
+
+
+@dataclass(frozen=True)
+class Kill:
+    """A signal from outside."""
+
+    target: str
+    sign: signal.Signals
+    after: int
+    """Phases of tests that have been reported before."""
+    delay: float
+    """Seconds after them."""
+
+    def __str__(self) -> str:
+        return f"{self.sign.name} to {self.target}, {self.delay} s after {self.after} reports"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All of a suite."""
+
+    seed: int
+    files: dict[str, str]
+    args: tuple[str, ...]
+    expected: tuple[Expected, ...]
+    """In the order of collection, without what ``-k`` leaves out."""
+    maxfail: int
+    """0 for no limit."""
+    kill: Kill | None
+    spares_ranks: bool
+    """True if no rank ends without the teardown of its fixtures."""
+
+    @property
+    def under_xdist(self) -> bool:
+        return "-n" in self.args
+
+
+def plan(seed: int, *, known: bool = False, kills: bool = True, tests: int = TESTS) -> Plan:
+    """The suite of a seed.
+
+    Args:
+        known: also cases that run into known defects.
+        kills: also signals from outside.
+        tests: about how many inner tests.
+    """
+    draw = Draw(seed)
+    xdist = _xdist(draw)
+    wide = draw.some(WIDE, draw.one([0, 0, 1, 2]))
+    session = {f"of_session_{use}": use for use in wide}
+    writer = Writer(draw, known=known, xdist=xdist, wide=tuple(session))
+    folder = "t0/" if draw.chance(0.4) else ""
+    files = {"helpers.py": HELPERS, "conftest.py": _conftest("session", session)}
+    if folder:
+        package = {f"of_package_{use}": use for use in draw.some(WIDE, 1)}
+        files["t0/__init__.py"] = ""
+        files["t0/conftest.py"] = _conftest("package", package)
+        files["t0/test_0.py"] = writer.file("t0/test_0.py", tests // 2, tuple(package))
+    files["test_1.py"] = writer.file("test_1.py", tests // 2 if folder else tests)
+    args, maxfail = _limits(draw, xdist)
+    chosen = [e for e in writer.expected if "-k" not in args or "good" in e.nodeid]
+    return Plan(
+        seed=seed,
+        files=files,
+        args=(*args, *_options(draw), f"--ddp-timeout={DEADLINE}"),
+        expected=tuple(chosen),
+        maxfail=maxfail,
+        kill=_kill(draw, len(chosen)) if kills and draw.chance(0.25) else None,
+        spares_ranks=writer.spares_ranks,
+    )
+
+
+def _conftest(scope: str, fixtures: dict[str, str]) -> str:
+    sources = [wide_fixture(name, scope, use) for name, use in fixtures.items()]
+    return "\n\n".join(["from helpers import *", *sources])
+
+
+def _xdist(draw: Draw) -> tuple[str, ...]:
+    return draw.one([*[()] * 8, ("-n", "2"), ("-n", "2", "--dist=loadfile")])
+
+
+def _options(draw: Draw) -> tuple[str, ...]:
+    """Options of the plugin under which all truths stay the same."""
+    return draw.one([*[()] * 12, ("--ddp-import=host",), ("--ddp-isolate",), ("--ddp-output=all",)])
+
+
+def _limits(draw: Draw, xdist: tuple[str, ...]) -> tuple[tuple[str, ...], int]:
+    """Arguments of pytest, and the number of failures after which it stops."""
+    if draw.chance(0.05):
+        return (*xdist, "-k", "good"), 0
+    if xdist or draw.chance(0.85):
+        return xdist, 0
+    maxfail = draw.one([1, 2])
+    return (("-x",) if maxfail == 1 else (f"--maxfail={maxfail}",)), maxfail
+
+
+def _kill(draw: Draw, tests: int) -> Kill:
+    target = draw.one(TARGETS)
+    after = draw.one(range(3 * tests))
+    return Kill(target, draw.one(TARGETS[target]), after, draw.between(0, 2))

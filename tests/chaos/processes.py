@@ -1,0 +1,69 @@
+"""The processes and the files of an inner run, told from everybody else's."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import psutil
+
+VARIABLE = "CHAOS_RUN"
+"""In the environment of every process of a run, with the run's own value."""
+SHM = Path("/dev/shm")
+_OURS = "pytest_ddp.rank.main"
+
+
+def of_run(run: str) -> list[psutil.Process]:
+    """All processes of the run."""
+    return [process for process in psutil.process_iter() if _belongs(process, run)]
+
+
+def _belongs(process: psutil.Process, run: str) -> bool:
+    with contextlib.suppress(psutil.Error, OSError):
+        wanted = f"{VARIABLE}={run}".encode()
+        dead = process.status() == psutil.STATUS_ZOMBIE
+        return not dead and wanted in Path(f"/proc/{process.pid}/environ").read_bytes()
+    return False
+
+
+def targets(run: str, leader: int, kind: str) -> list[int]:
+    """The process ids of the run's pytest, hosts or ranks."""
+    if kind == "pytest":
+        return [leader]
+    parents = dict(_parents(of_run(run)))
+    hosts = [pid for pid, parent in parents.items() if parent not in parents]
+    ranks = [pid for pid, parent in parents.items() if parent in hosts]
+    return hosts if kind == "host" else ranks
+
+
+def _parents(processes: Iterable[psutil.Process]) -> Iterator[tuple[int, int]]:
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            if any(_OURS in word for word in process.cmdline()):
+                yield process.pid, process.ppid()
+
+
+def survivors(run: str, limit: float) -> list[str]:
+    """What still lives after so many seconds, a line each; it is killed then."""
+    deadline = time.monotonic() + limit
+    while (left := of_run(run)) and time.monotonic() < deadline:
+        psutil.wait_procs(left, timeout=0.2)
+    told = []
+    for process in left:
+        with contextlib.suppress(psutil.Error, ProcessLookupError):
+            told.append(f"{process.pid} {process.status()}: {' '.join(process.cmdline())[:100]}")
+            os.kill(process.pid, signal.SIGKILL)
+    return told
+
+
+def files_left(temporary: Path, pids: set[str]) -> list[str]:
+    """Files in the run's directory of temporary files, and those of its ranks in /dev/shm."""
+    named = ((entry, re.search(r"torch_(\d+)_", entry.name)) for entry in SHM.iterdir())
+    shared = [str(entry) for entry, match in named if match and match[1] in pids]
+    # A worker of a loader that nobody ends leaves its pymp-* under a plain pytest as well.
+    return [*(str(p) for p in temporary.iterdir() if not p.match("pymp-*")), *shared]

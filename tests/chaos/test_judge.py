@@ -1,0 +1,90 @@
+"""The judge sees what goes wrong: otherwise an hour without findings would say nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from signal import SIGKILL
+from typing import Any
+
+import pytest
+
+from tests.acceptance.suite import Finished
+from tests.chaos.case import FAILED, PASSED, TEARDOWN_ERROR
+from tests.chaos.files import Expected
+from tests.chaos.judge import judge
+from tests.chaos.plan import Kill, Plan
+from tests.chaos.play import Played
+
+TRUTHS = {"good": PASSED, "bad": FAILED, "late": TEARDOWN_ERROR}
+_EMPTY = {"line": 0, "sections": (), "duration": 0.0}
+TRUE = {"good": "passed", "bad": "failed", "late": "passed+error"}
+
+
+def _plan(maxfail: int = 0, kill: Kill | None = None) -> Plan:
+    expected = tuple(Expected(f"a.py::test_{name}", name, TRUTHS[name]) for name in TRUTHS)
+    return Plan(0, {}, (), expected, maxfail, kill, spares_ranks=True)
+
+
+def _records(verdicts: Mapping[str, str], text: str) -> tuple[dict[str, Any], ...]:
+    return tuple(
+        _record(f"a.py::test_{name}", when, category, text)
+        for name, verdict in verdicts.items()
+        for when, category in zip(("call", "teardown"), (*verdict.split("+"), ""), strict=False)
+    )
+
+
+def _record(nodeid: str, when: str, category: str, text: str) -> dict[str, Any]:
+    fails = category not in ("", "passed")
+    found: dict[str, Any] = {"kind": "report", "nodeid": nodeid, "when": when, "category": category}
+    found |= {"outcome": "failed" if fails else "passed", "text": text if fails else ""}
+    return found | dict.fromkeys(("wasxfail", "message", "path"), "") | _EMPTY
+
+
+def _played(verdicts: Mapping[str, str], code: int = 1, text: str = "", **changes: Any) -> Played:
+    finished = Finished(Path(), code, "", "", _records(verdicts, text), 1.0)
+    seen = {"survivors": [], "files": [], "notes": [], "killed": False, "seconds": 1.0, "tail": ""}
+    return Played(**{"finished": finished, **seen, **changes})
+
+
+def _words(plan: Plan, played: Played) -> list[str]:
+    return [finding.what for finding in judge(plan, played)]
+
+
+def test_the_truth_is_no_finding() -> None:
+    assert _words(_plan(), _played(TRUE)) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"bad": "passed"}, "false green"),
+        ({"late": "passed"}, "false green"),
+        ({"bad": "skipped"}, "false green"),
+        ({"good": "failed"}, "false red"),
+        ({"good": "skipped"}, "other verdict"),
+        ({"bad": "error"}, "other verdict"),
+    ],
+)
+def test_another_verdict(change: Mapping[str, str], word: str) -> None:
+    assert _words(_plan(), _played({**TRUE, **change})) == [word]
+
+
+def test_what_is_left_or_lost() -> None:
+    assert _words(_plan(), _played({"good": "passed", "bad": "failed"})) == ["not told"]
+    assert _words(_plan(), _played(TRUE, code=0)) == ["exit code"]
+    assert _words(_plan(), _played(TRUE, survivors=["1"], files=["x"])) == ["survivor", "file left"]
+    assert _words(_plan(), _played(TRUE, finished=None)) == ["no end"]
+    assert _words(_plan(), _played(TRUE, notes=[["begins", "f", "1"]])) == ["fixture"]
+
+
+def test_the_limit_of_failures() -> None:
+    assert _words(_plan(maxfail=1), _played(TRUE)) == ["ran after the end"]
+    assert _words(_plan(maxfail=1), _played({"good": "passed", "bad": "failed"})) == []
+
+
+def test_a_death_from_outside_must_be_named() -> None:
+    plan = _plan(kill=Kill("rank", SIGKILL, 0, 0.0))
+    changed = {**TRUE, "good": "failed"}
+    assert _words(plan, _played(changed, text="rank 1 died of SIGKILL", killed=True)) == []
+    assert _words(plan, _played(changed, text="assert 1 == 2", killed=True)) == ["false red"]
