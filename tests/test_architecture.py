@@ -29,7 +29,7 @@ _CLEAR_OF_TORCH = {
 """Modules that the user's pytest process imports, with all that they import in turn."""
 
 
-_SHARED = ("protocol", "survey", "channel", "fixture")
+_SHARED = ("protocol", "survey", "channel", "fixture", "folder", "memfile", "own")
 """What both sides of a channel import."""
 
 
@@ -37,6 +37,17 @@ _MAY_IMPORT = {
     "ddp_conformance": {"pytest_ddp", "ddp_reference"},
     "ddp_reference": {"pytest_ddp"},  # its crash report reads what the plugin's ranks leave
 }
+
+
+_NEED_THE_PUBLIC = {
+    "pytest_ddp.own",
+    "pytest_ddp.rank.birth.sharing",  # watches what imports do with it, before any test
+    "pytest_ddp.rank.environment",  # sets the os.environ that tests see
+    "pytest_ddp.rank.faults",  # replaces os._exit
+    "pytest_ddp.rank.life",  # sets the temporary directory that tests see
+    "pytest_ddp.rank.surroundings",  # looks at the os.environ that tests have left
+}
+"""Modules that use the standard library as tests see it, patches included."""
 
 
 def _module(file: Path) -> str:
@@ -106,6 +117,15 @@ def test_controller_imports_no_torch(module: str) -> None:
     for reached in _reach(module):
         imported = {name.partition(".")[0] for name in _imports(MODULES[reached], everywhere=False)}
         assert not imported & {"torch", "numpy"}, f"{module} imports torch through {reached}"
+
+
+def test_what_tests_patch_is_taken_as_it_was_before() -> None:
+    own = ast.parse(MODULES["pytest_ddp.own"].read_text())
+    copied = {node.names[0].name for node in ast.walk(own) if isinstance(node, ast.Import)}
+    for module, file in MODULES.items():
+        if module.startswith("pytest_ddp.") and module not in _NEED_THE_PUBLIC:
+            public = _imports(file, everywhere=True) & copied
+            assert not public, f"{module} imports {public}, and not from pytest_ddp.own"
 
 
 def test_packages_depend_one_way() -> None:

@@ -210,10 +210,10 @@ WAYS_SAID = {
     "sigkill": Way("rank 1 died of SIGKILL in call", ("begun at",), named_by="next"),
     "sigkill_after_a_while": Way("rank 1 died of SIGKILL in call", ("last seen at",)),
     "exit_in_exit_handler": Way(
-        "rank 1 exited with code 0 before it reported call", ("exit code 0 is no verdict",)
+        "rank 1 exited with code 0 before reporting call", ("exit code 0 is no verdict",)
     ),
     "exit_in_libc_exit_handler": Way(
-        "rank 1 exited with code 0 before it reported call", ("exit code 0 is no verdict",)
+        "rank 1 exited with code 0 before reporting call", ("exit code 0 is no verdict",)
     ),
     "address_space_is_used_up": Way("rank 1: MemoryError"),
 }

@@ -79,7 +79,7 @@ FATES = {
     "raises": ("unknown", "size 1, rank 0: LookupError: rank 0 has no shard ("),
     "wrong_type": ("unknown", "size 1, rank 0: TypeError: 'int' object is not iterable"),
     "crashes": ("unknown", "rank 1 died of SIGSEGV in call"),
-    "exits": ("unknown", "exited with code 0 before it reported call"),
+    "exits": ("unknown", "exited with code 0 before reporting call"),
     "needs_a_gpu": ("unknown", "size 1, rank 0: "),
     "unhashable": ("unknown", "size 1, rank 0: TypeError: [1] is not a data set index"),
     "endless": ("failed", "rank 0 did not end the epoch within 18 batches"),
@@ -139,7 +139,7 @@ FATES_OF_KINDS = {
 
 FIRST = {"sampler": "SMP-01", "datamodule": "WIN-01", "metric": "MET-01", "training": "LIF-01"}
 
-HANGS = {"hangs": ("unknown", "timed out after 2 s: ranks 0-1 have not finished ")}
+HANGS = {"hangs": ("unknown", "timed out after 2 s: rank 1 has not finished call")}
 """Apart from the others, which on a busy machine may well need 2 seconds."""
 
 

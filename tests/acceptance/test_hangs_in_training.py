@@ -117,7 +117,7 @@ VERDICTS = {
     "ranks 0, 1, rank 1 in barrier #1",
     "shapes": "rank 0 died of SIGABRT in call",
     "raises_early": "rank 1: ValueError: early",
-    "dies_early": "rank 1 exited with code 3 before it reported call",
+    "dies_early": "rank 1 exited with code 3 before reporting call",
 }
 IN_TIME = 20.0
 """Seconds on a loaded machine, far from the deadline of 300; a quiet one needs half a second."""

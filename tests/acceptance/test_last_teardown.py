@@ -102,7 +102,7 @@ def test_a_death_between_tests_is_told_and_does_not_fail_the_next(
 
 def test_a_rank_that_stands_still_is_no_death_between_tests(suite: Suite) -> None:
     """The test's own timeout ends it, once."""
-    fields = {"ranks": (1,), "signal": "SIGSTOP", "seconds": 0.0, "world_size": 3}
+    fields = {"ranks": (1,), "signal": "SIGSTOP", "seconds": 0.0, "world_size": 2}
     suite.write("test_between.py", BETWEEN.format(**fields))
     finished = suite.run("--ddp-timeout=5", *LOADFILE)
     finished.assert_outcomes(passed=2, error=1)

@@ -198,10 +198,12 @@ SEEDS = """
 """
 
 LIGHTNING_CONFTEST = """
+    import os
+
     import lightning
     from lightning.pytorch.utilities import rank_zero_only
 
-    assert rank_zero_only.rank == 0
+    assert rank_zero_only.rank == int(os.environ.get("RANK", 0))
 """
 
 LIGHTNING = """
@@ -323,7 +325,7 @@ def test_session_seed(first: Draws, draws: Callable[..., Draws]) -> None:
 
 
 def test_lightning_knows_its_rank(suite: Suite) -> None:
-    """It computes the rank at import, which is before the fork."""
+    """It computes the rank at import, and so is imported by each rank."""
     suite.write("conftest.py", LIGHTNING_CONFTEST)
     suite.write("test_lightning.py", LIGHTNING)
     finished = suite.run("-W", "ignore", timeout=90)

@@ -60,6 +60,7 @@ FEATURES = """
     import os
     import sys
     import warnings
+    from pathlib import Path
 
     import pytest
     import torch
@@ -173,6 +174,29 @@ FEATURES = """
     def own_directory(tmp_path_factory):
         return tmp_path_factory.mktemp("own")
 
+    @pytest.mark.parametrize("name", ["tmp_path", "tmpdir"])
+    def test_tmp_path_by_name(ddp, request, name):
+        directory = Path(request.getfixturevalue(name))
+        assert set(ddp.gather(str(directory))) == {str(directory)}
+        (directory / str(ddp.rank)).write_text("x")
+        dist.barrier()
+        assert sorted(path.name for path in directory.iterdir()) == ["0", "1"]
+
+    def test_tmp_path_on_one_rank(ddp, request):
+        if ddp.rank == 1:
+            assert list(request.getfixturevalue("tmp_path").iterdir()) == []
+
+    @pytest.fixture
+    def indirectly(request):
+        return request.getfixturevalue(request.param)
+
+    @pytest.mark.parametrize("indirectly", ["tmp_path"], indirect=True)
+    def test_tmp_path_indirect(ddp, indirectly):
+        assert set(ddp.gather(str(indirectly))) == {str(indirectly)}
+
+    def test_tmpdir(tmpdir, tmp_path):
+        assert str(tmpdir) == str(tmp_path)
+
     def test_tmp_path_factory(ddp, own_directory, tmp_path_factory):
         again = tmp_path_factory.mktemp("own")
         paths = ddp.gather(str(own_directory)) + ddp.gather(str(again))
@@ -262,6 +286,8 @@ PASSING = [
     "test_monkeypatch", "test_monkeypatch_undone", "test_capsys", "test_capfd",
     "test_capfdbinary", "test_caplog", "test_recwarn", "test_warns_and_raises", "test_approx",
     "test_tmp_path_is_shared", "test_tmp_path_is_new", "test_tmp_path_in_a_fixture",
+    "test_tmp_path_by_name[tmp_path]", "test_tmp_path_by_name[tmpdir]", "test_tmpdir",
+    "test_tmp_path_on_one_rank", "test_tmp_path_indirect[tmp_path]",
     "test_tmp_path_factory", "test_subtests", "TestClass::test_one", "TestClass::test_two",
     "test_setup_function", "test_siblings", "test_relative", "test_plugin_and_options",
 ]  # fmt: skip

@@ -245,8 +245,13 @@ def test_verdicts(run: Run) -> None:
 
 @pytest.mark.parametrize("test", re.findall(r"def (test_\w+)", KEPT))
 def test_ranks_are_kept(run: Run, test: str) -> None:
-    ranks = {"test_smaller": 1, "test_larger": 3, GONE: 3}.get(test, 2)
-    assert run.pids(test) == run.pids("test_larger")[:ranks]
+    other = {"test_smaller": "test_smaller", "test_larger": GONE, GONE: "test_larger"}
+    assert run.pids(test) == run.pids(other.get(test, "test_first"))
+
+
+def test_each_world_size_has_ranks_of_its_own(run: Run) -> None:
+    tests = ("test_smaller", "test_first", "test_larger")
+    assert len({pid for test in tests for pid in run.pids(test)}) == 6
 
 
 # ---------------------------------------------------------------- restored

@@ -19,8 +19,11 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_MADE_BY_CI = ("make ", "pip install ./pytest-ddp", "git ", "python -m benchmarks")
-"""Commands that this very test run is part of, or that need the network."""
+_MADE_BY_CI = (
+    *("make ", "pip install ./pytest-ddp", "git "),
+    *("python -m benchmarks", "python -m tests.chaos"),
+)
+"""Commands that this very test run is part of, that take hours, or that need the network."""
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,25 @@ from collections.abc import Iterator
 
 from pytest_ddp.channel import Channel
 from pytest_ddp.protocol import (
-    Collect,
+    Backend,
+    Collected,
     Message,
     RankReady,
+    World,
 )
+
+WORLD = World(Backend.GLOO, 2, None, init=True)
+
+
+def long_message(length: int) -> Message:
+    """One with a text of so many characters."""
+    return Collected(("x" * length,), (), (), ())
+
 
 READY = RankReady(serial=1, pid=4711, captured=("stdout", "stderr"))
 
 
-BIG = Collect(("x" * (1 << 20),))
+BIG = long_message(1 << 20)
 """More than a socket takes at once."""
 
 

@@ -147,6 +147,7 @@ def done(counts: tuple[GroupCount, ...] = (), exit_reason: str | None = None) ->
         group_doubt=None,
         tied=False,
         rank_doubt=(),
+        spent=False,
         changes=(),
         setup_show="",
         exit_reason=exit_reason,

@@ -71,7 +71,7 @@ def exchange(number: int, *members: int, operation: str = "gather") -> Wait:
     )
 
 
-def count(collectives: int, *members: int, group: str = WORLD, **digests: int) -> GroupCount:
+def count(collectives: int, *members: int, group: str = WORLD, **digests: Any) -> GroupCount:
     """What a rank issued on one group."""
     return GroupCount(group, members, collectives, **digests)
 

@@ -69,7 +69,7 @@ class Group:
 def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     recorder = Recorder()
     monkeypatch.setattr(standing, "_dump", recorder)
-    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+    monkeypatch.setattr(standing, "is_initialized", lambda: True)
     return recorder
 
 

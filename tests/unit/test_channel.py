@@ -11,19 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_ddp.protocol import (
-    Collect,
+    Collected,
     Finish,
     Finished,
     KillRank,
     Message,
     StartRank,
 )
-from tests.unit.ends import BIG, READY, Ends, both, contents, wire
+from tests.unit.ends import BIG, READY, WORLD, Ends, both, contents, long_message, wire
 
 # ------------------------------------------------------------------ pieces and order
 
 
-THREE: tuple[Message, ...] = (KillRank(1), Collect(("a.py", "ä.py")), Finish())
+THREE: tuple[Message, ...] = (KillRank(1), Collected(("a.py", "ä.py"), (), ("/src",), ()), Finish())
 
 
 def test_byte_by_byte(ends: Ends) -> None:
@@ -51,11 +51,11 @@ def test_pieces_of_any_size(cuts: list[int]) -> None:
 
 
 def test_blocking_end_waits_for_the_whole_of_a_frame(ends: Ends) -> None:
-    raw = wire(Collect(("x" * 1000,)))
+    raw = wire(long_message(1000))
     with socket.socket(fileno=os.dup(ends.controller.fileno())) as side:
         side.send(raw[:500])
         side.send(raw[500:])
-    assert ends.rank.receive() == (Collect(("x" * 1000,)), [])
+    assert ends.rank.receive() == (long_message(1000), [])
 
 
 def test_messages_that_come_together_are_received_one_by_one(ends: Ends) -> None:
@@ -137,7 +137,7 @@ def test_controller_send_to_a_lost_rank_is_no_error(ends: Ends) -> None:
 def test_controller_send_of_descriptors_to_a_lost_peer_is_no_error(ends: Ends) -> None:
     ends.rank.close()
     with Path(os.devnull).open() as file:
-        ends.controller.send(StartRank(1, 0, "/tmp"), [file.fileno()])
+        ends.controller.send(StartRank(1, 0, WORLD, {}, ""), [file.fileno()])
     assert not ends.controller.unsent
 
 

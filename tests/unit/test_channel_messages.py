@@ -43,6 +43,7 @@ SCALARS: dict[Any, st.SearchStrategy[Any]] = {
     str: st.text(st.characters()),
     int: st.integers(),
     bool: st.booleans(),
+    float: st.floats(allow_nan=False),
     dict[str, str]: st.dictionaries(st.text(), st.text(), max_size=3),
     dict[str, Any]: st.dictionaries(st.text(), plain_json, max_size=3),
 }
@@ -73,10 +74,10 @@ def records(kind: type) -> st.SearchStrategy[Any]:
 def descriptors_of(message: Any) -> int:
     """How many descriptors belong to a message, by the protocol's own words."""
     if isinstance(message, StartRank):
-        return 1
+        return 5
     if isinstance(message, RankReady):
         return len(message.captured)
-    return int(isinstance(message, RunTest) and message.serve_store)
+    return message.serve_store + message.new_store if isinstance(message, RunTest) else 0
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
@@ -132,10 +133,11 @@ BROKEN = {
     "a kind that is a list": b'{"kind": []}',
     "unknown kind": b'{"kind": "Nothing"}',
     "another name of the module": b'{"kind": "Json"}',
-    "a record that is no message": b'{"kind": "GroupPlan", "backend": "gloo", "world_size": 1,'
-    b' "devices": null, "store": ""}',
+    "a record that is no message": b'{"kind": "World", "backend": "gloo", "world_size": 1,'
+    b' "devices": null, "init": true}',
     "field missing": b'{"kind": "KillRank"}',
-    "tuple is a number": b'{"kind": "Collect", "files": 3}',
+    "tuple is a number": b'{"kind": "Collected", "files": 3, "conftests": [], "path": [],'
+    b' "places": []}',
     "unknown enum value": b'{"kind": "Exchange", "test": 1, "number": 1, "operation": "steal",'
     b' "source": null, "payload": ""}',
     "nested too deeply": b"[" * 100_000,
@@ -165,8 +167,9 @@ def test_frame_out_of_order(ends: Ends, receive: Callable[[Channel], object]) ->
 
 def test_frame_that_comes_twice(ends: Ends) -> None:
     ends.write(wire(Finish()) * 2)
-    with pytest.raises(ChannelError, match="frame 0 came where 1 was due"):
+    with pytest.raises(ChannelError, match="frame 0 came where 1 was due") as error:
         ends.hear()
+    assert [message for message, _ in error.value.before] == [Finish()]
 
 
 def test_text_in_the_stream_is_told_before_its_length_is_there(ends: Ends) -> None:

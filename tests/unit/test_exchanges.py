@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -12,8 +11,9 @@ from hypothesis import strategies as st
 
 from pytest_ddp.channel import Channel
 from pytest_ddp.exchanges import Exchanges
-from pytest_ddp.launcher import RankProcess
 from pytest_ddp.protocol import Exchange, ExchangeReply, Operation, ToRank
+from pytest_ddp.rankprocess import RankProcess
+from tests.unit.ends import WORLD
 
 BARRIER, GATHER, BROADCAST = Operation
 
@@ -23,7 +23,7 @@ class FakeProcess(RankProcess):
 
     def __init__(self, rank: int) -> None:
         channel, self.theirs = Channel.pair()
-        super().__init__(serial=rank + 1, rank=rank, channel=channel, fault_file=Path("none"))
+        super().__init__(rank + 1, WORLD, rank, channel)
         self.told: list[ToRank] = []
 
     def send(self, message: ToRank, descriptors: tuple[int, ...] = ()) -> None:

@@ -126,6 +126,19 @@ def test_last_exception(text: str, last: str) -> None:
     assert diagnose.last_exception(text) == last
 
 
+def test_line_of_a_traceback_that_is_the_users() -> None:
+    text = (
+        "Traceback (most recent call last):\n"
+        f'  File "{pytest.__file__}", line 3, in first\n    code\n'
+        '  File "/home/me/test_it.py", line 4, in __repr__\n    raise SystemExit(5)\n'
+        f'  File "{pytest.__file__}", line 5, in last\n    code\n'
+        "SystemExit: 5\n"
+    )
+    assert diagnose.raised_at(text) == diagnose.Frame("/home/me/test_it.py", 4, "__repr__")
+    assert diagnose.raised_at(text.replace("/home/me/test_it.py", pytest.__file__)) is None
+    assert diagnose.raised_at("") is None
+
+
 # ------------------------------------------------------------------ out of memory
 
 

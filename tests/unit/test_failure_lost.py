@@ -65,8 +65,8 @@ def test_sigkill_says_why_there_is_no_stack() -> None:
 @pytest.mark.parametrize(
     ("returncode", "said"),
     [
-        (0, "rank 1 exited with code 0 before it reported call"),
-        (3, "rank 1 exited with code 3 before it reported call"),
+        (0, "rank 1 exited with code 0 before reporting call"),
+        (3, "rank 1 exited with code 3 before reporting call"),
         (-signal.SIGTERM, "rank 1 died of SIGTERM in call"),
         (-63, "rank 1 died of signal 63 in call"),
         (None, "rank 1 died in call"),
@@ -82,7 +82,7 @@ def test_ways_to_die(returncode: int, said: str) -> None:
 def test_exit_after_the_last_report() -> None:
     gone = made.passing(1, ending=Ending.EXITED, returncode=0)
     assert verdict(failure(made.passing(0), gone)) == (
-        "rank 1 exited with code 0 after it had reported teardown"
+        "rank 1 exited with code 0 after reporting teardown"
     )
 
 
@@ -94,6 +94,31 @@ def test_mismatch_of_shapes() -> None:
     shown = text(made.passing(0, CLOSED), dead(returncode=-signal.SIGABRT, stderr=stderr))
     assert "tensors of different shape or dtype" in " ".join(shown.split())
     assert "shape or dtype" not in text(dead(returncode=-signal.SIGABRT))
+
+
+@pytest.mark.parametrize(
+    ("check", "words"),
+    [
+        ("loop.cc:212] nfds != -1. -1 vs -1", "a descriptor of gloo's was closed"),
+        ("loop.cc:174] rv != -1. epoll_ctl: Bad file descriptor", "a descriptor of gloo's was"),
+        ("tcp/pair.cc:99] something new. 1 vs 2", "tcp/pair.cc:99] something new. 1 vs 2"),
+    ],
+)
+def test_reason_of_gloo_is_read_before_it_is_told(check: str, words: str) -> None:
+    stderr = f"gloo::EnforceNotMet'\n  what():  [enforce fail at gloo/transport/{check}"
+    shown = " ".join(text(dead(returncode=-signal.SIGABRT, stderr=stderr)).split())
+    assert words in shown
+    assert "shape or dtype" not in shown
+
+
+def test_exit_code_of_a_lost_channel_is_explained() -> None:
+    assert "finds its connection to pytest closed" in " ".join(text(dead(returncode=78)).split())
+
+
+def test_rank_that_pytest_ended_died_of_nothing_else() -> None:
+    shown = text(dead(returncode=-signal.SIGKILL, problem="lost its connection to pytest"))
+    assert shown.startswith("rank 1 lost its connection to pytest in call")
+    assert "out-of-memory" not in shown
 
 
 def test_like_deaths_once() -> None:

@@ -21,19 +21,19 @@ def task(folder: Path, number: int, state: str, name: str = "pt_gloo_runloop") -
 def test_state_of_another_thread(tmp_path: Path, state: str, asleep: bool) -> None:
     task(tmp_path, 10, "R")
     task(tmp_path, 11, state)
-    assert all_sleep(tmp_path, but=10) is asleep
+    assert all_sleep(str(tmp_path), but=10) is asleep
 
 
 def test_name_with_brackets_and_spaces(tmp_path: Path) -> None:
     task(tmp_path, 10, "R")
     task(tmp_path, 11, "S", name="R) R (R")
-    assert all_sleep(tmp_path, but=10)
+    assert all_sleep(str(tmp_path), but=10)
 
 
 def test_thread_that_has_just_ended(tmp_path: Path) -> None:
     task(tmp_path, 10, "R")
     (tmp_path / "11").mkdir()
-    assert all_sleep(tmp_path, but=10)
+    assert all_sleep(str(tmp_path), but=10)
 
 
 class Native(threading.Thread):

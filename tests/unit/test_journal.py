@@ -16,7 +16,8 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 
-from pytest_ddp.rank.journal import _COLLECTIVES, _MESSAGES, Call, Journal, Site, user_frame
+from pytest_ddp.rank.journal import _COLLECTIVES, _MESSAGES, Call, Journal, Site
+from pytest_ddp.rank.origins import user_frame
 
 _names = itertools.count()
 WRAPPED = (*_COLLECTIVES, *_MESSAGES, "monitored_barrier", "_set_group_name")

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_ddp.messages import DdpWarning, Messages
 from pytest_ddp.outcome import RankOutcome
-from pytest_ddp.protocol import Finished, Warned
+from pytest_ddp.protocol import Finished, Left, Warned
 from tests.unit.handmade import NODEID, done, passing, run
 
 
@@ -136,9 +136,40 @@ def test_change_names_its_ranks_unless_it_was_all(config: FakeConfig, messages: 
 
 
 def test_what_was_left_replaces_the_rank(config: FakeConfig, messages: Messages) -> None:
-    outcome = run(passing(0), changing(1, rank_doubt=("a thread",)))
+    outcome = run(passing(0), changing(1, rank_doubt=(Left("an RPC agent"),)))
     messages.after_test(outcome, [])
-    assert config.texts() == [f"{NODEID}: left a thread behind on rank 1; the rank is replaced"]
+    assert config.texts() == [f"{NODEID}: left an RPC agent behind on rank 1; the rank is replaced"]
+
+
+def test_what_was_left_is_told_once_for_each_kind(config: FakeConfig, messages: Messages) -> None:
+    children = tuple(Left("child process", f"sleep {number}") for number in range(5))
+    thread, group = Left("thread", "'a'"), Left("process group", "'1'")
+    outcome = run(
+        changing(0, rank_doubt=(*children, thread)),
+        changing(1, rank_doubt=(*children[:2], thread)),
+        changing(2, rank_doubt=(group, group, *children[:2])),
+    )
+    messages.after_test(outcome, [])
+    assert config.texts() == [
+        f"{NODEID}: left 5 child processes (sleep 0; sleep 1; sleep 2; 2 more) behind on rank 0, "
+        "2 on ranks 1, 2; the ranks are replaced",
+        f"{NODEID}: left a thread ('a') behind on ranks 0, 1; the ranks are replaced",
+        f"{NODEID}: left 2 process groups ('1') behind on rank 2; the rank is replaced",
+    ]
+
+
+def test_change_is_told_once_however_it_differs(config: FakeConfig, messages: Messages) -> None:
+    outcome = run(*(changing(rank, f"the directory (/a -> /{rank})") for rank in range(2)))
+    messages.after_test(outcome, [])
+    assert config.texts() == [f"{NODEID}: changed the directory (/a -> /0; /a -> /1); restored"]
+
+
+def test_messages_that_differ_in_an_address_are_one(config: FakeConfig, messages: Messages) -> None:
+    for rank in range(3):
+        messages.tell(rank, warned(message=f"<Model object at 0x7f{rank}> is odd"))
+        messages.tell(rank, Finished(f"Traceback of 0x7f{rank}"))
+    assert config.texts() == ["<Model object at 0x7f0> is odd"]
+    assert messages.problems == ["ranks 0-2\n\nTraceback of 0x7f0"]
 
 
 def test_suspicions_are_warnings(config: FakeConfig, messages: Messages) -> None:

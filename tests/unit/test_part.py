@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from pytest_ddp.channel import Channel
-from pytest_ddp.launcher import RankProcess
 from pytest_ddp.outcome import Ending, TimedReport
 from pytest_ddp.part import Part
 from pytest_ddp.protocol import Phase
+from pytest_ddp.rankprocess import LOST_CHANNEL, RankProcess
+from tests.unit.ends import WORLD
 from tests.unit.handmade import done, failed, report
 
 SEGFAULT = (
@@ -24,9 +25,9 @@ SEGFAULT = (
 
 
 @pytest.fixture
-def process(tmp_path: Path) -> Iterator[RankProcess]:
+def process() -> Iterator[RankProcess]:
     near, far = Channel.pair()
-    made = RankProcess(serial=3, rank=1, channel=near, fault_file=tmp_path / "rank.fault")
+    made = RankProcess(serial=3, world=WORLD, rank=1, channel=near)
     yield made
     made.close()
     far.close()
@@ -92,7 +93,7 @@ def test_a_rank_that_is_lost_leaves_its_last_words(
 def test_a_rank_that_was_dying_when_it_was_killed_died_of_its_own_signal(
     part: Part, process: RankProcess
 ) -> None:
-    process.fault_file.write_text(SEGFAULT)
+    os.write(process.files.faults, SEGFAULT.encode())
     process.returncode = -signal.SIGKILL
     part.end(Ending.STOPPED, 1.0)
     outcome = part.outcome()
@@ -101,20 +102,20 @@ def test_a_rank_that_was_dying_when_it_was_killed_died_of_its_own_signal(
 
 
 def test_stacks_of_an_earlier_test_are_not_this_ones(part: Part, process: RankProcess) -> None:
-    process.fault_file.write_text(SEGFAULT)
+    os.write(process.files.faults, SEGFAULT.encode())
     process.files.begin()
     part.end(Ending.STOPPED, 1.0)
     assert (part.outcome().ending, part.outcome().stacks) == (Ending.STOPPED, "")
 
 
 def test_a_rank_that_closed_its_channel_is_told_so(part: Part, process: RankProcess) -> None:
-    process.outlived_channel = True
+    process.condemned = LOST_CHANNEL
     part.end(Ending.EXITED, 1.0)
     assert "lost its connection to pytest" in part.outcome().problem
 
 
 def test_a_rank_that_is_done_leaves_no_last_words(part: Part, process: RankProcess) -> None:
-    process.fault_file.write_text("a stack that was asked for")
+    os.write(process.files.faults, b"a stack that was asked for")
     part.done = replace(done(), exit_reason=None)
     part.end(Ending.DONE, 1.0)
     assert part.outcome().stacks == ""

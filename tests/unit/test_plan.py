@@ -60,7 +60,6 @@ def test_a_bare_mark_takes_everything_from_the_options() -> None:
         seeds=got.seeds,
         env={},
         check_collectives=True,
-        tmp_path=False,
         skip=None,
     )
 
@@ -123,11 +122,6 @@ def test_a_rank_for_each_gpu_without_gpus_is_a_skip(backend: str) -> None:
 
 def test_more_gpus_than_ranks_are_allowed() -> None:
     assert plan(mark("gpus"), gpus=100).world_size == 64
-
-
-def test_tmp_path_is_seen() -> None:
-    assert make_plan(item(NODEID, "ddp", "tmp_path"), mark(2), OPTIONS, 0).tmp_path
-    assert not make_plan(item(NODEID, "ddp", "tmp_path_factory"), mark(2), OPTIONS, 0).tmp_path
 
 
 # --------------------------------------------------------- lists of world sizes

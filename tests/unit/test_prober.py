@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from pytest_ddp.channel import Channel
-from pytest_ddp.launcher import RankProcess
 from pytest_ddp.proof import prober
 from pytest_ddp.proof.prober import Prober
+from pytest_ddp.rankprocess import RankProcess
 from pytest_ddp.survey import Probe, Standing
+from tests.unit.ends import WORLD
 from tests.unit.standings import collective, count, standing
 
 TEST = 1
@@ -28,11 +29,11 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 class Rank:
     """A rank's process as the controller has it, and the far end of its channel."""
 
-    def __init__(self, number: int, folder: Path) -> None:
+    def __init__(self, number: int) -> None:
         near, far = Channel.pair()
         far.setblocking(False)  # what has not come is not waited for
         self.far = Channel(far)
-        self.process = RankProcess(number, number, near, folder / f"{number}.fault")
+        self.process = RankProcess(number, WORLD, number, near)
 
     def asked(self) -> list[int]:
         """Numbers of the probes that came."""
@@ -46,8 +47,8 @@ class Rank:
 
 
 @pytest.fixture
-def ranks(tmp_path: Path) -> Iterator[list[Rank]]:
-    made = [Rank(number, tmp_path) for number in range(2)]
+def ranks() -> Iterator[list[Rank]]:
+    made = [Rank(number) for number in range(2)]
     yield made
     for rank in made:
         rank.close()
@@ -55,7 +56,7 @@ def ranks(tmp_path: Path) -> Iterator[list[Rank]]:
 
 @pytest.fixture
 def asking(ranks: list[Rank]) -> Prober:
-    return Prober(TEST, [rank.process for rank in ranks])
+    return Prober(TEST, [rank.process for rank in ranks], math.inf)
 
 
 WAITS = standing(collective(1, 0, 1))
@@ -83,7 +84,7 @@ def test_nobody_is_asked_before_it_is_due(
     ranks: list[Rank], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prober, "_QUIET", 60.0)
-    asking = Prober(TEST, [rank.process for rank in ranks])
+    asking = Prober(TEST, [rank.process for rank in ranks], math.inf)
     assert 0 < asking.due_in() <= 60.0
     asking.probe()
     assert ranks[0].asked() == []

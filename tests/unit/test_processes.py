@@ -186,14 +186,6 @@ def test_child_whose_parent_is_gone_already_dies_at_once(start: Start) -> None:
     assert child.wait(LIMIT) == -signal.SIGKILL
 
 
-def test_child_may_choose_its_signal(start: Start) -> None:
-    child = start(
-        "import signal\nfrom pytest_ddp.rank import processes\n"
-        "processes.die_with_parent(1 << 22, signal.SIGTERM)\n"
-    )
-    assert child.wait(LIMIT) == -signal.SIGTERM
-
-
 def test_child_may_outlive_its_parent_again(start: Start) -> None:
     child = start(orphan("processes.die_with_parent(parent); processes.outlive_parent()"))
     grandchild = int(said(child))

@@ -1,37 +1,10 @@
-"""What ranks find each other by: a private directory, a loopback socket, torchrun's variables."""
+"""What ranks find each other by: a loopback socket, torchrun's variables."""
 
 from __future__ import annotations
 
-import os
 import socket
-import stat
-import tempfile
-from pathlib import Path
 
-import pytest
-
-from pytest_ddp.rendezvous import listen, private_directory, rank_environment
-
-
-@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
-def test_the_private_directory_is_closed_under_any_umask(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, umask: int
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    old = os.umask(umask)
-    try:
-        directory = private_directory()
-    finally:
-        os.umask(old)
-    assert directory.parent == tmp_path
-    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
-
-
-def test_private_directories_are_never_shared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    assert len({private_directory() for _ in range(5)}) == 5
+from pytest_ddp.rendezvous import Rendezvous, listen, rank_environment
 
 
 def test_the_socket_listens_on_loopback_alone() -> None:
@@ -63,3 +36,16 @@ def test_ranks_are_told_where_they_are_as_by_torchrun() -> None:
 
 def test_no_rank_is_to_listen_by_itself() -> None:
     assert rank_environment(0, 2, 1, "x")["TORCHELASTIC_USE_AGENT_STORE"] == "True"
+
+
+def test_a_pool_keeps_its_run_and_has_a_port_for_each_test() -> None:
+    """A rank that is born between two tests is told the port of the next."""
+    pool = Rendezvous(2, "abc")
+    first = [pool.environment(rank)["MASTER_PORT"] for rank in (0, 1, 1)]
+    with pool.take() as taken:
+        assert {str(taken.getsockname()[1])} == set(first)
+        following = pool.environment(0)
+        assert following["MASTER_PORT"] not in first
+        assert following["TORCHELASTIC_RUN_ID"] == "abc"
+    pool.close()
+    pool.close()

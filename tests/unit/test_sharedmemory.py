@@ -39,7 +39,7 @@ def test_descriptors_that_are_closed_meanwhile(
             raise FileNotFoundError(entry)
         return target
 
-    monkeypatch.setattr(os, "readlink", readlink)
+    monkeypatch.setattr("pytest_ddp.own.os.readlink", readlink)
     assert folder in sharedmemory.manager_folders(os.getpid())
     assert closed
 
