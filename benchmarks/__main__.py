@@ -2,10 +2,10 @@
 
 Parts: ``costs`` (of a test and of a session, beside the alternatives), ``unused`` (of the
 plugin where there is no ddp test), ``profiles`` (where the time of a warm test goes),
-``overhead`` (of what watches a rank), ``verdicts`` (from a hang to its verdict), ``memory``
-(of a shared cache). All of them without a name. ``--quick`` measures less, to see that all
-works; ``--write`` puts each table into docs/benchmarks.md as soon as it is there; other
-options go to the part.
+``overhead`` (of what watches a rank), ``verdicts`` (from a hang to its verdict), ``births``
+(of ranks, and their memory), ``memory`` (of a shared cache). All of them without a name.
+``--quick`` measures less, to see that all works; ``--write`` puts each table into
+docs/benchmarks.md as soon as it is there; other options go to the part.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TextIO
 
-from benchmarks import memory, overhead, profiles, sessions, verdicts
+from benchmarks import births, memory, overhead, profiles, sessions, verdicts
 
 PARTS: dict[str, Callable[[Sequence[str]], None]] = {
     "costs": sessions.main,
@@ -30,6 +30,7 @@ PARTS: dict[str, Callable[[Sequence[str]], None]] = {
     "profiles": profiles.main,
     "overhead": overhead.main,
     "verdicts": verdicts.main,
+    "births": births.main,
     "memory": memory.main,
 }
 DOCUMENT = Path(__file__).parents[1] / "docs" / "benchmarks.md"
