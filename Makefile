@@ -1,6 +1,6 @@
 # The two commands of the README. Both set themselves up in .venv and need only
 # python3, make and git.
-.PHONY: conformance kill-matrix test tests soak benchmark clean
+.PHONY: conformance kill-matrix test tests soak chaos fidelity benchmark clean
 .DELETE_ON_ERROR:
 
 PYTHON ?= python3
@@ -28,17 +28,29 @@ test: $(READY)
 	$(BIN)/mypy
 	$(MAKE) --keep-going tests conformance
 
+# By files as well, whose tests share inner runs.
 tests: LIMIT = 3600
 tests: $(READY)
-	$(PYTEST) tests </dev/null
+	$(PYTEST) tests -n 2 --dist loadfile </dev/null
 
 # Slow and legal work, 20 times with every core busy: none may be accused of a hang.
 soak: LIMIT = 7200
 soak: $(READY)
 	DDP_ACCEPTANCE_SOAK=20 $(PYTEST) tests/acceptance/test_no_false_alarm.py </dev/null
 
+# Random suites whose verdicts are known by construction; SECONDS and SEED say how long and which.
+chaos: SECONDS = 3600
+chaos: SEED = 0
+chaos: $(READY)
+	timeout -k 10 $$(($(SECONDS) + 600)) \
+	  $(BIN)/python -m tests.chaos --seconds $(SECONDS) --seed $(SEED) </dev/null
+
 benchmark: $(READY)
 	$(BIN)/python -m benchmarks
+
+# Needs the package index the first time, and some twenty minutes.
+fidelity: $(READY)
+	$(BIN)/python -m fidelity
 
 # torch comes first and pinned: left to a range of another package, pip would
 # fetch the newest build with gigabytes of CUDA libraries. Nothing is built in
