@@ -19,8 +19,11 @@ _ASKED = frozenset({signal.SIGUSR1, signal.SIGTERM})
 _FATAL = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
 WATCHED = (*sorted(_ASKED), *_FATAL)
 """Signals that leave a stack."""
-_ours: dict[signal.Signals, tuple[Any, bytes]] = {}
+_ours: dict[signal.Signals, tuple[Any, int | None]] = {}
 """What Python and the kernel call at each."""
+_action = ctypes.create_string_buffer(256)
+"""Room for what ``sigaction`` of ``<signal.h>`` fills in, whose first member is the handler."""
+_handler = ctypes.c_void_p.from_buffer(_action)
 _exit_now = os._exit
 _libc = ctypes.CDLL(None)
 _keep: list[Any] = []
@@ -44,7 +47,7 @@ def install(path: str, children_path: str | None = None) -> None:
     _print_native_stacks()
     faulthandler.enable(file=stream, all_threads=True)
     _give_room_to_handlers()
-    _ours.update({number: _handler_of(number) for number in WATCHED})
+    _ours.update({number: (signal.getsignal(number), _native(number)) for number in WATCHED})
     os.register_at_fork(after_in_child=functools.partial(_belong_to_child, children))
     _watch_loader_workers(children)
     pid = os.getpid()
@@ -114,10 +117,9 @@ def _give_room_to_handlers() -> None:
     _libc.sigaltstack(ctypes.byref(_Stack(start, 0, _HANDLERS_STACK)), None)
 
 
-def _handler_of(number: signal.Signals) -> tuple[Any, bytes]:
-    action = ctypes.create_string_buffer(256)
-    _libc.sigaction(number, None, action)
-    return signal.getsignal(number), action.raw[: ctypes.sizeof(ctypes.c_void_p)]
+def _native(number: signal.Signals) -> int | None:
+    _libc.sigaction(number, None, _action)
+    return _handler.value
 
 
 def rearm() -> tuple[str, ...]:
@@ -130,8 +132,7 @@ def rearm() -> tuple[str, ...]:
         what was taken away on purpose, in words.
     """
     faulthandler.cancel_dump_traceback_later()
-    here = {number: _handler_of(number) for number in _ours}
-    lost = [number for number, ours in _ours.items() if _is_lost(here[number], ours)]
+    lost = [number for number, ours in _ours.items() if _is_lost(number, *ours)]
     unregister: Any = faulthandler.unregister  # whose answer typeshed does not know
     gone = [n.name for n in lost if n in _ASKED and not unregister(n)]
     if lost:
@@ -141,8 +142,8 @@ def rearm() -> tuple[str, ...]:
     return (f"faulthandler's handler of {', '.join(gone)} (on -> off)",) if gone else ()
 
 
-def _is_lost(here: tuple[Any, bytes], ours: tuple[Any, bytes]) -> bool:
-    return here != ours and here[0] == ours[0]
+def _is_lost(number: signal.Signals, known: Any, native: int | None) -> bool:
+    return _native(number) != native and signal.getsignal(number) == known
 
 
 def _belong_to_child(children: IO[bytes]) -> None:

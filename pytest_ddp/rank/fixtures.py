@@ -6,17 +6,18 @@ from pathlib import Path
 
 import pytest
 
-_shared = Path()
+_shared = ""
 
 
 def share_tmp_path(directory: str) -> None:
     """Set the directory that the controller has named for the test."""
     global _shared
-    _shared = Path(directory)
+    _shared = directory
 
 
 @pytest.fixture
 def tmp_path() -> Path:
     """A directory of the test: the same one on all ranks."""
-    _shared.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return _shared
+    path = Path(_shared)
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return path

@@ -12,9 +12,10 @@ import sys
 from pytest_ddp.own import gc, time
 from pytest_ddp.rank.lifecycle import Lifecycle
 
-_CHEAP = 0.002
+_CHEAP = 0.0005
 """Seconds. What was imported before the fork is frozen, so that a full collection takes
-0.15 ms at first; a compiler that a test has imported makes it 50 ms."""
+0.15 ms at first; two hundred tests in a file make it 0.7 ms, a compiler that a test has
+imported 50 ms."""
 _LAST_ERROR = ("last_type", "last_value", "last_traceback", "last_exc")
 """Where pytest keeps a failed test's frames for a debugger, and with them its variables."""
 

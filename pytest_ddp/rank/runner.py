@@ -108,7 +108,8 @@ class Runner:
                 missing = self._collection.missing(order.nodeid, order.file)
                 self._link.send(NotBegun(order.test, missing, False))
                 return
-            self._environment.apply(order.environment | order.env)
+            if order.env:
+                self._environment.apply(order.environment | order.env)
             built = self._group.prepare(order.store, store)
         except Exception as error:
             problem = "the process group could not be built:\n" + text_of(error)
