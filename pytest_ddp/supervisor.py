@@ -25,7 +25,7 @@ _START_LEAST = 30.0
 _TEARDOWN_LIMIT = 10.0
 """Seconds for the wide fixtures and the exit handlers of a rank that is retired."""
 _IDLE_RANKS = 16
-"""How many ranks may wait in the pools of other worlds; each has some 10 MB of its own, and
+"""How many ranks may wait in the pools of other worlds; each has some 15 MiB of its own, and
 more with what its tests import."""
 
 
