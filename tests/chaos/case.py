@@ -52,6 +52,11 @@ class Case:
     def fails(self) -> bool:
         return is_failing(self.truth)
 
+    @property
+    def ends_group(self) -> bool:
+        """Whether it takes the default group away, which wide fixtures may need in teardown."""
+        return "init" not in self.mark and "dist.destroy_process_group()" in self.body
+
     def fixture(self, name: str) -> str:
         """The source of the fixture ``own_{name}``; empty where the case needs none."""
         if not self.setup and not self.teardown:

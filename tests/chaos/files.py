@@ -61,7 +61,7 @@ class Writer:
             blocks.append(wide_fixture(fixtures[-1], "module", use))
             self._has_wide = True
         for number, case in enumerate(self._cases(tests)):
-            self.spares_ranks = self.spares_ranks and case.spares_ranks
+            self.spares_ranks &= case.spares_ranks and not (case.ends_group and self._has_wide)
             used = [] if "init" in case.mark else [f for f in fixtures if draw.chance(0.6)]
             name = f"{'good' if case.kind.startswith('good') else 'fault'}_{number}"
             blocks.append(case.fixture(name) + self._test(path, name, case, used))
@@ -119,5 +119,6 @@ class Writer:
 
     def _expect(self, nodeid: str, case: Case) -> None:
         late = "timeout" in case.mark
-        truth = with_teardown(case.truth) if case.fails and self._has_wide else case.truth
+        spreads = self._has_wide and (case.fails or case.ends_group)
+        truth = with_teardown(case.truth) if spreads else case.truth
         self.expected.append(Expected(nodeid, case.kind, truth, case.stops, late))
