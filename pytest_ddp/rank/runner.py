@@ -24,7 +24,7 @@ from pytest_ddp.protocol import (
     StartRank,
     Warned,
 )
-from pytest_ddp.rank import exiting, faults, fixtures, output, seeding
+from pytest_ddp.rank import exiting, faults, fixtures, loghandlers, output, seeding
 from pytest_ddp.rank.birth.collection import Collection
 from pytest_ddp.rank.care import Care
 from pytest_ddp.rank.environment import RankEnvironment
@@ -74,6 +74,7 @@ class Runner:
         watchers = (self._phases, self._care, self._properties, self._ties, Tracebacks())
         for plugin in (self, *watchers):
             self._config.pluginmanager.register(plugin)
+        loghandlers.attach_at_once()
         files = output.capture_files(self._config)
         ready = RankReady(self._place.serial, os.getpid(), tuple(files))
         self._link.send(ready, tuple(files.values()))
