@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from tests.chaos.case import PASSED, Case, Draw, with_teardown
@@ -61,7 +61,7 @@ class Writer:
             blocks.append(wide_fixture(fixtures[-1], "module", use))
             self._has_wide = True
         for number, case in enumerate(self._cases(tests)):
-            self.spares_ranks &= case.spares_ranks and not (case.ends_group and self._has_wide)
+            self.spares_ranks = self.spares_ranks and case.spares_ranks
             used = [] if "init" in case.mark else [f for f in fixtures if draw.chance(0.6)]
             name = f"{'good' if case.kind.startswith('good') else 'fault'}_{number}"
             blocks.append(case.fixture(name) + self._test(path, name, case, used))
@@ -84,15 +84,21 @@ class Writer:
             if fault is not None and draw.chance(0.8):
                 yield sound(draw, fault.world_size)
             if fault is None or draw.chance(0.3):
-                yield draw.one(GOOD)(draw, draw.size())
+                yield self._drawn(lambda: draw.one(GOOD)(draw, draw.size()))
+
+    def _drawn(self, draw_case: Callable[[], Case]) -> Case:
+        """One that runs into nothing known, nor takes from wide fixtures what they end with."""
+        while True:
+            case = draw_case()
+            known = case.known in KNOWN and not self._known
+            if not known and not (case.ends_group and self._has_wide):
+                return case
 
     def _fault(self) -> Case:
         draw = self._draw
         if not self._xdist and draw.chance(0.01):
             return pytest_exit(draw)
-        case = draw.one(draw.one(self._faults))(draw)
-        while case.known in KNOWN and not self._known:
-            case = draw.one(draw.one(self._faults))(draw)
+        case = self._drawn(lambda: draw.one(draw.one(self._faults))(draw))
         isolate = draw.chance(0.1) and not case.mark
         return replace(case, mark={"isolate": True}) if isolate else case
 
@@ -119,6 +125,5 @@ class Writer:
 
     def _expect(self, nodeid: str, case: Case) -> None:
         late = "timeout" in case.mark
-        spreads = self._has_wide and (case.fails or case.ends_group)
-        truth = with_teardown(case.truth) if spreads else case.truth
+        truth = with_teardown(case.truth) if case.fails and self._has_wide else case.truth
         self.expected.append(Expected(nodeid, case.kind, truth, case.stops, late))
