@@ -57,7 +57,7 @@ LEFT = {
         KEPT.append(iter(torch.utils.data.DataLoader(range(20), num_workers=1)))
         next(KEPT[-1])
     """,
-    "modules": "sys.modules.pop('json')\nsys.path.clear()",
+    "modules": "sys.modules.pop('json', None)\nsys.path.clear()",
     "warnings filter": "warnings.simplefilter('error')",
     "locale": "os.environ['LC_ALL'] = 'C'\nos.environ['PYTHONUTF8'] = '0'",
     "cycle": "cycle = [KEPT]\ncycle.append(cycle)",
