@@ -45,6 +45,9 @@ class Wait:
     tag: int | None
     site: str
     """``file:line`` of the user's code that asked for it."""
+    root: int | None = None
+    """Global rank of the source or destination, where Python asked for a collective that has
+    one."""
     ends_in: float | None = None
     """Seconds at least until a timeout ends it; None if none was found."""
 
@@ -96,6 +99,8 @@ class Standing:
     """What the main thread cannot go on without."""
     begun: tuple[Wait, ...]
     """Everything that is begun and not complete."""
+    done: tuple[Wait, ...]
+    """The last collectives of each group that are over for this rank, failed ones too."""
     counts: tuple[GroupCount, ...]
     sent: tuple[Sent, ...]
     exchanges: int

@@ -73,19 +73,18 @@ def difference(
     """
     for name, members in _by_group(_unbroken(counts)).items():
         table = _table(name, calls)
-        group = group_words(name, next(iter(members.values())).members)
+        global_ranks = next(iter(members.values())).members
+        group = group_words(name, global_ranks)
         for number in sorted(table):
             records = table[number]
             if any(_contradict(a, b) for a, b in combinations(records.values(), 2)):
-                return _side_by_side(
-                    f"the ranks differ in collective #{number} of {group}", records
-                )
+                title = f"the ranks differ in collective #{number} of {group}"
+                return _side_by_side(title, records, global_ranks)
         if len({count.collectives for count in members.values()}) > 1:
             parting = _parting(table, members)
             if parting is not None and len(table[parting]) >= sides:
-                return _side_by_side(
-                    f"the ranks part at collective #{parting} of {group}", table[parting]
-                )
+                title = f"the ranks part at collective #{parting} of {group}"
+                return _side_by_side(title, table[parting], global_ranks)
     return ""
 
 
@@ -265,10 +264,12 @@ def _lines(statements: list[ast.stmt]) -> range:
 # ------------------------------------------------------------------ words
 
 
-def _side_by_side(title: str, records: Mapping[int, CallRecord]) -> str:
+def _side_by_side(
+    title: str, records: Mapping[int, CallRecord], global_ranks: tuple[int, ...]
+) -> str:
     alike: dict[tuple[str, str], list[int]] = {}
     for rank, call in sorted(records.items()):
-        alike.setdefault((_words(call), call.site), []).append(rank)
+        alike.setdefault((_words(call, global_ranks), call.site), []).append(rank)
     lines = [f"{title}:"]
     for (words, site), ranks in alike.items():
         lines.append(f"  {ranks_text(ranks)}: {words}")
@@ -276,12 +277,12 @@ def _side_by_side(title: str, records: Mapping[int, CallRecord]) -> str:
     return "\n".join(lines)
 
 
-def _words(call: CallRecord) -> str:
+def _words(call: CallRecord, global_ranks: tuple[int, ...]) -> str:
     details = []
     if call.reduce_op is not None:
         details.append(call.reduce_op)
     if call.numel is not None:
         details.append(f"{call.numel} x {call.dtype}")
     if call.root is not None:
-        details.append(f"root {call.root}")
+        details.append(f"root {global_ranks[call.root]}")
     return f"{call.operation}({', '.join(details)})"

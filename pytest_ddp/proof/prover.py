@@ -3,7 +3,7 @@
 A rank that waits in a collective needs every member of the group, and one that waits in
 an operation of the ``ddp`` fixture every rank of the test. The proof is a set
 of ranks that all sleep in a wait, where each needs a member that has ended without
-getting there, that waits in a collective which contradicts its own, or that is in the
+getting there, whose collective at the same place contradicts its own, or that is in the
 set itself. Whoever computes, sleeps or reads data is in no such set, nor is one whose wait
 ends by a timeout in time: a slow rank is never accused.
 """
@@ -93,8 +93,12 @@ def _hopeless(needs: dict[int, list[Need]], stands: Mapping[int, Stand]) -> dict
 
 
 def _is_in_vain(need: Need, stuck: dict[int, list[Need]], stands: Mapping[int, Stand]) -> bool:
+    if need.contradiction:
+        # Of one operation, messages of unlike size may still end a wait, if only in garbage.
+        others = (need.other,) if need.contradiction == "operation" else need.wait.members
+        return all(rank in stuck or (rank in stands and stands[rank].ended) for rank in others)
     other = stands[need.other]
-    return other.ended or (need.other in stuck and (other.now.alone or bool(need.contradiction)))
+    return other.ended or (need.other in stuck and other.now.alone)
 
 
 def _needs(rank: int, stands: Mapping[int, Stand]) -> Iterator[Need]:
@@ -134,19 +138,28 @@ def _has_reached(wait: Wait, rank: int, other: Standing) -> bool:
 
 def _contradiction(wait: Wait, other: Standing) -> str:
     """What differs between two collectives at the same place, in a word."""
-    if wait.peer is not None:  # receives have numbers of their own
+    theirs = _counterpart(wait, other)
+    if theirs is None:
         return ""
-    for begun in other.begun:
-        if (begun.group, begun.number) != (wait.group, wait.number):
-            continue
-        if begun.recorded_as != wait.recorded_as:
-            return "operation"
-        if wait.recorded_as in _SAME_SIZE:
-            if _differ(begun.numel, wait.numel):
-                return "size"
-            if _differ(begun.dtype, wait.dtype):
-                return "dtype"
+    if theirs.recorded_as != wait.recorded_as:
+        return "operation"
+    if _differ(theirs.root, wait.root):
+        return "root"
+    if wait.recorded_as in _SAME_SIZE:
+        if _differ(theirs.numel, wait.numel):
+            return "size"
+        if _differ(theirs.dtype, wait.dtype):
+            return "dtype"
     return ""
+
+
+def _counterpart(wait: Wait, other: Standing) -> Wait | None:
+    """The other's collective at the same place, as far as it is known."""
+    if wait.peer is not None:  # receives have numbers of their own
+        return None
+    place = wait.group, wait.number
+    issued = (*other.begun, *other.done)
+    return next((theirs for theirs in issued if (theirs.group, theirs.number) == place), None)
 
 
 def _differ(mine: object, other: object) -> bool:
@@ -160,19 +173,20 @@ def _differ(mine: object, other: object) -> bool:
 def _sentence(needs: list[Need], stands: Mapping[int, Stand]) -> str:
     contradiction = next((need for need in needs if need.contradiction), None)
     if contradiction is not None:
-        first, second = contradiction, stands[contradiction.other].now
-        other = next(
-            begun
-            for begun in second.begun
-            if (begun.group, begun.number) == (first.wait.group, first.wait.number)
-        )
-        detail = first.contradiction != "operation"
-        return (
-            f"mismatch: rank {first.rank} waits in {wait_words(first.wait, detail=detail)}, "
-            f"rank {first.other} in {wait_words(other, detail=detail, group=False)}"
-        )
+        return _mismatch(contradiction, stands[contradiction.other].now)
     need = next((n for n in needs if stands[n.other].ended), needs[0])
     return f"deadlock: rank {need.rank} waits in {wait_words(need.wait)}, {_excuse(need, stands)}"
+
+
+def _mismatch(need: Need, other: Standing) -> str:
+    theirs = _counterpart(need.wait, other)
+    assert theirs is not None
+    detail = need.contradiction != "operation"
+    done = "is done with" if theirs in other.done else "in"
+    return (
+        f"mismatch: rank {need.rank} waits in {wait_words(need.wait, detail=detail)}, "
+        f"rank {need.other} {done} {wait_words(theirs, detail=detail, group=False)}"
+    )
 
 
 def _excuse(need: Need, stands: Mapping[int, Stand]) -> str:
@@ -191,11 +205,18 @@ def wait_words(wait: Wait, *, detail: bool = False, group: bool = True) -> str:
     if wait.peer is not None:
         return f"recv #{wait.number} from rank {wait.peer} (tag {wait.tag})"
     text = f"{wait.operation} #{wait.number}"
-    if detail:
-        text += f" ({wait.numel} x {wait.dtype})"
+    if detail and (details := list(_details(wait))):
+        text += f" ({', '.join(details)})"
     if not group or wait.group == SIDE_CHANNEL:
         return text
     return f"{text} of {group_words(wait.group, wait.members)}"
+
+
+def _details(wait: Wait) -> Iterator[str]:
+    if wait.numel is not None:
+        yield f"{wait.numel} x {wait.dtype}"
+    if wait.root is not None:
+        yield f"root {wait.root}"
 
 
 def group_words(name: str, members: tuple[int, ...]) -> str:
@@ -220,7 +241,7 @@ def row(rank: int, state: str, now: Standing | None) -> RankLine:
         rank,
         state,
         now.phase,
-        wait_words(waits, detail=waits.numel is not None) if waits else engaged,
+        wait_words(waits, detail=True) if waits else engaged,
         _shorten_place(waits.site if waits and waits.site else now.place),
         waits.group if waits else "",
         waits.number if waits else None,

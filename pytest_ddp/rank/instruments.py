@@ -170,7 +170,7 @@ class TracedSurveyor(Surveyor):
         self._write_recorded()
         return super().stand(probe)
 
-    def _tells_begun(self, frame: FrameType | None) -> bool:
+    def _tells_issued(self, frame: FrameType | None) -> bool:
         """The picture shows what a rank had begun that was stopped anywhere."""
         return True
 

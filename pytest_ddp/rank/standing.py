@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 from sys import _current_frames
@@ -25,6 +27,10 @@ _dump: Any = getattr(_distributed_c10d, "_dump_fr_trace", None)
 
 _BUFFER_SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 """Environment variables that set the recorder's size, the first one that is there; 0 is off."""
+
+_DONE = 16
+"""Collectives of a group that are told after their end: a rank that waits for nothing can be so
+many ahead of one that waits."""
 
 _BYSTANDERS = ("pytest-ddp", "QueueFeederThread", "tqdm")
 _ENGINE = (
@@ -81,12 +87,13 @@ class Surveyor:
         self._clock = time.time_ns()
         self._settled = dict[str, int](), dict[str, int]()
         """When the groups were made and how many collectives they had, all complete."""
+        self._done: tuple[Wait, ...] = ()
         self._ended = False
 
     def begin(self) -> None:
         """A new test: older records of the flight recorder are none of its business."""
         self._clock = time.time_ns()
-        self._settled = {}, {}
+        self._settled, self._done = ({}, {}), ()
         self._ended = False
         self._pace = Pace()
 
@@ -106,7 +113,7 @@ class Surveyor:
         """Say where the main thread is and what it waits for."""
         self._pace.look(self._group.journal.waiting.get(self._main.ident or 0))
         frame = _current_frames().get(self._main.ident or 0)
-        begun = self._begun() if self._tells_begun(frame) else ()
+        begun, done = self._issued() if self._tells_issued(frame) else ((), ())
         waits = self._waits(frame, begun)
         # Read last: if it is as it was at the probe before, what was read above is true of now.
         state, spent = _activity()
@@ -124,6 +131,7 @@ class Surveyor:
             alone=not any(_may_communicate(thread) for thread in threading.enumerate()),
             waits=waits,
             begun=begun,
+            done=done,
             counts=counts,
             sent=tuple(self._sent()),
             exchanges=exchanges,
@@ -154,8 +162,8 @@ class Surveyor:
 
     # ------------------------------------------------------------------ parts of an answer
 
-    def _tells_begun(self, frame: FrameType | None) -> bool:
-        """False for a rank that will go on by itself, of which no proof asks what it has begun."""
+    def _tells_issued(self, frame: FrameType | None) -> bool:
+        """False for a rank that will go on by itself, of which no proof asks what it has issued."""
         if self._ended:
             return True
         main = self._main.ident or 0
@@ -193,8 +201,8 @@ class Surveyor:
             for call in list(self._group.journal.calls)
         }
 
-    def _begun(self) -> tuple[Wait, ...]:
-        """Collectives that the flight recorder has and that are not complete.
+    def _issued(self) -> tuple[tuple[Wait, ...], tuple[Wait, ...]]:
+        """Collectives that are not complete, by the flight recorder, and the last that are over.
 
         It is asked only where some may not be: it tells all that it has kept of earlier tests
         too, which takes 30 ms once it is full.
@@ -202,23 +210,27 @@ class Surveyor:
         made, counts = dict(self._group.journal.made), self._group.counts()
         issued = {count.name: count.collectives for count in counts if count.collectives}
         if (made, issued) == self._settled:
-            return ()
+            return (), self._done
         members = {count.name: count.members for count in counts}
         calls = {(call.group, call.number): call for call in list(self._group.journal.calls)}
-        begun: list[Wait] = []
-        retired: dict[str, int] = {}
-        for entry in self._records():
-            name, number = entry["process_group"][0], entry["collective_seq_id"]
-            if name not in members:
-                continue
+        entries = [entry for entry in self._records() if entry["process_group"][0] in members]
+        retired: dict[str, deque[dict[str, Any]]] = {}
+        for entry in entries:
             if entry["retired"]:
-                retired[name] = max(retired.get(name, 0), number - self._group.journal.before(name))
-            else:
-                begun.append(self._wait(entry, members[name], calls.get((name, number))))
+                name = entry["process_group"][0]
+                retired.setdefault(name, deque(maxlen=_DONE)).append(entry)
+
+        def wait(entry: dict[str, Any]) -> Wait:
+            name, number = entry["process_group"][0], entry["collective_seq_id"]
+            return self._wait(entry, members[name], calls.get((name, number)))
+
+        begun = tuple(wait(entry) for entry in entries if not entry["retired"])
+        self._done = tuple(map(wait, itertools.chain.from_iterable(retired.values())))
         # What has its number already, and no record yet, is missing among the retired.
-        if not begun and retired == issued:
+        last = {wait.group: wait.number for wait in self._done}
+        if not begun and last == issued:
             self._settled = made, issued
-        return tuple(begun)
+        return begun, self._done
 
     def _records(self) -> Iterator[dict[str, Any]]:
         """Collectives of this test, on groups of now, that the flight recorder has."""
@@ -245,6 +257,7 @@ class Surveyor:
             peer=None,
             tag=None,
             site="" if call is None else str(call.site),
+            root=None if call is None or call.root is None else members[call.root],
             ends_in=left_of(entry),
         )
 

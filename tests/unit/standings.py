@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from pytest_ddp.proof.prover import Stand
+from pytest_ddp.outcome import Hang
+from pytest_ddp.proof.prover import Stand, prove
 from pytest_ddp.survey import SIDE_CHANNEL, CallRecord, GroupCount, Sent, Standing, Wait
 
 WORLD = "0"
@@ -79,6 +80,7 @@ def count(collectives: int, *members: int, group: str = WORLD, **digests: Any) -
 def standing(
     *waits: Wait,
     begun: tuple[Wait, ...] | None = None,
+    done: tuple[Wait, ...] = (),
     counts: tuple[GroupCount, ...] | None = None,
     sent: tuple[Sent, ...] = (),
     **known: Any,
@@ -100,6 +102,7 @@ def standing(
         number=2,
         waits=waits,
         begun=collectives if begun is None else begun,
+        done=done,
         counts=_counts(of_groups) if counts is None else counts,
         sent=sent,
         **(fields | known),
@@ -149,6 +152,7 @@ def _renamed(made: Standing, names: Mapping[int, int]) -> Standing:
         made,
         waits=tuple(_renamed_wait(wait, names) for wait in made.waits),
         begun=tuple(_renamed_wait(wait, names) for wait in made.begun),
+        done=tuple(_renamed_wait(wait, names) for wait in made.done),
         counts=tuple(
             replace(count, members=tuple(names[rank] for rank in count.members))
             for count in made.counts
@@ -159,7 +163,8 @@ def _renamed(made: Standing, names: Mapping[int, int]) -> Standing:
 
 def _renamed_wait(wait: Wait, names: Mapping[int, int]) -> Wait:
     members = tuple(names[rank] for rank in wait.members)
-    return replace(wait, members=members, peer=None if wait.peer is None else names[wait.peer])
+    peer, root = (None if rank is None else names[rank] for rank in (wait.peer, wait.root))
+    return replace(wait, members=members, peer=peer, root=root)
 
 
 def call(number: int, operation: str = "all_reduce", **known: Any) -> CallRecord:
@@ -184,3 +189,23 @@ def ring(size: int, start: int = 0) -> dict[int, Stand]:
         rank: stuck(receive(1, ranks[(i + 1) % size], *ranks), counts=())
         for i, rank in enumerate(ranks)
     }
+
+
+def accused(stands: Mapping[int, Stand]) -> set[int]:
+    """The ranks that the proof says wait for ever."""
+    hang = prove(stands)
+    if hang is None:
+        return set()
+    return {line.rank for line in hang.table if line.state == "waits"}
+
+
+def proof(stands: Mapping[int, Stand]) -> Hang:
+    """The proof that there must be."""
+    hang = prove(stands)
+    assert hang is not None
+    return hang
+
+
+def pair(number: int) -> Wait:
+    """A collective of two ranks."""
+    return collective(number, 0, 1)

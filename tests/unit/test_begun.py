@@ -85,7 +85,11 @@ def surveyor(group: Any) -> Surveyor:
 
 
 def begun(surveyor: Surveyor) -> list[int]:
-    return [wait.number for wait in surveyor._begun()]
+    return [wait.number for wait in surveyor._issued()[0]]
+
+
+def done(surveyor: Surveyor) -> list[int]:
+    return [wait.number for wait in surveyor._issued()[1]]
 
 
 def test_a_test_without_collectives_reads_nothing(surveyor: Surveyor, recorder: Recorder) -> None:
@@ -107,6 +111,19 @@ def test_what_is_complete_is_read_once(
     recorder.note(3, retired=True)
     assert [begun(surveyor) for _ in range(3)] == [[], [], []]
     assert recorder.reads == 5
+
+
+def test_the_last_complete_ones_are_told_though_they_are_read_once(
+    surveyor: Surveyor, group: Group, recorder: Recorder
+) -> None:
+    group.issued["0"] = 20
+    for number in range(1, 21):
+        recorder.note(number, retired=True)
+    assert [done(surveyor) for _ in range(2)] == [[*range(5, 21)]] * 2
+    assert recorder.reads == 1
+    surveyor.begin()
+    recorder.entries.clear()
+    assert done(surveyor) == []
 
 
 def test_a_collective_that_has_its_number_and_no_record_yet_is_not_taken_for_complete(
@@ -175,11 +192,11 @@ def test_a_rank_that_will_go_on_by_itself_does_not_look(
     if waits:
         group.journal.waiting[threading.main_thread().ident] = object()
     monkeypatch.setattr(standing, "_activity", lambda: (state, ""))
-    assert surveyor._tells_begun(None) is told
+    assert surveyor._tells_issued(None) is told
 
 
 def test_a_rank_that_has_ended_its_test_tells_what_it_has_begun(surveyor: Surveyor) -> None:
     surveyor.end()
-    assert surveyor._tells_begun(None)
+    assert surveyor._tells_issued(None)
     surveyor.begin()
-    assert not surveyor._tells_begun(None)
+    assert not surveyor._tells_issued(None)

@@ -2,45 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from pytest_ddp.outcome import Hang, RankLine
+from pytest_ddp.outcome import RankLine
 from pytest_ddp.proof.prover import Stand, prove
-from pytest_ddp.survey import Sent, Wait
+from pytest_ddp.survey import Sent
 from tests.unit.standings import (
     WORLD,
+    accused,
     collective,
     count,
     ended,
+    pair,
+    proof,
     receive,
     ring,
     running,
     standing,
     stuck,
 )
-
-
-def accused(stands: Mapping[int, Stand]) -> set[int]:
-    """The ranks that the proof says wait for ever."""
-    hang = prove(stands)
-    if hang is None:
-        return set()
-    return {line.rank for line in hang.table if line.state == "waits"}
-
-
-def proof(stands: Mapping[int, Stand]) -> Hang:
-    hang = prove(stands)
-    assert hang is not None
-    return hang
-
-
-def pair(number: int) -> Wait:
-    return collective(number, 0, 1)
-
 
 # ------------------------------------------------------------------ members that have ended
 
@@ -257,86 +240,6 @@ def test_receive_contradicts_no_collective_of_the_same_number() -> None:
         "deadlock: rank 0 waits in recv #1 from rank 1 (tag 0), "
         "rank 1 in all_reduce #1 of the default group"
     )
-
-
-# ------------------------------------------------------------------ contradictions
-
-
-def test_different_operations() -> None:
-    hang = proof({0: stuck(pair(2)), 1: stuck(replace_operation(pair(2), "barrier"))})
-    assert hang.sentence == (
-        "mismatch: rank 0 waits in all_reduce #2 of the default group, rank 1 in barrier #2"
-    )
-    assert hang.culprits == ()
-
-
-def replace_operation(wait: Wait, operation: str) -> Wait:
-    return replace(wait, operation=operation, recorded_as=operation)
-
-
-@pytest.mark.parametrize("operation", ["all_reduce", "broadcast", "reduce"])
-def test_different_sizes(operation: str) -> None:
-    mine, other = (collective(1, 0, 1, operation=operation, numel=numel) for numel in (4, 8))
-    hang = proof({0: stuck(mine), 1: stuck(other)})
-    assert hang.sentence == (
-        f"mismatch: rank 0 waits in {operation} #1 (4 x float32) of the default group, "
-        f"rank 1 in {operation} #1 (8 x float32)"
-    )
-
-
-def test_different_dtypes() -> None:
-    mine, other = (collective(1, 0, 1, dtype=dtype) for dtype in ("float32", "int32"))
-    assert "(4 x int32)" in proof({0: stuck(mine), 1: stuck(other)}).sentence
-
-
-@pytest.mark.parametrize("operation", ["all_gather", "all_to_all", "gather", "scatter"])
-def test_uneven_operations_may_differ_in_size(operation: str) -> None:
-    mine, other = (collective(1, 0, 1, operation=operation, numel=numel) for numel in (4, 8))
-    assert prove({0: stuck(mine), 1: stuck(other)}) is None
-
-
-def test_names_that_users_call_it_by_do_not_contradict() -> None:
-    mine = collective(1, 0, 1, recorded_as="all_gather")
-    other = replace(mine, operation="all_gather_into_tensor")
-    assert prove({0: stuck(mine), 1: stuck(other)}) is None
-
-
-@pytest.mark.parametrize("elsewhere", [pair(3), replace(pair(2), group="3")], ids=["3", "group"])
-def test_collectives_at_different_places_do_not_contradict(elsewhere: Wait) -> None:
-    other = replace_operation(elsewhere, "barrier")
-    counts = (count(2, 0, 1), count(2, 0, 1, group="3"))
-    stands = {0: stuck(pair(2), counts=counts), 1: stuck(other, counts=counts)}
-    assert prove(stands) is None
-
-
-def test_unlike_sizes_cannot_be_told_where_one_is_unknown() -> None:
-    unknown = collective(1, 0, 1, numel=None, dtype=None)
-    assert prove({0: stuck(pair(1)), 1: stuck(unknown)}) is None
-
-
-def test_contradiction_with_a_rank_that_is_not_stuck_is_no_proof() -> None:
-    begun = running(count(1, 0, 1), begun=(replace_operation(pair(1), "barrier"),))
-    assert prove({0: stuck(pair(1)), 1: begun}) is None
-
-
-def test_no_other_thread_heals_a_contradiction() -> None:
-    other = stuck(replace_operation(pair(1), "barrier"), alone=False)
-    assert accused({0: stuck(pair(1)), 1: other}) == {0, 1}
-
-
-def test_contradiction_with_what_an_ended_rank_left_open() -> None:
-    left_open = ended(count(1, 0, 1), begun=(replace_operation(pair(1), "barrier"),))
-    assert accused({0: stuck(pair(1)), 1: left_open}) == {0}
-
-
-def test_contradiction_is_told_before_other_needs() -> None:
-    three = collective(2, 0, 1, 2)
-    stands = {
-        0: stuck(collective(3, 0, 1, 2)),
-        1: stuck(three),
-        2: stuck(replace_operation(three, "barrier")),
-    }
-    assert proof(stands).sentence.startswith("mismatch: rank 1 waits in all_reduce #2")
 
 
 # ------------------------------------------------------------------ the table
