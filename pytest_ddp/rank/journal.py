@@ -51,13 +51,15 @@ _SAME_SIZE = {
     "all_reduce": 0,
     "broadcast": 0,
     "reduce": 0,
+    "gather": 1,
+    "scatter": 0,
     "all_gather_into_tensor": 1,
     "reduce_scatter_tensor": 0,
 }
 """Operations whose tensors must be alike on all ranks, and which argument tells.
 
-The list forms and all_to_all may be uneven, gather and scatter have their lists on one
-rank only.
+The list forms of other operations and all_to_all may be uneven. Of gather and scatter it is the
+tensor that each rank has, not the list of one: gloo fills a part of it without an error.
 """
 
 _MESSAGES = {"send": "send", "recv": "recv", "recv_anysource": "recv"}

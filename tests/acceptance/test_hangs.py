@@ -165,6 +165,18 @@ SILENT = (
 
 
     @ddp2
+    def test_gather(ddp):
+        parts = [torch.zeros(3), torch.zeros(3)] if ddp.rank == 0 else None
+        dist.gather(ones(3 - ddp.rank), parts)  # gloo leaves the third element as it was
+
+
+    @ddp2
+    def test_scatter(ddp):
+        parts = [ones(2), ones(2)] if ddp.rank == 0 else None
+        dist.scatter(torch.zeros(2 + ddp.rank), parts)
+
+
+    @ddp2
     def test_extra_metric_left_pending(ddp):
         if ddp.rank == 0:
             dist.all_reduce(ones(1), async_op=True)  # the metric
@@ -236,6 +248,8 @@ def test_next_test_passes(hangs: Finished) -> None:
     [
         ("sum_against_max", ("all_reduce(MAX, 3 x float32)", "all_reduce(SUM, 3 x float32)")),
         ("dtypes", ("4 x float32", "4 x int32")),
+        ("gather", ("gather(3 x float32, root 0)", "gather(2 x float32, root 0)")),
+        ("scatter", ("scatter(2 x float32, root 0)", "scatter(3 x float32, root 0)")),
         ("extra_metric_left_pending", ("unequal number of collectives", "# the metric")),
     ],
 )

@@ -82,16 +82,16 @@ def test_root_of_a_broadcast(journal: Journal, x: torch.Tensor) -> None:
 
 def test_uneven_operations_have_no_size(journal: Journal, x: torch.Tensor) -> None:
     dist.all_gather([torch.empty_like(x)], x)
+    dist.barrier()
+    assert [call.operation for call in journal.calls] == ["all_gather", "barrier"]
+    assert {(call.numel, call.dtype) for call in journal.calls} == {(None, None)}
+
+
+def test_tensor_that_each_rank_has_tells_the_size(journal: Journal, x: torch.Tensor) -> None:
     dist.gather(x, [torch.empty_like(x)], dst=0)
     dist.scatter(torch.empty_like(x), [x], src=0)
-    dist.barrier()
-    assert [call.operation for call in journal.calls] == [
-        "all_gather",
-        "gather",
-        "scatter",
-        "barrier",
-    ]
-    assert {(call.numel, call.dtype) for call in journal.calls} == {(None, None)}
+    assert [call.operation for call in journal.calls] == ["gather", "scatter"]
+    assert {(call.numel, call.dtype) for call in journal.calls} == {(6, torch.float32)}
 
 
 def test_asynchronous_calls_count_as_well(journal: Journal, x: torch.Tensor) -> None:
