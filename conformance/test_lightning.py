@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from ddp_conformance import Case, Evaluation, Loader, Subject, parametrize_with_checks
+from ddp_conformance import Case, Evaluation, Loader, Sampler, Subject, parametrize_with_checks
 from ddp_conformance.subjects_metrics import sample_value
 from ddp_conformance.trainer_runs import UnwrappedStrategy, advice_ignored, quiet_trainer
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.overrides.distributed import UnrepeatedDistributedSampler
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 from torchmetrics import MeanMetric
@@ -140,6 +141,12 @@ def stream(case: Case) -> Any:
     return trainer.val_dataloaders
 
 
+def unrepeated(case: Case) -> UnrepeatedDistributedSampler:
+    """What the Trainer samples with to predict."""
+    ranks = {"num_replicas": case.world_size, "rank": case.rank}
+    return UnrepeatedDistributedSampler(case.dataset, shuffle=False, **ranks)
+
+
 def validated_silently(case: Case, loader: Any) -> tuple[Trainer, Any]:
     """The Trainer with the loader that it made of this one."""
     return validated(case, Silent(), loader)
@@ -150,6 +157,7 @@ def validated_silently(case: Case, loader: Any) -> tuple[Trainer, Any]:
 FLOORED = "Lightning#21859: the sum of the weights is divided by the ranks and rounded down"
 NODES = "Lightning#12640, pyg#9829: without batch_size= a batch weighs as much as it has nodes"
 PADDED = "Lightning#2398: validation is padded, and the repeated samples are counted"
+ALONE = "with fewer samples than ranks only the ranks raise that have none"
 UNSPLIT = "datasets#5360: iterable data sets are not split, neither over ranks nor over workers"
 
 SUBJECTS = [
@@ -158,6 +166,7 @@ SUBJECTS = [
     Evaluation(padded_metric, name="lightning_padded_metric"),
     Loader(padded_loader, {"pads", "evaluates"}, name="lightning_padded_loader"),
     Loader(stream, {"iterable"}, name="lightning_stream"),
+    Sampler(unrepeated, {"exact", "uneven"}, "lightning_unrepeated", min_size=1),
 ]
 
 KNOWN: Mapping[str, Mapping[str, str]] = {
@@ -166,6 +175,7 @@ KNOWN: Mapping[str, Mapping[str, str]] = {
     "lightning_padded_metric": {"MET-01": PADDED, "MET-03": PADDED},
     "lightning_padded_loader": {"SMP-03": PADDED},
     "lightning_stream": {"SMP-01": UNSPLIT, "SMP-05": UNSPLIT},
+    "lightning_unrepeated": {"SMP-01": ALONE},
 }
 
 

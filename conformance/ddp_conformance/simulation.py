@@ -9,20 +9,22 @@ process group, files, memory.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TypeAlias
 
 from ddp_conformance import nemesis
 from ddp_conformance.case import Case
 from ddp_conformance.checks import judge_sampling as judge
-from ddp_conformance.checks.sampling import Delivering, deliveries
+from ddp_conformance.checks.sampling import (
+    Delivering,
+    deliveries,
+    judge_coverage_of,
+    unless_refused,
+)
 from ddp_conformance.history import Record, Run
-from ddp_conformance.recording import judge_each
+from ddp_conformance.recording import Judge, judge_each
 from ddp_conformance.registry import Check, checks_for
 from ddp_conformance.verdict import GuaranteeError, Violation, listing
-
-Judge: TypeAlias = Callable[[Run], tuple[Violation, ...]]
 
 
 def simulate(subject: Delivering, world_size: int, sizes: Sequence[int] = ()) -> tuple[str, ...]:
@@ -49,12 +51,12 @@ def simulate(subject: Delivering, world_size: int, sizes: Sequence[int] = ()) ->
 
 def _judges(subject: Delivering, later: dict[int, Run]) -> dict[str, Judge]:
     return {
-        "SMP-01": lambda run: judge.judge_coverage(
-            run.history, run.case.size, run.case.world_size, subject.traits
+        "SMP-01": judge_coverage_of(subject),
+        "SMP-02": unless_refused(lambda run: judge.judge_equal_batches(run.history)),
+        "SMP-03": unless_refused(lambda run: judge.judge_exactly_once(run.history, run.case.size)),
+        "SMP-04": unless_refused(
+            lambda run: judge.judge_order_repeats(run.history, later[run.case.size].history)
         ),
-        "SMP-02": lambda run: judge.judge_equal_batches(run.history),
-        "SMP-03": lambda run: judge.judge_exactly_once(run.history, run.case.size),
-        "SMP-04": lambda run: judge.judge_order_repeats(run.history, later[run.case.size].history),
     }
 
 

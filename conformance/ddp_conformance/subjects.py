@@ -125,6 +125,16 @@ class Sampler(Subject):
     """How the training loop tells it the epoch."""
     indices: Callable[[Any], tuple[int, ...]] = sampler_indices
     """The indices in one item that it yields."""
+    batch_size: int = 1
+    """Samples that ``pads`` or ``drops`` add to or take from a rank at once: those of its batches
+    where all of them are made full, 1 where only the ranks' numbers of samples are made equal."""
+    min_size: int = 0
+    """Samples for each rank that it needs: with fewer than ``min_size * case.world_size`` all ranks
+    may raise the same exception."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_sizes(self)
 
 
 @dataclass(frozen=True)
@@ -141,6 +151,27 @@ class Loader(Subject):
     """How the training loop tells it the epoch."""
     indices: Callable[[Any], tuple[int, ...]] = batch_indices
     """The indices in one batch."""
+    batch_size: int = 1
+    """As for :class:`Sampler`."""
+    min_size: int = 0
+    """As for :class:`Sampler`."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_sizes(self)
+
+
+def check_sizes(subject: Sampler | Loader) -> None:
+    """Raises ``ValueError`` for sizes that say nothing."""
+    if subject.batch_size < 1 or subject.min_size < 0:
+        raise ValueError(f"{subject.name}: batch_size= is at least 1, and min_size= at least 0")
+    if subject.batch_size > 1 and not subject.traits & {"pads", "drops"}:
+        raise ValueError(f"{subject.name}: batch_size= needs the trait 'pads' or 'drops'")
+    if subject.batch_size == 1 and subject.traits >= {"pads", "drops"}:
+        raise ValueError(
+            f"{subject.name}: the traits 'drops' and 'pads' together need batch_size=, that of the "
+            "batches that are dropped once the ranks' shares are equal"
+        )
 
 
 @dataclass(frozen=True)

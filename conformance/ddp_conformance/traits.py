@@ -10,8 +10,10 @@ import difflib
 from collections.abc import Iterable
 
 TRAITS: dict[str, str] = {
-    "pads": "repeats up to world size - 1 samples, so that all ranks get equally many",
-    "drops": "leaves out up to world size - 1 samples, so that all ranks get equally many",
+    "pads": "repeats less than one sample, or one batch of batch_size=, for each rank, so that all "
+    "ranks get equally many",
+    "drops": "leaves out less than one sample, or one batch of batch_size=, for each rank, so that "
+    "all ranks get equally many",
     "exact": "delivers each sample exactly once",
     "shuffles": "changes the order from epoch to epoch",
     "evaluates": "what it delivers is counted in a reported metric",
@@ -44,7 +46,6 @@ TRAITS: dict[str, str] = {
 }
 
 CONTRADICTIONS: tuple[frozenset[str], ...] = (
-    frozenset({"pads", "drops"}),
     frozenset({"pads", "exact"}),
     frozenset({"drops", "exact"}),
 )

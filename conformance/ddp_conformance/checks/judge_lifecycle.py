@@ -9,6 +9,7 @@ from collections.abc import Set as AbstractSet
 from itertools import takewhile
 from typing import TypeAlias
 
+from ddp_conformance.allowance import allowed
 from ddp_conformance.checks.endings import (
     came_through,
     ends_of,
@@ -104,15 +105,16 @@ def _wrong_shares(
         yield f"index {index} is none of {size} samples, for {ranks_in_words(owners.pop(index))}"
     repeated = {index: ranks for index, ranks in sorted(owners.items()) if len(ranks) > 1}
     surplus = sum(len(ranks) - 1 for ranks in repeated.values())
-    if surplus > (-size % world_size if "pads" in traits else 0):
+    if surplus > allowed(size, world_size, traits).surplus:
         index, ranks = next(iter(repeated.items()))
         yield (
             f"{surplus} of {size} samples are trained on once more; "
             f"index {index} by {ranks_in_words(ranks)}"
         )
     lost = [index for index in range(size) if index not in owners]
-    step = world_size * max(fetched.batch for fetched in passes)
-    if all(f.complete for f in passes) and len(lost) > (size % step if "drops" in traits else 0):
+    batch_size = max(fetched.batch for fetched in passes)
+    missing = allowed(size, world_size, traits, batch_size).missing
+    if all(fetched.complete for fetched in passes) and len(lost) > missing:
         yield f"{len(lost)} of {size} samples are trained on by no rank, first index {lost[0]}"
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import combinations
 
+from ddp_conformance.allowance import allowed
 from ddp_conformance.history import Delivered, Drawn, Draws, EpochEnd, History, Refused, Sample
 from ddp_conformance.verdict import Violation, ranks_in_words
 
@@ -18,11 +19,15 @@ RELIABLE_ORDER = 8
 
 
 def judge_coverage(
-    history: History, size: int, world_size: int, traits: AbstractSet[str]
+    history: History,
+    size: int,
+    world_size: int,
+    traits: AbstractSet[str],
+    batch_size: int = 1,
+    workers: int = 1,
 ) -> tuple[Violation, ...]:
-    """Every index is delivered, and no more are repeated or left out than the traits allow."""
-    surplus = -size % world_size if "pads" in traits else 0
-    missing = size % world_size if "drops" in traits else 0
+    """Every index is delivered, and no more are repeated or left out than is declared."""
+    surplus, missing = allowed(size, world_size, traits, batch_size, workers)
     return (
         *_without_end(history),
         *judge_ended(history),
@@ -45,6 +50,13 @@ def judge_exactly_once(history: History, size: int) -> tuple[Violation, ...]:
             for violation in _coverage_of(epoch, samples, size, 0, 0)
         ),
     )
+
+
+def judge_refusals(history: History) -> tuple[Violation, ...]:
+    """Ranks that refuse their case do so together, with one type of exception."""
+    refused = [record for record in history if isinstance(record, Refused)]
+    ranks = {record.rank for record in history if isinstance(record, Refused | Sample | EpochEnd)}
+    return _refusals(refused, sorted(ranks - {refusal.rank for refusal in refused}))
 
 
 def judge_ended(history: History) -> tuple[Violation, ...]:
@@ -139,7 +151,7 @@ def judge_one_draw(history: History, surplus: int, missing: int) -> tuple[Violat
     delivered = [share for share in history if isinstance(share, Delivered)]
     refused = [refusal for refusal in history if isinstance(refusal, Refused)]
     if refused:
-        return _refusals(refused, delivered)
+        return _refusals(refused, [share.rank for share in delivered])
     draws = {drawn.items: drawn.rank for drawn in history if isinstance(drawn, Drawn)}
     if not draws:
         return (Violation("the wrapped sampler was never asked for its order"),)
@@ -219,13 +231,13 @@ def _stream(draws: Draws) -> str:
     return f"rank {draws.rank}{worker} in epoch {draws.epoch}"
 
 
-def _refusals(refused: Sequence[Refused], delivered: Sequence[Delivered]) -> tuple[Violation, ...]:
+def _refusals(refused: Sequence[Refused], others: Sequence[int]) -> tuple[Violation, ...]:
     errors = {refusal.error for refusal in refused}
-    if delivered:
+    if others:
         return (
             Violation(
                 f"{ranks_in_words([r.rank for r in refused])} refused with {refused[0].error}, "
-                f"{ranks_in_words([d.rank for d in delivered])} did not"
+                f"{ranks_in_words(others)} did not"
             ),
         )
     if len(errors) > 1:

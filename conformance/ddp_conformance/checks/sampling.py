@@ -6,6 +6,7 @@ the type of a sampler nor the list it would give says what arrives.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, TypeAlias
@@ -15,9 +16,10 @@ import torch
 from ddp_conformance import nemesis
 from ddp_conformance.case import Case, sizes
 from ddp_conformance.checks import judge_sampling as judge
-from ddp_conformance.history import EpochEnd, Record, Run, Sample
+from ddp_conformance.history import EpochEnd, Record, Refused, Run, Sample
 from ddp_conformance.ranks import Ranks
 from ddp_conformance.recording import (
+    Judge,
     cases_of,
     find_first,
     judge_each,
@@ -62,7 +64,19 @@ SMP_05 = Guarantee(
 
 
 def deliveries(subject: Delivering, case: Case, epochs: Sequence[int]) -> Iterator[Record]:
-    """What a new component delivers to this rank in the given epochs."""
+    """What a new component delivers to this rank in the given epochs, or that it refused.
+
+    To refuse is an answer only for a case that is smaller than the subject says it needs.
+    """
+    try:
+        yield from _delivered(subject, case, epochs)
+    except Exception as error:
+        if case.size >= subject.min_size * case.world_size:
+            raise
+        yield Refused(case.rank, type(error).__name__)
+
+
+def _delivered(subject: Delivering, case: Case, epochs: Sequence[int]) -> Iterator[Record]:
     component = subject.make(case)
     for epoch in epochs:
         nemesis.pause()
@@ -91,26 +105,69 @@ def worker_of(batch: Any) -> int | None:
 
 def record_epochs(subject: Delivering, ranks: Ranks) -> tuple[Run, ...]:
     """Two epochs at every size."""
-    cases = cases_of(ranks, sizes(ranks.world_size))
+    cases = cases_of(ranks, sizes_for(subject, ranks.world_size))
     return record_once(
         subject, ranks, cases, lambda s, case: deliveries(s, case, EPOCHS), "two epochs"
     )
 
 
+def sizes_for(subject: Delivering, world_size: int) -> tuple[int, ...]:
+    """The usual sizes; and for what the subject says of sizes, those at which it allows little."""
+    if subject.batch_size == 1 and subject.min_size == 0:
+        return sizes(world_size)
+    full = full_size(subject, world_size)
+    return tuple(sorted({*sizes(world_size), full, full + 1}))
+
+
+def full_size(subject: Delivering, world_size: int) -> int:
+    """As many samples as give each rank full batches, two at least, and none to refuse."""
+    return world_size * subject.batch_size * max(2, -(-subject.min_size // subject.batch_size))
+
+
+def unless_refused(judge_run: Judge) -> Judge:
+    """A judge of what was delivered, where something was."""
+    return lambda run: () if _refused(run) else judge_run(run)
+
+
+def _refused(run: Run) -> bool:
+    return any(isinstance(record, Refused) for record in run.history)
+
+
+def judge_coverage_of(subject: Delivering) -> Judge:
+    """SMP-01 and SMP-05. Raises ``ValueError`` for a subject that is not as it says."""
+
+    def judge_run(run: Run) -> tuple[Violation, ...]:
+        case = run.case
+        if _refused(run):
+            return judge.judge_refusals(run.history)
+        if case.size == full_size(subject, case.world_size):
+            _check_batches(subject, run)
+        workers = max(1, case.num_workers)
+        return judge.judge_coverage(
+            run.history, case.size, case.world_size, subject.traits, subject.batch_size, workers
+        )
+
+    return judge_run
+
+
+def _check_batches(subject: Delivering, run: Run) -> None:
+    """A batch size that is none would allow more to be repeated or left out than is right."""
+    batches = Counter((s.rank, s.epoch, s.step) for s in run.history if isinstance(s, Sample))
+    largest = max(batches.values(), default=1)
+    if 1 < largest < subject.batch_size:
+        raise ValueError(f"batch_size={subject.batch_size}, but no batch has more than {largest}")
+
+
 def find_coverage(subject: Delivering, ranks: Ranks) -> tuple[Violation, ...]:
     """SMP-01."""
-    return judge_each(
-        record_epochs(subject, ranks),
-        lambda run: judge.judge_coverage(
-            run.history, run.case.size, run.case.world_size, subject.traits
-        ),
-    )
+    return judge_each(record_epochs(subject, ranks), judge_coverage_of(subject))
 
 
 def find_unequal_batches(subject: Delivering, ranks: Ranks) -> tuple[Violation, ...]:
     """SMP-02."""
     return judge_each(
-        record_epochs(subject, ranks), lambda run: judge.judge_equal_batches(run.history)
+        record_epochs(subject, ranks),
+        unless_refused(lambda run: judge.judge_equal_batches(run.history)),
     )
 
 
@@ -118,7 +175,7 @@ def find_wrong_counts(subject: Delivering, ranks: Ranks) -> tuple[Violation, ...
     """SMP-03."""
     return judge_each(
         record_epochs(subject, ranks),
-        lambda run: judge.judge_exactly_once(run.history, run.case.size),
+        unless_refused(lambda run: judge.judge_exactly_once(run.history, run.case.size)),
     )
 
 
@@ -128,7 +185,8 @@ def find_order(subject: Delivering, ranks: Ranks) -> tuple[Violation, ...]:
     Random numbers are drawn in between, another number on each rank: an order that
     hangs on the global generators shows.
     """
-    size = max(16, judge.RELIABLE_ORDER * ranks.world_size)
+    enough = full_size(subject, ranks.world_size)
+    size = max(16, judge.RELIABLE_ORDER * ranks.world_size, enough)
     first = record(
         subject, ranks, cases_of(ranks, (size,)), lambda s, case: deliveries(s, case, EPOCHS)
     )
@@ -147,14 +205,17 @@ def find_bad_split(subject: Loader, ranks: Ranks) -> tuple[Violation, ...]:
 
     Workers are slow to start, so those cases come last.
     """
-
-    def judge_run(run: Run) -> Sequence[Violation]:
-        return judge.judge_coverage(run.history, run.case.size, run.case.world_size, subject.traits)
-
-    cases = cases_of(ranks, (1, 2 * ranks.world_size + 3), workers=(0, 1, 2))
+    cases = cases_of(ranks, _stream_sizes(subject, ranks.world_size), workers=(0, 1, 2))
     if "any_workers" in subject.traits:
         cases += cases[-1].with_hard_workers()
-    return find_first(subject, ranks, cases, _split, judge_run)
+    return find_first(subject, ranks, cases, _split, judge_coverage_of(subject))
+
+
+def _stream_sizes(subject: Loader, world_size: int) -> tuple[int, ...]:
+    usual = (1, 2 * world_size + 3)
+    declared = subject.batch_size > 1 or subject.min_size > 0
+    # Full batches for each of two workers.
+    return (*usual, 2 * full_size(subject, world_size)) if declared else usual
 
 
 def _split(subject: Loader, case: Case) -> Iterator[Record]:

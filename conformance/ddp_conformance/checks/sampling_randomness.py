@@ -13,6 +13,7 @@ import torch
 from torch.utils.data import Sampler as TorchSampler
 from torch.utils.data import WeightedRandomSampler
 
+from ddp_conformance.allowance import allowed
 from ddp_conformance.case import Case, worker_number
 from ddp_conformance.checks import judge_sampling as judge
 from ddp_conformance.history import Delivered, Drawn, Draws, Record, Refused, Run
@@ -131,9 +132,7 @@ def _torn_draw_of(
 
     def judge_run(run: Run) -> Sequence[Violation]:
         items = len(base(run.case.size))  # type: ignore[arg-type]
-        surplus = -items % world_size if "pads" in subject.traits else 0
-        missing = items % world_size if "drops" in subject.traits else 0
-        return judge.judge_one_draw(run.history, surplus, missing)
+        return judge.judge_one_draw(run.history, *allowed(items, world_size, subject.traits))
 
     for violation in judge_each(runs, judge_run):
         yield replace(violation, what=f"{name}: {violation.what}")
