@@ -13,9 +13,8 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import pytest
-
-from ddp_conformance import command_request, command_suite, nemesis
+from ddp_conformance import command_suite, nemesis
+from ddp_conformance.command_pytest import run_pytest
 from ddp_conformance.command_request import OPTION, Request, RequestError, cells_of
 from ddp_conformance.plugin import REPORT, Verdicts
 from ddp_conformance.pytest_frontend import WORLD_SIZES
@@ -33,7 +32,10 @@ its own ``timeout``, so that a run which hangs is a verdict."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 if all guarantees are kept, 1 if one that MUST hold is not or is unknown, 2 for misuse."""
+    """The exit code: 0 if all guarantees are kept, 1 if one that MUST hold is not or is unknown.
+
+    2 for misuse, 3 if nothing is known, because pytest or one of its plugins failed.
+    """
     parser = _parser()
     given = parser.parse_args(arguments)
     if given.list:
@@ -53,9 +55,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(request: Request, given: argparse.Namespace) -> int:
     """Run the checks with pytest; the exit code follows from the verdicts."""
     verdicts = Verdicts()
-    code = pytest.main([*_pytest_arguments(request, given)], plugins=[verdicts])
-    if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
-        return int(code)
+    code = run_pytest([*_pytest_arguments(request, given)], given.plugin, verdicts)
+    if code is not None:
+        return code
     judged = verdicts.judged.values()
     missing = len(cells_of(request)) - len(judged)
     if missing:
@@ -66,9 +68,8 @@ def run(request: Request, given: argparse.Namespace) -> int:
 def _pytest_arguments(request: Request, given: argparse.Namespace) -> Iterator[str]:
     suite = Path(command_suite.__file__)
     yield from (str(suite), f"--rootdir={suite.parent}", "-c", "/dev/null", "--noconftest")
-    yield from ("--import-mode=importlib", "-p", "no:cacheprovider", "-p", "no:asyncio")
-    yield from ("-p", "ddp_conformance.plugin")
-    yield from ("-p", command_request.__name__, f"{OPTION}={request.to_json()}")
+    yield from ("--import-mode=importlib", "-p", "no:cacheprovider")
+    yield f"{OPTION}={request.to_json()}"
     yield from ("-q", "-rN", "--no-header", "--tb=short", "--disable-warnings")
     yield f"--ddp-timeout={given.timeout or (TRAINING_TIMEOUT if given.training else TIMEOUT):g}"
     yield f"--ddp-backend={given.backend}"
@@ -85,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
         PROGRAM,
         description="Check parts of data-parallel training code against numbered guarantees.",
         epilog="exit code: 0 kept, 1 a guarantee that MUST hold is broken or could not be "
-        "decided, 2 wrong arguments",
+        "decided, 2 wrong arguments, 3 nothing is known, because pytest or a plugin failed",
         allow_abbrev=False,
     )
     parser.add_argument("--list", action="store_true", help="show guarantees and traits, and end")
@@ -125,6 +126,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         *("--nemesis-seed",), metavar="N", type=_natural, default=0,
         help="what delays and random states of the ranks follow from (default: 0)",
+    )  # fmt: skip
+    parser.add_argument(
+        *("--plugin",), metavar="NAME", action="append", default=[],
+        help="a plugin of pytest to load, as with its -p; no others are, whatever is installed",
     )  # fmt: skip
     return parser
 

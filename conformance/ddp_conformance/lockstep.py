@@ -8,10 +8,8 @@ different sizes, nor pair one rank's metric with another one's gradient.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from types import FrameType
 from typing import Any
 from unittest import mock
 
@@ -20,6 +18,7 @@ from torch import Tensor
 
 from ddp_conformance import nemesis
 from ddp_conformance.history import Collective
+from ddp_conformance.places import call_site
 from ddp_conformance.ranks import Ranks
 
 END = "no more collectives"
@@ -46,9 +45,6 @@ COLLECTIVES: dict[str, int | None] = {
     "monitored_barrier": None,
 }
 """Methods of ``ProcessGroup``, and which argument must have one dtype and shape on all ranks."""
-
-LIBRARIES = ("/torch/", "/torchmetrics/", "/lightning/", "/lightning_utilities/")
-"""Parts of the paths of files that are not the subject's."""
 
 
 class DivergedError(RuntimeError):
@@ -128,17 +124,6 @@ def description(name: str, position: int | None, args: Sequence[Any]) -> str:
     tensors = args[position]
     listed = [tensors] if isinstance(tensors, Tensor) else tensors
     return " ".join([words, *(_shape(tensor) for tensor in listed)])
-
-
-def call_site() -> str:
-    """File and line of the innermost caller that is neither a library nor this module."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if file != __file__ and not any(part in file for part in LIBRARIES):
-            return f"{file}:{frame.f_lineno}"
-        frame = frame.f_back
-    return ""
 
 
 def _shape(tensor: Tensor) -> str:

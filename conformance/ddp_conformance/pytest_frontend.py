@@ -24,13 +24,16 @@ ExpectedFailures: TypeAlias = Reasons | Callable[[Subject], Reasons]
 WORLD_SIZES = (1, 2, 3, 4)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class BoundCheck:
     """A check with what is expected of it: the ``check`` argument of the test."""
 
     check: Check
     expected: str | None = None
     """Why the subject is known to break the guarantee; None if it must keep it."""
+
+    def __repr__(self) -> str:
+        return f"<{self.id}>"
 
     @property
     def id(self) -> str:

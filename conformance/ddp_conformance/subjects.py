@@ -19,7 +19,7 @@ from ddp_conformance.traits import checked_traits
 from ddp_conformance.windows import Announcement, Split, Stamp, announced_by, stamps_of
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Subject:
     """What all kinds have in common. Raises ``ValueError`` for a subject that cannot be used."""
 
@@ -49,6 +49,15 @@ class Subject:
             )
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "traits", checked_traits(self.traits, name))
+
+    def __init_subclass__(cls) -> None:
+        # A dataclass leaves a repr alone that its class has. All fields of a subject are 250
+        # characters, which pytest would print above the reason of each failure.
+        cls.__repr__ = Subject.__repr__  # type: ignore[method-assign]
+
+    def __repr__(self) -> str:
+        traits = f", {{{', '.join(sorted(self.traits))}}}" if self.traits else ""
+        return f"<{self.kind} {self.name}{traits}>"
 
     @classmethod
     def of(cls, function: Callable[..., Any], traits: AbstractSet[str]) -> Self:

@@ -7,25 +7,20 @@ called them tell the two apart.
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from types import FrameType
 from typing import Any
 from unittest import mock
 
 import torch.distributed as dist
 
-from ddp_conformance import lockstep
 from ddp_conformance.callback_history import Traced
-from ddp_conformance.lockstep import COLLECTIVES, LIBRARIES, description
+from ddp_conformance.lockstep import COLLECTIVES, description
+from ddp_conformance.places import call_site, callers, is_training_library
 
 ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter", "barrier", "monitored_barrier"})
 """Collectives that ranks with different parts may call from different code."""
-
-CHECKS = "/ddp_conformance/checks/"
-"""Frames from here outwards are the check's own."""
 
 
 class Trace:
@@ -38,9 +33,7 @@ class Trace:
 
     def add(self, group: dist.ProcessGroup, operation: str, what: str) -> None:
         """Note a collective that is about to be made."""
-        frames = list(subject_frames())
-        functions = " < ".join(frame.f_code.co_qualname for frame in frames)
-        site = f"{frames[0].f_code.co_filename}:{frames[0].f_lineno}" if frames else ""
+        functions = " < ".join(subject_functions())
         name = group.group_name
         self.calls.append(
             Traced(
@@ -50,7 +43,7 @@ class Trace:
                 self._numbers[name],
                 what,
                 "" if operation in ROOTED else functions,
-                site,
+                call_site(),
             )
         )
         self._numbers[name] += 1
@@ -77,12 +70,8 @@ def _noting(trace: Trace, name: str, position: int | None) -> Callable[..., Any]
     return noted
 
 
-def subject_frames() -> Iterator[FrameType]:
-    """The callers that belong to the subject, innermost first: no library, nothing of the check."""
-    frame: FrameType | None = sys._getframe(1)
-    ours = (__file__, lockstep.__file__)
-    while frame is not None and CHECKS not in frame.f_code.co_filename:
-        file = frame.f_code.co_filename
-        if file not in ours and not any(part in file for part in LIBRARIES):
-            yield frame
-        frame = frame.f_back
+def subject_functions() -> Iterator[str]:
+    """The functions of the callers that are the subject's, innermost first: no training library."""
+    for frame in callers():
+        if not is_training_library(frame.f_code.co_filename):
+            yield frame.f_code.co_qualname

@@ -43,14 +43,14 @@ class Done:
         return dict(found)
 
 
-def run(directory: Path, *arguments: str) -> Done:
+def run(directory: Path, *arguments: str, **environment: str) -> Done:
     """``python -m`` in the directory, with all output in one text."""
     outer = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}
     with (directory / "output").open("w+") as output:
         code = subprocess.call(
             ["timeout", "-k", "5", "300", sys.executable, "-m", *arguments],
             cwd=directory,
-            env=outer,
+            env=outer | environment,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

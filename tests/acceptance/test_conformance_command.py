@@ -126,6 +126,50 @@ def test_the_list_names_all(tmp_path: Path) -> None:
     assert max(map(len, done.text.splitlines())) <= 100
 
 
+# ---------------------------------------------------------------- pytest's plugins
+
+PLUGINS = {
+    "fragile": "raise RuntimeError('not with this torch')",
+    "rude": "def pytest_collection_finish(session): raise RuntimeError('no time')",
+    "loud": "def pytest_sessionfinish(session): print('loud was here')",
+}
+
+
+@pytest.mark.parametrize(
+    ("plugin", "code", "text"),
+    [
+        ("loud", 0, "loud was here"),
+        ("fragile", 3, "the checks could not be run: "),
+        ("rude", 3, "the checks could not be run: pytest ended with INTERNAL_ERROR"),
+        ("absent", 3, "the checks could not be run: "),
+    ],
+)
+def test_a_plugin_is_loaded_if_it_is_asked_for(
+    plugin: str, code: int, text: str, tmp_path: Path
+) -> None:
+    asked = ("ddp_conformance", "--sampler", "parts:strided", "-t", "uneven", "-k", "SMP-01")
+    done = run(written(tmp_path, parts=PARTS, **PLUGINS), *asked, "-w", "1", "--plugin", plugin)
+    assert done.code == code, done.text
+    assert text in done.text
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        {"PYTEST_PLUGINS": "fragile"},
+        {"PYTEST_ADDOPTS": "--no-such-option"},
+    ],
+    ids=lambda setting: next(iter(setting)),
+)
+def test_what_is_set_for_other_tests_does_not_matter(
+    setting: dict[str, str], tmp_path: Path
+) -> None:
+    asked = ("ddp_conformance", "--sampler", "parts:strided", "-t", "uneven", "-k", "SMP-01")
+    done = run(written(tmp_path, parts=PARTS, **PLUGINS), *asked, "-w", "2", **setting)
+    assert done.code == 0, done.text
+
+
 # ---------------------------------------------------------------- misuse
 
 

@@ -99,6 +99,10 @@ def test_verdicts(suite: Suite) -> None:
     for name, lines in EVIDENCE.items():
         for line in lines:
             assert line in run[name].text
+    # What pytest says of the test's arguments is short, and the reason comes soon.
+    text = run["test_plain[ws2-everything-SMP-01]"].text
+    assert "subject = <sampler everything>, check = <SMP-01>\n" in text
+    assert text.index("SMP-01: In one epoch") < 400, text
 
 
 def test_an_unknown_guarantee_is_named_at_collection(suite: Suite) -> None:
