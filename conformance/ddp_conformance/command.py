@@ -16,6 +16,7 @@ from pathlib import Path
 from ddp_conformance import command_suite, nemesis
 from ddp_conformance.command_pytest import run_pytest
 from ddp_conformance.command_request import OPTION, Request, RequestError, cells_of
+from ddp_conformance.explain import explanation
 from ddp_conformance.plugin import REPORT, Verdicts
 from ddp_conformance.pytest_frontend import WORLD_SIZES
 from ddp_conformance.registry import all_checks, all_kinds, known_ids
@@ -38,8 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parser = _parser()
     given = parser.parse_args(arguments)
-    if given.list:
-        print("\n".join(_listing()))
+    if given.list or given.explain:
+        print("\n".join(explanation(given.explain) if given.explain else _listing()))
         return 0
     here = str(Path.cwd())
     if here not in sys.path:
@@ -90,6 +91,10 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--list", action="store_true", help="show guarantees and traits, and end")
+    parser.add_argument(
+        *("--explain",), metavar="ID", type=_guarantee,
+        help="show a guarantee with a part that breaks it and one that keeps it, and end",
+    )  # fmt: skip
     for option, kind in all_kinds().items():
         parser.add_argument(
             f"--{option}",
@@ -106,8 +111,9 @@ def _parser() -> argparse.ArgumentParser:
         help="one for all factories",
     )
     parser.add_argument(
-        *("--check", "-k"), metavar="ID", action="append", default=[], help="only this guarantee"
-    )
+        *("--check", "-k"), metavar="ID", action="append", default=[], type=_guarantee,
+        help="only this guarantee",
+    )  # fmt: skip
     parser.add_argument(
         *("--expect", "-x"), metavar="ID=REASON", action="append", default=[],
         help="a guarantee that is known to be broken; an error if it is not",
@@ -132,6 +138,14 @@ def _parser() -> argparse.ArgumentParser:
         help="a plugin of pytest to load, as with its -p; no others are, whatever is installed",
     )  # fmt: skip
     return parser
+
+
+def _guarantee(text: str) -> str:
+    if text not in known_ids():
+        close = difflib.get_close_matches(text.upper(), known_ids(), n=1)
+        hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(known_ids())}"
+        raise argparse.ArgumentTypeError(f"{text}: there is no such guarantee; {hint}")
+    return text
 
 
 def _natural(text: str) -> int:
@@ -170,10 +184,6 @@ def _request(given: argparse.Namespace) -> Request:
     if not subjects:
         options = ", ".join(f"--{option}" for option in all_kinds())
         raise RequestError(f"there is nothing to check; name a factory with one of {options}")
-    for wrong in [one for one in given.check if one not in known_ids()]:
-        close = difflib.get_close_matches(wrong.upper(), known_ids(), n=1)
-        hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(known_ids())}"
-        raise RequestError(f"--check {wrong}: there is no such guarantee; {hint}")
     return Request(
         subjects=subjects,
         traits=tuple(given.trait),

@@ -152,6 +152,7 @@ def test_wheel_holds_the_packages_and_no_more(wheel: Path) -> None:
     assert {name for name in top if not name.endswith(".dist-info")} == set(PACKAGES)
     for package in PACKAGES:
         assert f"{package}/py.typed" in names
+    assert "ddp_conformance/SPEC.md" in names, "--explain reads it"
 
 
 def test_wheel_holds_every_module(wheel: Path) -> None:
