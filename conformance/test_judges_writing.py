@@ -16,14 +16,24 @@ def test_one_writer_for_each_file_passes() -> None:
 
 def test_two_writers_are_named() -> None:
     (violation,) = judge.judge_single_writer([Wrote(0, "log"), Wrote(2, "log"), Wrote(0, "a")])
-    assert str(violation) == "log written by ranks 0 and 2"
+    apart = "each in a folder of its own; where whoever is first writes it, and others find it,"
+    assert str(violation) == f"log written by ranks 0 and 2, {apart} declare 'first_wins'"
 
 
 def test_a_lock_may_be_many_ranks_and_a_lock_of_some_of_them_may_not() -> None:
     log, lock = Wrote(0, "log"), Wrote(0, "log.lock", lock=True)
     assert judge.judge_single_writer([log, lock, Wrote(1, "log.lock", lock=True)]) == ()
     (violation,) = judge.judge_single_writer([log, lock, Wrote(1, "log.lock")])
-    assert str(violation) == "log.lock written by ranks 0 and 1"
+    assert str(violation).startswith("log.lock written by ranks 0 and 1, each in a folder")
+
+
+def test_the_first_wins_and_nobody_writes_again() -> None:
+    first = [Wrote(0, "log"), Wrote(1, "log"), Wrote(0, "lock", lock=True)]
+    assert judge.judge_first_wins([*first, Wrote(1, "lock", lock=True, there=True)]) == ()
+    again = [Wrote(1, "log", there=True), Wrote(0, "log", there=True)]
+    (violation,) = judge.judge_first_wins([*first, *again])
+    assert str(violation) == "log written by ranks 0 and 1, though it was there"
+    assert judge.judge_first_wins([Wrote(0, "lock", lock=True)]) == (judge.NOTHING,)
 
 
 files = st.dictionaries(st.sampled_from(["a", "b", "sub/c"]), st.integers(0, 3), min_size=1)

@@ -146,6 +146,8 @@ class Wrote:
     """Below the folder."""
     lock: bool = False
     """This rank locked it, and it is empty."""
+    there: bool = False
+    """It was there before, as another rank had made it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,8 @@ TRAITS: dict[str, str] = {
     "tells_paths": "says by paths= where it writes",
     "gpu": "needs a GPU for each rank; skipped where there are not enough of them",
     "replaces": "its files hold the last record alone",
+    "first_wins": "whichever rank finds no file writes it, and the others find it: behind a lock, "
+    "or after a barrier",
     "published": "other ranks read its files as soon as their call of it has returned",
     "decides": "tells what it decides in each step",
     "resumes": "leaves a checkpoint after an epoch when told to, and goes on from one",

@@ -1,7 +1,7 @@
 """Which files the Python code of this process writes, and what can be read in between.
 
-An audit hook hears what Python opens, renames, links and touches, wherever the path came from.
-What C++ opens by itself (``torch.save`` with a path) it does not hear.
+An audit hook hears what Python opens, renames, links and touches, wherever the path came from;
+``torch.save``, which opens files in C++, is asked. Other libraries' C++ is not heard.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from types import FrameType
 from typing import Any
 from unittest import mock
 from urllib.parse import urlsplit
+
+import torch
 
 _listening: list[WriteLog] = []
 
@@ -110,6 +112,11 @@ class WriteLog:
         connection.set_authorizer(asked)
         return connection
 
+    def open_in_torch(self, name: object, *arguments: Any, **options: Any) -> Any:
+        """As what ``torch.save`` opens a path with, or a stream that it was given."""
+        self.keep(name)
+        return _open_in_torch(name, *arguments, **options)
+
 
 _WRITES = {"os.rename": 1, "os.link": 1, "os.symlink": 1, "os.utime": 0}
 """Audit events of writing, and which argument is the path."""
@@ -118,6 +125,7 @@ _LOCKS = frozenset({"fcntl.flock", "fcntl.lockf"})
 
 _CHANGES = frozenset({sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE})
 _connect = sqlite3.connect
+_open_in_torch: Callable[..., Any] = torch._C.PyTorchFileWriter
 
 
 def _file_of(database: str | bytes | os.PathLike[str]) -> str:
@@ -137,7 +145,10 @@ def writes_below(
     _listening.append(log)
     try:
         # The audit events of sqlite3 come before a connection can be watched, or written to.
-        with mock.patch.object(sqlite3, "connect", log.connect):
+        with (
+            mock.patch.object(sqlite3, "connect", log.connect),
+            mock.patch.object(torch._C, "PyTorchFileWriter", log.open_in_torch),
+        ):
             yield log
     finally:
         _listening.remove(log)

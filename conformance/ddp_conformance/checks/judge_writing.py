@@ -7,6 +7,10 @@ from collections import Counter, defaultdict
 from ddp_conformance.history import Failed, History, ReadBack, Told, Wrote
 from ddp_conformance.verdict import Violation, ranks_in_words
 
+NOTHING = Violation("no rank wrote a file into case.directory")
+
+WHICH_TRAIT = "where whoever is first writes it, and others find it, declare 'first_wins'"
+
 
 def judge_single_writer(history: History) -> tuple[Violation, ...]:
     """Every file that is no lock is written by one rank; and somebody writes something."""
@@ -16,11 +20,29 @@ def judge_single_writer(history: History) -> tuple[Violation, ...]:
             writers[wrote.path].append(wrote)
     files = {path: wrote for path, wrote in writers.items() if not all(one.lock for one in wrote)}
     if not files:
-        return (Violation("no rank wrote a file into case.directory"),)
+        return (NOTHING,)
     return tuple(
-        Violation(f"{path} written by {ranks_in_words([one.rank for one in wrote])}")
+        Violation(
+            f"{path} written by {ranks_in_words([one.rank for one in wrote])}, each in a folder of "
+            f"its own; {WHICH_TRAIT}"
+        )
         for path, wrote in sorted(files.items())
         if len(wrote) > 1
+    )
+
+
+def judge_first_wins(history: History) -> tuple[Violation, ...]:
+    """Nobody writes a file again that is there; and somebody writes something."""
+    wrote = [record for record in history if isinstance(record, Wrote) and not record.lock]
+    if not wrote:
+        return (NOTHING,)
+    again: defaultdict[str, list[int]] = defaultdict(list)
+    for one in wrote:
+        if one.there:
+            again[one.path].append(one.rank)
+    return tuple(
+        Violation(f"{path} written by {ranks_in_words(sorted(ranks))}, though it was there")
+        for path, ranks in sorted(again.items())
     )
 
 

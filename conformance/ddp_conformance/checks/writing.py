@@ -8,6 +8,7 @@ of them found missing, another one makes before it does.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from ddp_conformance.recording import cases_of, describe, judge_each, record
 from ddp_conformance.registry import Check, Guarantee
 from ddp_conformance.subjects_writing import Writer
 from ddp_conformance.verdict import Violation
-from ddp_conformance.writes import writes_below
+from ddp_conformance.writes import do_nothing, writes_below
 from ddp_conformance.writing_history import Opened
 
 WRT_01 = Guarantee(
@@ -54,8 +55,10 @@ def written_together(subject: Writer, case: Case, ranks: Ranks) -> Iterator[Reco
     lockstep = Lockstep(arriving)
     told: list[Told] = []
     try:
-        making = arriving.come_together
-        with in_lockstep(lockstep), writes_below(case.directory, making=making) as log:
+        meet = arriving.come_together
+        first_wins = "first_wins" in subject.traits
+        before = meet if first_wins else do_nothing  # who looks at once finds nothing
+        with in_lockstep(lockstep), writes_below(case.directory, before, making=meet) as log:
             writer = write_records(subject, case)
             paths = tuple(str(path) for path in subject.paths(writer))
             told.append(Told(case.rank, paths))
@@ -83,15 +86,37 @@ def written_apart(subject: Writer, case: Case, ranks: Ranks) -> Iterator[Record]
     """A folder for each rank."""
     own = case.directory / f"rank-{case.rank}"
     own.mkdir()
+    yield from _written_alone(subject, replace(case, directory=own), ranks)
+
+
+def written_once(subject: Writer, case: Case, ranks: Ranks) -> Iterator[Record]:
+    """The same, and then once more where all is there that rank 0 has written by itself."""
+    try:
+        yield from written_apart(subject, case, ranks)
+    finally:
+        ranks.gather(None)  # also on a rank that raised: the others read what it wrote
+    own = case.directory / f"again-{case.rank}"
+    shutil.copytree(case.directory / "rank-0", own, symlinks=True)
+    yield from _written_alone(subject, replace(case, directory=own), ranks)
+
+
+def _written_alone(subject: Writer, case: Case, ranks: Ranks) -> Iterator[Record]:
+    before = _files(case.directory)
     lockstep = Lockstep(ranks)
-    with in_lockstep(lockstep), writes_below(own) as log:
-        write_records(subject, replace(case, directory=own))
+    with in_lockstep(lockstep), writes_below(case.directory) as log:
+        write_records(subject, case)
     yield from lockstep.calls
     locks = {file.path for file in log.written() if file.lock}
-    for path in sorted(own.rglob("*")):
-        if path.is_symlink() or path.is_file():
-            name = str(path.relative_to(own))
-            yield Wrote(case.rank, name, name in locks)
+    for name, state in sorted(_files(case.directory).items()):
+        if before.get(name) != state:
+            yield Wrote(case.rank, name, name in locks, name in before)
+
+
+def _files(folder: Path) -> dict[str, tuple[int, int, int]]:
+    """Files and links below a folder, with what changes when they are written."""
+    found = [path for path in folder.rglob("*") if path.is_symlink() or path.is_file()]
+    states = {str(path.relative_to(folder)): path.lstat() for path in found}
+    return {name: (s.st_ino, s.st_mtime_ns, s.st_size) for name, s in states.items()}
 
 
 def written_by_all(subject: Writer, case: Case, ranks: Ranks) -> Iterator[Record]:
@@ -117,11 +142,13 @@ def runs_of(subject: Writer, ranks: Ranks, way: Way) -> tuple[Run, ...]:
 
 def find_several_writers(subject: Writer, ranks: Ranks) -> tuple[Violation, ...]:
     """WRT-01."""
-    apart = runs_of(subject, ranks, written_apart)
+    first_wins = "first_wins" in subject.traits
+    apart = runs_of(subject, ranks, written_once if first_wins else written_apart)
+    judge_apart = judge.judge_first_wins if first_wins else judge.judge_single_writer
     together = runs_of(subject, ranks, written_by_all)
     first = RECORDS - 1 if "replaces" in subject.traits else 0
     return (
-        *judge_each(apart, lambda run: judge.judge_single_writer(run.history)),
+        *judge_each(apart, lambda run: judge_apart(run.history)),
         *judge_each(together, lambda run: judge.judge_records(run.history, RECORDS, first)),
         *judge_each(together, lambda run: judge_publishing.judge_shared_files(run.history)),
         *judge_each(together, lambda run: judge.judge_who_was_first(run.history)),
