@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
 from ddp_conformance import Callback, Case, ErrorPath, Guard, Preparation, UndecidedError, Writer
 from ddp_conformance.registry import all_checks
 from ddp_conformance.subjects import Subject
@@ -68,3 +70,28 @@ def test_an_error_path_that_fails_by_itself_is_not_asked_about_its_error() -> No
     (check,) = [check for check in all_checks() if check.id == "CBK-04"]
     with pytest.raises(AssertionError, match=r"trip\(step\) was never called"):
         check(ErrorPath(broken_factory))
+
+
+def other_dtype_on_rank_zero(case: Case, *trip: Any) -> Iterator[Any]:
+    """Cut off at its first collective, long before it decides or an error comes."""
+    dist.all_reduce(torch.tensor(1.0) if case.rank == 0 else torch.tensor(1))
+    for step in range(3):
+        for tell in trip:
+            tell(step)
+        yield {"lr": 0.1}
+
+
+@pytest.mark.ddp(world_size=[2, 3])
+@pytest.mark.parametrize(
+    ("guarantee", "subject"),
+    [
+        ("CBK-02", Callback(other_dtype_on_rank_zero, {"decides"})),
+        ("CBK-04", ErrorPath(other_dtype_on_rank_zero)),
+    ],
+    ids=["CBK-02", "CBK-04"],
+)
+def test_what_was_cut_off_is_a_matter_of_its_collectives(guarantee: str, subject: Subject) -> None:
+    (check,) = [check for check in all_checks() if check.id == guarantee]
+    reason = r"matter of CBK-01:\n.*collective 0: rank 0 allreduce float32\[\] .*int64\[\]"
+    with pytest.raises(UndecidedError, match=reason):
+        check(subject)

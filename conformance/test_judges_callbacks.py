@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
 import pytest
+import torch
 from ddp_conformance.callback_history import LoopEnd, StepEnd, Traced, Tripped
 from ddp_conformance.checks import judge_callbacks as judge
 from ddp_conformance.history import Collective, Failed, Record
 from ddp_conformance.launched.order import Death
 from ddp_conformance.lockstep import END
+from ddp_conformance.stepping import told
 from ddp_conformance.subjects_training import DEATHS
 from ddp_conformance.training_history import Ended
 
@@ -97,6 +102,41 @@ def test_a_rank_that_stops_before_its_first_step_is_named() -> None:
 def test_no_decision_is_no_pass() -> None:
     (violation,) = judge.judge_decisions([StepEnd(0, 0), StepEnd(1, 0)])
     assert str(violation) == "no rank told a decision"
+
+
+def test_a_flag_and_its_number_are_one_decision() -> None:
+    history = [StepEnd(0, 0, (("stop", "True"),)), StepEnd(1, 0, (("stop", "1"),))]
+    assert judge.judge_decisions(history) == ()
+
+
+CUT_OFF: list[Record] = [Collective(0, 0, "allreduce float32[]"), Collective(1, 0, "barrier")]
+
+
+def test_what_loops_that_were_cut_off_did_not_come_to_is_not_judged() -> None:
+    assert judge.judge_decisions([StepEnd(0, 0), *CUT_OFF]) == ()
+    ahead = [StepEnd(0, 0, (("lr", "1"),)), *CUT_OFF]
+    assert judge.judge_decisions(ahead) == ()
+    (violation,) = judge.judge_decisions([*ahead, LoopEnd(1, 0)])
+    assert str(violation) == "step 0 is made by rank 0, and not by rank 1"
+    (violation,) = judge.judge_decisions([*ahead, StepEnd(1, 0, (("lr", "2"),))])
+    assert str(violation) == "step 0: lr differs: rank 0: 1; rank 1: 2"
+
+
+def test_decisions_are_told_alike_whatever_their_types() -> None:
+    one = told({"lr": 1, "best": "a.ckpt", "sizes": (1, 2.0), "keep": {"a", "b"}, "at": {1: 2}})
+    other = told(
+        {
+            "lr": torch.tensor(1.0),
+            "best": Path("a.ckpt"),
+            "sizes": np.array([1.0, 2.0]),
+            "keep": {"b", "a"},
+            "at": {1.0: np.int64(2)},
+        }
+    )
+    assert one == other
+    assert told({"lr": 0.1}) != told({"lr": torch.tensor(0.1)})
+    with pytest.raises(TypeError, match=r"an object of type object cannot be compared"):
+        told({"best": object()})
 
 
 FIRST: list[Record] = [StepEnd(0, 0), StepEnd(1, 0)]

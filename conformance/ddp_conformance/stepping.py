@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import torch
 
 from ddp_conformance.callback_history import LoopEnd, StepEnd
@@ -41,4 +44,27 @@ def told(decisions: Mapping[str, Any] | None) -> tuple[tuple[str, str], ...]:
 
 
 def _text(value: Any) -> str:
-    return repr(value.tolist() if isinstance(value, torch.Tensor) else value)
+    return repr(_plain(value))
+
+
+def _plain(value: Any) -> Any:
+    """Equal decisions as equal objects with equal texts, whatever types the ranks chose."""
+    if isinstance(value, torch.Tensor | np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    if isinstance(value, Mapping):
+        return sorted(((_text(name), _plain(part)) for name, part in value.items()), key=repr)
+    if isinstance(value, AbstractSet):
+        return sorted(map(_text, value))  # their order follows from each process's hash seed
+    shown: object = type(value).__repr__
+    if shown is object.__repr__:
+        raise TypeError(
+            f"an object of type {type(value).__name__} cannot be compared between ranks; tell a "
+            "number, a text or several of them"
+        )
+    return value

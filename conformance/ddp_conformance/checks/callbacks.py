@@ -12,6 +12,7 @@ from dataclasses import replace
 from ddp_conformance.callback_history import Tripped
 from ddp_conformance.case import Case
 from ddp_conformance.checks import judge_callbacks as judge
+from ddp_conformance.checks.same_calls import demand_same_calls
 from ddp_conformance.history import Failed, Record, Run
 from ddp_conformance.launched.dying import loop_and_die
 from ddp_conformance.launched.launch import Limits, launch
@@ -51,9 +52,10 @@ def observe_loop(subject: Callback, case: Case, ranks: Ranks) -> Iterator[Record
     """The steps of this rank and its collectives in all groups."""
     records: list[Record] = []
     trace = Trace(case.rank)
-    with in_lockstep(Lockstep(ranks)), traced(trace):
+    lockstep = Lockstep(ranks)
+    with in_lockstep(lockstep), traced(trace):
         run_loop(case, lambda: subject.make(case), records.append)
-    yield from (*records, *trace.calls)
+    yield from (*records, *trace.calls, *lockstep.calls)
 
 
 def observe_error(subject: ErrorPath, case: Case, ranks: Ranks, failing: int) -> Iterator[Record]:
@@ -86,8 +88,12 @@ def find_different_collectives(subject: Callback, ranks: Ranks) -> tuple[Violati
 
 
 def find_different_decisions(subject: Callback, ranks: Ranks) -> tuple[Violation, ...]:
-    """CBK-02."""
-    return judge_each(loop_runs(subject, ranks), lambda run: judge.judge_decisions(run.history))
+    """CBK-02. Undecided where the loops were cut off before any decision differed."""
+    runs = loop_runs(subject, ranks)
+    found = judge_each(runs, lambda run: judge.judge_decisions(run.history))
+    if not found:
+        demand_same_calls(subject, runs, "CBK-01")
+    return found
 
 
 def find_swallowed_errors(subject: ErrorPath, ranks: Ranks) -> tuple[Violation, ...]:
@@ -99,7 +105,7 @@ def find_swallowed_errors(subject: ErrorPath, ranks: Ranks) -> tuple[Violation, 
     found = tuple(
         replace(violation, case=f"error on rank {failing}")
         for failing in sorted({0, ranks.world_size - 1})
-        for run in error_runs(subject, ranks, failing)
+        for run in tripped_runs(subject, ranks, failing)
         for violation in judge.judge_error_path(run.history)
     )
     return found or next(filter(None, violations_of_deaths(subject, ranks)), ())
@@ -140,6 +146,15 @@ def death_run(subject: ErrorPath, ranks: Ranks, scenario: Scenario) -> Run:
 
     (run,) = record(subject, ranks, cases_of(ranks, (2 * ranks.world_size + 1,)), observe)
     return run
+
+
+def tripped_runs(subject: ErrorPath, ranks: Ranks, failing: int) -> tuple[Run, ...]:
+    """The same; undecided where the loop was cut off before its error could come."""
+    runs = error_runs(subject, ranks, failing)
+    demand_same_calls(
+        subject, [run for run in runs if not judge.has_tripped(run.history)], "CBK-01"
+    )
+    return runs
 
 
 def error_runs(subject: ErrorPath, ranks: Ranks, failing: int) -> tuple[Run, ...]:

@@ -9,6 +9,7 @@ from itertools import zip_longest
 from ddp_conformance.callback_history import LoopEnd, StepEnd, Traced, Tripped
 from ddp_conformance.checks.endings import ends_of, words_of
 from ddp_conformance.checks.judge_lifecycle import judge_ended_in_time
+from ddp_conformance.checks.judge_metrics import judge_same_calls
 from ddp_conformance.history import Collective, Failed, History
 from ddp_conformance.launched.order import Death
 from ddp_conformance.lockstep import END
@@ -16,6 +17,9 @@ from ddp_conformance.verdict import Violation, ranks_in_words
 
 SKIP = "skip"
 """The decision to leave out a step."""
+
+_NUMBERS = {"True": "1", "False": "0"}
+"""Truth as a number, for a flag that comes out of a tensor."""
 
 
 def judge_same_trace(history: History) -> tuple[Violation, ...]:
@@ -55,14 +59,19 @@ def _call(call: Traced | None) -> str:
 
 
 def judge_decisions(history: History) -> tuple[Violation, ...]:
-    """CBK-02: in every step all ranks decide the same; and somebody decides something."""
+    """CBK-02: in every step all ranks decide the same; and somebody decides something.
+
+    Of ranks that were cut off, because their collectives differ, it is not known which steps
+    and decisions would have come.
+    """
     ends = [end for end in history if isinstance(end, StepEnd)]
+    cut_off = bool(judge_same_calls(history))
     if not any(end.decisions for end in ends):
-        return (Violation("no rank told a decision"),)
+        return () if cut_off else (Violation("no rank told a decision"),)
     steps: defaultdict[int, dict[int, dict[str, str]]] = defaultdict(dict)
     for end in ends:
         steps[end.step][end.rank] = dict(end.decisions)
-    ranks = sorted({record.rank for record in history})  # also one that made no step
+    ranks = sorted({r.rank for r in history if not cut_off or isinstance(r, LoopEnd)})
     return tuple(v for step, told in sorted(steps.items()) for v in _step(step, told, ranks))
 
 
@@ -75,7 +84,7 @@ def _step(step: int, told: dict[int, dict[str, str]], ranks: Sequence[int]) -> I
         values: defaultdict[str, list[int]] = defaultdict(list)
         for rank, decisions in sorted(told.items()):
             values[decisions.get(name, "nothing")].append(rank)
-        if len(values) > 1:
+        if len({_NUMBERS.get(value, value) for value in values}) > 1:
             listed = "; ".join(f"{ranks_in_words(r)}: {value}" for value, r in values.items())
             yield Violation(f"step {step}: {name} differs: {listed}")
 
@@ -113,6 +122,11 @@ def judge_death(history: History, death: Death) -> tuple[Violation, ...]:
     )
 
 
+def has_tripped(history: History) -> bool:
+    """Whether the check's error came."""
+    return _tripped(history) is not None
+
+
 _NEVER = (Violation("trip(step) was never called on the rank and in the step of the error"),)
 
 
@@ -138,11 +152,14 @@ def _skipped_together(history: History, step: int) -> bool:
     ranks = {record.rank for record in history}  # also one that failed before its first step
     ended = {record.rank for record in history if isinstance(record, LoopEnd)}
     skipped = {
-        end.rank
-        for end in history
-        if isinstance(end, StepEnd) and end.step == step and (SKIP, "True") in end.decisions
+        end.rank for end in history if isinstance(end, StepEnd) and end.step == step and _skips(end)
     }
     return ranks == ended == skipped
+
+
+def _skips(end: StepEnd) -> bool:
+    told = dict(end.decisions).get(SKIP, "")
+    return _NUMBERS.get(told, told) == _NUMBERS["True"]
 
 
 def _went_on(history: History, tripped: Tripped) -> Violation:

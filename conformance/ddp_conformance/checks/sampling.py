@@ -7,11 +7,9 @@ the type of a sampler nor the list it would give says what arrives.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, TypeAlias
-
-import torch
 
 from ddp_conformance import nemesis
 from ddp_conformance.case import Case, sizes
@@ -97,10 +95,17 @@ def _one_epoch(subject: Delivering, component: Any, case: Case, epoch: int) -> I
 
 
 def worker_of(batch: Any) -> int | None:
-    """The DataLoader worker that read the batch, if the samples say so."""
-    if not isinstance(batch, dict) or "worker" not in batch:
+    """The DataLoader worker that read the batch, if its samples say so and agree.
+
+    It is evidence for people: a batch of no samples, and one whose ``worker`` is a name or
+    whatever else the subject means by it, says nothing.
+    """
+    carried = batch.get("worker") if isinstance(batch, Mapping) else None
+    try:
+        workers = set(as_indices(carried))
+    except (TypeError, ValueError):
         return None
-    return int(torch.as_tensor(batch["worker"]).reshape(-1)[0])
+    return workers.pop() if len(workers) == 1 else None
 
 
 def record_epochs(subject: Delivering, ranks: Ranks) -> tuple[Run, ...]:

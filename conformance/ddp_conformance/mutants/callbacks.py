@@ -244,6 +244,21 @@ def resolution_under_guard(case: Case) -> Steps:
         yield {"resolution": resolution}
 
 
+def one_or_a_whole(case: Case) -> Steps:
+    """One decision in the types that ranks come to it by: a literal, a quotient, a tensor."""
+    for step in range(STEPS):
+        rate = 1 if case.rank == 0 else torch.tensor(2.0) / 2
+        late = torch.tensor(float(step == STEPS - 1))
+        keep = {"best", "last"} if case.rank == 0 else {"last", "best"}
+        yield {"lr": rate, "stop": late if case.rank == 0 else bool(late), "keep": keep}
+
+
+def rate_of_single_precision(case: Case) -> Steps:
+    """A rate that went through a tensor on one rank: nearly the same."""
+    for _ in range(STEPS):
+        yield {"lr": 0.1 if case.rank == 0 else torch.tensor(0.1)}
+
+
 DECIDES = frozenset({"decides"})
 
 
@@ -268,6 +283,7 @@ MUTANTS = (
     Mutant(decides(skips_alone), "CBK-02", "step skipped on one rank"),
     Mutant(decides(best_by_own_loss), "CBK-02", "best checkpoint by the local loss"),
     Mutant(decides(resolution_under_guard), "CBK-02", "resolution changed on rank 0 only"),
+    Mutant(decides(rate_of_single_precision), "CBK-02", "rate rounded to float32 on one rank"),
 )
 
 TWINS = (
@@ -279,4 +295,5 @@ TWINS = (
     Twin(decides(plateau_of_mean_loss), "ReduceLROnPlateau of the mean loss"),
     Twin(decides(skips_together), "a step skipped on all ranks"),
     Twin(decides(best_told_by_rank_zero), "best checkpoint of rank 0 for all"),
+    Twin(decides(one_or_a_whole), "1, 1.0 and a tensor, a flag and its number, a set"),
 )
