@@ -217,3 +217,69 @@ def test_a_collective_that_is_told_twice_is_one_too_many() -> None:
     calls = [Collective(rank, 0, "allreduce") for rank in (0, 1, 1)]
     (violation,) = judge.judge_same_calls(calls)
     assert str(violation) == "collective 1: rank 0 nothing, rank 1 allreduce"
+
+
+# ---------------------------------------------------------------- against the metric's own values
+
+
+def measured(stage: str, *values: float) -> list[Record]:
+    return [Measured(rank, stage, (value,)) for rank, value in enumerate(values)]
+
+
+WRONG = [*measured("batches in turn", 3.0, 3.0), *measured("most on rank 0", 3.00001, 3.00001)]
+
+
+def test_a_metric_that_is_merely_wrong_has_a_value_of_its_own() -> None:
+    assert judge.own_value(WRONG, 1e-5) == (3.0,)
+    unlike = [
+        [*WRONG, *measured("elsewhere", 4.0, 4.0)],
+        [*WRONG, *measured("elsewhere", 3.0, 3.000001)],
+        [],
+    ]
+    assert [judge.own_value(history, 1e-5) for history in unlike] == [()] * 3
+
+
+def unharmed(history: Sequence[Record], own: Sequence[float] = (3.0,)) -> list[str]:
+    return [str(found) for found in judge.judge_unharmed(history, own, "without", 1e-5)]
+
+
+def test_an_empty_rank_changes_no_value_be_it_right_or_wrong() -> None:
+    assert unharmed(measured("empty", 3.0, 3.0)) == []
+    assert unharmed(measured("empty", 4.0, 4.0), ()) == [], "there is nothing to compare it with"
+    assert unharmed(measured("empty", 3.0, float("nan"))) == [
+        "empty: rank 1 reports nan, without 3",
+        "empty: the ranks' reports differ: rank 0: 0x1.8000000000000p+1; rank 1: nan",
+    ]
+    assert unharmed([Failed(1, "ValueError: x")], ()) == ["rank 1 reports nothing: ValueError: x"]
+    (text,) = unharmed([*measured("empty", 3.0, 3.0), *called([END], ["sum"])], ())
+    assert text.startswith("collective 0: ")
+
+
+def unchanged(history: Sequence[Record], new: Sequence[Record]) -> list[str]:
+    return [str(found) for found in judge.judge_unchanged(history, new, 1e-5)]
+
+
+def test_a_used_metric_reports_on_each_rank_what_a_new_one_does() -> None:
+    new = measured("again", 3.0, 5.0)  # that the ranks differ is a matter of MET-01
+    assert unchanged(measured("again", 3.0, 5.0), new) == []
+    assert unchanged(measured("again", 3.0, 3.0), new) == [
+        "again: rank 1 reports 3, a new metric 5"
+    ]
+    assert unchanged(measured("again", 3.0), new) == [
+        "again: rank 1 reports nothing, a new metric 5"
+    ]
+    assert unchanged([], []) == ["nothing was reported"]
+    (text,) = unchanged([*new, *called([END], ["sum"])], new)
+    assert text.startswith("collective 0: ")
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_no_rank_is_empty_where_empty_ranks_are_compared_with(world_size: int) -> None:
+    size = 2 * metrics.BATCH * world_size - 2
+    batches = {tuple(range(s, min(s + metrics.BATCH, size))) for s in range(0, size, metrics.BATCH)}
+    for deal in metrics.WITHOUT_EMPTY.values():
+        shares = deal(size, world_size)
+        assert len(shares) == world_size
+        assert all(shares)
+        starts = [(s, i) for s in shares for i in range(0, len(s), metrics.BATCH)]
+        assert {tuple(s[i : i + metrics.BATCH]) for s, i in starts} == batches

@@ -20,12 +20,17 @@ def judge_values(history: History, tolerance: float) -> tuple[Violation, ...]:
     ``tolerance`` is relative to the single process's value. Ranks that raised or whose
     collectives differ have no reports to compare; that is the violation then.
     """
+    return judge_reporting(history) or _wrong_reports(history, tolerance)
+
+
+def judge_reporting(history: History) -> tuple[Violation, ...]:
+    """No rank raises, and all make the same collectives."""
     failures = tuple(
         Violation(f"rank {failure.rank} reports nothing: {failure.error}")
         for failure in history
         if isinstance(failure, Failed)
     )
-    return failures or judge_same_calls(history) or _wrong_reports(history, tolerance)
+    return failures or judge_same_calls(history)
 
 
 def _wrong_reports(history: History, tolerance: float) -> tuple[Violation, ...]:
@@ -51,11 +56,9 @@ def _stage_of(history: History, right: Expected, tolerance: float) -> Iterator[V
     for rank in sorted({m.rank for m in reports} - {m.rank for m in measured}):
         yield Violation(f"{stage}: rank {rank} made no report")
     for report in measured:
-        if not _agree(report.values, expected, tolerance):
-            got = in_words(report.values)
-            yield Violation(
-                f"{stage}: rank {report.rank} reports {got}, a single process {in_words(expected)}"
-            )
+        text = _beside(report, expected, "a single process", tolerance)
+        if text:
+            yield Violation(text)
     yield from _different(stage, measured)
 
 
@@ -78,6 +81,60 @@ def _agree(got: Sequence[float], expected: Sequence[float], tolerance: float) ->
         or (math.isnan(value) and math.isnan(right))
         for value, right in zip(got, expected, strict=True)
     )
+
+
+def own_value(history: History, tolerance: float) -> tuple[float, ...]:
+    """What a metric reports of its samples, if that does not depend on who has which of them.
+
+    Empty if it does, or if the ranks' reports differ: then nothing can be told from what it
+    reports once more, and it is MET-01 or MET-02 that it breaks.
+    """
+    measured = [record for record in history if isinstance(record, Measured)]
+    stages = dict.fromkeys(report.stage for report in measured)
+    alike = all(not [*_different(s, [m for m in measured if m.stage == s])] for s in stages)
+    first = measured[0].values if measured else ()
+    same = all(_agree(report.values, first, tolerance) for report in measured)
+    return first if alike and same else ()
+
+
+def judge_unharmed(
+    history: History, own: Sequence[float], beside: str, tolerance: float
+) -> tuple[Violation, ...]:
+    """MET-04: all ranks report the metric's own value, if it has one: that of ``beside``."""
+    measured = [record for record in history if isinstance(record, Measured)]
+    stages = dict.fromkeys(report.stage for report in measured)
+    return judge_reporting(history) or tuple(
+        Violation(text)
+        for stage in (stages if own else ())
+        for reports in [[report for report in measured if report.stage == stage]]
+        for text in (
+            *(_beside(report, own, beside, tolerance) for report in reports),
+            *(violation.what for violation in _different(stage, reports)),
+        )
+        if text
+    )
+
+
+def judge_unchanged(history: History, new: History, tolerance: float) -> tuple[Violation, ...]:
+    """MET-05: each rank reports what a new metric does there, whatever that is."""
+    expected = {(m.rank, m.stage): m.values for m in new if isinstance(m, Measured)}
+    measured = {(m.rank, m.stage): m for m in history if isinstance(m, Measured)}
+    if not expected:
+        return (Violation("nothing was reported"),)
+    return judge_reporting(history) or tuple(
+        Violation(text)
+        for (rank, stage), values in expected.items()
+        for report in [measured.get((rank, stage), Measured(rank, stage, ()))]
+        if (text := _beside(report, values, "a new metric", tolerance))
+    )
+
+
+def _beside(report: Measured, right: Sequence[float], whose: str, tolerance: float) -> str:
+    """What a report that is another one than it should be says, beside the right one."""
+    if _agree(report.values, right, tolerance):
+        return ""
+    got = in_words(report.values)
+    return f"{report.stage}: rank {report.rank} reports {got}, {whose} {in_words(right)}"
 
 
 def in_words(values: Sequence[float]) -> str:

@@ -78,6 +78,18 @@ class NodeWeighted(Mean):
         self.count += nodes
 
 
+class CountsInInt8(Mean):
+    """Labels are bytes, and so is what counts them: 127 is followed by -128."""
+
+    def reset(self) -> None:
+        super().reset()
+        self.count = torch.zeros((), dtype=torch.int8)
+
+    def compute(self) -> Tensor:
+        total, count = pooled(self.total, self.count.double()).unbind()
+        return total / count
+
+
 class BatchMean(Mean):
     """Every batch counts alike, the short last one too."""
 
@@ -260,22 +272,6 @@ class RaisesWhenEmpty(Mean):
         return super().compute()
 
 
-class GathersValues(Mean):
-    """Gathers all values, as ranks with equally many can."""
-
-    def reset(self) -> None:
-        super().reset()
-        self.values = torch.zeros(0)
-
-    def update(self, values: Tensor) -> None:
-        self.values = torch.cat([self.values, values])
-
-    def compute(self) -> Tensor:
-        parts = [torch.empty_like(self.values) for _ in range(self.case.world_size)]
-        dist.all_gather(parts, self.values)
-        return torch.cat(parts).double().mean()
-
-
 # ------------------------------------------------------------- MET-05: computing twice
 
 
@@ -303,6 +299,15 @@ class ClearsWhenComputed(Mean):
         mean = super().compute()
         self.reset()
         return mean
+
+
+class SharesItsState(Mean):
+    """Sums that belong to the class: a new metric of the next epoch goes on with them."""
+
+    sums = torch.zeros(2, dtype=torch.float64)
+
+    def reset(self) -> None:
+        self.total, self.count = self.sums
 
 
 # ------------------------------------------------------------- MET-06: the same calls
@@ -344,6 +349,7 @@ MUTANTS = (
     Mutant(Metric(FlooredWeights), "MET-01", "weights averaged as integers"),
     Mutant(Metric(NodeWeighted), "MET-01", "batches weighted by nodes"),
     Mutant(Metric(BatchMean), "MET-01", "mean of the batches' means"),
+    Mutant(Metric(CountsInInt8), "MET-01", "a count in int8"),
     Mutant(Metric(ReducedTwice), "MET-01", "reduced twice"),
     Mutant(Metric(OnlyOnRankZero), "MET-01", "reduced to rank 0 only"),
     Mutant(
@@ -361,10 +367,10 @@ MUTANTS = (
     Mutant(Metric(DividesFirst), "MET-04", "empty rank's mean is not a number"),
     Mutant(Metric(CountsAtLeastOne), "MET-04", "empty rank counts as a sample"),
     Mutant(Metric(RaisesWhenEmpty), "MET-04", "empty rank raises"),
-    Mutant(Metric(GathersValues), "MET-04", "gathers tensors of different sizes"),
     Mutant(Metric(ReducesItself), "MET-05", "state reduced in place"),
     Mutant(Metric(ForgetsToReset), "MET-05", "missing reset"),
     Mutant(Metric(ClearsWhenComputed), "MET-05", "reset by compute"),
+    Mutant(Metric(SharesItsState), "MET-05", "state shared with the next metric"),
     Mutant(Metric(OnRankZeroAlone), "MET-06", "computed on rank 0 alone"),
     Mutant(Metric(ReducesEveryBatch), "MET-06", "a reduction for each batch"),
     Mutant(Metric(OneMoreOnRankZero), "MET-06", "one more reduction on rank 0"),
