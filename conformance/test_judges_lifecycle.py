@@ -152,6 +152,15 @@ def test_an_optimizer_of_the_live_parameters_passes() -> None:
     assert judge.judge_optimizer(STEPS) == ()
 
 
+def test_sharded_parameters_are_idle_only_if_no_ranks_part_changes() -> None:
+    parts = [replace(step, sharded=True, changed=int(step.rank == 0)) for step in STEPS]
+    assert judge.judge_optimizer(parts) == ()
+    (text,) = texts(judge.judge_optimizer([replace(step, changed=0) for step in parts]))
+    assert text == "no parameter changed in step 1, on ranks 0 and 1"
+    (text,) = texts(judge.judge_optimizer([replace(step, sharded=False) for step in parts]))
+    assert text == "no parameter changed in step 1, on rank 1"
+
+
 def test_a_step_that_changes_nothing_is_named() -> None:
     history = [replace(s, changed=0, step=n) for s in STEPS for n in (1, 2, 3)]
     assert texts(judge.judge_optimizer(history)) == [

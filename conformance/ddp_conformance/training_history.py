@@ -84,6 +84,8 @@ class Optimized:
     """Of the live ones' content afterwards; of this rank's part where they are sharded."""
     sums: tuple[float, ...] = ()
     """Of each of them: the sum, and that of its absolute values."""
+    sharded: bool = False
+    """Each rank has a part of the parameters, which may be an empty one."""
 
 
 @dataclass(frozen=True, slots=True)

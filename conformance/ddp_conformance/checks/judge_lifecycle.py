@@ -192,8 +192,12 @@ def judge_optimizer(history: History) -> tuple[Violation, ...]:
         if isinstance(step, Optimized):
             steps[step.rank].append(step)
     found: defaultdict[str, list[int]] = defaultdict(list)
+    # A rank's part of sharded parameters may be empty, or be rows of a table that no sample asked
+    # for: they are idle if no rank's part changes.
+    moved = any(step.sharded and step.changed for made in steps.values() for step in made)
     for rank, made in sorted(steps.items()):
-        for text in (*_idle(made), *_strangers(rank, made, history)):
+        idle = () if moved and made[-1].sharded else _idle(made)
+        for text in (*idle, *_strangers(rank, made, history)):
             found[text].append(rank)
     return tuple(Violation(f"{text}, on {ranks_in_words(r)}") for text, r in found.items())
 

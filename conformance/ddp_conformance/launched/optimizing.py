@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 import weakref
 from collections.abc import Iterator, Sequence
+from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
@@ -29,6 +32,7 @@ class Optimizing:
         self._journal = journal
         self._nemesis = nemesis
         self._wrapped: list[weakref.ref[nn.Module]] = []
+        self._sharded = False
         self._before: list[str] = []
         self.steps = 0
         """Optimizer steps so far."""
@@ -41,6 +45,7 @@ class Optimizing:
     def wrapped(self, module: nn.Module) -> None:
         """This module's parameters are live from now on; it is not kept alive."""
         self._wrapped.append(weakref.ref(module))
+        self._sharded |= not isinstance(module, DistributedDataParallel)
 
     def _live(self, optimizer: Optimizer) -> dict[int, tuple[str, Tensor]]:
         """By identity, while they are all alive. Without a wrapper: the optimizer's own."""
@@ -56,10 +61,14 @@ class Optimizing:
         return found
 
     def _begins(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if any(callers()):
+            return  # a part of a step
         self._nemesis.at_step()
         self._before = [digest([tensor]) for _, tensor in self._live(optimizer).values()]
 
     def _ends(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if any(callers()):
+            return
         self.steps += 1
         live = self._live(optimizer)
         tensors = [tensor for _, tensor in live.values()]
@@ -77,8 +86,23 @@ class Optimizing:
                 sum(old != new for old, new in zip(self._before, after, strict=True)),
                 digest(tensors),
                 tuple(total for tensor in tensors for total in _sums(tensor)),
+                self._sharded,
             )
         )
+
+
+def callers() -> Iterator[Optimizer]:
+    """The optimizers in whose step this one is made: ZeroRedundancyOptimizer's calls another's.
+
+    Only those that torch tells of: some wrappers are optimizers by their type alone.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "step":
+            owner = frame.f_locals.get("self")
+            if isinstance(owner, Optimizer) and getattr(type(owner).step, "hooked", False):
+                yield owner
+        frame = frame.f_back
 
 
 def _owned(optimizer: Optimizer) -> Iterator[Tensor]:

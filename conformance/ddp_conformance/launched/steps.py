@@ -20,7 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ddp_conformance.case import Case
 from ddp_conformance.launched.journal import Journal
-from ddp_conformance.launched.optimizing import digest
+from ddp_conformance.launched.optimizing import callers, digest
 from ddp_conformance.launched.order import Order
 from ddp_conformance.launched.saving import bare_name
 from ddp_conformance.model_history import (
@@ -236,12 +236,16 @@ class Observer:
     # ------------------------------------------------------------------ step
 
     def _about_to_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        owned = (p for group in optimizer.param_groups for p in group["params"])
-        if not any(id(parameter) in self._ids for parameter in owned):
+        if not self._trains(optimizer) or any(map(self._trains, callers())):
             return
         self._stepped = True
         values = tuple((name, _values(p.grad)) for name, p in self._trained)
         self._journal.add(Gradients(self._rank, self._number, self._alone, values))
+
+    def _trains(self, optimizer: Optimizer) -> bool:
+        """Whether it has some of the model's parameters."""
+        owned = (p for group in optimizer.param_groups for p in group["params"])
+        return any(id(parameter) in self._ids for parameter in owned)
 
 
 def _values(gradient: Tensor | None) -> tuple[float, ...]:

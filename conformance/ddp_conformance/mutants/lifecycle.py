@@ -74,4 +74,9 @@ TWINS = (
         "a compiled DDP whose bare module is saved, gloo by the votes of all ranks",
         (2,),
     ),
+    Twin(
+        Training(run=programs.train_in_shards, traits=PADS, deaths=("is killed",)),
+        "a rank that has an empty part of all parameters",
+        (2,),
+    ),
 )

@@ -14,6 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch._C._distributed_c10d import TCPStore
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, Optimizer
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
@@ -115,6 +117,16 @@ def train_compiled() -> None:
     if own_rank() == 0:
         torch.save({"epoch": 1, "model": model.module.state_dict()}, "model.pt")
     dist.barrier()
+    dist.destroy_process_group()
+
+
+def train_in_shards() -> None:
+    """One row of weights, sharded: the last rank has an empty part, whose steps change nothing."""
+    dist.init_process_group("gloo")
+    loader = make_loader()
+    model = nn.Linear(FEATURES, 1)
+    fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+    fit(model, SGD(model.parameters(), RATE), loader)
     dist.destroy_process_group()
 
 
