@@ -33,13 +33,14 @@ if TYPE_CHECKING:
     from _pytest.nodes import Node  # pytest exports its subclasses only
 
 MARKER_HELP = (
-    "ddp(world_size=2, backend='auto', init=True, isolate=False, timeout=300, seed=0, env={}): "
-    "run the test on world_size ranks of one torch.distributed process group and report it as "
-    "one test. world_size is a number, a list (parametrizes the test) or 'gpus' (one rank for "
-    "each GPU); backend is 'auto', 'gloo' or 'nccl'; init=False leaves init_process_group to "
-    "the test; isolate=True gives the test fresh ranks; timeout is in seconds; seed='same' "
-    "seeds all ranks alike; env is a dict of environment variables. Arguments left out come "
-    "from the marks of the class and the module, then from the --ddp-* options."
+    "ddp(world_size=2, backend='auto', init=True, isolate=False, family='', timeout=300, seed=0, "
+    "env={}): run the test on world_size ranks of one torch.distributed process group and report "
+    "it as one test. world_size is a number, a list (parametrizes the test) or 'gpus' (one rank "
+    "for each GPU); backend is 'auto', 'gloo' or 'nccl'; init=False leaves init_process_group to "
+    "the test; isolate=True gives the test fresh ranks; ranks in whose modules tests of a family "
+    "left something go to no others; timeout is in seconds; seed='same' seeds all ranks alike; "
+    "env is a dict of environment variables. Arguments left out come from the marks of the class "
+    "and the module, then from the --ddp-* options."
 )
 
 
@@ -118,6 +119,8 @@ class Mark:
     init: bool = True
     """Whether the process group is initialised before the test's fixtures run."""
     isolate: bool | None = None
+    family: str = ""
+    """Name of the tests that share what they leave in modules; empty for none."""
     timeout: float | None = None
     """Seconds."""
     seed: int | Literal["same"] | None = None
@@ -249,6 +252,7 @@ _ARGUMENTS: dict[str, Callable[[object], object]] = {
     "backend": rules.check_backend,
     "init": rules.check_bool,
     "isolate": rules.check_bool,
+    "family": rules.check_name,
     "timeout": rules.check_seconds,
     "seed": rules.check_seed_or_same,
     "env": rules.check_env,

@@ -35,6 +35,8 @@ class LaunchPlan:
     """Whether the process group is initialised before the test's fixtures run."""
     isolate: bool
     """Whether the test gets fresh ranks."""
+    family: str
+    """Tests of one family share what they leave in modules; empty if the test is of none."""
     timeout: float
     """Seconds for the whole test."""
     seeds: tuple[int, ...]
@@ -75,6 +77,7 @@ def make_plan(item: pytest.Item, mark: Mark, options: Options, gpus: int) -> Lau
         devices=tuple(range(world_size)) if backend is Backend.NCCL else None,
         init=mark.init,
         isolate=options.isolate if mark.isolate is None else mark.isolate,
+        family=mark.family,
         timeout=options.timeout if mark.timeout is None else mark.timeout,
         seeds=_seeds(item.nodeid, mark, options, world_size),
         env=dict(mark.env),

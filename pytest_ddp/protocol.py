@@ -180,6 +180,8 @@ class RunTest:
     """The torchrun variables."""
     env: dict[str, str]
     """What the mark adds to them, for the test alone."""
+    looks_at_modules: bool
+    """The rank has to say whether modules keep more than they did."""
     seed: int
     """Seed of this rank's random number generators (python, NumPy, torch)."""
     shared_seed: int
@@ -306,6 +308,8 @@ class Done:
     """What the test leaked that retires the rank (threads, processes, groups)."""
     spent: bool
     """The test did what torch cannot undo in a process, which retires the rank as well."""
+    modules_changed: bool
+    """Modules keep something else than when the rank began, and the test is of a family."""
     changes: tuple[str, ...]
     """What the test changed and the rank restored (environment, cwd, dtype, ...)."""
     setup_show: str

@@ -38,6 +38,8 @@ class RankProcess:
     """What its process group met by; None if it holds none that may be reused."""
     tied: bool = False
     """Whether a fixture that its last test left up had used the process group in its set-up."""
+    family: str = ""
+    """That of the tests which left something in its modules; empty if none has."""
     test: str = ""
     """Node id of the last test that it began; empty if it has begun none."""
     dying: float = 0.0

@@ -106,6 +106,13 @@ def check_bool(value: object) -> bool:
     raise ValueError(BOOL)
 
 
+def check_name(value: object) -> str:
+    """A text that is not empty."""
+    if isinstance(value, str) and value:
+        return value
+    raise ValueError("it is a name, a text that is not empty")
+
+
 def check_directory(value: object) -> Path | None:
     """A directory that may not be there yet; None for an empty name."""
     if not isinstance(value, str):

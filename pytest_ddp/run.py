@@ -141,6 +141,7 @@ class Run:
             new_store=new,
             environment=environment,
             env=plan.env,
+            looks_at_modules=bool(plan.family),
             seed=plan.seeds[rank],
             shared_seed=plan.seeds[0],
             tmp_path=order.tmp_path,
@@ -250,6 +251,8 @@ class Run:
             case Done():
                 part.done = message
                 part.process.tied = message.tied
+                if message.modules_changed:
+                    part.process.family = self._plan.family
                 part.end(Ending.DONE, self._now())
             case Exchange():
                 self._exchanges.arrive(part.process, message)

@@ -78,7 +78,7 @@ class Supervisor:
     def _attempt(self, order: Order, notes: tuple[str, ...]) -> tuple[RunOutcome, bool]:
         world = order.plan.world
         run = Run(self._launcher, self._read_report, self._tell, order, self._next_test())
-        if order.plan.isolate:
+        if order.plan.isolate or self._is_of_others(world, order.plan.family):
             self._retire(self._launcher.pool(world))
         self._bring_up(world, max(order.plan.timeout, _START_LEAST))
         run.start(self._store(world), self._pools[world])
@@ -91,6 +91,11 @@ class Supervisor:
         outcome = run.outcome(notes)
         self._clean_up(run, world)
         return outcome, run.is_worth_a_retry() and not notes
+
+    def _is_of_others(self, world: World, family: str) -> bool:
+        """Whether tests of another family have left something in modules of these ranks."""
+        pool = self._launcher.pool(world)
+        return any(process.family not in ("", family) for process in pool)
 
     def _next_test(self) -> int:
         self._tests += 1

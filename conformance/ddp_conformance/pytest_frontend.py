@@ -109,11 +109,17 @@ def param(pair: Pair, world_size: int | None = None) -> Any:
     """The parameters of one test; with a world size, if the test has none of its own."""
     subject, check = pair
     obstacle = check.check.obstacle(subject)
-    marks = [pytest.mark.skip(reason=obstacle)] if obstacle else []
+    marks: list[pytest.MarkDecorator] = [pytest.mark.skip(reason=obstacle)] if obstacle else []
     name = f"{subject.name}-{check.id}"
     if world_size is not None:
         name = f"{name}-ws{world_size}"
-    return pytest.param(subject, check, id=name, marks=[*marks, ranks_for(subject, world_size)])
+    marks += [ranks_for(subject, world_size), pytest.mark.ddp(family=family_of(subject))]
+    return pytest.param(subject, check, id=name, marks=marks)
+
+
+def family_of(subject: Subject) -> str:
+    """What tells a subject's tests from those of all others, whatever file they are in."""
+    return f"{subject.kind} {getattr(subject.make, '__module__', '')}:{subject.name}"
 
 
 def ranks_for(subject: Subject, world_size: int | None = None) -> pytest.MarkDecorator:

@@ -31,6 +31,7 @@ from pytest_ddp.rank.environment import RankEnvironment
 from pytest_ddp.rank.garbage import Garbage
 from pytest_ddp.rank.instruments import Instruments
 from pytest_ddp.rank.link import Link
+from pytest_ddp.rank.modulestate import ModuleState, packages_of_plugins
 from pytest_ddp.rank.phases import Phases
 from pytest_ddp.rank.properties import Properties
 from pytest_ddp.rank.rendezvous import EnvRendezvous
@@ -66,6 +67,7 @@ class Runner:
         self._phases = Phases(self._lifecycle)
         self._properties = Properties()
         self._ties = Ties(self._group)
+        self._modules: ModuleState | None = None
         self._in_doubt = False
         self._recorder_problem = recorder_problem()
 
@@ -123,6 +125,7 @@ class Runner:
 
     def _collect(self, file: str) -> None:
         if not self._collection.has(file):
+            self._modules = None
             seeding.unseed()
             with self._group.hidden():
                 self._collection.collect(self._session, [file])
@@ -144,6 +147,8 @@ class Runner:
         fixtures.share_tmp_path(order.tmp_path)
         self._phases.broke_fixture = ""
         self._properties.seed = order.shared_seed
+        if order.looks_at_modules and self._modules is None:
+            self._modules = ModuleState(packages_of_plugins(self._config))
         self._care.begin()
         exit_reason, exit_code = self._run_protocol(item, self._next_item(order, item))
         fixture.set_current(None)
@@ -157,11 +162,15 @@ class Runner:
             tied=self._ties.hold(),
             rank_doubt=self._rank_doubt(item),
             spent=self._spent(),
+            modules_changed=order.looks_at_modules and self._modules_changed(),
             changes=self._care.changes,
             setup_show=self._setup_show.take(),
             exit_reason=exit_reason,
             exit_code=exit_code,
         )
+
+    def _modules_changed(self) -> bool:
+        return self._modules is None or self._modules.has_changed()
 
     def _ddp(self) -> Ddp:
         rank, world = self._place.rank, self._place.world

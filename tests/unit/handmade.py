@@ -148,6 +148,7 @@ def done(counts: tuple[GroupCount, ...] = (), exit_reason: str | None = None) ->
         tied=False,
         rank_doubt=(),
         spent=False,
+        modules_changed=False,
         changes=(),
         setup_show="",
         exit_reason=exit_reason,

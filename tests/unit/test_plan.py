@@ -56,6 +56,7 @@ def test_a_bare_mark_takes_everything_from_the_options() -> None:
         devices=None,
         init=True,
         isolate=True,
+        family="",
         timeout=20.0,
         seeds=got.seeds,
         env={},

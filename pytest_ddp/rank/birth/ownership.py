@@ -60,7 +60,7 @@ def spec_of(top: str) -> ModuleSpec | None:
 @functools.cache
 def _installed_from_here() -> frozenset[str]:
     found = (d for d in importlib.metadata.distributions() if _is_from_here(d))
-    return frozenset(name for distribution in found for name in _tops(distribution))
+    return frozenset(name for distribution in found for name in tops_of(distribution))
 
 
 def _places(top: str) -> list[str]:
@@ -83,7 +83,8 @@ def _is_from_here(distribution: importlib.metadata.Distribution) -> bool:
     return url.scheme == "file" and os.path.exists(unquote(url.path))
 
 
-def _tops(distribution: importlib.metadata.Distribution) -> Iterator[str]:
+def tops_of(distribution: importlib.metadata.Distribution) -> Iterator[str]:
+    """Names of the top-level modules that a distribution has brought."""
     named = distribution.read_text("top_level.txt")
     if named is not None:
         yield from named.split()
