@@ -81,6 +81,22 @@ def test_another_rank_in_another_stage_is_named() -> None:
     assert str(violation) == "another rank acts from stage to stage: a: rank 0; b: rank 1"
 
 
+def test_each_machine_has_one_that_acts_where_that_is_declared() -> None:
+    alone = [Guarded(r, "a", r == 0) for r in range(4)]
+    both = [Guarded(r, "b", r in (0, 2), machine=r // 2) for r in range(4)]
+    assert judge.judge_guard([*alone, *both], each_machine=True) == ()
+    (violation,) = judge.judge_guard([*alone, *both])
+    assert str(violation) == "b: ranks 0 and 2 acted"
+    first = [Guarded(r, "b", r == 0, machine=r // 2) for r in range(4)]
+    (violation,) = judge.judge_guard([*alone, *first], each_machine=True)
+    assert str(violation) == "b, machine 1: no rank acted"
+    other = [Guarded(r, "b", r in (0, 3), machine=r // 2) for r in range(4)]
+    (violation,) = judge.judge_guard(other, each_machine=True)
+    assert str(violation) == (
+        "another rank acts from stage to stage: b: local rank 0; b, machine 1: local rank 1"
+    )
+
+
 def test_refusing_everywhere_is_no_pass() -> None:
     (violation,) = judge.judge_guard([Guarded(r, "a", False, "E") for r in ALL])
     assert str(violation) == "all ranks refuse in every stage"

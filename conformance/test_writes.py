@@ -11,7 +11,8 @@ from pathlib import Path
 import filelock
 import pytest
 from ddp_conformance import Writer
-from ddp_conformance.forks import become_rank, environment_of, forget_rank, in_child
+from ddp_conformance.forks import become_rank, forget_rank, in_child
+from ddp_conformance.machines import Place, environment_of, several_machines
 from ddp_conformance.writes import Written, looking_at, writes_below
 
 
@@ -116,7 +117,7 @@ def test_a_child_forgets_its_rank_and_gets_another(monkeypatch: pytest.MonkeyPat
     def ranks() -> tuple[str | None, str]:
         forget_rank()
         before = os.environ.get("RANK")
-        become_rank(environment_of("torchrun", 1, 2))
+        become_rank(environment_of("torchrun", Place(1, 2)))
         return before, os.environ["RANK"]
 
     assert in_child(ranks) == (None, "1")
@@ -124,16 +125,25 @@ def test_a_child_forgets_its_rank_and_gets_another(monkeypatch: pytest.MonkeyPat
 
 
 def test_lightnings_launcher_sets_no_rank() -> None:
-    assert environment_of("lightning", 1, 2) == {
-        "NODE_RANK": "0",
-        "WORLD_SIZE": "2",
+    assert environment_of("lightning", Place(3, 4, machines=2)) == {
+        "NODE_RANK": "1",
+        "WORLD_SIZE": "4",
         "LOCAL_RANK": "1",
     }
 
 
+@pytest.mark.parametrize(("world_size", "machines"), [(1, 1), (2, 2), (3, 3), (4, 2), (9, 3)])
+def test_machines_have_equally_many_ranks(world_size: int, machines: int) -> None:
+    assert several_machines(world_size) == machines
+    places = [Place(rank, world_size, machines) for rank in range(world_size)]
+    assert [p.machine * p.ranks_here + p.local_rank for p in places] == list(range(world_size))
+    assert {p.machine for p in places} == set(range(machines))
+
+
 def test_an_unknown_launcher_is_an_error() -> None:
-    with pytest.raises(ValueError, match=r"unknown launcher 'mpi'; known: torchrun, lightning"):
-        environment_of("mpi", 0, 1)
+    message = r"unknown launcher 'mpi'; known: torchrun, lightning, slurm"
+    with pytest.raises(ValueError, match=message):
+        environment_of("mpi", Place(0, 1))
 
 
 def raises() -> None:

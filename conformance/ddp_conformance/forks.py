@@ -13,35 +13,12 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from ddp_conformance.launched.launch import SERVER
+from ddp_conformance.machines import forget_launcher
 
 T = TypeVar("T")
 
 SECONDS = 60.0
 """After which a child is taken to hang."""
-
-LAUNCHED = (
-    "RANK",
-    "WORLD_SIZE",
-    "LOCAL_RANK",
-    "LOCAL_WORLD_SIZE",
-    "GROUP_RANK",
-    "NODE_RANK",
-    "ROLE_RANK",
-    "ROLE_WORLD_SIZE",
-)
-"""Variables by which launchers tell a process its rank."""
-
-
-def environment_of(launcher: str, rank: int, world_size: int) -> dict[str, str]:
-    """What a launcher sets on one machine: ``torchrun``, or ``lightning``, which sets no RANK."""
-    if launcher == "torchrun":
-        own = {"RANK": rank, "LOCAL_WORLD_SIZE": world_size, "GROUP_RANK": 0}
-    elif launcher == "lightning":
-        own = {"NODE_RANK": 0}
-    else:
-        raise ValueError(f"unknown launcher {launcher!r}; known: torchrun, lightning")
-    common = {"WORLD_SIZE": world_size, "LOCAL_RANK": rank}
-    return {name: str(value) for name, value in (common | own).items()}
 
 
 def in_child(function: Callable[[], T]) -> T:
@@ -67,8 +44,7 @@ def in_fresh_process(function: Callable[[], T]) -> T:
 
 def _answer_of(make: Callable[[Connection], BaseProcess]) -> Any:
     receiver, sender = multiprocessing.Pipe(duplex=False)
-    child = make(sender)
-    child.daemon = True
+    child = make(sender)  # no daemon, which could have no children of its own
     child.start()
     sender.close()
     try:
@@ -98,8 +74,7 @@ _forgotten: list[Any] = []
 
 def forget_rank() -> None:
     """Be a process that no launcher has started, without a process group. Only in a child."""
-    for name in LAUNCHED:
-        os.environ.pop(name, None)
+    forget_launcher()
     if dist.is_initialized():
         # Kept: its destructor would wait for threads that did not come through the fork.
         _forgotten.append(dist.group.WORLD)

@@ -49,7 +49,7 @@ class Guard(Subject):
     kind: ClassVar[str] = "guard"
 
     launchers: tuple[str, ...] = ("torchrun", "lightning")
-    """Launchers that it must work under; it may also raise on all ranks."""
+    """Launchers that it must work under; it may also raise on all ranks. ``slurm`` is known too."""
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ TRAITS: dict[str, str] = {
     "scheduled": "says by schedule= on which window each epoch must train",
     "tells_paths": "says by paths= where it writes",
     "gpu": "needs a GPU for each rank; skipped where there are not enough of them",
+    "once_per_node": "acts once on each machine, not once in all",
     "replaces": "its files hold the last record alone",
     "first_wins": "whichever rank finds no file writes it, and the others find it: behind a lock, "
     "or after a barrier",

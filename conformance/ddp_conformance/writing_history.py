@@ -55,6 +55,8 @@ class Guarded:
     ran: bool
     error: str = ""
     """The exception in place of an answer."""
+    machine: int = 0
+    """Number of the machine that the rank was told to be on."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,27 +82,39 @@ def _record(number: int) -> str:
     return "no record" if number < 0 else f"record {number}"
 
 
-def judge_guard(history: History) -> tuple[Violation, ...]:
-    """WRT-05: in every stage one rank acts, always the same; or all ranks refuse."""
-    stages: defaultdict[str, list[Guarded]] = defaultdict(list)
-    for answer in history:
-        if isinstance(answer, Guarded):
-            stages[answer.stage].append(answer)
-    if not stages:
+def judge_guard(history: History, *, each_machine: bool = False) -> tuple[Violation, ...]:
+    """WRT-05: in every stage one rank acts, always the same; or all ranks refuse.
+
+    With ``each_machine`` that is the same local rank of each machine.
+    """
+    whole = _by_stage(history)
+    if not whole:
         return (Violation("no rank asked the guard"),)
     acting: dict[str, int] = {}
-    found = [*_silent(stages)]
+    found = [*_silent(whole)]
+    stages = _by_stage(history, each_machine=True) if each_machine else whole
     for stage, answers in stages.items():
         ran = [answer.rank for answer in answers if answer.ran]
         refused = [answer for answer in answers if answer.error]
         if len(ran) == 1 and not refused:
-            acting[stage] = ran[0]
+            first = min(answer.rank for answer in answers) if each_machine else 0
+            acting[stage] = ran[0] - first
         elif len(refused) != len(answers):
             found.append(Violation(f"{stage}: {_answers(ran, refused)}"))
     if len(set(acting.values())) > 1:
-        listed = "; ".join(f"{stage}: rank {rank}" for stage, rank in acting.items())
+        rank = "local rank" if each_machine else "rank"
+        listed = "; ".join(f"{stage}: {rank} {number}" for stage, number in acting.items())
         found.append(Violation(f"another rank acts from stage to stage: {listed}"))
     return (*found, *([] if acting or found else [Violation("all ranks refuse in every stage")]))
+
+
+def _by_stage(history: History, *, each_machine: bool = False) -> dict[str, list[Guarded]]:
+    stages: defaultdict[str, list[Guarded]] = defaultdict(list)
+    for answer in history:
+        if isinstance(answer, Guarded):
+            where = f", machine {answer.machine}" if each_machine and answer.machine else ""
+            stages[answer.stage + where].append(answer)
+    return stages
 
 
 def _silent(stages: Mapping[str, Sequence[Guarded]]) -> Iterator[Violation]:

@@ -5,23 +5,18 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ddp_conformance.case import Case
 from ddp_conformance.checks import judge_publishing as judge
-from ddp_conformance.forks import (
-    become_rank,
-    environment_of,
-    forget_rank,
-    in_child,
-    in_fresh_process,
-)
+from ddp_conformance.forks import become_rank, forget_rank, in_child, in_fresh_process
 from ddp_conformance.history import Failed, Record, Run
 from ddp_conformance.launched.order import Named
 from ddp_conformance.lockstep import Lockstep, in_lockstep
+from ddp_conformance.machines import Place, environment_of, several_machines
 from ddp_conformance.ranks import Ranks
 from ddp_conformance.recording import cases_of, describe, judge_each, record
 from ddp_conformance.registry import Check, Guarantee
@@ -29,6 +24,8 @@ from ddp_conformance.subjects_writing import Guard, Preparation, Writer
 from ddp_conformance.verdict import UndecidedError, Violation
 from ddp_conformance.writes import do_nothing, looking_at, looking_away, writes_below
 from ddp_conformance.writing_history import Glimpse, Guarded, Saw
+
+T = TypeVar("T")
 
 WRT_02 = Guarantee(
     "WRT-02",
@@ -38,8 +35,8 @@ WRT_02 = Guarantee(
 )
 WRT_05 = Guarantee(
     "WRT-05",
-    "A guard MUST let the same one rank through from the start of the process, before there is a "
-    "process group, and in forked children.",
+    "A guard MUST let the same one rank through, of all or of each machine as it declares, from "
+    "the start of the process, before there is a process group, and in forked children.",
 )
 WRT_06 = Guarantee(
     "WRT-06",
@@ -207,22 +204,52 @@ def publishing_runs(subject: Writer, ranks: Ranks, late: int) -> tuple[Run, ...]
 
 
 def observe_guard(subject: Guard, case: Case) -> Iterator[Record]:
-    """The guard in every stage of a process's life."""
+    """The guard in every stage of a process's life, on one machine and on several."""
     guard = subject.make(case)
-    stages: dict[str, Callable[[], Guarded]] = {
-        "in the process group": lambda: ask(guard, case),
-        "in a forked child": lambda: in_child(lambda: ask(guard, case)),
-    }
-    for launcher in subject.launchers:
-        environment = environment_of(launcher, case.rank, case.world_size)
-        stages[f"before the process group, under {launcher}"] = functools.partial(
-            at_start_elsewhere, subject, case, environment
-        )
-        stages[f"made before the fork, under {launcher}"] = functools.partial(
-            in_child, functools.partial(ask_after_fork, subject, case, environment)
-        )
-    for stage, answer in stages.items():
-        yield replace(answer(), stage=stage)
+    yield replace(ask(guard, case), stage="in the process group")
+    yield replace(in_child(lambda: ask(guard, case)), stage="in a forked child")
+    one, *several = places_of(case)
+    # Each of these imports the factory's module, so there is one for a launcher; forks are cheap.
+    for how, place, environment in starts_of(subject, several or [one]):
+        answer = elsewhere(subject, functools.partial(ask_at_start, case, environment))
+        yield replace(answer, stage=f"before the process group, {how}", machine=place.machine)
+    starts = starts_of(subject, [one, *several])
+    environments = [environment for *_, environment in starts]
+    answers = elsewhere(subject, functools.partial(ask_after_forks, case, environments))
+    for (how, place, _), answer in zip(starts, answers, strict=True):
+        yield replace(answer, stage=f"made before the fork, {how}", machine=place.machine)
+
+
+def starts_of(subject: Guard, places: Sequence[Place]) -> list[tuple[str, Place, dict[str, str]]]:
+    """Each launcher at each place: in words, the place, and the variables that it sets there."""
+    return [
+        (f"under {launcher}{_on(place)}", place, environment_of(launcher, place))
+        for launcher in subject.launchers
+        for place in places
+    ]
+
+
+def places_of(case: Case) -> tuple[Place, ...]:
+    """This rank's place on one machine, and on several where the ranks can be shared out."""
+    numbers = sorted({1, several_machines(case.world_size)})
+    return tuple(Place(case.rank, case.world_size, machines) for machines in numbers)
+
+
+def _on(place: Place) -> str:
+    return f" on {place.machines} machines" if place.machines > 1 else ""
+
+
+def elsewhere(subject: Guard, question: Callable[[Callable[[], Any]], T]) -> T:
+    """The answer of a process that a launcher has just started, before it has a rank.
+
+    It imports the factory's module by itself: in the rank's own process modules know the rank
+    already. A factory that no other process can import is asked in a fork of the rank.
+    """
+    try:
+        load: Callable[[], Any] = Named.of(subject.make).load
+    except ValueError:
+        return in_child(lambda: question(lambda: subject.make))
+    return in_fresh_process(functools.partial(question, load))
 
 
 def ask(guard: Any, case: Case) -> Guarded:
@@ -235,20 +262,7 @@ def ask(guard: Any, case: Case) -> Guarded:
     return Guarded(case.rank, "", bool(acted))
 
 
-def at_start_elsewhere(subject: Guard, case: Case, environment: dict[str, str]) -> Guarded:
-    """In a process that a launcher has just started, and that imports the guard's module then.
-
-    A factory that no other process can import is asked in a fork of the rank, whose modules
-    know their rank already.
-    """
-    try:
-        named = Named.of(subject.make)
-    except ValueError:
-        return in_child(lambda: ask_at_start(lambda: subject.make, case, environment))
-    return in_fresh_process(functools.partial(ask_at_start, named.load, case, environment))
-
-
-def ask_at_start(load: Callable[[], Any], case: Case, environment: dict[str, str]) -> Guarded:
+def ask_at_start(case: Case, environment: dict[str, str], load: Callable[[], Any]) -> Guarded:
     """In a process that a launcher has just started."""
     forget_rank()
     become_rank(environment)
@@ -259,21 +273,28 @@ def ask_at_start(load: Callable[[], Any], case: Case, environment: dict[str, str
     return ask(guard, case)
 
 
-def ask_after_fork(subject: Guard, case: Case, environment: dict[str, str]) -> Guarded:
+def ask_after_forks(
+    case: Case, environments: Sequence[dict[str, str]], load: Callable[[], Any]
+) -> list[Guarded]:
     """With a guard that the launcher's own process has made, before its children had ranks."""
     forget_rank()
     try:
-        guard = subject.make(case)
+        guard = load()(case)
     except Exception as error:
-        return Guarded(case.rank, "", False, describe(error))
-    become_rank(environment)
-    return ask(guard, case)
+        return [Guarded(case.rank, "", False, describe(error))] * len(environments)
+
+    def as_rank(environment: dict[str, str]) -> Guarded:
+        become_rank(environment)
+        return ask(guard, case)
+
+    return [in_child(functools.partial(as_rank, one)) for one in environments]
 
 
 def find_wrong_guard(subject: Guard, ranks: Ranks) -> tuple[Violation, ...]:
     """WRT-05."""
     runs = record(subject, ranks, cases_of(ranks, (1,)), observe_guard)
-    return judge_each(runs, lambda run: judge.judge_guard(run.history))
+    each_machine = "once_per_node" in subject.traits
+    return judge_each(runs, lambda run: judge.judge_guard(run.history, each_machine=each_machine))
 
 
 # ---------------------------------------------------------------- WRT-06

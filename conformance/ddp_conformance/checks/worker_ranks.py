@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from unittest import mock
 
 from ddp_conformance.case import Case, StartMethod
 from ddp_conformance.checks import judge_windows as judge
-from ddp_conformance.forks import LAUNCHED, environment_of
 from ddp_conformance.history import Record
+from ddp_conformance.machines import Place, launched_by
 from ddp_conformance.ranks import Ranks
 from ddp_conformance.recording import cases_of, find_first
 from ddp_conformance.registry import Check, Guarantee
@@ -35,23 +32,14 @@ def start_methods(world_size: int) -> tuple[StartMethod, ...]:
 
 def observe_readers(subject: Loader, case: Case) -> Iterator[Record]:
     """The origins of the samples of one epoch."""
-    with lightnings_variables(case):
+    # There is no RANK among them.
+    with launched_by("lightning", Place(case.rank, case.world_size)):
         loader = subject.make(case)
         subject.set_epoch(loader, 0)
         for batch in loader:
             origins = zip(subject.indices(batch), origins_of(batch), strict=True)
             for index, (told, worker) in origins:
                 yield Reader(case.rank, index, told, worker)
-
-
-@contextmanager
-def lightnings_variables(case: Case) -> Iterator[None]:
-    """The environment of a rank that Lightning's launcher has started: there is no RANK in it."""
-    with mock.patch.dict(os.environ):
-        for name in LAUNCHED:
-            os.environ.pop(name, None)
-        os.environ.update(environment_of("lightning", case.rank, case.world_size))
-        yield
 
 
 def find_wrong_readers(subject: Loader, ranks: Ranks) -> tuple[Violation, ...]:

@@ -9,7 +9,7 @@ of them found missing, another one makes before it does.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -20,6 +20,7 @@ from ddp_conformance.checks import judge_writing as judge
 from ddp_conformance.checks.publishing import Arriving, marks_for
 from ddp_conformance.history import Failed, ReadBack, Record, Run, Told, Wrote
 from ddp_conformance.lockstep import Lockstep, in_lockstep
+from ddp_conformance.machines import Place, launched_by, several_machines
 from ddp_conformance.ranks import Ranks
 from ddp_conformance.recording import cases_of, describe, judge_each, record
 from ddp_conformance.registry import Check, Guarantee
@@ -49,8 +50,11 @@ RECORDS = 3
 """Records that a writer is asked for."""
 
 
-def written_together(subject: Writer, case: Case, ranks: Ranks) -> Iterator[Record]:
-    """One folder for all ranks."""
+def written_together(
+    subject: Writer, case: Case, ranks: Ranks, own: Case | None = None
+) -> Iterator[Record]:
+    """One folder for all ranks, or that of ``own`` below it for those of a machine."""
+    own = case if own is None else own
     arriving = Arriving(ranks, marks_for(case, ranks))
     lockstep = Lockstep(arriving)
     told: list[Told] = []
@@ -59,7 +63,7 @@ def written_together(subject: Writer, case: Case, ranks: Ranks) -> Iterator[Reco
         first_wins = "first_wins" in subject.traits
         before = meet if first_wins else do_nothing  # who looks at once finds nothing
         with in_lockstep(lockstep), writes_below(case.directory, before, making=meet) as log:
-            writer = write_records(subject, case)
+            writer = write_records(subject, own)
             paths = tuple(str(path) for path in subject.paths(writer))
             told.append(Told(case.rank, paths))
     finally:
@@ -71,7 +75,7 @@ def written_together(subject: Writer, case: Case, ranks: Ranks) -> Iterator[Reco
         missing = tuple(path for path in one.paths if not Path(path).exists())
         yield replace(one, missing=missing)
     if case.rank == 0 and subject.records is not None:
-        yield read_back(subject.records, case)
+        yield read_back(subject.records, own)
 
 
 def read_back(records: Any, case: Case) -> ReadBack:
@@ -119,12 +123,25 @@ def _files(folder: Path) -> dict[str, tuple[int, int, int]]:
     return {name: (s.st_ino, s.st_mtime_ns, s.st_size) for name, s in states.items()}
 
 
-def written_by_all(subject: Writer, case: Case, ranks: Ranks) -> Iterator[Record]:
+def written_by_all(
+    subject: Writer, case: Case, ranks: Ranks, own: Case | None = None
+) -> Iterator[Record]:
     """One folder for all ranks, where each must bear that another one was first."""
     try:
-        yield from written_together(subject, case, ranks)
+        yield from written_together(subject, case, ranks, own)
     except FileExistsError as error:  # not the subject's alone: with its own folder it came through
         yield Failed(case.rank, describe(error))
+
+
+def written_on_machines(subject: Writer, case: Case, ranks: Ranks) -> Iterator[Record]:
+    """As under torchrun on several machines: with one folder, or with one for each."""
+    place = Place(case.rank, case.world_size, several_machines(case.world_size))
+    own = case
+    if "once_per_node" in subject.traits:
+        own = replace(case, directory=case.directory / f"machine-{place.machine}")
+        own.directory.mkdir(exist_ok=True)
+    with launched_by("torchrun", place):
+        yield from written_by_all(subject, case, ranks, own)
 
 
 def write_records(subject: Writer, case: Case) -> Any:
@@ -146,12 +163,23 @@ def find_several_writers(subject: Writer, ranks: Ranks) -> tuple[Violation, ...]
     apart = runs_of(subject, ranks, written_once if first_wins else written_apart)
     judge_apart = judge.judge_first_wins if first_wins else judge.judge_single_writer
     together = runs_of(subject, ranks, written_by_all)
+    found = judge_each(apart, lambda run: judge_apart(run.history))
+    found += _several_writers(subject, together)
+    machines = several_machines(ranks.world_size)
+    if found or machines == 1:
+        return found
+    # Last, because what the subject keeps of its place must be that of the machine it is on.
+    on_machines = _several_writers(subject, runs_of(subject, ranks, written_on_machines))
+    where = f"as on {machines} machines under torchrun, "
+    return tuple(replace(one, what=where + one.what) for one in on_machines)
+
+
+def _several_writers(subject: Writer, runs: Sequence[Run]) -> tuple[Violation, ...]:
     first = RECORDS - 1 if "replaces" in subject.traits else 0
     return (
-        *judge_each(apart, lambda run: judge_apart(run.history)),
-        *judge_each(together, lambda run: judge.judge_records(run.history, RECORDS, first)),
-        *judge_each(together, lambda run: judge_publishing.judge_shared_files(run.history)),
-        *judge_each(together, lambda run: judge.judge_who_was_first(run.history)),
+        *judge_each(runs, lambda run: judge.judge_records(run.history, RECORDS, first)),
+        *judge_each(runs, lambda run: judge_publishing.judge_shared_files(run.history)),
+        *judge_each(runs, lambda run: judge.judge_who_was_first(run.history)),
     )
 
 

@@ -59,6 +59,51 @@ class AskedOnce(AsksEnvironment):
         return self.kept
 
 
+class AsksLocalRank(AsksEnvironment):
+    """The rank on its machine: each machine has a first one."""
+
+    @property
+    def rank(self) -> int:
+        return int(os.environ["LOCAL_RANK"])
+
+
+class AsksTask(AsksEnvironment):
+    """What srun tells of the whole job."""
+
+    @property
+    def rank(self) -> int:
+        return dist.get_rank() if dist.is_initialized() else int(os.environ["SLURM_PROCID"])
+
+
+class AsksLocalTask(AsksTask):
+    """What srun tells of one machine."""
+
+    @property
+    def rank(self) -> int:
+        return dist.get_rank() if dist.is_initialized() else int(os.environ["SLURM_LOCALID"])
+
+
+class AskedAtImport(AsksEnvironment):
+    """As a module had it when it was imported, which the factory does late."""
+
+    def __init__(self, case: Case) -> None:
+        from ddp_conformance.mutants import rank_at_import
+
+        super().__init__(case)
+        self.kept = rank_at_import.RANK
+
+    @property
+    def rank(self) -> int:
+        return self.kept
+
+
+class AsksLightning(AsksEnvironment):
+    """Lightning's decorator, which keeps the rank of its import, and takes the local one for it."""
+
+    def __call__(self, action: Action) -> None:
+        rank_zero_only(action)()
+
+
 class AsksAll(AsksEnvironment):
     """The process group, and before there is one whatever the launcher has set."""
 
@@ -91,8 +136,8 @@ def launched_rank() -> int | None:
         return int(os.environ["RANK"])
     if "LOCAL_RANK" in os.environ:
         node, local = int(os.environ.get("NODE_RANK", "0")), int(os.environ["LOCAL_RANK"])
-        ranks_here = int(os.environ["WORLD_SIZE"])  # one machine, as everywhere in these tests
-        return node * ranks_here + local
+        at_most = int(os.environ["WORLD_SIZE"])  # ranks on a machine, whose number is not told
+        return node * at_most + local
     return None
 
 
@@ -194,6 +239,14 @@ MUTANTS = (
     Mutant(Guard(AsksEnvironment), "WRT-05", "RANK, 0 if it is missing", (2, 3)),
     Mutant(Guard(AsksGroup), "WRT-05", "0 before there is a process group", (2, 3)),
     Mutant(Guard(AskedOnce), "WRT-05", "asked in the launcher's process", (2, 3)),
+    Mutant(
+        Guard(AskedAtImport, launchers=("torchrun",)), "WRT-05", "asked at a late import", (2, 3)
+    ),
+    Mutant(Guard(AsksLocalRank), "WRT-05", "LOCAL_RANK on several machines", (2, 4)),
+    Mutant(
+        Guard(AsksLocalTask, launchers=("slurm",)), "WRT-05", "SLURM_LOCALID on several machines"
+    ),
+    Mutant(Guard(AsksLightning), "WRT-05", "Lightning's rank_zero_only, imported early", (2, 3)),
     Mutant(Preparation(DownloadsInSetup), "WRT-06", "download in setup"),
     Mutant(Preparation(PreparesAgain), "WRT-06", "prepare_data called by hand"),
     Mutant(Preparation(SetsUpOneRank), "WRT-06", "setup under rank_zero_only"),
@@ -203,6 +256,8 @@ MUTANTS = (
 TWINS = (
     Twin(Guard(AsksAll), "asks the launcher's variables before there is a group"),
     Twin(Guard(AsksWhenUsed), "asked when it is used, and kept"),
+    Twin(Guard(AsksLocalRank, {"once_per_node"}, name="guard_of_each_machine"), "LOCAL_RANK"),
+    Twin(Guard(AsksTask, launchers=("slurm",)), "asks srun before there is a group"),
     Twin(Guard(Refuses), "raises before there is a group"),
     Twin(Preparation(Prepares), "files in prepare_data, state in setup"),
     Twin(Preparation(OwnCache), "setup writes a file for each rank"),

@@ -56,6 +56,14 @@ class LogOnEveryRank(Log):
         self.append(number)
 
 
+class LogOnFirstLocalRank(Log):
+    """The first rank of each machine, all of which see one folder."""
+
+    def __call__(self, number: int) -> None:
+        if os.environ["LOCAL_RANK"] == "0":
+            self.append(number)
+
+
 class LogTwice(Log):
     """Two hooks of one callback, both of which write."""
 
@@ -206,6 +214,7 @@ TELLS = frozenset({"tells_paths"})
 
 MUTANTS = (
     Mutant(Writer(LogOnEveryRank, records=lines), "WRT-01", "append on every rank"),
+    Mutant(Writer(LogOnFirstLocalRank, records=lines), "WRT-01", "LOCAL_RANK on several machines"),
     Mutant(Writer(LogTwice, records=lines), "WRT-01", "each record twice"),
     Mutant(Writer(SaveOnEveryRank), "WRT-01", "torch.save on every rank"),
     Mutant(Writer(MarksOnEveryRank, records=lines), "WRT-01", "empty mark on every rank"),
@@ -227,6 +236,10 @@ TWINS = (
     Twin(
         Writer(LogByTimeOfRankZero, TELLS, records=lines, paths=path_of),
         "a folder named by the clock of rank 0",
+    ),
+    Twin(
+        Writer(LogOnFirstLocalRank, {"once_per_node"}, records=lines, name="log_of_each_machine"),
+        "a folder that only one machine sees",
     ),
     Twin(Writer(BarrierForAll, records=lines), "a barrier outside of the guard"),
     Twin(Writer(CountsSamples, records=lines), "a reduction in which empty ranks take part"),

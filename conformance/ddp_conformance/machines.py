@@ -1,0 +1,118 @@
+"""Machines that are simulated by what launchers set on them: variables, and nothing else.
+
+What tells two machines apart, for code that asks for its place, is that local ranks begin anew on
+each. Names and values are those of torchrun, of Lightning's own launcher, and of SLURM's srun.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from unittest import mock
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a rank is, on machines that have equally many ranks each."""
+
+    rank: int
+    world_size: int
+    machines: int = 1
+
+    @property
+    def ranks_here(self) -> int:
+        """Ranks on each machine."""
+        return self.world_size // self.machines
+
+    @property
+    def machine(self) -> int:
+        """Number of the machine, from 0."""
+        return self.rank // self.ranks_here
+
+    @property
+    def local_rank(self) -> int:
+        """Rank on its machine."""
+        return self.rank % self.ranks_here
+
+
+def several_machines(world_size: int) -> int:
+    """The smallest number of machines, more than one, that share the ranks evenly; 1 for one."""
+    return next((n for n in range(2, world_size + 1) if world_size % n == 0), 1)
+
+
+def environment_of(launcher: str, place: Place) -> dict[str, str]:
+    """What a launcher sets: ``torchrun``, ``lightning``, which sets no RANK, or ``slurm``."""
+    try:
+        variables = _LAUNCHERS[launcher](place)
+    except KeyError:
+        known = ", ".join(_LAUNCHERS)
+        raise ValueError(f"unknown launcher {launcher!r}; known: {known}") from None
+    return {name: str(value) for name, value in variables.items()}
+
+
+def _torchrun(place: Place) -> Mapping[str, object]:
+    return {
+        "RANK": place.rank,
+        "WORLD_SIZE": place.world_size,
+        "LOCAL_RANK": place.local_rank,
+        "LOCAL_WORLD_SIZE": place.ranks_here,
+        "GROUP_RANK": place.machine,
+        "GROUP_WORLD_SIZE": place.machines,
+        "ROLE_NAME": "default",
+        "ROLE_RANK": place.rank,
+        "ROLE_WORLD_SIZE": place.world_size,
+        "TORCHELASTIC_RUN_ID": "none",
+        "TORCHELASTIC_RESTART_COUNT": 0,
+        "TORCHELASTIC_MAX_RESTARTS": 0,
+    }
+
+
+def _lightning(place: Place) -> Mapping[str, object]:
+    return {
+        "NODE_RANK": place.machine,
+        "LOCAL_RANK": place.local_rank,
+        "WORLD_SIZE": place.world_size,
+    }
+
+
+def _slurm(place: Place) -> Mapping[str, object]:
+    return {
+        "SLURM_JOB_ID": 1,
+        "SLURM_JOB_NAME": "train",
+        "SLURM_NTASKS": place.world_size,
+        "SLURM_NPROCS": place.world_size,
+        "SLURM_PROCID": place.rank,
+        "SLURM_LOCALID": place.local_rank,
+        "SLURM_NODEID": place.machine,
+        "SLURM_NNODES": place.machines,
+        "SLURM_JOB_NUM_NODES": place.machines,
+        "SLURM_NTASKS_PER_NODE": place.ranks_here,
+        "SLURM_STEP_ID": 0,
+    }
+
+
+_LAUNCHERS: dict[str, Callable[[Place], Mapping[str, object]]] = {
+    "torchrun": _torchrun,
+    "lightning": _lightning,
+    "slurm": _slurm,
+}
+
+_NAMES = frozenset({*_torchrun(Place(0, 1)), *_lightning(Place(0, 1))})
+_PREFIXES = ("TORCHELASTIC_", "GROUP_", "ROLE_", "SLURM_", "OMPI_COMM_WORLD_", "PMI_", "PMIX_")
+
+
+def forget_launcher() -> None:
+    """Take away from this process all variables by which launchers tell a rank its place."""
+    for name in [name for name in os.environ if name in _NAMES or name.startswith(_PREFIXES)]:
+        del os.environ[name]
+
+
+@contextmanager
+def launched_by(launcher: str, place: Place) -> Iterator[None]:
+    """The variables of a launcher, and of no other one, in the block."""
+    with mock.patch.dict(os.environ):
+        forget_launcher()
+        os.environ.update(environment_of(launcher, place))
+        yield
