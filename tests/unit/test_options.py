@@ -258,10 +258,7 @@ WRONG_MARKS = [
     ("env={'A': 1}", "which 'A': 1 is not"),
     ("worldsize=2", "Did you mean world_size?"),
     ("timout=2", "Did you mean timeout?"),
-    (
-        "nprocs=2",
-        "The arguments are world_size, backend, init, isolate, family, timeout, seed and env.",
-    ),
+    ("nprocs=2", "init, isolate, family, timeout, seed and env."),
     ("4", "Write world_size=4."),
     ("[1, 2]", "Write world_size=[1, 2]."),
     ("'gloo'", "Write backend='gloo'."),
