@@ -165,13 +165,13 @@ def preparations(draw: st.DrawFn) -> tuple[int, list[Any]]:
 @given(preparations(), st.data())
 def test_any_wrong_preparation_is_named(case: tuple[int, list[Any]], data: st.DataObject) -> None:
     world_size, history = case
-    assert judge.judge_preparation(history, world_size) == ()
+    assert judge.judge_preparation(history, range(world_size)) == ()
     start = any_record(data, history, SetUp)
     rank = start.rank
     prepared = next((record for record in history if isinstance(record, Prepared)), None)
 
     def named(spoiled: list[Any]) -> list[str]:
-        return texts(judge.judge_preparation(spoiled, world_size))
+        return texts(judge.judge_preparation(spoiled, range(world_size)))
 
     assert named(without(history, start)) == [f"setup never began on rank {rank}"]
     error = Failed(rank, "RuntimeError: x")

@@ -104,11 +104,11 @@ def test_refusing_everywhere_is_no_pass() -> None:
 
 def test_prepared_once_and_set_up_everywhere_passes() -> None:
     history = [Prepared(0, False), SetUp(0, True), SetUp(1, True), Opened(1, "own", "setup")]
-    assert judge.judge_preparation(history, 2) == ()
+    assert judge.judge_preparation(history, range(2)) == ()
 
 
 def test_no_preparation_at_all_passes() -> None:
-    assert judge.judge_preparation([SetUp(0, False), SetUp(1, False)], 2) == ()
+    assert judge.judge_preparation([SetUp(0, False), SetUp(1, False)], range(2)) == ()
 
 
 def test_everything_wrong_is_named() -> None:
@@ -120,7 +120,7 @@ def test_everything_wrong_is_named() -> None:
         Opened(0, "data", "setup"),
         Opened(1, "data", "setup"),
     ]
-    assert [str(violation) for violation in judge.judge_preparation(history, 2)] == [
+    assert [str(violation) for violation in judge.judge_preparation(history, range(2))] == [
         "prepare_data ran 2 times, on ranks 0 and 1",
         "prepare_data ran on rank 1 when setup had begun there",
         "setup began on rank 1 before prepare_data had ended",
@@ -132,7 +132,7 @@ def test_everything_wrong_is_named() -> None:
 
 def test_a_rank_that_was_never_set_up_is_named() -> None:
     """Ranks that diverge leave without a word."""
-    (violation,) = judge.judge_preparation([Prepared(0, False), SetUp(0, True)], 2)
+    (violation,) = judge.judge_preparation([Prepared(0, False), SetUp(0, True)], range(2))
     assert str(violation) == "setup never began on rank 1"
 
 

@@ -55,14 +55,15 @@ class Watch:
         ]
 
 
-def fit_one_batch(case: Case, datamodule: Any) -> None:
-    """A run of the Trainer as short as one can be."""
+def fit_one_batch(case: Case, datamodule: Any, machines: int = 1) -> None:
+    """A run of the Trainer as short as one can be, as on several machines if it is told so."""
     with advice_ignored():
         trainer = quiet_trainer(
             case,
             UnwrappedStrategy(),
             [],
             max_epochs=1,
+            machines=machines,
             limit_train_batches=1,
             limit_val_batches=0,
             num_sanity_val_steps=0,

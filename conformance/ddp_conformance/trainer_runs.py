@@ -21,6 +21,7 @@ from torch import nn
 
 from ddp_conformance import nemesis
 from ddp_conformance.case import Case
+from ddp_conformance.machines import Place
 from ddp_conformance.window_history import (
     Happening,
     Stage,
@@ -57,8 +58,8 @@ IGNORED = (
 class CaseEnvironment(ClusterEnvironment):
     """The ranks of the running test: they exist already, and so does their process group."""
 
-    def __init__(self, case: Case) -> None:
-        self._case = case
+    def __init__(self, case: Case, machines: int = 1) -> None:
+        self._place = Place(case.rank, case.world_size, machines)
 
     @property
     def creates_processes_externally(self) -> bool:
@@ -77,22 +78,22 @@ class CaseEnvironment(ClusterEnvironment):
         return False
 
     def world_size(self) -> int:
-        return self._case.world_size
+        return self._place.world_size
 
     def set_world_size(self, size: int) -> None:
         """Lightning's count is the one that we gave it."""
 
     def global_rank(self) -> int:
-        return self._case.rank
+        return self._place.rank
 
     def set_global_rank(self, rank: int) -> None:
         """As for the world size."""
 
     def local_rank(self) -> int:
-        return self._case.rank
+        return self._place.local_rank
 
     def node_rank(self) -> int:
-        return 0
+        return self._place.machine
 
 
 class UnwrappedStrategy(DDPStrategy):
@@ -251,6 +252,7 @@ def quiet_trainer(
     strategy: DDPStrategy,
     callbacks: list[Callback],
     max_epochs: int = EPOCHS,
+    machines: int = 1,
     **options: Any,
 ) -> Trainer:
     """A Trainer on this rank of the running test, without files and output.
@@ -265,9 +267,10 @@ def quiet_trainer(
     return Trainer(
         max_epochs=max_epochs,
         accelerator="cpu",
-        devices=case.world_size,
+        devices=case.world_size // machines,
+        num_nodes=machines,
         strategy=strategy,
-        plugins=[CaseEnvironment(case)],
+        plugins=[CaseEnvironment(case, machines)],
         callbacks=callbacks,
         logger=False,
         enable_progress_bar=False,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ddp_conformance.history import Failed, History
 from ddp_conformance.verdict import Violation, ranks_in_words
@@ -132,16 +132,16 @@ def _answers(ran: Sequence[int], refused: Sequence[Guarded]) -> str:
     return acts + raised
 
 
-def judge_preparation(history: History, world_size: int) -> tuple[Violation, ...]:
+def judge_preparation(history: History, ranks: Iterable[int]) -> tuple[Violation, ...]:
     """WRT-06: prepared once, before any ``setup``; every rank usable after its own."""
-    texts = (*_unprepared(history), *_not_set_up(history, world_size))
+    texts = (*_unprepared(history), *_not_set_up(history, ranks))
     return tuple(map(Violation, texts)) + judge_shared_files(history)
 
 
-def _not_set_up(history: History, world_size: int) -> Iterator[str]:
+def _not_set_up(history: History, ranks: Iterable[int]) -> Iterator[str]:
     """A rank that raised before its ``setup`` is named with what it raised."""
     known = {record.rank for record in history if isinstance(record, SetUp | Failed)}
-    for rank in range(world_size):
+    for rank in ranks:
         if rank not in known:
             yield f"setup never began on rank {rank}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,14 +17,14 @@ from ddp_conformance.forks import become_rank, forget_rank, in_child, in_fresh_p
 from ddp_conformance.history import Failed, Record, Run
 from ddp_conformance.launched.order import Named
 from ddp_conformance.lockstep import Lockstep, in_lockstep
-from ddp_conformance.machines import Place, environment_of, several_machines
+from ddp_conformance.machines import Place, environment_of, launched_by, several_machines
 from ddp_conformance.ranks import Ranks
 from ddp_conformance.recording import cases_of, describe, judge_each, record
 from ddp_conformance.registry import Check, Guarantee
 from ddp_conformance.subjects_writing import Guard, Preparation, Writer
 from ddp_conformance.verdict import UndecidedError, Violation
 from ddp_conformance.writes import do_nothing, looking_at, looking_away, writes_below
-from ddp_conformance.writing_history import Glimpse, Guarded, Saw
+from ddp_conformance.writing_history import Glimpse, Guarded, Opened, Prepared, Saw, SetUp
 
 T = TypeVar("T")
 
@@ -300,28 +301,69 @@ def find_wrong_guard(subject: Guard, ranks: Ranks) -> tuple[Violation, ...]:
 # ---------------------------------------------------------------- WRT-06
 
 
-def observe_preparation(subject: Preparation, case: Case, ranks: Ranks) -> Iterator[Record]:
+def observe_preparation(
+    subject: Preparation, case: Case, ranks: Ranks, place: Place
+) -> Iterator[Record]:
     """One run of the Trainer, with what its data module does before the first batch."""
     from ddp_conformance.preparation_runs import Watch, fit_one_batch
 
     watch = Watch(case)
     try:
         with in_lockstep(Lockstep(ranks)), writes_below(case.directory) as log:
-            fit_one_batch(case, watch.over(subject.make(case), log))
+            fit_one_batch(case, watch.over(subject.make(case), log), place.machines)
     except Exception as error:
         watch.records.append(Failed(case.rank, describe(error)))
     yield from watch.records
 
 
+def observe_on_machines(subject: Preparation, case: Case, ranks: Ranks) -> Iterator[Record]:
+    """The same as under torchrun on several machines, none of which sees another one's files."""
+    place = Place(case.rank, case.world_size, several_machines(case.world_size))
+    own = case.directory.with_name(f"{case.directory.name}-machine-{place.machine}")
+    if place.local_rank == 0:
+        shutil.copytree(case.directory, own)
+    if not all(ranks.gather(getattr(subject.make(case), "prepare_data_per_node", True))):
+        own = case.directory  # which all machines see
+    with launched_by("torchrun", place):
+        yield from observe_preparation(subject, replace(case, directory=own), ranks, place)
+
+
 def find_unprepared(subject: Preparation, ranks: Ranks) -> tuple[Violation, ...]:
     """WRT-06. Raises :class:`UndecidedError` if no rank could be set up."""
     cases = cases_of(ranks, (2 * ranks.world_size + 1,))
-    runs = record(subject, ranks, cases, lambda s, case: observe_preparation(s, case, ranks))
+    alone = Place(ranks.rank, ranks.world_size)
+    runs = record(subject, ranks, cases, lambda s, case: observe_preparation(s, case, ranks, alone))
+    _stop_if_all_failed(subject, runs)
+    size = ranks.world_size
+    found = judge_each(runs, lambda run: judge.judge_preparation(run.history, range(size)))
+    if found or several_machines(size) == 1:
+        return found
+    runs = record(subject, ranks, cases, lambda s, case: observe_on_machines(s, case, ranks))
+    _stop_if_all_failed(subject, runs)
+    return tuple(
+        replace(one, what=f"as on {several_machines(size)} machines under torchrun, {one.what}")
+        for machine in ranks_of_machines(size)
+        for one in judge_each(runs, functools.partial(_judge_machine, machine))
+    )
+
+
+def ranks_of_machines(world_size: int) -> list[range]:
+    """The ranks of each machine, where several share them."""
+    here = world_size // several_machines(world_size)
+    return [range(first, first + here) for first in range(0, world_size, here)]
+
+
+def _judge_machine(ranks: range, run: Run) -> tuple[Violation, ...]:
+    kinds = Prepared | SetUp | Failed | Opened
+    history = [one for one in run.history if isinstance(one, kinds) and one.rank in ranks]
+    return judge.judge_preparation(history, ranks)
+
+
+def _stop_if_all_failed(subject: Preparation, runs: Sequence[Run]) -> None:
     for run in runs:
         failed = [one for one in run.history if isinstance(one, Failed)]
-        if len(failed) == ranks.world_size:
+        if len(failed) == run.case.world_size:
             raise UndecidedError(f"{subject.name} raised on all ranks: {failed[0].error}")
-    return judge_each(runs, lambda run: judge.judge_preparation(run.history, ranks.world_size))
 
 
 CHECKS = (

@@ -183,6 +183,22 @@ class DownloadsInSetup(Prepares):
         super().setup(stage)
 
 
+class DownloadsOnRankZero(Prepares):
+    """Prepares on the first of all ranks, as if other machines saw its files."""
+
+    def prepare_data(self) -> None:
+        if os.environ["RANK"] == "0":
+            super().prepare_data()
+
+
+class DownloadsForAll(DownloadsOnRankZero):
+    """The same, and says that they do."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__(case)
+        self.prepare_data_per_node = False
+
+
 class PreparesAgain(Prepares):
     """Calls ``prepare_data`` by hand, to be sure, on every rank."""
 
@@ -248,6 +264,7 @@ MUTANTS = (
     ),
     Mutant(Guard(AsksLightning), "WRT-05", "Lightning's rank_zero_only, imported early", (2, 3)),
     Mutant(Preparation(DownloadsInSetup), "WRT-06", "download in setup"),
+    Mutant(Preparation(DownloadsOnRankZero), "WRT-06", "files on one machine of several", (2,)),
     Mutant(Preparation(PreparesAgain), "WRT-06", "prepare_data called by hand"),
     Mutant(Preparation(SetsUpOneRank), "WRT-06", "setup under rank_zero_only"),
     Mutant(Preparation(KeepsState), "WRT-06", "state kept in prepare_data"),
@@ -260,6 +277,7 @@ TWINS = (
     Twin(Guard(AsksTask, launchers=("slurm",)), "asks srun before there is a group"),
     Twin(Guard(Refuses), "raises before there is a group"),
     Twin(Preparation(Prepares), "files in prepare_data, state in setup"),
+    Twin(Preparation(DownloadsForAll), "prepared once for machines that see one folder"),
     Twin(Preparation(OwnCache), "setup writes a file for each rank"),
     Twin(Preparation(TakesLockInSetup), "setup behind a lock that all ranks take"),
     Twin(Preparation(NothingToPrepare), "no prepare_data"),
