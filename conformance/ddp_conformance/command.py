@@ -8,19 +8,30 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import io
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 
 from ddp_conformance import command_suite, nemesis
 from ddp_conformance.command_pytest import run_pytest
-from ddp_conformance.command_request import OPTION, Request, RequestError, cells_of
+from ddp_conformance.command_request import (
+    OPTION,
+    Request,
+    RequestError,
+    cells_of,
+    described,
+    kinds_at,
+)
 from ddp_conformance.explain import explanation
 from ddp_conformance.plugin import REPORT, Verdicts
 from ddp_conformance.pytest_frontend import WORLD_SIZES
 from ddp_conformance.registry import all_checks, all_kinds, known_ids
 from ddp_conformance.report import label
+from ddp_conformance.suggest import WORLD_SIZES as SUGGESTED_FOR
+from ddp_conformance.suggest import suggestion
 from ddp_conformance.traits import TRAITS
 
 PROGRAM = "python -m ddp_conformance"
@@ -46,11 +57,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        request = _request(given)
+        request = _suggesting(given) if given.suggest else _request(given)
         cells_of(request)
     except RequestError as error:
         parser.error(str(error))
-    return run(request, given)
+    return suggest(request, given) if given.suggest else run(request, given)
 
 
 def run(request: Request, given: argparse.Namespace) -> int:
@@ -64,6 +75,19 @@ def run(request: Request, given: argparse.Namespace) -> int:
     if missing:
         print(f"{missing} checks ended without a verdict", file=sys.stderr)
     return 1 if missing or any(one.is_fault for one in judged) else 0
+
+
+def suggest(request: Request, given: argparse.Namespace) -> int:
+    """Say which description fits; 0 if one does, 1 if none."""
+    verdicts, told = Verdicts(), io.StringIO()
+    with redirect_stdout(told):
+        code = run_pytest([*_pytest_arguments(request, given)], given.plugin, verdicts)
+    if code is not None:
+        print(told.getvalue())
+        return code
+    fits, lines = suggestion(described(request), list(verdicts.judged.values()))
+    print("\n".join(lines))
+    return 0 if fits else 1
 
 
 def _pytest_arguments(request: Request, given: argparse.Namespace) -> Iterator[str]:
@@ -95,6 +119,9 @@ def _parser() -> argparse.ArgumentParser:
         *("--explain",), metavar="ID", type=_guarantee,
         help="show a guarantee with a part that breaks it and one that keeps it, and end",
     )  # fmt: skip
+    parser.add_argument(
+        "--suggest", metavar="MODULE:NAME", help="say which description of a part fits, and end"
+    )
     for option, kind in all_kinds().items():
         parser.add_argument(
             f"--{option}",
@@ -177,6 +204,11 @@ def _report(text: str) -> Path:
         raise argparse.ArgumentTypeError(f"{text!r} cannot be written; name a file in a folder "
                                          "that exists")  # fmt: skip
     return path
+
+
+def _suggesting(given: argparse.Namespace) -> Request:
+    sizes = tuple(dict.fromkeys(given.world_size or SUGGESTED_FOR))
+    return Request(kinds_at(given.suggest), (), (), (), sizes, suggest=True)
 
 
 def _request(given: argparse.Namespace) -> Request:

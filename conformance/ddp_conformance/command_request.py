@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from ddp_conformance.pytest_frontend import Pair, bind_checks
+from ddp_conformance.pytest_frontend import BoundCheck, Pair, bind_checks
 from ddp_conformance.recording import describe
 from ddp_conformance.registry import all_kinds
 from ddp_conformance.subjects import Subject
+from ddp_conformance.suggest import BY_FACTORY, Description, descriptions
 from ddp_conformance.traits import checked_traits
 
 OPTION = "--ddp-conformance-request"
@@ -39,6 +40,8 @@ class Request:
     expected: tuple[tuple[str, str], ...]
     """Ids of guarantees that are known to be broken, and why."""
     world_sizes: tuple[int, ...]
+    suggest: bool = False
+    """Check each subject under all descriptions that its kind allows."""
 
     def to_json(self) -> str:
         """On one line."""
@@ -56,6 +59,9 @@ def _tuples(value: Any) -> Any:
 
 def cells_of(request: Request) -> list[tuple[Pair, int]]:
     """Every check with its subject and world size; raises :class:`RequestError`."""
+    if request.suggest:
+        pairs = [(d.subject, BoundCheck(check)) for d in described(request) for check in d.checks]
+        return [(pair, size) for pair in pairs for size in request.world_sizes]
     subjects = list(_subjects(request))
     try:
         pairs = bind_checks(subjects, dict(request.expected))
@@ -65,6 +71,19 @@ def cells_of(request: Request) -> list[tuple[Pair, int]]:
     if not wanted:
         raise RequestError(f"--check {' '.join(request.checks)}: does not apply to these subjects")
     return [(pair, size) for pair in wanted for size in request.world_sizes]
+
+
+def described(request: Request) -> list[Description]:
+    """The subjects under all descriptions; raises :class:`RequestError`."""
+    subjects = [subject_at(*one, request.traits) for one in request.subjects]
+    return [one for subject in subjects for one in descriptions(subject)]
+
+
+def kinds_at(place: str) -> tuple[tuple[str, str], ...]:
+    """What ``--suggest`` tries: the kind of a subject, or those that a factory may be of."""
+    found = _imported("suggest", place)
+    kinds = (type(found),) if isinstance(found, Subject) else BY_FACTORY
+    return tuple((kind.__name__.lower(), place) for kind in kinds)
 
 
 def _subjects(request: Request) -> Iterator[Subject]:
