@@ -122,7 +122,7 @@ def test_the_list_names_all(tmp_path: Path) -> None:
     for name in known_ids():
         assert name in done.text
     assert "SMP-03   MUST   --sampler, --loader; needs evaluates" in done.text
-    assert "  pads             repeats up to world size - 1 samples" in done.text
+    assert "  pads             repeats less than one sample, or one batch" in done.text
     assert max(map(len, done.text.splitlines())) <= 100
 
 
