@@ -47,6 +47,19 @@ class EpochEnd:
 
 
 @dataclass(frozen=True, slots=True)
+class Share:
+    """All that one pass over the component delivered, in short."""
+
+    rank: int
+    epoch: int
+    batches: int
+    exhausted: bool
+    """As for :class:`EpochEnd`."""
+    indices: tuple[int, ...]
+    """In the order of delivery."""
+
+
+@dataclass(frozen=True, slots=True)
 class Draws:
     """What a random number generator would give next, at the first batch of an epoch."""
 
@@ -174,6 +187,7 @@ class Told:
 Record: TypeAlias = (
     Sample
     | EpochEnd
+    | Share
     | Draws
     | Drawn
     | Delivered

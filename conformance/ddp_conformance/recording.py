@@ -84,12 +84,19 @@ def record_once(
 
     Of equal runs only the first is real; ``way`` tells ways to observe a subject apart.
     """
-    key = (id(subject), nemesis.seed(), way, *cases)
+    return once(subject, ranks, (way, *cases), lambda: record(subject, ranks, cases, observe))
+
+
+def once(
+    subject: Subject, ranks: Ranks, what: tuple[Any, ...], make: Callable[[], tuple[Run, ...]]
+) -> tuple[Run, ...]:
+    """The runs that ``make`` returns, made only once for ``what`` on these ranks."""
+    key = (id(subject), nemesis.seed(), ranks.rank, ranks.world_size, *what)
     # A rank may have been replaced since, so all of them must agree to leave the run out.
     known = _recorded.get(key)
     all_know = all(ranks.gather(known is not None))
     if known is None or not all_know:
-        known = _recorded[key] = subject, record(subject, ranks, cases, observe)
+        known = _recorded[key] = subject, make()
     return known[1]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from itertools import combinations
+from itertools import combinations, islice, takewhile
 
 from ddp_conformance.allowance import allowed
 from ddp_conformance.history import Delivered, Drawn, Draws, EpochEnd, History, Refused, Sample
@@ -16,6 +16,13 @@ SHOWN = 6
 
 RELIABLE_ORDER = 8
 """Samples from which on an order that repeats is no coincidence (1 in 8! = 40,320)."""
+
+
+PERIODS = (1, 2, 3, 4)
+"""Epochs after which the orders of a sampler that counts them wrongly come again."""
+
+RETURNS = 16
+"""Epochs in a row in which they must."""
 
 
 def judge_coverage(
@@ -106,6 +113,37 @@ def judge_order_changes(history: History) -> tuple[Violation, ...]:
         for before in range(epoch)
         if len(order) >= RELIABLE_ORDER and orders.get((rank, before)) == order
     )
+
+
+def judge_order_returns(history: History) -> tuple[Violation, ...]:
+    """On no rank do the same few orders come again and again, from some epoch on.
+
+    A single order that comes twice proves nothing: batches of a bucket have few orders. A sampler
+    of ``k`` orders repeats them by chance in ``RETURNS`` epochs with a probability of ``1/k`` to
+    that power.
+    """
+    orders: defaultdict[int, dict[int, tuple[int, ...]]] = defaultdict(dict)
+    for (rank, epoch), order in sorted(_orders(history).items()):
+        if len(order) >= RELIABLE_ORDER:
+            orders[rank][epoch] = order
+    return tuple(
+        Violation(f"rank {rank} has the order of {_before(period)} again, in every epoch on", epoch)
+        for rank, by_epoch in orders.items()
+        for period, epoch in islice(_returns(by_epoch), 1)
+    )
+
+
+def _returns(orders: dict[int, tuple[int, ...]]) -> Iterator[tuple[int, int]]:
+    """After how many epochs orders come again, to the end, and from which epoch on."""
+    for period in PERIODS:
+        epochs = [epoch for epoch in sorted(orders, reverse=True) if epoch - period in orders]
+        tail = list(takewhile(lambda e, p=period: orders[e] == orders[e - p], epochs))  # type: ignore[misc]
+        if len(tail) >= RETURNS:
+            yield period, tail[-1]
+
+
+def _before(period: int) -> str:
+    return "the epoch before" if period == 1 else f"{period} epochs before"
 
 
 def judge_order_repeats(first: History, again: History) -> tuple[Violation, ...]:

@@ -6,14 +6,16 @@ the type of a sampler nor the list it would give says what arrives.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, TypeAlias
 
 from ddp_conformance import nemesis
 from ddp_conformance.case import Case, sizes
 from ddp_conformance.checks import judge_sampling as judge
+from ddp_conformance.checks.sampling_sizes import suspicious_runs
 from ddp_conformance.history import EpochEnd, Record, Refused, Run, Sample
 from ddp_conformance.ranks import Ranks
 from ddp_conformance.recording import (
@@ -32,6 +34,14 @@ from ddp_conformance.verdict import Violation
 Delivering: TypeAlias = Sampler | Loader
 
 EPOCHS = (0, 1)
+
+MANY_EPOCHS = range(24)
+
+MANY_SAMPLES = 64
+"""On each rank, in many epochs: enough for several batches, whose order alone may change."""
+
+QUICK = 0.1
+"""Seconds of two epochs; a loader that is slower, as one that forks, is not asked for many."""
 
 SMP_01 = Guarantee(
     "SMP-01",
@@ -163,25 +173,28 @@ def _check_batches(subject: Delivering, run: Run) -> None:
         raise ValueError(f"batch_size={subject.batch_size}, but no batch has more than {largest}")
 
 
+def _judged(subject: Delivering, ranks: Ranks, look: Judge) -> tuple[Violation, ...]:
+    """At the sizes at which sharding goes wrong first, then at many others."""
+    return judge_each(record_epochs(subject, ranks), look) or judge_each(
+        suspicious_runs(subject, ranks), look
+    )
+
+
 def find_coverage(subject: Delivering, ranks: Ranks) -> tuple[Violation, ...]:
     """SMP-01."""
-    return judge_each(record_epochs(subject, ranks), judge_coverage_of(subject))
+    return _judged(subject, ranks, judge_coverage_of(subject))
 
 
 def find_unequal_batches(subject: Delivering, ranks: Ranks) -> tuple[Violation, ...]:
     """SMP-02."""
-    return judge_each(
-        record_epochs(subject, ranks),
-        unless_refused(lambda run: judge.judge_equal_batches(run.history)),
-    )
+    judge_run = unless_refused(lambda run: judge.judge_equal_batches(run.history))
+    return _judged(subject, ranks, judge_run)
 
 
 def find_wrong_counts(subject: Delivering, ranks: Ranks) -> tuple[Violation, ...]:
     """SMP-03."""
-    return judge_each(
-        record_epochs(subject, ranks),
-        unless_refused(lambda run: judge.judge_exactly_once(run.history, run.case.size)),
-    )
+    judge_run = unless_refused(lambda run: judge.judge_exactly_once(run.history, run.case.size))
+    return _judged(subject, ranks, judge_run)
 
 
 def find_order(subject: Delivering, ranks: Ranks) -> tuple[Violation, ...]:
@@ -192,25 +205,49 @@ def find_order(subject: Delivering, ranks: Ranks) -> tuple[Violation, ...]:
     """
     enough = full_size(subject, ranks.world_size)
     size = max(16, judge.RELIABLE_ORDER * ranks.world_size, enough)
-    first = record(
-        subject, ranks, cases_of(ranks, (size,)), lambda s, case: deliveries(s, case, EPOCHS)
-    )
+    begin = time.monotonic()
+    first = _epochs_of(subject, ranks, size, EPOCHS)
+    slowest = max(ranks.gather(time.monotonic() - begin))
+    quick = isinstance(subject, Sampler) or slowest < QUICK
     skip_random_numbers(ranks.rank + 1)
-    again = record(
-        subject, ranks, cases_of(ranks, (size,)), lambda s, case: deliveries(s, case, EPOCHS[-1:])
-    )
-    return (
+    again = _epochs_of(subject, ranks, size, EPOCHS[-1:])
+    found = (
         *judge_each(first, lambda run: judge.judge_order_changes(run.history)),
         *judge_each(first, lambda run: judge.judge_order_repeats(run.history, again[0].history)),
+    )
+    return found or (find_returning_order(subject, ranks) if quick else ())
+
+
+def find_returning_order(subject: Delivering, ranks: Ranks) -> tuple[Violation, ...]:
+    """SMP-04 over many epochs; samplers also start anew at each of them, loaders at the last."""
+    size = max(MANY_SAMPLES * ranks.world_size, full_size(subject, ranks.world_size))
+    run = _epochs_of(subject, ranks, size, MANY_EPOCHS)
+    starts = MANY_EPOCHS[2 if isinstance(subject, Sampler) else -1 :]
+    again = _epochs_of(subject, ranks, size, *((epoch,) for epoch in starts))
+    return (
+        *judge_each(run, lambda run: judge.judge_order_returns(run.history)),
+        *judge_each(run, lambda run: judge.judge_order_repeats(run.history, again[0].history)),
+    )
+
+
+def _epochs_of(
+    subject: Delivering, ranks: Ranks, size: int, *epochs: Sequence[int]
+) -> tuple[Run, ...]:
+    """New components, each of which delivers some epochs."""
+    return record(
+        subject,
+        ranks,
+        cases_of(ranks, (size,)),
+        lambda s, case: chain.from_iterable(deliveries(s, case, some) for some in epochs),
     )
 
 
 def find_bad_split(subject: Loader, ranks: Ranks) -> tuple[Violation, ...]:
-    """SMP-05: SMP-01 at two sizes with 0, 1 and 2 workers; the first case that shows it is enough.
+    """SMP-05: SMP-01 at two sizes with up to 3 workers; the first case that shows it is enough.
 
     Workers are slow to start, so those cases come last.
     """
-    cases = cases_of(ranks, _stream_sizes(subject, ranks.world_size), workers=(0, 1, 2))
+    cases = cases_of(ranks, _stream_sizes(subject, ranks.world_size), workers=(0, 1, 2, 3))
     if "any_workers" in subject.traits:
         cases += cases[-1].with_hard_workers()
     return find_first(subject, ranks, cases, _split, judge_coverage_of(subject))
@@ -219,8 +256,8 @@ def find_bad_split(subject: Loader, ranks: Ranks) -> tuple[Violation, ...]:
 def _stream_sizes(subject: Loader, world_size: int) -> tuple[int, ...]:
     usual = (1, 2 * world_size + 3)
     declared = subject.batch_size > 1 or subject.min_size > 0
-    # Full batches for each of two workers.
-    return (*usual, 2 * full_size(subject, world_size)) if declared else usual
+    # Full batches for each of two workers and of three.
+    return (*usual, 6 * full_size(subject, world_size)) if declared else usual
 
 
 def _split(subject: Loader, case: Case) -> Iterator[Record]:
