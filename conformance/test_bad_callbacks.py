@@ -95,3 +95,20 @@ def test_what_was_cut_off_is_a_matter_of_its_collectives(guarantee: str, subject
     reason = r"matter of CBK-01:\n.*collective 0: rank 0 allreduce float32\[\] .*int64\[\]"
     with pytest.raises(UndecidedError, match=reason):
         check(subject)
+
+
+class MissesItsFolder:
+    """A writer that fails without any other rank."""
+
+    def __init__(self, case: Case) -> None:
+        self.path = case.directory / "never made" / "state"
+
+    def __call__(self, number: int) -> None:
+        self.path.write_text(str(number))
+
+
+@pytest.mark.ddp(world_size=2)
+def test_a_file_that_is_missing_anyway_was_taken_by_nobody() -> None:
+    (check,) = [check for check in all_checks() if check.id == "WRT-02"]
+    with pytest.raises(UndecidedError, match="No such file or directory"):
+        check(Writer(MissesItsFolder, PUBLISHED, records=lambda folder: []))

@@ -42,7 +42,8 @@ class Written:
 class WriteLog:
     """The paths below a folder that were opened for writing, touched, linked or renamed to.
 
-    ``before`` is called each time, before it happens, and ``making`` before a folder is made.
+    ``before`` is called each time, before it happens, ``making`` before a folder is made and
+    ``naming`` before a file that is there is linked or renamed to.
     """
 
     def __init__(
@@ -50,19 +51,24 @@ class WriteLog:
         folder: Path,
         before: Callable[[], None] = do_nothing,
         making: Callable[[], None] = do_nothing,
+        naming: Callable[[], None] = do_nothing,
     ) -> None:
         self.paths: dict[str, None] = {}
         self._locked: set[str] = set()
         self._folder = folder
         self._before = before
         self._making = making
+        self._naming = naming
 
     def hear(self, event: str, arguments: tuple[Any, ...]) -> None:
         """Keep what an audit event says of writing."""
         if event == "open" and arguments[2] & os.O_ACCMODE != os.O_RDONLY:
             self.keep(arguments[0])
         elif event in _WRITES:
-            self.keep(arguments[_WRITES[event]])
+            path = arguments[_WRITES[event]]
+            if event in _NAMES and self._below(path) is not None:
+                self._naming()
+            self.keep(path)
         elif event in _LOCKS:
             self._locked.update(self._known_as(arguments[0]))
         elif event == "os.mkdir" and self._below(arguments[0]) is not None:
@@ -121,6 +127,9 @@ class WriteLog:
 _WRITES = {"os.rename": 1, "os.link": 1, "os.symlink": 1, "os.utime": 0}
 """Audit events of writing, and which argument is the path."""
 
+_NAMES = frozenset({"os.rename", "os.link", "os.symlink"})
+"""Those that give a file that was written the name by which others know it."""
+
 _LOCKS = frozenset({"fcntl.flock", "fcntl.lockf"})
 
 _CHANGES = frozenset({sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE})
@@ -138,10 +147,11 @@ def writes_below(
     folder: Path,
     before: Callable[[], None] = do_nothing,
     making: Callable[[], None] = do_nothing,
+    naming: Callable[[], None] = do_nothing,
 ) -> Iterator[WriteLog]:
     """Note what this process writes below ``folder`` in the block; see :class:`WriteLog`."""
     _install()
-    log = WriteLog(folder.absolute(), before, making)
+    log = WriteLog(folder.absolute(), before, making, naming)
     _listening.append(log)
     try:
         # The audit events of sqlite3 come before a connection can be watched, or written to.

@@ -9,10 +9,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from ddp_conformance.case import Case
 from ddp_conformance.checks import judge_publishing as judge
+from ddp_conformance.checks.judge_writing import judge_who_was_first
 from ddp_conformance.forks import become_rank, forget_rank, in_child, in_fresh_process
 from ddp_conformance.history import Failed, Record, Run
 from ddp_conformance.launched.order import Named
@@ -48,6 +49,9 @@ WRT_06 = Guarantee(
 
 RECORDS = 2
 """Records that are published: the second one replaces or follows the first."""
+
+BETWEEN = -1
+"""Names the mark of a rank between its write and its rename."""
 
 PATIENCE = 5.0
 """Seconds that the late rank waits for ranks that neither return nor make a collective: they
@@ -95,6 +99,17 @@ class Arriving:
         following = self._exchanges + 1
         self._await(lambda rank: self._mark(rank, following).exists())
 
+    def come_between(self) -> None:
+        """Say that this rank has written, and is about to rename; then come last."""
+        self._mark(self.rank, self._exchanges + 1, BETWEEN).touch()
+        self.come_last()
+
+    def await_between(self, late: int) -> None:
+        """Wait until the rank ``late`` says so, or is at its next exchange."""
+        following = self._exchanges + 1
+        marks = [self._mark(late, following, name) for name in (0, BETWEEN)]
+        self._await(lambda rank: rank != late or any(mark.exists() for mark in marks))
+
     def come_together(self) -> None:
         """The same, or until they are about to make a folder too: their n-th, as this rank."""
         following = self._exchanges + 1
@@ -113,39 +128,58 @@ class Arriving:
                 pause.wait(0.001)
 
 
-def observe_publishing(subject: Writer, case: Case, ranks: Ranks, late: int) -> Iterator[Record]:
-    """Records published while the rank ``late`` writes, or returns, after all others."""
+def observe_publishing(
+    subject: Writer, case: Case, ranks: Ranks, late: int, between: bool = False
+) -> Iterator[Record]:
+    """Records published while the rank ``late`` writes, or returns, after all others.
+
+    Or, where it is held ``between``, while it writes before all others and renames after them.
+    """
     writers: list[Any] = []
     for number in range(RECORDS):
         arriving = Arriving(ranks, marks_for(case, ranks, number))
         problem = None
         try:
-            yield from publish_one(subject, case, arriving, (number, late), writers)
+            yield from publish_one(subject, case, arriving, Turn(number, late, between), writers)
         except Exception as error:
             problem = error
         # Nobody goes on to the next record while another rank still reads this one, nor
         # when another rank cannot.
         stop = any(ranks.gather(problem is not None))
-        if problem is not None:
+        if isinstance(problem, FileNotFoundError | FileExistsError):
+            yield Failed(case.rank, describe(problem))
+        elif problem is not None:
             raise problem
         if stop:
             return
 
 
+class Turn(NamedTuple):
+    """Which record is published, and how its ranks are held."""
+
+    number: int
+    late: int
+    between: bool
+
+
 def publish_one(
-    subject: Writer, case: Case, arriving: Arriving, turn: tuple[int, int], writers: list[Any]
+    subject: Writer, case: Case, arriving: Arriving, turn: Turn, writers: list[Any]
 ) -> list[Record]:
-    """What this rank saw of a record; the turn is its number and the rank that is late."""
-    number, late = turn
-    come_last = arriving.come_last if case.rank == late else do_nothing
+    """What this rank saw of a record."""
+    is_late = case.rank == turn.late
+    come_last = arriving.come_last if is_late and not turn.between else do_nothing
+    naming = arriving.come_between if is_late and turn.between else do_nothing
     found: list[Record] = []
-    with in_lockstep(Lockstep(arriving)), writes_below(case.directory, come_last):
+    lockstep = in_lockstep(Lockstep(arriving))
+    with lockstep, writes_below(case.directory, come_last, naming=naming):
         if not writers:
             writers.append(subject.make(case))
         come_last()
-        publish(subject, case, writers[0], number, found)
+        if turn.between and not is_late:
+            arriving.await_between(turn.late)
+        publish(subject, case, writers[0], turn.number, found)
         last, problem = read_last(subject, case)
-        found.append(Saw(case.rank, number, last, late, problem))
+        found.append(Saw(case.rank, turn.number, last, turn.late, problem))
     return found
 
 
@@ -182,23 +216,49 @@ def read_last(subject: Writer, case: Case) -> tuple[int, str]:
 
 
 def find_unpublished(subject: Writer, ranks: Ranks) -> tuple[Violation, ...]:
-    """WRT-02: once for each rank that may be the last."""
+    """WRT-02: once for each rank that may be the last; then for each that is held in between."""
     found: dict[str, Violation] = {}
-    for late in range(ranks.world_size):
-        for run in publishing_runs(subject, ranks, late):
-            violations = (
-                *judge.judge_atomic(run.history),
-                *judge.judge_in_time(run.history, RECORDS, ranks.world_size),
-            )
-            for violation in violations:
-                found.setdefault(violation.what, violation)
+    for between in (False, True):
+        for late in range(ranks.world_size):
+            for run in publishing_runs(subject, ranks, late, between):
+                lost = judge_who_was_first(run.history)
+                if lost:
+                    demand_success_alone(subject, ranks)
+                    return lost
+                violations = (
+                    *judge.judge_atomic(run.history),
+                    *judge.judge_in_time(run.history, RECORDS, ranks.world_size),
+                )
+                for violation in violations:
+                    found.setdefault(violation.what, violation)
     return tuple(found.values())
 
 
-def publishing_runs(subject: Writer, ranks: Ranks, late: int) -> tuple[Run, ...]:
-    """One run in which the rank ``late`` comes last."""
-    cases = cases_of(ranks, (1,))
-    return record(subject, ranks, cases, lambda s, case: observe_publishing(s, case, ranks, late))
+def demand_success_alone(subject: Writer, ranks: Ranks) -> None:
+    """Raise :class:`UndecidedError` if a rank misses a file in a folder of its own, too."""
+
+    def write_alone(subject: Writer, case: Case) -> Iterator[Record]:
+        own = case.directory / f"rank-{case.rank}"
+        own.mkdir()
+        with in_lockstep(Lockstep(ranks)):
+            writer = subject.make(replace(case, directory=own))
+            for number in range(RECORDS):
+                writer(number)
+        yield from ()
+
+    record(subject, ranks, cases_of(ranks, (1,)), write_alone)
+
+
+def publishing_runs(
+    subject: Writer, ranks: Ranks, late: int, between: bool = False
+) -> tuple[Run, ...]:
+    """One run in which the rank ``late`` comes last, or is held between write and rename."""
+    return record(
+        subject,
+        ranks,
+        cases_of(ranks, (1,)),
+        lambda s, case: observe_publishing(s, case, ranks, late, between),
+    )
 
 
 # ---------------------------------------------------------------- WRT-05

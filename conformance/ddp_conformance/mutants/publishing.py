@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
+import tempfile
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -153,6 +155,24 @@ class TellsPath(Publisher):
         dist.broadcast_object_list(path, src=0)
 
 
+class OneNameForAll(Publisher):
+    """Every rank writes beside, to one name: the second one finds nothing to rename."""
+
+    def __call__(self, number: int) -> None:
+        self.write(number)
+        dist.barrier()
+
+
+class NamesOfItsOwn(Publisher):
+    """Written beside, to a name that nobody else can choose, and renamed."""
+
+    def write(self, number: int) -> None:
+        descriptor, beside = tempfile.mkstemp(dir=self.path.parent)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            json.dump({"number": number}, stream)
+        os.replace(beside, self.path)
+
+
 PUBLISHED = frozenset({"published", "replaces"})
 
 
@@ -177,12 +197,14 @@ MUTANTS = (
     ),
     Mutant(published(NobodyWaits), "WRT-02", "nobody waits"),
     Mutant(published(WaitsBefore), "WRT-02", "barrier before the write"),
+    Mutant(published(OneNameForAll), "WRT-02", "one temporary name for all ranks"),
 )
 
 TWINS = (
     Twin(Writer(RowOfRankZero), "all ranks connect to the database, one inserts"),
     Twin(Writer(LogWithLock, records=lines), "a lock that all ranks take"),
     Twin(published(Publisher), "written beside, renamed, barrier"),
+    Twin(published(NamesOfItsOwn), "written to a name of its own, renamed, barrier"),
     Twin(published(TellsPath), "written beside, renamed, path broadcast"),
     Twin(
         Writer(BarrierForAll, frozenset({"published"}), f"appended_{LOG}", records=lines),
