@@ -29,14 +29,19 @@ SUSPECTS = 3
 """Sizes that are looked at closely; one would do, the others show the pattern."""
 
 
-def unusual_sizes(world_size: int) -> list[int]:
-    """Telling ones first: a remainder of two, more than counts of 7 to 15 bits hold; then all."""
+def telling_sizes(world_size: int) -> list[int]:
+    """A remainder of two, and more than counts of 6 to 15 bits hold, in all and on each rank."""
     telling = (
         4 * world_size + 2,
         *(2**bits + 1 for bits in (6, 7, 8, 10, 11, 15)),
         *(2**bits * world_size + 1 for bits in (6, 7, 8)),
     )
-    every = dict.fromkeys((*telling, *range(world_size, LARGEST + 1)))
+    return list(dict.fromkeys(telling))
+
+
+def unusual_sizes(world_size: int) -> list[int]:
+    """The telling ones first, then all up to a limit; those of the usual ones are left out."""
+    every = dict.fromkeys((*telling_sizes(world_size), *range(world_size, LARGEST + 1)))
     return [size for size in every if size not in sizes(world_size)]
 
 
@@ -46,11 +51,16 @@ def suspicious_runs(subject: Sampler | Loader, ranks: Ranks) -> tuple[Run, ...]:
 
 
 def _search(subject: Sampler | Loader, ranks: Ranks) -> tuple[Run, ...]:
-    """Each time twice as much, so that what is slow is left early, on all ranks alike."""
-    begin = time.monotonic()
+    """All telling sizes of a sampler, or the first of a loader; then each time twice as much.
+
+    So that what is slow is left early, on all ranks alike.
+    """
     least = subject.min_size * ranks.world_size
     remaining = [size for size in unusual_sizes(ranks.world_size) if size >= least]
-    samples, number = remaining[0], 1
+    telling = [size for size in telling_sizes(ranks.world_size) if size >= least]
+    telling = telling if isinstance(subject, Sampler) else remaining[:1]
+    samples, number = sum(telling), len(telling)
+    begin = time.monotonic()
     while remaining and max(ranks.gather(time.monotonic() - begin)) < SECONDS:
         chosen = _choice(remaining, samples, number)
         remaining = [size for size in remaining if size not in chosen]
