@@ -30,6 +30,7 @@ _NO_TRIO = tuple(f"--ignore=tests/test_async{name}.py" for name in ("", "_filter
 _OLD_STYLE = ("-W", "default::pytest.PytestRemovedIn10Warning")
 _NO_INI = ("-c", os.devnull, "--rootdir=.")
 """For a suite without settings: pytest would find those of this repository, around it."""
+_NUMPY = ("fft", "linalg", "matrixlib", "polynomial")
 _NETWORKX = ("classes", "drawing", "generators", "readwrite", "tests", "utils")
 
 SUITES = (
@@ -41,6 +42,12 @@ SUITES = (
         "networkx",
         "3.6.1",
         ("--pyargs", *(f"networkx.{part}" for part in _NETWORKX)),
+        folder=Path(sysconfig.get_path("purelib")),
+    ),
+    Suite(
+        "numpy",
+        "2.4.6",
+        ("--pyargs", *(f"numpy.{part}" for part in _NUMPY)),
         folder=Path(sysconfig.get_path("purelib")),
     ),
     Suite("pluggy", "1.7.0", ("testing",)),
