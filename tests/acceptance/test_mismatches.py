@@ -175,6 +175,29 @@ LEGAL = """
 
 
     @ddp3
+    def test_collectives_after_uneven_messages(ddp):
+        for _ in range(2):
+            dist.broadcast(ones(2), 0)
+            dist.reduce(ones(3), 1)
+            if ddp.rank == 0:
+                dist.send(ones(1), 1)
+                dist.send(ones(1), 2)
+            else:
+                dist.recv(ones(1), 0)
+            dist.monitored_barrier()
+            late(ddp)
+            dist.all_reduce(ones(4))
+
+
+    @ddp3
+    def test_many_collectives_ahead(ddp):
+        works = [dist.broadcast(ones(n + 1), n % 3, async_op=True) for n in range(40)]
+        late(ddp)
+        for work in works:
+            work.wait()
+
+
+    @ddp3
     def test_one_rank_closes_the_group_and_the_other_is_told(ddp):
         pair = dist.new_group([0, 1])
         if ddp.rank == 0:
