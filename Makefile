@@ -1,6 +1,6 @@
 # The two commands of the README. Both set themselves up in .venv and need only
 # python3, make and git.
-.PHONY: conformance kill-matrix test tests soak chaos fidelity benchmark clean
+.PHONY: conformance kill-matrix test tests soak chaos fidelity ecosystem benchmark clean
 .DELETE_ON_ERROR:
 
 PYTHON ?= python3
@@ -51,6 +51,18 @@ benchmark: $(READY)
 # Needs the package index the first time, and some twenty minutes.
 fidelity: $(READY)
 	$(BIN)/python -m fidelity
+
+# Parts of other people's libraries, in an environment of their own; writes docs/ecosystem.md.
+ecosystem: build/ecosystem/.ready
+	timeout -k 10 3600 build/ecosystem/bin/python -m conformance.ecosystem </dev/null
+
+build/ecosystem/.ready: pyproject.toml conformance/ecosystem/constraints.txt
+	$(PYTHON) -m venv build/ecosystem
+	build/ecosystem/bin/python -m pip install --quiet \
+	  --constraint conformance/ecosystem/constraints.txt pip setuptools wheel torch
+	build/ecosystem/bin/python -m pip install --quiet --no-build-isolation \
+	  --constraint conformance/ecosystem/constraints.txt --editable '.[dev,ecosystem]'
+	touch build/ecosystem/.ready
 
 # torch comes first and pinned: left to a range of another package, pip would
 # fetch the newest build with gigabytes of CUDA libraries. Nothing is built in

@@ -15,7 +15,13 @@ PACKAGES = {
     "ddp_reference": ROOT / "reference" / "ddp_reference",
 }
 FILES = sorted(file for folder in PACKAGES.values() for file in folder.rglob("*.py"))
-TESTS = sorted([*(ROOT / "tests").rglob("*.py"), *(ROOT / "conformance").glob("*.py")])
+TESTS = sorted(
+    [
+        *(ROOT / "tests").rglob("*.py"),
+        *(ROOT / "conformance").glob("*.py"),
+        *(ROOT / "conformance" / "ecosystem").rglob("*.py"),
+    ]
+)
 
 _CLEAR_OF_TORCH = {
     "pytest_ddp",

@@ -1,0 +1,393 @@
+"""Loaders, logging, loggers and callbacks of Lightning, run by its real Trainer."""
+
+from __future__ import annotations
+
+import csv
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from ddp_conformance import Callback, Case, Evaluation, Loader, SamplerWrapper, Subject, Writer
+from ddp_conformance.subjects_metrics import sample_value
+from ddp_conformance.trainer_runs import (
+    CaseEnvironment,
+    UnwrappedStrategy,
+    advice_ignored,
+    quiet_trainer,
+)
+from lightning.fabric.utilities.distributed import DistributedSamplerWrapper
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from lightning.pytorch.strategies import DDPStrategy
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import Sampler as TorchSampler
+from torchmetrics import MeanMetric
+
+from conformance.ecosystem.parts import Breach, Part, parametrize_with_parts
+
+if TYPE_CHECKING:
+    from ddp_conformance.pytest_frontend import BoundCheck
+
+with warnings.catch_warnings():
+    # PyG compiles with torch.jit when it is first imported, which torch 2.13 deprecates. The
+    # warning is not ours to mend, and it is an error here.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from torch_geometric.data import Data
+    from torch_geometric.loader import DataLoader as GraphLoader
+
+BATCH = 3
+
+# ---------------------------------------------------------------- modules
+
+
+class Reporting(LightningModule):
+    """Validates and learns nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unused = nn.Linear(1, 1)
+        # A rank without samples is the check's choice.
+        self.allow_zero_length_dataloader_with_multiple_devices = True
+
+
+class LogsMeans(Reporting):
+    """The mean of each batch, logged for the epoch, with its number of samples."""
+
+    def validation_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:
+        values = values_of(batch["index"])
+        self.log("value", values.mean(), sync_dist=True, batch_size=len(values))
+
+
+class LogsUnsynced(Reporting):
+    """The mean of each batch, logged as for one process."""
+
+    def validation_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:
+        values = values_of(batch["index"])
+        self.log("value", values.mean(), batch_size=len(values))
+
+
+class LogsGraphs(Reporting):
+    """The mean over the graphs of each batch, logged as for any other batch."""
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("value", batch.y.mean(), sync_dist=True)
+
+
+class LogsMetric(Reporting):
+    """A metric with pooled state: the report is right for whatever reaches it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean = MeanMetric()
+
+    def validation_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:
+        self.mean.update(values_of(batch["index"]))
+        self.log("value", self.mean, on_step=False, on_epoch=True)
+
+
+class Silent(Reporting):
+    """Only its loader is of interest."""
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        """Nothing is reported."""
+
+
+def values_of(indices: Tensor) -> Tensor:
+    return torch.tensor([sample_value(int(index)) for index in indices])
+
+
+# ---------------------------------------------------------------- runs
+
+
+def validated(case: Case, module: Reporting, loader: Any, **options: Any) -> tuple[Trainer, Any]:
+    """The Trainer after a validation, and what it reports."""
+    with advice_ignored():
+        trainer = quiet_trainer(case, UnwrappedStrategy(), [], **options)
+        reports = trainer.validate(module, loader, verbose=False)
+    # A rank without samples reports nothing.
+    return trainer, reports[0] if reports else None
+
+
+def own_share(case: Case) -> range:
+    """Every sample on one rank, once."""
+    return range(case.rank, case.size, case.world_size)
+
+
+def lightning_logged_mean(case: Case) -> Callable[[], Any]:
+    loader = DataLoader(case.dataset, BATCH, sampler=own_share(case))
+    return lambda: validated(case, LogsMeans(), loader, use_distributed_sampler=False)[1]
+
+
+def lightning_unsynced_log(case: Case) -> Callable[[], Any]:
+    loader = DataLoader(case.dataset, BATCH, sampler=own_share(case))
+    return lambda: validated(case, LogsUnsynced(), loader, use_distributed_sampler=False)[1]
+
+
+def graph(index: int) -> Data:
+    """A graph of as many nodes as its number says."""
+    return Data(x=torch.zeros(index % 4 + 1, 1), y=torch.tensor([sample_value(index)]))
+
+
+def lightning_logged_graphs(case: Case) -> Callable[[], Any]:
+    graphs = [graph(index) for index in own_share(case)]
+    loader = GraphLoader(graphs, batch_size=BATCH)
+    return lambda: validated(case, LogsGraphs(), loader, use_distributed_sampler=False)[1]
+
+
+def lightning_padded_metric(case: Case) -> Callable[[], Any]:
+    return lambda: validated(case, LogsMetric(), DataLoader(case.dataset, BATCH))[1]
+
+
+def lightning_padded_loader(case: Case) -> Any:
+    trainer, _ = validated_silently(case, DataLoader(case.dataset, BATCH))
+    return trainer.val_dataloaders
+
+
+class Stream(IterableDataset[dict[str, int]]):
+    """All samples, in order, to whoever asks."""
+
+    def __init__(self, case: Case) -> None:
+        self.size = case.size
+
+    def __iter__(self) -> Iterator[dict[str, int]]:
+        return ({"index": index} for index in range(self.size))
+
+
+def lightning_stream(case: Case) -> Any:
+    loader = DataLoader(Stream(case), BATCH, num_workers=case.num_workers)
+    trainer, _ = validated_silently(case, loader)
+    return trainer.val_dataloaders
+
+
+def validated_silently(case: Case, loader: Any) -> tuple[Trainer, Any]:
+    """The Trainer with the loader that it made of this one."""
+    return validated(case, Silent(), loader)
+
+
+# ---------------------------------------------------------------- samplers
+
+
+def lightning_sampler_wrapper(case: Case, sampler: TorchSampler[Any]) -> Any:
+    return DistributedSamplerWrapper(
+        sampler, num_replicas=case.world_size, rank=case.rank, shuffle=False
+    )
+
+
+# ---------------------------------------------------------------- fits
+
+
+class Drifting(LightningModule):
+    """Its loss falls on rank 0 and grows on the others, as it may where ranks are few."""
+
+    def __init__(self, case: Case, *, sync: bool) -> None:
+        super().__init__()
+        self.case, self.sync = case, sync
+        self.layer = nn.Linear(1, 1)
+
+    def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> Tensor:
+        loss: Tensor = self.layer(batch["index"].float()[:, None]).square().mean()
+        return loss
+
+    def validation_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:
+        epoch = float(self.current_epoch)
+        loss = 9.0 - epoch if self.case.rank == 0 else epoch
+        self.log("loss", torch.tensor(loss), sync_dist=self.sync)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.001)
+
+
+class Decisions(EarlyStopping):
+    """Early stopping that also notes what has been decided when an epoch is over."""
+
+    def __init__(self, best: ModelCheckpoint) -> None:
+        super().__init__("loss", patience=2)
+        self.best = best
+        self.epochs: list[dict[str, Any]] = []
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        super().on_validation_end(trainer, pl_module)
+        self.epochs.append(
+            {"stop": trainer.should_stop, "best": Path(self.best.best_model_path).name}
+        )
+
+
+def fitted(case: Case, *, sync: bool) -> Iterator[dict[str, Any]]:
+    """Up to five epochs with the best two checkpoints kept."""
+    best = ModelCheckpoint(case.directory, monitor="loss", save_top_k=2)
+    decisions = Decisions(best)
+    with advice_ignored():
+        trainer = Trainer(
+            max_epochs=5,
+            accelerator="cpu",
+            devices=case.world_size,
+            strategy=DDPStrategy(),
+            plugins=[CaseEnvironment(case)],
+            callbacks=[best, decisions],
+            logger=False,
+            num_sanity_val_steps=0,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+        )
+        data = DataLoader(case.dataset, BATCH)
+        trainer.fit(Drifting(case, sync=sync), data, data)
+    yield from decisions.epochs
+
+
+def lightning_synced_stopping(case: Case) -> Iterator[dict[str, Any]]:
+    return fitted(case, sync=True)
+
+
+def lightning_unsynced_stopping(case: Case) -> Iterator[dict[str, Any]]:
+    return fitted(case, sync=False)
+
+
+# ---------------------------------------------------------------- loggers
+
+
+class Logging:
+    """Logs one value for each record."""
+
+    def __init__(self, logger: Any) -> None:
+        self.logger = logger
+
+    def __call__(self, number: int) -> None:
+        self.logger.log_metrics({"loss": float(number)}, step=number)
+        self.logger.save()
+
+
+def lightning_csv_logger(case: Case) -> Logging:
+    return Logging(CSVLogger(case.directory, name="run", version=0))
+
+
+def lightning_tensorboard_logger(case: Case) -> Logging:
+    return Logging(TensorBoardLogger(case.directory, name="run", version=0))
+
+
+def logged_rows(directory: Path) -> list[int]:
+    (file,) = directory.rglob("metrics.csv")
+    with file.open(newline="") as opened:
+        return [int(row["step"]) for row in csv.DictReader(opened)]
+
+
+def logged_events(directory: Path) -> list[int]:
+    files = sorted(directory.rglob("events.out.tfevents.*"))
+    return [e.step for f in files for e in EventAccumulator(str(f)).Reload().Scalars("loss")]
+
+
+def log_dir(writer: Logging) -> tuple[str]:
+    return (writer.logger.log_dir,)
+
+
+PADDED = Breach(
+    ("SMP-03",),
+    "the Trainer puts a DistributedSampler into a validation loader, which repeats samples",
+    "lightning/padded_validation.py",
+    "Lightning#2398",
+)
+
+PARTS = [
+    Part(
+        Evaluation(lightning_logged_mean),
+        "`self.log(name, mean, sync_dist=True, batch_size=n)`, each rank with its share",
+        [
+            Breach(
+                ("MET-01", "MET-03"),
+                "the sum of the weights is divided by the ranks and rounded down",
+                "lightning/logged_mean.py",
+                "Lightning#21859",
+            )
+        ],
+    ),
+    Part(
+        Evaluation(lightning_unsynced_log),
+        "`self.log(name, mean, batch_size=n)`, without `sync_dist`",
+        [
+            Breach(
+                ("MET-01", "MET-03"),
+                "each rank reports its own mean, as the documents of `sync_dist` say",
+                "lightning/unsynced_log.py",
+            )
+        ],
+    ),
+    Part(
+        Evaluation(lightning_logged_graphs),
+        "`self.log(name, mean, sync_dist=True)` with PyG batches",
+        [
+            Breach(
+                ("MET-01", "MET-03"),
+                "without `batch_size=` a batch weighs as much as it has nodes",
+                "lightning/logged_graphs.py",
+                "Lightning#12640",
+            )
+        ],
+    ),
+    Part(
+        Evaluation(lightning_padded_metric),
+        "`trainer.validate(module, DataLoader(dataset))` with a pooled metric",
+        [replace(PADDED, guarantees=("MET-01", "MET-03"))],
+    ),
+    Part(
+        Loader(lightning_padded_loader, {"pads", "evaluates"}),
+        "`trainer.validate(module, DataLoader(dataset))`, the loader that it makes",
+        [PADDED],
+    ),
+    Part(
+        Loader(lightning_stream, {"iterable"}),
+        "`trainer.validate(module, DataLoader(IterableDataset()))`",
+        [
+            Breach(
+                ("SMP-01", "SMP-05"),
+                "iterable data sets are not split, neither over ranks nor over workers",
+                "lightning/stream.py",
+                "datasets#5360",
+            )
+        ],
+    ),
+    Part(
+        SamplerWrapper(lightning_sampler_wrapper, {"pads"}),
+        "`DistributedSamplerWrapper(sampler)`, which the Trainer puts around a sampler",
+        [
+            Breach(
+                ("SMP-06",),
+                "it draws on every rank, and relies on equal random states",
+                "lightning/sampler_wrapper.py",
+                "Lightning#5145",
+            )
+        ],
+    ),
+    Part(
+        Callback(lightning_synced_stopping, {"decides"}),
+        "`EarlyStopping` and `ModelCheckpoint(save_top_k=2)`, the loss with `sync_dist=True`",
+    ),
+    Part(
+        Callback(lightning_unsynced_stopping, {"decides"}),
+        "`EarlyStopping` and `ModelCheckpoint(save_top_k=2)`, the loss without `sync_dist`",
+        [
+            Breach(
+                ("CBK-02",),
+                "ranks agree when to save, and each names the best by scores of its own",
+                "lightning/unsynced_checkpoint.py",
+            )
+        ],
+    ),
+    Part(
+        Writer(lightning_csv_logger, {"tells_paths"}, records=logged_rows, paths=log_dir),
+        "`CSVLogger(folder, version=0)`",
+    ),
+    Part(
+        Writer(lightning_tensorboard_logger, {"tells_paths"}, records=logged_events, paths=log_dir),
+        "`TensorBoardLogger(folder, version=0)`",
+    ),
+]
+
+
+@parametrize_with_parts(PARTS)
+def test_lightning(subject: Subject, check: BoundCheck) -> None:
+    check(subject)

@@ -1,0 +1,209 @@
+"""Samplers, loaders, wrappers and savers of torch."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import torch.distributed.checkpoint as dcp
+from ddp_conformance import Callback, Case, Loader, Sampler, Subject, TrainStep, Writer
+from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, get_worker_info
+
+from conformance.ecosystem.parts import Breach, Part, parametrize_with_parts
+
+if TYPE_CHECKING:
+    from ddp_conformance.pytest_frontend import BoundCheck
+
+# ---------------------------------------------------------------- samplers and loaders
+
+
+def torch_padding_sampler(case: Case) -> DistributedSampler[Any]:
+    return DistributedSampler(case.dataset, case.world_size, case.rank, shuffle=True)
+
+
+def torch_dropping_sampler(case: Case) -> DistributedSampler[Any]:
+    return DistributedSampler(case.dataset, case.world_size, case.rank, drop_last=True)
+
+
+def torch_validation_loader(case: Case) -> DataLoader[Any]:
+    sampler = DistributedSampler(case.dataset, case.world_size, case.rank, shuffle=False)
+    return DataLoader(case.dataset, batch_size=2, sampler=sampler)
+
+
+def torch_training_loader(case: Case) -> DataLoader[Any]:
+    sampler = torch_padding_sampler(case)
+    return DataLoader(case.dataset, batch_size=2, sampler=sampler, num_workers=case.num_workers)
+
+
+def seed_worker(worker_id: int) -> None:
+    """As the page on reproducibility has it."""
+    seed = torch.initial_seed() % 2**32
+    np.random.seed(seed)
+    random.seed(seed)
+
+
+def torch_reproducible_loader(case: Case) -> DataLoader[Any]:
+    return DataLoader(
+        case.dataset,
+        batch_size=2,
+        sampler=torch_padding_sampler(case),
+        num_workers=case.num_workers,
+        worker_init_fn=seed_worker,
+        generator=torch.Generator().manual_seed(0),
+    )
+
+
+class Split(IterableDataset[dict[str, int]]):
+    """Each worker reads a part of its own, as the docstring of IterableDataset has it."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __iter__(self) -> Iterator[dict[str, int]]:
+        info = get_worker_info()
+        first, step = (0, 1) if info is None else (info.id, info.num_workers)
+        return ({"index": index} for index in range(first, self.size, step))
+
+
+def torch_iterable_loader(case: Case) -> DataLoader[Any]:
+    return DataLoader(Split(case.size), batch_size=2, num_workers=case.num_workers)
+
+
+# ---------------------------------------------------------------- models
+
+
+class Net(nn.Module):
+    """Small enough for all of its gradients to be written down."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
+
+    def forward(self, points: Tensor) -> Tensor:
+        out: Tensor = self.layers(points)
+        return out
+
+
+def stepping(case: Case, model: nn.Module) -> Callable[[int], None]:
+    """Steps on the mean over this rank's samples, all ranks having equally many."""
+    optimizer = torch.optim.AdamW(model.parameters(), 0.01)
+
+    def step(number: int) -> None:
+        samples = range(case.rank, case.size, case.world_size)
+        seeds = torch.tensor([[100.0 * number + sample + 1] for sample in samples])
+        points = torch.sin(seeds * torch.arange(1.0, 4.0))
+        optimizer.zero_grad()
+        (model(points) - points.sum(1, keepdim=True)).square().mean().backward()
+        optimizer.step()
+
+    return step
+
+
+def torch_ddp(case: Case) -> tuple[nn.Module, Callable[[int], None]]:
+    model = Net() if case.world_size == 1 else DistributedDataParallel(Net())
+    return model, stepping(case, model)
+
+
+def torch_fully_shard(case: Case) -> tuple[nn.Module, Callable[[int], None]]:
+    model = Net()
+    if case.world_size > 1:
+        fully_shard(model)
+    return model, stepping(case, model)
+
+
+def torch_plateau(case: Case) -> Iterator[dict[str, float]]:
+    """The schedule is told the loss of its own rank, as in a loop for one process."""
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+    schedule = ReduceLROnPlateau(optimizer, patience=0)
+    for epoch in range(3):
+        optimizer.step()
+        schedule.step(float(epoch if case.rank else -epoch))
+        yield {"lr": optimizer.param_groups[0]["lr"]}
+
+
+# ---------------------------------------------------------------- checkpoints
+
+
+def torch_dcp(case: Case) -> Callable[[int], None]:
+    model = Net()
+
+    def write(number: int) -> None:
+        dcp.save({"model": model.state_dict()}, checkpoint_id=case.directory / f"step-{number}")
+
+    return write
+
+
+PARTS = [
+    Part(
+        Sampler(torch_padding_sampler, {"pads", "shuffles"}),
+        "`DistributedSampler(dataset, shuffle=True)`",
+    ),
+    Part(
+        Sampler(torch_dropping_sampler, {"drops", "shuffles"}),
+        "`DistributedSampler(dataset, drop_last=True)`",
+    ),
+    Part(
+        Loader(torch_validation_loader, {"pads", "evaluates"}),
+        "`DataLoader(sampler=DistributedSampler(dataset, shuffle=False))`, for evaluation",
+        [
+            Breach(
+                ("SMP-03",),
+                "DistributedSampler repeats samples so that all ranks get equally many",
+                "torch/validation_loader.py",
+                "pytorch#25162",
+            )
+        ],
+    ),
+    Part(
+        Loader(torch_training_loader, {"pads", "shuffles", "augments"}),
+        "`DataLoader(sampler=DistributedSampler(dataset))`, with and without workers",
+    ),
+    Part(
+        Loader(torch_reproducible_loader, {"pads", "shuffles", "augments"}),
+        "the same with `worker_init_fn=seed_worker, generator=g` of the page on reproducibility",
+        [
+            Breach(
+                ("SMP-07",),
+                "one seed for the loaders of all ranks gives their workers the same augmentation",
+                "torch/reproducible_loader.py",
+            )
+        ],
+    ),
+    Part(
+        Loader(torch_iterable_loader, {"iterable"}),
+        "`IterableDataset` split by `get_worker_info()`, as its docstring has it",
+        [
+            Breach(
+                ("SMP-01", "SMP-05"),
+                "workers are told apart and ranks are not: each rank reads the whole stream",
+                "torch/iterable_loader.py",
+            )
+        ],
+    ),
+    Part(TrainStep(torch_ddp), "`DistributedDataParallel(model)` with AdamW"),
+    Part(TrainStep(torch_fully_shard), "`fully_shard(model)` (FSDP2) with AdamW"),
+    Part(
+        Callback(torch_plateau, {"decides"}),
+        "`ReduceLROnPlateau.step(loss)` with the loss of the rank",
+        [
+            Breach(
+                ("CBK-02",),
+                "the schedule makes no reduction: each rank has a rate of its own",
+                "torch/plateau.py",
+            )
+        ],
+    ),
+    Part(Writer(torch_dcp), "`torch.distributed.checkpoint.save(state, checkpoint_id=folder)`"),
+]
+
+
+@parametrize_with_parts(PARTS)
+def test_torch(subject: Subject, check: BoundCheck) -> None:
+    check(subject)
