@@ -19,6 +19,7 @@ SERVERS = {
         "test_reference_error_paths",
         "test_reference_lifecycle",
         "test_reference_model",
+        "test_torch",
         "test_training_crashes",
     ),
     "starts workers": (

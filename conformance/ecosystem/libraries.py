@@ -39,4 +39,13 @@ class Library:
 LIBRARIES = (
     Library("torch", "torch"),
     Library("lightning", "lightning"),
+    Library("torchmetrics", "torchmetrics"),
+    Library("torch_geometric", "torch-geometric"),
+    Library("tensorboard", "tensorboard"),
+    Library("accelerate", "accelerate"),
+    Library("transformers", "transformers"),
+    Library("ignite", "pytorch-ignite"),
+    Library("datasets", "datasets"),
+    Library("torchdata", "torchdata"),
+    Library("webdataset", "webdataset"),
 )

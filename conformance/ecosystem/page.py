@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from ddp_conformance.report import SPEC
 
 from conformance.ecosystem.libraries import Library
 from conformance.ecosystem.parts import Breach, Part
-
-ROOT = Path(__file__).parents[2]
 
 FORMAT = "ddp-conformance-ecosystem"
 
@@ -35,6 +33,9 @@ A guarantee that a part breaks is not always the part's fault: some say in their
 do, and what they do is not enough. The reason says which it is. {count} parts of {libraries}
 libraries.
 """
+
+_CALL_SITE = re.compile(r" \(/[^()]*:\d+\)")
+"""Where a collective was called: a place on the machine of the run."""
 
 WORDS = ("kept", "broken", "refuses", "says nothing")
 
@@ -83,7 +84,7 @@ def _word(part: Part, guarantee: str, own: Iterable[Mapping[str, Any]]) -> str:
 
 def _breach(breach: Breach, own: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     first = (one["witness"] for one in own if one["guarantee"] == breach.guarantees[0])
-    witness = next(lines[0] for lines in first if lines).replace(f"{ROOT}/", "")
+    witness = _CALL_SITE.sub("", next(lines[0] for lines in first if lines))
     return {
         "guarantees": list(breach.guarantees),
         "why": breach.why,

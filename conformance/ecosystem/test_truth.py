@@ -26,7 +26,7 @@ SCRIPTS = [
 ]
 
 
-LIMIT = 120.0
+LIMIT = 300.0
 """Seconds for a script: most of them are the imports of two processes."""
 
 

@@ -1,0 +1,88 @@
+"""Accelerate's loaders for evaluation, and how it splits work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from ddp_conformance import Case, Evaluation, Sampler, Subject
+from ddp_conformance.subjects_metrics import sample_value
+from torch.utils.data import DataLoader
+
+from conformance.ecosystem.parts import Breach, Part, parametrize_with_parts
+
+if TYPE_CHECKING:
+    from ddp_conformance.pytest_frontend import BoundCheck
+
+accelerate = pytest.importorskip("accelerate")
+
+
+def evaluated(case: Case, gather: str) -> Callable[[], float]:
+    """The mean over what a method of the accelerator gathers of each batch."""
+    accelerator = accelerate.Accelerator(cpu=True)
+    loader = accelerator.prepare(DataLoader(case.dataset, batch_size=2))
+
+    def evaluate() -> float:
+        indices: list[int] = []
+        for batch in loader:
+            indices += getattr(accelerator, gather)(batch["index"]).tolist()
+        return sum(map(sample_value, indices)) / len(indices)
+
+    return evaluate
+
+
+def accelerate_gather_for_metrics(case: Case) -> Callable[[], float]:
+    return evaluated(case, "gather_for_metrics")
+
+
+def accelerate_gather(case: Case) -> Callable[[], float]:
+    return evaluated(case, "gather")
+
+
+def accelerate_reduce(case: Case) -> Callable[[], float]:
+    """Sums and numbers of all ranks, each rank with its share."""
+    accelerator = accelerate.Accelerator(cpu=True)
+
+    def evaluate() -> float:
+        values = [sample_value(i) for i in range(case.rank, case.size, case.world_size)]
+        sums = torch.tensor([sum(values), len(values)], dtype=torch.float64)
+        total, count = accelerator.reduce(sums).tolist()
+        return float(total / count)
+
+    return evaluate
+
+
+def accelerate_split(case: Case) -> Any:
+    with accelerate.PartialState(cpu=True).split_between_processes(list(range(case.size))) as own:
+        return own
+
+
+PARTS = [
+    Part(
+        Evaluation(accelerate_gather_for_metrics),
+        "`accelerator.gather_for_metrics(batch)` of a prepared loader",
+    ),
+    Part(
+        Evaluation(accelerate_gather),
+        "`accelerator.gather(batch)` of a prepared loader",
+        [
+            Breach(
+                ("MET-01", "MET-03"),
+                "samples that make the last batches even are gathered too, as its documents say",
+                "accelerate/gather.py",
+            )
+        ],
+    ),
+    Part(Evaluation(accelerate_reduce), "`accelerator.reduce(sums)`, each rank with its share"),
+    Part(
+        Sampler(accelerate_split, {"exact", "uneven", "evaluates"}),
+        "`PartialState().split_between_processes(samples)`",
+    ),
+]
+
+
+@parametrize_with_parts(PARTS)
+def test_accelerate(subject: Subject, check: BoundCheck) -> None:
+    check(subject)

@@ -1,0 +1,243 @@
+"""Metrics of torchmetrics by family, against values that are worked out without it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torchmetrics
+from ddp_conformance import Case, Metric, Subject
+from ddp_conformance.subjects_metrics import sample_value
+from torch import Tensor
+
+from conformance.ecosystem.parts import Breach, Part, parametrize_with_parts
+
+if TYPE_CHECKING:
+    from ddp_conformance.pytest_frontend import BoundCheck
+
+CLASSES = 3
+
+# ---------------------------------------------------------------- samples
+
+
+def guess(index: int) -> float:
+    """A number that follows the sample's value, not closely."""
+    return sample_value(index) / 2 + index % 3
+
+
+def label(index: int) -> int:
+    return index % CLASSES
+
+
+def guessed_label(index: int) -> int:
+    """Right for three samples of four, but for the first class of five."""
+    return label(index) if index % 4 else index % 2
+
+
+def score(index: int) -> float:
+    """Of the first class against the others, in (0, 1), all different."""
+    return ((13 * index + 5) % 97 + 0.5) / 97
+
+
+def labels(indices: Sequence[int]) -> tuple[Tensor, Tensor]:
+    return torch.tensor([guessed_label(i) for i in indices]), torch.tensor(
+        list(map(label, indices))
+    )
+
+
+def numbers(indices: Sequence[int]) -> tuple[Tensor, Tensor]:
+    return torch.tensor(list(map(guess, indices))), torch.tensor(list(map(sample_value, indices)))
+
+
+def scores(indices: Sequence[int]) -> tuple[Tensor, Tensor]:
+    return torch.tensor(list(map(score, indices))), torch.tensor([i % 2 for i in indices])
+
+
+def words(indices: Sequence[int]) -> tuple[list[str], list[str]]:
+    """Of each sentence of one word and more, its number is left out where it is odd."""
+    said = [" ".join(["word"] * (1 + i % 3)) for i in indices]
+    return [text if i % 2 else f"{text} {i}" for i, text in zip(indices, said, strict=True)], [
+        f"{text} {i}" for i, text in zip(indices, said, strict=True)
+    ]
+
+
+# ---------------------------------------------------------------- right values
+
+
+def right_share(indices: Sequence[int]) -> float:
+    return sum(guessed_label(i) == label(i) for i in indices) / len(indices)
+
+
+def f1_of(indices: Sequence[int], one: int) -> float | None:
+    """None for a class that is neither there nor guessed."""
+    hits = sum(guessed_label(i) == label(i) == one for i in indices)
+    named = sum((guessed_label(i) == one) + (label(i) == one) for i in indices)
+    return 2 * hits / named if named else None
+
+
+def macro_f1(indices: Sequence[int]) -> float:
+    found = [f1 for one in range(CLASSES) if (f1 := f1_of(indices, one)) is not None]
+    return sum(found) / len(found)
+
+
+def confusion(indices: Sequence[int]) -> list[int]:
+    pairs = [(label(i), guessed_label(i)) for i in indices]
+    return [pairs.count((right, said)) for right in range(CLASSES) for said in range(CLASSES)]
+
+
+def squared_error(indices: Sequence[int]) -> float:
+    return sum((guess(i) - sample_value(i)) ** 2 for i in indices) / len(indices)
+
+
+def root_squared_error(indices: Sequence[int]) -> float:
+    return math.sqrt(squared_error(indices))
+
+
+def absolute_error(indices: Sequence[int]) -> float:
+    return sum(abs(guess(i) - sample_value(i)) for i in indices) / len(indices)
+
+
+def total(indices: Sequence[int]) -> float:
+    return sum(map(sample_value, indices))
+
+
+def largest(indices: Sequence[int]) -> float:
+    return max(map(sample_value, indices))
+
+
+def smallest(indices: Sequence[int]) -> float:
+    return min(map(sample_value, indices))
+
+
+def word_errors(indices: Sequence[int]) -> float:
+    return sum(i % 2 for i in indices) / sum(2 + i % 3 for i in indices)
+
+
+def area(indices: Sequence[int]) -> float:
+    """Of all pairs of a positive and a negative sample, those in the right order."""
+    positive = [score(i) for i in indices if i % 2]
+    negative = [score(i) for i in indices if not i % 2]
+    pairs = len(positive) * len(negative)
+    return sum(p > n for p in positive for n in negative) / pairs if pairs else 0.0
+
+
+def correlation(indices: Sequence[int]) -> float:
+    left, right = list(map(guess, indices)), list(map(sample_value, indices))
+    x, y = sum(left) / len(left), sum(right) / len(right)
+    covariance = sum((a - x) * (b - y) for a, b in zip(left, right, strict=True))
+    spread = math.sqrt(sum((a - x) ** 2 for a in left) * sum((b - y) ** 2 for b in right))
+    return covariance / spread if spread else math.nan
+
+
+# ---------------------------------------------------------------- metrics
+
+
+def torchmetrics_mean(case: Case) -> Any:
+    return torchmetrics.MeanMetric()
+
+
+def torchmetrics_sum(case: Case) -> Any:
+    return torchmetrics.SumMetric()
+
+
+def torchmetrics_max(case: Case) -> Any:
+    return torchmetrics.MaxMetric()
+
+
+def torchmetrics_min(case: Case) -> Any:
+    return torchmetrics.MinMetric()
+
+
+def torchmetrics_accuracy(case: Case) -> Any:
+    return torchmetrics.Accuracy("multiclass", num_classes=CLASSES, average="micro")
+
+
+def torchmetrics_f1(case: Case) -> Any:
+    return torchmetrics.F1Score("multiclass", num_classes=CLASSES, average="macro")
+
+
+def torchmetrics_confusion(case: Case) -> Any:
+    return torchmetrics.ConfusionMatrix("multiclass", num_classes=CLASSES)
+
+
+def torchmetrics_mse(case: Case) -> Any:
+    return torchmetrics.MeanSquaredError()
+
+
+def torchmetrics_rmse(case: Case) -> Any:
+    return torchmetrics.MeanSquaredError(squared=False)
+
+
+def torchmetrics_mae(case: Case) -> Any:
+    return torchmetrics.MeanAbsoluteError()
+
+
+def torchmetrics_pearson(case: Case) -> Any:
+    return torchmetrics.PearsonCorrCoef()
+
+
+def torchmetrics_auroc(case: Case) -> Any:
+    return torchmetrics.AUROC("binary")
+
+
+def torchmetrics_wer(case: Case) -> Any:
+    return torchmetrics.text.WordErrorRate()
+
+
+def part(
+    make: Callable[[Case], Any],
+    use: str,
+    reference: Callable[[Sequence[int]], Any],
+    *,
+    batch: Callable[[Sequence[int]], tuple[Any, ...]] | None = None,
+    linear: bool = False,
+) -> Part:
+    """A metric with what it is fed with, by default the samples' values alone."""
+    traits = frozenset() if linear else frozenset({"nonlinear"})
+    options: dict[str, Any] = {} if batch is None else {"batch": batch}
+    return Part(Metric(make, traits, reference=reference, **options), f"`{use}`")
+
+
+def mean(indices: Sequence[int]) -> float:
+    return total(indices) / len(indices)
+
+
+PARTS = [
+    part(torchmetrics_mean, "MeanMetric()", mean, linear=True),
+    part(torchmetrics_sum, "SumMetric()", total),
+    part(torchmetrics_max, "MaxMetric()", largest),
+    part(torchmetrics_min, "MinMetric()", smallest),
+    part(
+        torchmetrics_accuracy,
+        'Accuracy("multiclass", average="micro")',
+        right_share,
+        batch=labels,
+        linear=True,
+    ),
+    part(torchmetrics_f1, 'F1Score("multiclass", average="macro")', macro_f1, batch=labels),
+    part(torchmetrics_confusion, 'ConfusionMatrix("multiclass")', confusion, batch=labels),
+    part(torchmetrics_mse, "MeanSquaredError()", squared_error, batch=numbers, linear=True),
+    part(torchmetrics_rmse, "MeanSquaredError(squared=False)", root_squared_error, batch=numbers),
+    part(torchmetrics_mae, "MeanAbsoluteError()", absolute_error, batch=numbers, linear=True),
+    part(torchmetrics_pearson, "PearsonCorrCoef()", correlation, batch=numbers),
+    replace(
+        part(torchmetrics_auroc, 'AUROC("binary")', area, batch=scores),
+        breaches=[
+            Breach(
+                ("MET-04",),
+                "a rank without samples gathers another type than the others",
+                "torchmetrics/auroc_empty_rank.py",
+                "torchmetrics#813",
+            )
+        ],
+    ),
+    part(torchmetrics_wer, "WordErrorRate()", word_errors, batch=words),
+]
+
+
+@parametrize_with_parts(PARTS)
+def test_torchmetrics(subject: Subject, check: BoundCheck) -> None:
+    check(subject)

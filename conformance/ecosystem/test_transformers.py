@@ -1,0 +1,77 @@
+"""Samplers of the Transformers Trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from ddp_conformance import Case, Sampler, Subject
+
+from conformance.ecosystem.parts import Part, parametrize_with_parts
+
+if TYPE_CHECKING:
+    from ddp_conformance.pytest_frontend import BoundCheck
+
+trainer_pt_utils = pytest.importorskip("transformers.trainer_pt_utils")
+
+
+def transformers_shard(case: Case, *, drop_last: bool = False) -> Any:
+    return trainer_pt_utils.ShardSampler(
+        range(case.size),
+        batch_size=1,
+        drop_last=drop_last,
+        num_processes=case.world_size,
+        process_index=case.rank,
+    )
+
+
+def transformers_dropping_shard(case: Case) -> Any:
+    return transformers_shard(case, drop_last=True)
+
+
+class Stream:
+    """All indices, to whoever asks."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.size))
+
+
+def transformers_iterable_shard(case: Case) -> Any:
+    return trainer_pt_utils.IterableDatasetShard(
+        Stream(case.size),
+        batch_size=1,
+        num_processes=case.world_size,
+        process_index=case.rank,
+    )
+
+
+def transformers_loop(case: Case) -> Any:
+    return trainer_pt_utils.DistributedSamplerWithLoop(
+        range(case.size), batch_size=1, num_replicas=case.world_size, rank=case.rank
+    )
+
+
+PARTS = [
+    Part(Sampler(transformers_shard, {"pads"}), "`ShardSampler(dataset, batch_size=1)`"),
+    Part(
+        Sampler(transformers_dropping_shard, {"drops"}),
+        "`ShardSampler(dataset, batch_size=1, drop_last=True)`",
+    ),
+    Part(
+        Sampler(transformers_iterable_shard, {"pads"}),
+        "`IterableDatasetShard(stream, batch_size=1)`",
+    ),
+    Part(
+        Sampler(transformers_loop, {"pads", "shuffles"}),
+        "`DistributedSamplerWithLoop(dataset, batch_size=1)`",
+    ),
+]
+
+
+@parametrize_with_parts(PARTS)
+def test_transformers(subject: Subject, check: BoundCheck) -> None:
+    check(subject)
