@@ -19,7 +19,6 @@ SERVERS = {
         "test_reference_error_paths",
         "test_reference_lifecycle",
         "test_reference_model",
-        "test_torch",
         "test_training_crashes",
     ),
     "starts workers": (
