@@ -77,6 +77,7 @@ def lightning_fit(case: Case, leg: Leg, watch: Watch) -> None:
         "DET-05": "the fit seeds all ranks alike",
     },
     world_size=(2,),
+    share_ranks=True,
 )
 def test_lightning(subject: Subject, check: BoundCheck) -> None:
     check(subject)

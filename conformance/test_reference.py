@@ -67,6 +67,6 @@ SUBJECTS = [
 ]
 
 
-@parametrize_with_checks(SUBJECTS)
+@parametrize_with_checks(SUBJECTS, share_ranks=True)
 def test_reference(subject: Subject, check: BoundCheck) -> None:
     check(subject)

@@ -89,7 +89,9 @@ def resnet_training(case: Case) -> Iterator[dict[str, Any]]:
 
 @pytest.mark.filterwarnings("ignore:.*isinstance.treespec, LeafSpec:FutureWarning")
 @parametrize_with_checks(
-    [Callback(resnet_training, {"decides"}, prepare=make_images)], world_size=(1, 2, 3)
+    [Callback(resnet_training, {"decides"}, prepare=make_images)],
+    world_size=(1, 2, 3),
+    share_ranks=True,
 )
 def test_reference(subject: Subject, check: BoundCheck) -> None:
     check(subject)

@@ -32,6 +32,6 @@ def problem_of(trip: Trip, step: int) -> str | None:
     return None
 
 
-@parametrize_with_checks([ErrorPath(resnet_agreement)], world_size=(1, 2, 3))
+@parametrize_with_checks([ErrorPath(resnet_agreement)], world_size=(1, 2, 3), share_ranks=True)
 def test_reference(subject: Subject, check: BoundCheck) -> None:
     check(subject)

@@ -56,6 +56,6 @@ SUBJECTS = [
 ]
 
 
-@parametrize_with_checks(SUBJECTS, world_size=(2,))
+@parametrize_with_checks(SUBJECTS, world_size=(2,), share_ranks=True)
 def test_reference(subject: Subject, check: BoundCheck) -> None:
     check(subject)

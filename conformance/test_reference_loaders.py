@@ -106,7 +106,7 @@ SAMPLERS = [
 ]
 
 
-@parametrize_with_checks(SAMPLERS)
+@parametrize_with_checks(SAMPLERS, share_ranks=True)
 def test_samplers(subject: Subject, check: BoundCheck) -> None:
     check(subject)
 
@@ -116,7 +116,7 @@ LOADERS = [
 ]
 
 
-@parametrize_with_checks(LOADERS, world_size=(2,))
+@parametrize_with_checks(LOADERS, world_size=(2,), share_ranks=True)
 def test_loaders(subject: Subject, check: BoundCheck) -> None:
     check(subject)
 
@@ -134,6 +134,6 @@ RESOLUTIONS = [
 
 
 @pytest.mark.filterwarnings("ignore:.*isinstance.treespec, LeafSpec:FutureWarning")
-@parametrize_with_checks(RESOLUTIONS, world_size=(2,))
+@parametrize_with_checks(RESOLUTIONS, world_size=(2,), share_ranks=True)
 def test_resolutions(subject: Subject, check: BoundCheck) -> None:
     check(subject)

@@ -92,6 +92,6 @@ SUBJECTS = [
 ]
 
 
-@parametrize_with_checks(SUBJECTS, world_size=WORLD_SIZES)
+@parametrize_with_checks(SUBJECTS, world_size=WORLD_SIZES, share_ranks=True)
 def test_reference(subject: Subject, check: BoundCheck) -> None:
     check(subject)

@@ -117,6 +117,6 @@ SUBJECTS = [
 ]
 
 
-@parametrize_with_checks(SUBJECTS, world_size=(1, 2, 4))
+@parametrize_with_checks(SUBJECTS, world_size=(1, 2, 4), share_ranks=True)
 def test_reference(subject: Subject, check: BoundCheck) -> None:
     check(subject)

@@ -147,6 +147,6 @@ SUBJECTS = [
 
 
 @pytest.mark.filterwarnings("ignore:.*isinstance.treespec, LeafSpec:FutureWarning")
-@parametrize_with_checks(SUBJECTS, world_size=(1, 2, 3))
+@parametrize_with_checks(SUBJECTS, world_size=(1, 2, 3), share_ranks=True)
 def test_reference(subject: Subject, check: BoundCheck) -> None:
     check(subject)

@@ -82,11 +82,11 @@ def train(stage: str, config: TrainConfig, watch: Watch) -> None:
 ALL = {"resumes", "resumes_mid_epoch", "global_batch"}
 
 
-@parametrize_with_checks([TrainLoop(train_diffusion, ALL)], world_size=(1, 2, 4))
+@parametrize_with_checks([TrainLoop(train_diffusion, ALL)], world_size=(1, 2, 4), share_ranks=True)
 def test_reference(subject: Subject, check: BoundCheck) -> None:
     check(subject)
 
 
-@parametrize_with_checks([TrainLoop(train_sharded, ALL)], world_size=(2,))
+@parametrize_with_checks([TrainLoop(train_sharded, ALL)], world_size=(2,), share_ranks=True)
 def test_sharded(subject: Subject, check: BoundCheck) -> None:
     check(subject)

@@ -109,12 +109,12 @@ LOADERS = [
 ]
 
 
-@parametrize_with_checks(LOADERS, world_size=(2,))
+@parametrize_with_checks(LOADERS, world_size=(2,), share_ranks=True)
 def test_loader(subject: Subject, check: BoundCheck) -> None:
     check(subject)
 
 
 @pytest.mark.filterwarnings("ignore:.*isinstance.treespec, LeafSpec:FutureWarning")
-@parametrize_with_checks(SUBJECTS, world_size=(1, 2, 4))
+@parametrize_with_checks(SUBJECTS, world_size=(1, 2, 4), share_ranks=True)
 def test_windows(subject: Subject, check: BoundCheck) -> None:
     check(subject)

@@ -83,6 +83,6 @@ SUBJECTS = [
 
 
 @pytest.mark.filterwarnings("ignore:.*isinstance.treespec, LeafSpec:FutureWarning")
-@parametrize_with_checks(SUBJECTS, world_size=(3,))
+@parametrize_with_checks(SUBJECTS, world_size=(3,), share_ranks=True)
 def test_reference(subject: Subject, check: BoundCheck) -> None:
     check(subject)

@@ -207,7 +207,8 @@ class Controller:
         assert self._supervisor is not None
         following, known = self._next_of_world(item, next_item, plan.world)
         with self._devices(item, plan) as placed:
-            order = Order(placed, item, following, known, str(tmp_path), self._live)
+            goes_on = following is not None and self._planned(following).family == plan.family
+            order = Order(placed, item, following, known, not goes_on, str(tmp_path), self._live)
             return self._supervisor.run(order)
 
     @contextlib.contextmanager

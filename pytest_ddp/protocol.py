@@ -180,8 +180,10 @@ class RunTest:
     """The torchrun variables."""
     env: dict[str, str]
     """What the mark adds to them, for the test alone."""
-    looks_at_modules: bool
-    """The rank has to say whether modules keep more than they did."""
+    of_family: bool
+    """The rank has to know what modules hold before it."""
+    ends_family: bool
+    """The rank has to say whether modules keep something else after it."""
     seed: int
     """Seed of this rank's random number generators (python, NumPy, torch)."""
     shared_seed: int
@@ -309,7 +311,7 @@ class Done:
     spent: bool
     """The test did what torch cannot undo in a process, which retires the rank as well."""
     modules_changed: bool
-    """Modules keep something else than when the rank began, and the test is of a family."""
+    """Modules keep something else than when the rank began, and the test was its family's last."""
     changes: tuple[str, ...]
     """What the test changed and the rank restored (environment, cwd, dtype, ...)."""
     setup_show: str

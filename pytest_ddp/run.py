@@ -68,6 +68,8 @@ class Order:
     """The next test of the pool."""
     next_is_known: bool
     """Whether a next test of None means that there is none."""
+    ends_family: bool
+    """Whether the next test may be of another family."""
     tmp_path: str
     live: LiveLine
 
@@ -141,7 +143,8 @@ class Run:
             new_store=new,
             environment=environment,
             env=plan.env,
-            looks_at_modules=bool(plan.family),
+            of_family=bool(plan.family),
+            ends_family=bool(plan.family) and order.ends_family,
             seed=plan.seeds[rank],
             shared_seed=plan.seeds[0],
             tmp_path=order.tmp_path,

@@ -87,15 +87,19 @@ def parametrize_with_checks(
     subjects: Sequence[Subject],
     expected_failures: ExpectedFailures | None = None,
     world_size: Sequence[int] = WORLD_SIZES,
+    *,
+    share_ranks: bool = False,
 ) -> Callable[[F], F]:
     """Parametrize ``test(subject, check)`` with all checks of the subjects' kinds.
 
     The test body is ``check(subject)``. A check whose traits a subject does not have is
     skipped with the reason. ``expected_failures`` maps guarantee ids to reasons, for all
     subjects, or is a function that gives such a mapping for one; an id that is unknown
-    or applies to none of them is a ``ValueError``.
+    or applies to none of them is a ``ValueError``. With ``share_ranks`` no rank is replaced
+    for what a subject has left in modules: faster, where that is known to matter to none.
     """
-    params = [param(pair) for pair in bind_checks(subjects, expected_failures)]
+    pairs = bind_checks(subjects, expected_failures)
+    params = [param(pair, share_ranks=share_ranks) for pair in pairs]
 
     def decorate(test: F) -> F:
         test = pytest.mark.parametrize(("subject", "check"), params)(test)
@@ -105,7 +109,7 @@ def parametrize_with_checks(
     return decorate
 
 
-def param(pair: Pair, world_size: int | None = None) -> Any:
+def param(pair: Pair, world_size: int | None = None, *, share_ranks: bool = False) -> Any:
     """The parameters of one test; with a world size, if the test has none of its own."""
     subject, check = pair
     obstacle = check.check.obstacle(subject)
@@ -113,7 +117,9 @@ def param(pair: Pair, world_size: int | None = None) -> Any:
     name = f"{subject.name}-{check.id}"
     if world_size is not None:
         name = f"{name}-ws{world_size}"
-    marks += [ranks_for(subject, world_size), pytest.mark.ddp(family=family_of(subject))]
+    marks.append(ranks_for(subject, world_size))
+    if not share_ranks:
+        marks.append(pytest.mark.ddp(family=family_of(subject)))
     return pytest.param(subject, check, id=name, marks=marks)
 
 

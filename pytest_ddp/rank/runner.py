@@ -147,7 +147,7 @@ class Runner:
         fixtures.share_tmp_path(order.tmp_path)
         self._phases.broke_fixture = ""
         self._properties.seed = order.shared_seed
-        if order.looks_at_modules and self._modules is None:
+        if order.of_family and self._modules is None:
             self._modules = ModuleState(packages_of_plugins(self._config))
         self._care.begin()
         exit_reason, exit_code = self._run_protocol(item, self._next_item(order, item))
@@ -162,7 +162,7 @@ class Runner:
             tied=self._ties.hold(),
             rank_doubt=self._rank_doubt(item),
             spent=self._spent(),
-            modules_changed=order.looks_at_modules and self._modules_changed(),
+            modules_changed=order.ends_family and self._modules_changed(),
             changes=self._care.changes,
             setup_show=self._setup_show.take(),
             exit_reason=exit_reason,
