@@ -1,4 +1,4 @@
-"""WRT-02, WRT-05 and WRT-06: when others may read a file, who is let through, who prepares."""
+"""WRT-02 and WRT-06: when others may read a file, and who prepares data for them."""
 
 from __future__ import annotations
 
@@ -9,36 +9,27 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from ddp_conformance.case import Case
 from ddp_conformance.checks import judge_publishing as judge
 from ddp_conformance.checks.judge_writing import judge_who_was_first
-from ddp_conformance.forks import become_rank, forget_rank, in_child, in_fresh_process
 from ddp_conformance.history import Failed, Record, Run
-from ddp_conformance.launched.order import Named
 from ddp_conformance.lockstep import Lockstep, in_lockstep
-from ddp_conformance.machines import Place, environment_of, launched_by, several_machines
+from ddp_conformance.machines import Place, launched_by, several_machines
 from ddp_conformance.ranks import Ranks
 from ddp_conformance.recording import cases_of, describe, judge_each, record
 from ddp_conformance.registry import Check, Guarantee
-from ddp_conformance.subjects_writing import Guard, Preparation, Writer
+from ddp_conformance.subjects_writing import Preparation, Writer
 from ddp_conformance.verdict import UndecidedError, Violation
 from ddp_conformance.writes import do_nothing, looking_at, looking_away, writes_below
-from ddp_conformance.writing_history import Glimpse, Guarded, Opened, Prepared, Saw, SetUp
-
-T = TypeVar("T")
+from ddp_conformance.writing_history import Glimpse, Opened, Prepared, Saw, SetUp
 
 WRT_02 = Guarantee(
     "WRT-02",
     "A file that other ranks read MUST be complete before it is visible, and they MUST NOT go on "
     "before it is.",
     tier=2,
-)
-WRT_05 = Guarantee(
-    "WRT-05",
-    "A guard MUST let the same one rank through, of all or of each machine as it declares, from "
-    "the start of the process, before there is a process group, and in forked children.",
 )
 WRT_06 = Guarantee(
     "WRT-06",
@@ -261,103 +252,6 @@ def publishing_runs(
     )
 
 
-# ---------------------------------------------------------------- WRT-05
-
-
-def observe_guard(subject: Guard, case: Case) -> Iterator[Record]:
-    """The guard in every stage of a process's life, on one machine and on several."""
-    guard = subject.make(case)
-    yield replace(ask(guard, case), stage="in the process group")
-    yield replace(in_child(lambda: ask(guard, case)), stage="in a forked child")
-    one, *several = places_of(case)
-    # Each of these imports the factory's module, so there is one for a launcher; forks are cheap.
-    for how, place, environment in starts_of(subject, several or [one]):
-        answer = elsewhere(subject, functools.partial(ask_at_start, case, environment))
-        yield replace(answer, stage=f"before the process group, {how}", machine=place.machine)
-    starts = starts_of(subject, [one, *several])
-    environments = [environment for *_, environment in starts]
-    answers = elsewhere(subject, functools.partial(ask_after_forks, case, environments))
-    for (how, place, _), answer in zip(starts, answers, strict=True):
-        yield replace(answer, stage=f"made before the fork, {how}", machine=place.machine)
-
-
-def starts_of(subject: Guard, places: Sequence[Place]) -> list[tuple[str, Place, dict[str, str]]]:
-    """Each launcher at each place: in words, the place, and the variables that it sets there."""
-    return [
-        (f"under {launcher}{_on(place)}", place, environment_of(launcher, place))
-        for launcher in subject.launchers
-        for place in places
-    ]
-
-
-def places_of(case: Case) -> tuple[Place, ...]:
-    """This rank's place on one machine, and on several where the ranks can be shared out."""
-    numbers = sorted({1, several_machines(case.world_size)})
-    return tuple(Place(case.rank, case.world_size, machines) for machines in numbers)
-
-
-def _on(place: Place) -> str:
-    return f" on {place.machines} machines" if place.machines > 1 else ""
-
-
-def elsewhere(subject: Guard, question: Callable[[Callable[[], Any]], T]) -> T:
-    """The answer of a process that a launcher has just started, before it has a rank.
-
-    It imports the factory's module by itself: in the rank's own process modules know the rank
-    already. A factory that no other process can import is asked in a fork of the rank.
-    """
-    try:
-        load: Callable[[], Any] = Named.of(subject.make).load
-    except ValueError:
-        return in_child(lambda: question(lambda: subject.make))
-    return in_fresh_process(functools.partial(question, load))
-
-
-def ask(guard: Any, case: Case) -> Guarded:
-    """Whether the guard lets this process act, or what it raises."""
-    acted: list[bool] = []
-    try:
-        guard(lambda: acted.append(True))
-    except Exception as error:
-        return Guarded(case.rank, "", False, describe(error))
-    return Guarded(case.rank, "", bool(acted))
-
-
-def ask_at_start(case: Case, environment: dict[str, str], load: Callable[[], Any]) -> Guarded:
-    """In a process that a launcher has just started."""
-    forget_rank()
-    become_rank(environment)
-    try:
-        guard = load()(case)
-    except Exception as error:
-        return Guarded(case.rank, "", False, describe(error))
-    return ask(guard, case)
-
-
-def ask_after_forks(
-    case: Case, environments: Sequence[dict[str, str]], load: Callable[[], Any]
-) -> list[Guarded]:
-    """With a guard that the launcher's own process has made, before its children had ranks."""
-    forget_rank()
-    try:
-        guard = load()(case)
-    except Exception as error:
-        return [Guarded(case.rank, "", False, describe(error))] * len(environments)
-
-    def as_rank(environment: dict[str, str]) -> Guarded:
-        become_rank(environment)
-        return ask(guard, case)
-
-    return [in_child(functools.partial(as_rank, one)) for one in environments]
-
-
-def find_wrong_guard(subject: Guard, ranks: Ranks) -> tuple[Violation, ...]:
-    """WRT-05."""
-    runs = record(subject, ranks, cases_of(ranks, (1,)), observe_guard)
-    each_machine = "once_per_node" in subject.traits
-    return judge_each(runs, lambda run: judge.judge_guard(run.history, each_machine=each_machine))
-
-
 # ---------------------------------------------------------------- WRT-06
 
 
@@ -428,6 +322,5 @@ def _stop_if_all_failed(subject: Preparation, runs: Sequence[Run]) -> None:
 
 CHECKS = (
     Check(WRT_02, (Writer,), find_unpublished, needs=frozenset({"published"})),
-    Check(WRT_05, (Guard,), find_wrong_guard),
     Check(WRT_06, (Preparation,), find_unprepared),
 )
