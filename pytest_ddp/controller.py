@@ -207,8 +207,9 @@ class Controller:
         assert self._supervisor is not None
         following, known = self._next_of_world(item, next_item, plan.world)
         with self._devices(item, plan) as placed:
-            goes_on = following is not None and self._planned(following).family == plan.family
-            order = Order(placed, item, following, known, not goes_on, str(tmp_path), self._live)
+            family = "" if following is None else self._planned(following).family
+            ends = family != plan.family and plan.family != ""
+            order = Order(placed, item, following, known, ends, str(tmp_path), self._live)
             return self._supervisor.run(order)
 
     @contextlib.contextmanager

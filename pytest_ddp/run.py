@@ -69,7 +69,7 @@ class Order:
     next_is_known: bool
     """Whether a next test of None means that there is none."""
     ends_family: bool
-    """Whether the next test may be of another family."""
+    """Whether the test is of a family, and the next one may be of another."""
     tmp_path: str
     live: LiveLine
 
@@ -144,7 +144,7 @@ class Run:
             environment=environment,
             env=plan.env,
             of_family=bool(plan.family),
-            ends_family=bool(plan.family) and order.ends_family,
+            ends_family=order.ends_family,
             seed=plan.seeds[rank],
             shared_seed=plan.seeds[0],
             tmp_path=order.tmp_path,

@@ -34,7 +34,7 @@ def main() -> int:
 
 
 def _one(seed: int, totals: Totals, options: argparse.Namespace) -> None:
-    suite = plan(seed, known=options.known, kills=not options.no_kills, tests=options.tests)
+    suite = plan(seed, kills=not options.no_kills, tests=options.tests)
     directory = Path(tempfile.mkdtemp(prefix=f"chaos-seed-{seed}-"))
     (directory / "suite").mkdir()
     played = play(suite, directory)
@@ -53,8 +53,7 @@ def _one(seed: int, totals: Totals, options: argparse.Namespace) -> None:
 def _needed(options: argparse.Namespace) -> str:
     """The options that change what a seed means."""
     tests = "" if options.tests == TESTS else f" --tests {options.tests}"
-    known = " --known" if options.known else ""
-    return tests + known + (" --no-kills" if options.no_kills else "")
+    return tests + (" --no-kills" if options.no_kills else "")
 
 
 def _options() -> argparse.Namespace:
@@ -63,7 +62,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="the first one; they are counted up")
     parser.add_argument("--once", action="store_true", help="one suite, whose files are kept")
     parser.add_argument("--tests", type=int, default=TESTS, help="about how many in a suite")
-    parser.add_argument("--known", action="store_true", help="known defects as well")
     parser.add_argument("--no-kills", action="store_true", help="no signals from outside")
     return parser.parse_args()
 

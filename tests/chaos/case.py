@@ -41,8 +41,6 @@ class Case:
     decorators: tuple[str, ...] = ()
     wants: tuple[str, ...] = ()
     """Further fixtures."""
-    known: str = ""
-    """A known defect that it runs into, a key of ``known.KNOWN``; empty for none."""
     spares_ranks: bool = True
     """False where ranks end without the teardown of their fixtures."""
     stops: bool = False

@@ -61,7 +61,6 @@ def after_its_part(draw: Draw) -> Case:
         frozenset({"failed", "error", "passed+error"}),
         size,
         body=f"found = pids()\n{on([killer], kill)}",
-        known="late death",
         spares_ranks=False,
     )
 

@@ -53,13 +53,11 @@ def exception(draw: Draw) -> Case:
         draw.one(PEERS),
     )
     lines = on(ranks, EXCEPTIONS[kind], PEERS[peers])
-    stale = phase != "call" and kind in LEAVE_BY_BASE_EXCEPTION
     return Case(
         f"{kind} on {ranks} in {phase}, {peers}",
         PHASES[phase],
         size,
         **in_phase(phase, lines),
-        known="stale fixtures" if stale else "",
         spares_ranks=len(ranks) == size,
     )
 

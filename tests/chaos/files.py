@@ -13,7 +13,6 @@ from tests.chaos.failures import FAILURES, pytest_exit
 from tests.chaos.good import GOOD, sound
 from tests.chaos.hangs import HANGS
 from tests.chaos.helpers import WIDE, wide_fixture
-from tests.chaos.known import KNOWN
 from tests.chaos.leftovers import LEFTOVERS
 
 SHAPES = ("function", "function", "function", "method", "parameters", "sizes")
@@ -34,13 +33,10 @@ class Expected:
 class Writer:
     """Writes test files, and remembers what their tests are to become."""
 
-    def __init__(
-        self, draw: Draw, *, known: bool, xdist: tuple[str, ...], wide: tuple[str, ...]
-    ) -> None:
+    def __init__(self, draw: Draw, *, xdist: tuple[str, ...], wide: tuple[str, ...]) -> None:
         self.expected: list[Expected] = []
         self.spares_ranks = True
         self._draw = draw
-        self._known = known
         self._xdist = xdist
         self._wide = wide
         self._in_order = not xdist or "--dist=loadfile" in xdist
@@ -88,12 +84,11 @@ class Writer:
                 yield self._drawn(lambda: draw.one(GOOD)(draw, draw.size()))
 
     def _drawn(self, draw_case: Callable[[], Case]) -> Case:
-        """One that runs into nothing known, nor takes from wide fixtures what they end with."""
-        while True:
+        """One that does not take from wide fixtures what they end with."""
+        case = draw_case()
+        while case.ends_group and self._has_wide:
             case = draw_case()
-            known = case.known in KNOWN and not self._known
-            if not known and not (case.ends_group and self._has_wide):
-                return case
+        return case
 
     def _fault(self) -> Case:
         draw = self._draw

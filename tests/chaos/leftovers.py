@@ -71,13 +71,6 @@ LEFT = {
             subprocess.run(["rm", "-rf", str(path)])
     """,
 }
-KNOWN_BY = {
-    "SIGUSR1 ignored": "SIGUSR1 ignored",
-    "time": "patched functions",
-    "os": "patched functions",
-    "json": "patched functions",
-    "wiped TMPDIR": "wiped TMPDIR",
-}
 GROUPS = {
     "destroyed": "dist.destroy_process_group()",
     "destroyed on one rank": "if ddp.rank == 0:\n    dist.destroy_process_group()",
@@ -114,8 +107,7 @@ def state(draw: Draw) -> Case:
     size = draw.size()
     kind = draw.one(LEFT)
     ranks = draw.ranks(size)
-    body, known = on(ranks, LEFT[kind]), KNOWN_BY.get(kind, "")
-    return Case(f"leaves {kind} on {ranks}", PASSED, size, body, known=known)
+    return Case(f"leaves {kind} on {ranks}", PASSED, size, on(ranks, LEFT[kind]))
 
 
 def group(draw: Draw) -> Case:

@@ -57,11 +57,10 @@ class Plan:
         return "-n" in self.args
 
 
-def plan(seed: int, *, known: bool = False, kills: bool = True, tests: int = TESTS) -> Plan:
+def plan(seed: int, *, kills: bool = True, tests: int = TESTS) -> Plan:
     """The suite of a seed.
 
     Args:
-        known: also cases that run into known defects.
         kills: also signals from outside.
         tests: about how many inner tests.
     """
@@ -69,7 +68,7 @@ def plan(seed: int, *, known: bool = False, kills: bool = True, tests: int = TES
     xdist = _xdist(draw)
     wide = draw.some(WIDE, draw.one([0, 0, 1, 2]))
     session = {f"of_session_{use}": use for use in wide}
-    writer = Writer(draw, known=known, xdist=xdist, wide=tuple(session))
+    writer = Writer(draw, xdist=xdist, wide=tuple(session))
     folder = "t0/" if draw.chance(0.4) else ""
     files = {"helpers.py": HELPERS, "conftest.py": _conftest("session", session)}
     if folder:
