@@ -6,8 +6,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from pytest_ddp.own import base64, pickle, threading
-from pytest_ddp.protocol import Operation
+from pytest_ddp.system.own import base64, pickle, threading
+from pytest_ddp.wire.protocol import Operation
 
 if TYPE_CHECKING:
     import torch

@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_ddp.marks import MARK, WORLD_SIZE_PARAM, check_items, read_marks
-from pytest_ddp.neighbours import end_in_controller
-from pytest_ddp.options import MARKER_HELP, Options, add_options, read_mark
-from pytest_ddp.sight import Sight
+from pytest_ddp.asked.marks import MARK, WORLD_SIZE_PARAM, check_items, read_marks
+from pytest_ddp.asked.options import MARKER_HELP, Options, add_options, read_mark
+from pytest_ddp.asked.sight import Sight
+from pytest_ddp.controller.neighbours import end_in_controller
 
 if TYPE_CHECKING:
     from collections.abc import Generator
     from pathlib import Path
 
-    from pytest_ddp.controller import Controller
+    from pytest_ddp.controller.controller import Controller
     from pytest_ddp.fixture import Ddp
 
 _OPTIONS = pytest.StashKey[Options]()
-_RANK_PLUGIN = "pytest_ddp.rank.fixtures"
+_RANK_PLUGIN = "pytest_ddp.rank.adapt.fixtures"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -82,7 +82,7 @@ class Hooks:
     @property
     def _controller(self) -> Controller:
         if self._started is None:
-            from pytest_ddp.controller import Controller  # noqa: PLC0415
+            from pytest_ddp.controller.controller import Controller  # noqa: PLC0415
 
             self._started = Controller(self._config, self._options)
         return self._started

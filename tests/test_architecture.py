@@ -26,11 +26,11 @@ TESTS = sorted(
 _CLEAR_OF_TORCH = {
     "pytest_ddp",
     "pytest_ddp.plugin",
-    "pytest_ddp.controller",
-    "pytest_ddp.supervisor",
+    "pytest_ddp.controller.controller",
+    "pytest_ddp.controller.supervisor",
     "pytest_ddp.verdict.merge",
     "pytest_ddp.rank.main",
-    "pytest_ddp.rank.fixtures",
+    "pytest_ddp.rank.adapt.fixtures",
 }
 """Modules that the user's pytest process imports, with all that they import in turn."""
 
@@ -46,12 +46,12 @@ _MAY_IMPORT = {
 
 
 _NEED_THE_PUBLIC = {
-    "pytest_ddp.own",
+    "pytest_ddp.system.own",
     "pytest_ddp.rank.birth.sharing",  # watches what imports do with it, before any test
     "pytest_ddp.rank.environment",  # sets the os.environ that tests see
-    "pytest_ddp.rank.faults",  # replaces os._exit
+    "pytest_ddp.rank.exits.faults",  # replaces os._exit
     "pytest_ddp.rank.life",  # sets the temporary directory that tests see
-    "pytest_ddp.rank.surroundings",  # looks at the os.environ that tests have left
+    "pytest_ddp.rank.care.surroundings",  # looks at the os.environ that tests have left
 }
 """Modules that use the standard library as tests see it, patches included."""
 
@@ -107,8 +107,10 @@ def test_no_cycles() -> None:
 
 
 def test_protocol_imports_nothing_of_ours() -> None:
-    assert _ours(_imports(MODULES["pytest_ddp.protocol"], everywhere=True)) == {"pytest_ddp.survey"}
-    assert not _ours(_imports(MODULES["pytest_ddp.survey"], everywhere=True))
+    assert _ours(_imports(MODULES["pytest_ddp.wire.protocol"], everywhere=True)) == {
+        "pytest_ddp.wire.survey"
+    }
+    assert not _ours(_imports(MODULES["pytest_ddp.wire.survey"], everywhere=True))
 
 
 @pytest.mark.parametrize("module", [m for m in MODULES if m.startswith("pytest_ddp.rank.")])
@@ -126,12 +128,12 @@ def test_controller_imports_no_torch(module: str) -> None:
 
 
 def test_what_tests_patch_is_taken_as_it_was_before() -> None:
-    own = ast.parse(MODULES["pytest_ddp.own"].read_text())
+    own = ast.parse(MODULES["pytest_ddp.system.own"].read_text())
     copied = {node.names[0].name for node in ast.walk(own) if isinstance(node, ast.Import)}
     for module, file in MODULES.items():
         if module.startswith("pytest_ddp.") and module not in _NEED_THE_PUBLIC:
             public = _imports(file, everywhere=True) & copied
-            assert not public, f"{module} imports {public}, and not from pytest_ddp.own"
+            assert not public, f"{module} imports {public}, and not from pytest_ddp.system.own"
 
 
 def test_packages_depend_one_way() -> None:

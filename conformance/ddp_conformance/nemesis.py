@@ -15,7 +15,7 @@ from contextvars import ContextVar
 
 import numpy  # noqa: F401 - whose generator is seeded where it is imported
 
-from pytest_ddp.rank.seeding import seed_everything
+from pytest_ddp.rank.care.seeding import seed_everything
 
 OPTION = "--ddp-nemesis-seed"
 

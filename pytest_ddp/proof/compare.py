@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from itertools import combinations, pairwise
 
-from pytest_ddp.outcome import RunOutcome
+from pytest_ddp.evidence.outcome import RunOutcome
+from pytest_ddp.evidence.stacks import shorten
 from pytest_ddp.proof.prover import group_words
-from pytest_ddp.survey import CallRecord, GroupCount
-from pytest_ddp.verdict.diagnose import shorten
 from pytest_ddp.verdict.trouble import ranks_text
+from pytest_ddp.wire.survey import CallRecord, GroupCount
 
 _FAMILIES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 """Operations whose forms are one operation on the wire."""

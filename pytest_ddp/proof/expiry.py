@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pytest_ddp.outcome import Expiry
+from pytest_ddp.evidence.outcome import Expiry
 from pytest_ddp.proof.prover import row
-from pytest_ddp.survey import Standing
+from pytest_ddp.wire.survey import Standing
 
 
 @dataclass(frozen=True, slots=True)

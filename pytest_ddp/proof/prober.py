@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pytest_ddp.outcome import Hang
-from pytest_ddp.own import time
+from pytest_ddp.evidence.outcome import Hang
+from pytest_ddp.launch.rankprocess import RankProcess
 from pytest_ddp.proof.prover import Stand, prove
-from pytest_ddp.rankprocess import RankProcess
-from pytest_ddp.survey import GroupCount, Probe, Standing
+from pytest_ddp.system.own import time
+from pytest_ddp.wire.survey import GroupCount, Probe, Standing
 
 _QUIET = 0.2
 """Seconds without news after which the first probe goes out."""

@@ -14,9 +14,9 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from pytest_ddp.outcome import Hang, RankLine
-from pytest_ddp.survey import SIDE_CHANNEL, Standing, Wait
-from pytest_ddp.verdict.diagnose import shorten
+from pytest_ddp.evidence.outcome import Hang, RankLine
+from pytest_ddp.evidence.stacks import shorten
+from pytest_ddp.wire.survey import SIDE_CHANNEL, Standing, Wait
 
 _SAME_SIZE = frozenset({"all_reduce", "broadcast", "reduce"})
 """Operations, by the flight recorder's name, that need equal tensors on all ranks."""

@@ -7,16 +7,19 @@ import tempfile
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pytest_ddp import memfile
-from pytest_ddp.channel import Channel
-from pytest_ddp.own import os, traceback
-from pytest_ddp.protocol import StartRank
-from pytest_ddp.rank import faults, forks, instruments, landmarks, output, remains, seeding
+from pytest_ddp.rank.adapt import output
 from pytest_ddp.rank.birth.collection import Collection
 from pytest_ddp.rank.birth.owncode import OwnCode
+from pytest_ddp.rank.care import remains, seeding
 from pytest_ddp.rank.environment import RankEnvironment
+from pytest_ddp.rank.exits import faults
 from pytest_ddp.rank.link import Link
 from pytest_ddp.rank.runner import Runner
+from pytest_ddp.rank.watch import instruments, landmarks
+from pytest_ddp.system import forks, memfile
+from pytest_ddp.system.own import os, traceback
+from pytest_ddp.wire.channel import Channel
+from pytest_ddp.wire.protocol import StartRank
 
 
 def live(
@@ -31,7 +34,7 @@ def live(
 
     Args:
         channel: to the controller.
-        files: descriptors of :class:`pytest_ddp.rankfiles.RankFiles`.
+        files: descriptors of :class:`pytest_ddp.launch.rankfiles.RankFiles`.
         order: its place.
         session: pytest's, of the host.
         collection: collects test files.

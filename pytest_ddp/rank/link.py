@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 
-from pytest_ddp.channel import Channel
 from pytest_ddp.fixture import DdpError
-from pytest_ddp.own import os, queue, signal, threading
-from pytest_ddp.protocol import (
+from pytest_ddp.rank.exits import faults
+from pytest_ddp.rank.groups.sidechannel import SideChannel
+from pytest_ddp.rank.watch.standing import Surveyor
+from pytest_ddp.system.own import os, queue, signal, threading
+from pytest_ddp.wire.channel import Channel
+from pytest_ddp.wire.protocol import (
     EXIT_LINK_LOST,
     Exchange,
     ExchangeReply,
@@ -18,10 +21,7 @@ from pytest_ddp.protocol import (
     Operation,
     RunTest,
 )
-from pytest_ddp.rank import faults
-from pytest_ddp.rank.sidechannel import SideChannel
-from pytest_ddp.rank.standing import Surveyor
-from pytest_ddp.survey import Probe, TellCalls
+from pytest_ddp.wire.survey import Probe, TellCalls
 
 
 class Link:

@@ -15,11 +15,6 @@ from typing import Any, NoReturn, TypeVar
 import pytest
 from _pytest.main import wrap_session
 
-from pytest_ddp import folder
-from pytest_ddp.channel import Channel, dumps, loads
-from pytest_ddp.own import gc, os, socket, subprocess
-from pytest_ddp.protocol import Collected, HostReady, Session, StartRank
-from pytest_ddp.rank import faults, processes
 from pytest_ddp.rank.birth import preload, threads
 from pytest_ddp.rank.birth.collection import Collection
 from pytest_ddp.rank.birth.elsewhere import Elsewhere
@@ -28,8 +23,13 @@ from pytest_ddp.rank.birth.ownership import Ownership
 from pytest_ddp.rank.birth.session import configure
 from pytest_ddp.rank.birth.sharing import share
 from pytest_ddp.rank.birth.wanted import Wanted
+from pytest_ddp.rank.exits import faults
 from pytest_ddp.rank.nursery import Nursery, Start
-from pytest_ddp.rank.program import command
+from pytest_ddp.system import folder, processes
+from pytest_ddp.system.own import gc, os, socket, subprocess
+from pytest_ddp.wire.channel import Channel, dumps, loads
+from pytest_ddp.wire.program import command
+from pytest_ddp.wire.protocol import Collected, HostReady, Session, StartRank
 
 _Kind = TypeVar("_Kind")
 

@@ -6,11 +6,12 @@ import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
-from pytest_ddp.channel import Channel
-from pytest_ddp.own import os, select, signal, time
-from pytest_ddp.protocol import KillRank, RankExited, RankStarted, StartRank
-from pytest_ddp.rank import processes, sharedmemory
-from pytest_ddp.rank.remains import TRACKER
+from pytest_ddp.rank.care import sharedmemory
+from pytest_ddp.rank.care.remains import TRACKER
+from pytest_ddp.system import processes
+from pytest_ddp.system.own import os, select, signal, time
+from pytest_ddp.wire.channel import Channel
+from pytest_ddp.wire.protocol import KillRank, RankExited, RankStarted, StartRank
 
 Start = Callable[[StartRank, list[int]], int]
 """Starts a rank on the descriptors of its channel and its files; the pid. In a forked

@@ -10,8 +10,25 @@ import torch.distributed as dist
 
 from pytest_ddp import fixture
 from pytest_ddp.fixture import Ddp
-from pytest_ddp.own import os
-from pytest_ddp.protocol import (
+from pytest_ddp.rank.adapt import fixtures, loghandlers, output
+from pytest_ddp.rank.adapt.phases import Phases
+from pytest_ddp.rank.adapt.properties import Properties
+from pytest_ddp.rank.adapt.setupshow import SetupShow
+from pytest_ddp.rank.adapt.tracebacks import Tracebacks, text_of
+from pytest_ddp.rank.birth.collection import Collection
+from pytest_ddp.rank.care import seeding
+from pytest_ddp.rank.care.care import Care
+from pytest_ddp.rank.care.garbage import Garbage
+from pytest_ddp.rank.care.modulestate import ModuleState, packages_of_plugins
+from pytest_ddp.rank.environment import RankEnvironment
+from pytest_ddp.rank.exits import exiting, faults
+from pytest_ddp.rank.groups.rendezvous import EnvRendezvous
+from pytest_ddp.rank.groups.ties import Ties
+from pytest_ddp.rank.link import Link
+from pytest_ddp.rank.watch.instruments import Instruments
+from pytest_ddp.rank.watch.standing import recorder_problem
+from pytest_ddp.system.own import os
+from pytest_ddp.wire.protocol import (
     Began,
     Done,
     Finished,
@@ -24,21 +41,6 @@ from pytest_ddp.protocol import (
     StartRank,
     Warned,
 )
-from pytest_ddp.rank import exiting, faults, fixtures, loghandlers, output, seeding
-from pytest_ddp.rank.birth.collection import Collection
-from pytest_ddp.rank.care import Care
-from pytest_ddp.rank.environment import RankEnvironment
-from pytest_ddp.rank.garbage import Garbage
-from pytest_ddp.rank.instruments import Instruments
-from pytest_ddp.rank.link import Link
-from pytest_ddp.rank.modulestate import ModuleState, packages_of_plugins
-from pytest_ddp.rank.phases import Phases
-from pytest_ddp.rank.properties import Properties
-from pytest_ddp.rank.rendezvous import EnvRendezvous
-from pytest_ddp.rank.setupshow import SetupShow
-from pytest_ddp.rank.standing import recorder_problem
-from pytest_ddp.rank.ties import Ties
-from pytest_ddp.rank.tracebacks import Tracebacks, text_of
 
 
 class Runner:
@@ -137,7 +139,7 @@ class Runner:
             self._warn(problem, str(dist.__file__), 1)
 
     def _warn(self, text: str, file: str, line: int) -> None:
-        category = "pytest_ddp.messages:DdpWarning"
+        category = "pytest_ddp.verdict.messages:DdpWarning"
         self._link.send(Warned(category, text, file, line, "runtest", ""))
 
     def _run_item(self, order: RunTest, item: pytest.Item) -> Done:

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pytest_ddp.own import json
-from pytest_ddp.rank.tracelog import What
+from pytest_ddp.system.own import json
+from pytest_ddp.wire.tracelog import What
 
 
 class State(enum.Enum):

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddp.outcome import RunOutcome
-from pytest_ddp.own import json
+from pytest_ddp.evidence.outcome import RunOutcome
+from pytest_ddp.system.own import json
 from pytest_ddp.trace.chrome import chrome_trace
 from pytest_ddp.trace.page import page
 from pytest_ddp.trace.timeline import make_timeline

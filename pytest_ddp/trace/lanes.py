@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
 
+from pytest_ddp.evidence.stacks import shorten
 from pytest_ddp.trace.chrome import details, rows_of, title
 from pytest_ddp.trace.events import Collective, Phase, State
 from pytest_ddp.trace.scale import Scale, time_words
 from pytest_ddp.trace.timeline import End, Timeline, Track
-from pytest_ddp.verdict.diagnose import shorten
 
 WIDTH = 1216
 """Pixels: a page of 1280 less its margins."""

@@ -10,9 +10,9 @@ import enum
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_ddp.outcome import Ending, RankLine, RankOutcome, RunOutcome
-from pytest_ddp.protocol import Phase
-from pytest_ddp.verdict import diagnose, native
+from pytest_ddp.evidence import nativestacks as native
+from pytest_ddp.evidence import stacks as diagnose
+from pytest_ddp.evidence.outcome import Ending, RankLine, RankOutcome, RunOutcome
 from pytest_ddp.verdict.trouble import (
     Trouble,
     clean,
@@ -26,6 +26,7 @@ from pytest_ddp.verdict.trouble import (
     tell_apart,
     what_happened,
 )
+from pytest_ddp.wire.protocol import Phase
 
 
 class Kind(enum.StrEnum):

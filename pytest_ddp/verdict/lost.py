@@ -7,12 +7,13 @@ import re
 import textwrap
 from collections.abc import Iterable, Iterator
 
-from pytest_ddp.outcome import Ending, RankOutcome
-from pytest_ddp.own import signal
-from pytest_ddp.protocol import EXIT_LINK_LOST
-from pytest_ddp.verdict import diagnose, native
+from pytest_ddp.evidence import nativestacks as native
+from pytest_ddp.evidence import stacks as diagnose
+from pytest_ddp.evidence.outcome import Ending, RankOutcome
+from pytest_ddp.system.own import signal
 from pytest_ddp.verdict.entries import Entry, raw, sentences
 from pytest_ddp.verdict.trouble import WORKER_KILLED, Trouble, signal_name, what_happened
+from pytest_ddp.wire.protocol import EXIT_LINK_LOST
 
 
 def lost(trouble: Trouble, label: str, oom: str, *, first_of_all: bool) -> list[Entry]:

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_ddp.outcome import RunOutcome
-from pytest_ddp.own import json, os
-from pytest_ddp.verdict.diagnose import Frame
+from pytest_ddp.evidence.outcome import RunOutcome
+from pytest_ddp.evidence.stacks import Frame
+from pytest_ddp.system.own import json, os
 from pytest_ddp.verdict.diagnosis import Diagnosis, RankDiagnosis
 
 VERSION = 1

@@ -6,10 +6,10 @@ from collections import Counter
 
 import pytest
 
-from pytest_ddp.options import Output
-from pytest_ddp.outcome import RankOutcome, RunOutcome
-from pytest_ddp.protocol import Phase
+from pytest_ddp.asked.options import Output
+from pytest_ddp.evidence.outcome import RankOutcome, RunOutcome
 from pytest_ddp.verdict.trouble import clean, lost_phase, ranks_text
+from pytest_ddp.wire.protocol import Phase
 
 _PHASES = tuple(Phase)
 

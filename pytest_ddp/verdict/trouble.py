@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from pytest_ddp.outcome import Ending, RankOutcome, RunOutcome
-from pytest_ddp.own import signal
-from pytest_ddp.protocol import Phase
-from pytest_ddp.verdict import diagnose
+from pytest_ddp.evidence import stacks as diagnose
+from pytest_ddp.evidence.outcome import Ending, RankOutcome, RunOutcome
+from pytest_ddp.system.own import signal
+from pytest_ddp.wire.protocol import Phase
 
 _TOGETHER = 0.2
 """Seconds in which ranks reach one line after they left the same collective."""

@@ -7,8 +7,8 @@ import os
 import struct
 from collections.abc import Iterator
 
-from pytest_ddp.channel import Channel
-from pytest_ddp.protocol import (
+from pytest_ddp.wire.channel import Channel
+from pytest_ddp.wire.protocol import (
     Backend,
     Collected,
     Message,

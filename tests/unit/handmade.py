@@ -20,11 +20,11 @@ import pytest
 from _pytest._code.code import ExceptionInfo, TracebackStyle
 from _pytest.reports import TestReport
 
-from pytest_ddp.options import Output
-from pytest_ddp.outcome import Ending, RankOutcome, RunOutcome, TimedReport
-from pytest_ddp.protocol import Backend, Done, Phase
-from pytest_ddp.survey import GroupCount
+from pytest_ddp.asked.options import Output
+from pytest_ddp.evidence.outcome import Ending, RankOutcome, RunOutcome, TimedReport
 from pytest_ddp.verdict.merge import merge
+from pytest_ddp.wire.protocol import Backend, Done, Phase
+from pytest_ddp.wire.survey import GroupCount
 
 START = 1_700_000_000.0
 """Wall-clock second at which every hand-made test begins."""

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from pytest_ddp.outcome import Hang
+from pytest_ddp.evidence.outcome import Hang
 from pytest_ddp.proof.prover import Stand, prove
-from pytest_ddp.survey import SIDE_CHANNEL, CallRecord, GroupCount, Sent, Standing, Wait
+from pytest_ddp.wire.survey import SIDE_CHANNEL, CallRecord, GroupCount, Sent, Standing, Wait
 
 WORLD = "0"
 """Name of the default group."""

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from pytest_ddp.rank import standing
-from pytest_ddp.rank.sidechannel import SideChannel
-from pytest_ddp.rank.standing import Surveyor
-from pytest_ddp.survey import GroupCount
+from pytest_ddp.rank.groups.sidechannel import SideChannel
+from pytest_ddp.rank.watch import standing
+from pytest_ddp.rank.watch.standing import Surveyor
+from pytest_ddp.wire.survey import GroupCount
 
 BEFORE = 7
 """Collectives that the group had seen in earlier tests."""

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_ddp.protocol import (
+from pytest_ddp.wire.protocol import (
     Collected,
     Finish,
     Finished,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddp.protocol import (
+from pytest_ddp.wire.protocol import (
     KillRank,
     RankReady,
 )

@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_ddp.channel import Channel, ChannelError
-from pytest_ddp.protocol import (
+from pytest_ddp.wire.channel import Channel, ChannelError
+from pytest_ddp.wire.protocol import (
     Finish,
     KillRank,
     Message,

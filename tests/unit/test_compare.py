@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_ddp.proof.compare import difference, need_calls, suspicions
-from pytest_ddp.survey import CallRecord, GroupCount
+from pytest_ddp.wire.survey import CallRecord, GroupCount
 from tests.unit.standings import call, count
 
 _files = itertools.count()

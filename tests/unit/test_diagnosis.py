@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from pytest_ddp.options import Output
-from pytest_ddp.outcome import Ending, Hang, RankLine, RankOutcome
-from pytest_ddp.protocol import Phase
-from pytest_ddp.survey import GroupCount
+from pytest_ddp.asked.options import Output
+from pytest_ddp.evidence.outcome import Ending, Hang, RankLine, RankOutcome
 from pytest_ddp.verdict import records
 from pytest_ddp.verdict.diagnosis import Diagnosis, Kind, RankDiagnosis
 from pytest_ddp.verdict.merge import judge
 from pytest_ddp.verdict.table import rows_of
+from pytest_ddp.wire.protocol import Phase
+from pytest_ddp.wire.survey import GroupCount
 from tests.unit import handmade as made
 from tests.unit.handmade import ASSERTED, CLOSED, CRASHED, dead, stopped
 

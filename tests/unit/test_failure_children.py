@@ -8,9 +8,9 @@ import signal
 
 import pytest
 
-from pytest_ddp.protocol import Phase
-from pytest_ddp.verdict import diagnose
+from pytest_ddp.evidence import stacks as diagnose
 from pytest_ddp.verdict.trouble import Trouble, is_out_of_memory
+from pytest_ddp.wire.protocol import Phase
 from tests.unit import handmade as made
 from tests.unit.handmade import MACHINERY, SITE, TEST_FILE, dead, failure, text, verdict
 

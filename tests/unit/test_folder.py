@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddp.folder import Folder
+from pytest_ddp.system.folder import Folder
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,7 @@ def test_it_is_new_and_closed_to_others(temporary: Path) -> None:
 
 def test_it_is_swept_when_its_holders_are_dead(temporary: Path) -> None:
     code = f"import tempfile; tempfile.tempdir = {str(temporary)!r}\n"
-    code += "from pytest_ddp.folder import Folder; folder = Folder(); print(folder.path)\n"
+    code += "from pytest_ddp.system.folder import Folder; folder = Folder(); print(folder.path)\n"
     code += "open(folder.path + '/it', 'w').close()\n"
     code += "import os; os.set_inheritable(folder.lock, True)\n"
     code += "os.spawnv(os.P_NOWAIT, '/bin/cat', ['cat']); os.kill(os.getpid(), 9)\n"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddp import gpus
-from pytest_ddp.gpus import Gpu, LeaseError, lease
+from pytest_ddp.launch import gpus
+from pytest_ddp.launch.gpus import Gpu, LeaseError, lease
 
 SHORT = 0.2
 

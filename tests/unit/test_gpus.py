@@ -15,8 +15,8 @@ from typing import IO, TypeAlias
 
 import pytest
 
-from pytest_ddp import gpus
-from pytest_ddp.gpus import Gpu, lease, parse_smi, select_visible, visible_devices
+from pytest_ddp.launch import gpus
+from pytest_ddp.launch.gpus import Gpu, lease, parse_smi, select_visible, visible_devices
 
 Machine: TypeAlias = Callable[..., None]
 A, B, C = "GPU-aaaa1111-0", "GPU-bbbb2222-0", "GPU-aabb3333-0"
@@ -167,7 +167,7 @@ def test_gpus_do_not_count_for_a_torch_without_cuda(
 HOLDER = """
 import sys
 from pathlib import Path
-from pytest_ddp.gpus import lease
+from pytest_ddp.launch.gpus import lease
 
 print("asks", flush=True)
 with lease(int(sys.argv[2]), Path(sys.argv[1])) as indices:
@@ -178,7 +178,7 @@ with lease(int(sys.argv[2]), Path(sys.argv[1])) as indices:
 CROWD = """
 import os, random, sys
 from pathlib import Path
-from pytest_ddp.gpus import lease
+from pytest_ddp.launch.gpus import lease
 
 folder, seed = Path(sys.argv[1]), int(sys.argv[2])
 log = os.open(folder / "log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -330,7 +330,7 @@ def test_a_directory_of_ours_that_is_open_to_others_is_closed(
 def somebody_elses(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.mkdir()
     us = os.getuid()
-    monkeypatch.setattr("pytest_ddp.own.os.getuid", lambda: us + 1)
+    monkeypatch.setattr("pytest_ddp.system.own.os.getuid", lambda: us + 1)
 
 
 def a_link(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

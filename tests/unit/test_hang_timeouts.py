@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddp.own import time
 from pytest_ddp.proof.compare import difference, need_calls, out_of_step
 from pytest_ddp.proof.prover import prove
-from pytest_ddp.rank.journal import Call, Site
-from pytest_ddp.rank.timeouts import Pace, left_of
+from pytest_ddp.rank.groups.journal import Call, Site
+from pytest_ddp.rank.groups.timeouts import Pace, left_of
+from pytest_ddp.system.own import time
 from tests.unit.standings import call, collective, count, ended, receive, stuck
 
 ENDED = ended(count(0, 0, 1))

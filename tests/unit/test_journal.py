@@ -16,8 +16,8 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 
-from pytest_ddp.rank.journal import _COLLECTIVES, _MESSAGES, Call, Journal, Site
-from pytest_ddp.rank.origins import user_frame
+from pytest_ddp.rank.groups.journal import _COLLECTIVES, _MESSAGES, Call, Journal, Site
+from pytest_ddp.rank.groups.origins import user_frame
 
 _names = itertools.count()
 WRAPPED = (*_COLLECTIVES, *_MESSAGES, "monitored_barrier", "_set_group_name")
@@ -143,7 +143,7 @@ def digests(journal: Journal, ask: Any) -> tuple[int, int]:
 
 def renumbered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every collective have the same number, so that digests tell the rest alone."""
-    monkeypatch.setattr("pytest_ddp.rank.journal._issued", lambda group: 0)
+    monkeypatch.setattr("pytest_ddp.rank.groups.journal._issued", lambda group: 0)
 
 
 def test_digest_of_the_same_question_is_the_same(

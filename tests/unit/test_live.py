@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_ddp import live
-from pytest_ddp.live import LiveLine, doing_of, line
-from pytest_ddp.outcome import Ending
+from pytest_ddp.controller import live
+from pytest_ddp.controller.live import LiveLine, doing_of, line
+from pytest_ddp.evidence.outcome import Ending
 from tests.unit.standings import collective, standing
 
 
@@ -81,7 +81,7 @@ class Terminal:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     now = [100.0]
-    monkeypatch.setattr("pytest_ddp.own.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("pytest_ddp.system.own.time.monotonic", lambda: now[0])
 
     def forward(seconds: float) -> None:
         now[0] += seconds

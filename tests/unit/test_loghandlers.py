@@ -9,7 +9,7 @@ from typing import Any
 import _pytest.logging
 import pytest
 
-from pytest_ddp.rank import loghandlers
+from pytest_ddp.rank.adapt import loghandlers
 
 NAMES = ("loghandlers.alone", "loghandlers.alone.child", "loghandlers.alone.child.alone")
 PYTESTS = _pytest.logging.catching_logs

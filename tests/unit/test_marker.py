@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddp.rank.marker import PHASE, SEEN, SIZE, Mark, Page, note_of, read, sight_of
+from pytest_ddp.wire.marker import PHASE, SEEN, SIZE, Mark, Page, note_of, read, sight_of
 
 KILLED = """
 import os, signal, sys
-from pytest_ddp.rank.marker import PHASE, Page, note_of
+from pytest_ddp.wire.marker import PHASE, Page, note_of
 page = Page(sys.argv[1])
 page.write(PHASE, note_of("call", "", 1))
 page.write(PHASE, note_of("call: DDP construction", "/src/test_it.py:12 in test_it", 1))

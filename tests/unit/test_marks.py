@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ddp.marks import MARK, check_items, read_marks
-from pytest_ddp.options import MARKER_HELP, Options, add_options
+from pytest_ddp.asked.marks import MARK, check_items, read_marks
+from pytest_ddp.asked.options import MARKER_HELP, Options, add_options
 
 ALONE = ("-p", "no:ddp", "-p", "no:asyncio")  # the latter warns unless it is configured
 

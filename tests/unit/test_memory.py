@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddp.memory import OomKills, count_oom_kills
+from pytest_ddp.system.memory import OomKills, count_oom_kills
 
 VERSION_1 = "9:name=systemd:/\n4:memory:/jobs/7\n3:cpuset:/\n0::/\n"
 VERSION_2 = "0::/jobs/7\n"

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from pytest_ddp.messages import DdpWarning, Messages
-from pytest_ddp.outcome import RankOutcome
-from pytest_ddp.protocol import Finished, Left, Warned
+from pytest_ddp.evidence.outcome import RankOutcome
+from pytest_ddp.verdict.messages import DdpWarning, Messages
+from pytest_ddp.wire.protocol import Finished, Left, Warned
 from tests.unit.handmade import NODEID, done, passing, run
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ddp.verdict import native
+from pytest_ddp.evidence import nativestacks as native
 
 LIB = "/site-packages/torch/lib"
 HANDLER = (

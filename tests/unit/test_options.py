@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from pytest_ddp.options import (
+from pytest_ddp.asked.options import (
     MARKER_HELP,
     Mark,
     Options,

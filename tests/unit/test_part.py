@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddp.channel import Channel
-from pytest_ddp.outcome import Ending, TimedReport
-from pytest_ddp.part import Part
-from pytest_ddp.protocol import Phase
-from pytest_ddp.rankprocess import LOST_CHANNEL, RankProcess
+from pytest_ddp.controller.part import Part
+from pytest_ddp.evidence.outcome import Ending, TimedReport
+from pytest_ddp.launch.rankprocess import LOST_CHANNEL, RankProcess
+from pytest_ddp.wire.channel import Channel
+from pytest_ddp.wire.protocol import Phase
 from tests.unit.ends import WORLD
 from tests.unit.handmade import done, failed, report
 

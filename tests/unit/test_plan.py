@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_ddp.marks import WORLD_SIZE_PARAM
-from pytest_ddp.options import Mark, Options, Output, StartMethod
-from pytest_ddp.plan import LaunchPlan, make_plan
-from pytest_ddp.protocol import Backend
+from pytest_ddp.asked.marks import WORLD_SIZE_PARAM
+from pytest_ddp.asked.options import Mark, Options, Output, StartMethod
+from pytest_ddp.asked.plan import LaunchPlan, make_plan
+from pytest_ddp.wire.protocol import Backend
 
 OPTIONS = Options(
     backend="auto",
@@ -214,7 +214,7 @@ def test_seeds_are_those_of_every_other_process() -> None:
 
 def test_the_front_imports_no_torch() -> None:
     code = (
-        "import sys, pytest_ddp.plan, pytest_ddp.options, pytest_ddp.gpus;"
+        "import sys, pytest_ddp.asked.plan, pytest_ddp.asked.options, pytest_ddp.launch.gpus;"
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddp.channel import Channel
+from pytest_ddp.launch.rankprocess import RankProcess
 from pytest_ddp.proof import prober
 from pytest_ddp.proof.prober import Prober
-from pytest_ddp.rankprocess import RankProcess
-from pytest_ddp.survey import Probe, Standing
+from pytest_ddp.wire.channel import Channel
+from pytest_ddp.wire.survey import Probe, Standing
 from tests.unit.ends import WORLD
 from tests.unit.standings import collective, count, standing
 

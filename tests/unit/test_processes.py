@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from pytest_ddp.rank import processes
+from pytest_ddp.system import processes
 
 LIMIT = 30.0
 """Seconds that a child may take; only a broken one takes as long."""
@@ -133,7 +133,7 @@ def test_children_of_a_process_that_is_gone(start: Start) -> None:
 
 def test_process_without_children_has_none(start: Start) -> None:
     child = start(
-        "from pytest_ddp.rank import processes; print(processes.children(), flush=True);" + WAIT
+        "from pytest_ddp.system import processes; print(processes.children(), flush=True);" + WAIT
     )
     assert said(child) == "[]"
 
@@ -163,7 +163,7 @@ def orphan(prepare: str) -> str:
     """A middle process whose child says what becomes of it when the middle one dies."""
     return f"""
 import os, signal
-from pytest_ddp.rank import processes
+from pytest_ddp.system import processes
 parent = os.getpid()
 pid = os.fork()
 if pid == 0:
@@ -182,7 +182,7 @@ def test_child_dies_with_its_parent(start: Start) -> None:
 
 
 def test_child_whose_parent_is_gone_already_dies_at_once(start: Start) -> None:
-    child = start("from pytest_ddp.rank import processes\nprocesses.die_with_parent(1 << 22)\n")
+    child = start("from pytest_ddp.system import processes\nprocesses.die_with_parent(1 << 22)\n")
     assert child.wait(LIMIT) == -signal.SIGKILL
 
 
@@ -200,7 +200,7 @@ def test_orphans_are_adopted(start: Start) -> None:
     child = start(
         """
 import os
-from pytest_ddp.rank import processes
+from pytest_ddp.system import processes
 processes.adopt_orphans()
 reading, writing = os.pipe()
 middle = os.fork()

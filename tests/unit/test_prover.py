@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddp.outcome import RankLine
+from pytest_ddp.evidence.outcome import RankLine
 from pytest_ddp.proof.prover import Stand, prove
-from pytest_ddp.survey import Sent
+from pytest_ddp.wire.survey import Sent
 from tests.unit.standings import (
     WORLD,
     accused,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_ddp.proof.prover import prove
-from pytest_ddp.survey import Wait
+from pytest_ddp.wire.survey import Wait
 from tests.unit.standings import accused, collective, count, ended, pair, proof, running, stuck
 
 

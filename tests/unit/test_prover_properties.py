@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pytest_ddp.proof.prover import Stand, prove
-from pytest_ddp.survey import SIDE_CHANNEL, Sent, Wait
+from pytest_ddp.wire.survey import SIDE_CHANNEL, Sent, Wait
 from tests.unit.standings import (
     WORLD,
     collective,

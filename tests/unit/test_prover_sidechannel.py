@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddp.outcome import RankLine
+from pytest_ddp.evidence.outcome import RankLine
 from pytest_ddp.proof.prover import Stand, prove
-from pytest_ddp.survey import SIDE_CHANNEL, Wait
+from pytest_ddp.wire.survey import SIDE_CHANNEL, Wait
 from tests.unit.standings import collective, count, ended, exchange, receive, running, stuck
 
 GATHER = exchange(1, 0, 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from pytest_ddp.rendezvous import Rendezvous, listen, rank_environment
+from pytest_ddp.launch.rendezvous import Rendezvous, listen, rank_environment
 
 
 def test_the_socket_listens_on_loopback_alone() -> None:

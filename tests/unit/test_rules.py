@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_ddp.rules import (
+from pytest_ddp.asked.rules import (
     MAX_WORLD_SIZE,
     OWNED_VARIABLES,
     check_backend,

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from pytest_ddp.rank import sharedmemory
+from pytest_ddp.rank.care import sharedmemory
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_descriptors_that_are_closed_meanwhile(
             raise FileNotFoundError(entry)
         return target
 
-    monkeypatch.setattr("pytest_ddp.own.os.readlink", readlink)
+    monkeypatch.setattr("pytest_ddp.system.own.os.readlink", readlink)
     assert folder in sharedmemory.manager_folders(os.getpid())
     assert closed
 

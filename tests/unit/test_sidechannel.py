@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from pytest_ddp.protocol import Operation
-from pytest_ddp.rank.sidechannel import SideChannel
-from pytest_ddp.survey import SIDE_CHANNEL
+from pytest_ddp.rank.groups.sidechannel import SideChannel
+from pytest_ddp.wire.protocol import Operation
+from pytest_ddp.wire.survey import SIDE_CHANNEL
 
 HERE = threading.get_ident()
 

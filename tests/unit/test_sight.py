@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddp.sight import looks_marked
+from pytest_ddp.asked.sight import looks_marked
 
 
 def looks(folder: Path, text: str, name: str = "test_it.py") -> bool:

@@ -15,9 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_ddp.outcome import Ending, Hang, RankLine, RunOutcome
-from pytest_ddp.protocol import Phase
-from pytest_ddp.rank.tracelog import TraceLog, What
+from pytest_ddp.evidence.outcome import Ending, Hang, RankLine, RunOutcome
 from pytest_ddp.trace.chrome import PHASES, chrome_trace
 from pytest_ddp.trace.events import State, parse
 from pytest_ddp.trace.files import stem_of, write
@@ -25,6 +23,8 @@ from pytest_ddp.trace.lanes import picture
 from pytest_ddp.trace.page import page
 from pytest_ddp.trace.scale import Scale, time_words
 from pytest_ddp.trace.timeline import End, Timeline, make_timeline
+from pytest_ddp.wire.protocol import Phase
+from pytest_ddp.wire.tracelog import TraceLog, What
 from tests.unit.handmade import failed, lost_in_call, merged, passing, rank, report, run
 
 MS = 1_000_000
@@ -130,7 +130,7 @@ def test_a_rank_writes_what_can_be_read(tmp_path: Path) -> None:
 
 
 def test_a_full_file_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_ddp.rank.tracelog._LIMIT", 200)
+    monkeypatch.setattr("pytest_ddp.wire.tracelog._LIMIT", 200)
     log = TraceLog(str(tmp_path / "trace"))
     for _ in range(50):
         log.write(What.LEFT, 0)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pytest_ddp.unrun import failed_without_ranks, skipped_without_ranks
+from pytest_ddp.controller.unrun import failed_without_ranks, skipped_without_ranks
 
 Make = Callable[[pytest.Item, str], list[pytest.TestReport]]
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_ddp.rank import marker
-from pytest_ddp.verdict import diagnose
+from pytest_ddp.evidence import stacks as diagnose
+from pytest_ddp.wire import marker
 
 ERROR, FAULTS, PHASE = "error", "faults", "phase"
 """Files in the folder of a rank: the exception, faulthandler's stacks, the page."""

@@ -24,8 +24,8 @@ from ddp_conformance.launched.order import Order, Work
 from ddp_conformance.launched.saving import SEGMENTS
 from ddp_conformance.servers import Server
 from ddp_conformance.training_history import Ended, Happened, Left, Made
-from pytest_ddp import rendezvous
-from pytest_ddp.rank.processes import kill_group
+from pytest_ddp.launch import rendezvous
+from pytest_ddp.system.processes import kill_group
 
 SERVER = Server("ddp_conformance.launched.preload")
 STOPPING = 2.0

@@ -18,7 +18,7 @@ from torch._C._distributed_c10d import FileStore
 
 from ddp_conformance.launched.order import Order
 from ddp_conformance.training_history import Left
-from pytest_ddp.rank import processes
+from pytest_ddp.system import processes
 
 HELPERS = ("torch_shm_manager", "multiprocessing.resource_tracker", "multiprocessing.forkserver")
 """Processes that libraries start once and keep for the life of the interpreter."""

@@ -19,9 +19,10 @@ from ddp_conformance.launched.nemesis import Nemesis
 from ddp_conformance.launched.order import UNDISTURBED, Order
 from ddp_conformance.launched.watch import Watch
 from ddp_conformance.training_history import Happened
-from pytest_ddp.rank import faults, landmarks
-from pytest_ddp.rank.lifecycle import Lifecycle
-from pytest_ddp.rank.marker import Page
+from pytest_ddp.rank.exits import faults
+from pytest_ddp.rank.watch import landmarks
+from pytest_ddp.rank.watch.lifecycle import Lifecycle
+from pytest_ddp.wire.marker import Page
 
 
 def live(order: Order) -> None:

@@ -31,7 +31,7 @@ from ddp_conformance.launched.nemesis import Nemesis
 from ddp_conformance.launched.optimizing import Optimizing
 from ddp_conformance.launched.order import Order
 from ddp_conformance.training_history import Chose, Compiled, Happened, Stage
-from pytest_ddp.rank.origins import user_frame
+from pytest_ddp.rank.groups.origins import user_frame
 
 Function = Callable[..., Any]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ddp.own import traceback
+from pytest_ddp.system.own import traceback
 
 
 class Collection:

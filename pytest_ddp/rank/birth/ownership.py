@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
 from urllib.parse import unquote, urlsplit
 
-from pytest_ddp.own import json, os
+from pytest_ddp.system.own import json, os
 
 _SITES = frozenset({"site-packages", "dist-packages"})
 _OURS = "pytest_ddp"

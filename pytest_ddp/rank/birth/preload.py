@@ -8,9 +8,9 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from pytest_ddp.own import gc
 from pytest_ddp.rank.birth.ownership import top_of
 from pytest_ddp.rank.birth.wanted import Import
+from pytest_ddp.system.own import gc
 
 _NEED_DYNAMO = (
     "DistributedDataParallel",

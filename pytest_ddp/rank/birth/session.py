@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from _pytest.config import get_config
 
-from pytest_ddp.own import os
-from pytest_ddp.protocol import Session
 from pytest_ddp.rank.birth.collection import Collection
 from pytest_ddp.rank.birth.owncode import OwnCode
+from pytest_ddp.system.own import os
+from pytest_ddp.wire.protocol import Session
 
 _NEUTRAL: dict[str, Any] = {
     # What selects, orders or counts tests is the controller's business. -k, -m and
@@ -54,7 +54,7 @@ def configure(session: Session, collection: Collection) -> tuple[pytest.Config, 
         pytest.UsageError: the arguments do not parse here.
     """
     args = list(session.args)
-    plugins = [*session.plugins, "pytest_ddp.rank.fixtures"]
+    plugins = [*session.plugins, "pytest_ddp.rank.adapt.fixtures"]
     config = get_config(args, [*plugins, collection])
     own = OwnCode(config, args)
     config.pluginmanager.register(collection)

@@ -22,11 +22,12 @@ from collections.abc import Callable, Iterable, Iterator
 from types import FrameType, ModuleType
 from typing import Any, NoReturn
 
-from pytest_ddp.rank import faults, processes
 from pytest_ddp.rank.birth import threads
 from pytest_ddp.rank.birth.ownership import top_of
 from pytest_ddp.rank.birth.preload import without_collector
 from pytest_ddp.rank.birth.wanted import Import
+from pytest_ddp.rank.exits import faults
+from pytest_ddp.system import processes
 
 _IS_HOST = "host"
 """What a fork says that goes on as the host."""

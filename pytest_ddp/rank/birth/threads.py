@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from pytest_ddp.own import os, threading
-from pytest_ddp.rank import forks
+from pytest_ddp.system import forks
+from pytest_ddp.system.own import os, threading
 
 _HARMLESS = ("jemalloc_bg_thd",)
 """As the kernel has the names. jemalloc (in pyarrow, and so in pandas 3) takes its locks before a

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pytest_ddp.rank.lifecycle import place_of
+from pytest_ddp.rank.watch.lifecycle import place_of
 
 Target = Literal["activation", "buffer", "input", "parameter"]
 

@@ -13,10 +13,11 @@ import traceback
 from pathlib import Path
 from typing import NoReturn
 
-from pytest_ddp.rank import faults, landmarks
-from pytest_ddp.rank.lifecycle import Lifecycle
-from pytest_ddp.rank.marker import Page
-from pytest_ddp.rank.processes import die_with_parent
+from pytest_ddp.rank.exits import faults
+from pytest_ddp.rank.watch import landmarks
+from pytest_ddp.rank.watch.lifecycle import Lifecycle
+from pytest_ddp.system.processes import die_with_parent
+from pytest_ddp.wire.marker import Page
 
 
 def main(directory: Path, program: list[str]) -> None:

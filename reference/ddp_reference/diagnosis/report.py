@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
 
-from pytest_ddp.rank import marker
-from pytest_ddp.verdict import diagnose, native
+from pytest_ddp.evidence import nativestacks as native
+from pytest_ddp.evidence import stacks as diagnose
+from pytest_ddp.wire import marker
 
 SECONDARY = ("closed by peer", "Connection reset", "Broken pipe", "PeerFailureError")
 """What the others say when a rank has died."""

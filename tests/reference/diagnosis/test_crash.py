@@ -10,7 +10,7 @@ import pytest
 from ddp_reference.diagnosis import CrashReport, RankEnd, crash_report, launch
 from ddp_reference.diagnosis.report import cause_of, look
 
-from pytest_ddp.rank.marker import PHASE, Page, note_of
+from pytest_ddp.wire.marker import PHASE, Page, note_of
 
 HERE = Path(__file__).parent
 SCRIPT = HERE / "crashing.py"

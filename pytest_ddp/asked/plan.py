@@ -1,0 +1,128 @@
+"""What a marked test will run on: an item, its mark and the options give a plan.
+
+Pure: no process, no GPU and no torch is touched here, and the same arguments give
+the same plan in every process, which is what lets a spawned rank agree with the
+controller.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import pytest
+
+from pytest_ddp.asked.marks import WORLD_SIZE_PARAM
+from pytest_ddp.asked.options import CheckCollectives, Mark, Options
+from pytest_ddp.asked.rules import MAX_WORLD_SIZE, WorldSize, mark_error, shown
+from pytest_ddp.wire.protocol import Backend, World
+
+_SEED_RANGE = 2**32
+"""NumPy takes no larger seed."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchPlan:
+    """All that is decided about a test before a rank hears of it."""
+
+    nodeid: str
+    world_size: int
+    """Number of ranks; 0 only if the test is skipped because it wants one for each GPU."""
+    backend: Backend
+    devices: tuple[int, ...] | None
+    """A GPU for each rank, as index into the visible ones; None on the CPU."""
+    init: bool
+    """Whether the process group is initialised before the test's fixtures run."""
+    isolate: bool
+    """Whether the test gets fresh ranks."""
+    family: str
+    """Tests of one family share what they leave in modules; empty if the test is of none."""
+    timeout: float
+    """Seconds for the whole test."""
+    seeds: tuple[int, ...]
+    """Seed of each rank's random number generators, below 2**32."""
+    env: dict[str, str]
+    """Environment variables that the mark sets in the ranks."""
+    check_collectives: bool
+    """Whether ranks that ended must have issued the same collectives."""
+    skip: str | None
+    """Why the test cannot run on this machine; None if it can."""
+
+    @property
+    def world(self) -> World:
+        """The world of the ranks that can run it."""
+        return World(self.backend, self.world_size, self.devices, self.init)
+
+
+def make_plan(item: pytest.Item, mark: Mark, options: Options, gpus: int) -> LaunchPlan:
+    """Decide how to run ``item``.
+
+    Args:
+        item: the test.
+        mark: what its marks say.
+        options: what is used where the marks say nothing.
+        gpus: number of visible GPUs.
+
+    Raises:
+        pytest.UsageError: the marks contradict the test's parametrization.
+    """
+    wanted = _wanted_size(item, mark)
+    world_size = min(gpus, MAX_WORLD_SIZE) if wanted == "gpus" else wanted
+    choice = mark.backend or options.backend
+    backend = Backend(choice) if choice != "auto" else _automatic(world_size, gpus)
+    return LaunchPlan(
+        nodeid=item.nodeid,
+        world_size=world_size,
+        backend=backend,
+        devices=tuple(range(world_size)) if backend is Backend.NCCL else None,
+        init=mark.init,
+        isolate=options.isolate if mark.isolate is None else mark.isolate,
+        family=mark.family,
+        timeout=options.timeout if mark.timeout is None else mark.timeout,
+        seeds=_seeds(item.nodeid, mark, options, world_size),
+        env=dict(mark.env),
+        check_collectives=options.check_collectives is CheckCollectives.ON,
+        skip=_shortage(wanted, backend, gpus),
+    )
+
+
+def _wanted_size(item: pytest.Item, mark: Mark) -> WorldSize:
+    callspec = getattr(item, "callspec", None)
+    params = {} if callspec is None else callspec.params
+    wanted: WorldSize = params.get(WORLD_SIZE_PARAM, mark.world_sizes[0])
+    if mark.listed != (WORLD_SIZE_PARAM in params) or wanted not in mark.world_sizes:
+        # The test was parametrized before this mark was there to be seen.
+        given = list(mark.world_sizes) if mark.listed else mark.world_sizes[0]
+        raise mark_error(
+            item,
+            f"@pytest.mark.ddp(world_size={shown(given)}): a mark on a pytest.param, or one added "
+            f"during collection, cannot bring or replace a list of world sizes. Put the list into "
+            f"the mark of the function.",
+        )
+    return wanted
+
+
+def _automatic(world_size: int, gpus: int) -> Backend:
+    return Backend.NCCL if world_size <= gpus else Backend.GLOO
+
+
+def _shortage(wanted: WorldSize, backend: Backend, gpus: int) -> str | None:
+    """Say which GPUs are missing: a test is never run on fewer ranks than it asks for."""
+    if wanted == "gpus":
+        return None if gpus else "world_size='gpus' is a rank for each GPU: 0 found usable by torch"
+    if backend is Backend.NCCL and gpus < wanted:
+        return f"NCCL needs a GPU for each rank: {wanted} needed, {gpus} found usable by torch"
+    return None
+
+
+def _seeds(nodeid: str, mark: Mark, options: Options, world_size: int) -> tuple[int, ...]:
+    """Return one seed for each rank.
+
+    Consecutive numbers, so that no two ranks can meet by chance; the first is a digest,
+    because ``hash`` of a string differs between processes.
+    """
+    seed = mark.seed if isinstance(mark.seed, int) else options.seed
+    digest = hashlib.sha256(f"{seed} {nodeid}".encode(errors="surrogatepass")).digest()
+    first = int.from_bytes(digest[:4], "big")
+    step = 0 if mark.seed == "same" else 1
+    return tuple((first + step * rank) % _SEED_RANGE for rank in range(world_size))

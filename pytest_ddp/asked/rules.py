@@ -1,0 +1,226 @@
+"""The rules for the values of options and marks, and the texts of their errors.
+
+A rule takes any value and returns it with its type made sure, or raises a
+ValueError that says what is allowed, without knowing where the value stood. The
+place is added by :mod:`pytest_ddp.asked.options`, with the functions at the end.
+"""
+
+from __future__ import annotations
+
+import enum
+import reprlib
+import textwrap
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeGuard, TypeVar, cast
+
+import pytest
+
+if TYPE_CHECKING:
+    from _pytest.nodes import Node  # pytest exports its subclasses only
+
+BackendChoice: TypeAlias = Literal["auto", "gloo", "nccl"]
+WorldSize: TypeAlias = int | Literal["gpus"]
+Choice = TypeVar("Choice", bound=enum.StrEnum)
+
+MAX_WORLD_SIZE = 64
+"""Each rank is a process with torch in it; more of them on one machine is a slip of the pen."""
+MAX_TIMEOUT = 7 * 24 * 3600.0
+"""Seconds. Beyond a week it is a mistaken unit; far beyond, waiting calls overflow."""
+MAX_SEED = 2**32 - 1
+"""As in NumPy."""
+
+OWNED_VARIABLES = frozenset(
+    {
+        *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME"),
+        *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
+        *("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE"),
+        *("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "CUDA_VISIBLE_DEVICES"),
+    }
+)
+"""What tells a rank who and where it is: a mark that set one would contradict the plan."""
+
+SIZE = f"a world size is a whole number from 1 to {MAX_WORLD_SIZE}"
+BACKEND = "the backend is one of auto, gloo and nccl"
+SECONDS = f"a timeout is a number of seconds above 0, at most {MAX_TIMEOUT:.0f} (a week)"
+SEED = f"a seed is a whole number from 0 to {MAX_SEED}"
+BOOL = "it is either True or False"
+
+
+def check_size(value: object) -> int:
+    """One world size."""
+    if not _is_int(value):
+        raise ValueError(SIZE)
+    if value < 1:
+        raise ValueError(f"a process group has at least 1 rank; {SIZE}")
+    if value > MAX_WORLD_SIZE:
+        raise ValueError(f"each rank is a process on this machine, so {SIZE}")
+    return value
+
+
+def check_sizes(value: object) -> tuple[tuple[WorldSize, ...], bool]:
+    """The world size of a mark: the sizes, and whether they stood in a list."""
+    if not isinstance(value, list | tuple | range):
+        return (_check_size_or_gpus(value),), False
+    if not value:
+        raise ValueError("an empty list runs the test at no world size. Name at least one")
+    sizes = tuple(_check_size_or_gpus(size) for size in value)
+    for size in sizes:
+        if sizes.count(size) > 1:
+            raise ValueError(f"{size} stands in the list more than once. Name it once")
+    return sizes, True
+
+
+def check_backend(value: object) -> BackendChoice:
+    if isinstance(value, str) and value in ("auto", "gloo", "nccl"):
+        return cast(BackendChoice, value)
+    raise ValueError(BACKEND)
+
+
+def check_seconds(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(SECONDS)
+    if not 0 < value <= MAX_TIMEOUT:  # NaN is refused, too
+        raise ValueError(SECONDS)
+    return float(value)
+
+
+def check_seed(value: object) -> int:
+    if _is_int(value) and 0 <= value <= MAX_SEED:
+        return value
+    raise ValueError(SEED)
+
+
+def check_seed_or_same(value: object) -> int | Literal["same"]:
+    if isinstance(value, str) and value == "same":
+        return "same"
+    try:
+        return check_seed(value)
+    except ValueError as error:
+        raise ValueError(f'{error}, or "same" for the same seed on every rank') from None
+
+
+def check_bool(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise ValueError(BOOL)
+
+
+def check_name(value: object) -> str:
+    """A text that is not empty."""
+    if isinstance(value, str) and value:
+        return value
+    raise ValueError("it is a name, a text that is not empty")
+
+
+def check_directory(value: object) -> Path | None:
+    """A directory that may not be there yet; None for an empty name."""
+    if not isinstance(value, str):
+        raise ValueError("it is the name of a directory")
+    if not value:
+        return None
+    path = Path(value).absolute()
+    if path.exists() and not path.is_dir():
+        raise ValueError("there is a file of this name; name a directory")
+    return path
+
+
+def check_env(value: object) -> tuple[tuple[str, str], ...]:
+    """Environment variables, as pairs of name and value."""
+    if not isinstance(value, dict):
+        raise ValueError('env is a dict of strings, such as {"NCCL_DEBUG": "INFO"}')
+    return tuple(_check_variable(name, text) for name, text in value.items())
+
+
+def check_member(choices: type[Choice]) -> Callable[[object], Choice]:
+    """Make the rule for an option that is an enumeration."""
+
+    def check(value: object) -> Choice:
+        for choice in choices:
+            if isinstance(value, str) and value == choice.value:
+                return choice
+        raise ValueError(f"it is one of {enumerated(choices)}")
+
+    return check
+
+
+def _is_int(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _check_size_or_gpus(value: object) -> WorldSize:
+    if isinstance(value, str) and value == "gpus":
+        return "gpus"
+    try:
+        return check_size(value)
+    except ValueError as error:
+        raise ValueError(
+            f'{error}. Write one, such as 4, a list of them, such as [1, 2, 4], or "gpus" for '
+            f"one rank on each GPU"
+        ) from None
+
+
+def _check_variable(name: object, text: object) -> tuple[str, str]:
+    if not isinstance(name, str) or not isinstance(text, str):
+        raise ValueError(
+            f"names and values of environment variables are strings, which "
+            f"{shown(name)}: {shown(text)} is not"
+        )
+    if not name or "=" in name or "\0" in name + text:
+        raise ValueError(
+            f"{shown(name)}: {shown(text)} cannot be an environment variable. A name must not be "
+            f"empty or hold =, and neither name nor value may hold a NUL character"
+        )
+    if name in OWNED_VARIABLES:
+        raise ValueError(
+            f"{name} is set for each rank by the plugin. Leave it out: world_size is the number "
+            f"of ranks, and with init=False the test calls init_process_group itself"
+        )
+    return name, text
+
+
+# ------------------------------------------------------------- the error texts
+
+
+def shown(value: object) -> str:
+    """Return a repr that never fails and never fills the screen."""
+    short = reprlib.Repr()
+    short.maxstring = short.maxother = short.maxlong = 50
+    return short.repr(value)
+
+
+def enumerated(names: Iterable[str]) -> str:
+    """Return "a, b and c"."""
+    *others, last = names
+    return f"{', '.join(others)} and {last}"
+
+
+def option_error(text: str) -> pytest.UsageError:
+    """Return the error for a wrong option; ``text`` names option, value and fix."""
+    return pytest.UsageError(_wrapped(text, len("ERROR: ")))
+
+
+def mark_error(item: Node, text: str, owner: Node | None = None) -> pytest.UsageError:
+    """Return the error for a test whose ``ddp`` mark cannot be followed.
+
+    Args:
+        item: the test; its node id is the first line.
+        text: sentences that name the value and the fix.
+        owner: the class or module whose mark it is, if it is not the test's own.
+    """
+    if owner is not None and owner is not item:
+        text = f"{text} (The mark is on {owner.nodeid}.)"
+    return pytest.UsageError(f"{item.nodeid}\n  {_wrapped(text, 2)}")
+
+
+def _wrapped(text: str, column: int) -> str:
+    """Fill to 79 columns, the first line beginning at ``column``, the others at 2."""
+    filled = textwrap.fill(
+        text,
+        79,
+        initial_indent=" " * column,
+        subsequent_indent="  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return filled[column:]

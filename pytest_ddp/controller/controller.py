@@ -1,0 +1,388 @@
+"""One controller per pytest process: from an item to its merged reports."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_ddp.asked.marks import MARK
+from pytest_ddp.asked.options import Import, Options, StartMethod
+from pytest_ddp.asked.plan import LaunchPlan, make_plan
+from pytest_ddp.controller import ends
+from pytest_ddp.controller.live import LiveLine, terminal_of
+from pytest_ddp.controller.run import Order
+from pytest_ddp.controller.supervisor import Supervisor
+from pytest_ddp.controller.tmppath import SharedDirectories
+from pytest_ddp.controller.unrun import failed_without_ranks, skipped_without_ranks
+from pytest_ddp.evidence import stacks as diagnose
+from pytest_ddp.evidence.outcome import RunOutcome
+from pytest_ddp.launch import gpus
+from pytest_ddp.launch.launcher import HostDiedError, Launcher, NoRankError, OrphanedError
+from pytest_ddp.launch.rendezvous import rank_environment
+from pytest_ddp.system.own import os
+from pytest_ddp.verdict import records, subtests
+from pytest_ddp.verdict.merge import judge
+from pytest_ddp.verdict.messages import Messages
+from pytest_ddp.verdict.trouble import exit_words
+from pytest_ddp.wire.protocol import Collected, Json, Session, World
+
+_TIMEOUT = pytest.StashKey[float]()
+"""What pytest-timeout wants of a test, in seconds."""
+
+_LAST_TEARDOWN = 60.0
+"""Seconds for session fixtures of all ranks at a normal end."""
+_INTERRUPTED_TEARDOWN = 1.0
+_LOST_WITH_HOST = (
+    "{end} between two tests or after the last one, and the ranks with it: fixtures wider than a "
+    "test were not torn down, exit handlers did not run.\n"
+)
+
+
+class Controller:
+    """Starts what a session with ddp tests needs, runs them, and ends it."""
+
+    def __init__(self, config: pytest.Config, options: Options) -> None:
+        self._config = config
+        self._options = options
+        self._launcher: Launcher | None = None
+        self._supervisor: Supervisor | None = None
+        self._ddp_items: list[pytest.Item] = []
+        self._positions: dict[pytest.Item, int] = {}
+        self._plans: dict[pytest.Item, LaunchPlan] = {}
+        self._start_method = options.start_method
+        self._fruitless = 0
+        """How often in a row a start came to nothing: no rank ever came up."""
+        self._hopeless: str | None = None
+        self.exit_request: tuple[str, int | None] | None = None
+        """Reason and return code of a ``pytest.exit`` that the last test called for."""
+        self._messages = Messages(config)
+        self._live = LiveLine(terminal_of(config))
+
+    @property
+    def problems(self) -> list[str]:
+        """Teardowns that failed when no report could carry them any more."""
+        return self._messages.problems
+
+    # ------------------------------------------------------------------ collection
+
+    def warm_up(self) -> None:
+        """Start the host at the first sight of a ddp test, behind the rest of collection."""
+        if self._launcher is None and not self._config.option.collectonly:
+            self._start_host()
+
+    def collected(self, items: list[pytest.Item]) -> None:
+        """Collection is over: tell the host what it has to collect."""
+        self._ddp_items = [item for item in items if MARK in item.stash]
+        self._positions = {item: position for position, item in enumerate(self._ddp_items)}
+        if self._launcher is not None and self._ddp_items:
+            self._tell_collected(self._launcher)
+            self._prestart()
+
+    def _tell_collected(self, launcher: Launcher) -> None:
+        files = {item.path for item in self._ddp_items}
+        plugins = self._config.pluginmanager.get_plugins()
+        modules = (Path(getattr(plugin, "__file__", None) or "") for plugin in plugins)
+        conftests = [path for path in modules if path.name == "conftest.py"]
+        above = {parent for file in files for parent in file.parents}
+        launcher.collected(
+            Collected(
+                files=tuple(sorted(map(str, files))),
+                conftests=tuple(str(path) for path in conftests if path.parent in above),
+                path=tuple(sys.path),
+                places=tuple(rank_environment(0, 1, 0, "")),
+            )
+        )
+
+    def _prestart(self) -> None:
+        with contextlib.suppress(pytest.UsageError):
+            plan = self._plan(self._ddp_items[0])
+            if plan.skip is None and self._supervisor is not None:
+                self._supervisor.prestart(plan.world)
+
+    def _start_host(self) -> None:
+        config = self._config
+        verbose = config.option.capture == "no"
+        session = Session(
+            spawns=self._start_method is StartMethod.SPAWN,
+            args=tuple(_invocation(config)),
+            plugins=tuple(_named(config.invocation_params.plugins or ())),
+            worker=_worker_id(config),
+            basetemp=str(self._directories.base),
+            verbose_output=verbose,
+            seed=self._options.seed,
+            imports_in_host=self._options.import_ is Import.HOST,
+            traces=self._options.trace is not None,
+        )
+        self._launcher = Launcher(session, quiet=not verbose)
+        if hasattr(config, "workerinput"):
+            self._launcher.watch_parent()
+        self._supervisor = Supervisor(self._launcher, self._read_report, self._messages.tell)
+
+    def _restart_host(self) -> None:
+        self.close()
+        self._start_host()
+        assert self._launcher is not None
+        self._tell_collected(self._launcher)
+
+    # ------------------------------------------------------------------ one test
+
+    def run(self, item: pytest.Item, next_item: pytest.Item | None) -> list[pytest.TestReport]:
+        """Run a ddp test on its ranks; its reports, one for each phase."""
+        plan = self._plan(item)
+        if plan.skip is not None:
+            return skipped_without_ranks(item, plan.skip)
+        if self._hopeless is not None:
+            return failed_without_ranks(item, self._hopeless)
+        try:
+            tmp_path = self._directories.name(item)
+            outcome = self._run_on_ranks(item, next_item, plan, tmp_path)
+            results = self._results(outcome)
+            self._directories.keep_or_remove(tmp_path, results)
+        except HostDiedError as death:
+            return self._after_death_of_host(item, next_item, str(death))
+        except gpus.LeaseError as problem:
+            return failed_without_ranks(item, str(problem))
+        except NoRankError as problem:
+            return self._without_rank(item, str(problem))
+        except OrphanedError:
+            # Nobody is left to report to, and execnet would take seconds to notice.
+            self.close()
+            os._exit(3)
+        self._fruitless = 0
+        self._messages.after_test(outcome, results)
+        self._write_trace(outcome, results)
+        return results
+
+    def _write_trace(self, outcome: RunOutcome, reports: list[pytest.TestReport]) -> None:
+        if (directory := self._options.trace) is None:
+            return
+        from pytest_ddp.trace import files  # noqa: PLC0415
+
+        try:
+            files.write(directory, outcome, reports)
+        except OSError as error:
+            self._messages.warn(f"--ddp-trace={directory}: no trace could be written: {error}")
+
+    def _results(self, outcome: RunOutcome) -> list[pytest.TestReport]:
+        exits = [
+            rank.done
+            for rank in outcome.ranks
+            if rank.done is not None and rank.done.exit_reason is not None
+        ]
+        if not exits:
+            return self._merged(outcome)
+        self.exit_request = exits[0].exit_reason or "", exits[0].exit_code
+        if not any(t.report.failed for rank in outcome.ranks for t in rank.reports.values()):
+            # As in plain pytest, the test that ends the session has no result.
+            return []
+        self.exit_request = self.exit_request[0], exits[0].exit_code or None
+        return self._merged(outcome)
+
+    def _merged(self, outcome: RunOutcome) -> list[pytest.TestReport]:
+        merged = judge(outcome, self._options.output)
+        if (directory := self._options.diagnosis) is not None:
+            try:
+                records.keep(directory, outcome, merged.diagnoses)
+            except OSError as error:
+                self._messages.warn(f"--ddp-diagnosis={directory}: {error}")
+        return merged.reports
+
+    def _run_on_ranks(
+        self,
+        item: pytest.Item,
+        next_item: pytest.Item | None,
+        plan: LaunchPlan,
+        tmp_path: Path,
+    ) -> RunOutcome:
+        self._bury_host()
+        self._fall_back_to_spawn()
+        if self._launcher is None:
+            self._restart_host()
+        assert self._supervisor is not None
+        following, known = self._next_of_world(item, next_item, plan.world)
+        with self._devices(item, plan) as placed:
+            family = "" if following is None else self._planned(following).family
+            ends = family != plan.family and plan.family != ""
+            order = Order(placed, item, following, known, ends, str(tmp_path), self._live)
+            return self._supervisor.run(order)
+
+    @contextlib.contextmanager
+    def _devices(self, item: pytest.Item, plan: LaunchPlan) -> Iterator[LaunchPlan]:
+        if plan.devices is None:
+            yield plan
+            return
+        with gpus.lease(len(plan.devices), limit=plan.timeout, holder=item.nodeid) as leased:
+            yield dataclasses.replace(plan, devices=leased)
+
+    @functools.cached_property
+    def _directories(self) -> SharedDirectories:
+        return SharedDirectories(self._config)
+
+    def set_timeout(self, item: pytest.Item, seconds: float) -> None:
+        """Bound a test by pytest-timeout's word, if that is shorter than our own."""
+        item.stash[_TIMEOUT] = seconds
+
+    def _plan(self, item: pytest.Item) -> LaunchPlan:
+        plan = self._planned(item)
+        timeout = item.stash.get(_TIMEOUT, None)
+        if timeout is not None:
+            plan = dataclasses.replace(plan, timeout=min(timeout, plan.timeout))
+        return plan
+
+    def _planned(self, item: pytest.Item) -> LaunchPlan:
+        # Once for an item, which is looked at for each rank of the tests before it too.
+        if (plan := self._plans.get(item)) is None:
+            plan = self._plans[item] = make_plan(item, item.stash[MARK], self._options, self._gpus)
+        return plan
+
+    @functools.cached_property
+    def _gpus(self) -> int:
+        return gpus.count_gpus()
+
+    def _next_of_world(
+        self, item: pytest.Item, next_item: pytest.Item | None, world: World
+    ) -> tuple[pytest.Item | None, bool]:
+        """The next test of the same ranks, and whether None means that there is none."""
+        if next_item is None:
+            return None, True
+        if hasattr(self._config, "workerinput"):
+            # An xdist worker knows one item ahead.
+            following, known = iter([next_item] if MARK in next_item.stash else []), False
+        else:
+            following = itertools.islice(self._ddp_items, self._positions[item] + 1, None)
+            known = True
+        plans = ((other, self._plan(other)) for other in following)
+        mates = (other for other, plan in plans if plan.skip is None and plan.world == world)
+        return next(mates, None), known
+
+    def _read_report(self, data: Json) -> pytest.TestReport | None:
+        hook = self._config.hook
+        report: Any = hook.pytest_report_from_serializable(config=self._config, data=data)
+        if not isinstance(report, pytest.TestReport):
+            return None
+        if type(report) is pytest.TestReport:
+            return report
+        return subtests.of_phase(report)
+
+    # ------------------------------------------------------------------ trouble and the end
+
+    def _fall_back_to_spawn(self) -> None:
+        """Spawn where the collected session must not be forked."""
+        launcher = self._launcher
+        if launcher is None or self._start_method is StartMethod.SPAWN:
+            return
+        launcher.wait_until_ready()
+        problem = launcher.ready.fork_problem if launcher.ready else None
+        if problem is not None:
+            self._messages.warn(
+                f"ranks are spawned, not forked: {problem}. A plugin did that, or the import of a "
+                "library in it, or with --ddp-import=host your own code. Each rank now takes "
+                "seconds to start; without that plugin (-p no:NAME), or with that import in the "
+                "function that needs it, it would not. --ddp-start-method=spawn silences this."
+            )
+            self._start_method = StartMethod.SPAWN
+            self._restart_host()
+
+    def _bury_host(self) -> None:
+        """Let go of a host that died after the last test, which the next one is not blamed for."""
+        if (launcher := self._launcher) is None or not launcher.had_rank:
+            return
+        try:
+            launcher.poll(0)
+        except HostDiedError:
+            self._messages.add_problem(_LOST_WITH_HOST.format(end=_end_of(launcher)))
+            self.close()
+
+    def _after_death_of_host(
+        self, item: pytest.Item, next_item: pytest.Item | None, words: str
+    ) -> list[pytest.TestReport]:
+        launcher = self._launcher
+        assert launcher is not None
+        collecting = launcher.ready is None
+        again = self._is_fruitless_again(launcher)
+        doing = "while it collected" if collecting else f"before {item.nodeid} had ended"
+        text = f"{_end_of(launcher)} {doing}"
+        self.close()
+        if collecting and not again and self._options.import_ is not Import.HOST:
+            # Nothing of the user's had run in it, and nothing of the test anywhere.
+            self._messages.warn(f"{text}, and was started anew")
+            return self.run(item, next_item)
+        if again:
+            self._hopeless = f"{text}; see {item.nodeid}."
+        last = words.splitlines()[-1] if words else "it said nothing"
+        return failed_without_ranks(item, f"{text}: {last}\n\n{words}")
+
+    def _without_rank(self, item: pytest.Item, problem: str) -> list[pytest.TestReport]:
+        if self._launcher is not None and self._is_fruitless_again(self._launcher):
+            self._hopeless = f"no rank can be started; see {item.nodeid}."
+        why = diagnose.last_exception(problem) or problem.partition("\n")[0].rstrip(":")
+        return failed_without_ranks(item, f"no rank can be started: {why}\n\n{problem}")
+
+    def _is_fruitless_again(self, launcher: Launcher) -> bool:
+        """Whether this start and the one before it failed: so it would go for every test."""
+        self._fruitless = 0 if launcher.had_rank else self._fruitless + 1
+        return self._fruitless > 1
+
+    def finish(self, *, interrupted: bool) -> None:
+        """Let the ranks tear down what is still up, then end everything.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C while they did; everything has ended all the same.
+        """
+        if self._launcher is None:
+            return
+        try:
+            self._let_finish(self._launcher, interrupted)
+        finally:
+            self.close()
+
+    def _let_finish(self, launcher: Launcher, interrupted: bool) -> None:
+        limit = _INTERRUPTED_TEARDOWN if interrupted else _LAST_TEARDOWN
+        ranks = launcher.ranks()
+        try:
+            for rank, message in ends.finish(launcher, ranks, limit, explain=not interrupted):
+                self._messages.tell(rank, message)
+        except HostDiedError:
+            if any(rank.test for rank in ranks) and not interrupted:
+                self._messages.add_problem(_LOST_WITH_HOST.format(end=_end_of(launcher)))
+        except OrphanedError:
+            """Nobody is left to tell."""
+
+    def close(self) -> None:
+        """End host and ranks at once."""
+        launcher, self._launcher = self._launcher, None
+        supervisor, self._supervisor = self._supervisor, None
+        if supervisor is not None:
+            supervisor.close()
+        if launcher is not None:
+            launcher.close()
+
+
+def _end_of(launcher: Launcher) -> str:
+    code = launcher.returncode()
+    return f"the host process of the ranks {'does not end' if code is None else exit_words(code)}"
+
+
+def _invocation(config: pytest.Config) -> list[str]:
+    worker = getattr(config, "workerinput", None)
+    if worker is not None and "ddp_invocation" in worker:
+        return list(worker["ddp_invocation"])
+    return [str(argument) for argument in config.invocation_params.args]
+
+
+def _worker_id(config: pytest.Config) -> str:
+    worker: dict[str, str] = getattr(config, "workerinput", {})
+    return worker.get("workerid", "ddp")
+
+
+def _named(plugins: Iterable[object]) -> Iterator[str]:
+    # A plugin object cannot follow into another process.
+    return (plugin for plugin in plugins if isinstance(plugin, str))

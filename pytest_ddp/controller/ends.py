@@ -1,0 +1,109 @@
+"""Ways in which the controller ends ranks: they may tear down first, or they are stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pytest_ddp.evidence import stacks as diagnose
+from pytest_ddp.launch.launcher import HostDiedError, Launcher
+from pytest_ddp.launch.rankprocess import RankProcess
+from pytest_ddp.system.own import signal, time
+from pytest_ddp.verdict.lost import frame_lines
+from pytest_ddp.verdict.trouble import exit_words
+from pytest_ddp.wire.protocol import Finished, Warned
+
+_STACK_LIMIT = 0.5
+"""Seconds that a rank is given to write its stacks; it needs about a millisecond."""
+_KILL_LIMIT = 5.0
+
+
+def finish(
+    launcher: Launcher,
+    processes: list[RankProcess],
+    seconds: float,
+    *,
+    explain: bool = True,
+) -> Iterator[tuple[int, Warned | Finished]]:
+    """Let idle ranks tear down their wide fixtures and leave.
+
+    Args:
+        launcher: it has these ranks.
+        processes: the ranks.
+        seconds: what comes later is not waited for.
+        explain: say of a rank that never said that it has finished what became of it.
+
+    Yields:
+        each rank with what it said, or what is said of it.
+    """
+    launcher.poll(0)
+    here = [process for process in processes if not process.gone]
+    for process in processes:
+        if explain and process.test and process not in here:
+            yield process.rank, between_tests(process)
+    for process in here:
+        process.files.begin()
+    left = [process for process in here if process.ready and explain]
+    for process, message in launcher.finish(here, seconds):
+        if isinstance(message, Warned | Finished):
+            yield process.rank, message
+        if isinstance(message, Finished) and process in left:
+            left.remove(process)
+    stacks = ask_for_stacks(launcher, [process for process in left if not process.gone])
+    for process in left:
+        text = stacks.get(process) or process.files.stacks()
+        yield process.rank, Finished(_unfinished(process, seconds, text))
+
+
+def _unfinished(process: RankProcess, seconds: float, stacks: str) -> str:
+    if process.returncode is None:
+        end = f"was killed: its last teardown took longer than {seconds:.0f} s"
+    else:
+        end = f"{_end_of(process)} before the end of its last teardown"
+    return _told(end, stacks)
+
+
+def _told(end: str, stacks: str) -> str:
+    mains = [main for dump in diagnose.parse_stacks(stacks) if (main := dump.main()) is not None]
+    if not mains:
+        return f"The rank {end}.\n"
+    return "\n".join([f"The rank {end}. Most recent call first:", *frame_lines(mains[-1]), ""])
+
+
+def between_tests(process: RankProcess) -> Finished:
+    """What is said of a rank that had ended its last test, and died later."""
+    end = f"{_end_of(process)} between two tests, after {process.test}"
+    return Finished(_told(end, process.files.stacks()))
+
+
+def _end_of(process: RankProcess) -> str:
+    """How the process of a rank that is gone ended, as a predicate."""
+    assert process.returncode is not None
+    return process.condemned or exit_words(process.returncode)
+
+
+def ask_for_stacks(launcher: Launcher, processes: list[RankProcess]) -> dict[RankProcess, str]:
+    """The stacks of ranks that are to be killed, as far as they can still write them."""
+    for process in processes:
+        process.signal(signal.SIGUSR1)
+    stacks = dict.fromkeys(processes, "")
+    deadline = time.monotonic() + _STACK_LIMIT
+    while processes and time.monotonic() < deadline:
+        before = stacks
+        launcher.poll(0.02)
+        stacks = {process: process.files.stacks() for process in processes}
+        if all(stacks.values()) and before == stacks:
+            break
+    return stacks
+
+
+def wait_for_ends(launcher: Launcher, processes: list[RankProcess]) -> None:
+    """Wait until killed ranks are gone.
+
+    Raises:
+        HostDiedError: they do not go.
+    """
+    deadline = time.monotonic() + _KILL_LIMIT
+    while not all(process.gone for process in processes):
+        if (left := deadline - time.monotonic()) <= 0:
+            raise HostDiedError("the host did not end a rank that it was told to kill")
+        launcher.poll(left)

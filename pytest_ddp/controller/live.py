@@ -1,0 +1,156 @@
+"""One line on the terminal that says what the ranks of a long test are doing.
+
+It stands below the line that pytest is writing, and leaves no trace: only relative cursor
+movements, which also hold where the terminal has scrolled.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Protocol, TextIO
+
+import pytest
+
+from pytest_ddp.evidence.outcome import Ending
+from pytest_ddp.system.own import os, time
+from pytest_ddp.verdict.trouble import ranks_text
+from pytest_ddp.wire.survey import Standing
+
+_PATIENCE = 5.0
+"""Seconds that a test may run without a word."""
+_INTERVAL = 1.0
+"""Seconds between two lines."""
+_SHORTEST_NAME = 12
+"""Characters of the test's name that are kept where the line is too long."""
+
+_ERASE = "\x1b[K"
+"""From the cursor to the end of the line."""
+_UP = "\x1b[A"
+
+
+class Writer(Protocol):
+    """What is needed of pytest's terminal writer."""
+
+    @property
+    def fullwidth(self) -> int: ...
+    @property
+    def width_of_current_line(self) -> int: ...
+    @property
+    def _file(self) -> TextIO: ...
+
+
+def terminal_of(config: pytest.Config) -> Writer | None:
+    """The terminal for the line; None where it would be in the way.
+
+    That is: no terminal, one without cursor, an xdist worker, and ``-s`` or
+    ``--capture=tee-sys``, where the ranks write to the terminal themselves.
+    """
+    reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
+    if (
+        reporter is None
+        or hasattr(config, "workerinput")
+        or config.option.capture in ("no", "tee-sys")
+    ):
+        return None
+    if not reporter.isatty or os.environ.get("TERM", "dumb") == "dumb":
+        return None
+    writer: Writer = config.get_terminal_writer()
+    return writer
+
+
+class LiveLine:
+    """The line, from test to test."""
+
+    def __init__(self, terminal: Writer | None) -> None:
+        self._terminal = terminal
+        self._name = ""
+        self._began = self._due = math.inf
+        self._column: int | None = None
+        """Where pytest's own line ended; None while ours is not shown."""
+
+    def begin(self, name: str) -> None:
+        """A test begins."""
+        self._name = name
+        self._began = time.monotonic()
+        self._due = self._began + _PATIENCE if self._terminal is not None else math.inf
+
+    def due_in(self) -> float:
+        """Seconds until it wants to be written; infinite if never."""
+        return max(0.0, self._due - time.monotonic())
+
+    def show(self, doing: Mapping[int, str]) -> None:
+        """Write it anew, if it is time.
+
+        Args:
+            doing: what each rank does, as words that follow "rank 3".
+        """
+        now = time.monotonic()
+        if self._terminal is None or now < self._due:
+            return
+        self._due = now + _INTERVAL
+        if self._column is None:
+            self._column = self._terminal.width_of_current_line
+            self._write("\n")
+        text = line(self._name, now - self._began, doing, self._terminal.fullwidth - 1)
+        self._write(f"\r{text}{_ERASE}")
+
+    def erase(self) -> None:
+        """The test is over: take the line away and return to where pytest was."""
+        self._due = math.inf
+        if self._column is None:
+            return
+        right = f"\x1b[{self._column}C" if self._column else ""
+        self._write(f"\r{_ERASE}{_UP}{right}")
+        self._column = None
+
+    def _write(self, text: str) -> None:
+        # Not by the writer's own method, which counts the columns of pytest's line.
+        assert self._terminal is not None
+        self._terminal._file.write(text)
+        self._terminal._file.flush()
+
+
+def line(name: str, seconds: float, doing: Mapping[int, str], width: int) -> str:
+    """``ddp: test_x 12 s | rank 0 in all_reduce #7, ranks 1-3 in forward``, fitted."""
+    alike: dict[str, list[int]] = {}
+    for rank, words in doing.items():
+        alike.setdefault(words, []).append(rank)
+    ranks = ", ".join(f"{ranks_text(ranks)} {words}" for words, ranks in alike.items())
+    rest = f" {seconds:.0f} s | {ranks}"
+    # A name may hold what moves the cursor or is two columns wide.
+    name = name.encode("unicode_escape").decode()
+    room = max(width - len("ddp: ") - len(rest), _SHORTEST_NAME)
+    return _cut(f"ddp: {_cut(name, room)}{_plain(rest)}", width)
+
+
+def doing_of(ending: Ending | None, standing: Standing | None) -> str:
+    """What a rank does, as words that follow "rank 3"."""
+    if ending is not None:
+        return _ENDINGS[ending]
+    if standing is None:
+        return "does not answer"
+    if standing.blocked and standing.waits:
+        wait = standing.waits[0]
+        return f"in {wait.operation} #{wait.number}"
+    _, colon, narrower = standing.phase.partition(": ")
+    if colon:
+        return f"in {narrower}"
+    place = standing.place.partition(" in ")[0]
+    return f"at {os.path.basename(place)}" if place else f"in {standing.phase or 'setup'}"
+
+
+_ENDINGS = {
+    Ending.DONE: "ended",
+    Ending.EXITED: "died",
+    Ending.STOPPED: "stopped",
+    Ending.NOT_BEGUN: "not begun",
+}
+
+
+def _plain(text: str) -> str:
+    return "".join(c if c.isascii() and c.isprintable() else "?" for c in text)
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: max(width - 3, 0)]}..."[:width]

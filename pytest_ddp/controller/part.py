@@ -1,0 +1,92 @@
+"""One rank's part in a test, from the order to its outcome."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pytest_ddp.evidence import nativestacks as native
+from pytest_ddp.evidence import stacks as diagnose
+from pytest_ddp.evidence.outcome import Ending, RankOutcome, TimedReport
+from pytest_ddp.launch.rankprocess import RankProcess
+from pytest_ddp.system.own import signal
+from pytest_ddp.wire.protocol import Done, Phase
+from pytest_ddp.wire.survey import Calls, Standing
+
+
+class Part:
+    """One rank's part in the running test."""
+
+    def __init__(self, process: RankProcess) -> None:
+        self.process = process
+        self.reports: dict[Phase, TimedReport] = {}
+        self.began = False
+        self.ending: Ending | None = None
+        self.at = 0.0
+        self.problem = ""
+        self.infrastructure = False
+        self.done: Done | None = None
+        self.calls: Calls | None = None
+        self.stacks = ""
+        self.standing: Standing | None = None
+
+    @property
+    def failed(self) -> bool:
+        """True once it is certain that the test cannot pass."""
+        if self.ending in (Ending.EXITED, Ending.STOPPED, Ending.NOT_BEGUN):
+            return True
+        if self.done is not None and self.done.exit_reason is not None:
+            return True
+        return any(timed.report.failed for timed in self.reports.values())
+
+    def end(self, ending: Ending, at: float) -> None:
+        """Note how the part ended; a rank has to live until the others have ended theirs too."""
+        if self.ending is None or (self.ending is Ending.DONE and ending is Ending.EXITED):
+            self.ending, self.at = ending, at
+
+    @property
+    def died_before(self) -> bool:
+        """True if the rank, warm from another test, died before it began this one."""
+        return self.ending is Ending.EXITED and not self.began and bool(self.process.test)
+
+    def outcome(self) -> RankOutcome:
+        assert self.ending is not None
+        process = self.process
+        known = RankOutcome(
+            rank=process.rank,
+            ending=self.ending,
+            at=self.at,
+            reports=dict(self.reports),
+            children=process.files.stacks_of_children(),
+            problem=process.condemned or self.problem,
+            done=self.done,
+            standing=self.standing,
+            trace=process.files.trace(),
+        )
+        if self.ending in (Ending.EXITED, Ending.STOPPED):
+            return self._with_last_words(known)
+        return known
+
+    def _with_last_words(self, known: RankOutcome) -> RankOutcome:
+        """What a rank has left that did not live to report."""
+        process = self.process
+        stacks = self.stacks or process.files.stacks()
+        ending = known.ending
+        returncode = process.returncode if ending is Ending.EXITED else None
+        fatal = diagnose.fatal_signal(stacks)
+        if fatal is not None and returncode in (None, -signal.SIGKILL):
+            # It was dying when it was stopped.
+            ending, returncode = Ending.EXITED, -fatal
+        stderr, native_stacks = native.split(process.output("stderr"))
+        mark = process.files.mark()
+        return replace(
+            known,
+            ending=ending,
+            returncode=returncode,
+            stacks=stacks,
+            stdout=process.output("stdout"),
+            stderr=stderr,
+            native=native_stacks,
+            phase=mark.phase,
+            began_at=mark.site,
+            seen_at=mark.seen,
+        )

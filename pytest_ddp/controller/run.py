@@ -1,0 +1,389 @@
+"""One attempt at one test: the wait loop that hears ranks, their ends, and the clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import pytest
+
+from pytest_ddp.asked.plan import LaunchPlan
+from pytest_ddp.controller import ends
+from pytest_ddp.controller.exchanges import Exchanges
+from pytest_ddp.controller.live import LiveLine, doing_of
+from pytest_ddp.controller.part import Part
+from pytest_ddp.evidence.outcome import Ending, Expiry, Hang, RunOutcome, TimedReport
+from pytest_ddp.launch.launcher import Gone, Launcher
+from pytest_ddp.launch.rankprocess import RankProcess
+from pytest_ddp.launch.rendezvous import Rendezvous
+from pytest_ddp.proof import compare
+from pytest_ddp.proof.expiry import LastLook, expire
+from pytest_ddp.proof.prober import Prober
+from pytest_ddp.system import memfile
+from pytest_ddp.system.memory import count_oom_kills
+from pytest_ddp.system.own import os, signal, time
+from pytest_ddp.verdict import subtests
+from pytest_ddp.wire.protocol import (
+    Began,
+    Done,
+    Exchange,
+    Finished,
+    FromRank,
+    Go,
+    Json,
+    NotBegun,
+    Phase,
+    PhaseReported,
+    RankReady,
+    RunTest,
+    Warned,
+)
+from pytest_ddp.wire.survey import CallRecord, Calls, GroupCount, Standing, TellCalls
+
+_GRACE = 2.0
+"""Seconds that ranks may go on after another one has failed."""
+_ANSWER_LIMIT = 1.0
+"""Seconds that a rank whose time is over is given to say where it stands."""
+_BETWEEN_LOOKS = 0.1
+_BUSY = 0.1
+"""Share of a processor that a rank uses at least if it computes; one that waits for the GIL wakes
+up 200 times a second."""
+_SUSPENDED = ("T", "t")
+"""State letters of a process that a signal, or a debugger, has stopped."""
+_CALLS_LIMIT = 2.0
+"""Seconds that idle ranks are given to tell their collectives; it takes milliseconds."""
+
+ReadReport: TypeAlias = Callable[[Json], pytest.TestReport | None]
+Tell: TypeAlias = Callable[[int, Warned | Finished], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A planned test with what only the pytest session knows about it."""
+
+    plan: LaunchPlan
+    item: pytest.Item
+    next_item: pytest.Item | None
+    """The next test of the pool."""
+    next_is_known: bool
+    """Whether a next test of None means that there is none."""
+    ends_family: bool
+    """Whether the test is of a family, and the next one may be of another."""
+    tmp_path: str
+    live: LiveLine
+
+
+class Run:
+    """One attempt at one test."""
+
+    def __init__(
+        self, launcher: Launcher, read_report: ReadReport, tell: Tell, order: Order, test: int
+    ) -> None:
+        self._launcher = launcher
+        self._read_report = read_report
+        self._tell = tell
+        self._order = order
+        self._test = test
+        self._plan = order.plan
+        self._timed_out = False
+        self._first_failure: float | None = None
+        self._wall = time.time()
+        self._began = time.monotonic()
+        self._expiry: Expiry | None = None
+        self._hang: Hang | None = None
+        self._mismatch = ""
+        self._parting = ""
+        self._suspicions: tuple[str, ...] = ()
+        self.parts: list[Part] = []
+        self._by_process: dict[RankProcess, Part] = {}
+
+    # ------------------------------------------------------------------ start
+
+    def start(self, store: str | None, rendezvous: Rendezvous) -> None:
+        """Tell every rank to run the test.
+
+        Args:
+            store: name of the store of the process group; None for a test without one.
+            rendezvous: where code under test may meet by itself.
+        """
+        plan = self._plan
+        for rank in range(plan.world_size):
+            process = self._launcher.rank(plan.world, rank)
+            assert process is not None
+            self.parts.append(Part(process))
+        self._by_process = {part.process: part for part in self.parts}
+        self._exchanges = Exchanges([part.process for part in self.parts])
+        self._oom_kills = count_oom_kills()
+        self._wall, self._began = time.time(), time.monotonic()
+        processes = [part.process for part in self.parts]
+        self._prober = Prober(self._test, processes, self._began + self._plan.timeout)
+        environments = [rendezvous.environment(rank) for rank in range(plan.world_size)]
+        with rendezvous.take() as listening, _new_file(store, self.parts) as new:
+            for rank, part in enumerate(self.parts):
+                part.process.files.begin()
+                part.process.store = store
+                order = self._run_test(rank, store, environments[rank], new=bool(new))
+                serves = (listening.fileno(),) if rank == 0 else ()
+                part.process.send(order, (*serves, *new))
+
+    def _run_test(
+        self, rank: int, store: str | None, environment: dict[str, str], *, new: bool
+    ) -> RunTest:
+        plan, order = self._plan, self._order
+        following = order.next_item
+        return RunTest(
+            test=self._test,
+            nodeid=plan.nodeid,
+            file=str(order.item.path),
+            next_nodeid=None if following is None else following.nodeid,
+            next_file=None if following is None else str(following.path),
+            next_is_known=order.next_is_known,
+            store=store,
+            new_store=new,
+            environment=environment,
+            env=plan.env,
+            of_family=bool(plan.family),
+            ends_family=order.ends_family,
+            seed=plan.seeds[rank],
+            shared_seed=plan.seeds[0],
+            tmp_path=order.tmp_path,
+            serve_store=rank == 0,
+        )
+
+    # ------------------------------------------------------------------ the wait loop
+
+    def supervise(self) -> None:
+        """Wait until every rank has ended its part, or has been stopped."""
+        live = self._order.live
+        live.begin(self._order.item.name)
+        try:
+            self._wait(live)
+        finally:
+            live.erase()
+
+    def _wait(self, live: LiveLine) -> None:
+        while self._open():
+            left = self._deadline() - time.monotonic()
+            if left <= 0 and self._first_failure is None and self._hang is None:
+                self._expiry = self._look_closely()
+            if left <= 0 or self._hang is not None:
+                self._timed_out = self._first_failure is None and self._hang is None
+                if self._hang is not None:
+                    self._explain(self._prober.counts())
+                self._stop(self._open())
+                return
+            self._prober.probe()
+            live.show({p.process.rank: doing_of(p.ending, p.standing) for p in self.parts})
+            wait = min(left, self._prober.due_in(), live.due_in())
+            self._hear(wait)
+
+    def _hear(self, seconds: float) -> None:
+        for process, message in self._launcher.poll(seconds):
+            if (part := self._by_process.get(process)) is not None:
+                self._take(part, message)
+
+    def _look_closely(self) -> Expiry:
+        """Look twice at ranks whose time is over, to say who holds up whom."""
+        begin = time.monotonic()
+        spent = {part: part.process.glance()[1] for part in self.parts}
+        before = self._last_answers()
+        self._hear_until(time.monotonic() + _BETWEEN_LOOKS)
+        now = self._last_answers()
+        least = _BUSY * (time.monotonic() - begin)
+        looks = []
+        for part in self.parts:
+            rank, (state, later) = part.process.rank, part.process.glance()
+            suspended, busy = state in _SUSPENDED, later - spent[part] > least
+            answers = before.get(rank), now.get(rank), part.standing
+            looks.append(LastLook(rank, part.ending is not None, suspended, busy, *answers))
+        return expire(looks)
+
+    def _last_answers(self) -> dict[int, Standing]:
+        self._prober.ask()
+        self._hear_until(time.monotonic() + _ANSWER_LIMIT, self._prober.is_answered)
+        return self._prober.answers()
+
+    def _hear_until(self, moment: float, done: Callable[[], bool] = lambda: False) -> None:
+        while not done() and (left := moment - time.monotonic()) > 0:
+            self._hear(left)
+
+    def _open(self) -> list[Part]:
+        return [part for part in self.parts if part.ending is None]
+
+    def _deadline(self) -> float:
+        end = self._began + self._plan.timeout
+        if self._first_failure is not None:
+            end = min(end, self._first_failure + self._grace())
+        return end
+
+    def _grace(self) -> float:
+        # Where one rank could not begin, the others wait in the set-up of the group.
+        hopeless = any(part.ending is Ending.NOT_BEGUN for part in self.parts)
+        return 0.1 if hopeless else _GRACE
+
+    def _now(self) -> float:
+        return time.monotonic() - self._began
+
+    def _take(self, part: Part, message: FromRank | Gone) -> None:
+        match message:
+            case Gone():
+                part.end(Ending.EXITED, self._now())
+            case Warned() | Finished():
+                self._tell(part.process.rank, message)
+            case RankReady():
+                """It was waited for already."""
+            case _ if message.test != self._test:
+                """Something late from the test before."""
+            case Standing():
+                part.standing = message
+                ended = {part.process.rank for part in self.parts if part.ending is not None}
+                self._hang = self._prober.take(part.process.rank, message, ended) or self._hang
+                return
+            case Calls():
+                raise AssertionError("nobody asked for calls while the test ran")
+            case Began():
+                part.began, part.process.test = True, self._plan.nodeid
+                if message.waits and all(part.began for part in self.parts):
+                    self._go()
+            case NotBegun():
+                part.problem, part.infrastructure = message.problem, message.infrastructure
+                part.end(Ending.NOT_BEGUN, self._now())
+            case PhaseReported():
+                self._take_report(part, message)
+            case Done():
+                part.done = message
+                part.process.tied = message.tied
+                if message.modules_changed:
+                    part.process.family = self._plan.family
+                part.end(Ending.DONE, self._now())
+            case Exchange():
+                self._exchanges.arrive(part.process, message)
+        self._prober.hear()
+        if part.ending is not None:
+            self._exchanges.leave(part.process, part.ending.value)
+        if self._first_failure is None and part.failed:
+            self._first_failure = time.monotonic()
+
+    def _go(self) -> None:
+        for part in self.parts:
+            part.process.send(Go(self._test))
+
+    def _take_report(self, part: Part, message: PhaseReported) -> None:
+        report = self._read_report(message.report)
+        if report is None:
+            return
+        phase = Phase(report.when)
+        known = part.reports.get(phase)
+        if known is not None and known.report.failed:
+            subtests.join(known.report, report)
+        else:
+            part.reports[phase] = TimedReport(report, self._now())
+
+    # ------------------------------------------------------------------ comparing
+
+    def compare(self) -> None:
+        """Compare the ranks' collectives, once all of them have ended well."""
+        counts = self._counts()
+        wanted = self._plan.check_collectives and len(counts) == len(self.parts)
+        if not (wanted and compare.need_calls(counts)):
+            return
+        calls = self._ask_for_calls()
+        self._mismatch = compare.difference(counts, calls)
+        self._suspicions = tuple(compare.suspicions(counts, calls))
+
+    def _explain(self, counts: dict[int, tuple[GroupCount, ...]]) -> None:
+        """Find where the ranks of a hang parted: the cause may lie before the wait."""
+        if compare.need_calls(counts):
+            calls = self._ask_for_calls()
+            self._parting = compare.difference(counts, calls, sides=2)
+            self._suspicions = tuple(compare.suspicions(counts, calls))
+
+    def _ask_for_calls(self) -> dict[int, tuple[CallRecord, ...]]:
+        asked = [part for part in self.parts if not part.process.gone]
+        for part in asked:
+            part.process.send(TellCalls(self._test))
+        deadline = time.monotonic() + _CALLS_LIMIT
+        while any(part.calls is None for part in asked):
+            if (left := deadline - time.monotonic()) <= 0:
+                break
+            for process, message in self._launcher.poll(left):
+                if isinstance(message, Calls):
+                    self._by_process[process].calls = message
+        return {
+            part.process.rank: part.calls.calls for part in self.parts if part.calls is not None
+        }
+
+    # ------------------------------------------------------------------ stopping
+
+    def _stop(self, parts: list[Part]) -> None:
+        stacks = ends.ask_for_stacks(self._launcher, [part.process for part in parts])
+        for part in parts:
+            part.stacks = stacks[part.process]
+            part.end(Ending.STOPPED, self._now())
+            self._launcher.kill(part.process)
+        ends.wait_for_ends(self._launcher, [part.process for part in parts])
+
+    def interrupt(self) -> None:
+        """Pass Ctrl-C on to the ranks that still work."""
+        for part in self._open():
+            part.process.signal(signal.SIGINT)
+
+    # ------------------------------------------------------------------ the end
+
+    def is_worth_a_retry(self) -> bool:
+        """True if it went wrong before any code of the test.
+
+        In the set-up of the group, or with a warm rank that was dying when the test came.
+        """
+        return not any(part.began for part in self.parts) and any(
+            part.infrastructure or part.died_before for part in self.parts
+        )
+
+    def is_out_of_step(self) -> bool:
+        """True if the ranks that ended well issued different collectives on some group."""
+        return compare.out_of_step(self._counts())
+
+    def _counts(self) -> dict[int, tuple[GroupCount, ...]]:
+        return {part.process.rank: part.done.counts for part in self.parts if part.done is not None}
+
+    def outcome(self, notes: tuple[str, ...]) -> RunOutcome:
+        item = self._order.item
+        failed = any(part.failed for part in self.parts)
+        return RunOutcome(
+            nodeid=item.nodeid,
+            location=item.location,
+            keywords=dict.fromkeys(item.keywords, 1),
+            backend=self._plan.backend,
+            ranks=tuple(part.outcome() for part in self.parts),
+            check_collectives=self._plan.check_collectives,
+            start=self._wall,
+            duration=self._now(),
+            began=self._began,
+            timeout=self._plan.timeout if self._timed_out else None,
+            expiry=self._expiry if self._timed_out else None,
+            hang=self._hang,
+            mismatch=self._mismatch,
+            suspicions=self._suspicions,
+            oom=count_oom_kills().since(self._oom_kills) if failed else "",
+            notes=tuple(filter(None, (*notes, self._parting, self._spared(), *self._suspicions))),
+        )
+
+    def _spared(self) -> str:
+        """What a timeout of a group's or a call's own has cut short; empty if none has."""
+        expected = self._prober.expected
+        if self._hang is not None or expected is None:
+            return ""
+        return f"Only a timeout could end this {expected.sentence}."
+
+
+@contextmanager
+def _new_file(store: str | None, parts: Iterable[Part]) -> Iterator[tuple[int, ...]]:
+    """The file of a store by which these ranks do not meet yet, to be handed to them."""
+    if store is None or all(part.process.store == store for part in parts):
+        yield ()
+        return
+    file = memfile.create(f"pytest-ddp {store}")
+    yield (file,)
+    os.close(file)

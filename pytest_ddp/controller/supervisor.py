@@ -1,0 +1,223 @@
+"""Run tests on ranks: bring ranks up, attempt a test, replace what it left in doubt.
+
+What an attempt saw becomes a :class:`RunOutcome`; what that means is the merge's matter.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+
+from pytest_ddp.controller import ends
+from pytest_ddp.controller.run import Order, ReadReport, Run, Tell
+from pytest_ddp.evidence.outcome import Ending, RunOutcome
+from pytest_ddp.launch.launcher import Launcher, NoRankError
+from pytest_ddp.launch.rankprocess import RankProcess
+from pytest_ddp.launch.rendezvous import Rendezvous
+from pytest_ddp.system.own import time
+from pytest_ddp.verdict.trouble import exit_words
+from pytest_ddp.wire.protocol import World
+
+_START_LIMIT = 120.0
+"""Seconds for host and ranks to come up; beyond it something is broken."""
+_START_LEAST = 30.0
+"""The same for tests with a shorter time of their own."""
+_TEARDOWN_LIMIT = 10.0
+"""Seconds for the wide fixtures and the exit handlers of a rank that is retired."""
+_IDLE_RANKS = 16
+"""How many ranks may wait in the pools of other worlds; each has some 15 MiB of its own, and
+more with what its tests import."""
+
+
+class Supervisor:
+    """Runs tests one after the other on the ranks of one launcher, a pool for each world."""
+
+    def __init__(self, launcher: Launcher, read_report: ReadReport, tell: Tell) -> None:
+        self._launcher = launcher
+        self._read_report = read_report
+        self._tell = tell
+        self._tests = 0
+        self._stores = 0
+        self._runs = 0
+        self._session = f"pytest-ddp-{uuid.uuid4().hex[:8]}"
+        self._pools: dict[World, Rendezvous] = {}
+        """Least recently used first."""
+
+    def run(self, order: Order) -> RunOutcome:
+        """Run a test to its end, whatever its ranks do.
+
+        Raises:
+            HostDiedError: the host is gone.
+            OrphanedError: so is xdist's main process.
+        """
+        outcome, retry = self._attempt(order, ())
+        if retry:
+            note = "The ranks could not begin at the first try; this is the second."
+            outcome, _ = self._attempt(order, (note,))
+        return outcome
+
+    def prestart(self, world: World) -> None:
+        """Ask for the ranks of a world ahead of need; they come up while others work."""
+        rendezvous = self._pools.pop(world, None)
+        if rendezvous is None:
+            self._runs += 1
+            run_id = f"{self._session}-{self._runs}"
+            rendezvous = Rendezvous(world.world_size, run_id)
+        self._pools[world] = rendezvous
+        for rank in range(world.world_size):
+            if self._launcher.rank(world, rank) is None:
+                self._launcher.start(world, rank, rendezvous.environment(rank))
+
+    def close(self) -> None:
+        """Give up the ports that no test came for."""
+        for rendezvous in self._pools.values():
+            rendezvous.close()
+
+    # ------------------------------------------------------------------ one attempt
+
+    def _attempt(self, order: Order, notes: tuple[str, ...]) -> tuple[RunOutcome, bool]:
+        world = order.plan.world
+        run = Run(self._launcher, self._read_report, self._tell, order, self._next_test())
+        if order.plan.isolate or self._is_of_others(world, order.plan.family):
+            self._retire(self._launcher.pool(world))
+        self._bring_up(world, max(order.plan.timeout, _START_LEAST))
+        run.start(self._store(world), self._pools[world])
+        try:
+            run.supervise()
+            run.compare()
+        except KeyboardInterrupt:
+            run.interrupt()
+            raise
+        outcome = run.outcome(notes)
+        self._clean_up(run, world)
+        return outcome, run.is_worth_a_retry() and not notes
+
+    def _is_of_others(self, world: World, family: str) -> bool:
+        """Whether tests of another family have left something in modules of these ranks."""
+        pool = self._launcher.pool(world)
+        return any(process.family not in ("", family) for process in pool)
+
+    def _next_test(self) -> int:
+        self._tests += 1
+        return self._tests
+
+    def _store(self, world: World) -> str | None:
+        """That of the group which all ranks hold already, or a new one."""
+        if not world.init:
+            return None
+        held = {process.store for process in self._launcher.pool(world)}
+        if len(held) == 1 and (store := held.pop()) is not None:
+            return store
+        self._stores += 1
+        return f"store-{self._stores}"
+
+    # ------------------------------------------------------------------ pools
+
+    def _bring_up(self, world: World, limit: float) -> None:
+        self._launcher.poll(0)
+        self._bury(world)
+        self._make_room(world)
+        self.prestart(world)
+        deadline = time.monotonic() + min(limit, _START_LIMIT)
+        while late := [one for one in self._launcher.pool(world) if not _is_up(one)]:
+            if time.monotonic() > deadline:
+                raise NoRankError(self._hang_at_start(late, min(limit, _START_LIMIT)))
+            self._launcher.poll(deadline - time.monotonic())
+            if self._bury(world):
+                self.prestart(world)
+
+    def _bury(self, world: World) -> bool:
+        """Tell of ranks that died idle, and replace them; True if there were any.
+
+        Neither the last test's verdict nor the next one's can tell of such a death.
+        """
+        dead = [process for process in self._launcher.pool(world) if process.gone]
+        for process in dead:
+            if not process.test:
+                raise NoRankError(self._end_at_start(process))
+            self._tell(process.rank, ends.between_tests(process))
+        self._lose(dead)
+        return bool(dead)
+
+    def _end_at_start(self, process: RankProcess) -> str:
+        words = process.files.stacks() or self._launcher.last_words()
+        assert process.returncode is not None
+        self._launcher.forget(process)
+        end = f"rank {process.rank} {exit_words(process.returncode)} at its start"
+        return f"{end}:\n{words}" if words else end
+
+    def _hang_at_start(self, late: list[RankProcess], seconds: float) -> str:
+        stacks = ends.ask_for_stacks(self._launcher, late)
+        for process in late:
+            self._launcher.kill(process)
+        ends.wait_for_ends(self._launcher, late)
+        for process in late:
+            self._launcher.forget(process)
+        first = f"rank {late[0].rank} did not come up within {seconds:.0f} s"
+        return f"{first}:\n{stacks[late[0]] or self._launcher.last_words()}"
+
+    def _make_room(self, world: World) -> None:
+        """End pools that were used longest ago, and on GPUs all that share one with ``world``."""
+        others = [other for other in self._pools if other != world]
+        idle = sum(other.world_size for other in others)
+        for other in others:
+            if idle > _IDLE_RANKS or set(other.devices or ()) & set(world.devices or ()):
+                idle -= other.world_size
+                self._retire(self._launcher.pool(other))
+                self._pools.pop(other).close()
+
+    def _clean_up(self, run: Run, world: World) -> None:
+        out_of_step = run.is_out_of_step()
+        lost, retired, regroup = [], [], False
+        for part in run.parts:
+            done = part.done
+            if part.process.gone:
+                idle = part.ending is Ending.DONE
+                if idle or (part.died_before and run.is_worth_a_retry()):
+                    self._tell(part.process.rank, ends.between_tests(part.process))
+                lost.append(part.process)
+            elif part.infrastructure or (done is not None and (done.rank_doubt or done.spent)):
+                # torch may keep traces of a group that it could not build.
+                retired.append(part.process)
+            elif done is None or done.group_doubt is not None or out_of_step:
+                part.process.store = None
+                regroup = True
+        if regroup and any(process.tied for process in self._launcher.pool(world)):
+            # A DDP model or a device mesh is worth nothing without its group.
+            retired = [process for process in self._launcher.pool(world) if not process.gone]
+        self._lose(lost, retired)
+
+    def _lose(self, dead: list[RankProcess], retired: Iterable[RankProcess] = ()) -> None:
+        """Let go of ranks that are dead, and of some that live."""
+        for process in dead:
+            self._launcher.forget(process)
+        leaving = self._with_peers([*dead, *retired])
+        self._retire([process for process in leaving if process not in dead])
+
+    def _with_peers(self, leaving: list[RankProcess]) -> list[RankProcess]:
+        """These ranks, with their pool if it has fixtures that must be set up together.
+
+        A new rank would set up its own alone, and wait for its peers for ever.
+        """
+        for world in {process.world for process in leaving}:
+            pool = self._launcher.pool(world)
+            if any(process.tied for process in (*leaving, *pool)):
+                leaving = [*leaving, *(process for process in pool if process not in leaving)]
+        return leaving
+
+    def _retire(self, processes: list[RankProcess]) -> None:
+        """End ranks that are alive and well as far as one knows: they may tear down first."""
+        if not processes:
+            return
+        for rank, message in ends.finish(self._launcher, processes, _TEARDOWN_LIMIT):
+            self._tell(rank, message)
+        for process in processes:
+            if not process.gone:
+                self._launcher.kill(process)
+        ends.wait_for_ends(self._launcher, processes)
+        for process in processes:
+            self._launcher.forget(process)
+
+
+def _is_up(process: RankProcess) -> bool:
+    return process.ready and process.pid is not None

@@ -1,0 +1,48 @@
+"""The ``tmp_path`` of each ddp test: named by the controller, made by the first rank that asks.
+
+So it need not be known before whether the test asks: ``request.getfixturevalue`` may do it late.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_ddp.system.own import shutil
+
+_LONGEST_NAME = 30
+"""As pytest cuts it."""
+
+
+class SharedDirectories:
+    """Names one directory for all ranks of a test, and keeps it as pytest's policy says."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._factory: Any = config._tmp_path_factory  # type: ignore[attr-defined]
+        self._free: defaultdict[str, int] = defaultdict(int)
+        """The lowest number that may be free, by the name before it."""
+
+    @property
+    def base(self) -> Path:
+        """pytest's own base of this session."""
+        base: Path = self._factory.getbasetemp()
+        return base
+
+    def name(self, item: pytest.Item) -> Path:
+        """Where the test's directory is to be, if any of its ranks wants one."""
+        name = re.sub(r"\W", "_", item.name)[:_LONGEST_NAME]
+        while (path := self.base / f"{name}{self._free[name]}").exists():
+            self._free[name] += 1
+        return path
+
+    def keep_or_remove(self, path: Path, reports: Sequence[pytest.TestReport]) -> None:
+        """Do with the directory what ``tmp_path_retention_policy`` says for these reports."""
+        policy = self._factory._retention_policy
+        passed = bool(reports) and all(report.passed for report in reports)
+        if policy == "none" or (policy == "failed" and passed):
+            shutil.rmtree(path, ignore_errors=True)

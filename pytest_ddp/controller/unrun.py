@@ -1,0 +1,43 @@
+"""Reports of ddp tests that no rank ever saw."""
+
+from __future__ import annotations
+
+import pytest
+from _pytest._code.code import ReprEntryNative as Block
+from _pytest._code.code import ReprExceptionInfo, ReprFileLocation, ReprTraceback
+
+from pytest_ddp.system.own import time
+
+
+def skipped_without_ranks(item: pytest.Item, reason: str) -> list[pytest.TestReport]:
+    """Setup skipped, teardown passed, as pytest has it for a skip mark."""
+    path, line, _ = item.location
+    return [
+        _report(item, "setup", "skipped", (path, (line or 0) + 1, f"Skipped: {reason}")),
+        _report(item, "teardown", "passed", None),
+    ]
+
+
+def failed_without_ranks(item: pytest.Item, text: str) -> list[pytest.TestReport]:
+    """An error in setup, since nothing of the test ran."""
+    path, line, _ = item.location
+    crash = ReprFileLocation(path, (line or 0) + 1, text.splitlines()[0])
+    traceback = ReprTraceback([Block([f"{text.rstrip()}\n"])], None, "native")
+    return [
+        _report(item, "setup", "failed", ReprExceptionInfo(traceback, crash)),
+        _report(item, "teardown", "passed", None),
+    ]
+
+
+def _report(item: pytest.Item, when: str, outcome: str, longrepr: object) -> pytest.TestReport:
+    now = time.time()
+    return pytest.TestReport(
+        nodeid=item.nodeid,
+        location=item.location,
+        keywords=dict.fromkeys(item.keywords, 1),
+        outcome=outcome,  # type: ignore[arg-type]
+        longrepr=longrepr,  # type: ignore[arg-type]
+        when=when,  # type: ignore[arg-type]
+        start=now,
+        stop=now,
+    )

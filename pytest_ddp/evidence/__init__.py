@@ -1,0 +1,1 @@
+"""What was seen of a test, and how the stacks of its ranks are read."""

@@ -1,0 +1,144 @@
+"""What the supervisor saw of one test: frozen records, input of the merge.
+
+Kept apart from the protocol because nothing of it crosses a process.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+import pytest
+
+from pytest_ddp.wire.protocol import Backend, Done, Phase
+from pytest_ddp.wire.survey import Standing
+
+
+class Ending(enum.Enum):
+    """How one rank's part in a test ended."""
+
+    DONE = "done"
+    """All phases reported, cleaned up, alive."""
+    EXITED = "exited"
+    """The process went away by itself: a signal or an exit code, 0 included."""
+    STOPPED = "stopped"
+    """The controller stopped it: another rank had failed, or the timeout was over."""
+    NOT_BEGUN = "not begun"
+    """The item was not found, or the process group could not be built."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimedReport:
+    """A rank's report and when it came, to tell the first failure from its echoes."""
+
+    report: pytest.TestReport
+    at: float
+    """Seconds since the test began, on the controller's clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankOutcome:
+    """All that is known of one rank after a test."""
+
+    rank: int
+    ending: Ending
+    at: float
+    """Seconds from the test's begin to the rank's ending, on the controller's clock."""
+    reports: dict[Phase, TimedReport] = field(default_factory=dict)
+    """The reports that came; a missing phase is a failure, whatever else is known."""
+    returncode: int | None = None
+    """As in ``subprocess``, for a rank that exited."""
+    stacks: str = ""
+    """What faulthandler wrote: at a fatal signal, at ``exit``, or when asked to."""
+    stdout: str = ""
+    """Captured output that no report carried, because the rank did not live to send it."""
+    stderr: str = ""
+    native: str = ""
+    """The C++ stacks that torch printed at a fatal signal, one for each thread."""
+    children: str = ""
+    """What faulthandler wrote in processes that the rank forked, as DataLoader workers."""
+    phase: str = ""
+    """What it was doing, after SIGKILL too: ``call: DDP construction``; empty if unknown."""
+    began_at: str = ""
+    """``file:line in function`` of the user's code that began it; empty if unknown."""
+    seen_at: str = ""
+    """Where a probe found the main thread doing it; empty if none did."""
+    problem: str = ""
+    """Why it could not begin (for NOT_BEGUN)."""
+    done: Done | None = None
+    standing: Standing | None = None
+    """Its last answer to a probe."""
+    trace: str = ""
+    """What it wrote for ``--ddp-trace``; empty without it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankLine:
+    """One row of the table that shows where the ranks of a hang stood."""
+
+    rank: int
+    state: str
+    """"waits", "runs", "ended"; at a timeout also "suspended" and "silent"."""
+    phase: str
+    collective: str
+    """"all_reduce #7 of the default group", or empty."""
+    place: str
+    """``file:line in function`` of the user's code, or empty."""
+    group: str = ""
+    """torch's name of the collective's process group."""
+    number: int | None = None
+    """The collective's number on its group in this test, from 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hang:
+    """Proof that a test could never have ended."""
+
+    sentence: str
+    """The verdict: "deadlock: rank 0 waits in all_reduce #7 of the default group, ..."."""
+    culprits: tuple[int, ...]
+    """Ranks whose stand makes the wait hopeless."""
+    table: tuple[RankLine, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """Where the ranks stood when the test's time was over."""
+
+    culprits: tuple[int, ...]
+    """Ranks that were in no wait for a peer."""
+    table: tuple[RankLine, ...]
+    remarks: dict[int, str] = field(default_factory=dict)
+    """What a rank's state alone does not tell, as a predicate."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunOutcome:
+    """All that is known of one test after its run."""
+
+    nodeid: str
+    location: tuple[str, int | None, str]
+    keywords: dict[str, int]
+    backend: Backend
+    ranks: tuple[RankOutcome, ...]
+    start: float
+    """Wall-clock time in seconds since the epoch."""
+    duration: float
+    check_collectives: bool = True
+    """Whether unlike collectives of ranks that ended are a failure."""
+    timeout: float | None = None
+    """The deadline in seconds, if it was that which ended the test."""
+    expiry: Expiry | None = None
+    """Where the ranks stood then."""
+    hang: Hang | None = None
+    """The proof, if the controller stopped the ranks because they could never end."""
+    mismatch: str = ""
+    """What the collectives of ranks differ in although all of them ended, or nothing."""
+    suspicions: tuple[str, ...] = ()
+    """What looks wrong without being a verdict: collectives that may be swapped."""
+    oom: str = ""
+    """What the kernel's out-of-memory killer did during the test, as the end of a sentence."""
+    began: float = 0.0
+    """When it began, in seconds on the monotonic clock."""
+    notes: tuple[str, ...] = ()
+    """Sentences for the failure text: a retried rendezvous, a rank's replacement."""

@@ -1,0 +1,272 @@
+"""Read what faulthandler wrote, and find the line that the user wants to see.
+
+Pure text work on a dead or stuck rank's stacks. The files of a rank hold several
+dumps one after another: SIGUSR1 asks for one, SIGTERM leaves one, a fatal signal
+and an exit write one each.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import re
+import sysconfig
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_ddp.system.own import os, signal
+
+_THREAD = re.compile(
+    r"(?P<current>Current t|T)hread (?P<id>0x[0-9a-f]+)(?: \[.*\])? \(most recent call first\):"
+)
+_FRAME = re.compile(
+    r"  File (?:\"(?P<file>.*)\"|\?\?\?), line (?P<line>\d+|\?\?\?) in (?P<name>.*)"
+)
+_CALL_OF_TRACEBACK = re.compile(r'^  File "(.*)", line (\d+), in (.*)', re.MULTILINE)
+_ALONE = "Stack (most recent call first):"
+_TITLE = re.compile(r"Fatal Python error: .*|Timeout \(.*\)!")
+_PACKAGES = re.compile(r".*[/\\](?:site|dist)-packages[/\\]", re.DOTALL)
+_FATAL = {
+    signal.SIGSEGV: "Segmentation fault",
+    signal.SIGBUS: "Bus error",
+    signal.SIGFPE: "Floating",
+    signal.SIGILL: "Illegal instruction",
+}
+_DEEPEST = 100
+"""Calls of a stack that faulthandler shows."""
+_OURS = os.path.dirname(os.path.dirname(__file__))
+_RUNNERS = ("/_pytest/runner.py", "/_pytest/python.py", "/pytest_ddp/rank/runner.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One line of a stack."""
+
+    file: str
+    """As the code object has it; faulthandler escapes what is not ASCII and cuts at 500."""
+    line: int
+    """Counted from 1; 0 where the interpreter did not know it."""
+    function: str
+    """Empty where a report tells only file and line."""
+
+    def __str__(self) -> str:
+        within = f" in {self.function}" if self.function else ""
+        return f"{shorten(self.file)}:{self.line}{within}"
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """One thread's Python stack."""
+
+    thread: str
+    """The thread's identity in hexadecimal; empty if the dump does not tell."""
+    current: bool
+    """True for the thread that got the signal, if Python code was running in it."""
+    frames: tuple[Frame, ...]
+    """Most recent call first; empty for a thread without a Python frame."""
+
+    @property
+    def runs_test(self) -> bool:
+        """True for the thread in which pytest runs the test."""
+        return any(map(_runs_tests, self.frames))
+
+
+@dataclass(frozen=True, slots=True)
+class Dump:
+    """All stacks that faulthandler wrote at one moment."""
+
+    title: str
+    """``Fatal Python error: Segmentation fault`` and the like; empty if it was asked for."""
+    stacks: tuple[Stack, ...]
+
+    @property
+    def fatal(self) -> bool:
+        """True if the process died of what caused this dump."""
+        return self.title.startswith("Fatal")
+
+    @property
+    def signal(self) -> int:
+        """The signal of a fatal dump, by its title."""
+        words = self.title.partition(": ")[2]
+        # The interpreter's own fatal errors end in an abort.
+        return next((n for n, name in _FATAL.items() if words.startswith(name)), signal.SIGABRT)
+
+    def main(self) -> Stack | None:
+        """The stack that tells what the test was doing; None without any frame.
+
+        A fatal signal speaks of the thread it hit; otherwise, and where that thread
+        runs no Python code, it is the thread in which pytest runs the test.
+        """
+        stacks = [stack for stack in self.stacks if stack.frames]
+        current = [stack for stack in stacks if stack.current]
+        runner = [stack for stack in stacks if stack.runs_test]
+        # faulthandler lists the oldest thread, the main one, last.
+        by_merit = (current, runner) if self.fatal else (runner, current)
+        return next((found[-1] for found in (*by_merit, stacks) if found), None)
+
+
+def parse_stacks(text: str) -> tuple[Dump, ...]:
+    """The dumps in ``text``, oldest first; lines of other kinds are passed over."""
+    dumps: list[tuple[str, list[tuple[str, bool, list[Frame]]]]] = []
+    title: str | None = None
+    seen: set[str] = set()
+    for line in text.splitlines():
+        if _TITLE.fullmatch(line):
+            title = line
+        elif (thread := _THREAD.fullmatch(line)) or line == _ALONE:
+            identity = thread["id"] if thread else ""
+            # A dump names a thread once, and a lone stack is a dump of its own.
+            if title is not None or not dumps or not identity or {identity, ""} & seen:
+                dumps.append((title or "", []))
+                title, seen = None, set()
+            seen.add(identity)
+            current = thread is None or thread["current"].startswith("C")
+            dumps[-1][1].append((identity, current, []))
+        elif dumps and (frame := _FRAME.fullmatch(line)):
+            dumps[-1][1][-1][2].append(_frame(frame))
+    return tuple(
+        Dump(title, tuple(Stack(name, current, tuple(frames)) for name, current, frames in stacks))
+        for title, stacks in dumps
+    )
+
+
+def main_stack(text: str) -> tuple[Frame, ...]:
+    """The telling stack of the last dump that has one, most recent call first."""
+    dump = _last_telling(text)
+    main = dump.main() if dump is not None else None
+    return () if main is None else main.frames
+
+
+def test_stack(text: str) -> tuple[Frame, ...]:
+    """The stack of the thread that runs the test, of the same dump as :func:`main_stack`."""
+    dump = _last_telling(text)
+    stacks = dump.stacks if dump is not None else ()
+    return next((stack.frames for stack in stacks if stack.runs_test), ())
+
+
+def is_beside_the_test(text: str) -> bool:
+    """True if a fatal signal hit another thread than the test's, outside of the user's code."""
+    dump = _last_telling(text)
+    main = dump.main() if dump is not None else None
+    return main is not None and not main.runs_test and user_line(main.frames) is None
+
+
+def _last_telling(text: str) -> Dump | None:
+    dumps = reversed(parse_stacks(text))
+    return next((dump for dump in dumps if dump.main() is not None), None)
+
+
+def is_endless(frames: Sequence[Frame]) -> bool:
+    """True for a stack that faulthandler has cut, because of its depth."""
+    return len(frames) >= _DEEPEST
+
+
+def user_line(frames: Iterable[Frame]) -> Frame | None:
+    """The innermost frame of the user's own code; None if there is none."""
+    return next((frame for frame in frames if is_user_file(frame.file)), None)
+
+
+def trim(frames: Sequence[Frame]) -> tuple[Frame, ...]:
+    """The stack without pytest's machinery and ours; never empty if ``frames`` is not."""
+    # Outside of the runner lies only how the rank was started, or who forked the process.
+    started = [number for number, frame in enumerate(frames) if _runs_tests(frame)]
+    forked = [number for number, frame in enumerate(frames) if _begins_process(frame)]
+    end = min(started[-1:] + forked[:1], default=len(frames))
+    kept = tuple(frame for frame in frames[:end] if not _is_machinery(frame))
+    return kept or tuple(frames)
+
+
+def fatal_signal(text: str) -> int | None:
+    """The signal that ended the process, by what its last dump says; None for another end."""
+    dumps = parse_stacks(text)
+    if not dumps or not dumps[-1].fatal:
+        return None
+    return dumps[-1].signal
+
+
+def is_user_file(file: str) -> bool:
+    """False for the standard library, installed packages, pytest and this plugin."""
+    if not file or file.startswith(("<", "???")) or _PACKAGES.match(file):
+        return False
+    file = os.path.abspath(file)
+    return not _below(file, (*_standard_library(), *_packages("torch", *_MACHINERY)))
+
+
+def shorten(file: str) -> str:
+    """``file`` as a reader knows it: from the working directory or the package on."""
+    short = _PACKAGES.sub("", file)
+    if short != file:
+        return short
+    for folder in (str(Path.cwd()), *_standard_library()):
+        if _below(file, (folder,)):
+            return file[len(folder) + 1 :]
+    if _below(file, (_OURS,)):
+        return file[len(os.path.dirname(_OURS)) + 1 :]
+    return file
+
+
+_MACHINERY = ("pytest_ddp", "_pytest", "pytest", "pluggy")
+
+
+def _is_machinery(frame: Frame) -> bool:
+    file = frame.file
+    if file.endswith("/pytest_ddp/fixture.py"):
+        # The ddp fixture's operations are what the test called, and tell where it waits.
+        return frame.function.startswith("_")
+    if file.endswith("/torch/distributed/c10d_logger.py"):
+        return True
+    inside = _PACKAGES.sub("", file) if _PACKAGES.match(file) else ""
+    return inside.startswith(tuple(f"{name}/" for name in _MACHINERY)) or _below(
+        file, _packages(*_MACHINERY)
+    )
+
+
+def _begins_process(frame: Frame) -> bool:
+    return frame.function == "_bootstrap" and frame.file.endswith("/multiprocessing/process.py")
+
+
+def _runs_tests(frame: Frame) -> bool:
+    return frame.file.endswith(_RUNNERS)
+
+
+def _frame(match: re.Match[str]) -> Frame:
+    line = match["line"]
+    return Frame(match["file"] or "???", int(line) if line.isdecimal() else 0, match["name"])
+
+
+def last_exception(text: str) -> str:
+    """The last line of a Python traceback in ``text``; empty if there is none."""
+    _, found, traceback = text.rpartition("Traceback (most recent call last):")
+    lines = [line for line in traceback.splitlines() if line and not line.startswith(" ")]
+    return lines[0] if found and lines else ""
+
+
+def raised_at(text: str) -> Frame | None:
+    """The innermost line of the user's own code in the last Python traceback in ``text``."""
+    _, _, traceback = text.rpartition("Traceback (most recent call last):")
+    calls = _CALL_OF_TRACEBACK.findall(traceback)
+    return user_line(Frame(file, int(line), name) for file, line, name in reversed(calls))
+
+
+def _below(file: str, folders: Iterable[str]) -> bool:
+    return any(file.startswith(folder + os.sep) for folder in folders)
+
+
+@functools.cache
+def _standard_library() -> tuple[str, ...]:
+    named = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
+    beside = {os.path.dirname(os.__file__), *map(os.path.realpath, named)}
+    # lib-dynload and the like lie below the library, so the longest goes first.
+    return tuple(sorted(named | beside, key=len, reverse=True))
+
+
+@functools.cache
+def _packages(*names: str) -> tuple[str, ...]:
+    # Looked up, not imported: this runs in the user's pytest process.
+    folders: set[str] = set()
+    for name in names:
+        spec = importlib.util.find_spec(name)
+        for folder in (spec.submodule_search_locations or ()) if spec else ():
+            folders |= {folder, os.path.realpath(folder)}
+    return tuple(sorted(folders))

@@ -1,0 +1,1 @@
+"""Host and ranks as processes: started, heard, ended, with the GPUs that they may use."""

@@ -1,0 +1,291 @@
+"""Which GPUs there are, and the right to use them, without torch.
+
+The controller must not import torch, and it must not initialise CUDA: ranks are
+forked from its host. So GPUs are counted from what the driver says, filtered by
+``CUDA_VISIBLE_DEVICES`` as CUDA itself does it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import importlib.util
+import math
+import re
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_ddp.system.own import os, shutil, subprocess, tempfile, time
+
+if TYPE_CHECKING:
+    import filelock
+
+_DRIVER = Path("/proc/driver/nvidia/gpus")
+_SMI_TIMEOUT = 60.0
+"""Seconds; a driver that must first wake eight GPUs takes some ten."""
+_PATIENCE = 0.05
+"""Seconds to wait for one busy GPU before looking whether another came free."""
+_QUEUE = "queue"
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One physical GPU."""
+
+    uuid: str
+    """As ``nvidia-smi -L`` shows it, ``GPU-...``; the PCI address where the driver hides it."""
+    instances: tuple[str, ...] = ()
+    """Identifiers ``MIG-...`` of the instances it is cut into, if it is."""
+
+    @property
+    def name(self) -> str:
+        """What CUDA enumerates for it: itself, or its first instance."""
+        return self.instances[0] if self.instances else self.uuid
+
+
+def count_gpus() -> int:
+    """Return the number of GPUs that a rank can use: visible, and torch built for CUDA."""
+    return len(visible_devices()) if _torch_has_cuda() else 0
+
+
+def visible_devices() -> tuple[str, ...]:
+    """Return the names of the GPUs that CUDA would enumerate here, in its order."""
+    return select_visible(physical_gpus(), os.environ.get("CUDA_VISIBLE_DEVICES"))
+
+
+def select_visible(gpus: Sequence[Gpu], setting: str | None) -> tuple[str, ...]:
+    """Apply ``CUDA_VISIBLE_DEVICES`` (None if unset) to the GPUs of the machine.
+
+    As in CUDA, the list ends at the first entry that names no GPU, and a repeated
+    entry makes it empty. A process sees whole GPUs or one MIG instance, never two.
+    ``CUDA_DEVICE_ORDER`` is taken to be the driver's: on a machine with unlike GPUs
+    CUDA may number them otherwise, but it does so alike in all processes that
+    share a setting, and the locks need no more.
+
+    Source: CUDA C++ programming guide, "CUDA Environment Variables"; MIG user guide,
+    "CUDA Device Enumeration".
+    """
+    if not gpus:
+        return ()
+    entries = map(str, range(len(gpus))) if setting is None else setting.split(",")
+    names: list[str] = []
+    for entry in entries:
+        name = _find(gpus, entry.strip())
+        if name is None:
+            break
+        names.append(name)
+    if len(set(names)) < len(names):
+        return ()
+    if names and names[0].startswith("MIG-"):
+        return (names[0],)
+    return tuple(name for name in names if not name.startswith("MIG-"))
+
+
+def _find(gpus: Sequence[Gpu], entry: str) -> str | None:
+    """Return the name of what one entry of the list means; None if it is nothing."""
+    if entry.startswith("MIG-"):
+        return entry
+    if entry.startswith("GPU-"):
+        matches = [gpu for gpu in gpus if gpu.uuid.startswith(entry)]
+        return matches[0].name if len(matches) == 1 else None
+    number = re.match(r"\+?\d+", entry)  # CUDA reads "1gpu" as 1
+    if number is None or int(number[0]) >= len(gpus):
+        return None
+    return gpus[int(number[0])].name
+
+
+@functools.cache
+def physical_gpus() -> tuple[Gpu, ...]:
+    """Return the GPUs of the machine in the driver's order, asked for once.
+
+    ``nvidia-smi`` comes before the driver's files: it knows MIG, and in a container
+    which GPUs it may use.
+    """
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        return _from_driver(_DRIVER)
+    try:
+        run = subprocess.run(
+            [command, "-L"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_SMI_TIMEOUT,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ()  # a driver that does not answer nvidia-smi answers no rank either
+    return parse_smi(run.stdout) if run.returncode == 0 else ()
+
+
+def parse_smi(listing: str) -> tuple[Gpu, ...]:
+    """Read the output of ``nvidia-smi -L``: a line for each GPU, its MIG instances below."""
+    gpus: list[Gpu] = []
+    for line in listing.splitlines():
+        found = re.search(r"\(UUID: ([^)]+)\)", line)
+        if found and line.startswith("GPU "):
+            gpus.append(Gpu(found[1]))
+        elif found and gpus:
+            gpus[-1] = Gpu(gpus[-1].uuid, (*gpus[-1].instances, found[1]))
+    return tuple(gpus)
+
+
+def _from_driver(folder: Path) -> tuple[Gpu, ...]:
+    """Read the driver's own files, a folder for each GPU, named by its PCI address."""
+    gpus = []
+    for information in sorted(folder.glob("*/information")):
+        uuid = re.search(r"^GPU UUID:\s*(GPU-[0-9a-f-]+)$", information.read_text(), re.MULTILINE)
+        # The driver shows question marks until something has used the GPU.
+        gpus.append(Gpu(uuid[1] if uuid else information.parent.name))
+    return tuple(gpus)
+
+
+@functools.cache
+def _torch_has_cuda() -> bool:
+    """Look for torch's CUDA library: importing torch to ask it costs a second."""
+    spec = importlib.util.find_spec("torch")
+    folders = (spec and spec.submodule_search_locations) or []
+    return any(True for folder in folders for _ in Path(folder, "lib").glob("*torch_cuda.*"))
+
+
+# ---------------------------------------------------------------------- leases
+
+
+class LeaseError(Exception):
+    """The GPUs did not come free in time; the text says who holds them."""
+
+
+@contextlib.contextmanager
+def lease(
+    count: int, directory: Path | None = None, *, limit: float = math.inf, holder: str = ""
+) -> Iterator[tuple[int, ...]]:
+    """Hold ``count`` GPUs for the block; no other process of this user can lease them then.
+
+    Waits while too few are free. A process must give a lease back before it asks for
+    the next, else it waits for itself. The locks end with the process, whatever ends
+    it; the lock files stay, because another process may wait on the very file
+    that would be removed.
+
+    Args:
+        count: how many; 0 touches nothing.
+        directory: where the lock files lie, the same for all that compete; a private
+            one of this user in the temporary directory unless given.
+        limit: seconds to wait at most.
+        holder: what those who wait in vain are told of the lease, such as a node id.
+
+    Yields:
+        Indices into the visible GPUs, in ascending order.
+
+    Raises:
+        ValueError: fewer than ``count`` GPUs are visible.
+        LeaseError: they did not come free within ``limit`` seconds.
+        pytest.UsageError: the directory is not this user's.
+    """
+    if count == 0:
+        yield ()
+        return
+    devices = visible_devices()
+    if count > len(devices):
+        raise ValueError(f"{count} GPUs are needed, {len(devices)} are visible")
+    folder = _private(directory or Path(tempfile.gettempdir(), f"pytest-ddp-gpus-{os.getuid()}"))
+    names = [re.sub(r"[^\w.-]", "_", device) for device in devices]
+    with contextlib.ExitStack() as held:
+        taken = _acquire(count, _Locks(folder, holder, held), names, limit)
+        if taken:
+            yield taken
+            return
+    raise LeaseError(_refusal(count, names, folder, limit))
+
+
+@dataclass(frozen=True, slots=True)
+class _Locks:
+    """Takes locks of a folder for as long as ``held`` lasts, with a note of who has them."""
+
+    folder: Path
+    holder: str
+    held: contextlib.ExitStack
+
+    def take(self, name: str, patience: float) -> bool:
+        try:
+            self.held.enter_context(_lock(self.folder, name).acquire(timeout=patience))
+        except TimeoutError:  # filelock.Timeout is one
+            return False
+        # Not in the lock's own file, which whoever tries to lock it cuts to nothing.
+        note = _note(self.folder, name)
+        note.write_text(f"process {os.getpid()}" + f" ({self.holder})" * bool(self.holder))
+        self.held.callback(note.unlink, missing_ok=True)
+        return True
+
+
+def _acquire(count: int, locks: _Locks, names: Sequence[str], limit: float) -> tuple[int, ...]:
+    """Lock any ``count`` of the devices; none if they do not come free in time.
+
+    Only the holder of the queue lock collects GPUs, and giving them back needs no
+    lock: so nobody waits in a circle, and whoever wants all GPUs is not passed over
+    for ever by others that want one.
+    """
+    deadline = time.monotonic() + limit
+    taken: list[int] = []
+    patience = 0.0
+    with contextlib.ExitStack() as turn:
+        queue = dataclasses.replace(locks, held=turn)
+        if not queue.take(_QUEUE, limit if math.isfinite(limit) else -1):
+            return ()
+        while len(taken) < count:
+            if patience and time.monotonic() >= deadline:
+                return ()
+            for index, name in enumerate(names):
+                if index not in taken and len(taken) < count and locks.take(name, patience):
+                    taken.append(index)
+            patience = _PATIENCE
+    return tuple(sorted(taken))
+
+
+def _refusal(count: int, names: Sequence[str], folder: Path, limit: float) -> str:
+    waited = f"{count} GPUs did not come free within {limit:.0f} s"
+    holders = [
+        f"{name} is held by {note.read_text()}"
+        for name in names
+        if (note := _note(folder, name)).exists()
+    ]
+    first = _note(folder, _QUEUE)
+    waits = [f"{first.read_text()} waits for GPUs before it"] if first.exists() else []
+    return "\n".join(
+        [
+            f"{waited}: tests of other pytest processes use them",
+            *(f"  {line}" for line in (*holders, *waits)),
+            "  Start fewer xdist workers (-n), or give the test a longer timeout.",
+        ]
+    )
+
+
+def _note(folder: Path, name: str) -> Path:
+    return folder / f"{name}.holder"
+
+
+def _lock(folder: Path, name: str) -> filelock.BaseFileLock:
+    # Every pytest run imports this module, and hardly any of them leases a GPU.
+    import filelock  # noqa: PLC0415
+
+    return filelock.FileLock(folder / f"{name}.lock", mode=0o600)
+
+
+def _private(folder: Path) -> Path:
+    """Make sure of a directory in which nobody else can hold or plant locks."""
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700, parents=True)
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+        raise pytest.UsageError(
+            f"{folder} must be a directory of your own, since GPUs are leased by lock files\n"
+            f"  in it, but it is somebody else's or no directory. Remove it, or set TMPDIR to a\n"
+            f"  directory that is the same for all test runs on these GPUs."
+        )
+    folder.chmod(0o700)
+    return folder

@@ -1,0 +1,334 @@
+"""The controller's hold on host and ranks: start them, hear them, end them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from pytest_ddp.launch.rankprocess import LOST_CHANNEL, WROTE_GARBAGE, RankProcess
+from pytest_ddp.launch.rendezvous import HOST_ENVIRONMENT
+from pytest_ddp.system import memfile, processes
+from pytest_ddp.system.folder import Folder
+from pytest_ddp.system.own import os, selectors, socket, subprocess, time
+from pytest_ddp.wire.channel import Channel, ChannelError
+from pytest_ddp.wire.program import command
+from pytest_ddp.wire.protocol import (
+    Collected,
+    Finish,
+    FromRank,
+    HostReady,
+    KillRank,
+    Message,
+    RankExited,
+    RankReady,
+    RankStarted,
+    Session,
+    StartRank,
+    World,
+)
+
+_HOST_END = 2.0
+"""Seconds that the host is given to end all ranks and itself."""
+_LOST_LIMIT = 0.3
+"""Seconds that a rank may live after its channel has closed: a death takes milliseconds."""
+_LOOK_INTERVAL = 0.5
+"""Seconds between two looks for ranks that do not get on with dying."""
+
+
+class HostDiedError(Exception):
+    """The host's process ended although nobody told it to; the text says what it said."""
+
+
+class NoRankError(Exception):
+    """A rank's process ended before it could run a test; the text says why."""
+
+
+class OrphanedError(Exception):
+    """The process that this controller works for (xdist's main process) is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """The process of a rank has ended and is reaped."""
+
+    returncode: int
+
+
+Event: TypeAlias = tuple[RankProcess, FromRank | Gone]
+
+
+class Launcher:
+    """Host and ranks of one controller, from the first start to the last trace of them."""
+
+    def __init__(self, session: Session, *, quiet: bool) -> None:
+        """Start the host; it imports torch while the controller goes on collecting.
+
+        Args:
+            session: what the host's pytest needs to know.
+            quiet: keep what the host itself prints in a file, to be shown if it dies.
+        """
+        self._session = session
+        self._log = os.fdopen(memfile.create("pytest-ddp host"), "w+b")
+        self._folder = Folder()
+        self._channel, theirs = Channel.pair()
+        self._ranks: dict[tuple[World, int], RankProcess] = {}
+        self._serials = 0
+        self.ready: HostReady | None = None
+        self.had_rank = False
+        """Whether any rank ever came up."""
+        self._next_look = 0.0
+        self._unsent: set[Channel | RankProcess] = set()
+        """Whose sockets were full, and are watched for room."""
+        self._process = self._start_host(theirs, quiet)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._channel, selectors.EVENT_READ, self._channel)
+        self._host_watch = os.pidfd_open(self._process.pid)
+        self._selector.register(self._host_watch, selectors.EVENT_READ, HostDiedError)
+        self._channel.send(session)
+
+    def _start_host(self, theirs: socket.socket, quiet: bool) -> subprocess.Popen[bytes]:
+        role = {"descriptor": theirs.fileno(), "folder": self._folder.path}
+        output: Any = self._log if quiet else None
+        with theirs:
+            return subprocess.Popen(
+                command(role),
+                env=os.environ | HOST_ENVIRONMENT,
+                pass_fds=[theirs.fileno(), *self._folder.held],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                # The terminal's Ctrl-C must not reach the host before its ranks have
+                # torn down.
+                start_new_session=True,
+            )
+
+    def watch_parent(self) -> None:
+        """Raise :class:`OrphanedError` from :meth:`poll` once our own parent is gone."""
+        with contextlib.suppress(ProcessLookupError):
+            watch = os.pidfd_open(os.getppid())
+            self._selector.register(watch, selectors.EVENT_READ, OrphanedError)
+
+    def collected(self, message: Collected) -> None:
+        """Tell which files hold ddp tests, once that is known."""
+        self._channel.send(message)
+
+    # ------------------------------------------------------------------ ranks
+
+    def rank(self, world: World, number: int) -> RankProcess | None:
+        """The process of this rank."""
+        return self._ranks.get((world, number))
+
+    def pool(self, world: World) -> list[RankProcess]:
+        """Those ranks of a world that were started and not forgotten."""
+        return [process for process in self._ranks.values() if process.world == world]
+
+    def start(self, world: World, number: int, environment: dict[str, str]) -> RankProcess:
+        """Start a process for a rank that has none; ``RankReady`` tells when it is up.
+
+        Args:
+            world: what it serves in its life.
+            number: its rank.
+            environment: the torchrun variables of its birth.
+        """
+        assert (world, number) not in self._ranks
+        self._serials += 1
+        channel, theirs = Channel.pair()
+        process = RankProcess(self._serials, world, number, channel)
+        folder, traces = self._folder.path, self._session.traces
+        order = StartRank(process.serial, number, world, environment, folder, traces)
+        with theirs:
+            self._channel.send(order, (theirs.fileno(), *process.files.descriptors))
+        if self._session.spawns:
+            process.send(self._session)
+        self._ranks[world, number] = process
+        self._selector.register(channel, selectors.EVENT_READ, process)
+        return process
+
+    def kill(self, process: RankProcess) -> None:
+        """End a rank with its children; ``Gone`` follows."""
+        self._channel.send(KillRank(process.serial))
+
+    def forget(self, process: RankProcess) -> None:
+        """Drop a rank that is gone, so that the next test starts a new one."""
+        if self._ranks.get((process.world, process.rank)) is process:
+            del self._ranks[process.world, process.rank]
+        self._unwatch(process)
+        process.close()
+
+    def _unwatch(self, process: RankProcess) -> None:
+        # One poll may hear of a rank twice: by its own channel, and by the host.
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(process.channel)
+
+    def ranks(self) -> list[RankProcess]:
+        """All that were started and not forgotten, also those that died since."""
+        return list(self._ranks.values())
+
+    # ------------------------------------------------------------------ events
+
+    def poll(self, timeout: float | None) -> list[Event]:
+        """Wait for news of ranks, at most ``timeout`` seconds.
+
+        Raises:
+            HostDiedError: the host is gone, and with it every rank.
+            OrphanedError: see :meth:`watch_parent`.
+        """
+        self._watch_unsent()
+        if any(process.lost for process in self._ranks.values()):
+            timeout = _LOST_LIMIT if timeout is None else min(timeout, _LOST_LIMIT)
+        events: list[Event] = []
+        for key, mask in self._selector.select(timeout):
+            if key.data in (HostDiedError, OrphanedError):
+                # What it said last tells how far it had come.
+                list(self._hear_host())
+                raise key.data(self.last_words())
+            source: Channel | RankProcess = key.data
+            channel = source if isinstance(source, Channel) else source.channel
+            if mask & selectors.EVENT_WRITE:
+                channel.flush()
+            if mask & selectors.EVENT_READ:
+                events += self._hear(source)
+        self._kill_lost()
+        self._kill_dying()
+        return events
+
+    def _kill_lost(self) -> None:
+        """End ranks whose channel has closed for longer than a death takes."""
+        for process in self._ranks.values():
+            if process.lost and not process.gone and time.monotonic() > process.lost + _LOST_LIMIT:
+                process.condemned = process.condemned or LOST_CHANNEL
+                self.kill(process)
+
+    def _kill_dying(self) -> None:
+        """End ranks that hang in the handler of a fatal signal."""
+        now = time.monotonic()
+        if now < self._next_look:
+            return
+        self._next_look = now + _LOOK_INTERVAL
+        for process in self.ranks():
+            if not process.gone and process.is_stuck_in_death(now):
+                self.kill(process)
+
+    def _watch_unsent(self) -> None:
+        sources: list[Channel | RankProcess] = [self._channel, *self._ranks.values()]
+        for source in sources:
+            channel = source if isinstance(source, Channel) else source.channel
+            if channel.unsent or source in self._unsent:
+                self._watch_room(source, channel)
+
+    def _watch_room(self, source: Channel | RankProcess, channel: Channel) -> None:
+        self._unsent.discard(source)
+        if channel.fileno() not in self._selector.get_map():
+            return
+        wanted = selectors.EVENT_READ
+        if channel.unsent:
+            wanted |= selectors.EVENT_WRITE
+            self._unsent.add(source)
+        self._selector.modify(channel, wanted, source)
+
+    def _hear(self, source: Channel | RankProcess) -> Iterator[Event]:
+        if isinstance(source, Channel):
+            yield from self._hear_host()
+            return
+        messages: Sequence[tuple[Message, list[int]]] = ()
+        try:
+            messages = source.channel.receive_available()
+        except (ChannelError, OSError, ValueError) as error:
+            # The test wrote into our descriptor. Nothing that comes now can be trusted.
+            messages = error.before if isinstance(error, ChannelError) else ()
+            source.channel.at_end = True
+            source.condemned = WROTE_GARBAGE
+            self.kill(source)
+        for message, descriptors in messages:
+            if isinstance(message, RankReady):
+                source.ready = self.had_rank = True
+                source.captured = dict(zip(message.captured, descriptors, strict=True))
+            yield source, message  # type: ignore[misc]
+        if source.channel.at_end:
+            # It dies, or it lives on without its channel and is of no use.
+            self._unwatch(source)
+            source.lost = source.lost or time.monotonic()
+
+    def _hear_host(self) -> Iterator[Event]:
+        for message, _ in self._channel.receive_available():
+            match message:
+                case HostReady():
+                    self.ready = message
+                case RankStarted():
+                    for process in self._with_serial(message.serial):
+                        process.pid = message.pid
+                case RankExited():
+                    for process in self._with_serial(message.serial):
+                        yield from self._last_messages(process)
+                        process.returncode = message.returncode
+                        yield process, Gone(message.returncode)
+                case _:
+                    raise AssertionError(f"{message} is not for the controller")
+
+    def _last_messages(self, process: RankProcess) -> Iterator[Event]:
+        if not process.channel.at_end:
+            yield from self._hear(process)
+
+    def _with_serial(self, serial: int) -> Iterator[RankProcess]:
+        return (process for process in list(self._ranks.values()) if process.serial == serial)
+
+    def wait_until_ready(self) -> None:
+        """Wait until the host can start ranks.
+
+        Raises:
+            HostDiedError: it did not live to tell.
+        """
+        while self.ready is None:
+            self.poll(None)
+
+    def returncode(self) -> int | None:
+        """Exit code of a host that has died."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._process.wait(_HOST_END)
+        return None
+
+    def last_words(self) -> str:
+        """What the host printed, for the text of its death."""
+        self._log.seek(0)
+        return self._log.read().decode(errors="replace").strip()
+
+    # ------------------------------------------------------------------ the end
+
+    def finish(self, processes: list[RankProcess], seconds: float) -> list[Event]:
+        """Let idle ranks tear down their wide fixtures and leave.
+
+        Returns:
+            what they said meanwhile.
+        """
+        for process in processes:
+            process.send(Finish())
+        events: list[Event] = []
+        deadline = time.monotonic() + seconds
+        while not all(process.gone for process in processes):
+            if (left := deadline - time.monotonic()) <= 0:
+                break
+            events += self.poll(left)
+        return events
+
+    def close(self) -> None:
+        """End everything that is left: processes, files, descriptors."""
+        self._channel.close()
+        try:
+            if self.ready is None:
+                # It still imports or collects, and has no ranks yet.
+                self._process.kill()
+            self._process.wait(_HOST_END)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        for process in self._ranks.values():
+            if process.pid is not None and not process.gone:
+                processes.kill_group(process.pid)
+            process.close()
+        self._ranks = {}
+        self._selector.close()
+        os.close(self._host_watch)
+        self._log.close()
+        self._folder.close()

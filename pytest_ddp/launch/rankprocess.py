@@ -1,0 +1,101 @@
+"""One rank's process, as the controller knows it."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pytest_ddp.launch.rankfiles import RankFiles
+from pytest_ddp.system.own import os
+from pytest_ddp.wire.channel import Channel
+from pytest_ddp.wire.protocol import ToRank, World
+
+_DEATH_LIMIT = 2.0
+"""Seconds that a rank may live after it has written its last stack; torch's needs some 0.1."""
+_CAPTURE_LIMIT = 64 << 20
+
+LOST_CHANNEL = "lost its connection to pytest (did the test close all descriptors?)"
+WROTE_GARBAGE = (
+    "was ended because something else wrote into its connection to pytest (did the test write to "
+    "a descriptor that is not its own?)"
+)
+"""What a rank may be condemned for."""
+
+
+@dataclass(eq=False)
+class RankProcess:
+    """Started, perhaps up, perhaps gone; and what its tests have left in it."""
+
+    serial: int
+    world: World
+    rank: int
+    channel: Channel
+    pid: int | None = None
+    ready: bool = False
+    returncode: int | None = None
+    store: str | None = None
+    """What its process group met by; None if it holds none that may be reused."""
+    tied: bool = False
+    """Whether a fixture that its last test left up had used the process group in its set-up."""
+    family: str = ""
+    """That of the tests which left something in its modules; empty if none has."""
+    test: str = ""
+    """Node id of the last test that it began; empty if it has begun none."""
+    dying: float = 0.0
+    """When its last stack was seen (monotonic clock); 0 if there is none."""
+    captured: dict[str, int] = field(default_factory=dict)
+    lost: float = 0.0
+    """When its channel closed (monotonic clock); 0 if it is open."""
+    condemned: str = ""
+    """What the controller saw and killed it for, as a predicate; empty if it did not."""
+
+    def __post_init__(self) -> None:
+        self.files = RankFiles()
+
+    @property
+    def gone(self) -> bool:
+        return self.returncode is not None
+
+    def send(self, message: ToRank, descriptors: tuple[int, ...] = ()) -> None:
+        self.channel.send(message, descriptors)
+
+    def is_stuck_in_death(self, now: float) -> bool:
+        """True if it has written its last stack long ago, and still lives.
+
+        After the Python stack comes torch's handler, which allocates memory: where a
+        thread died inside the allocator, it waits for ever.
+        """
+        if not self.dying and self.files.has_fatal_stack():
+            self.dying = now
+        return self.dying > 0 and now > self.dying + _DEATH_LIMIT
+
+    def output(self, name: str) -> str:
+        """Captured output that no report carries, also of a rank that is dead."""
+        if (descriptor := self.captured.get(name)) is None:
+            return ""
+        return os.pread(descriptor, _CAPTURE_LIMIT, 0).decode(errors="replace")
+
+    def signal(self, number: int) -> None:
+        """Send a signal, unless the host has said that the process is gone."""
+        if self.pid is not None and not self.gone:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def glance(self) -> tuple[str, float]:
+        """State letter of its main thread and seconds of processor time of all of them.
+
+        As the kernel knows them; the letter is empty where that cannot be had.
+        """
+        try:
+            fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return "", 0.0
+        return fields[0], (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def close(self) -> None:
+        self.channel.close()
+        for descriptor in self.captured.values():
+            os.close(descriptor)
+        self.captured = {}
+        self.files.close()

@@ -1,0 +1,1 @@
+"""Where pytest is bent to run inside a rank."""

@@ -1,0 +1,118 @@
+"""Follow pytest through the phases of an item, and keep interrupts inside the rank."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pytest_ddp.rank.watch.lifecycle import Lifecycle
+from pytest_ddp.system.own import inspect
+from pytest_ddp.wire.protocol import Phase
+
+
+class Interrupted(BaseException):
+    """Stands for a ``KeyboardInterrupt`` that a test raised.
+
+    pytest lets the real one through, which would end the rank without a report.
+    """
+
+
+# Shown as what it stands for.
+Interrupted.__module__, Interrupted.__qualname__ = "builtins", "KeyboardInterrupt"
+
+
+class Phases:
+    """A pytest plugin around setup, call and teardown of each item."""
+
+    def __init__(self, lifecycle: Lifecycle) -> None:
+        self._lifecycle = lifecycle
+        _follow_fixture_ends(lifecycle)
+        self.broke_fixture = ""
+        """Type of an exception that pytest does not expect of a fixture, and that broke one off.
+
+        pytest 9.2 leaves it and its neighbours as they were: neither up nor down.
+        """
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Iterator[None]:
+        with self._phase(Phase.SETUP, item):
+            # Under xdist wide fixtures of the last file may still be up.
+            item.session._setupstate.teardown_exact(item)
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
+        with self._phase(Phase.CALL, item):
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Iterator[None]:
+        with self._phase(Phase.TEARDOWN, item):
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Iterator[None]:
+        with _phase_of(self._lifecycle, fixturedef):
+            return (yield)
+
+    @contextlib.contextmanager
+    def _phase(self, phase: Phase, item: pytest.Item) -> Iterator[None]:
+        self._lifecycle.begin(phase.value, _site_of(item))
+        fixtures = phase is not Phase.CALL
+        try:
+            yield
+        except (Exception, pytest.skip.Exception, pytest.fail.Exception):
+            raise
+        except BaseException as error:
+            if fixtures:
+                self.broke_fixture = type(error).__name__
+            if isinstance(error, KeyboardInterrupt):
+                raise Interrupted(*error.args).with_traceback(error.__traceback__) from None
+            raise
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_timeout_set_timer(self) -> bool:
+        """Keep pytest-timeout still: the controller's deadline covers the rank."""
+        return True
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_timeout_cancel_timer(self) -> bool:
+        return True
+
+
+def _follow_fixture_ends(lifecycle: Lifecycle) -> None:
+    """pytest has no hook around a fixture's teardown, only one after it."""
+    fixture_type: Any = pytest.FixtureDef
+    original = fixture_type.finish
+
+    @functools.wraps(original)
+    def finish(fixturedef: pytest.FixtureDef[Any], *args: Any, **kwargs: Any) -> None:
+        __tracebackhide__ = True
+        if fixturedef.cached_result is None:  # it is down already
+            original(fixturedef, *args, **kwargs)
+            return
+        with _phase_of(lifecycle, fixturedef):
+            original(fixturedef, *args, **kwargs)
+
+    fixture_type.finish = finish
+
+
+def _site_of(item: pytest.Item) -> str:
+    """``file:line in function`` of the test, where its function begins."""
+    # Known since collection; to ask for the function would make the test's instance too early.
+    file, line, _ = item.location
+    return f"{item.config.rootpath / file}:{(line or 0) + 1} in {item.name.partition('[')[0]}"
+
+
+@contextlib.contextmanager
+def _phase_of(lifecycle: Lifecycle, fixturedef: pytest.FixtureDef[Any]) -> Iterator[None]:
+    code = getattr(inspect.unwrap(fixturedef.func), "__code__", _phase_of.__code__)
+    depth = lifecycle.enter_function(f"fixture {fixturedef.argname}", code)
+    try:
+        yield
+    finally:
+        lifecycle.leave(depth)

@@ -1,0 +1,64 @@
+"""Tracebacks as they would be without the plugin: its own frames are taken out.
+
+``__tracebackhide__`` would not do: ``--tb=native`` and ``--full-trace`` show such frames too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from itertools import pairwise
+from types import TracebackType
+from typing import Any
+
+import pytest
+
+import pytest_ddp
+from pytest_ddp.system.own import traceback
+
+_FOLDER = str(pytest_ddp.__file__).rpartition("/")[0] + "/"
+
+
+class Tracebacks:
+    """A pytest plugin that looks at what went wrong before anybody shows it."""
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(self, call: pytest.CallInfo[Any]) -> Iterator[None]:
+        if call.excinfo is not None:
+            _strip(call.excinfo.value, set())
+        return (yield)
+
+
+def text_of(error: BaseException) -> str:
+    """The error with its traceback."""
+    _strip(error, set())
+    return "".join(traceback.format_exception(error))
+
+
+def _strip(error: BaseException | None, seen: set[int]) -> None:
+    """Take our frames out of an error, and of those that it came of."""
+    if error is None or id(error) in seen:
+        return
+    seen.add(id(error))
+    kept = [entry for entry in _entries(error.__traceback__) if not _is_ours(entry)]
+    if kept:
+        for entry, following in pairwise([*kept, None]):
+            assert entry is not None
+            entry.tb_next = following
+        error.__traceback__ = kept[0]
+    for other in (error.__cause__, error.__context__, *getattr(error, "exceptions", ())):
+        _strip(other, seen)
+
+
+def _entries(entry: TracebackType | None) -> Iterator[TracebackType]:
+    while entry is not None:
+        yield entry
+        entry = entry.tb_next
+
+
+def _is_ours(entry: TracebackType) -> bool:
+    """True for the frames of our context managers too, which the library enters for us."""
+    file = entry.tb_frame.f_code.co_filename
+    if file == contextlib.__file__ and entry.tb_next is not None:
+        file = entry.tb_next.tb_frame.f_code.co_filename
+    return file.startswith(_FOLDER)

@@ -1,0 +1,1 @@
+"""What is restored and cleaned behind a test, and told where it cannot be."""

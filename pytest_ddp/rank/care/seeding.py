@@ -1,0 +1,32 @@
+"""Random number generators of a rank: seeded before every test."""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+
+from pytest_ddp.system.own import random
+
+
+def unseed() -> None:
+    """Draw like a fresh interpreter, and unlike all other ranks: for what is drawn at import."""
+    random.seed()
+    torch.default_generator.seed()
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed()
+
+
+def seed_everything(seed: int) -> None:
+    """Seed python, torch (CPU and CUDA) and, where it is imported, NumPy's global generator.
+
+    Ranks are given different seeds by default: forked ranks would otherwise share
+    their state, and code that forgets to synchronise its draws would look right.
+    """
+    random.seed(seed)
+    # Not torch.manual_seed: without CUDA it formats a stack for every call, 1 ms.
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.manual_seed_all(seed)
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed(seed % 2**32)

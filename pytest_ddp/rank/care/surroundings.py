@@ -1,0 +1,315 @@
+"""What a test must leave as it found it, and what it must not leave behind.
+
+Wide fixtures (class scope and up) may change all of it for as long as they live; so
+the baseline moves with them, and only what is left of a test's own doing counts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os as public_os
+from collections.abc import Callable, Container, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import (
+    get_default_device,
+    get_default_dtype,
+    get_num_threads,
+    is_grad_enabled,
+    set_default_device,
+    set_default_dtype,
+    set_grad_enabled,
+    set_num_threads,
+)
+from torch._C._distributed_c10d import DebugLevel, get_debug_level, set_debug_level
+from torch.distributed import is_initialized
+
+from pytest_ddp.rank.care.remains import TRACKER
+from pytest_ddp.rank.exits import faults
+from pytest_ddp.rank.groups import torchstate
+from pytest_ddp.system import processes
+from pytest_ddp.system.own import faulthandler, gc, os, select, signal, threading
+from pytest_ddp.wire.protocol import Left
+
+_HELPERS = ("torch_shm_manager", TRACKER, "multiprocessing.forkserver")
+"""Processes that libraries start once and keep; no test can end them."""
+_HELPER_THREADS = ("pytest-ddp link", "tqdm")
+_PYTEST_OWN = b"PYTEST_CURRENT_TEST"
+_SHOWN = 3
+"""Names in a list before it is cut short."""
+_TOOL_CACHES = (b"TORCHINDUCTOR_", b"TRITON_")
+"""Prefixes of variables that torch sets by itself when it imports its compilers."""
+_LOADER_WORKER = "pt_data_worker"
+"""What torch's DataLoader has its workers call themselves."""
+_SETTLE = 0.5
+"""Seconds that a thread or process which is on its way out is given."""
+_is_alive, _join = threading.Thread.is_alive, threading.Thread.join
+"""A test may patch the methods of all threads."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Process-wide state that is restored after each test."""
+
+    environment: dict[bytes, bytes]
+    directory: str
+    dtype: torch.dtype
+    device: torch.device
+    grad: bool
+    threads: int
+    alarm: str
+    debug: DebugLevel
+    meshes: tuple[Any, ...]
+    handlers: tuple[Any, ...]
+    """As Python knows them, of signals on which ranks write their stacks."""
+    faulthandler: str
+
+    @classmethod
+    def now(cls) -> Settings:
+        return cls(
+            environment=_environment(),
+            directory=_directory(),
+            dtype=get_default_dtype(),
+            device=get_default_device(),
+            grad=is_grad_enabled(),
+            threads=get_num_threads(),
+            alarm="on" if any(signal.getitimer(signal.ITIMER_REAL)) else "off",
+            debug=get_debug_level(),
+            meshes=torchstate.entered_meshes(),
+            handlers=tuple(map(signal.getsignal, faults.WATCHED)),
+            faulthandler="on" if faulthandler.is_enabled() else "off",
+        )
+
+    def follow(self, before: Settings, after: Settings) -> Settings:
+        """These settings with the changes from ``before`` to ``after`` made to them too."""
+        environment = dict(self.environment)
+        for name in before.environment.keys() | after.environment.keys():
+            if before.environment.get(name) != after.environment.get(name):
+                environment.pop(name, None)
+                if name in after.environment:
+                    environment[name] = after.environment[name]
+        return replace(
+            self,
+            environment=environment,
+            **{
+                name: getattr(after, name)
+                for name in ("handlers", *(name for name, *_ in _SETTERS))
+                if getattr(before, name) != getattr(after, name)
+            },
+        )
+
+    def restore(self) -> tuple[str, ...]:
+        """Bring these settings back.
+
+        Returns:
+            what had been changed, in words; empty if nothing was.
+        """
+        now = Settings.now()
+        if now == self:
+            return ()
+        changes = list(_restore_environment(self.environment, now.environment))
+        changes += _restore_handlers(self.handlers, now.handlers)
+        for name, words, set_back in _SETTERS:
+            ours, theirs = getattr(self, name), getattr(now, name)
+            if ours != theirs:
+                changes.append(f"{words} ({ours} -> {theirs})")
+                with contextlib.suppress(OSError):
+                    set_back(ours)
+        return tuple(changes)
+
+
+def _environment() -> dict[bytes, bytes]:
+    # The mapping below os.environ, since decoding each name costs a hundred times as much.
+    # A test may have left a dict of its own in the place of os.environ.
+    raw = getattr(public_os.environ, "_data", None)
+    if raw is None:
+        raw = {os.fsencode(name): os.fsencode(value) for name, value in public_os.environ.items()}
+    variables: dict[bytes, bytes] = dict(raw)
+    variables.pop(_PYTEST_OWN, None)
+    return variables
+
+
+def _directory() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return "a directory that is gone"
+
+
+def _set_device(device: torch.device) -> None:
+    set_default_device(None if device.type == "cpu" else device)
+
+
+def _set_alarm(state: str) -> None:
+    # One that a wide fixture had set, and the test has cancelled, cannot be brought back.
+    if state == "off":
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _set_faulthandler(state: str) -> None:
+    if state == "on":
+        faults.enable()
+    else:
+        faulthandler.disable()
+
+
+_SETTERS: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
+    ("directory", "the working directory", os.chdir),
+    ("dtype", "torch's default dtype", set_default_dtype),
+    ("device", "torch's default device", _set_device),
+    ("grad", "torch's grad mode", set_grad_enabled),
+    ("threads", "torch's number of threads", set_num_threads),
+    ("alarm", "the timer of SIGALRM", _set_alarm),
+    ("debug", "torch.distributed's debug level", set_debug_level),
+    ("faulthandler", "faulthandler", _set_faulthandler),
+    ("meshes", "torch's current device mesh", torchstate.set_entered_meshes),
+)
+"""Settings but the environment: field, words, what brings it back."""
+
+
+def _restore_handlers(ours: tuple[Any, ...], theirs: tuple[Any, ...]) -> Iterator[str]:
+    for number, our, their in zip(faults.WATCHED, ours, theirs, strict=True):
+        if our != their:
+            signal.signal(number, signal.SIG_DFL if our is None else our)
+            yield f"the handler of {number.name} ({_name(our)} -> {_name(their)})"
+
+
+def _name(handler: Any) -> str:
+    return str(getattr(handler, "name", getattr(handler, "__qualname__", handler)))
+
+
+def _restore_environment(ours: dict[bytes, bytes], theirs: dict[bytes, bytes]) -> Iterator[str]:
+    differ = (name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
+    names = sorted(name for name in differ if not name.startswith(_TOOL_CACHES))
+    for name in names:
+        if name in ours:
+            public_os.environ[os.fsdecode(name)] = os.fsdecode(ours[name])
+        else:
+            public_os.environ.pop(os.fsdecode(name), None)
+    done = {
+        "set": [name for name in names if name not in ours],
+        "changed": [name for name in names if name in ours and name in theirs],
+        "removed": [name for name in names if name not in theirs],
+    }
+    texts = [f"{verb} {_listed(some)}" for verb, some in done.items() if some]
+    if texts:
+        yield f"the environment ({'; '.join(texts)})"
+
+
+def _listed(names: list[bytes]) -> str:
+    shown = ", ".join(os.fsdecode(name) for name in names[:_SHOWN])
+    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"
+
+
+@dataclass(frozen=True)
+class Company:
+    """What lives beside the rank's main thread: threads, child processes, process groups."""
+
+    threads: frozenset[threading.Thread]
+    children: frozenset[int]
+    groups: frozenset[str]
+    services: frozenset[str]
+    traces: frozenset[str]
+    """Not company, but what there was for ever: see :func:`torchstate.traces`."""
+
+    @classmethod
+    def now(cls) -> Company:
+        return cls(
+            threads=_threads(),
+            children=_children(),
+            groups=frozenset(group_names()),
+            services=torchstate.services(),
+            traces=torchstate.traces(),
+        )
+
+    def follow(self, before: Company, after: Company) -> Company:
+        """This company with those who came between ``before`` and ``after``."""
+        return Company(
+            self.threads | (after.threads - before.threads),
+            self.children | (after.children - before.children),
+            self.groups | (after.groups - before.groups),
+            self.services | (after.services - before.services),
+            self.traces | (after.traces - before.traces),
+        )
+
+    def has_more_groups(self) -> bool:
+        """Whether there are process groups now that there were not."""
+        return not self.groups.issuperset(group_names())
+
+    def strangers(self, asked_for: Container[str]) -> tuple[Left, ...]:
+        """Who is here now and was not, once those on their way out have gone.
+
+        Args:
+            asked_for: groups that the test has made, by name. It cannot know of others.
+        """
+        for thread in _threads() - self.threads:
+            _join(thread, _SETTLE)
+        now = Company.now()
+        if now.children - self.children:
+            now = _settled(self)
+        children = map(processes.look, sorted(now.children - self.children))
+        groups = sorted(name for name in now.groups - self.groups if name in asked_for)
+        return (
+            *(Left("thread", repr(t.name)) for t in sorted(now.threads - self.threads, key=str)),
+            *(Left("child process", _what(child)) for child in children if child is not None),
+            *(Left("process group", repr(name)) for name in groups),
+            *(Left(service) for service in sorted(now.services - self.services)),
+        )
+
+
+def group_names() -> list[str]:
+    """Names of the process groups of this rank but the default one, however it was made."""
+    if not is_initialized():
+        return []
+    world = dist.distributed_c10d._world
+    return [world.pg_names[group] for group in world.pg_map if group is not dist.group.WORLD]
+
+
+def _threads() -> frozenset[threading.Thread]:
+    return frozenset(thread for thread in threading.enumerate() if _counts(thread))
+
+
+def _children() -> frozenset[int]:
+    return frozenset(
+        child.pid
+        for child in processes.children()
+        if not any(helper in child.command for helper in _HELPERS)
+    )
+
+
+def _counts(thread: threading.Thread) -> bool:
+    return (
+        thread is not threading.main_thread()
+        and _is_alive(thread)
+        and not thread.name.startswith(_HELPER_THREADS)
+        and type(thread).__module__.partition(".")[0] != "tqdm"
+    )
+
+
+def _settled(company: Company) -> Company:
+    # multiprocessing reaps children that have ended only when it is asked.
+    # A DataLoader whose workers persist ends them when it is collected.
+    gc.collect()
+    for pid in _children() - company.children:
+        with contextlib.suppress(OSError):
+            descriptor = os.pidfd_open(pid)
+            _wait(descriptor)
+            os.close(descriptor)
+    return Company.now()
+
+
+def _wait(descriptor: int) -> None:
+    select.select([descriptor], [], [], _SETTLE)
+
+
+def _what(child: processes.Process) -> str:
+    if child.name == _LOADER_WORKER:
+        return "a DataLoader worker"
+    own = processes.look(os.getpid())
+    if own is not None and child.command == own.command:
+        # Which is the host's, and says nothing of what the test forked.
+        return "forked by the test"
+    return child.command if len(child.command) <= 60 else child.command[:57] + "..."

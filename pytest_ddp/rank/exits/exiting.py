@@ -1,0 +1,143 @@
+"""The end of a rank as Python would have it, up to the destructors.
+
+A rank leaves by ``_exit``, since torch's destructors would crash over the threads that still
+run. Before that it does what an interpreter does at its end: it waits for threads, runs the
+handlers of ``atexit`` (``weakref.finalize``, logging, multiprocessing and ``TemporaryDirectory``
+are among them), lets multiprocessing's resource tracker clean up and flushes open files. What
+was registered before the fork runs here too, as in each process of a torchrun world.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import io
+import sys
+import weakref
+from collections.abc import Iterator
+from sys import _current_frames
+from typing import Any, NamedTuple, NoReturn
+
+from pytest_ddp.system.own import gc, signal, threading, time, traceback
+
+_PATIENCE = 8.0
+"""Seconds for threads and child processes that are on their way out."""
+_LITTLE_PATIENCE = 0.2
+"""The same where the test that left them has been told of already."""
+_BUFFERED = io.TextIOWrapper | io.BufferedWriter | io.BufferedRandom | io.BufferedRWPair
+
+
+class End(NamedTuple):
+    """What went wrong at the end of a rank."""
+
+    stuck: list[str]
+    """Threads and processes that would not end, in words."""
+    raised: list[str]
+    """Tracebacks of handlers, which for Python are no reason to fail."""
+
+
+class _TooLongError(BaseException):
+    """The interpreter would wait on for a thread."""
+
+
+def run_handlers(*, told: bool) -> End:
+    """Do it.
+
+    Args:
+        told: whether threads and processes that stay have been named already.
+    """
+    seconds = _LITTLE_PATIENCE if told else _PATIENCE
+    end = time.monotonic() + seconds
+    stuck = [*_stuck_threads(seconds), *_stuck_children(end)]
+    raised: list[str] = []
+    with _unraisable_into(raised):
+        _spare_torch()
+        atexit._run_exitfuncs()
+        _stop_tracker()
+        _flush_files()
+    return End([] if told else stuck, raised)
+
+
+def _stuck_threads(seconds: float) -> Iterator[str]:
+    """Wait for threads, as the interpreter would do for ever."""
+
+    def give_up(*_: Any) -> NoReturn:
+        raise _TooLongError
+
+    # The main thread itself has to wait: threads may look whether it has ended.
+    signal.signal(signal.SIGALRM, give_up)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+    except _TooLongError:
+        for thread in threading.enumerate():
+            if not thread.daemon and thread is not threading.main_thread():
+                yield f"The thread {thread.name!r} would not end with the rank:\n{_stack(thread)}"
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _stack(thread: threading.Thread) -> str:
+    frame = _current_frames().get(thread.ident or 0)
+    return "".join(traceback.format_stack(frame)) if frame is not None else ""
+
+
+def _stuck_children(end: float) -> Iterator[str]:
+    """Wait for multiprocessing's children, for which its own handler would wait for ever."""
+    multiprocessing: Any = sys.modules.get("multiprocessing.process")
+    if multiprocessing is None:
+        return
+    for child in multiprocessing.active_children():
+        if child.daemon:
+            continue
+        child.join(max(0.0, end - time.monotonic()))
+        if child.is_alive():
+            child.kill()
+            yield f"The process {child.name!r} would not end with the rank, and was killed.\n"
+
+
+@contextlib.contextmanager
+def _unraisable_into(raised: list[str]) -> Iterator[None]:
+    """Gather the errors of handlers, which end nothing."""
+
+    def gather(unraisable: Any) -> None:
+        lines = traceback.format_exception(unraisable.exc_value)
+        raised.append(f"Exception in an exit handler of the rank:\n{''.join(lines)}")
+
+    before, sys.unraisablehook = sys.unraisablehook, gather
+    try:
+        yield
+    except Exception:
+        raised.append(traceback.format_exc())
+    finally:
+        sys.unraisablehook = before
+
+
+def _spare_torch() -> None:
+    """Leave out torch's taking apart of its operators: 30 ms for a process that goes anyhow."""
+    registry: Any = getattr(weakref.finalize, "_registry", {})
+    for finalizer in list(registry):
+        found = finalizer.peek()
+        if found is not None and getattr(found[1], "__module__", "") == "torch.library":
+            finalizer.atexit = False
+
+
+def _stop_tracker() -> None:
+    """Have the tracker remove what was leaked, before it is killed with the rank."""
+    module: Any = sys.modules.get("multiprocessing.resource_tracker")
+    stop = getattr(getattr(module, "_resource_tracker", None), "_stop", None)
+    if stop is not None:
+        stop()
+
+
+def _flush_files() -> None:
+    """What the destructors of open files would do.
+
+    Of those that the rank has opened: a look at what is frozen since the fork would copy it.
+    """
+    for thing in gc.get_objects():
+        # Not isinstance, which asks things that are not what they seem for their class.
+        if issubclass(type(thing), _BUFFERED) and not thing.closed:
+            with contextlib.suppress(OSError, ValueError):
+                thing.flush()

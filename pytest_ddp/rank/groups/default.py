@@ -1,0 +1,193 @@
+"""The default process group of a rank: built, kept, counted, given up."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from sys import getrefcount
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore
+from torch.distributed import destroy_process_group, init_process_group, is_initialized
+
+from pytest_ddp.rank.groups import torchstate
+from pytest_ddp.rank.groups.journal import Journal
+from pytest_ddp.system import memfile
+from pytest_ddp.system.own import os, threading
+from pytest_ddp.wire.protocol import World
+from pytest_ddp.wire.survey import GroupCount
+
+_PATIENCE = 0.2
+"""Seconds to wait until groups are freed; what takes longer goes on beside the next test."""
+
+
+class Use(NamedTuple):
+    """What has been done with a rank's groups until some moment."""
+
+    made: dict[str, int]
+    asked: list[int]
+    """Number of operations on each group."""
+    held: list[int]
+    """Number of references to each group: an FSDP model keeps one, and asks nothing yet."""
+
+    def since(self, before: Use) -> bool:
+        """True if something was done since then."""
+        if (self.made, self.asked) != (before.made, before.asked):
+            return True
+        # Fewer are somebody else's, whom the garbage collector found.
+        return any(now > then for now, then in zip(self.held, before.held, strict=True))
+
+
+class DefaultGroup:
+    """Owns what ``torch.distributed`` calls the world, from test to test."""
+
+    def __init__(self, journal: Journal, world: World, rank: int) -> None:
+        self.journal = journal
+        self._world = world
+        self._rank = rank
+        self._store: str | None = None
+        self._file: int | None = None
+        """What the store reads and writes: one number for life, since a group that was given up
+        may open it late, and must not find a file of the test there."""
+        self._group: dist.ProcessGroup | None = None
+        self._known: dict[str, int] = {}
+        """Groups that had been made when a test last began, as in the journal."""
+
+    def prepare(self, store: str | None, file: list[int]) -> bool:
+        """Have the group that a test needs: kept, built anew, or none.
+
+        Args:
+            store: name of the store by which the ranks meet; None for no group.
+            file: its descriptor if it is a new one; it is ours from now on.
+
+        Returns:
+            True if it was built anew.
+
+        Raises:
+            RuntimeError: torch cannot build it (``dist.DistError`` and its kin).
+        """
+        if self.journal.made != self._known:
+            torchstate.forget_meshes()
+        built = store is not None and store != self._store
+        if store is not None and built:
+            self.destroy()
+            self._take(*file)
+            self._build(store)
+        self.journal.begin(groups())
+        self._known = dict(self.journal.made)
+        return built
+
+    @contextlib.contextmanager
+    def hidden(self) -> Iterator[None]:
+        """Have no group be there in a block: under torchrun none is while files are imported.
+
+        Raises:
+            RuntimeError: the block made one, beside which ours is of no use.
+        """
+        world = dist.distributed_c10d._world
+        ours = world.default_pg
+        if ours is None:
+            yield
+            return
+        world.default_pg = None
+        try:
+            yield
+        finally:
+            made, world.default_pg = world.default_pg, ours
+        if made is not None:
+            raise RuntimeError("the import made a default process group where there was one")
+
+    def counts(self) -> tuple[GroupCount, ...]:
+        """Collectives issued on each group that exists now, since :meth:`prepare`."""
+        return tuple(self._count(group) for group in groups())
+
+    def use(self) -> Use:
+        """What has been done with the groups until now."""
+        present = groups()
+        return Use(
+            made=dict(self.journal.made),
+            asked=[self.journal.operations(group) for group in present],
+            held=[getrefcount(group) for group in present],
+        )
+
+    def _count(self, group: Any) -> GroupCount:
+        world = dist.distributed_c10d._world
+        name = world.pg_names[group]
+        return GroupCount(
+            name=name,
+            members=tuple(sorted(world.pg_group_ranks[group])),
+            collectives=self.journal.collectives(group) - self.journal.before(name),
+            what=self.journal.what.get(name, 0),
+            where=self.journal.where.get(name, 0),
+            failed=name in self.journal.failed,
+        )
+
+    def doubt(self) -> str | None:
+        """Why the next test must not reuse the default group; None if it may."""
+        if self._group is None:
+            return None
+        if not is_initialized():
+            return "the test destroyed the default process group"
+        if dist.group.WORLD is not self._group:
+            return "the test replaced the default process group"
+        if self._group.group_name in self.journal.failed:
+            return "a wait on the default process group failed"
+        return None
+
+    def left_behind(self) -> bool:
+        """True if a test with ``init=False`` ended with a group of its own."""
+        return self._group is None and is_initialized()
+
+    def destroy(self) -> None:
+        """Give up all groups of this rank."""
+        self._store = self._group = None
+        if given_up := groups():
+            # A group whose peer is dead may refuse; it is out of the books all the same.
+            with contextlib.suppress(RuntimeError):
+                destroy_process_group()
+            _free(given_up)
+
+    def _take(self, file: int) -> None:
+        if self._file is None:
+            self._file = file
+            return
+        os.dup2(file, self._file, inheritable=False)
+        os.close(file)
+
+    def _build(self, store: str) -> None:
+        assert self._file is not None, "a store has come without its file"
+        world = self._world
+        init_process_group(
+            backend=str(world.backend),
+            store=FileStore(memfile.path_of(self._file), world.world_size),
+            rank=self._rank,
+            world_size=world.world_size,
+            device_id=self._device(),
+        )
+        self._store, self._group = store, dist.group.WORLD
+
+    def _device(self) -> torch.device | None:
+        if self._world.devices is None:
+            return None
+        index = self._world.devices[self._rank]
+        torch.cuda.set_device(index)
+        return torch.device("cuda", index)
+
+
+def groups() -> list[dist.ProcessGroup]:
+    """Every group that this rank is in now, the default one first."""
+    if not is_initialized():
+        return []
+    return list(dist.distributed_c10d._world.pg_map)
+
+
+def _free(given_up: list[dist.ProcessGroup]) -> None:
+    """Let go of groups, which gloo frees when the last of their collectives has ended.
+
+    A collective that a peer has not joined may never end, and must not hold up the next test.
+    """
+    thread = threading.Thread(target=given_up.clear, name="pytest-ddp free", daemon=True)
+    thread.start()
+    thread.join(_PATIENCE)

@@ -1,0 +1,79 @@
+"""Whose code a frame runs: the user's own, an installed package's, torch's."""
+
+from __future__ import annotations
+
+import enum
+import sysconfig
+from types import FrameType
+
+import torch
+
+import pytest_ddp
+
+
+def user_frame(frame: FrameType | None) -> FrameType | None:
+    """The innermost frame of the user's own code, else of any but torch's and ours."""
+    best: FrameType | None = None
+    rank = _Origin.LIBRARY
+    while frame is not None:
+        origin = _origins[frame.f_code.co_filename]
+        if origin is _USER:
+            return frame
+        if best is None or origin > rank:
+            best, rank = frame, origin
+        frame = frame.f_back
+    return best
+
+
+class _Origin(enum.IntEnum):
+    LIBRARY = 0
+    """torch or this plugin."""
+    OTHERS = 1
+    """The standard library or an installed package."""
+    USER = 2
+
+
+_USER = _Origin.USER
+_PUBLIC = (
+    *("/distributed/distributed_c10d.py", "/distributed/c10d_logger.py"),
+    *("/pytest_ddp/rank/groups/journal.py", "/pytest_ddp/rank/watch/landmarks.py"),
+)
+"""Files of the functions that make groups, and of what wraps them."""
+_LIBRARY_FOLDERS = (
+    str(torch.__file__).rpartition("/")[0] + "/",
+    str(pytest_ddp.__file__).rpartition("/")[0] + "/",
+)
+_OTHERS_FOLDERS = tuple(
+    {sysconfig.get_path(name) + "/" for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+)
+
+
+def _is_installed(file: str) -> bool:
+    """Also where another environment's packages are on the path, as in a nested one."""
+    return "/site-packages/" in file or "/dist-packages/" in file
+
+
+class _Origins(dict[str, _Origin]):
+    """By file, and not by code object, whose hash is computed anew each time."""
+
+    def __missing__(self, file: str) -> _Origin:
+        origin = _Origin.USER
+        if file.startswith(_LIBRARY_FOLDERS):
+            origin = _Origin.LIBRARY
+        elif file.startswith((*_OTHERS_FOLDERS, "<")) or _is_installed(file):
+            origin = _Origin.OTHERS
+        self[file] = origin
+        return origin
+
+
+_origins = _Origins()
+
+
+def asked_by_user(frame: FrameType | None) -> bool:
+    """Whether the user's own code called the public function of torch.distributed on top.
+
+    Not if another part of torch did, or a package: what that makes is no business of a test.
+    """
+    while frame is not None and frame.f_code.co_filename.endswith(_PUBLIC):
+        frame = frame.f_back
+    return frame is not None and _origins[frame.f_code.co_filename] is _USER

@@ -1,0 +1,66 @@
+"""The env:// rendezvous for code under test that initialises a group by itself.
+
+torchrun's agent serves a store that ranks join as clients. Rank 0 serves one here, on
+the socket that the controller opened on loopback, and only once somebody asks: a store
+costs a millisecond, and most tests never do.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
+
+from pytest_ddp.system.own import os, socket
+
+_HANDLERS: dict[str, Any] = getattr(
+    importlib.import_module("torch.distributed.rendezvous"), "_rendezvous_handlers", {}
+)
+
+
+class EnvRendezvous:
+    """Serves, or joins, the env:// store of one test."""
+
+    def __init__(self) -> None:
+        self._socket: int | None = None
+        self._server: TCPStore | None = None
+        self._attempts = itertools.count()
+        self._original: Any = _HANDLERS.get("env")
+        if self._original is not None:
+            _HANDLERS["env"] = self._rendezvous
+
+    def begin(self, listening: list[int], *, serve_now: bool) -> None:
+        """Start over for a new test; ``listening`` holds the socket on the serving rank."""
+        self._server = None
+        if self._socket is not None:
+            socket.close(self._socket)
+        self._socket = listening[0] if listening else None
+        self._attempts = itertools.count()
+        if serve_now or self._original is None:
+            self._serve()
+
+    def _serve(self) -> None:
+        if self._socket is None:
+            return
+        self._server = TCPStore(
+            os.environ["MASTER_ADDR"],
+            int(os.environ["MASTER_PORT"]),
+            is_master=True,
+            wait_for_workers=False,
+            master_listen_fd=self._socket,
+        )
+        self._socket = None
+
+    def _rendezvous(
+        self, url: str, timeout: timedelta = timedelta(minutes=5), **options: Any
+    ) -> Iterator[tuple[Store, int, int]]:
+        self._serve()
+        # torch's agent store has no prefix per attempt: a second init would read the
+        # first one's addresses and hang (torch 2.13).
+        attempt = next(self._attempts)
+        for store, rank, world_size in self._original(url, timeout=timeout, **options):
+            yield PrefixStore(f"attempt_{attempt}", store), rank, world_size

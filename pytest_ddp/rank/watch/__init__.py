@@ -1,0 +1,1 @@
+"""What is seen of a test while it runs: its phases, and where its rank stands."""

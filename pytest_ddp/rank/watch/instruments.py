@@ -1,0 +1,209 @@
+"""What watches a rank: its phases, its process groups, and who answers for both.
+
+With ``--ddp-trace`` they also write down what they see. That is done by subclasses, so
+that a rank without it pays nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from pytest_ddp.rank.groups.default import DefaultGroup
+from pytest_ddp.rank.groups.journal import Call, Journal
+from pytest_ddp.rank.groups.sidechannel import SideChannel
+from pytest_ddp.rank.watch.lifecycle import Anchor, Lifecycle
+from pytest_ddp.rank.watch.standing import Surveyor, operation_of
+from pytest_ddp.system.own import time
+from pytest_ddp.wire.marker import Page
+from pytest_ddp.wire.protocol import StartRank, World
+from pytest_ddp.wire.survey import Probe, Standing
+from pytest_ddp.wire.tracelog import TraceLog, What
+
+_SELDOM = 20
+"""The recorder is read again after so many times what it took: the more it holds, the longer."""
+
+
+class Instruments(NamedTuple):
+    """The set that a rank lives with."""
+
+    lifecycle: Lifecycle
+    group: DefaultGroup
+    side_channel: SideChannel
+    surveyor: Surveyor
+
+
+def make(page_path: str, trace_path: str, order: StartRank) -> Instruments:
+    """Make them; they write to these files."""
+    page = Page(page_path)
+    if order.traces:
+        return _make_traced(page, TraceLog(trace_path), order)
+    lifecycle, group = Lifecycle(page), DefaultGroup(Journal(), order.world, order.rank)
+    side_channel = SideChannel()
+    surveyor = Surveyor(group, lifecycle, side_channel)
+    return Instruments(lifecycle, group, side_channel, surveyor)
+
+
+def _make_traced(page: Page, log: TraceLog, order: StartRank) -> Instruments:
+    lifecycle, group = TracedLifecycle(page, log), TracedGroup(log, order.world, order.rank)
+    side_channel = SideChannel()
+    surveyor = TracedSurveyor(group, lifecycle, side_channel, log)
+    lifecycle.left = surveyor.glance
+    return Instruments(lifecycle, group, side_channel, surveyor)
+
+
+class TracedLifecycle(Lifecycle):
+    """Writes the begin and the end of each phase."""
+
+    def __init__(self, page: Page, log: TraceLog) -> None:
+        self._log = log
+        self.left: Callable[[], None] = lambda: None
+        """Called when a phase of torch or the user has ended."""
+        super().__init__(page)
+
+    def begin(self, phase: str, site: str = "") -> None:
+        super().begin(phase, site)
+        if phase:
+            self._log.write(What.PHASE, 0, phase, "")
+
+    def leave(self, depth: int) -> None:
+        before = len(self._open)
+        super().leave(depth)
+        if len(self._open) < before:
+            self._log.write(What.LEFT, len(self._open))
+            self.left()
+
+    def _push(
+        self, name: str, outer: bool, anchor: Anchor | None, code: CodeType, line: int
+    ) -> int:
+        depth = super()._push(name, outer, anchor, code, line)
+        self._log.write(What.PHASE, depth, name, f"{code.co_filename}:{line}")
+        return depth
+
+
+class TracedJournal(Journal):
+    """Writes each call before it is made, and the end of the wait for it."""
+
+    def __init__(self, log: TraceLog) -> None:
+        self._log = log
+        super().__init__()
+
+    def _wrap(self, method: str, note: Callable[..., Call]) -> None:
+        def noted(group: dist.ProcessGroup, args: Any, kwargs: Any) -> Call:
+            call = note(group, args, kwargs)
+            elements, dtype = _extent((*args, *kwargs.values()))
+            self._log.write(
+                *(What.CALL, id(call), call.group, call.number, call.operation),
+                *(elements, dtype, call.reduce_op, call.root, str(call.site)),
+            )
+            return call
+
+        super()._wrap(method, noted)
+
+    def _begin_group(self, name: str) -> None:
+        super()._begin_group(name)
+        self._log.write(What.GROUP, name, 0)
+
+    def _wrap_wait(self) -> None:
+        super()._wrap_wait()
+        work_type: Any = dist.Work
+        original = work_type.wait
+
+        def wait(work: dist.Work, *args: Any, **kwargs: Any) -> Any:
+            call = self._by_work.get(work)
+            error = None
+            try:
+                return original(work, *args, **kwargs)
+            except BaseException as raised:
+                error = type(raised).__name__
+                raise
+            finally:
+                if call is not None:
+                    self._log.write(What.WAITED, id(call), error)
+
+        work_type.wait = wait
+
+
+class TracedGroup(DefaultGroup):
+    """Writes which number each group's first collective of the test has."""
+
+    def __init__(self, log: TraceLog, world: World, rank: int) -> None:
+        super().__init__(TracedJournal(log), world, rank)
+        self._log = log
+
+    def prepare(self, store: str | None, file: list[int]) -> bool:
+        built = super().prepare(store, file)
+        for count in self.counts():
+            self._log.write(What.GROUP, count.name, self.journal.before(count.name))
+        return built
+
+
+class TracedSurveyor(Surveyor):
+    """Writes what C++ issued by itself: DDP's gradients, functional collectives."""
+
+    def __init__(
+        self, group: DefaultGroup, lifecycle: Lifecycle, side_channel: SideChannel, log: TraceLog
+    ) -> None:
+        super().__init__(group, lifecycle, side_channel)
+        self._log = log
+        self._complete: set[int] = set()
+        self._wall_ahead = 0
+        self._next_glance = 0.0
+
+    def begin(self) -> None:
+        super().begin()
+        self._complete.clear()
+        self._wall_ahead = time.time_ns() - time.monotonic_ns()
+
+    def end(self) -> None:
+        super().end()
+        self._write_recorded()
+        self._log.write(What.LEFT, 0)
+
+    def stand(self, probe: Probe) -> Standing:
+        # Now and then, because a rank that is stopped or dies has no end of its test.
+        self._write_recorded()
+        return super().stand(probe)
+
+    def _tells_issued(self, frame: FrameType | None) -> bool:
+        """The picture shows what a rank had begun that was stopped anywhere."""
+        return True
+
+    def glance(self) -> None:
+        """Look at the recorder in the test's own time, of which it takes little."""
+        before = time.monotonic()
+        if before >= self._next_glance:
+            self._write_recorded()
+            after = time.monotonic()
+            self._next_glance = after + _SELDOM * (after - before)
+
+    def _write_recorded(self) -> None:
+        asked = {(call.group, call.number) for call in list(self._group.journal.calls)}
+        for entry in self._records():
+            record = entry["record_id"]
+            group, number = entry["process_group"][0], entry["collective_seq_id"]
+            if record in self._complete or (group, number) in asked:
+                continue
+            if entry["retired"]:
+                self._complete.add(record)
+            sizes, dtypes = entry["input_sizes"], entry["input_dtypes"]
+            self._log.write(
+                *(What.RECORDED, record, group, number, operation_of(entry)),
+                *(sum(map(math.prod, sizes)) if sizes else None, dtypes[0] if dtypes else None),
+                *(entry["time_created_ns"] - self._wall_ahead, entry["retired"]),
+            )
+
+
+def _extent(arguments: Iterable[Any]) -> tuple[int | None, str | None]:
+    """Elements and dtype of the first tensor or flat list of tensors."""
+    for argument in arguments:
+        tensors = argument if isinstance(argument, list) else [argument]
+        if tensors and all(isinstance(tensor, torch.Tensor) for tensor in tensors):
+            elements = sum(tensor.numel() for tensor in tensors)
+            return elements, str(tensors[0].dtype).removeprefix("torch.")
+    return None, None

@@ -1,0 +1,215 @@
+"""Which phase of its test a rank is in: pytest's, the user's, and those of torch.
+
+The main thread keeps a stack of phases, each with the line that began it, and mirrors the
+innermost one on the rank's page (:mod:`pytest_ddp.wire.marker`). Phases of other threads
+are not followed: a page has room for one story.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from sys import _getframe
+from types import CodeType, FrameType
+from typing import NamedTuple
+
+from pytest_ddp.rank.groups.origins import user_frame
+from pytest_ddp.system.own import threading
+from pytest_ddp.wire.marker import PHASE, SEEN, Page, note_of, sight_of
+
+
+class Anchor(NamedTuple):
+    """A frame that is on the stack for as long as a phase lasts.
+
+    For phases that something announces and nothing ends for certain: an optimizer's hook
+    after the step is not called when the step raised. The frame itself is not kept, for it
+    would keep alive whatever it refers to.
+    """
+
+    frame: int
+    """``id`` of the frame."""
+    code: CodeType
+    instruction: int
+    """The one that the frame is at while the phase lasts; -1 for any."""
+
+    @classmethod
+    def at_call(cls, frame: FrameType) -> Anchor:
+        """The call that the frame is making now."""
+        return cls(id(frame), frame.f_code, frame.f_lasti)
+
+    @classmethod
+    def within(cls, frame: FrameType) -> Anchor:
+        """All that the frame does until it returns."""
+        return cls(id(frame), frame.f_code, -1)
+
+    def holds(self, frame: FrameType | None) -> bool:
+        """Whether the anchor is ``frame`` or one of its callers."""
+        while frame is not None:
+            if id(frame) == self.frame and frame.f_code is self.code:
+                return self.instruction in (-1, frame.f_lasti)
+            frame = frame.f_back
+        return False
+
+
+class _Phase(NamedTuple):
+    """A phase, the same each time it begins at the same line inside the same others."""
+
+    text: str
+    """``call: warm-up: backward``."""
+    outer: bool
+    """Told also when a narrower phase has begun inside."""
+    note: bytes
+
+
+class Lifecycle:
+    """The phases that the rank's main thread is in."""
+
+    def __init__(self, page: Page) -> None:
+        self._page = page
+        self._thread = threading.main_thread().ident
+        self._known: dict[tuple[str, str, str, int], _Phase] = {}
+        """This test's phases, by the text of those outside, the name, the file and the line:
+        to compose a note each time would cost more than all the rest."""
+        self._test = 0
+        self.torch_phases = 0
+        """How many phases of torch have begun: models built, wrapped, compiled or trained."""
+        self.begin("")
+
+    def begin(self, phase: str, site: str = "") -> None:
+        """Begin a phase of pytest; whatever was open before is over.
+
+        Args:
+            phase: ``setup``, ``call`` or ``teardown``.
+            site: ``file:line in function`` of the test, all that is known of a rank which is
+                killed before anything in the test begins a narrower phase.
+        """
+        self._test += 1
+        self._known.clear()
+        note = note_of(phase, site, self._test)
+        self._open: list[tuple[_Phase, Anchor | None]] = [(_Phase(phase, True, note), None)]
+        self._page.write(PHASE, note)
+
+    def look(self, frame: FrameType | None, place: str) -> str:
+        """Note where a probe finds the main thread; called in the thread that answers probes.
+
+        Args:
+            frame: the innermost one of the main thread.
+            place: ``file:line in function`` of the user's code.
+
+        Returns:
+            the phase that it is in.
+        """
+        stack = list(self._open)
+        note = stack[-1][0].note
+        while (anchor := stack[-1][1]) is not None and not anchor.holds(frame):
+            stack.pop()
+        text = stack[-1][0].text
+        self._page.write(SEEN, sight_of(text, place, note))
+        return text
+
+    # ------------------------------------------------------------------ narrower phases
+
+    def enter(
+        self,
+        name: str,
+        *,
+        outer: bool = False,
+        anchor: Anchor | None = None,
+        at: FrameType | None = None,
+    ) -> int:
+        """Begin a phase.
+
+        Args:
+            name: what it is called.
+            outer: show it also while a narrower phase is on.
+            anchor: ends it without :meth:`leave`.
+            at: look from this frame outwards for the line that begins it, and not from
+                the caller.
+
+        Returns:
+            what :meth:`leave` needs to know.
+        """
+        if threading.get_ident() != self._thread:
+            return 0
+        caller = _getframe(1)
+        self._drop_ended(caller)
+        line = user_frame(at or caller) or caller
+        return self._push(name, outer, anchor, line.f_code, line.f_lineno)
+
+    def enter_function(self, name: str, code: CodeType) -> int:
+        """Begin a phase that is a call of a function of the user's, as a fixture's."""
+        if threading.get_ident() != self._thread:
+            return 0
+        self._drop_ended(_getframe(1))
+        return self._push(name, True, None, code, code.co_firstlineno)
+
+    def leave(self, depth: int) -> None:
+        """End the phase that began, and those inside that nobody has ended."""
+        if 0 < depth < len(self._open) and threading.get_ident() == self._thread:
+            del self._open[depth:]
+            self._page.write(PHASE, self._open[-1][0].note)
+
+    def leave_anchored(self, frame: FrameType) -> None:
+        """End the phase that is anchored in this frame, if there is one."""
+        if threading.get_ident() != self._thread:
+            return
+        anchor = Anchor.within(frame)
+        for depth in range(len(self._open) - 1, 0, -1):
+            if self._open[depth][1] == anchor:
+                self.leave(depth)
+                return
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """The user's phase, for the length of a ``with`` block."""
+        depth = self.enter(name, outer=True)
+        try:
+            yield
+        finally:
+            self.leave(depth)
+
+    def in_torch(self) -> bool:
+        """True inside a phase that is neither pytest's nor the user's, and on other threads."""
+        if threading.get_ident() != self._thread:
+            return True
+        self._drop_ended(_getframe(1))
+        return not self._open[-1][0].outer
+
+    def refresh(self) -> None:
+        """Correct the page where an anchored phase has ended unnoticed; on the main thread."""
+        if self._drop_ended(_getframe(1)):
+            self._page.write(PHASE, self._open[-1][0].note)
+
+    # ------------------------------------------------------------------ the stack
+
+    def _push(
+        self, name: str, outer: bool, anchor: Anchor | None, code: CodeType, line: int
+    ) -> int:
+        self.torch_phases += not outer
+        around = -1
+        while not self._open[around][0].outer:
+            around -= 1
+        key = (self._open[around][0].text, name, code.co_filename, line)
+        phase = self._known.get(key)
+        if phase is None:
+            text = ": ".join(filter(None, key[:2]))
+            site = f"{code.co_filename}:{line} in {code.co_name}"
+            phase = self._known[key] = _Phase(text, outer, note_of(text, site, self._test))
+        self._open.append((phase, anchor))
+        self._page.write(PHASE, phase.note)
+        return len(self._open) - 1
+
+    def _drop_ended(self, frame: FrameType) -> bool:
+        ended = False
+        while (anchor := self._open[-1][1]) is not None and not anchor.holds(frame):
+            self._open.pop()
+            ended = True
+        return ended
+
+
+def place_of(frame: FrameType | None) -> str:
+    """The innermost line of the user's code, as ``file:line in function``."""
+    found = user_frame(frame)
+    if found is None:
+        return ""
+    return f"{found.f_code.co_filename}:{found.f_lineno} in {found.f_code.co_name}"

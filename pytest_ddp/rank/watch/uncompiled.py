@@ -1,0 +1,54 @@
+"""Keep torch.compile from compiling frames of the plugin.
+
+Inside a compiled region, dynamo looks at every Python frame that it has not traced. Ours
+would be compiled as if the test had asked for it, and show in its counters and logs.
+Frames that are traced into a graph are another matter: those of ours ask
+``torch.compiler.is_compiling()`` first.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+import pytest_ddp
+from pytest_ddp.system.own import inspect
+
+_PACKAGE = "pytest_ddp"
+_FOLDER = str(pytest_ddp.__file__).rpartition("/")[0] + "/"
+
+
+def hide_own_frames(eval_frame: Any) -> None:
+    """Mark all code of the plugin that is imported by now.
+
+    Args:
+        eval_frame: ``torch._dynamo.eval_frame``, once something has imported it.
+    """
+    skip = getattr(eval_frame, "skip_code", None)
+    if skip is None:  # an older or newer torch
+        return
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == _PACKAGE:
+            for code in set(_codes_of(module)):
+                skip(code)
+
+
+def _codes_of(namespace: ModuleType | type) -> Iterator[CodeType]:
+    for value in list(vars(namespace).values()):
+        found = getattr(value, "__func__", getattr(value, "fget", value))
+        if isinstance(found, FunctionType):
+            yield from _with_inner(inspect.unwrap(found).__code__)
+        elif isinstance(found, type) and found.__module__.partition(".")[0] == _PACKAGE:
+            yield from _codes_of(found)
+
+
+def _with_inner(code: CodeType) -> Iterator[CodeType]:
+    # A decorator of the standard library lends its code to functions of others as well.
+    # What is made from text, as the methods of a named tuple, has no file.
+    if code.co_filename.startswith((_FOLDER, "<")):
+        yield code
+        for constant in code.co_consts:
+            if isinstance(constant, CodeType):
+                yield from _with_inner(constant)

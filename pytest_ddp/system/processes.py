@@ -1,0 +1,106 @@
+"""What Linux tells of processes: children, sessions, names."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from dataclasses import dataclass
+
+from pytest_ddp.system.own import os, signal
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_CHUNK = 1 << 16
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def read(path: str) -> bytes:
+    """A file of ``/proc``. Not by ``pathlib``, whose methods tests patch.
+
+    Raises:
+        OSError: it cannot be read, since the process is gone for example.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return b"".join(iter(lambda: os.read(descriptor, _CHUNK), b""))
+    finally:
+        os.close(descriptor)
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One entry of ``/proc``."""
+
+    pid: int
+    parent: int
+    session: int
+    command: str
+    """Its command line; of a forked process that of its parent."""
+    name: str
+    """As the kernel has it: of the program, or what the process calls itself."""
+
+
+def children(pid: int | None = None) -> list[Process]:
+    """The living children of a process (of this one by default), oldest first."""
+    if pid is None and not has_children():
+        return []
+    found = []
+    with contextlib.suppress(OSError):
+        tasks = f"/proc/{pid or os.getpid()}/task"
+        for task in os.listdir(tasks):
+            found += [int(child) for child in read(f"{tasks}/{task}/children").split()]
+    processes = (look(child) for child in found)
+    return [process for process in processes if process is not None]
+
+
+def has_children() -> bool:
+    """True while there is a child, also one that has ended and is not reaped.
+
+    One system call instead of a walk through /proc: most tests start no process.
+    """
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def look(pid: int) -> Process | None:
+    """A process by its number; None if there is none, or only its zombie."""
+    try:
+        stat = read(f"/proc/{pid}/stat").decode(errors="replace")
+        command = read(f"/proc/{pid}/cmdline").replace(b"\0", b" ").decode(errors="replace")
+    except (OSError, LookupError):
+        return None
+    head, _, tail = stat.rpartition(")")
+    state, parent, _, session = tail.split()[:4]
+    if state == "Z":
+        return None
+    name = head.partition("(")[2]
+    return Process(pid, int(parent), int(session), command.strip() or name, name)
+
+
+def kill_group(leader: int) -> None:
+    """Kill the process group of a recorded leader, if there still is one."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, signal.SIGKILL)
+
+
+def die_with_parent(parent: int) -> None:
+    """Ask the kernel for SIGKILL when the parent's forking thread ends.
+
+    The backstop for a rank that holds the GIL and therefore cannot see its channel end.
+    """
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def outlive_parent() -> None:
+    """Take back :func:`die_with_parent`."""
+    _libc.prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of descendants whose own parent dies, so that they can be ended."""
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

@@ -1,0 +1,111 @@
+"""What ranks say beside their reports: warnings, changed settings, late teardown errors."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from dataclasses import replace
+
+import pytest
+
+from pytest_ddp.evidence.outcome import RunOutcome
+from pytest_ddp.verdict.remarks import remarks
+from pytest_ddp.verdict.trouble import ranks_text, without_addresses
+from pytest_ddp.wire.protocol import Finished, Warned
+
+
+class DdpWarning(pytest.PytestWarning):
+    """A ddp test passed or failed, but left its rank otherwise than it found it."""
+
+
+class Messages:
+    """Passes them on to pytest, each one once however many ranks said it.
+
+    Those that differ in an address only are one.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._told: set[Warned] = set()
+        self._problems: dict[str, tuple[str, list[int]]] = {}
+        """Tracebacks, and who had them, by what they are without their addresses."""
+        self._further: list[str] = []
+
+    @property
+    def problems(self) -> list[str]:
+        """What no report could carry, such as tracebacks of teardowns with the names of ranks."""
+        of_ranks = (f"{ranks_text(ranks)}\n\n{text}" for text, ranks in self._problems.values())
+        return [*of_ranks, *self._further]
+
+    def add_problem(self, text: str) -> None:
+        """Take what is no rank's."""
+        self._further.append(text)
+
+    def tell(self, rank: int, message: Warned | Finished) -> None:
+        """Take a warning or the end of a rank's session."""
+        match message:
+            case Finished():
+                if message.problem is not None:
+                    problem = message.problem
+                    known = self._problems.setdefault(without_addresses(problem), (problem, []))
+                    known[1].append(rank)
+            case Warned():
+                self._record_once(message)
+
+    def warn(self, text: str) -> None:
+        """Warn of something that is not one test's doing."""
+        self._config.issue_config_time_warning(DdpWarning(text), stacklevel=2)
+
+    def after_test(self, outcome: RunOutcome, reports: list[pytest.TestReport]) -> None:
+        """Name what the test changed or left, and print what --setup-show shows."""
+        path, line, _ = outcome.location
+        for text in remarks(outcome):
+            self._record_once(
+                Warned(
+                    category=f"{DdpWarning.__module__}:{DdpWarning.__qualname__}",
+                    message=f"{outcome.nodeid}: {text}",
+                    filename=path,
+                    lineno=(line or 0) + 1,
+                    when="runtest",
+                    nodeid=outcome.nodeid,
+                )
+            )
+        self._print(outcome)
+
+    def _print(self, outcome: RunOutcome) -> None:
+        first = outcome.ranks[0].done
+        if first is not None and first.setup_show:
+            writer = self._config.get_terminal_writer()
+            writer.write(first.setup_show)
+
+    def _record_once(self, message: Warned) -> None:
+        known = replace(message, message=without_addresses(message.message))
+        if known not in self._told:
+            self._told.add(known)
+            self._record(message)
+
+    def _record(self, message: Warned) -> None:
+        category = _category(message.category)
+        try:
+            warning = category(message.message)
+        except TypeError:  # a class with a signature of its own
+            category = UserWarning
+            warning = category(f"{message.category.partition(':')[2]}: {message.message}")
+        self._config.hook.pytest_warning_recorded.call_historic(
+            kwargs={
+                "warning_message": warnings.WarningMessage(
+                    warning, category, message.filename, message.lineno
+                ),
+                "when": message.when,
+                "nodeid": message.nodeid,
+                "location": None,
+            }
+        )
+
+
+def _category(name: str) -> type[Warning]:
+    module, _, qualified = name.partition(":")
+    found: object = sys.modules.get(module)
+    for part in qualified.split("."):
+        found = getattr(found, part, None)
+    return found if isinstance(found, type) and issubclass(found, Warning) else UserWarning

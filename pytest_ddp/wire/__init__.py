@@ -1,0 +1,1 @@
+"""What crosses processes: records, the channel that carries them, and files that outlive ranks."""

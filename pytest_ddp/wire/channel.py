@@ -1,0 +1,302 @@
+"""Framed, typed messages over one stream socket; controller, host and ranks use it.
+
+A frame is a header (length, sequence number) and JSON: readable in a debugger, safe
+to parse from a process that has gone mad, and without pickle. File descriptors
+travel beside a frame (SCM_RIGHTS), so that no port has to be opened for anything.
+"""
+
+from __future__ import annotations
+
+import array
+import dataclasses
+import enum
+import functools
+import struct
+import types
+import typing
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from pytest_ddp.system.own import json, os, socket
+from pytest_ddp.wire.protocol import Message, RankReady, RunTest, StartRank
+
+_HEADER = struct.Struct(">IQ")
+_ROOM = socket.CMSG_LEN(8 * array.array("i").itemsize)
+"""Bytes for descriptors, more than a message has."""
+_CHUNK = 1 << 18
+_to_json = json.JSONEncoder(default=repr, separators=(",", ":")).encode
+_from_json = json.JSONDecoder().decode
+_KINDS: dict[str, type] = {kind.__name__: kind for kind in typing.get_args(Message)}
+
+
+class ChannelError(Exception):
+    """The peer sent something that is no frame of ours: the stream cannot be trusted."""
+
+    before: Sequence[tuple[Message, list[int]]] = ()
+    """Messages that had come whole before it."""
+
+
+class Channel:
+    """One end of a socketpair.
+
+    The end is blocking for host and ranks, which have nothing better to do. The
+    controller makes its ends non-blocking, so that a rank that does not read (it may
+    hold the GIL for good) can never block the verdict; what does not fit into the
+    socket waits in ``unsent``.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        # Bound here, since a test may patch the methods of all sockets.
+        self._sendmsg, self._recvmsg = sock.sendmsg, sock.recvmsg
+        self._received = bytearray()
+        self._descriptors: deque[int] = deque()
+        self._unsent = bytearray()
+        self._rights: deque[tuple[int, tuple[int, ...]]] = deque()
+        """Our copies of descriptors to send, and where in ``_unsent`` their frame begins."""
+        self._sent_count = 0
+        self._received_count = 0
+        self.at_end = False
+        """True once the peer has closed its end (and every copy of it)."""
+
+    @classmethod
+    def pair(cls) -> tuple[Channel, socket.socket]:
+        """A non-blocking end for the controller, and the bare socket to hand over."""
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        return cls(ours), theirs
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    @property
+    def unsent(self) -> bool:
+        return bool(self._unsent)
+
+    @property
+    def has_message(self) -> bool:
+        """True if a whole message is here already, so that no poll would tell of it."""
+        return self._end_of_frame() is not None
+
+    def close(self) -> None:
+        """Close this end and every descriptor that nobody took or that was not sent."""
+        self._socket.close()
+        self._forget_unsent()
+        while self._descriptors:
+            os.close(self._descriptors.popleft())
+
+    def send(
+        self, message: Message, descriptors: Sequence[int] = (), *, more: bool = False
+    ) -> None:
+        """Send one message; with ``more``, together with the next one.
+
+        The caller may close its descriptors at once.
+
+        Raises:
+            OSError: the peer is gone (only on a blocking end; the controller learns
+                of a lost rank by the host's word, not by a failed send).
+        """
+        body = dumps(message).encode()
+        frame = _HEADER.pack(len(body), self._sent_count) + body
+        self._sent_count += 1
+        if descriptors:
+            copies = tuple(os.dup(descriptor) for descriptor in descriptors)
+            self._rights.append((len(self._unsent), copies))
+        self._unsent += frame
+        if not more:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what is still waiting, as far as the socket takes it."""
+        try:
+            while self._unsent:
+                self._send_some()
+        except BlockingIOError:
+            pass
+        except (BrokenPipeError, ConnectionResetError):
+            if self._socket.getblocking():
+                raise
+            self._forget_unsent()
+
+    def _send_some(self) -> None:
+        # Descriptors ride on the first byte of their frame: older bytes go first, and
+        # the next descriptors' frame waits for the next call.
+        starts = [start for start, _ in self._rights] + [_CHUNK]
+        due = starts[0] == 0
+        ancillary = []
+        if due:
+            rights = array.array("i", self._rights[0][1])
+            ancillary.append((socket.SOL_SOCKET, socket.SCM_RIGHTS, rights))
+        end = min(starts[1] if due else starts[0], _CHUNK)
+        sent = self._sendmsg([bytes(self._unsent[:end])], ancillary)
+        del self._unsent[:sent]
+        if due:
+            _close_all(self._rights.popleft()[1])
+        self._rights = deque((start - sent, copies) for start, copies in self._rights)
+
+    def _forget_unsent(self) -> None:
+        self._unsent.clear()
+        while self._rights:
+            _close_all(self._rights.popleft()[1])
+
+    def receive(self) -> tuple[Message, list[int]] | None:
+        """Wait for the next message and its descriptors; None once the peer is gone.
+
+        Raises:
+            ChannelError: the peer sent something else.
+        """
+        while (message := self._next()) is None:
+            if not self._read():
+                return None
+        return message
+
+    def receive_available(self) -> list[tuple[Message, list[int]]]:
+        """Read what is there now, without waiting (the controller's end).
+
+        Raises:
+            ChannelError: the peer sent something that is no message.
+        """
+        while not self.at_end:
+            try:
+                self._read()
+            except BlockingIOError:
+                break
+        messages = []
+        try:
+            while (message := self._next()) is not None:
+                messages.append(message)
+        except ChannelError as error:
+            error.before = messages
+            raise
+        return messages
+
+    def _read(self) -> bool:
+        try:
+            data, ancillary, _, _ = self._recvmsg(_CHUNK, _ROOM)
+        except ConnectionResetError:
+            data, ancillary = b"", []
+        self._received += data
+        for descriptor in _descriptors(ancillary):
+            # A copy in a program that a test starts would keep the file or channel open.
+            os.set_inheritable(descriptor, False)
+            self._descriptors.append(descriptor)
+        self.at_end = not data
+        return bool(data)
+
+    def _end_of_frame(self) -> int | None:
+        if len(self._received) < _HEADER.size:
+            return None
+        length, number = _HEADER.unpack_from(self._received)
+        # The number is looked at before the rest is there: a length that is none of
+        # ours could be waited for till the end of the test.
+        if number != self._received_count:
+            raise ChannelError(f"frame {number} came where {self._received_count} was due")
+        end: int = _HEADER.size + length
+        return end if len(self._received) >= end else None
+
+    def _next(self) -> tuple[Message, list[int]] | None:
+        end = self._end_of_frame()
+        if end is None:
+            return None
+        self._received_count += 1
+        message = loads(bytes(self._received[_HEADER.size : end]))
+        del self._received[:end]
+        due = _descriptor_count(message)
+        if len(self._descriptors) < due:
+            raise ChannelError(f"{type(message).__name__} came without its {due} descriptors")
+        return message, [self._descriptors.popleft() for _ in range(due)]
+
+
+def _descriptors(ancillary: Iterable[tuple[int, int, bytes]]) -> Iterator[int]:
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            yield from array.array("i", data)
+
+
+def _close_all(descriptors: Sequence[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def _descriptor_count(message: Message) -> int:
+    match message:
+        case StartRank():
+            return 5
+        case RankReady():
+            return len(message.captured)
+        case RunTest():
+            return message.serve_store + message.new_store
+        case _:
+            return 0
+
+
+def dumps(message: Message) -> str:
+    """A message as text, for a command line."""
+    return _to_json(_encode(message))
+
+
+def loads(text: str | bytes) -> Message:
+    """The message back.
+
+    Raises:
+        ChannelError: it is none.
+    """
+    try:
+        body = _from_json(text if isinstance(text, str) else text.decode())
+        return typing.cast("Message", _reader(_KINDS[body["kind"]])(body))
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        shown = text[:80]
+        raise ChannelError(f"no message of ours: {shown!r} ({error!r})") from error
+
+
+def _encode(message: Message) -> dict[str, Any]:
+    return {"kind": type(message).__name__, **_fields(message)}
+
+
+def _fields(record: Any) -> dict[str, Any]:
+    # Not dataclasses.asdict: it deep-copies the reports, which may hold megabytes.
+    return {name: _plain(getattr(record, name)) for name in record.__dataclass_fields__}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(element) for element in value]
+    # What dataclasses.is_dataclass asks, at a third of its time.
+    return _fields(value) if hasattr(value, "__dataclass_fields__") else value
+
+
+@functools.cache
+def _reader(hint: Any) -> Callable[[Any], Any]:
+    """How to turn plain JSON into a value of this type."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if dataclasses.is_dataclass(hint):
+        hints = typing.get_type_hints(hint)
+        readers = {field.name: _reader(hints[field.name]) for field in dataclasses.fields(hint)}
+        make = typing.cast("Callable[..., Any]", hint)
+        return functools.partial(_read_record, make, readers)
+    if origin is tuple:
+        read = _reader(arguments[0])
+        return lambda elements: tuple([read(element) for element in elements])
+    if origin is types.UnionType:
+        (inner,) = (argument for argument in arguments if argument is not type(None))
+        read = _reader(inner)
+        return lambda value: None if value is None else read(value)
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return hint
+    return _as_it_is
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _read_record(
+    make: Callable[..., Any], readers: dict[str, Callable[[Any], Any]], body: dict[str, Any]
+) -> Any:
+    return make(
+        **{
+            name: body[name] if read is _as_it_is else read(body[name])
+            for name, read in readers.items()
+        }
+    )

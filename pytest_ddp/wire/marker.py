@@ -1,0 +1,133 @@
+"""What a rank is doing, on a page that outlives it.
+
+SIGKILL leaves no stack. The page is a small file that is mapped: a note on it is a copy
+in memory without a system call, and the kernel keeps it whatever becomes of the process.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_ddp.system.own import mmap, os, zlib
+
+SIZE = 4096
+_AREA = SIZE // 2
+_SLOT = (_AREA - 1) // 2
+_LENGTH = 2
+"""Bytes of the number that says how long the text in a slot is."""
+
+PHASE = 0
+"""The area that the main thread writes, at each begin and end of a phase."""
+SEEN = 1
+"""The area of the thread that answers probes. Each has an area of its own, for a lock could
+be held by the other one when the process forks."""
+_BEGINS = tuple((area * _AREA + 1, area * _AREA + 1 + _SLOT) for area in (PHASE, SEEN))
+"""Where the two slots of each area begin."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What a page says."""
+
+    phase: str = ""
+    """``call: DDP construction``: pytest's phase, then the narrower ones; empty before any."""
+    site: str = ""
+    """``file:line in function`` of the user's code that began the narrowest phase."""
+    seen: str = ""
+    """The same for where a probe has found the main thread since then; empty if none has."""
+
+
+class Page:
+    """The writing side."""
+
+    def __init__(self, path: str) -> None:
+        """Make the file; where that is impossible, the notes go nowhere and no test fails."""
+        self._map = _allocate(path)
+        self._free = [1, 1]
+        # A forked child shares the page, and must not speak for its parent.
+        os.register_at_fork(after_in_child=self._turn_away)
+
+    def write(self, area: int, note: bytes) -> None:
+        """Replace what an area says by a note of :func:`note_of` or :func:`sight_of`.
+
+        A process may be killed between any two bytes, so each area has two slots: the
+        other one is filled first, and then declared the valid one.
+        """
+        slot = self._free[area]
+        begin = _BEGINS[area][slot]
+        self._map[begin : begin + len(note)] = note
+        self._map[area * _AREA] = slot
+        self._free[area] = 1 - slot
+
+    def _turn_away(self) -> None:
+        # Dropping the map would close its descriptor, whose number may be another's by now.
+        self._shared = self._map
+        self._map = mmap.mmap(-1, SIZE)
+
+
+def note_of(phase: str, site: str, test: int) -> bytes:
+    """The note for :data:`PHASE`; the number of the test tells like notes apart."""
+    return _framed(_one_line(phase), _one_line(site), str(test))
+
+
+def sight_of(phase: str, place: str, note: bytes) -> bytes:
+    """The note for :data:`SEEN`.
+
+    Args:
+        phase: the phase as it is now, which may have narrower ones less than ``note``.
+        place: ``file:line in function`` where the main thread is.
+        note: what :data:`PHASE` said when the main thread was looked at.
+    """
+    return _framed(_digest(note), _one_line(phase), _one_line(place))
+
+
+def read(path: Path) -> Mark:
+    """What the rank that writes this page has said last, whether it lives or not."""
+    try:
+        page = path.read_bytes()
+    except OSError:
+        return Mark()
+    if len(page) != SIZE:
+        return Mark()
+    note = _note(page, PHASE)
+    phase, site = _lines(note)[:2]
+    of, now, place = _lines(_note(page, SEEN))
+    if of == _digest(note):
+        # The look at the main thread is younger than the note.
+        return Mark(now, site if now == phase else "", place)
+    return Mark(phase, site)
+
+
+def _note(page: bytes, area: int) -> bytes:
+    begin = _BEGINS[area][page[area * _AREA] & 1]
+    end = begin + _LENGTH + int.from_bytes(page[begin : begin + _LENGTH])
+    return page[begin:end]
+
+
+def _lines(note: bytes) -> list[str]:
+    lines = note[_LENGTH:].decode(errors="replace").split("\n")
+    return [*lines, "", "", ""][:3]
+
+
+def _digest(note: bytes) -> str:
+    return f"{zlib.crc32(note):x}"
+
+
+def _framed(*lines: str) -> bytes:
+    data = "\n".join(lines).encode(errors="replace")[: _SLOT - _LENGTH]
+    return len(data).to_bytes(_LENGTH) + data
+
+
+def _allocate(path: str) -> mmap.mmap:
+    try:
+        with open(path, "w+b") as stream:
+            # A hole that a full disk cannot fill would be a SIGBUS at the first note.
+            os.posix_fallocate(stream.fileno(), 0, SIZE)
+            return mmap.mmap(stream.fileno(), SIZE)
+    except OSError:
+        return mmap.mmap(-1, SIZE)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,348 @@
+"""Every record that crosses a process boundary, and nothing else.
+
+Three parties talk: the *controller* (the user's pytest process or one xdist
+worker), the *host* that imports what ranks share and forks, and the *ranks*. A message is a
+frozen dataclass with JSON-able fields; :mod:`pytest_ddp.wire.channel` frames it. Without
+slots, which would make each class twice: this module is imported while a user waits.
+It imports nothing of ours but its other half, :mod:`pytest_ddp.wire.survey`, so that host and
+ranks stay free of controller code.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from pytest_ddp.wire.survey import Calls, GroupCount, Probe, Standing, TellCalls
+
+Json: TypeAlias = dict[str, Any]
+
+EXIT_LINK_LOST = 78
+"""Exit code of a rank whose channel was closed under it, by ``os.closerange`` for example."""
+
+
+class Backend(enum.StrEnum):
+    """A ``torch.distributed`` backend that the plugin can build a group on."""
+
+    GLOO = "gloo"
+    NCCL = "nccl"
+
+
+class Phase(enum.StrEnum):
+    """The phase of a test, in pytest's words (``TestReport.when``)."""
+
+    SETUP = "setup"
+    CALL = "call"
+    TEARDOWN = "teardown"
+
+
+@dataclass(frozen=True)
+class World:
+    """What a rank's process serves in its life; the ranks of one world make a pool.
+
+    Libraries keep their world size in singletons and read it at import: a process that
+    changed its place would make right code of theirs hang.
+    """
+
+    backend: Backend
+    world_size: int
+    devices: tuple[int, ...] | None
+    """A GPU for each rank, as index into the visible ones; None on the CPU."""
+    init: bool
+    """Whether its ranks hold a default process group of the plugin's."""
+
+
+class Operation(enum.StrEnum):
+    """An operation of the ``ddp`` fixture that goes through the controller."""
+
+    BARRIER = "barrier"
+    GATHER = "gather"
+    BROADCAST = "broadcast"
+
+
+# ---------------------------------------------------------------- controller -> host
+
+
+@dataclass(frozen=True)
+class Session:
+    """How to set up pytest as the controller did; the first message to a host or rank."""
+
+    spawns: bool
+    """True for a host that spawns interpreters instead of forking itself."""
+    args: tuple[str, ...]
+    """The arguments that pytest was called with."""
+    plugins: tuple[str, ...]
+    """Plugin modules given to ``pytest.main(plugins=...)`` by name."""
+    worker: str
+    """Id of the xdist worker that the controller is, or "ddp"."""
+    basetemp: str
+    """Below it each rank makes its own base for ``tmp_path_factory``."""
+    verbose_output: bool
+    """True under ``-s``: ranks write straight to the terminal."""
+    seed: int = 0
+    """The session's seed; hash seeds of spawned ranks derive from it."""
+    imports_in_host: bool = False
+    """True with ``--ddp-import=host``: the user's code is imported once, before any fork."""
+    traces: bool = False
+    """True with ``--ddp-trace``: ranks write down what they do."""
+
+
+@dataclass(frozen=True)
+class Collected:
+    """The controller has collected: ranks can be started once the host is ready."""
+
+    files: tuple[str, ...]
+    """Absolute paths of the files that hold ddp tests."""
+    conftests: tuple[str, ...]
+    """Absolute paths of the conftest files above them."""
+    path: tuple[str, ...]
+    """``sys.path`` after collection, on which the user's modules were found."""
+    places: tuple[str, ...]
+    """Names of the environment variables that tell a rank its place."""
+
+
+@dataclass(frozen=True)
+class StartRank:
+    """Fork (or spawn) one rank; its end of its channel and its files travel with this message."""
+
+    serial: int
+    """Number of the process among all ranks that the controller ever started."""
+    rank: int
+    """The rank that the process will be in every test it takes part in."""
+    world: World
+    environment: dict[str, str]
+    """The torchrun variables of its birth, there before anything of the user's is imported."""
+    folder: str
+    """The session's, for what the rank cannot remove if it is killed; empty if there is none."""
+    traces: bool = False
+    """As in :class:`Session`."""
+
+
+@dataclass(frozen=True)
+class KillRank:
+    """Kill the process group of a rank and whatever it left behind."""
+
+    serial: int
+
+
+# ---------------------------------------------------------------- host -> controller
+
+
+@dataclass(frozen=True)
+class HostReady:
+    """The host has imported what ranks share, and can start them."""
+
+    fork_problem: str | None
+    """Why ranks must not be forked from this host (threads, CUDA), in words; None if safe."""
+
+
+@dataclass(frozen=True)
+class RankStarted:
+    """A rank's process exists."""
+
+    serial: int
+    pid: int
+
+
+@dataclass(frozen=True)
+class RankExited:
+    """A rank's process is gone and reaped, and its process group is killed."""
+
+    serial: int
+    returncode: int
+    """As in ``subprocess``: the exit code, or minus the signal's number."""
+
+
+# ---------------------------------------------------------------- controller -> rank
+
+
+@dataclass(frozen=True)
+class RunTest:
+    """Run one item under pytest's own protocol."""
+
+    test: int
+    """Number of the run; every answer carries it."""
+    nodeid: str
+    file: str
+    """Absolute path of the file that the rank collects for it."""
+    next_nodeid: str | None
+    """The next item of the pool, so that pytest knows which fixtures to keep."""
+    next_file: str | None
+    next_is_known: bool
+    """False under xdist, where the future is unknown: then wide fixtures stay up."""
+    store: str | None
+    """Name of the ``FileStore`` of the default group; a new one means a new group, and its file
+    travels along. None in a world without a group."""
+    new_store: bool
+    """True if the ranks do not meet by this store yet."""
+    environment: dict[str, str]
+    """The torchrun variables."""
+    env: dict[str, str]
+    """What the mark adds to them, for the test alone."""
+    of_family: bool
+    """The rank has to know what modules hold before it."""
+    ends_family: bool
+    """The rank has to say whether modules keep something else after it."""
+    seed: int
+    """Seed of this rank's random number generators (python, NumPy, torch)."""
+    shared_seed: int
+    """Seed of what all ranks must draw alike, as Hypothesis's examples."""
+    tmp_path: str
+    """The directory that all ranks of the test share; the first that asks for it makes it."""
+    serve_store: bool
+    """True for the rank that serves the env:// rendezvous; the listening socket travels along."""
+
+
+@dataclass(frozen=True)
+class ExchangeReply:
+    """The answer to an :class:`Exchange`."""
+
+    number: int
+    payloads: tuple[str, ...]
+    """Base64 of pickled objects by rank, never unpickled by the controller."""
+    error: str | None
+    """Why the exchange cannot complete, in a sentence; None if it did."""
+
+
+@dataclass(frozen=True)
+class Go:
+    """Every rank has built the new process group: begin."""
+
+    test: int
+
+
+@dataclass(frozen=True)
+class Finish:
+    """Tear down what is still up, end the session and exit."""
+
+
+# ---------------------------------------------------------------- rank -> controller
+
+
+@dataclass(frozen=True)
+class RankReady:
+    """The rank waits for its first test. Descriptors of its capture files travel along."""
+
+    serial: int
+    pid: int
+    captured: tuple[str, ...]
+    """Names of the attached capture files, in order: "stdout", "stderr"."""
+
+
+@dataclass(frozen=True)
+class Began:
+    """The group stands and the item was found: from here on it is the test's own doing."""
+
+    test: int
+    waits: bool
+    """The group is new: the rank waits for :class:`Go`, because a rank that died while
+    another still builds the group would look like a failed rendezvous."""
+
+
+@dataclass(frozen=True)
+class NotBegun:
+    """The test could not be started on this rank."""
+
+    test: int
+    problem: str
+    """A sentence and, where there is one, a traceback."""
+    infrastructure: bool
+    """True if the group could not be built, which is worth one retry."""
+
+
+@dataclass(frozen=True)
+class PhaseReported:
+    """One of pytest's reports, as ``pytest_report_to_serializable`` gives it."""
+
+    test: int
+    report: Json
+
+
+@dataclass(frozen=True)
+class Warned:
+    """A warning that pytest recorded in the rank."""
+
+    category: str
+    """Qualified name of the warning's class, ``module:qualname``."""
+    message: str
+    filename: str
+    lineno: int
+    when: str
+    nodeid: str
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A rank arrived at the ``number``-th side-channel operation of the test."""
+
+    test: int
+    number: int
+    operation: Operation
+    source: int | None
+    """The source rank of a broadcast."""
+    payload: str
+    """Base64 of the pickled object; empty for a barrier or a receiver."""
+
+
+@dataclass(frozen=True)
+class Left:
+    """One thing that a test left behind."""
+
+    kind: str
+    """``thread``, ``child process``, ``process group``; or, of what is there once, all of it in
+    words, with an article."""
+    which: str = ""
+    """Its name, or what else tells it from others of its kind."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """The rank has run the item and cleaned up after it."""
+
+    test: int
+    counts: tuple[GroupCount, ...]
+    group_doubt: str | None
+    """Why the default group must be rebuilt; None if it can be kept."""
+    tied: bool
+    """A fixture wider than the test used the group in its set-up, and is still up."""
+    rank_doubt: tuple[Left, ...]
+    """What the test leaked that retires the rank (threads, processes, groups)."""
+    spent: bool
+    """The test did what torch cannot undo in a process, which retires the rank as well."""
+    modules_changed: bool
+    """Modules keep something else than when the rank began, and the test was its family's last."""
+    changes: tuple[str, ...]
+    """What the test changed and the rank restored (environment, cwd, dtype, ...)."""
+    setup_show: str
+    """What ``--setup-show`` would print, empty without it."""
+    exit_reason: str | None
+    """Reason of a ``pytest.exit`` in the rank."""
+    exit_code: int | None
+    """Return code that the ``pytest.exit`` asked for."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The rank's session has ended; it exits next."""
+
+    problem: str | None
+    """Traceback of a fixture teardown that failed now, when no report can carry it."""
+
+
+ToHost: TypeAlias = Session | Collected | StartRank | KillRank
+FromHost: TypeAlias = HostReady | RankStarted | RankExited
+ToRank: TypeAlias = Session | RunTest | Go | ExchangeReply | Probe | TellCalls | Finish
+FromRank: TypeAlias = (
+    RankReady
+    | Began
+    | NotBegun
+    | PhaseReported
+    | Warned
+    | Exchange
+    | Standing
+    | Calls
+    | Done
+    | Finished
+)
+Message: TypeAlias = ToHost | FromHost | ToRank | FromRank
