@@ -1,7 +1,8 @@
 """Run pytest tests on several ``torch.distributed`` ranks, with one honest verdict.
 
 The plugin is found by pytest through its entry point; nothing needs importing
-from here but the type of the ``ddp`` fixture, for annotations::
+from here but the type of the ``ddp`` fixture, for annotations, and the warnings'
+category, for filters such as ``-W ignore::pytest_ddp.DdpWarning``::
 
     from pytest_ddp import Ddp
 
@@ -14,18 +15,24 @@ modules of plugins for rewriting, which is a warning, and with -W error the end.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pytest_ddp.fixture import Ddp, DdpError
+    from pytest_ddp.verdict.messages import DdpWarning
 
-__all__ = ["Ddp", "DdpError"]
+__all__ = ["Ddp", "DdpError", "DdpWarning"]
+
+_HOMES = {
+    "Ddp": "pytest_ddp.fixture",
+    "DdpError": "pytest_ddp.fixture",
+    "DdpWarning": "pytest_ddp.verdict.messages",
+}
 
 
 def __getattr__(name: str) -> Any:
     # A suite without ddp tests pays for nothing but the options.
-    if name in __all__:
-        from pytest_ddp import fixture  # noqa: PLC0415
-
-        return getattr(fixture, name)
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

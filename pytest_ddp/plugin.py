@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_ddp.asked.marks import MARK, WORLD_SIZE_PARAM, check_items, read_marks
-from pytest_ddp.asked.options import MARKER_HELP, Options, add_options, read_mark
+from pytest_ddp.asked.marks import MARK, check_items, read_marks
+from pytest_ddp.asked.options import MARKER_HELP, WORLD_SIZE_PARAM, Options, add_options, read_mark
 from pytest_ddp.asked.sight import Sight
 from pytest_ddp.controller.neighbours import end_in_controller
 

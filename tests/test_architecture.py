@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -35,8 +36,28 @@ _CLEAR_OF_TORCH = {
 """Modules that the user's pytest process imports, with all that they import in turn."""
 
 
-_SHARED = ("protocol", "survey", "channel", "fixture", "folder", "memfile", "own")
+_SIDES = ("pytest_ddp.system", "pytest_ddp.wire", "pytest_ddp.fixture")
 """What both sides of a channel import."""
+
+_ROOMS = (
+    "pytest_ddp.system",
+    "pytest_ddp.wire",
+    "pytest_ddp.asked",
+    "pytest_ddp.evidence",
+    "pytest_ddp.launch",
+    "pytest_ddp.proof",
+    "pytest_ddp.verdict",
+    "pytest_ddp.trace",
+    "pytest_ddp.controller",
+    "pytest_ddp.rank.exits",
+    "pytest_ddp.rank.groups",
+    "pytest_ddp.rank.watch",
+    "pytest_ddp.rank.birth",
+    "pytest_ddp.rank.care",
+    "pytest_ddp.rank.adapt",
+    "pytest_ddp.rank",
+)
+"""From the ground up: a room imports of those that stand before it, never of a later one."""
 
 
 _MAY_IMPORT = {
@@ -67,7 +88,8 @@ def _module(file: Path) -> str:
 MODULES = {_module(file): file for file in FILES}
 
 
-def _imports(file: Path, *, everywhere: bool) -> set[str]:
+@functools.cache
+def _imports(file: Path, *, everywhere: bool) -> frozenset[str]:
     """Names of imported modules; ``everywhere`` counts imports in functions as well."""
     tree = ast.parse(file.read_text())
     found = set()
@@ -78,14 +100,14 @@ def _imports(file: Path, *, everywhere: bool) -> set[str]:
             parts = {f"{node.module}.{alias.name}" for alias in node.names}
             # Importing a submodule asks nothing of its package.
             found |= parts if parts <= MODULES.keys() else {node.module}
-    return found
+    return frozenset(found)
 
 
 def _top_level(tree: ast.Module) -> list[ast.stmt]:
     return [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
 
 
-def _ours(imports: set[str]) -> set[str]:
+def _ours(imports: frozenset[str]) -> set[str]:
     return {name for name in imports if name in MODULES}
 
 
@@ -106,18 +128,40 @@ def test_no_cycles() -> None:
             assert module not in _reach(imported), f"{module} and {imported} import each other"
 
 
+def _room(module: str) -> str:
+    """The folder that a module lies in; a package's own name is its room."""
+    return module if MODULES[module].name == "__init__.py" else module.rpartition(".")[0]
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if _room(m) in _ROOMS])
+def test_imports_point_to_the_ground(module: str) -> None:
+    others = {_room(name) for name in _ours(_imports(MODULES[module], everywhere=True))}
+    above = _ROOMS[_ROOMS.index(_room(module)) + 1 :]
+    assert not others & set(above)
+
+
+def test_every_folder_is_a_room() -> None:
+    folders = {_room(module) for module in MODULES if module.startswith("pytest_ddp.")}
+    assert folders == {"pytest_ddp", *_ROOMS}
+
+
+@pytest.mark.parametrize(
+    "folder", sorted({f.parent for f in FILES if "pytest_ddp" in f.parts}), ids=str
+)
+def test_rooms_are_small(folder: Path) -> None:
+    assert len([file for file in folder.glob("*.py") if file.name != "__init__.py"]) <= 14
+
+
 def test_protocol_imports_nothing_of_ours() -> None:
-    assert _ours(_imports(MODULES["pytest_ddp.wire.protocol"], everywhere=True)) == {
-        "pytest_ddp.wire.survey"
-    }
+    protocol = _ours(_imports(MODULES["pytest_ddp.wire.protocol"], everywhere=True))
+    assert protocol == {"pytest_ddp.wire.survey"}
     assert not _ours(_imports(MODULES["pytest_ddp.wire.survey"], everywhere=True))
 
 
 @pytest.mark.parametrize("module", [m for m in MODULES if m.startswith("pytest_ddp.rank.")])
 def test_ranks_import_no_controller_code(module: str) -> None:
-    allowed = {"pytest_ddp"} | {f"pytest_ddp.{name}" for name in _SHARED}
-    others = _ours(_imports(MODULES[module], everywhere=True))
-    assert {name for name in others if not name.startswith("pytest_ddp.rank.")} <= allowed
+    others = _ours(_imports(MODULES[module], everywhere=True)) - {"pytest_ddp"}
+    assert all(name.startswith(("pytest_ddp.rank.", *_SIDES)) for name in others)
 
 
 @pytest.mark.parametrize("module", sorted(_CLEAR_OF_TORCH))

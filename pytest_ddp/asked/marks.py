@@ -10,8 +10,6 @@ from pytest_ddp.asked.options import Mark, Options, check_function, read_mark
 
 MARK = pytest.StashKey[Mark]()
 """What a test's ddp marks say; only ddp tests have it."""
-WORLD_SIZE_PARAM = "_ddp_world_size"
-"""Name of the parameter that a list of world sizes parametrizes the test with."""
 
 
 def check_items(report: pytest.CollectReport, options: Options) -> pytest.CollectReport:

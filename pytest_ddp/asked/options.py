@@ -107,6 +107,10 @@ class Options:
         return cls(**{setting.name: setting.read(config) for setting in _SETTINGS})
 
 
+WORLD_SIZE_PARAM = "_ddp_world_size"
+"""Name of the parameter that a list of world sizes parametrizes the test with."""
+
+
 @dataclass(frozen=True, slots=True)
 class Mark:
     """What the ``ddp`` marks on a test, its class and its module say together."""

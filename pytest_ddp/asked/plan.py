@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from pytest_ddp.asked.marks import WORLD_SIZE_PARAM
-from pytest_ddp.asked.options import CheckCollectives, Mark, Options
+from pytest_ddp.asked.options import WORLD_SIZE_PARAM, CheckCollectives, Mark, Options
 from pytest_ddp.asked.rules import MAX_WORLD_SIZE, WorldSize, mark_error, shown
 from pytest_ddp.wire.protocol import Backend, World
 

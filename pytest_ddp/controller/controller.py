@@ -22,7 +22,7 @@ from pytest_ddp.controller.run import Order
 from pytest_ddp.controller.supervisor import Supervisor
 from pytest_ddp.controller.tmppath import SharedDirectories
 from pytest_ddp.controller.unrun import failed_without_ranks, skipped_without_ranks
-from pytest_ddp.evidence import stacks as diagnose
+from pytest_ddp.evidence import pythonstacks
 from pytest_ddp.evidence.outcome import RunOutcome
 from pytest_ddp.launch import gpus
 from pytest_ddp.launch.launcher import HostDiedError, Launcher, NoRankError, OrphanedError
@@ -323,7 +323,7 @@ class Controller:
     def _without_rank(self, item: pytest.Item, problem: str) -> list[pytest.TestReport]:
         if self._launcher is not None and self._is_fruitless_again(self._launcher):
             self._hopeless = f"no rank can be started; see {item.nodeid}."
-        why = diagnose.last_exception(problem) or problem.partition("\n")[0].rstrip(":")
+        why = pythonstacks.last_exception(problem) or problem.partition("\n")[0].rstrip(":")
         return failed_without_ranks(item, f"no rank can be started: {why}\n\n{problem}")
 
     def _is_fruitless_again(self, launcher: Launcher) -> bool:

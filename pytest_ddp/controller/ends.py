@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pytest_ddp.evidence import stacks as diagnose
+from pytest_ddp.evidence import pythonstacks
 from pytest_ddp.launch.launcher import HostDiedError, Launcher
 from pytest_ddp.launch.rankprocess import RankProcess
 from pytest_ddp.system.own import signal, time
@@ -63,7 +63,9 @@ def _unfinished(process: RankProcess, seconds: float, stacks: str) -> str:
 
 
 def _told(end: str, stacks: str) -> str:
-    mains = [main for dump in diagnose.parse_stacks(stacks) if (main := dump.main()) is not None]
+    mains = [
+        main for dump in pythonstacks.parse_stacks(stacks) if (main := dump.main()) is not None
+    ]
     if not mains:
         return f"The rank {end}.\n"
     return "\n".join([f"The rank {end}. Most recent call first:", *frame_lines(mains[-1]), ""])

@@ -13,8 +13,8 @@ from typing import Any, Protocol, TextIO
 import pytest
 
 from pytest_ddp.evidence.outcome import Ending
+from pytest_ddp.evidence.wording import ranks_text
 from pytest_ddp.system.own import os, time
-from pytest_ddp.verdict.trouble import ranks_text
 from pytest_ddp.wire.survey import Standing
 
 _PATIENCE = 5.0

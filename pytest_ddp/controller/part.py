@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pytest_ddp.evidence import nativestacks as native
-from pytest_ddp.evidence import stacks as diagnose
+from pytest_ddp.evidence import nativestacks, pythonstacks
 from pytest_ddp.evidence.outcome import Ending, RankOutcome, TimedReport
 from pytest_ddp.launch.rankprocess import RankProcess
 from pytest_ddp.system.own import signal
@@ -72,11 +71,11 @@ class Part:
         stacks = self.stacks or process.files.stacks()
         ending = known.ending
         returncode = process.returncode if ending is Ending.EXITED else None
-        fatal = diagnose.fatal_signal(stacks)
+        fatal = pythonstacks.fatal_signal(stacks)
         if fatal is not None and returncode in (None, -signal.SIGKILL):
             # It was dying when it was stopped.
             ending, returncode = Ending.EXITED, -fatal
-        stderr, native_stacks = native.split(process.output("stderr"))
+        stderr, native_stacks = nativestacks.split(process.output("stderr"))
         mark = process.files.mark()
         return replace(
             known,

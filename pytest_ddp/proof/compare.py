@@ -15,9 +15,9 @@ from functools import lru_cache
 from itertools import combinations, pairwise
 
 from pytest_ddp.evidence.outcome import RunOutcome
-from pytest_ddp.evidence.stacks import shorten
+from pytest_ddp.evidence.pythonstacks import shorten
+from pytest_ddp.evidence.wording import ranks_text
 from pytest_ddp.proof.prover import group_words
-from pytest_ddp.verdict.trouble import ranks_text
 from pytest_ddp.wire.survey import CallRecord, GroupCount
 
 _FAMILIES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")

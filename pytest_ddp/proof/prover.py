@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from pytest_ddp.evidence.outcome import Hang, RankLine
-from pytest_ddp.evidence.stacks import shorten
+from pytest_ddp.evidence.pythonstacks import shorten
 from pytest_ddp.wire.survey import SIDE_CHANNEL, Standing, Wait
 
 _SAME_SIZE = frozenset({"all_reduce", "broadcast", "reduce"})

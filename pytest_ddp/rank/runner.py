@@ -139,7 +139,7 @@ class Runner:
             self._warn(problem, str(dist.__file__), 1)
 
     def _warn(self, text: str, file: str, line: int) -> None:
-        category = "pytest_ddp.verdict.messages:DdpWarning"
+        category = "pytest_ddp:DdpWarning"
         self._link.send(Warned(category, text, file, line, "runtest", ""))
 
     def _run_item(self, order: RunTest, item: pytest.Item) -> Done:

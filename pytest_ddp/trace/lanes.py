@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
 
-from pytest_ddp.evidence.stacks import shorten
+from pytest_ddp.evidence.pythonstacks import shorten
 from pytest_ddp.trace.chrome import details, rows_of, title
 from pytest_ddp.trace.events import Collective, Phase, State
 from pytest_ddp.trace.scale import Scale, time_words

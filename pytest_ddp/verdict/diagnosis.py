@@ -10,9 +10,9 @@ import enum
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_ddp.evidence import nativestacks as native
-from pytest_ddp.evidence import stacks as diagnose
+from pytest_ddp.evidence import nativestacks, pythonstacks
 from pytest_ddp.evidence.outcome import Ending, RankLine, RankOutcome, RunOutcome
+from pytest_ddp.evidence.wording import ranks_text
 from pytest_ddp.verdict.trouble import (
     Trouble,
     clean,
@@ -21,7 +21,6 @@ from pytest_ddp.verdict.trouble import (
     fold,
     frames_of,
     is_out_of_memory,
-    ranks_text,
     signal_name,
     tell_apart,
     what_happened,
@@ -100,7 +99,7 @@ class RankDiagnosis:
     """``SIGSEGV``, or empty."""
     operator: str
     """What native code it was in when it crashed: ``the operator at::_ops::...``; or empty."""
-    stack: tuple[diagnose.Frame, ...]
+    stack: tuple[pythonstacks.Frame, ...]
     """Of the thread that tells most, most recent call first; empty if there is none."""
 
 
@@ -314,7 +313,7 @@ def _troubled(trouble: Trouble) -> RankDiagnosis:
         said=clean(what_happened(trouble)),
         exit_code=None if by_signal else returncode,
         signal=signal_name(-returncode) if by_signal and returncode is not None else "",
-        operator=native.culprit(rank.native) if trouble.report is None else "",
+        operator=nativestacks.culprit(rank.native) if trouble.report is None else "",
         stack=frames_of(trouble),
     )
 

@@ -9,6 +9,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 from _pytest._code.code import ReprExceptionInfo, ReprFileLocation, ReprTraceback
 
+from pytest_ddp.evidence.wording import ranks_text
 from pytest_ddp.verdict.diagnosis import Diagnosis, Failure
 from pytest_ddp.verdict.entries import (
     WIDTH,
@@ -22,14 +23,7 @@ from pytest_ddp.verdict.entries import (
 )
 from pytest_ddp.verdict.lost import children, lost
 from pytest_ddp.verdict.table import rows_of
-from pytest_ddp.verdict.trouble import (
-    Trouble,
-    clean,
-    crash_site,
-    first_line,
-    ranks_text,
-    what_happened,
-)
+from pytest_ddp.verdict.trouble import Trouble, clean, crash_site, first_line, what_happened
 
 
 def represent(failure: Failure, diagnosis: Diagnosis) -> ReprExceptionInfo:

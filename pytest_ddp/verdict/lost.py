@@ -7,9 +7,9 @@ import re
 import textwrap
 from collections.abc import Iterable, Iterator
 
-from pytest_ddp.evidence import nativestacks as native
-from pytest_ddp.evidence import stacks as diagnose
+from pytest_ddp.evidence import nativestacks, pythonstacks
 from pytest_ddp.evidence.outcome import Ending, RankOutcome
+from pytest_ddp.evidence.pythonstacks import Frame
 from pytest_ddp.system.own import signal
 from pytest_ddp.verdict.entries import Entry, raw, sentences
 from pytest_ddp.verdict.trouble import WORKER_KILLED, Trouble, signal_name, what_happened
@@ -37,7 +37,7 @@ def _explanations(rank: RankOutcome, oom: str) -> Iterator[str]:
         before = " (the one below was asked for earlier)" if rank.stacks else ""
         killer = f"the kernel's out-of-memory killer {oom} during the test"
         yield f"SIGKILL leaves no stack{before}; {killer if oom else _SUSPECT}"
-    elif words := diagnose.last_exception(rank.stacks):
+    elif words := pythonstacks.last_exception(rank.stacks):
         yield f"an exception came out of pytest itself: {words}"
     elif not rank.stacks:
         yield "the rank left no stack"
@@ -45,9 +45,11 @@ def _explanations(rank: RankOutcome, oom: str) -> Iterator[str]:
         yield "a rank that finds its connection to pytest closed leaves with this code"
     if rank.returncode == -signal.SIGABRT and _GLOO in rank.stderr:
         yield f"gloo aborted it (EnforceNotMet, see stderr): {_reason_of_gloo(rank.stderr)}"
-    if culprit := native.culprit(rank.native):
+    if culprit := nativestacks.culprit(rank.native):
         yield f"it was inside {culprit}"
-    if rank.returncode == -signal.SIGSEGV and diagnose.is_endless(diagnose.main_stack(rank.stacks)):
+    if rank.returncode == -signal.SIGSEGV and pythonstacks.is_endless(
+        pythonstacks.main_stack(rank.stacks)
+    ):
         yield "a stack of 100 calls or more: a recursion may have used up the C stack"
 
 
@@ -75,13 +77,13 @@ _UNLIKE = re.compile(r"nbytes|preamble|opcode", re.IGNORECASE)
 
 
 def _stacks(rank: RankOutcome, label: str) -> str:
-    dumps = [dump for dump in diagnose.parse_stacks(rank.stacks) if dump.main() is not None]
+    dumps = [dump for dump in pythonstacks.parse_stacks(rank.stacks) if dump.main() is not None]
     if not dumps:
         return f"\n{label} gave no stack{_UNANSWERED}\n" if rank.ending is Ending.STOPPED else ""
     return "\n".join(["", *_threads(dumps[-1], label)]) + "\n"
 
 
-def _threads(dump: diagnose.Dump, label: str) -> Iterator[str]:
+def _threads(dump: pythonstacks.Dump, label: str) -> Iterator[str]:
     """The telling stack, and those of other threads that were in the user's code."""
     main = dump.main()
     assert main is not None
@@ -90,7 +92,7 @@ def _threads(dump: diagnose.Dump, label: str) -> Iterator[str]:
     yield f"{label}{thread}, most recent call first:"
     yield from frame_lines(main)
     for stack in dump.stacks:
-        if stack is not main and diagnose.user_line(stack.frames) is not None:
+        if stack is not main and pythonstacks.user_line(stack.frames) is not None:
             yield f"{label}, {'the test itself' if stack.runs_test else 'another thread'}:"
             yield from frame_lines(stack)
 
@@ -99,7 +101,7 @@ def children(trouble: Trouble, label: str, oom: str) -> list[Entry]:
     """How a process died that the rank had forked, such as a DataLoader worker."""
     if WORKER_KILLED in trouble.message and oom:
         return [sentences("", f"the kernel's out-of-memory killer {oom} during the test")]
-    dumps = [dump for dump in diagnose.parse_stacks(trouble.rank.children) if dump.fatal]
+    dumps = [dump for dump in pythonstacks.parse_stacks(trouble.rank.children) if dump.fatal]
     if not dumps or (main := dumps[0].main()) is None:
         return []
     what = f"a process that {label} forked died of {signal_name(dumps[0].signal)}"
@@ -109,11 +111,11 @@ def children(trouble: Trouble, label: str, oom: str) -> list[Entry]:
     ]
 
 
-def frame_lines(stack: diagnose.Stack) -> Iterator[str]:
+def frame_lines(stack: pythonstacks.Stack) -> Iterator[str]:
     """A stack as it is shown, a line for each call that tells something."""
-    telling = diagnose.user_line(stack.frames)
-    frames = diagnose.trim(stack.frames)
-    for own, run in itertools.groupby(frames, lambda frame: diagnose.is_user_file(frame.file)):
+    telling = pythonstacks.user_line(stack.frames)
+    frames = pythonstacks.trim(stack.frames)
+    for own, run in itertools.groupby(frames, lambda frame: pythonstacks.is_user_file(frame.file)):
         lines = list(_folded(run, telling))
         if not own and len(lines) > _MOST_OF_LIBRARY:
             left_out = len(lines) - 2 * _SHOWN
@@ -121,7 +123,7 @@ def frame_lines(stack: diagnose.Stack) -> Iterator[str]:
         yield from lines
 
 
-def _folded(frames: Iterable[diagnose.Frame], telling: diagnose.Frame | None) -> Iterator[str]:
+def _folded(frames: Iterable[Frame], telling: Frame | None) -> Iterator[str]:
     for frame, repeats in itertools.groupby(frames):
         yield f"{'>' if frame == telling else ' '} {frame}"
         further = len(list(repeats)) - 1

@@ -16,12 +16,13 @@ import pytest
 
 from pytest_ddp.asked.options import Output
 from pytest_ddp.evidence.outcome import RankOutcome, RunOutcome
+from pytest_ddp.evidence.wording import ranks_text
 from pytest_ddp.proof.compare import unequal_collectives
 from pytest_ddp.verdict.diagnosis import Diagnosis, Failure, Kind, diagnose_failure
 from pytest_ddp.verdict.failure import represent
 from pytest_ddp.verdict.records import properties
 from pytest_ddp.verdict.sections import sections_of
-from pytest_ddp.verdict.trouble import Trouble, lost_phase, message_of, ranks_text, tell_apart
+from pytest_ddp.verdict.trouble import Trouble, lost_phase, message_of, tell_apart
 from pytest_ddp.wire.protocol import Phase
 
 Result: TypeAlias = Literal["passed", "failed", "skipped"]

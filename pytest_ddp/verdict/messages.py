@@ -9,13 +9,16 @@ from dataclasses import replace
 import pytest
 
 from pytest_ddp.evidence.outcome import RunOutcome
+from pytest_ddp.evidence.wording import ranks_text
 from pytest_ddp.verdict.remarks import remarks
-from pytest_ddp.verdict.trouble import ranks_text, without_addresses
+from pytest_ddp.verdict.trouble import without_addresses
 from pytest_ddp.wire.protocol import Finished, Warned
 
 
 class DdpWarning(pytest.PytestWarning):
     """A ddp test passed or failed, but left its rank otherwise than it found it."""
+
+    __module__ = "pytest_ddp"  # as filters name it
 
 
 class Messages:

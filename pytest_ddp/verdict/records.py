@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ddp.evidence.outcome import RunOutcome
-from pytest_ddp.evidence.stacks import Frame
+from pytest_ddp.evidence.pythonstacks import Frame
 from pytest_ddp.system.own import json, os
 from pytest_ddp.verdict.diagnosis import Diagnosis, RankDiagnosis
 

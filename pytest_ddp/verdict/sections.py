@@ -8,7 +8,8 @@ import pytest
 
 from pytest_ddp.asked.options import Output
 from pytest_ddp.evidence.outcome import RankOutcome, RunOutcome
-from pytest_ddp.verdict.trouble import clean, lost_phase, ranks_text
+from pytest_ddp.evidence.wording import ranks_text
+from pytest_ddp.verdict.trouble import clean, lost_phase
 from pytest_ddp.wire.protocol import Phase
 
 _PHASES = tuple(Phase)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ddp.evidence import stacks as diagnose
+from pytest_ddp.evidence import pythonstacks
 from pytest_ddp.evidence.outcome import Ending, RankOutcome, RunOutcome
 from pytest_ddp.system.own import signal
 from pytest_ddp.wire.protocol import Phase
@@ -107,52 +107,52 @@ class Trouble:
         return noted if noted.startswith(f"{self.phase}: ") else self.phase.value
 
     @property
-    def child_death(self) -> diagnose.Dump | None:
+    def child_death(self) -> pythonstacks.Dump | None:
         """The stacks of a process that the rank had forked, if its death is what failed."""
         if self.report is not None:
             if _WORKER not in self.message:
                 return None
         elif self.rank.ending is not Ending.EXITED or (self.rank.returncode or 0) <= 0:
             return None
-        dumps = diagnose.parse_stacks(self.rank.children)
+        dumps = pythonstacks.parse_stacks(self.rank.children)
         return next((dump for dump in dumps if dump.fatal and dump.main() is not None), None)
 
     @property
     def where(self) -> str:
         """Where the rank was lost, as the end of a sentence; empty if nothing is known."""
         if (frame := self.user_frame) is not None:
-            beside = self.report is None and diagnose.is_beside_the_test(self.rank.stacks)
+            beside = self.report is None and pythonstacks.is_beside_the_test(self.rank.stacks)
             return f"in a thread beside the test, begun at {frame}" if beside else f"at {frame}"
         # A page is all that SIGKILL leaves.
         for words, place in (("last seen at", self.rank.seen_at), ("begun at", self.rank.began_at)):
             if place and self.rank.ending in (Ending.EXITED, Ending.STOPPED):
-                return f"{words} {diagnose.shorten(place)}"
+                return f"{words} {pythonstacks.shorten(place)}"
         return ""
 
     @property
-    def user_frame(self) -> diagnose.Frame | None:
+    def user_frame(self) -> pythonstacks.Frame | None:
         """Where it was in the user's code."""
         if self.report is not None:
             own = _raised_at(self.report.longrepr)
         else:
             stacks = self.rank.stacks
-            own = diagnose.user_line(diagnose.main_stack(stacks)) or diagnose.user_line(
-                diagnose.test_stack(stacks)
+            own = pythonstacks.user_line(pythonstacks.main_stack(stacks)) or pythonstacks.user_line(
+                pythonstacks.test_stack(stacks)
             )
-            own = own or diagnose.raised_at(stacks)
+            own = own or pythonstacks.raised_at(stacks)
         return self._line_of_child() or own
 
-    def _line_of_child(self) -> diagnose.Frame | None:
+    def _line_of_child(self) -> pythonstacks.Frame | None:
         dump = self.child_death
         main = dump.main() if dump is not None else None
-        return None if main is None else diagnose.user_line(main.frames)
+        return None if main is None else pythonstacks.user_line(main.frames)
 
     @property
     def place(self) -> str:
         """``file:line in function`` of the user's code; empty if nothing is known."""
         if (frame := self.user_frame) is not None:
             return str(frame)
-        return diagnose.shorten(self.rank.seen_at or self.rank.began_at)
+        return pythonstacks.shorten(self.rank.seen_at or self.rank.began_at)
 
 
 def lost_phase(rank: RankOutcome) -> Phase | None:
@@ -189,15 +189,15 @@ def tell_apart(
     return roots, [trouble for trouble in ordered if trouble not in roots]
 
 
-def frames_of(trouble: Trouble) -> tuple[diagnose.Frame, ...]:
+def frames_of(trouble: Trouble) -> tuple[pythonstacks.Frame, ...]:
     """The stack that tells most, without pytest's machinery, most recent call first."""
     if (dump := trouble.child_death) is not None and (main := dump.main()) is not None:
-        return diagnose.trim(main.frames)
+        return pythonstacks.trim(main.frames)
     if trouble.report is None:
-        return diagnose.trim(diagnose.main_stack(trouble.rank.stacks))
+        return pythonstacks.trim(pythonstacks.main_stack(trouble.rank.stacks))
     entries = getattr(getattr(trouble.report.longrepr, "reprtraceback", None), "reprentries", ())
     places = [place for entry in entries if (place := getattr(entry, "reprfileloc", None))]
-    return tuple(diagnose.Frame(place.path, place.lineno, "") for place in reversed(places))
+    return tuple(pythonstacks.Frame(place.path, place.lineno, "") for place in reversed(places))
 
 
 def is_out_of_memory(trouble: Trouble, oom: str) -> bool:
@@ -243,7 +243,7 @@ def fold(troubles: Iterable[Trouble]) -> list[list[Trouble]]:
 def _likeness(trouble: Trouble) -> Hashable:
     if trouble.report is None:
         rank = trouble.rank
-        frames = diagnose.trim(diagnose.main_stack(rank.stacks))
+        frames = pythonstacks.trim(pythonstacks.main_stack(rank.stacks))
         page = () if frames else (trouble.doing, rank.began_at)
         return (
             trouble.phase,
@@ -265,19 +265,6 @@ def crash_site(report: pytest.TestReport) -> tuple[str, int] | None:
     """Path and line (from 1) where the exception was raised, if pytest knows."""
     crash = getattr(report.longrepr, "reprcrash", None)
     return None if crash is None else (str(crash.path), int(crash.lineno))
-
-
-def ranks_text(ranks: Iterable[int]) -> str:
-    """``rank 1``, ``ranks 0-2``, ``ranks 0, 2``."""
-    numbers = sorted(set(ranks))
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and runs[-1][-1] == number - 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    spans = [f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs]
-    return ("rank " if len(numbers) == 1 else "ranks ") + ", ".join(spans)
 
 
 def first_line(text: str) -> str:
@@ -356,12 +343,12 @@ def message_of(longrepr: Any) -> str:
         return f"<{type(error).__name__} while printing the failure>"
 
 
-def _raised_at(longrepr: Any) -> diagnose.Frame | None:
+def _raised_at(longrepr: Any) -> pythonstacks.Frame | None:
     with contextlib.suppress(AttributeError):
         for entry in reversed(longrepr.reprtraceback.reprentries):
             place = getattr(entry, "reprfileloc", None)
-            if place is not None and diagnose.is_user_file(place.path):
-                return diagnose.Frame(place.path, place.lineno, "")
+            if place is not None and pythonstacks.is_user_file(place.path):
+                return pythonstacks.Frame(place.path, place.lineno, "")
     return None
 
 

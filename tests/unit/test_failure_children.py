@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from pytest_ddp.evidence import stacks as diagnose
+from pytest_ddp.evidence import pythonstacks
 from pytest_ddp.verdict.trouble import Trouble, is_out_of_memory
 from pytest_ddp.wire.protocol import Phase
 from tests.unit import handmade as made
@@ -104,8 +104,8 @@ def test_long_way_through_libraries_is_cut() -> None:
 
 
 def test_stack_ends_where_the_process_began() -> None:
-    (dump,) = diagnose.parse_stacks(IN_WORKER)
-    assert [frame.line for frame in diagnose.trim(dump.stacks[0].frames)] == [519, 61, 374]
+    (dump,) = pythonstacks.parse_stacks(IN_WORKER)
+    assert [frame.line for frame in pythonstacks.trim(dump.stacks[0].frames)] == [519, 61, 374]
     assert len(dump.stacks[0].frames) == 6 + len(MACHINERY)
 
 
@@ -123,7 +123,7 @@ def test_stack_ends_where_the_process_began() -> None:
     ],
 )
 def test_last_exception(text: str, last: str) -> None:
-    assert diagnose.last_exception(text) == last
+    assert pythonstacks.last_exception(text) == last
 
 
 def test_line_of_a_traceback_that_is_the_users() -> None:
@@ -134,9 +134,9 @@ def test_line_of_a_traceback_that_is_the_users() -> None:
         f'  File "{pytest.__file__}", line 5, in last\n    code\n'
         "SystemExit: 5\n"
     )
-    assert diagnose.raised_at(text) == diagnose.Frame("/home/me/test_it.py", 4, "__repr__")
-    assert diagnose.raised_at(text.replace("/home/me/test_it.py", pytest.__file__)) is None
-    assert diagnose.raised_at("") is None
+    assert pythonstacks.raised_at(text) == pythonstacks.Frame("/home/me/test_it.py", 4, "__repr__")
+    assert pythonstacks.raised_at(text.replace("/home/me/test_it.py", pytest.__file__)) is None
+    assert pythonstacks.raised_at("") is None
 
 
 # ------------------------------------------------------------------ out of memory

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_ddp.asked.marks import WORLD_SIZE_PARAM
-from pytest_ddp.asked.options import Mark, Options, Output, StartMethod
+from pytest_ddp.asked.options import WORLD_SIZE_PARAM, Mark, Options, Output, StartMethod
 from pytest_ddp.asked.plan import LaunchPlan, make_plan
 from pytest_ddp.wire.protocol import Backend
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_ddp.verdict.trouble import first_line, ranks_text
+from pytest_ddp.evidence.wording import ranks_text
+from pytest_ddp.verdict.trouble import first_line
 from pytest_ddp.wire.protocol import Phase
 from tests.unit import handmade as made
 from tests.unit.handmade import (

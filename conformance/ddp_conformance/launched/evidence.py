@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_ddp.evidence import stacks as diagnose
+from pytest_ddp.evidence import pythonstacks
 from pytest_ddp.wire import marker
 
 ERROR, FAULTS, PHASE = "error", "faults", "phase"
@@ -50,19 +50,19 @@ def last_words(files: Path) -> LastWords:
     phase = marker.read(files / PHASE).phase.partition(": ")[2]
     if (files / ERROR).exists():
         error, frames = json.loads((files / ERROR).read_text())
-        return LastWords(error, phase, _users(diagnose.Frame(*frame) for frame in frames))
+        return LastWords(error, phase, _users(pythonstacks.Frame(*frame) for frame in frames))
     stacks = files / FAULTS
     text = stacks.read_text(errors="replace") if stacks.exists() else ""
-    return LastWords("", phase, _users(diagnose.main_stack(text)) or _began(files))
+    return LastWords("", phase, _users(pythonstacks.main_stack(text)) or _began(files))
 
 
 def _began(files: Path) -> str:
-    return diagnose.shorten(marker.read(files / PHASE).site)
+    return pythonstacks.shorten(marker.read(files / PHASE).site)
 
 
-def _users(frames: Iterable[diagnose.Frame]) -> str:
+def _users(frames: Iterable[pythonstacks.Frame]) -> str:
     """The innermost frame of the user's code; empty without one."""
     for frame in frames:
-        if diagnose.is_user_file(frame.file) and not frame.file.startswith(_OURS):
+        if pythonstacks.is_user_file(frame.file) and not frame.file.startswith(_OURS):
             return str(frame)
     return ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ddp.evidence import nativestacks as native
+from pytest_ddp.evidence import nativestacks
 
 LIB = "/site-packages/torch/lib"
 HANDLER = (
@@ -83,17 +83,17 @@ BYSTANDER = thread(2, HANDLER.splitlines(keepends=True)[0], MATMUL)
     ],
 )
 def test_culprit(stacks: str, expected: str) -> None:
-    assert native.culprit(stacks) == expected
+    assert nativestacks.culprit(stacks) == expected
 
 
 def test_nothing_to_split() -> None:
     for text in ("", "said\n", "frame #1: of a film\n", "\n\n"):
-        assert native.split(text) == (text, "")
+        assert nativestacks.split(text) == (text, "")
 
 
 def test_stacks_are_split_from_what_was_said() -> None:
     stacks = thread(1, HANDLER, ADD, PYTHON, START) + BYSTANDER
-    said, found = native.split(f"before\n\n{stacks}after\n")
+    said, found = nativestacks.split(f"before\n\n{stacks}after\n")
     assert said == "before\n\nafter\n"
     assert found == stacks
 
@@ -101,10 +101,10 @@ def test_stacks_are_split_from_what_was_said() -> None:
 def test_stack_that_was_cut_off() -> None:
     """The process was killed while it printed."""
     stacks = f"SIGSEGV(11), PID: 1, Thread 1: \n{HANDLER}frame #6: at::Ten"
-    assert native.split(f"before\n{stacks}") == ("before\n", stacks)
-    assert native.culprit(stacks) == ""
+    assert nativestacks.split(f"before\n{stacks}") == ("before\n", stacks)
+    assert nativestacks.culprit(stacks) == ""
 
 
 def test_lost_thread_belongs_to_the_stacks() -> None:
     stacks = thread(1, HANDLER) + "signal lost waiting for stacktrace 12:13\n"
-    assert native.split(stacks + "after") == ("after", stacks)
+    assert nativestacks.split(stacks + "after") == ("after", stacks)

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_ddp.evidence import stacks as diagnose
-from pytest_ddp.evidence.stacks import (
+from pytest_ddp.evidence import pythonstacks
+from pytest_ddp.evidence.pythonstacks import (
     Frame,
     Stack,
     fatal_signal,
@@ -299,7 +299,7 @@ def test_shortened_path(file: str, shown: str) -> None:
 def test_shortened_path_of_the_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where it is installed from a checkout."""
     monkeypatch.chdir(tmp_path)
-    assert shorten(diagnose.__file__) == "pytest_ddp/evidence/stacks.py"
+    assert shorten(pythonstacks.__file__) == "pytest_ddp/evidence/pythonstacks.py"
 
 
 def test_frame_as_text() -> None:
