@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ddp_conformance.mutants import Mutant
-from ddp_conformance.report import label
-from ddp_conformance.table import Verdict, Word, render, summary
+from ddp_conformance.frame.mutants import Mutant
+from ddp_conformance.front.report import label
+from ddp_conformance.front.table import Verdict, Word, render, summary
 
 from conformance import entries, kill_matrix, preload
 from pytest_ddp import Ddp

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from ddp_conformance import ErrorPath, Training, TrainStep
-from ddp_conformance.mutants import Mutant, Twin, all_mutants, all_twins
-from ddp_conformance.pytest_frontend import ranks_for
-from ddp_conformance.verdict import GuaranteeError
+from ddp_conformance.frame.mutants import Mutant, Twin, all_mutants, all_twins
+from ddp_conformance.frame.verdict import GuaranteeError
+from ddp_conformance.front.pytest_frontend import ranks_for
 
 from conformance import kill_matrix
 from conformance.kill_matrix import applicable

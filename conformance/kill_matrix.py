@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TypeAlias
 
-from ddp_conformance.mutants import Mutant, all_mutants
-from ddp_conformance.registry import Check, checks_for
-from ddp_conformance.subjects import Subject
-from ddp_conformance.verdict import GuaranteeError, UndecidedError
+from ddp_conformance.frame.mutants import Mutant, all_mutants
+from ddp_conformance.frame.registry import Check, checks_for
+from ddp_conformance.frame.subjects import Subject
+from ddp_conformance.frame.verdict import GuaranteeError, UndecidedError
 
 OPTION = "--ddp-kill-matrix"
 """Only a run with it puts every check to every mutant, which takes longer than all the rest."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from ddp_conformance.training_history import Ended
+from ddp_conformance.launched.history import Ended
 from hypothesis import settings
 from hypothesis import strategies as st
 

@@ -8,10 +8,10 @@ from itertools import chain
 
 import pytest
 from ddp_conformance import Loader, Sampler
-from ddp_conformance.allowance import Allowance, allowed
-from ddp_conformance.registry import checks_for
-from ddp_conformance.subjects import Subject
-from ddp_conformance.verdict import UndecidedError
+from ddp_conformance.frame.allowance import Allowance, allowed
+from ddp_conformance.frame.registry import checks_for
+from ddp_conformance.frame.subjects import Subject
+from ddp_conformance.frame.verdict import UndecidedError
 from torch.utils.data import BatchSampler, DistributedSampler
 
 from conformance.simulated_ranks import SimulatedRanks

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 
 import pytest
-from ddp_conformance.command import main
-from ddp_conformance.explain import explanation, most_alike
-from ddp_conformance.mutants import all_mutants, all_twins
-from ddp_conformance.registry import all_checks, known_ids
-from ddp_conformance.report import guarantee_of
+from ddp_conformance.frame.mutants import all_mutants, all_twins
+from ddp_conformance.frame.registry import all_checks, known_ids
+from ddp_conformance.front.command import main
+from ddp_conformance.front.explain import explanation, most_alike
+from ddp_conformance.front.report import guarantee_of
 
 
 @pytest.mark.parametrize("guarantee_id", known_ids())

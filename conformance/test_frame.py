@@ -22,13 +22,13 @@ from ddp_conformance import (
     UndecidedError,
     parametrize_with_checks,
 )
-from ddp_conformance.case import sizes
-from ddp_conformance.pytest_frontend import BoundCheck
-from ddp_conformance.ranks import shared_directory
-from ddp_conformance.registry import all_checks, checks_for
-from ddp_conformance.subjects import announce_epoch, batch_indices, sampler_indices
-from ddp_conformance.table import Verdict, Word, render, summary
-from ddp_conformance.verdict import GuaranteeError, Violation, listing, ranks_in_words
+from ddp_conformance.frame.case import sizes
+from ddp_conformance.frame.ranks import shared_directory
+from ddp_conformance.frame.registry import all_checks, checks_for
+from ddp_conformance.frame.verdict import GuaranteeError, Violation, listing, ranks_in_words
+from ddp_conformance.front.pytest_frontend import BoundCheck
+from ddp_conformance.front.table import Verdict, Word, render, summary
+from ddp_conformance.sampling.subjects import announce_epoch, batch_indices, sampler_indices
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
 from conformance.simulated_ranks import SimulatedRanks, on_ranks
@@ -330,7 +330,7 @@ def test_expected_failures_are_strict(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = Sampler(strided, {"exact"})
     check = check_of("SMP-01", kept)
     alone = SimulatedRanks.alone()
-    monkeypatch.setattr("ddp_conformance.pytest_frontend.current_ranks", lambda: alone)
+    monkeypatch.setattr("ddp_conformance.front.pytest_frontend.current_ranks", lambda: alone)
     BoundCheck(check)(kept)
     BoundCheck(check, "a reason")(kept)
     with pytest.raises(GuaranteeError):

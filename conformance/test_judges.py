@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from ddp_conformance.checks import judge_sampling as judge
-from ddp_conformance.history import (
+from ddp_conformance.frame.history import (
     Delivered,
     Drawn,
     Draws,
@@ -15,6 +14,7 @@ from ddp_conformance.history import (
     Refused,
     Sample,
 )
+from ddp_conformance.sampling import judge
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

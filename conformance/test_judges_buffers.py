@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ddp_conformance.checks.judge_buffers import judge_equal_buffers
-from ddp_conformance.model_history import Buffers, State
+from ddp_conformance.model.history import Buffers, State
+from ddp_conformance.model.judge_buffers import judge_equal_buffers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ddp_conformance.cache_history import CachedTensor, DeviceUse, Opened, Produced
-from ddp_conformance.checks import judge_caches as judge
-from ddp_conformance.history import Refused
+from ddp_conformance.caches import judge
+from ddp_conformance.caches.history import CachedTensor, DeviceUse, Opened, Produced
+from ddp_conformance.frame.history import Refused
 
 GOOD = CachedTensor(0, "x", "opened", "cpu", True, "8:1 5 0", "aa")
 OTHER = replace(GOOD, rank=1)

@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from ddp_conformance.callback_history import LoopEnd, StepEnd, Traced, Tripped
-from ddp_conformance.checks import judge_callbacks as judge
-from ddp_conformance.history import Collective, Failed, Record
+from ddp_conformance.callbacks import judge
+from ddp_conformance.callbacks.history import LoopEnd, StepEnd, Traced, Tripped
+from ddp_conformance.callbacks.stepping import told
+from ddp_conformance.frame.history import Collective, Failed, Record
+from ddp_conformance.launched.history import Ended
 from ddp_conformance.launched.order import Death
-from ddp_conformance.lockstep import END
-from ddp_conformance.stepping import told
-from ddp_conformance.subjects_training import DEATHS
-from ddp_conformance.training_history import Ended
+from ddp_conformance.lifecycle.subjects import DEATHS
+from ddp_conformance.stage.lockstep import END
 
 ALL = (0, 1)
 

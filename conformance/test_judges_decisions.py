@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ddp_conformance.checks.judge_decisions import judge_decisions
-from ddp_conformance.model_history import Decided
+from ddp_conformance.model.history import Decided
+from ddp_conformance.model.judge_decisions import judge_decisions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

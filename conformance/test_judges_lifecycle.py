@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ddp_conformance.checks import judge_lifecycle as judge
-from ddp_conformance.checks.endings import in_order
-from ddp_conformance.training_history import (
+from ddp_conformance.launched.endings import in_order
+from ddp_conformance.launched.history import (
     Chose,
     Compiled,
     Ended,
@@ -17,6 +16,7 @@ from ddp_conformance.training_history import (
     Optimized,
     Saved,
 )
+from ddp_conformance.lifecycle import judge
 
 DONE = (Ended(0, 0, 0, True), Ended(1, 1, 0, True))
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ddp_conformance.checks import judge_loops as judge
-from ddp_conformance.loop_history import (
+from ddp_conformance.determinism import judge
+from ddp_conformance.determinism.history import (
     DeviceMemory,
     HeldModule,
     LoopLoss,

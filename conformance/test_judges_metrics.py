@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from ddp_conformance.checks import judge_metrics as judge
-from ddp_conformance.checks import metrics
-from ddp_conformance.history import Collective, Expected, Failed, Measured, Record
-from ddp_conformance.lockstep import END, DivergedError, Lockstep
-from ddp_conformance.subjects_metrics import mean_value, sample_value, values_of
+from ddp_conformance.frame.history import Collective, Expected, Failed, Measured, Record
+from ddp_conformance.metrics import checks as metrics
+from ddp_conformance.metrics import judge
+from ddp_conformance.metrics.subjects import mean_value, sample_value, values_of
+from ddp_conformance.stage.lockstep import END, DivergedError, Lockstep
+from ddp_conformance.stage.same_calls import judge_same_calls
 
 from conformance.simulated_ranks import SimulatedRanks, on_ranks
 
@@ -115,18 +116,18 @@ def test_the_first_different_call_is_named_with_its_line() -> None:
         Collective(0, 1, "allreduce float64[]", "train.py:7"),
         Collective(1, 1, END),
     ]
-    (violation,) = judge.judge_same_calls(history)
+    (violation,) = judge_same_calls(history)
     assert str(violation) == f"collective 1: rank 0 allreduce float64[] (train.py:7), rank 1 {END}"
 
 
 def test_a_rank_without_a_call_differs() -> None:
-    (violation,) = judge.judge_same_calls(called(["sum", END], ["sum"]))
+    (violation,) = judge_same_calls(called(["sum", END], ["sum"]))
     assert str(violation) == f"collective 1: rank 0 {END}, rank 1 nothing"
 
 
 def test_lines_are_no_evidence() -> None:
     history = [Collective(rank, 0, "broadcast", f"train.py:{rank}") for rank in (0, 1)]
-    assert judge.judge_same_calls(history) == ()
+    assert judge_same_calls(history) == ()
 
 
 # ---------------------------------------------------------------- deals and values
@@ -209,13 +210,13 @@ def test_nothing_to_compare_is_no_pass(history: list[Record]) -> None:
 
 def test_a_rank_without_any_collective_is_named() -> None:
     history = [Collective(0, 0, "allreduce"), Measured(0, "e", ()), Measured(1, "e", ())]
-    (violation,) = judge.judge_same_calls(history)
+    (violation,) = judge_same_calls(history)
     assert str(violation) == "collective 0: rank 0 allreduce, rank 1 nothing"
 
 
 def test_a_collective_that_is_told_twice_is_one_too_many() -> None:
     calls = [Collective(rank, 0, "allreduce") for rank in (0, 1, 1)]
-    (violation,) = judge.judge_same_calls(calls)
+    (violation,) = judge_same_calls(calls)
     assert str(violation) == "collective 1: rank 0 nothing, rank 1 allreduce"
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from ddp_conformance.checks import judge_model as judge
-from ddp_conformance.model_history import Gradients, Overwrote, Pass, State, Wrapped
-from ddp_conformance.training_history import Ended
+from ddp_conformance.launched.history import Ended
+from ddp_conformance.model import judge
+from ddp_conformance.model.history import Gradients, Overwrote, Pass, State, Wrapped
 
 NAMES = ("weight", "bias")
 WRAPPED = (Wrapped(0, NAMES, static=False), Wrapped(1, NAMES, static=False))

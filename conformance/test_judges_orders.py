@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pytest
-from ddp_conformance.checks import judge_sampling as judge
-from ddp_conformance.checks.sampling_sizes import unusual_sizes
-from ddp_conformance.history import Record
+from ddp_conformance.frame.history import Record
+from ddp_conformance.sampling import judge
+from ddp_conformance.sampling.sizes import unusual_sizes
 
 from conformance.test_judges import epoch_of
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ddp_conformance.cache_history import CachedTensor, DeviceUse, Opened, Produced
-from ddp_conformance.checks import judge_caches as judge
-from ddp_conformance.history import Refused
+from ddp_conformance.caches import judge
+from ddp_conformance.caches.history import CachedTensor, DeviceUse, Opened, Produced
+from ddp_conformance.frame.history import Refused
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ddp_conformance.callback_history import LoopEnd, StepEnd, Traced
-from ddp_conformance.checks import judge_callbacks as judge
+from ddp_conformance.callbacks import judge
+from ddp_conformance.callbacks.history import LoopEnd, StepEnd, Traced
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ddp_conformance.callback_history import LoopEnd, StepEnd, Tripped
-from ddp_conformance.checks import judge_callbacks as judge
-from ddp_conformance.history import Collective, Failed
+from ddp_conformance.callbacks import judge
+from ddp_conformance.callbacks.history import LoopEnd, StepEnd, Tripped
+from ddp_conformance.frame.history import Collective, Failed
+from ddp_conformance.launched.history import Ended
 from ddp_conformance.launched.order import Death
-from ddp_conformance.subjects_training import DEATHS
-from ddp_conformance.training_history import Ended
+from ddp_conformance.lifecycle.subjects import DEATHS
 from hypothesis import given
 from hypothesis import strategies as st
 

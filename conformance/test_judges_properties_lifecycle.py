@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from ddp_conformance.checks import judge_lifecycle as judge
-from ddp_conformance.training_history import (
+from ddp_conformance.launched.history import (
     Chose,
     Compiled,
     Ended,
@@ -20,6 +19,7 @@ from ddp_conformance.training_history import (
     Optimized,
     Saved,
 )
+from ddp_conformance.lifecycle import judge
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ddp_conformance.checks import judge_loops as judge
-from ddp_conformance.loop_history import (
+from ddp_conformance.determinism import judge
+from ddp_conformance.determinism.history import (
     DeviceMemory,
     HeldModule,
     LoopLoss,

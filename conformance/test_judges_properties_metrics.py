@@ -6,8 +6,9 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from ddp_conformance.checks import judge_metrics
-from ddp_conformance.history import Collective, Expected, Failed, Measured
+from ddp_conformance.frame.history import Collective, Expected, Failed, Measured
+from ddp_conformance.metrics import judge as judge_metrics
+from ddp_conformance.stage.same_calls import judge_same_calls
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -108,10 +109,10 @@ def test_same_calls_pass_and_the_first_other_one_is_named(
         for rank in range(world_size)
         for number, name in enumerate([*names, "no more collectives"])
     ]
-    assert judge_metrics.judge_same_calls(history) == ()
+    assert judge_same_calls(history) == ()
     changed = data.draw(st.sampled_from(history))
     history[history.index(changed)] = replace(changed, what="broadcast")
-    (found,) = judge_metrics.judge_same_calls(history)
+    (found,) = judge_same_calls(history)
     assert found.what.startswith(f"collective {changed.number}: ")
     assert f"rank {changed.rank} broadcast" in found.what
 
@@ -128,6 +129,6 @@ def test_any_lost_or_doubled_call_is_named(
     ]
     call = any_record(data, history, Collective)
     for spoiled in (without(history, call), [*history, call]):
-        (text,) = texts(judge_metrics.judge_same_calls(spoiled))
+        (text,) = texts(judge_same_calls(spoiled))
         assert text.startswith("collective ")
         assert f"rank {call.rank} " in text

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ddp_conformance.checks import judge_model as judge
-from ddp_conformance.model_history import Gradients, Overwrote, Pass, State, Wrapped
-from ddp_conformance.training_history import Ended
+from ddp_conformance.launched.history import Ended
+from ddp_conformance.model import judge
+from ddp_conformance.model.history import Gradients, Overwrote, Pass, State, Wrapped
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ddp_conformance.checks import judge_sampling
-from ddp_conformance.history import Delivered, Drawn, Draws, EpochEnd, Record, Sample
+from ddp_conformance.frame.history import Delivered, Drawn, Draws, EpochEnd, Record, Sample
+from ddp_conformance.sampling import judge as judge_sampling
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ddp_conformance.checks import judge_windows
-from ddp_conformance.window_history import (
+from ddp_conformance.frame.history import Record
+from ddp_conformance.windows import judge as judge_windows
+from ddp_conformance.windows.history import (
     Reader,
     WindowEvent,
     WindowPart,
-    WindowRecord,
     WindowSample,
 )
 from hypothesis import given
@@ -20,17 +20,17 @@ from conformance.strategies import any_record, changed, quick, texts, without, w
 
 
 @st.composite
-def window_runs(draw: st.DrawFn) -> list[WindowRecord]:
+def window_runs(draw: st.DrawFn) -> list[Record]:
     """Epochs with a window and a version each, its samples dealt to ranks in any way."""
     world_size, size = draw(st.integers(1, 3)), draw(st.integers(3, 8))
-    history: list[WindowRecord] = []
+    history: list[Record] = []
     for epoch in range(draw(st.integers(2, 4))):
         for rank in range(world_size):
             history += _epoch_of(rank, epoch, range(rank, size, world_size))
     return history
 
 
-def _epoch_of(rank: int, epoch: int, share: Sequence[int]) -> list[WindowRecord]:
+def _epoch_of(rank: int, epoch: int, share: Sequence[int]) -> list[Record]:
     version, window = epoch + 1, f"days {epoch} to {epoch + 3}"
     train = [
         WindowSample(rank, "train", epoch, step, index, window, version, window, version, window)
@@ -50,7 +50,7 @@ def _epoch_of(rank: int, epoch: int, share: Sequence[int]) -> list[WindowRecord]
     ]
 
 
-def everything_wrong(history: Sequence[WindowRecord]) -> dict[str, list[str]]:
+def everything_wrong(history: Sequence[Record]) -> dict[str, list[str]]:
     """What each judge of windows says, by its name; those that say nothing are left out."""
     judges = (
         judge_windows.judge_in_force,
@@ -66,8 +66,8 @@ def everything_wrong(history: Sequence[WindowRecord]) -> dict[str, list[str]]:
 
 
 def changed_sample(
-    data: st.DataObject, history: list[WindowRecord], stage: str, **changes: object
-) -> tuple[WindowSample, list[WindowRecord]]:
+    data: st.DataObject, history: list[Record], stage: str, **changes: object
+) -> tuple[WindowSample, list[Record]]:
     """One sample other than the first of its epoch and rank, and the history with it changed."""
     samples = [
         record
@@ -79,22 +79,20 @@ def changed_sample(
     return chosen, [*history[:place], replace(chosen, **changes), *history[place + 1 :]]
 
 
-def _is(record: WindowRecord, stage: str) -> bool:
+def _is(record: Record, stage: str) -> bool:
     return isinstance(record, WindowSample) and record.stage == stage
 
 
 @quick
 @given(window_runs())
-def test_windows_that_move_between_epochs_pass(history: list[WindowRecord]) -> None:
+def test_windows_that_move_between_epochs_pass(history: list[Record]) -> None:
     assert everything_wrong(history) == {}
     assert judge_windows.judge_same_schedule(history, history) == ()
 
 
 @quick
 @given(window_runs(), st.data())
-def test_any_sample_of_another_window_is_named(
-    history: list[WindowRecord], data: st.DataObject
-) -> None:
+def test_any_sample_of_another_window_is_named(history: list[Record], data: st.DataObject) -> None:
     sample, history = changed_sample(data, history, "train", window="elsewhere")
     (text,) = everything_wrong(history)["judge_in_force"]
     assert text.startswith(f"epoch {sample.epoch}: rank {sample.rank}, training")
@@ -103,9 +101,7 @@ def test_any_sample_of_another_window_is_named(
 
 @quick
 @given(window_runs(), st.data())
-def test_any_sample_of_another_version_is_named(
-    history: list[WindowRecord], data: st.DataObject
-) -> None:
+def test_any_sample_of_another_version_is_named(history: list[Record], data: st.DataObject) -> None:
     sample, history = changed_sample(data, history, "train", version=99)
     text = everything_wrong(history)["judge_counter"][0]
     assert text.startswith(f"epoch {sample.epoch}: rank {sample.rank}, training")
@@ -115,18 +111,14 @@ def test_any_sample_of_another_version_is_named(
 
 @quick
 @given(window_runs(), st.data())
-def test_any_other_validation_sample_is_named(
-    history: list[WindowRecord], data: st.DataObject
-) -> None:
+def test_any_other_validation_sample_is_named(history: list[Record], data: st.DataObject) -> None:
     _, history = changed_sample(data, history, "val", index=99)
     assert list(everything_wrong(history)) == ["judge_fixed_validation"]
 
 
 @quick
 @given(window_runs(), st.data())
-def test_any_rebuild_within_an_epoch_is_named(
-    history: list[WindowRecord], data: st.DataObject
-) -> None:
+def test_any_rebuild_within_an_epoch_is_named(history: list[Record], data: st.DataObject) -> None:
     starts = [
         place
         for place, record in enumerate(history)
@@ -144,7 +136,7 @@ def test_any_rebuild_within_an_epoch_is_named(
 
 @quick
 @given(window_runs(), st.data())
-def test_any_object_that_is_kept_is_named(history: list[WindowRecord], data: st.DataObject) -> None:
+def test_any_object_that_is_kept_is_named(history: list[Record], data: st.DataObject) -> None:
     later = [
         place
         for place, record in enumerate(history)
@@ -161,7 +153,7 @@ def test_any_object_that_is_kept_is_named(history: list[WindowRecord], data: st.
 @quick
 @given(window_runs(), st.data())
 def test_any_epoch_on_a_window_that_was_not_meant_is_named(
-    history: list[WindowRecord], data: st.DataObject
+    history: list[Record], data: st.DataObject
 ) -> None:
     def meant(epoch: int) -> str:
         return f"days {epoch} to {epoch + 3}"
@@ -176,7 +168,7 @@ def test_any_epoch_on_a_window_that_was_not_meant_is_named(
 @quick
 @given(window_runs(), st.data())
 def test_any_other_window_after_a_sanity_check_is_named(
-    history: list[WindowRecord], data: st.DataObject
+    history: list[Record], data: st.DataObject
 ) -> None:
     sample = any_record(data, history, WindowSample)
     where = f"epoch {sample.epoch}: rank {sample.rank}: "

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ddp_conformance.checks import judge_writing
-from ddp_conformance.history import ReadBack, Told, Wrote
+from ddp_conformance.frame.history import ReadBack, Told, Wrote
+from ddp_conformance.writing import judge as judge_writing
 from hypothesis import given
 from hypothesis import strategies as st
 

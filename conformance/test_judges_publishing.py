@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from ddp_conformance.checks import judge_publishing as judge
-from ddp_conformance.history import Failed
-from ddp_conformance.writing_history import Glimpse, Guarded, Opened, Prepared, Saw, SetUp
+from ddp_conformance.frame.history import Failed
+from ddp_conformance.writing import judge_publishing as judge
+from ddp_conformance.writing.history import Glimpse, Guarded, Opened, Prepared, Saw, SetUp
 
 ALL = (0, 1)
 

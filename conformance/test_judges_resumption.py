@@ -6,26 +6,24 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from ddp_conformance.checks.judge_loops import REORDERED, judge_resumption
-from ddp_conformance.loop_history import (
+from ddp_conformance.determinism.history import (
     LoopParameters,
-    LoopRecord,
     LoopStep,
     RebuildsBuckets,
     Sketch,
 )
+from ddp_conformance.determinism.judge import REORDERED, judge_resumption
+from ddp_conformance.frame.history import Record
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 RESUMED = "mid-epoch"
 
 
-def run(
-    name: str, world_size: int, *, rebuilds: bool = False, off: float = 0.0
-) -> list[LoopRecord]:
+def run(name: str, world_size: int, *, rebuilds: bool = False, off: float = 0.0) -> list[Record]:
     """Two steps of each rank, and final parameters that are off by this part of their norm."""
     sketch = Sketch("weight", "bits" if off == 0.0 else "other bits", 2.0, -1.5 + 2.0 * off)
-    history: list[LoopRecord] = []
+    history: list[Record] = []
     for rank in range(world_size):
         history += [RebuildsBuckets(rank, name)] if rebuilds else []
         history += [LoopStep(rank, name, epoch, (rank, 9), ()) for epoch in (0, 1)]
@@ -33,7 +31,7 @@ def run(
     return history
 
 
-def texts(history: Sequence[LoopRecord]) -> list[str]:
+def texts(history: Sequence[Record]) -> list[str]:
     return [str(violation) for violation in judge_resumption(history, RESUMED)]
 
 

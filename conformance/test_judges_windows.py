@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ddp_conformance.checks import judge_windows as judge
-from ddp_conformance.history import Record
-from ddp_conformance.window_history import Reader, WindowEvent, WindowPart, WindowSample
+from ddp_conformance.frame.history import Record
+from ddp_conformance.windows import judge
+from ddp_conformance.windows.history import Reader, WindowEvent, WindowPart, WindowSample
 
 
 def sample(epoch: int = 0, version: int = 1, rank: int = 0, **changed: Any) -> WindowSample:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ddp_conformance.checks import judge_writing as judge
-from ddp_conformance.checks.judge_publishing import judge_shared_files
-from ddp_conformance.history import Failed, ReadBack, Told, Wrote
-from ddp_conformance.writing_history import Opened
+from ddp_conformance.frame.history import Failed, ReadBack, Told, Wrote
+from ddp_conformance.writing import judge
+from ddp_conformance.writing.history import Opened
+from ddp_conformance.writing.judge_publishing import judge_shared_files
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from ddp_conformance.mutants import Mutant, Twin
+from ddp_conformance.frame.mutants import Mutant, Twin
 
 from conformance import entries
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 if TYPE_CHECKING:
-    from ddp_conformance.pytest_frontend import BoundCheck
+    from ddp_conformance.front.pytest_frontend import BoundCheck
 
 
 class Fit(LightningModule):
@@ -57,7 +57,7 @@ class Tell(Callback):
 
 
 def lightning_fit(case: Case, leg: Leg, watch: Watch) -> None:
-    from ddp_conformance.trainer_runs import advice_ignored, quiet_trainer
+    from ddp_conformance.windows.trainer_runs import advice_ignored, quiet_trainer
 
     torch.manual_seed(3)
     module = Fit(case)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.distributed as dist
-from ddp_conformance.lockstep import END, Lockstep, in_lockstep
+from ddp_conformance.stage.lockstep import END, Lockstep, in_lockstep
 
 from pytest_ddp import Ddp
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ddp_conformance.mutants import Mutant, all_mutants, all_twins
-from ddp_conformance.registry import all_checks
+from ddp_conformance.frame.mutants import Mutant, all_mutants, all_twins
+from ddp_conformance.frame.registry import all_checks
 
 from conformance import entries, kill_matrix
 from conformance.kill_matrix import applicable

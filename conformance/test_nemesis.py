@@ -10,15 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from ddp_conformance import Case, GuaranteeError, Leg, Sampler, TrainLoop, Violation, nemesis
+from ddp_conformance import Case, GuaranteeError, Leg, Sampler, TrainLoop, Violation
+from ddp_conformance.determinism.loops import run_leg
+from ddp_conformance.frame import nemesis
+from ddp_conformance.frame.mutants import all_mutants
+from ddp_conformance.frame.registry import Check, Guarantee, checks_for
+from ddp_conformance.launched.history import Ended, Happened
 from ddp_conformance.launched.journal import Journal
-from ddp_conformance.launched.launch import Limits, launch
 from ddp_conformance.launched.order import Named, Order, Work
-from ddp_conformance.loops import run_leg
-from ddp_conformance.mutants import all_mutants
-from ddp_conformance.registry import Check, Guarantee, checks_for
+from ddp_conformance.launched.start.launch import Limits, launch
 from ddp_conformance.simulation import simulate
-from ddp_conformance.training_history import Ended, Happened
 
 from conformance.simulated_ranks import SimulatedRanks
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from ddp_conformance import places
-from ddp_conformance.lockstep import Lockstep, in_lockstep
-from ddp_conformance.tracing import Trace, traced
+from ddp_conformance.callbacks.tracing import Trace, traced
+from ddp_conformance.frame import places
+from ddp_conformance.stage.lockstep import Lockstep, in_lockstep
 from torch import nn
 from torchmetrics import MeanMetric
 

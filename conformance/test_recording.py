@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from ddp_conformance import Case, Sampler
-from ddp_conformance.history import Record, Run, Sample
-from ddp_conformance.recent import KEPT, Recent
-from ddp_conformance.recording import Observe, cases_of, find_first, record_once
-from ddp_conformance.verdict import Violation
+from ddp_conformance.frame.history import Record, Run, Sample
+from ddp_conformance.frame.recent import KEPT, Recent
+from ddp_conformance.frame.recording import Observe, cases_of, find_first, record_once
+from ddp_conformance.frame.verdict import Violation
 
 from conformance.simulated_ranks import SimulatedRanks, on_ranks
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from ddp_conformance import Callback, Case, Subject, parametrize_with_checks
-from ddp_conformance.trainer_runs import CaseEnvironment, advice_ignored
+from ddp_conformance.windows.trainer_runs import CaseEnvironment, advice_ignored
 from ddp_reference.resnet.data import ImageNetDataModule
 from ddp_reference.resnet.images import Batch
 from ddp_reference.resnet.make_data import make_data
@@ -21,7 +21,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.strategies import DDPStrategy
 
 if TYPE_CHECKING:
-    from ddp_conformance.pytest_frontend import BoundCheck
+    from ddp_conformance.front.pytest_frontend import BoundCheck
 
 SCHEDULE = "0:8,1:12"
 EPOCHS = 2

@@ -12,8 +12,8 @@ from ddp_conformance import Case, ErrorPath, Subject, parametrize_with_checks
 from ddp_reference.resnet.agreement import ConfigError, raise_together
 
 if TYPE_CHECKING:
-    from ddp_conformance.pytest_frontend import BoundCheck
-    from ddp_conformance.subjects_callbacks import Trip
+    from ddp_conformance.callbacks.subjects import Trip
+    from ddp_conformance.front.pytest_frontend import BoundCheck
 
 
 def resnet_agreement(case: Case, trip: Trip) -> Iterator[None]:

@@ -13,7 +13,7 @@ from ddp_conformance import (
     Subject,
     parametrize_with_checks,
 )
-from ddp_conformance.windows import Announcement, Split, Stamp, WindowRun
+from ddp_conformance.windows.data import Announcement, Split, Stamp, WindowRun
 from ddp_reference.resnet.data import ImageNetDataModule
 from ddp_reference.resnet.images import Batch
 from ddp_reference.resnet.make_data import make_data
@@ -25,7 +25,7 @@ from ddp_reference.saliency.mit1003_loader_hdf5 import create_mit1003_dataloader
 from torch.utils.data import DistributedSampler
 
 if TYPE_CHECKING:
-    from ddp_conformance.pytest_frontend import BoundCheck
+    from ddp_conformance.front.pytest_frontend import BoundCheck
     from torch.utils.data import DataLoader
 
 # ---------------------------------------------------------------- saliency, HDF5 with workers

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 from ddp_conformance import Case, Evaluation, Subject, parametrize_with_checks
-from ddp_conformance.trainer_runs import UnwrappedStrategy, advice_ignored, quiet_trainer
+from ddp_conformance.windows.trainer_runs import UnwrappedStrategy, advice_ignored, quiet_trainer
 from ddp_reference.windows.make_data import ArchivePlan, make_archive
 
 if TYPE_CHECKING:
-    from ddp_conformance.pytest_frontend import BoundCheck
+    from ddp_conformance.front.pytest_frontend import BoundCheck
 
 with warnings.catch_warnings():
     # PyG compiles with torch.jit when it is first imported, which torch 2.13 deprecates. The

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import ddp_conformance
 import pytest
-from ddp_conformance import report
-from ddp_conformance.registry import Guarantee, Level
-from ddp_conformance.report import Judged
-from ddp_conformance.table import Word
+from ddp_conformance.frame.registry import Guarantee, Level
+from ddp_conformance.front import report
+from ddp_conformance.front.report import Judged
+from ddp_conformance.front.table import Word
 from jsonschema import Draft202012Validator, ValidationError
 
 SCHEMA = json.loads((Path(ddp_conformance.__file__).parent / "report.schema.json").read_text())

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from ddp_conformance.servers import Server
+from ddp_conformance.launched.start.servers import Server
 
 ANSWER = "wave"
 """A module that is small, and that nothing else imports."""

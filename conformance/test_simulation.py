@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import torch
 from ddp_conformance import Case, GuaranteeError, Loader, Sampler
-from ddp_conformance.checks.judge_windows import judge_same_windows
-from ddp_conformance.mutants import all_mutants
+from ddp_conformance.frame.mutants import all_mutants
 from ddp_conformance.simulation import simulate
-from ddp_conformance.window_history import WindowSample
+from ddp_conformance.windows.history import WindowSample
+from ddp_conformance.windows.judge import judge_same_windows
 from ddp_reference.cache import LatentCache, write
 from ddp_reference.resnet.samplers import ExactBatches
 from ddp_reference.saliency.samplers import ExactDistributedSampler

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from ddp_conformance.registry import all_checks
-from ddp_conformance.report import SPEC
-from ddp_conformance.traits import TRAITS
+from ddp_conformance.frame.registry import all_checks
+from ddp_conformance.frame.traits import TRAITS
+from ddp_conformance.front.report import SPEC
 
 TEXT = (Path(__file__).parent / "SPEC.md").read_text(encoding="utf-8")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 from ddp_conformance import Loader, Metric, Sampler, Writer
-from ddp_conformance.report import Judged
-from ddp_conformance.subjects import Subject
-from ddp_conformance.suggest import descriptions, suggestion
-from ddp_conformance.table import Word
+from ddp_conformance.frame.subjects import Subject
+from ddp_conformance.front.report import Judged
+from ddp_conformance.front.suggest import descriptions, suggestion
+from ddp_conformance.front.table import Word
 
 
 def judged(subject: Subject, broken: dict[str, set[str]], unknown: bool = False) -> list[Judged]:

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 from ddp_conformance import GuaranteeError, Training
-from ddp_conformance.mutants import lifecycle_beginnings as programs
-from ddp_conformance.registry import checks_for
-from ddp_conformance.subjects import Subject
+from ddp_conformance.frame.mutants import lifecycle_beginnings as programs
+from ddp_conformance.frame.registry import checks_for
+from ddp_conformance.frame.subjects import Subject
 
 from pytest_ddp import Ddp
 

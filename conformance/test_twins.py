@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ddp_conformance.mutants import Twin
+from ddp_conformance.frame.mutants import Twin
 
 from conformance import entries
 

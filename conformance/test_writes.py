@@ -11,9 +11,9 @@ from pathlib import Path
 import filelock
 import pytest
 from ddp_conformance import Writer
-from ddp_conformance.forks import become_rank, forget_rank, in_child
-from ddp_conformance.machines import Place, environment_of, several_machines
-from ddp_conformance.writes import Written, looking_at, writes_below
+from ddp_conformance.launched.start.forks import become_rank, forget_rank, in_child
+from ddp_conformance.stage.machines import Place, environment_of, several_machines
+from ddp_conformance.writing.writes import Written, looking_at, writes_below
 
 
 def test_what_python_opens_and_renames_is_heard(tmp_path: Path) -> None:

@@ -9,20 +9,24 @@ In a test file of yours, with the pytest-ddp plugin installed::
         check(subject)
 """
 
-from ddp_conformance.case import Case, IndexDataset
-from ddp_conformance.pytest_frontend import parametrize_with_checks
-from ddp_conformance.registry import Check, Guarantee, Level
-from ddp_conformance.subjects import DataModule, Loader, Sampler, SamplerWrapper, Subject
-from ddp_conformance.subjects_cache import Cache
-from ddp_conformance.subjects_callbacks import Callback, ErrorPath
-from ddp_conformance.subjects_loop import Leg, TrainLoop, Watch
-from ddp_conformance.subjects_metrics import Evaluation, Metric
-from ddp_conformance.subjects_model import TrainStep
-from ddp_conformance.subjects_training import Training
-from ddp_conformance.subjects_writing import Guard, Preparation, Writer
-from ddp_conformance.verdict import GuaranteeError, UndecidedError, Violation
+from ddp_conformance.caches.subjects import Cache
+from ddp_conformance.callbacks.subjects import Callback, ErrorPath
+from ddp_conformance.determinism.subjects import Leg, TrainLoop, Watch
+from ddp_conformance.frame.case import Case, IndexDataset
+from ddp_conformance.frame.registry import Check, Guarantee, Level
+from ddp_conformance.frame.subjects import Subject
+from ddp_conformance.frame.verdict import GuaranteeError, UndecidedError, Violation
+from ddp_conformance.front.pytest_frontend import parametrize_with_checks
+from ddp_conformance.lifecycle.subjects import Training
+from ddp_conformance.metrics.subjects import Evaluation, Metric
+from ddp_conformance.model.subjects import TrainStep
+from ddp_conformance.sampling.subjects import Loader, Sampler, SamplerWrapper
+from ddp_conformance.windows.data import Announcement, Stamp, WindowRun
+from ddp_conformance.windows.subjects import DataModule
+from ddp_conformance.writing.subjects import Guard, Preparation, Writer
 
 __all__ = [
+    "Announcement",
     "Cache",
     "Callback",
     "Case",
@@ -41,6 +45,7 @@ __all__ = [
     "Preparation",
     "Sampler",
     "SamplerWrapper",
+    "Stamp",
     "Subject",
     "TrainLoop",
     "TrainStep",
@@ -48,6 +53,7 @@ __all__ = [
     "UndecidedError",
     "Violation",
     "Watch",
+    "WindowRun",
     "Writer",
     "parametrize_with_checks",
 ]

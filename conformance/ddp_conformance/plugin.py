@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from ddp_conformance import nemesis, report
-from ddp_conformance.pytest_frontend import BoundCheck, KeptError
-from ddp_conformance.report import Judged
-from ddp_conformance.table import Word, render, summary
-from ddp_conformance.verdict import GuaranteeError, UndecidedError
+from ddp_conformance.frame import nemesis
+from ddp_conformance.frame.verdict import GuaranteeError, UndecidedError
+from ddp_conformance.front import report
+from ddp_conformance.front.pytest_frontend import BoundCheck, KeptError
+from ddp_conformance.front.report import Judged
+from ddp_conformance.front.table import Word, render, summary
 
 SUBJECT = "conformance subject"
 """User property: what a test decides, as a mapping with the first fields of a Judged."""

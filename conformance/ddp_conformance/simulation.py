@@ -12,26 +12,26 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ddp_conformance import nemesis
-from ddp_conformance.case import Case
-from ddp_conformance.checks import judge_sampling as judge
-from ddp_conformance.checks.sampling import (
+from ddp_conformance.frame import nemesis
+from ddp_conformance.frame.case import Case
+from ddp_conformance.frame.history import Record, Run
+from ddp_conformance.frame.recording import Judge, judge_each
+from ddp_conformance.frame.registry import Check, checks_for
+from ddp_conformance.frame.verdict import GuaranteeError, Violation, listing
+from ddp_conformance.sampling import judge
+from ddp_conformance.sampling.checks import (
     Delivering,
     deliveries,
     judge_coverage_of,
     unless_refused,
 )
-from ddp_conformance.history import Record, Run
-from ddp_conformance.recording import Judge, judge_each
-from ddp_conformance.registry import Check, checks_for
-from ddp_conformance.verdict import GuaranteeError, Violation, listing
 
 
 def simulate(subject: Delivering, world_size: int, sizes: Sequence[int] = ()) -> tuple[str, ...]:
     """Judge SMP-01 to SMP-04 on ``world_size`` simulated ranks; returns the ids that were judged.
 
     ``sizes`` are numbers of samples, by default 1, ws+1 and 2·ws+3. The global random states
-    differ from rank to rank. Raises :class:`~ddp_conformance.verdict.GuaranteeError` for the
+    differ from rank to rank. Raises :class:`~ddp_conformance.frame.verdict.GuaranteeError` for the
     first guarantee that is broken, and whatever the subject's own code raises. A subject whose
     factory asks a process group for its rank cannot be simulated.
     """

@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from ddp_conformance import report
+from ddp_conformance.front import report
 
 from conformance.ecosystem import page
 from conformance.ecosystem.libraries import LIBRARIES

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from ddp_conformance import Case, Evaluation, Sampler, Subject
-from ddp_conformance.subjects_metrics import sample_value
+from ddp_conformance.metrics.subjects import sample_value
 from torch.utils.data import DataLoader
 
 from conformance.ecosystem.parts import Breach, Part, parametrize_with_parts
 
 if TYPE_CHECKING:
-    from ddp_conformance.pytest_frontend import BoundCheck
+    from ddp_conformance.front.pytest_frontend import BoundCheck
 
 accelerate = pytest.importorskip("accelerate")
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from ddp_conformance import Callback, Case, Evaluation, Loader, SamplerWrapper, Subject, Writer
-from ddp_conformance.subjects_metrics import sample_value
-from ddp_conformance.trainer_runs import (
+from ddp_conformance.metrics.subjects import sample_value
+from ddp_conformance.windows.trainer_runs import (
     CaseEnvironment,
     UnwrappedStrategy,
     advice_ignored,
@@ -32,7 +32,7 @@ from torchmetrics import MeanMetric
 from conformance.ecosystem.parts import Breach, Part, parametrize_with_parts
 
 if TYPE_CHECKING:
-    from ddp_conformance.pytest_frontend import BoundCheck
+    from ddp_conformance.front.pytest_frontend import BoundCheck
 
 with warnings.catch_warnings():
     # PyG compiles with torch.jit when it is first imported, which torch 2.13 deprecates. The

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torchmetrics
 from ddp_conformance import Case, Metric, Subject
-from ddp_conformance.subjects_metrics import sample_value
+from ddp_conformance.metrics.subjects import sample_value
 from torch import Tensor
 
 from conformance.ecosystem.parts import Breach, Part, parametrize_with_parts
 
 if TYPE_CHECKING:
-    from ddp_conformance.pytest_frontend import BoundCheck
+    from ddp_conformance.front.pytest_frontend import BoundCheck
 
 CLASSES = 3
 

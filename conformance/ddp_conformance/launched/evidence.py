@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from ddp_conformance.frame.places import is_ours
 from pytest_ddp.evidence import pythonstacks
 from pytest_ddp.wire import marker
 
@@ -17,8 +18,6 @@ ERROR, FAULTS, PHASE = "error", "faults", "phase"
 
 LONGEST = 100
 """Characters of an exception's text."""
-
-_OURS = str(Path(__file__).parent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +62,6 @@ def _began(files: Path) -> str:
 def _users(frames: Iterable[pythonstacks.Frame]) -> str:
     """The innermost frame of the user's code; empty without one."""
     for frame in frames:
-        if pythonstacks.is_user_file(frame.file) and not frame.file.startswith(_OURS):
+        if pythonstacks.is_user_file(frame.file) and not is_ours(frame.file):
             return str(frame)
     return ""

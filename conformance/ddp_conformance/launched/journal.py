@@ -6,13 +6,9 @@ import json
 import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
-from ddp_conformance.callback_history import LOOP_RECORDS, CallbackRecord
-from ddp_conformance.model_history import MODEL_RECORDS, ModelRecord
-from ddp_conformance.training_history import RECORDS, TrainingRecord
-
-LaunchedRecord: TypeAlias = TrainingRecord | ModelRecord | CallbackRecord
+from ddp_conformance.frame.history import KINDS, Record
 
 
 class Journal:
@@ -22,14 +18,14 @@ class Journal:
         self._descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
         self._owner = os.getpid()
 
-    def add(self, record: LaunchedRecord) -> None:
+    def add(self, record: Record) -> None:
         """Write a record; a forked child must not speak for its parent, and does nothing."""
         if os.getpid() == self._owner:
             line = json.dumps([type(record).__name__, asdict(record)])
             os.write(self._descriptor, f"{line}\n".encode())
 
 
-def read(path: Path) -> list[LaunchedRecord]:
+def read(path: Path) -> list[Record]:
     """The records of a file, oldest first; none if it does not exist."""
     if not path.exists():
         return []
@@ -38,9 +34,8 @@ def read(path: Path) -> list[LaunchedRecord]:
     return [_record(*json.loads(line)) for line in lines]
 
 
-def _record(kind: str, values: dict[str, Any]) -> LaunchedRecord:
-    known = {**RECORDS, **MODEL_RECORDS, **LOOP_RECORDS}
-    return known[kind](**{name: _tuples(value) for name, value in values.items()})
+def _record(kind: str, values: dict[str, Any]) -> Record:
+    return KINDS[kind](**{name: _tuples(value) for name, value in values.items()})
 
 
 def _tuples(value: Any) -> Any:

@@ -1,0 +1,51 @@
+"""What ranks saw of a shared cache: its tensors, who produced them, who read them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ddp_conformance.frame.history import Record
+
+
+@dataclass(frozen=True, slots=True)
+class CachedTensor(Record):
+    """One tensor of the cache, as this rank has it."""
+
+    key: str
+    when: Literal["opened", "read"]
+    """Right after the cache was opened, before any other rank was waited for; or when all
+    ranks and workers had read all samples."""
+    device: str
+    detached: bool
+    memory: str
+    """Device, inode and offset of the file behind it, equal for ranks that map the same
+    memory; empty for memory of this process alone."""
+    digest: str
+    """Of dtype, shape and bytes; empty where there are none to read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened(Record):
+    """The cache is open on this rank."""
+
+    count: int
+    """Samples that it says it has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Produced(Record):
+    """The samples were produced, to build the cache of them."""
+
+    count: int
+    digests: tuple[tuple[str, str], ...]
+    """Key and digest of each tensor."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceUse(Record):
+    """Whether CUDA is initialised in a process that has to do with workers."""
+
+    worker: int
+    """Number of the worker that has read a sample; -1 for the process that forks one."""
+    initialised: bool

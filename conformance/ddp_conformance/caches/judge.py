@@ -1,0 +1,153 @@
+"""Judges of the shared cache's guarantees: pure functions from what ranks saw to violations."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import TypeAlias
+
+from ddp_conformance.caches.history import CachedTensor, DeviceUse, Opened, Produced
+from ddp_conformance.frame.history import History, Refused
+from ddp_conformance.frame.verdict import Violation, ranks_in_words
+
+
+def judge_placement(history: History) -> tuple[Violation, ...]:
+    """Every tensor is on the CPU, carries no gradient and is the same memory on all ranks."""
+    held = [r for r in history if isinstance(r, CachedTensor) and r.when == "opened"]
+    return (
+        *(Violation(text) for tensor in held for text in _misplaced(tensor)),
+        *(Violation(text) for text in _copies(held)),
+        *_lacking(history, held),
+        *([] if held else [Violation("the cache shows no tensor")]),
+    )
+
+
+def judge_refusal(history: History) -> tuple[Violation, ...]:
+    """Files with a tensor of another device are refused by all ranks, or put right."""
+    refusing = [record.rank for record in history if isinstance(record, Refused)]
+    opening = sorted(_opening(history))
+    if refusing and opening:
+        text = f"{ranks_in_words(refusing)} refused the file, {ranks_in_words(opening)} opened it"
+        return (Violation(text),)
+    return () if refusing else judge_placement(history)
+
+
+def judge_unchanged(history: History) -> tuple[Violation, ...]:
+    """No tensor is another one after all ranks and workers have read every sample."""
+    before, after = _digests(history, "opened"), _digests(history, "read")
+    return (
+        *(
+            Violation(f"key {key!r}: rank {rank} {_change(before, after, (rank, key))}")
+            for rank, key in sorted(before.keys() | after.keys())
+            if before.get((rank, key)) != after.get((rank, key))
+        ),
+        *([] if before else [Violation("the cache shows no tensor")]),
+    )
+
+
+Digests: TypeAlias = dict[tuple[int, str], str]
+
+
+def _change(before: Digests, after: Digests, place: tuple[int, str]) -> str:
+    if place in before and place in after:
+        return "has other values after the epoch than before it"
+    return f"has it only {'before' if place in before else 'after'} the epoch"
+
+
+def judge_built_once(history: History) -> tuple[Violation, ...]:
+    """One rank produced the content, and each rank had all of it when its cache was open."""
+    produced = [record for record in history if isinstance(record, Produced)]
+    if len(produced) != 1:
+        by = f", by {ranks_in_words([p.rank for p in produced])}" if produced else ""
+        return (Violation(f"the content was produced {len(produced)} times{by}"),)
+    whole = produced[0]
+    wanted = dict(whole.digests)
+    held = [r for r in history if isinstance(r, CachedTensor) and r.when == "opened"]
+    return (
+        *(
+            Violation(f"rank {r.rank} has {r.count} samples, {whole.count} were produced")
+            for r in history
+            if isinstance(r, Opened) and r.count != whole.count
+        ),
+        *(
+            Violation(f"key {key!r}: rank {rank} opened other values than were produced")
+            for (rank, key), digest in sorted(_digests(history, "opened").items())
+            if digest != wanted.get(key, digest)
+        ),
+        *_different(_digests(history, "opened"), wanted),
+        *_lacking(history, held),
+        *([] if _opening(history) else [Violation("no rank opened what was produced")]),
+    )
+
+
+def judge_device_use(history: History) -> tuple[Violation, ...]:
+    """Neither a process that forks workers nor a worker has initialised CUDA; and some read."""
+    uses = [record for record in history if isinstance(record, DeviceUse)]
+    found = {(use.rank, use.worker) for use in uses if use.initialised}
+    unread = _opening(history) - {use.rank for use in uses if use.worker >= 0}
+    return (
+        *(
+            Violation(
+                f"rank {rank} had CUDA initialised when it forked a worker"
+                if worker < 0
+                else f"worker {worker} of rank {rank} has CUDA initialised"
+            )
+            for rank, worker in sorted(found)
+        ),
+        *(Violation(f"no worker of rank {rank} read a sample") for rank in sorted(unread)),
+        *([] if uses or unread else [Violation("no worker read a sample")]),
+    )
+
+
+def _opening(history: History) -> set[int]:
+    return {record.rank for record in history if isinstance(record, Opened | CachedTensor)}
+
+
+def _lacking(history: History, held: list[CachedTensor]) -> Iterator[Violation]:
+    """Keys that not all ranks have."""
+    ranks = _opening(history)
+    for key in sorted({tensor.key for tensor in held}):
+        without = ranks - {tensor.rank for tensor in held if tensor.key == key}
+        if without:
+            yield Violation(f"key {key!r}: {ranks_in_words(sorted(without))} opened none")
+
+
+def _misplaced(tensor: CachedTensor) -> list[str]:
+    where = f"key {tensor.key!r} on rank {tensor.rank}"
+    if tensor.device != "cpu":
+        return [f"{where} is on {tensor.device}, which cannot be shared"]
+    return [
+        *([] if tensor.detached else [f"{where} carries a gradient"]),
+        *([] if tensor.memory else [f"{where} lies in memory of its process alone"]),
+    ]
+
+
+def _copies(held: list[CachedTensor]) -> list[str]:
+    ranks: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    for tensor in held:
+        if tensor.memory:
+            ranks[tensor.key].setdefault(tensor.memory, tensor.rank)
+    return [
+        f"key {key!r}: {ranks_in_words(sorted(owners.values()))} have a copy each"
+        for key, owners in sorted(ranks.items())
+        if len(owners) > 1
+    ]
+
+
+def _digests(history: History, when: str) -> Digests:
+    return {
+        (r.rank, r.key): r.digest for r in history if isinstance(r, CachedTensor) and r.when == when
+    }
+
+
+def _different(digests: Digests, produced: dict[str, str]) -> Iterator[Violation]:
+    """Keys that are the cache's own, which can only be compared among ranks."""
+    owners: defaultdict[str, defaultdict[str, list[int]]]
+    owners = defaultdict(lambda: defaultdict(list))
+    for (rank, key), digest in sorted(digests.items()):
+        if key not in produced:
+            owners[key][digest].append(rank)
+    for key, ranks in owners.items():
+        if len(ranks) > 1:
+            sides = " and ".join(map(ranks_in_words, ranks.values()))
+            yield Violation(f"key {key!r}: {sides} opened different values")

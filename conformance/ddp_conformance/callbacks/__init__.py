@@ -1,0 +1,1 @@
+"""CBK: what callbacks call, decide, and do when one of them fails."""

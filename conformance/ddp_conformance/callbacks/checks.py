@@ -1,0 +1,170 @@
+"""CBK-01, CBK-02 and CBK-04: what callbacks call, decide, and do when one of them fails.
+
+The loops run in lockstep: a rank that would wait for ever is seen, and does not wait. What
+an error does to the other ranks is also seen for real, in processes that may die of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ddp_conformance.callbacks import judge
+from ddp_conformance.callbacks.dying import loop_and_die
+from ddp_conformance.callbacks.history import Tripped
+from ddp_conformance.callbacks.stepping import ERROR_STEP, run_loop
+from ddp_conformance.callbacks.subjects import Callback, ErrorPath
+from ddp_conformance.callbacks.tracing import Trace, traced
+from ddp_conformance.frame.case import Case
+from ddp_conformance.frame.history import Failed, Record, Run
+from ddp_conformance.frame.ranks import Ranks
+from ddp_conformance.frame.recording import cases_of, describe, judge_each, record
+from ddp_conformance.frame.registry import Check, Guarantee
+from ddp_conformance.frame.verdict import Violation
+from ddp_conformance.launched.order import Named, Scenario, Work
+from ddp_conformance.launched.start.launch import Limits, launch
+from ddp_conformance.stage.lockstep import Lockstep, in_lockstep
+from ddp_conformance.stage.same_calls import demand_same_calls
+
+CBK_01 = Guarantee(
+    "CBK-01",
+    "In every process group all ranks MUST make the same collectives in the same order, of one "
+    "operation, shape and dtype, and called by the same functions.",
+)
+CBK_02 = Guarantee(
+    "CBK-02",
+    "What is decided in a step (to stop, the learning rate, to skip, the best checkpoint, the "
+    "resolution) MUST be the same on all ranks.",
+)
+CBK_04 = Guarantee(
+    "CBK-04",
+    "An error in user code on one rank MUST end all ranks in bounded time, and no rank may "
+    "silently skip a batch.",
+    tier=2,
+)
+
+
+class CheckError(RuntimeError):
+    """The error that the check puts into a loop."""
+
+
+def observe_loop(subject: Callback, case: Case, ranks: Ranks) -> Iterator[Record]:
+    """The steps of this rank and its collectives in all groups."""
+    records: list[Record] = []
+    trace = Trace(case.rank)
+    lockstep = Lockstep(ranks)
+    with in_lockstep(lockstep), traced(trace):
+        run_loop(case, lambda: subject.make(case), records.append)
+    yield from (*records, *trace.calls, *lockstep.calls)
+
+
+def observe_error(subject: ErrorPath, case: Case, ranks: Ranks, failing: int) -> Iterator[Record]:
+    """The same with an error on the rank ``failing``."""
+    records: list[Record] = []
+
+    def trip(step: int) -> None:
+        if case.rank == failing and step == ERROR_STEP:
+            records.append(Tripped(case.rank, step))
+            raise CheckError(f"put into step {step} of rank {failing} by the check")
+
+    lockstep = Lockstep(ranks)
+    try:
+        with in_lockstep(lockstep):
+            run_loop(case, lambda: subject.make(case, trip), records.append)
+    except (Exception, SystemExit) as error:
+        records.append(Failed(case.rank, describe(error)))
+    yield from (*records, *lockstep.calls)
+
+
+def loop_runs(subject: Callback, ranks: Ranks) -> tuple[Run, ...]:
+    """One run, on a number of samples that is no multiple of the world size."""
+    cases = cases_of(ranks, (2 * ranks.world_size + 1,))
+    return record(subject, ranks, cases, lambda s, case: observe_loop(s, case, ranks))
+
+
+def find_different_collectives(subject: Callback, ranks: Ranks) -> tuple[Violation, ...]:
+    """CBK-01."""
+    return judge_each(loop_runs(subject, ranks), lambda run: judge.judge_same_trace(run.history))
+
+
+def find_different_decisions(subject: Callback, ranks: Ranks) -> tuple[Violation, ...]:
+    """CBK-02. Undecided where the loops were cut off before any decision differed."""
+    runs = loop_runs(subject, ranks)
+    found = judge_each(runs, lambda run: judge.judge_decisions(run.history))
+    if not found:
+        demand_same_calls(subject, runs, "CBK-01")
+    return found
+
+
+def find_swallowed_errors(subject: ErrorPath, ranks: Ranks) -> tuple[Violation, ...]:
+    """CBK-04: an error on the first rank, then one on the last; then deaths of processes.
+
+    The latter only where the former shows nothing, and until one shows something: there a
+    hang takes its time.
+    """
+    found = tuple(
+        replace(violation, case=f"error on rank {failing}")
+        for failing in sorted({0, ranks.world_size - 1})
+        for run in tripped_runs(subject, ranks, failing)
+        for violation in judge.judge_error_path(run.history)
+    )
+    return found or next(filter(None, violations_of_deaths(subject, ranks)), ())
+
+
+def violations_of_deaths(subject: ErrorPath, ranks: Ranks) -> Iterator[tuple[Violation, ...]]:
+    """Those of one run for each way to die."""
+    for scenario in deaths(ranks.world_size):
+        history = death_run(subject, ranks, scenario).history
+        yield tuple(
+            replace(violation, case=scenario.told("in its loop"))
+            for violation in judge.judge_death(history, scenario.death)
+        )
+
+
+def deaths(world_size: int) -> tuple[Scenario, ...]:
+    """Every way to die, on the first rank or the last; alone, only that which is an error."""
+    last = world_size - 1
+    raises = Scenario(dying=last, death="raises")
+    if world_size == 1:
+        return (raises,)
+    return (
+        raises,
+        Scenario(dying=0, death="is killed"),
+        Scenario(dying=last, death="exits with 0"),
+    )
+
+
+def death_run(subject: ErrorPath, ranks: Ranks, scenario: Scenario) -> Run:
+    """One run in processes of its own, of which one dies."""
+
+    def observe(subject: ErrorPath, case: Case) -> Iterator[Record]:
+        argv = (str(case.size), str(case.directory))
+        work = Work(Named.of(loop_and_die), Named.of(subject.make), argv, scenario=scenario)
+        if case.rank == 0:
+            limits = Limits(subject.timeout, subject.patience)
+            yield from launch(work, case.world_size, case.directory, limits)
+
+    (run,) = record(subject, ranks, cases_of(ranks, (2 * ranks.world_size + 1,)), observe)
+    return run
+
+
+def tripped_runs(subject: ErrorPath, ranks: Ranks, failing: int) -> tuple[Run, ...]:
+    """The same; undecided where the loop was cut off before its error could come."""
+    runs = error_runs(subject, ranks, failing)
+    demand_same_calls(
+        subject, [run for run in runs if not judge.has_tripped(run.history)], "CBK-01"
+    )
+    return runs
+
+
+def error_runs(subject: ErrorPath, ranks: Ranks, failing: int) -> tuple[Run, ...]:
+    """One run with an error on the rank ``failing``."""
+    cases = cases_of(ranks, (2 * ranks.world_size + 1,))
+    return record(subject, ranks, cases, lambda s, case: observe_error(s, case, ranks, failing))
+
+
+CHECKS = (
+    Check(CBK_01, (Callback,), find_different_collectives),
+    Check(CBK_02, (Callback,), find_different_decisions, needs=frozenset({"decides"})),
+    Check(CBK_04, (ErrorPath,), find_swallowed_errors),
+)

@@ -1,0 +1,32 @@
+"""What a launched rank does for an ErrorPath subject: make its loop, and die in it, or be left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch.distributed as dist
+
+from ddp_conformance.callbacks.history import Tripped
+from ddp_conformance.callbacks.stepping import ERROR_STEP, run_loop
+from ddp_conformance.frame.case import Case
+from ddp_conformance.launched.history import Happened
+from ddp_conformance.launched.journal import Journal
+from ddp_conformance.launched.order import Order
+from ddp_conformance.launched.process.nemesis import Nemesis
+
+
+def loop_and_die(order: Order, journal: Journal) -> None:
+    """Advance the loop; where it calls user code, the dying rank dies in the way it is told."""
+    make, (size, directory) = order.work.entry.load(), order.work.argv
+    case = Case(int(size), order.rank, order.world_size, Path(directory))
+    nemesis = Nemesis(order, journal)
+
+    def trip(step: int) -> None:
+        if order.rank == order.work.scenario.dying and step == ERROR_STEP:
+            journal.add(Tripped(order.rank, step))
+            nemesis.die()
+
+    dist.init_process_group("gloo")
+    run_loop(case, lambda: make(case, trip), journal.add)
+    dist.destroy_process_group()
+    journal.add(Happened(order.rank, "returned"))

@@ -1,0 +1,49 @@
+"""What ranks see of a loop and of its callbacks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ddp_conformance.frame.history import Record
+
+
+@dataclass(frozen=True, slots=True)
+class Traced(Record):
+    """A rank called a collective of some process group."""
+
+    group: str
+    """Name of the group, equal on all of its ranks."""
+    members: tuple[int, ...]
+    """Global ranks of the group."""
+    number: int
+    """Its place among this rank's collectives of the group, from 0."""
+    what: str
+    """Operation, dtype and shape."""
+    functions: str = ""
+    """The functions it was called through, innermost first; empty where ranks play different
+    parts (a broadcast, a barrier) and may rightfully differ."""
+    site: str = ""
+    """The line, for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepEnd(Record):
+    """A rank has made a step."""
+
+    step: int
+    decisions: tuple[tuple[str, str], ...] = ()
+    """What was decided, by name, as text that shows every bit."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoopEnd(Record):
+    """A rank has left the loop without an exception."""
+
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tripped(Record):
+    """The check's error came here, in the middle of the step."""
+
+    step: int

@@ -1,0 +1,185 @@
+"""DET-01 to DET-05, MEM-05 and MEM-06: what a training loop does when it is run again.
+
+A loop is run whole, once more, in parts that are saved and resumed, and by one process
+alone. The random states that it finds differ in every run and on every rank: what the loop
+does not seed or restore by itself comes out different.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+from ddp_conformance.determinism import judge
+from ddp_conformance.determinism.history import LoopStep
+from ddp_conformance.determinism.loops import alone, checkpoint_in, device_memory, run_leg
+from ddp_conformance.determinism.subjects import Leg, TrainLoop
+from ddp_conformance.frame.case import Case
+from ddp_conformance.frame.history import Record, Run
+from ddp_conformance.frame.ranks import Ranks
+from ddp_conformance.frame.recording import cases_of, judge_each, record_once
+from ddp_conformance.frame.registry import Check, Guarantee
+from ddp_conformance.frame.verdict import Violation
+
+DET_01 = Guarantee(
+    "DET-01",
+    "The same seed and world size MUST give the same samples in the same order and, on the CPU, "
+    "parameters that are equal to the last bit.",
+)
+DET_02 = Guarantee(
+    "DET-02",
+    "A run that is saved and resumed MUST deliver the samples of the uninterrupted run in the same "
+    "order and end with its parameters, with workers and without.",
+)
+DET_03 = Guarantee(
+    "DET-03",
+    "The states of the random generators MUST be saved and restored for each rank.",
+    tier=2,
+)
+DET_04 = Guarantee(
+    "DET-04",
+    "With the same global batch, the losses MUST NOT depend on the number of ranks, within a "
+    "tolerance.",
+    tier=2,
+)
+DET_05 = Guarantee(
+    "DET-05",
+    "Initial parameters and the order of samples MUST come from a seed that all ranks share, and "
+    "random numbers for augmentation from one for each rank.",
+)
+MEM_05 = Guarantee("MEM-05", "Each rank MUST allocate memory on its own device only.", tier=2)
+MEM_06 = Guarantee(
+    "MEM-06",
+    "Modules that a data set holds MUST NOT be the objects that are moved or trained.",
+    tier=2,
+)
+
+SIZE = 41
+"""Samples: at no world size a multiple of it."""
+EPOCHS = 2
+EPOCH_END, MID_EPOCH = "epoch end", "mid-epoch"
+
+Observe: TypeAlias = Callable[[TrainLoop, Case, Ranks], Iterator[Record]]
+
+
+def record_legs(
+    subject: TrainLoop, ranks: Ranks, observe: Observe, workers: int = 0
+) -> tuple[Run, ...]:
+    """Run the loop as ``observe`` does, once for all guarantees that are judged on it."""
+    cases = cases_of(ranks, (SIZE,), (workers,))
+    way = observe.__name__
+    return record_once(subject, ranks, cases, lambda s, case: observe(s, case, ranks), way)
+
+
+def whole(subject: TrainLoop, case: Case, ranks: Ranks) -> Iterator[Record]:
+    """From the first epoch to the last."""
+    yield from run_leg(subject, case, "whole", Leg(EPOCHS), turn=1)
+    yield from device_memory(case.rank)
+
+
+def repeated(subject: TrainLoop, case: Case, ranks: Ranks) -> Iterator[Record]:
+    """Twice the same."""
+    yield from whole(subject, case, ranks)
+    yield from run_leg(subject, case, "again", Leg(EPOCHS), turn=2)
+
+
+def resumed(subject: TrainLoop, case: Case, ranks: Ranks) -> Iterator[Record]:
+    """Whole, then saved after an epoch and resumed, then in the middle of the second epoch."""
+    first = run_leg(subject, case, "whole", Leg(EPOCHS), turn=1)
+    yield from first
+    yield from in_two(subject, case, ranks, EPOCH_END, Leg(1))
+    if "resumes_mid_epoch" in subject.traits:
+        steps = [step.epoch for step in first if isinstance(step, LoopStep)]
+        stop = max(ranks.gather(steps.count(0) + steps.count(1) // 2))
+        yield from in_two(subject, case, ranks, MID_EPOCH, Leg(EPOCHS, stop))
+
+
+def in_two(subject: TrainLoop, case: Case, ranks: Ranks, run: str, leg: Leg) -> Iterator[Record]:
+    """Stop as ``leg`` says, and go on to the end in a second call."""
+    path = checkpoint_in(case, run)
+    yield from run_leg(subject, case, run, Leg(leg.epochs, leg.steps, save=path), turn=3)
+    ranks.gather(None)  # rank 0's file is there
+    yield from run_leg(subject, case, run, Leg(EPOCHS, resume=path), turn=4)
+
+
+def beside_one(subject: TrainLoop, case: Case, ranks: Ranks) -> Iterator[Record]:
+    """All ranks together, then rank 0 by itself; a group of one does for both at world size 1."""
+    yield from run_leg(subject, case, "whole", Leg(EPOCHS), turn=1)
+    if case.rank == 0:
+        single = Case(case.size, 0, 1, case.directory, case.num_workers)
+        with alone():
+            records = run_leg(subject, single, "alone", Leg(EPOCHS), turn=5)
+        yield from records
+
+
+def find_difference(subject: TrainLoop, ranks: Ranks) -> tuple[Violation, ...]:
+    """DET-01."""
+    runs = record_legs(subject, ranks, repeated)
+    return judge_each(runs, lambda run: judge.judge_same_run(run.history, "again"))
+
+
+def find_bad_resumption(subject: TrainLoop, ranks: Ranks) -> tuple[Violation, ...]:
+    """DET-02; with a worker, which takes the longest, where all is well without."""
+
+    def judge_run(run: Run) -> tuple[Violation, ...]:
+        return tuple(
+            violation
+            for part in parts_of(subject)
+            for violation in judge.judge_resumption(run.history, part)
+        )
+
+    found = judge_each(record_legs(subject, ranks, resumed), judge_run)
+    return found or judge_each(record_legs(subject, ranks, resumed, workers=1), judge_run)
+
+
+def find_lost_states(subject: TrainLoop, ranks: Ranks) -> tuple[Violation, ...]:
+    """DET-03."""
+    (run,) = record_legs(subject, ranks, resumed)
+    return tuple(
+        violation
+        for part in parts_of(subject)
+        for violation in judge.judge_random_states(run.history, part)
+    )
+
+
+def parts_of(subject: TrainLoop) -> tuple[str, ...]:
+    """Where a run of this subject is interrupted."""
+    return (EPOCH_END, MID_EPOCH) if "resumes_mid_epoch" in subject.traits else (EPOCH_END,)
+
+
+def find_other_losses(subject: TrainLoop, ranks: Ranks) -> tuple[Violation, ...]:
+    """DET-04."""
+    runs = record_legs(subject, ranks, beside_one)
+    return judge_each(runs, lambda run: judge.judge_same_losses(run.history, subject.tolerance))
+
+
+def find_bad_seeds(subject: TrainLoop, ranks: Ranks) -> tuple[Violation, ...]:
+    """DET-05."""
+    runs = record_legs(subject, ranks, repeated)
+    return judge_each(runs, lambda run: judge.judge_seeds(run.history))
+
+
+def find_foreign_memory(subject: TrainLoop, ranks: Ranks) -> tuple[Violation, ...]:
+    """MEM-05."""
+    runs = record_legs(subject, ranks, repeated)
+    return judge_each(runs, lambda run: judge.judge_own_device(run.history))
+
+
+def find_shared_modules(subject: TrainLoop, ranks: Ranks) -> tuple[Violation, ...]:
+    """MEM-06."""
+    runs = record_legs(subject, ranks, repeated)
+    return judge_each(runs, lambda run: judge.judge_held_modules(run.history))
+
+
+KINDS = (TrainLoop,)
+RESUMES = frozenset({"resumes"})
+
+CHECKS = (
+    Check(DET_01, KINDS, find_difference),
+    Check(DET_02, KINDS, find_bad_resumption, needs=RESUMES),
+    Check(DET_03, KINDS, find_lost_states, needs=RESUMES),
+    Check(DET_04, KINDS, find_other_losses, needs=frozenset({"global_batch"})),
+    Check(DET_05, KINDS, find_bad_seeds),
+    Check(MEM_05, KINDS, find_foreign_memory, needs=frozenset({"gpu"})),
+    Check(MEM_06, KINDS, find_shared_modules),
+)

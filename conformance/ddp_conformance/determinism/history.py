@@ -1,0 +1,88 @@
+"""What ranks saw of a training loop: its steps, its losses, its parameters, its memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ddp_conformance.frame.history import Record
+
+
+@dataclass(frozen=True, slots=True)
+class LoopStep(Record):
+    """One optimizer step."""
+
+    run: str
+    """Which of several runs: ``whole``, ``again``, ``epoch end``, ``mid-epoch``, ``alone``. Of
+    a run that was saved and resumed both parts have one name."""
+    epoch: int
+    ids: tuple[int, ...]
+    """The samples of this rank."""
+    draws: tuple[tuple[str, float], ...]
+    """What each global random generator gave after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoopLoss(Record):
+    """What the loop reports at the end of an epoch."""
+
+    run: str
+    epoch: int
+    loss: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sketch:
+    """A parameter or a buffer in a few words."""
+
+    name: str
+    digest: str
+    """Of its bytes."""
+    norm: float
+    projection: float
+    """Its product with a fixed irregular vector: tells near values from others."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoopParameters(Record):
+    """The model's state."""
+
+    run: str
+    when: Literal["begin", "end"]
+    sketches: tuple[Sketch, ...]
+    """By name; whole tensors, also where each rank holds a shard."""
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildsBuckets(Record):
+    """The loop made a DDP that has other gradient buckets from its second step on.
+
+    In the first step parameters lie in them in the order of their registration, later in the
+    order in which their gradients came. A DDP that is told to look for unused parameters, and
+    has no static graph, keeps the first ones.
+    """
+
+    run: str
+
+
+@dataclass(frozen=True, slots=True)
+class HeldModule(Record):
+    """A module that the data set holds."""
+
+    path: str
+    """Where in the data set, for example ``dataset.encoder``."""
+    trained: bool
+    """It is, or shares a parameter with, an object of the model that is trained."""
+    changed: bool
+    """It is on another device, or has other parameters, after the training than before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory(Record):
+    """What this rank's process has allocated on a GPU."""
+
+    own: int
+    """Number of the GPU that belongs to the rank."""
+    device: int
+    allocated: int
+    """Bytes, at their peak."""

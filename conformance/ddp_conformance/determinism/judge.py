@@ -1,0 +1,236 @@
+"""Judges of training loops: pure functions from what ranks saw to violations."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import combinations, zip_longest
+
+from ddp_conformance.determinism.history import (
+    DeviceMemory,
+    HeldModule,
+    LoopLoss,
+    LoopParameters,
+    LoopStep,
+    RebuildsBuckets,
+    Sketch,
+)
+from ddp_conformance.frame.history import History
+from ddp_conformance.frame.verdict import Violation, ranks_in_words
+
+REORDERED = 1e-5
+"""Relative difference, of the norm, where a sum over ranks was taken in another order."""
+
+
+def judge_same_run(history: History, other: str, tolerance: float = 0.0) -> tuple[Violation, ...]:
+    """Run ``other`` has the steps of the whole run, in order, and ends with its parameters.
+
+    Without a tolerance, to the last bit.
+    """
+    return (*_same_steps(history, other), *_same_parameters(history, other, tolerance))
+
+
+def judge_resumption(history: History, other: str) -> tuple[Violation, ...]:
+    """Run ``other``, in two parts, is the whole run, to the last bit wherever that can be.
+
+    A resumed DDP makes its first step with the buckets of a first step, the whole run that same
+    step with rebuilt ones, where each gradient has another place. gloo adds up a bucket in as
+    many parts as there are ranks, each beginning with another rank, so that the place decides
+    the order of the sum. Two ranks have only one: a + b is b + a.
+    """
+    rebuilt = any(isinstance(record, RebuildsBuckets) for record in history)
+    reordered = rebuilt and len(_steps(history, "whole")) > 2
+    return judge_same_run(history, other, REORDERED if reordered else 0.0)
+
+
+def judge_random_states(history: History, other: str) -> tuple[Violation, ...]:
+    """Each random generator of each rank gives the same numbers in both runs."""
+    whole, again = _steps(history, "whole"), _steps(history, other)
+    return (
+        *(
+            Violation(f"{other}: rank {rank}, step {place}: {text}", epoch)
+            for rank in whole
+            for place, epoch, text in _first_draws(whole[rank], again.get(rank, []))
+        ),
+        *([] if whole else [Violation("the loop made no step")]),
+    )
+
+
+def judge_same_losses(history: History, tolerance: float) -> tuple[Violation, ...]:
+    """The ranks together report the loss of each epoch that a process alone reports."""
+    losses = [record for record in history if isinstance(record, LoopLoss)]
+    alone = {r.epoch: r.loss for r in losses if r.run == "alone"}
+    whole = {(r.epoch, r.rank): r.loss for r in losses if r.run == "whole"}
+    if not alone or not whole:
+        return (Violation("no epoch's loss was reported"),)
+    return tuple(
+        Violation(f"rank {rank} reports {_loss(got)}, one process alone {_loss(right)}", epoch)
+        for epoch in sorted(alone.keys() | {epoch for epoch, _ in whole})
+        for rank in _ranks(history)
+        for got, right in [(whole.get((epoch, rank)), alone.get(epoch))]
+        if not _near(got, right, tolerance)
+    )
+
+
+def _near(got: float | None, right: float | None, tolerance: float) -> bool:
+    if got is None or right is None:
+        return got is right
+    return math.isclose(got, right, rel_tol=tolerance) or (math.isnan(got) and math.isnan(right))
+
+
+def _loss(loss: float | None) -> str:
+    return "nothing" if loss is None else f"{loss:.6g}"
+
+
+def judge_seeds(history: History) -> tuple[Violation, ...]:
+    """Parameters and order come from one seed for all ranks, random draws from another each."""
+    return (
+        *_unequal_starts(history),
+        *_repeated_samples(history),
+        *_equal_draws(history),
+    )
+
+
+def judge_held_modules(history: History) -> tuple[Violation, ...]:
+    """No module of the data set is trained or moved."""
+    return tuple(
+        Violation(f"{held.path} on rank {held.rank} {_fault(held)}")
+        for held in history
+        if isinstance(held, HeldModule) and (held.trained or held.changed)
+    )
+
+
+def judge_own_device(history: History) -> tuple[Violation, ...]:
+    """Each rank allocates on its own GPU alone; and on that one it does."""
+    memory = [record for record in history if isinstance(record, DeviceMemory)]
+    idle = set(_ranks(history)) - {m.rank for m in memory if m.allocated}
+    return (
+        *(
+            Violation(f"rank {m.rank} of GPU {m.own} allocated {m.allocated} bytes on {m.device}")
+            for m in memory
+            if m.device != m.own and m.allocated
+        ),
+        *(Violation(f"rank {rank} used no GPU") for rank in sorted(idle)),
+        *([] if memory or idle else [Violation("no rank used a GPU")]),
+    )
+
+
+def _ranks(history: History) -> list[int]:
+    """All that left any record, also those without a step."""
+    return sorted({record.rank for record in history})
+
+
+def _steps(history: History, run: str) -> dict[int, list[LoopStep]]:
+    steps: defaultdict[int, list[LoopStep]] = defaultdict(list)
+    for record in history:
+        if isinstance(record, LoopStep) and record.run == run:
+            steps[record.rank].append(record)
+    return dict(sorted(steps.items()))
+
+
+def _same_steps(history: History, other: str) -> Iterator[Violation]:
+    whole, again = _steps(history, "whole"), _steps(history, other)
+    if not whole:
+        yield Violation("the loop made no step")
+    for rank in sorted(whole.keys() | again.keys()):
+        pairs = zip_longest(whole.get(rank, []), again.get(rank, []))
+        for place, (wanted, got) in enumerate(pairs):
+            if _place(wanted) != _place(got):
+                yield Violation(
+                    f"{other}: rank {rank}, step {place}: {_place(got)}, not {_place(wanted)}"
+                )
+                break
+
+
+def _place(step: LoopStep | None) -> str:
+    return "nothing" if step is None else f"samples {list(step.ids)} in epoch {step.epoch}"
+
+
+def _same_parameters(history: History, other: str, tolerance: float) -> Iterator[Violation]:
+    ends = {
+        (r.run, r.rank): {sketch.name: sketch for sketch in r.sketches}
+        for r in history
+        if isinstance(r, LoopParameters) and r.when == "end"
+    }
+    for rank in _ranks(history):
+        wanted, got = ends.get(("whole", rank)), ends.get((other, rank))
+        if wanted is None or got is None:
+            yield Violation(f"{other}: rank {rank} tells no parameters that it ends with")
+            continue
+        names = [*wanted, *(name for name in got if name not in wanted)]
+        different = [n for n in names if not _same(wanted.get(n), got.get(n), tolerance)]
+        if different:
+            yield Violation(f"{other}: rank {rank} ends with another {different[0]}")
+
+
+def _same(one: Sketch | None, other: Sketch | None, tolerance: float) -> bool:
+    if one is None or other is None or one.digest == other.digest or tolerance == 0.0:
+        return one is not None and other is not None and one.digest == other.digest
+    limit = tolerance * max(one.norm, other.norm)
+    if not math.isfinite(limit):
+        return False  # all numbers lie within an infinite limit
+    return abs(one.norm - other.norm) <= limit and abs(one.projection - other.projection) <= limit
+
+
+def _first_draws(whole: list[LoopStep], again: list[LoopStep]) -> Iterator[tuple[int, int, str]]:
+    """For each generator the first step at which it gave another number, and its epoch.
+
+    Steps beyond those of the whole run have nothing to be compared with.
+    """
+    told: set[str] = set()
+    for place, wanted in enumerate(whole):
+        if place >= len(again):
+            yield place, wanted.epoch, "no such step is made"
+            return
+        draws = dict(again[place].draws)
+        for name, value in wanted.draws:
+            if name not in told and draws.get(name) != value:
+                told.add(name)
+                yield place, again[place].epoch, f"{name} goes on from another state"
+
+
+def _unequal_starts(history: History) -> Iterator[Violation]:
+    """Sketches may be compared by their digests: a norm that is no number is unlike itself."""
+    starts = {
+        record.rank: tuple((sketch.name, sketch.digest) for sketch in record.sketches)
+        for record in history
+        if isinstance(record, LoopParameters) and (record.run, record.when) == ("whole", "begin")
+    }
+    first = min(starts, default=0)
+    for rank in sorted(set(_ranks(history)) - starts.keys()):
+        yield Violation(f"rank {rank} tells no parameters that it begins with")
+    for rank, start in sorted(starts.items()):
+        if start != starts[first]:
+            yield Violation(f"rank {rank} begins with other parameters than rank {first}")
+
+
+def _repeated_samples(history: History) -> Iterator[Violation]:
+    steps = _steps(history, "whole")
+    if not steps:
+        yield Violation("the loop made no step")
+    owners: defaultdict[int, defaultdict[int, list[int]]]
+    owners = defaultdict(lambda: defaultdict(list))
+    for step in (step for own in steps.values() for step in own):
+        for index in step.ids:
+            owners[step.epoch][index].append(step.rank)
+    for epoch, by_index in sorted(owners.items()):
+        repeated = {index: ranks for index, ranks in sorted(by_index.items()) if len(ranks) > 1}
+        surplus = sum(len(ranks) - 1 for ranks in repeated.values())
+        # Padding repeats fewer than there are ranks.
+        if surplus >= len(_ranks(history)):
+            index, ranks = next(iter(repeated.items()))
+            first = f"index {index} by {ranks_in_words(ranks)}"
+            yield Violation(f"{surplus} samples are repeated, {first}: no common order", epoch)
+
+
+def _equal_draws(history: History) -> Iterator[Violation]:
+    firsts = [own[0] for own in _steps(history, "whole").values()]
+    for one, other in combinations(firsts, 2):
+        for name, value in one.draws:
+            if dict(other.draws).get(name) == value:
+                yield Violation(f"ranks {one.rank} and {other.rank} draw the same from {name}")
+
+
+def _fault(held: HeldModule) -> str:
+    return "is part of the model that is trained" if held.trained else "was changed or moved"

@@ -1,0 +1,180 @@
+"""Run a training loop as often as its checks need, and note what it tells."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import distributed_c10d
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from ddp_conformance.determinism.history import (
+    DeviceMemory,
+    HeldModule,
+    LoopLoss,
+    LoopParameters,
+    LoopStep,
+    RebuildsBuckets,
+    Sketch,
+)
+from ddp_conformance.determinism.subjects import Leg, TrainLoop
+from ddp_conformance.frame import nemesis
+from ddp_conformance.frame.case import Case
+from ddp_conformance.frame.digests import digest_of
+from ddp_conformance.frame.history import Record
+
+LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK")
+"""Variables that tell a process of its peers."""
+
+
+class Notes:
+    """The watch of one run: a record for all that it is told."""
+
+    def __init__(self, rank: int, run: str) -> None:
+        self.records: list[Record] = []
+        self._rank = rank
+        self._run = run
+        self._model: nn.Module | None = None
+        self._held: dict[str, nn.Module] = {}
+        self._before: dict[str, Any] = {}
+
+    def wrapped(self, ddp: DistributedDataParallel) -> None:
+        """A model was wrapped; not told by the loop."""
+        if ddp.static_graph or not ddp.find_unused_parameters:
+            self.records.append(RebuildsBuckets(self._rank, self._run))
+
+    def begin(self, model: nn.Module, dataset: Any = None) -> None:
+        self.records.append(LoopParameters(self._rank, self._run, "begin", sketches_of(model)))
+        self._model = model
+        self._held = dict(modules_in(dataset))
+        self._before = {path: _look(module) for path, module in self._held.items()}
+
+    def step(self, epoch: int, ids: Sequence[int]) -> None:
+        draws = (
+            ("python", random.random()),
+            ("numpy", float(np.random.random())),
+            ("torch", float(torch.rand(1))),
+        )
+        self.records.append(LoopStep(self._rank, self._run, epoch, tuple(ids), draws))
+
+    def epoch(self, epoch: int, loss: float) -> None:
+        self.records.append(LoopLoss(self._rank, self._run, epoch, loss))
+
+    def end(self, model: nn.Module) -> None:
+        self.records.append(LoopParameters(self._rank, self._run, "end", sketches_of(model)))
+        for path, module in self._held.items():
+            changed = _look(module) != self._before[path]
+            trained = self._model is not None and _share(module, self._model)
+            self.records.append(HeldModule(self._rank, path, trained, changed))
+
+
+def run_leg(subject: TrainLoop, case: Case, run: str, leg: Leg, turn: int) -> list[Record]:
+    """Call the loop once, with random states that no other call and no other rank finds."""
+    nemesis.scatter(f"turn {turn} of a loop", case.rank)
+    notes = Notes(case.rank, run)
+    with wrapping_followed(notes):
+        subject.make(case, leg, notes)
+    return notes.records
+
+
+@contextmanager
+def wrapping_followed(notes: Notes) -> Iterator[None]:
+    """Tell the notes of every DDP that is made; what a loop tells of may be the bare model."""
+    ddp: Any = DistributedDataParallel
+    original = ddp.__init__
+
+    @wraps(original)
+    def wrap(made: DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
+        original(made, *args, **kwargs)
+        notes.wrapped(made)
+
+    ddp.__init__ = wrap
+    try:
+        yield
+    finally:
+        ddp.__init__ = original
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """No process group and no launcher, as far as the code in the block can tell."""
+    group = dist.group.WORLD
+    hidden = {name: os.environ.pop(name) for name in LAUNCHER if name in os.environ}
+    distributed_c10d._update_default_pg(None)
+    try:
+        yield
+    finally:
+        distributed_c10d._update_default_pg(group)
+        os.environ.update(hidden)
+
+
+def checkpoint_in(case: Case, run: str) -> Path:
+    """Where a run that is resumed leaves its checkpoint, the same on all ranks."""
+    return case.directory / f"{run.replace(' ', '-')}.ckpt"
+
+
+def sketches_of(model: nn.Module) -> tuple[Sketch, ...]:
+    """Parameters and buffers, by name; a collective of all ranks if they are sharded."""
+    named = [*model.named_parameters(), *model.named_buffers()]
+    return tuple(sketch(name, whole_tensor(tensor)) for name, tensor in sorted(named))
+
+
+def sketch(name: str, tensor: Tensor) -> Sketch:
+    """One CPU tensor."""
+    values = tensor.double().reshape(-1)
+    pattern = torch.cos(torch.arange(values.numel(), dtype=torch.float64))
+    return Sketch(name, digest_of(tensor), values.norm().item(), (values @ pattern).item())
+
+
+def whole_tensor(tensor: Tensor) -> Tensor:
+    """All shards, on the CPU."""
+    whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return whole.detach().cpu()
+
+
+def modules_in(
+    holder: Any, path: str = "dataset", depth: int = 4
+) -> Iterator[tuple[str, nn.Module]]:
+    """The modules that a data set holds: in its attributes, containers and inner data sets."""
+    if isinstance(holder, nn.Module):
+        yield path, holder
+    elif depth > 0:
+        for name, value in _children(holder):
+            yield from modules_in(value, f"{path}.{name}", depth - 1)
+
+
+def _children(holder: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(holder, Mapping):
+        yield from ((str(key), value) for key, value in holder.items())
+    elif isinstance(holder, list | tuple):
+        yield from ((str(place), value) for place, value in enumerate(holder))
+    elif not isinstance(holder, type | Tensor):
+        yield from vars(holder).items() if hasattr(holder, "__dict__") else ()
+
+
+def _look(module: nn.Module) -> Any:
+    devices = {str(tensor.device) for tensor in module.state_dict().values()}
+    return sorted(devices), sketches_of(module)
+
+
+def _share(module: nn.Module, model: nn.Module) -> bool:
+    """Both are alive, so that equal ids are equal objects."""
+    own = {id(part) for part in (*module.modules(), *module.parameters())}
+    return any(id(part) in own for part in (*model.modules(), *model.parameters()))
+
+
+def device_memory(rank: int) -> Iterator[DeviceMemory]:
+    """What this process has allocated through torch on each GPU, at its peak."""
+    own = int(os.environ.get("LOCAL_RANK", rank))
+    for device in range(torch.cuda.device_count()):
+        yield DeviceMemory(rank, own, device, torch.cuda.max_memory_reserved(device))

@@ -1,0 +1,254 @@
+"""DET-01 to DET-05, MEM-05 and MEM-06: training loops with one defect each."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ddp_conformance.determinism.mutants.parts import GLOBAL_BATCH, Loop, restore
+from ddp_conformance.determinism.subjects import TrainLoop
+from ddp_conformance.frame.case import IndexDataset
+from ddp_conformance.frame.mutants import Mutant, Twin
+
+
+class SeedByTime(Loop):
+    """The clock of rank 0: the same on all ranks, and another in each run."""
+
+    def common_seed(self) -> int:
+        seed = [time.time_ns() % 10_000_019]
+        if dist.is_initialized():
+            dist.broadcast_object_list(seed, src=0)
+        return seed[0]
+
+
+class UnseededModel(Loop):
+    """Initial parameters from whatever state the generator is in; DDP sends rank 0's."""
+
+    def make_model(self) -> nn.Module:
+        return nn.Linear(2, 1)
+
+
+class ForgetsEpoch(Loop):
+    """Goes on with the order of the first epoch."""
+
+    def load(self, content: Any) -> None:
+        super().load(content)
+        self.resumed_at = self.epoch
+
+    def order(self) -> list[int]:
+        epoch = self.epoch
+        self.epoch -= getattr(self, "resumed_at", 0)
+        order = super().order()
+        self.epoch = epoch
+        return order
+
+
+class ForgetsMomentum(Loop):
+    """Restores the model and not the optimizer."""
+
+    def load(self, content: Any) -> None:
+        fresh = self.optimizer.state_dict()
+        super().load(content)
+        self.optimizer.load_state_dict(fresh)
+
+
+class RoundsMomentum(Loop):
+    """Saves the optimizer's state in half the bytes."""
+
+    def save(self) -> None:
+        for state in self.optimizer.state.values():
+            state["momentum_buffer"] = state["momentum_buffer"].half().float()
+        super().save()
+
+
+class Augments(Loop):
+    """Adds noise to its samples, from the rank's own generator."""
+
+    def losses(self, index: Tensor) -> Tensor:
+        noise = 0.1 * torch.rand(len(index))
+        return super().losses(index) * (1 + noise)
+
+
+class DrawsTheSameNoise(Augments):
+    """Seeds its generators anew, where their states were to be restored."""
+
+    def load(self, content: Any) -> None:
+        super().load(content)
+        self.seed_rank()
+
+
+class RepeatsTheEpoch(Loop):
+    """Goes on at the beginning of the epoch that was interrupted."""
+
+    def load(self, content: Any) -> None:
+        super().load({**content, "step": 0})
+
+
+class LosesTheBatchesAhead(Loop):
+    """With workers, takes the batches that they have fetched for batches that were trained on."""
+
+    def load(self, content: Any) -> None:
+        ahead = self.case.num_workers if content["step"] else 0
+        super().load({**content, "step": content["step"] + ahead})
+
+
+class StatesOfRankZero(Loop):
+    """One random state in the checkpoint, for all."""
+
+    def load(self, content: Any) -> None:
+        super().load(content)
+        restore(content["ranks"][0]["rng"])
+
+
+class StateOfTorchAlone(Loop):
+    """python's and NumPy's states are forgotten."""
+
+    def load(self, content: Any) -> None:
+        super().load(content)
+        own = torch.get_rng_state()
+        self.seed_rank()
+        torch.set_rng_state(own)
+
+
+class Unsharded(Loop):
+    """Every rank goes through all samples, in batches of its share."""
+
+    def batches(self) -> list[list[int]]:
+        order, local = self.order(), GLOBAL_BATCH // self.case.world_size
+        return [order[start : start + local] for start in range(0, len(order), local)]
+
+
+class LossOfTheRank(Loop):
+    """Reports the mean over its own samples."""
+
+    def mean_loss(self) -> float:
+        return self.loss * self.case.world_size / self.case.size
+
+
+class OneSeedForAll(Loop):
+    """``seed_everything(7)`` on every rank: all augment alike."""
+
+    def seed_rank(self) -> None:
+        self.seed_all(SEED_FOR_ALL)
+
+
+class RankInEverySeed(Loop):
+    """``seed_everything(7 + rank)``: all ranks have another order."""
+
+    def common_seed(self) -> int:
+        return SEED_FOR_ALL + self.case.rank
+
+
+class EncodedDataset(IndexDataset):
+    """A data set that encodes its samples."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.encoder = nn.Linear(2, 1)
+
+
+class TrainsTheDatasetsEncoder(Loop):
+    """The model is the data set's encoder."""
+
+    def make_dataset(self) -> IndexDataset:
+        torch.manual_seed(self.seed)
+        return EncodedDataset(self.case.size)
+
+    def make_model(self) -> nn.Module:
+        assert isinstance(self.dataset, EncodedDataset)
+        return self.dataset.encoder
+
+
+class FreshEncoder(TrainsTheDatasetsEncoder):
+    """A model of its own beside it, with the same values."""
+
+    def make_model(self) -> nn.Module:
+        model = nn.Linear(2, 1)
+        model.load_state_dict(super().make_model().state_dict())
+        return model
+
+
+class MovesTheDatasetsEncoder(FreshEncoder):
+    """Converted in place to where the model is, for one use."""
+
+    def mean_loss(self) -> float:
+        assert isinstance(self.dataset, EncodedDataset)
+        self.dataset.encoder.double()
+        return super().mean_loss()
+
+
+class OnTheFirstGpu(Loop):
+    """No ``set_device``: every rank computes on GPU 0."""
+
+    def losses(self, index: Tensor) -> Tensor:
+        torch.ones(1 << 20, device=f"cuda:{self.device()}")
+        return super().losses(index)
+
+    def device(self) -> int:
+        """Number of the GPU."""
+        return 0
+
+
+class OnItsOwnGpu(OnTheFirstGpu):
+    """A GPU for each rank; the CPU where there are too few."""
+
+    def losses(self, index: Tensor) -> Tensor:
+        enough = torch.cuda.device_count() >= max(2, self.case.world_size)
+        return super().losses(index) if enough else Loop.losses(self, index)
+
+    def device(self) -> int:
+        return self.case.rank
+
+
+class Unwrapped(Loop):
+    """Gradients averaged by hand: as many collectives, and no DDP."""
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        if dist.is_initialized():
+            for parameter in model.parameters():
+                parameter.register_post_accumulate_grad_hook(_average)  # type: ignore[no-untyped-call]
+        return model
+
+
+def _average(parameter: Tensor) -> None:
+    assert parameter.grad is not None
+    dist.all_reduce(parameter.grad)
+    parameter.grad /= dist.get_world_size()
+
+
+SEED_FOR_ALL = 7
+TWO = (2,)
+ALL = frozenset({"resumes", "resumes_mid_epoch", "global_batch"})
+EPOCHS = frozenset({"resumes"})
+
+MUTANTS = (
+    Mutant(TrainLoop(SeedByTime), "DET-01", "seed from the clock", (1, 2)),
+    Mutant(TrainLoop(UnseededModel), "DET-01", "parameters without a seed", (1, 2)),
+    Mutant(TrainLoop(ForgetsEpoch, EPOCHS), "DET-02", "order of epoch 0 again", (1, 2)),
+    Mutant(TrainLoop(ForgetsMomentum, EPOCHS), "DET-02", "optimizer not restored", (2, 3)),
+    Mutant(TrainLoop(RoundsMomentum, EPOCHS), "DET-02", "optimizer saved as float16", (2, 3)),
+    Mutant(TrainLoop(DrawsTheSameNoise, EPOCHS), "DET-02", "noise of the beginning again", (2, 3)),
+    Mutant(TrainLoop(RepeatsTheEpoch, ALL), "DET-02", "epoch from its beginning", (2, 3)),
+    Mutant(TrainLoop(LosesTheBatchesAhead, ALL), "DET-02", "skips with workers", (2, 3)),
+    Mutant(TrainLoop(StatesOfRankZero, ALL), "DET-03", "rank 0's states for all", TWO),
+    Mutant(TrainLoop(StateOfTorchAlone, ALL), "DET-03", "torch's state alone", (1, 2)),
+    Mutant(TrainLoop(Unsharded, ALL), "DET-04", "every rank trains on all", (2, 4)),
+    Mutant(TrainLoop(LossOfTheRank, ALL), "DET-04", "loss of one rank", TWO),
+    Mutant(TrainLoop(OneSeedForAll), "DET-05", "one seed for all", TWO),
+    Mutant(TrainLoop(RankInEverySeed), "DET-05", "rank in every seed", TWO),
+    Mutant(TrainLoop(TrainsTheDatasetsEncoder), "MEM-06", "trains the data set's", (1, 2)),
+    Mutant(TrainLoop(MovesTheDatasetsEncoder), "MEM-06", "converts the data set's", (1, 2)),
+    Mutant(TrainLoop(OnTheFirstGpu, {"gpu"}), "MEM-05", "all on GPU 0", TWO),
+)
+
+TWINS = (
+    Twin(TrainLoop(Loop, ALL), "the loop that the mutants are made of", (1, 2, 4)),
+    Twin(TrainLoop(Augments, EPOCHS), "noise that is restored", (2, 3)),
+    Twin(TrainLoop(Unwrapped, ALL), "no DDP, gradients averaged by hand", (2, 3)),
+    Twin(TrainLoop(FreshEncoder), "a data set with an encoder like the model"),
+    Twin(TrainLoop(OnItsOwnGpu, {"gpu"}), "a GPU for each rank"),
+)

@@ -1,0 +1,58 @@
+"""Known-bad components, each with the guarantee that must catch it, and benign twins.
+
+A check that no component ever fails proves nothing. Each group has a folder ``mutants``, whose
+modules hold a tuple ``MUTANTS`` and a tuple ``TWINS``; adding a file is all it takes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
+
+from ddp_conformance.frame.registry import GROUPS
+from ddp_conformance.frame.subjects import Subject
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A component as people really write it, with one defect."""
+
+    subject: Subject
+    guarantee: str
+    """Id of the guarantee that it must fail; it may fail others too."""
+    defect: str
+    """What is wrong, in a few words."""
+    world_sizes: tuple[int, ...] = (2, 3, 4)
+    """Where the defect must show."""
+
+
+@dataclass(frozen=True)
+class Twin:
+    """A component that looks like a mutant and is right: no check may fail."""
+
+    subject: Subject
+    likeness: str
+    """What it has in common with a defect, or why it is sound."""
+    world_sizes: tuple[int, ...] = (1, 2, 4)
+    """Where it is run; three ranks are of interest where samples are dealt out to them."""
+
+
+@cache
+def all_mutants() -> tuple[Mutant, ...]:
+    """The mutants of all groups."""
+    return tuple(mutant for module in _modules() for mutant in getattr(module, "MUTANTS", ()))
+
+
+@cache
+def all_twins() -> tuple[Twin, ...]:
+    """The benign twins of all groups."""
+    return tuple(twin for module in _modules() for twin in getattr(module, "TWINS", ()))
+
+
+def _modules() -> tuple[ModuleType, ...]:
+    folders = [importlib.import_module(f"ddp_conformance.{group}.mutants") for group in GROUPS]
+    found = [m for f in folders for m in pkgutil.iter_modules(f.__path__, f"{f.__name__}.")]
+    return tuple(importlib.import_module(module.name) for module in found)

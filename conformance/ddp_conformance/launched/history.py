@@ -1,0 +1,135 @@
+"""What ranks do while they train.
+
+These records are written to a file one by one, as they come: a rank that dies of SIGKILL
+has left what it did until then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from ddp_conformance.frame.history import Record
+
+Stage: TypeAlias = Literal[
+    "init_process_group",
+    "destroy_process_group",
+    "loader",
+    "wrap",
+    "optimizer",
+    "compile",
+    "returned",
+    "fault",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Happened(Record):
+    """A stage of the run began; the order of a rank's stages is that of its history."""
+
+    stage: Stage
+    site: str = ""
+    """``file:line`` of the caller."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chose(Record):
+    """What a rank trains on."""
+
+    what: Literal["backend", "world size", "device"]
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched(Record):
+    """One pass over a map-style data set by a DataLoader."""
+
+    loader: int
+    """Loaders are counted as they are made."""
+    number: int
+    """Passes of this loader before."""
+    size: int
+    """Samples in the data set."""
+    indices: tuple[int, ...]
+    """Those that the sampler gave out, in order."""
+    batch: int
+    """Indices in the largest batch."""
+    complete: bool
+    """False if the pass was left before its end."""
+    trained: bool
+    """True if an optimizer stepped on what it delivered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Optimized(Record):
+    """An optimizer stepped."""
+
+    step: int
+    """Steps of all optimizers before, and this one: from 1."""
+    rate: float
+    """The largest learning rate of its groups."""
+    wrapped: bool
+    """False if no module was wrapped, so that nobody can tell which parameters are live."""
+    live: tuple[str, ...]
+    """Names of the parameters that the wrapped modules have and that want a gradient."""
+    owned: tuple[str, ...]
+    """Those of them that the optimizer has."""
+    foreign: int
+    """Parameters of the optimizer that no wrapped module has."""
+    changed: int
+    """How many of the live ones this step changed."""
+    digest: str
+    """Of the live ones' content afterwards; of this rank's part where they are sharded."""
+    sums: tuple[float, ...] = ()
+    """Of each of them: the sum, and that of its absolute values."""
+    sharded: bool = False
+    """Each rank has a part of the parameters, which may be an empty one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saved(Record):
+    """``torch.save`` was given the model's parameters."""
+
+    path: str
+    wrong: tuple[str, ...]
+    """Names that the bare model, before it was wrapped or compiled, does not have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Left(Record):
+    """Something that was not there before the run is there after it."""
+
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled(Record):
+    """Graphs that torch.compile made in this rank."""
+
+    graphs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Made(Record):
+    """A file that the run left in its folder; of rank 0, for the folder belongs to all."""
+
+    path: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended(Record):
+    """How the process of a rank ended, as the one who started it saw it."""
+
+    order: int
+    """0 for the first one to end."""
+    code: int | None
+    """Exit code; negative for a signal; None if it had to be stopped."""
+    returned: bool
+    """Its entry came to its end."""
+    error: str = ""
+    """The exception with its type, if it raised."""
+    phase: str = ""
+    """What it was in: a phase of torch, such as ``DDP construction``."""
+    site: str = ""
+    """``file:line in function`` of the user's code where it was."""

@@ -1,0 +1,76 @@
+"""What must not matter, and what must not be hidden: a late rank, a dying rank, a missing GPU."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import NoReturn
+
+from ddp_conformance.launched.history import Happened
+from ddp_conformance.launched.journal import Journal
+from ddp_conformance.launched.order import Order
+
+LOOKS = 4
+"""Times in a row that the others must be seen at rest."""
+INTERVAL = 0.005
+LONGEST = 2.0
+"""Seconds that a late rank waits for the others to come to rest, at each stage."""
+
+
+class InjectedError(RuntimeError):
+    """Raised in a rank that the check made fail."""
+
+
+class Nemesis:
+    """Acts at the stages of one rank."""
+
+    def __init__(self, order: Order, journal: Journal) -> None:
+        self._order = order
+        self._journal = journal
+        self._scenario = order.work.scenario
+
+    def at_stage(self) -> None:
+        """Come late, if this is the late rank.
+
+        Not by a number of seconds, which a busy machine makes nothing of: the rank waits
+        until all others sleep, for the most part because they wait for this one.
+        """
+        if self._scenario.late == self._order.rank:
+            self._wait_for_rest()
+
+    def at_step(self) -> None:
+        """Come late, or die if this is the dying rank."""
+        self.at_stage()
+        if self._scenario.dying == self._order.rank:
+            self.die()
+
+    def die(self) -> NoReturn:
+        """In the way that the scenario says."""
+        self._journal.add(Happened(self._order.rank, "fault"))
+        if self._scenario.death == "is killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self._scenario.death == "exits with 0":
+            os._exit(0)
+        raise InjectedError(f"rank {self._order.rank} was made to fail")
+
+    def _wait_for_rest(self) -> None:
+        end, seen = time.monotonic() + LONGEST, 0
+        others = [r for r in range(self._order.world_size) if r != self._order.rank]
+        while seen < LOOKS and time.monotonic() < end:
+            seen = seen + 1 if all(map(self._rests, others)) else 0
+            threading.Event().wait(INTERVAL)
+
+    def _rests(self, rank: int) -> bool:
+        """True if its main thread sleeps, or is no more."""
+        try:
+            pid = Path(self._order.files(rank), "pid").read_text()
+        except FileNotFoundError:
+            return False
+        try:
+            stat = Path(f"/proc/{pid}/task/{pid}/stat").read_text(errors="replace")
+        except FileNotFoundError:
+            return True
+        return stat.rpartition(")")[2].split()[0] in "SZX"

@@ -1,0 +1,99 @@
+"""What a run writes: checkpoints' names, files' moments, shared memory."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ddp_conformance.launched.history import Saved
+from ddp_conformance.launched.journal import Journal
+from ddp_conformance.launched.order import Order
+from ddp_conformance.launched.process.nemesis import Nemesis
+
+SEGMENTS = "segments"
+"""File with the names of the shared-memory segments that a rank opened."""
+_MEMORY = "/dev/shm/"
+_WRITING = os.O_WRONLY | os.O_RDWR
+_WRAPPERS = re.compile(r"(?:^|\.)(?:_orig_mod|module|_fsdp_wrapped_module)(?=\.|$)")
+
+
+def install(order: Order, journal: Journal, nemesis: Nemesis, bare: set[str]) -> None:
+    """Look at files of the run that are opened for writing, and at what is saved."""
+    files = Path(order.files(order.rank))
+    sys.addaudithook(functools.partial(_on_open, order, nemesis, os.getpid()))
+    _follow_shared_memory(files / SEGMENTS)
+    original = torch.save
+
+    @functools.wraps(original)
+    def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
+        for state in _states(obj, bare):
+            wrong = tuple(name for name in state if name not in bare)
+            path = str(f) if isinstance(f, str | Path) else "a stream"
+            journal.add(Saved(order.rank, Path(path).name, wrong))
+        nemesis.at_stage()
+        original(obj, f, *args, **kwargs)
+
+    torch.save = save
+
+
+def _states(obj: Any, bare: set[str]) -> Iterator[Mapping[str, Any]]:
+    """The mappings in what is saved that hold the bare module's tensors, by whatever names."""
+    if not isinstance(obj, Mapping):
+        return
+    names = [key for key, value in obj.items() if isinstance(value, Tensor)]
+    if bare and any(bare_name(str(name)) in bare for name in names):
+        yield {str(name): None for name in names}
+        return
+    for value in obj.values():
+        yield from _states(value, bare)
+
+
+def bare_name(name: str) -> str:
+    """Without what wrappers and the compiler put into it."""
+    return _WRAPPERS.sub("", name).removeprefix(".")
+
+
+def _on_open(
+    order: Order, nemesis: Nemesis, owner: int, event: str, arguments: tuple[Any, ...]
+) -> None:
+    if event != "open" or os.getpid() != owner or not isinstance(arguments[0], str | bytes):
+        return
+    path = os.path.join(os.getcwd(), os.fsdecode(arguments[0]))
+    if not _writes(*arguments[1:3]) or not path.startswith((order.directory, _MEMORY)):
+        return
+    if path.startswith(_MEMORY):
+        _note(Path(order.files(order.rank), SEGMENTS), path[len(_MEMORY) :])
+    nemesis.at_stage()
+
+
+def _writes(mode: str | None, flags: int) -> bool:
+    return bool(flags & _WRITING) if mode is None else any(letter in mode for letter in "wax+")
+
+
+def _follow_shared_memory(segments: Path) -> None:
+    """multiprocessing's segments are opened in C, which no audit hook tells of."""
+    module: Any = importlib.import_module("_posixshmem")
+    original = module.shm_open
+
+    @functools.wraps(original)
+    def shm_open(path: str, *args: Any, **kwargs: Any) -> int:
+        _note(segments, path.lstrip("/"))
+        descriptor: int = original(path, *args, **kwargs)
+        return descriptor
+
+    module.shm_open = shm_open
+
+
+def _note(segments: Path, name: str) -> None:
+    descriptor = os.open(segments, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
+    os.write(descriptor, f"{name}\n".encode())
+    os.close(descriptor)

@@ -1,0 +1,195 @@
+"""Start the ranks of a run, wait for them, stop those that do not end."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from multiprocessing import connection
+from pathlib import Path
+from typing import Any
+
+from torch._C._distributed_c10d import TCPStore
+
+from ddp_conformance.frame import nemesis
+from ddp_conformance.frame.history import Record
+from ddp_conformance.launched import journal
+from ddp_conformance.launched.evidence import last_words
+from ddp_conformance.launched.history import Ended, Happened, Left, Made
+from ddp_conformance.launched.order import Order, Work
+from ddp_conformance.launched.process.live import live
+from ddp_conformance.launched.process.saving import SEGMENTS
+from ddp_conformance.launched.start.servers import Server
+from pytest_ddp.launch import rendezvous
+from pytest_ddp.system.processes import kill_group
+
+SERVER = Server("ddp_conformance.launched.process.preload")
+STOPPING = 2.0
+"""Seconds that a rank is given to write its stack and end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Seconds."""
+
+    timeout: float
+    """For the whole run."""
+    patience: float
+    """For the others, after one rank has ended without coming to its end."""
+
+
+def launch(work: Work, world_size: int, directory: Path, limits: Limits) -> list[Record]:
+    """Run ``work`` on ranks of its own; what they did, and how each of them ended.
+
+    ``directory`` becomes the working directory's parent. Whatever the ranks do, they
+    have ended when this returns.
+    """
+    private, shared = directory / "ranks", directory / "run"
+    shared.mkdir(exist_ok=True)
+    orders = [_order(work, rank, world_size, shared, private) for rank in range(world_size)]
+    for order in orders:
+        Path(order.files(order.rank)).mkdir(parents=True)
+    with _store() as port:
+        ranks = _Ranks([replace(o, environment=_environment(o, port)) for o in orders])
+        ends = ranks.watch(limits)
+    return [*_histories(orders, ends), *_files(shared)]
+
+
+def _order(work: Work, rank: int, world_size: int, shared: Path, private: Path) -> Order:
+    return Order(work, rank, world_size, str(shared), str(private), (), nemesis.seed())
+
+
+@contextlib.contextmanager
+def _store() -> Iterator[int]:
+    """What torchrun's agent serves: a store, here on loopback alone; its port."""
+    listening = rendezvous.listen(backlog=128)
+    port = int(listening.getsockname()[1])
+    store = TCPStore(
+        rendezvous.LOOPBACK,
+        port,
+        is_master=True,
+        wait_for_workers=False,
+        master_listen_fd=listening.detach(),
+    )
+    yield port
+    del store
+
+
+def _environment(order: Order, port: int) -> tuple[tuple[str, str], ...]:
+    own = {name: text for name, text in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+    torchrun = rendezvous.rank_environment(order.rank, order.world_size, port, "conformance")
+    return tuple((own | rendezvous.HOST_ENVIRONMENT | torchrun).items())
+
+
+@contextlib.contextmanager
+def _single_threaded() -> Iterator[None]:
+    """The server of forks is started by the first process, and keeps its environment.
+
+    A library with a pool of threads is no place to fork from.
+    """
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(dict.fromkeys(names, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+class _Ranks:
+    """The processes of a run."""
+
+    def __init__(self, orders: list[Order]) -> None:
+        self._orders = orders
+        self._processes = [SERVER.process(live, (order,)) for order in orders]
+        with _single_threaded():
+            for process in self._processes:
+                process.start()
+
+    def watch(self, limits: Limits) -> list[Ended]:
+        """Wait for all ranks, within the limits; what is left is stopped."""
+        deadline = time.monotonic() + limits.timeout
+        left: dict[Any, int] = {p.sentinel: rank for rank, p in enumerate(self._processes)}
+        order: list[int] = []
+        while left:
+            ready = connection.wait(list(left), max(0.0, deadline - time.monotonic()))
+            if not ready:
+                break
+            ended = [left.pop(sentinel) for sentinel in ready]
+            order += ended
+            if not all(map(self._came_through, ended)):
+                deadline = min(deadline, time.monotonic() + limits.patience)
+        stopped = sorted(left.values())
+        self._stop(stopped)
+        ends = [self._end(rank, place) for place, rank in enumerate([*order, *stopped])]
+        return [replace(end, code=None) if end.rank in stopped else end for end in ends]
+
+    def _came_through(self, rank: int) -> bool:
+        return self._code(rank) == 0 and self._returned(rank)
+
+    def _code(self, rank: int) -> int | None:
+        self._processes[rank].join()
+        return self._processes[rank].exitcode
+
+    def _returned(self, rank: int) -> bool:
+        return any(
+            isinstance(record, Happened) and record.stage == "returned"
+            for record in self._records(rank)
+        )
+
+    def _records(self, rank: int) -> list[Record]:
+        return journal.read(Path(self._orders[rank].files(rank)) / "journal")
+
+    def _stop(self, ranks: list[int]) -> None:
+        """SIGTERM leaves a stack and ends the process, unless it has other plans."""
+        pids = [self._processes[rank].pid for rank in ranks]
+        for pid in filter(None, pids):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+        deadline = time.monotonic() + STOPPING
+        for rank in ranks:
+            self._processes[rank].join(max(0.0, deadline - time.monotonic()))
+        for pid in filter(None, (process.pid for process in self._processes)):
+            kill_group(pid)
+
+    def _end(self, rank: int, place: int) -> Ended:
+        process = self._processes[rank]
+        code = self._code(rank)
+        kill_group(process.pid or 0)
+        process.close()
+        words = last_words(Path(self._orders[rank].files(rank)))
+        return Ended(rank, place, code, self._returned(rank), words.error, words.phase, words.site)
+
+
+def _histories(orders: list[Order], ends: list[Ended]) -> Iterator[Record]:
+    by_rank: Mapping[int, Ended] = {end.rank: end for end in ends}
+    for order in orders:
+        files = Path(order.files(order.rank))
+        yield from journal.read(files / "journal")
+        yield from _segments_left(order.rank, files)
+        yield by_rank[order.rank]
+
+
+def _segments_left(rank: int, files: Path) -> Iterator[Left]:
+    """Shared memory may be any rank's to free, so this is asked when all have ended."""
+    listed = files / SEGMENTS
+    names = listed.read_text().splitlines() if listed.exists() else []
+    for name in dict.fromkeys(names):
+        segment = Path("/dev/shm") / name
+        if segment.exists():
+            yield Left(rank, f"the shared memory {segment}")
+            segment.unlink()
+
+
+def _files(shared: Path) -> Iterator[Made]:
+    for path in sorted(shared.rglob("*")):
+        if path.is_file():
+            digest = hashlib.sha256(path.read_bytes()).hexdigest()
+            yield Made(0, str(path.relative_to(shared)), digest)

@@ -1,0 +1,1 @@
+"""LIF: a training program from its start to its end."""

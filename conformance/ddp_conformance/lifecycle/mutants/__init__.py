@@ -1,0 +1,1 @@
+"""Components with one defect each, and benign twins."""

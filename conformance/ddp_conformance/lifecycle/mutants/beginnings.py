@@ -1,0 +1,189 @@
+"""Programs that go wrong on the way to the first step: LIF-01 to LIF-04."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import SGD
+from torch.utils.data import DataLoader, DistributedSampler
+
+from ddp_conformance.lifecycle.mutants.programs import (
+    BATCH,
+    RATE,
+    Net,
+    Points,
+    fit,
+    is_last,
+    make_loader,
+    own_rank,
+    train_with,
+)
+
+# ------------------------------------------------------------------ LIF-01
+
+
+class RaisesOnLastRank(Net):
+    """Finds a file missing that only one machine lacks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        if is_last():
+            raise FileNotFoundError("/data/weights.pt")
+
+
+class CrashesInConstruction(Net):
+    """A native library fails in the constructor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        crash_on_last_rank()
+
+
+class CrashesInWrap(Net):
+    """DDP asks the module for its parameters, and that fails natively."""
+
+    def named_parameters(self, *args: Any, **kwargs: Any) -> Any:
+        """Crashes where a process group is asked for by then."""
+        crash_on_last_rank()
+        return super().named_parameters(*args, **kwargs)
+
+
+class CrashesInForward(Net):
+    """A native operator fails in the first forward pass."""
+
+    def forward(self, points: Tensor) -> Tensor:
+        crash_on_last_rank()
+        return super().forward(points)
+
+
+def crash_on_last_rank() -> None:
+    """Read address 0."""
+    if is_last():
+        ctypes.string_at(0)
+
+
+def crashing_backend(graph: Any, inputs: Any) -> Any:
+    """A compiler that crashes."""
+    crash_on_last_rank()
+    return graph
+
+
+def raise_on_last_rank() -> None:
+    """One rank cannot make its model."""
+    train_with(DistributedDataParallel, RaisesOnLastRank)
+
+
+def crash_in_construction() -> None:
+    """SIGSEGV in model construction."""
+    train_with(DistributedDataParallel, CrashesInConstruction)
+
+
+def crash_in_wrap() -> None:
+    """SIGSEGV in the DDP constructor."""
+    train_with(DistributedDataParallel, CrashesInWrap)
+
+
+def crash_in_compilation() -> None:
+    """SIGSEGV in a compiler backend."""
+    train_with(lambda net: torch.compile(DistributedDataParallel(net), backend=crashing_backend))
+
+
+def crash_in_forward() -> None:
+    """SIGSEGV in the first forward pass."""
+    train_with(DistributedDataParallel, CrashesInForward)
+
+
+# ------------------------------------------------------------------ LIF-02
+
+
+def load_before_init() -> None:
+    """The loader asks whether there is a process group, before there is one."""
+    data = Points()
+    sampler: Any = DistributedSampler(data) if dist.is_initialized() else None
+    loader = DataLoader(data, BATCH, sampler=sampler, shuffle=sampler is None)
+    dist.init_process_group("gloo")
+    model = DistributedDataParallel(Net())
+    fit(model, SGD(model.parameters(), RATE), loader)
+    dist.destroy_process_group()
+
+
+def shard_before_init() -> None:
+    """The sampler is made for rank 0 of 1 on every rank."""
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    size = dist.get_world_size() if dist.is_initialized() else 1
+    data = Points()
+    loader = DataLoader(data, BATCH, sampler=DistributedSampler(data, size, rank))
+    dist.init_process_group("gloo")
+    model = DistributedDataParallel(Net())
+    fit(model, SGD(model.parameters(), RATE), loader)
+    dist.destroy_process_group()
+
+
+# ------------------------------------------------------------------ LIF-03
+
+
+def read_before_written() -> None:
+    """Rank 0 writes the initial weights; the others take them if they are there."""
+    dist.init_process_group("gloo")
+    loader = make_loader()
+    torch.manual_seed(own_rank())
+    model = Net()
+    path = Path("initial.pt")
+    if own_rank() == 0:
+        save_whole(model, path)
+    elif path.exists():
+        model.load_state_dict(torch.load(path))
+    wrapped = DistributedDataParallel(model, init_sync=False)
+    fit(wrapped, SGD(model.parameters(), RATE), loader)
+    dist.destroy_process_group()
+
+
+def save_whole(model: nn.Module, path: Path) -> None:
+    """Complete before it is visible."""
+    part = path.with_suffix(".part")
+    torch.save(model.state_dict(), part)
+    part.rename(path)
+
+
+# ------------------------------------------------------------------ LIF-04
+
+
+def optimize_before_fsdp1() -> None:
+    """The optimizer keeps the parameters that FSDP1 has replaced by one flat parameter."""
+    dist.init_process_group("gloo")
+    loader = make_loader()
+    model = Net()
+    optimizer = SGD(model.parameters(), RATE)
+    wrapped = FullyShardedDataParallel(model, device_id=torch.device("cpu"), use_orig_params=False)
+    fit(wrapped, optimizer, loader)
+    dist.destroy_process_group()
+
+
+def optimize_before_fsdp2() -> None:
+    """The optimizer keeps the parameters that fully_shard has replaced by sharded ones."""
+    dist.init_process_group("gloo")
+    loader = make_loader()
+    model = Net()
+    optimizer = SGD(model.parameters(), RATE)
+    fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+    fit(model, optimizer, loader)
+    dist.destroy_process_group()
+
+
+def optimize_one_layer() -> None:
+    """The head was replaced after the optimizer was made."""
+    dist.init_process_group("gloo")
+    loader = make_loader()
+    model = Net()
+    optimizer = SGD(model.parameters(), RATE)
+    model.leave = nn.Linear(8, 1)
+    fit(DistributedDataParallel(model), optimizer, loader)
+    dist.destroy_process_group()

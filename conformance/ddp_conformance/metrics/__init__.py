@@ -1,0 +1,1 @@
+"""MET: what is reported of all ranks' samples."""

@@ -1,0 +1,65 @@
+"""MET-04 and MET-06: metrics that keep all values, and gather them."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ddp_conformance.frame.mutants import Mutant, Twin
+from ddp_conformance.metrics.mutants.reductions import Mean
+from ddp_conformance.metrics.subjects import Metric
+
+
+class GathersValues(Mean):
+    """Gathers all values, as ranks with equally many can."""
+
+    def reset(self) -> None:
+        super().reset()
+        self.values: list[Tensor] = []
+
+    def update(self, values: Tensor) -> None:
+        self.values.append(values.double())
+
+    def compute(self) -> Tensor:
+        return torch.cat(self.gathered(torch.cat(self.values))).mean()
+
+    def gathered(self, own: Tensor) -> list[Tensor]:
+        """The values of all ranks."""
+        parts = [torch.empty_like(own) for _ in range(self.case.world_size)]
+        dist.all_gather(parts, own)
+        return parts
+
+
+class GathersPadded(GathersValues):
+    """As it should be: all values, filled up to the most that a rank has."""
+
+    def compute(self) -> Tensor:
+        return torch.cat(self.gathered(torch.cat([self.nothing(), *self.values]))).mean()
+
+    def nothing(self) -> Tensor:
+        """The values of a rank that was never fed."""
+        return torch.zeros(0, dtype=torch.float64)
+
+    def gathered(self, own: Tensor) -> list[Tensor]:
+        sizes = [torch.zeros((), dtype=torch.int64) for _ in range(self.case.world_size)]
+        dist.all_gather(sizes, torch.tensor(len(own)))
+        most = max(map(int, sizes))
+        parts = super().gathered(torch.cat([own, own.new_zeros(most - len(own))]))
+        return [part[: int(size)] for part, size in zip(parts, sizes, strict=True)]
+
+
+class GathersUntyped(GathersPadded):
+    """A list state does not know of what type its tensors would be."""
+
+    def compute(self) -> Tensor:
+        own = torch.cat(self.values) if self.values else torch.zeros(0)
+        return torch.cat(self.gathered(own)).mean()
+
+
+MUTANTS = (
+    Mutant(Metric(GathersUntyped), "MET-04", "empty list state of another dtype"),
+    Mutant(Metric(GathersValues), "MET-06", "gathers tensors of different sizes"),
+)
+
+TWINS = (Twin(Metric(GathersPadded), "values of any number gathered"),)

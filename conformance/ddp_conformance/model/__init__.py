@@ -1,0 +1,1 @@
+"""MOD: a wrapped model and its optimizer step, held against one process."""

@@ -1,0 +1,152 @@
+"""MOD-01 to MOD-08: a wrapped model and its optimizer step, held against one process.
+
+The steps run in processes of their own: models whose ranks disagree hang or end them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from ddp_conformance.frame.history import History, Run
+from ddp_conformance.frame.ranks import Ranks
+from ddp_conformance.frame.recording import cases_of, record
+from ddp_conformance.frame.registry import Check, Guarantee
+from ddp_conformance.frame.verdict import UndecidedError, Violation
+from ddp_conformance.launched.endings import came_through, in_order, words_of
+from ddp_conformance.launched.order import Named, Work
+from ddp_conformance.launched.start.launch import Limits
+from ddp_conformance.lifecycle.training_runs import launched
+from ddp_conformance.model import judge, judge_buffers, judge_decisions
+from ddp_conformance.model.steps import take_steps
+from ddp_conformance.model.subjects import TrainStep
+
+MOD_01 = Guarantee(
+    "MOD-01",
+    "After every step the parameters MUST be bit-equal on all ranks.",
+)
+MOD_02 = Guarantee(
+    "MOD-02",
+    "Gradients MUST equal those of one process on the samples of all ranks.",
+)
+MOD_03 = Guarantee(
+    "MOD-03",
+    "Parameters and buffers MUST be equal on all ranks right after wrapping, even if the ranks "
+    "are seeded differently.",
+)
+MOD_04 = Guarantee(
+    "MOD-04",
+    "Buffers MUST be equal on all ranks whenever the model is evaluated or saved.",
+    tier=2,
+)
+MOD_05 = Guarantee(
+    "MOD-05",
+    "Parameters without a gradient MUST be declared, and with a static graph the used ones MUST "
+    "stay the same.",
+)
+MOD_06 = Guarantee(
+    "MOD-06",
+    "A forward pass MUST NOT write parameters.",
+)
+MOD_07 = Guarantee(
+    "MOD-07",
+    "With accumulation, gradients MUST be reduced in the last backward pass of a step and in no "
+    "other, and then equal those of the large batch.",
+)
+MOD_08 = Guarantee(
+    "MOD-08",
+    "Whether a step is skipped, the scale of its loss and the norm of its gradients MUST be the "
+    "same on all ranks, and those of one process on the samples of all ranks.",
+    tier=2,
+)
+
+PATIENCE = 10.0
+"""Seconds that the other ranks have when one has failed."""
+
+
+def runs_of(subject: TrainStep, ranks: Ranks) -> list[Run]:
+    """One run with equal shares, and with the trait ``uneven`` one with unequal ones."""
+    world_size = ranks.world_size
+    sizes = [4 * world_size, *([4 * world_size - 1] if "uneven" in subject.traits else [])]
+    return [run_of(subject, ranks, size) for size in sizes]
+
+
+def run_of(subject: TrainStep, ranks: Ranks, size: int) -> Run:
+    """The steps on all ranks, and on one process alone."""
+    work = Work(Named.of(take_steps), Named.of(subject.make), (str(size),))
+    limits = Limits(subject.timeout, PATIENCE)
+    (run,) = record(
+        subject, ranks, cases_of(ranks, (size,)), lambda s, case: launched(work, case, limits)
+    )
+    return run
+
+
+def judged(
+    subject: TrainStep, ranks: Ranks, look: Callable[[History], Sequence[Violation]]
+) -> list[Violation]:
+    """The violations of all runs. One that breaks off is judged as far as it came."""
+    found: list[Violation] = []
+    for run in runs_of(subject, ranks):
+        seen = [replace(violation, case=run.case.label) for violation in look(run.history)]
+        if not seen and not came_through(run.history):
+            ends = "; ".join(words_of(end) for end in in_order(run.history) if not end.returned)
+            raise UndecidedError(f"{subject.name} could not be judged: {ends}")
+        found += seen
+    return found
+
+
+def find_divergence(subject: TrainStep, ranks: Ranks) -> Sequence[Violation]:
+    """MOD-01."""
+    return judged(subject, ranks, judge.judge_equal_after_steps)
+
+
+def find_wrong_gradients(subject: TrainStep, ranks: Ranks) -> Sequence[Violation]:
+    """MOD-02."""
+    return judged(subject, ranks, lambda h: judge.judge_gradients(h, subject.tolerance))
+
+
+def find_different_starts(subject: TrainStep, ranks: Ranks) -> Sequence[Violation]:
+    """MOD-03."""
+    return judged(subject, ranks, judge.judge_equal_after_wrapping)
+
+
+def find_different_buffers(subject: TrainStep, ranks: Ranks) -> Sequence[Violation]:
+    """MOD-04."""
+    return judged(subject, ranks, judge_buffers.judge_equal_buffers)
+
+
+def find_undeclared_use(subject: TrainStep, ranks: Ranks) -> Sequence[Violation]:
+    """MOD-05."""
+    return judged(subject, ranks, lambda h: judge.judge_use(h, subject.traits))
+
+
+def find_writes(subject: TrainStep, ranks: Ranks) -> Sequence[Violation]:
+    """MOD-06."""
+    return judged(subject, ranks, judge.judge_no_writes)
+
+
+def find_wrong_accumulation(subject: TrainStep, ranks: Ranks) -> Sequence[Violation]:
+    """MOD-07. A single process has nothing to reduce."""
+
+    def look(history: History) -> Sequence[Violation]:
+        reductions = judge.judge_accumulation(history) if ranks.world_size > 1 else ()
+        return (*reductions, *judge.judge_gradients(history, subject.tolerance))
+
+    return judged(subject, ranks, look)
+
+
+def find_different_decisions(subject: TrainStep, ranks: Ranks) -> Sequence[Violation]:
+    """MOD-08."""
+    return judged(subject, ranks, lambda h: judge_decisions.judge_decisions(h, subject.tolerance))
+
+
+CHECKS = (
+    Check(MOD_01, (TrainStep,), find_divergence),
+    Check(MOD_02, (TrainStep,), find_wrong_gradients),
+    Check(MOD_03, (TrainStep,), find_different_starts),
+    Check(MOD_04, (TrainStep,), find_different_buffers, needs=frozenset({"buffers"})),
+    Check(MOD_05, (TrainStep,), find_undeclared_use),
+    Check(MOD_06, (TrainStep,), find_writes),
+    Check(MOD_07, (TrainStep,), find_wrong_accumulation, needs=frozenset({"accumulates"})),
+    Check(MOD_08, (TrainStep,), find_different_decisions, needs=frozenset({"decides"})),
+)

@@ -1,0 +1,91 @@
+"""What ranks see of a model that trains."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ddp_conformance.frame.history import Record
+
+
+@dataclass(frozen=True, slots=True)
+class State(Record):
+    """Content of parameters and buffers, at one moment."""
+
+    moment: str
+    """In words, such as ``after step 2``; ranks have the same ones in the same order."""
+    parameters: tuple[tuple[str, str], ...]
+    """Name and digest of each; sharded ones are put together first."""
+    buffers: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Gradients(Record):
+    """What an optimizer was about to step with."""
+
+    step: int
+    alone: bool
+    """True for a single process with the samples of all ranks, which has rank 0."""
+    values: tuple[tuple[str, tuple[float, ...]], ...]
+    """Name and values of each parameter's gradient; empty values where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pass(Record):
+    """One backward pass."""
+
+    step: int
+    place: int
+    """Backward passes of this step before."""
+    used: tuple[str, ...]
+    """Parameters that it reached on this rank."""
+    collectives: int
+    """Collectives of the default group that began in it."""
+    digest: str
+    """Of this rank's gradients afterwards."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overwrote(Record):
+    """A forward pass changed parameters."""
+
+    step: int
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Wrapped(Record):
+    """What the model is."""
+
+    names: tuple[str, ...]
+    """Of all parameters that want a gradient."""
+    static: bool
+    """A DDP with ``static_graph``."""
+    sharded: bool = False
+    """By ``fully_shard``, whose backward pass has collectives that reduce nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Buffers(Record):
+    """Content of the buffers where it counts."""
+
+    use: Literal["evaluation", "checkpoint"]
+    step: int
+    """The last one before."""
+    contents: tuple[tuple[str, str], ...]
+    """Name and digest of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decided(Record):
+    """What became of a step's gradients."""
+
+    step: int
+    alone: bool
+    """True for a single process with the samples of all ranks, which has rank 0."""
+    stepped: bool
+    """False if no optimizer was called."""
+    told: tuple[tuple[str, float], ...]
+    """What the step returned."""
+    norm: float | None = None
+    """Of the gradients after the last backward pass, in a single process; None without a pass."""

@@ -1,0 +1,251 @@
+"""Judges of the model guarantees: pure functions from what ranks saw to violations."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+
+from ddp_conformance.frame.history import History
+from ddp_conformance.frame.verdict import Violation, ranks_in_words
+from ddp_conformance.launched.endings import ranks_that_came_through
+from ddp_conformance.model.history import Gradients, Overwrote, Pass, State, Wrapped
+
+WRAPPING = "after wrapping"
+
+NO_PASS = "no backward pass was seen"
+
+
+def judge_equal_after_steps(history: History) -> tuple[Violation, ...]:
+    """Parameters are the same on all ranks after every step."""
+    moments = {m: states for m, states in _moments(history).items() if m != WRAPPING}
+    return tuple(
+        Violation(text)
+        for moment, states in (moments or {"after a step": []}).items()
+        for text in (
+            *_unknown(moment, states, history),
+            *_different(moment, states, buffers=False),
+        )
+    )
+
+
+def judge_equal_after_wrapping(history: History) -> tuple[Violation, ...]:
+    """Parameters and buffers are the same on all ranks before the first step."""
+    states = _moments(history).get(WRAPPING, [])
+    found = (*_unknown(WRAPPING, states, history), *_different(WRAPPING, states, buffers=True))
+    return tuple(map(Violation, found))
+
+
+def _moments(history: History) -> dict[str, list[State]]:
+    moments: defaultdict[str, list[State]] = defaultdict(list)
+    for state in history:
+        if isinstance(state, State):
+            moments[state.moment].append(state)
+    return moments
+
+
+def _unknown(moment: str, states: list[State], history: History) -> Iterator[str]:
+    """Ranks that came to their end, and not by this moment."""
+    there = {state.rank for state in states}
+    silent = [rank for rank in ranks_that_came_through(history) if rank not in there]
+    if silent:
+        yield f"{moment} nothing is known of {ranks_in_words(silent)}"
+
+
+def _different(moment: str, states: list[State], *, buffers: bool) -> Iterator[str]:
+    """The first that differs, and how many more."""
+    tensors = [
+        (state.rank, dict((*state.parameters, *(state.buffers if buffers else ()))))
+        for state in states
+    ]
+    names = dict.fromkeys(name for _, contents in tensors for name in contents)
+    owners: dict[str, defaultdict[str | None, list[int]]]
+    owners = {name: defaultdict(list) for name in names}
+    for rank, contents in tensors:
+        for name in names:
+            owners[name][contents.get(name)].append(rank)
+    different = {name: by for name, by in owners.items() if len(by) > 1}
+    if different:
+        name, by_content = next(iter(different.items()))
+        sides = " and ".join(ranks_in_words(ranks) for ranks in by_content.values())
+        more = f", as are {len(different) - 1} more" if len(different) > 1 else ""
+        yield f"{moment} {name} is another on {sides}{more}"
+
+
+# ------------------------------------------------------------------ MOD-02
+
+
+def judge_gradients(history: History, tolerance: float) -> tuple[Violation, ...]:
+    """All ranks step with the gradients of one process that has all samples."""
+    steps = [seen for seen in history if isinstance(seen, Gradients)]
+    alone = _by_place(g for g in steps if g.alone)
+    through = ranks_that_came_through(history)
+    found: list[str] = []
+    for rank in sorted({g.rank for g in steps if not g.alone}.union(through)):
+        own = _by_place(g for g in steps if g.rank == rank and not g.alone)
+        for place in sorted(own.keys() | (alone.keys() if rank in through else ())):
+            where = f"step {place[0]}, rank {rank}"
+            found += _wrong_gradients(where, own.get(place), alone.get(place), tolerance)
+        if rank in through and not own and not alone:
+            found.append(f"rank {rank} made no optimizer step")
+    return tuple(map(Violation, found))
+
+
+def _by_place(steps: Iterable[Gradients]) -> dict[tuple[int, int], Gradients]:
+    """By step, and by their order within it: a step may have several optimizers."""
+    made: Counter[int] = Counter()
+    found: dict[tuple[int, int], Gradients] = {}
+    for gradients in steps:
+        found[gradients.step, made[gradients.step]] = gradients
+        made[gradients.step] += 1
+    return found
+
+
+def _wrong_gradients(
+    where: str, found: Gradients | None, alone: Gradients | None, tolerance: float
+) -> Iterator[str]:
+    if alone is None:
+        yield f"{where}: one process with all samples makes no such step"
+        return
+    if found is None:
+        yield f"{where}: no such step is made, one process with all samples makes it"
+        return
+    own, expected = dict(found.values), dict(alone.values)
+    for name in dict.fromkeys((*own, *expected)):
+        values, wanted = own.get(name, ()), expected.get(name, ())
+        if len(values) != len(wanted):
+            yield f"{where}: {name} has {len(values)} gradient values, one process {len(wanted)}"
+            return
+        largest = max((abs(value) for value in wanted if math.isfinite(value)), default=0.0)
+        limit = tolerance * largest + 1e-7
+        off = [pair for pair in zip(values, wanted, strict=True) if _distance(*pair) > limit]
+        if off:
+            value, right = max(off, key=lambda pair: _distance(*pair))
+            yield f"{where}: the gradient of {name} has {value:.6g}, of one process {right:.6g}"
+            return
+
+
+def _distance(value: float, right: float) -> float:
+    """0 for what is equal, also where it is infinite or not a number; never itself a NaN."""
+    if value == right or (math.isnan(value) and math.isnan(right)):
+        return 0.0
+    distance = abs(value - right)
+    return math.inf if math.isnan(distance) else distance
+
+
+# ------------------------------------------------------------------ MOD-05, MOD-06, MOD-07
+
+
+def judge_use(history: History, traits: AbstractSet[str]) -> tuple[Violation, ...]:
+    """Unused parameters are declared, and a static graph stays the same."""
+    return (
+        *_without(history, Wrapped, "nothing is known of its model"),
+        *_without(history, Pass, NO_PASS),
+        *(
+            Violation(text)
+            for wrapped in history
+            if isinstance(wrapped, Wrapped)
+            for text in _wrong_use(wrapped, _used(history, wrapped.rank), traits)
+        ),
+    )
+
+
+def _without(history: History, kind: type[Wrapped | Pass], words: str) -> Iterator[Violation]:
+    """The ranks that came to their end without a record of which each must have some."""
+    there = {seen.rank for seen in history if isinstance(seen, kind)}
+    for rank in ranks_that_came_through(history):
+        if rank not in there:
+            yield Violation(f"rank {rank}: {words}")
+
+
+def _used(history: History, rank: int) -> dict[int, set[str]]:
+    used: defaultdict[int, set[str]] = defaultdict(set)
+    for seen in history:
+        if isinstance(seen, Pass) and seen.rank == rank:
+            used[seen.step].update(seen.used)
+    return used
+
+
+def _wrong_use(
+    wrapped: Wrapped, used: dict[int, set[str]], traits: AbstractSet[str]
+) -> Iterator[str]:
+    steps = sorted(used)
+    for step in steps:
+        unused = [name for name in wrapped.names if name not in used[step]]
+        if unused and "unused_parameters" not in traits:
+            yield (
+                f"step {step}, rank {wrapped.rank}: {unused[0]} gets no gradient; declare it by "
+                "the trait 'unused_parameters', and to DDP by find_unused_parameters"
+            )
+            break
+    for step in steps[1:] if wrapped.static else ():
+        changed = used[step] ^ used[steps[0]]
+        if changed:
+            yield (
+                f"rank {wrapped.rank}: the graph is declared static, but {min(changed)} is used "
+                f"in only one of the steps {steps[0]} and {step}"
+            )
+            break
+
+
+def judge_no_writes(history: History) -> tuple[Violation, ...]:
+    """No forward pass changes a parameter; and there was one to look at."""
+    return (
+        *_without(history, Pass, NO_PASS),
+        *(
+            Violation(
+                f"step {seen.step}, rank {seen.rank}: forward() changed {', '.join(seen.names)}"
+            )
+            for seen in history
+            if isinstance(seen, Overwrote)
+        ),
+    )
+
+
+def judge_accumulation(history: History) -> tuple[Violation, ...]:
+    """Gradients stay local until the last backward pass of a step, which reduces them.
+
+    Not to be told of sharded models: their backward passes gather parameters as well.
+    """
+    if any(isinstance(seen, Wrapped) and seen.sharded for seen in history):
+        return ()
+    steps: defaultdict[int, defaultdict[int, list[Pass]]]
+    steps = defaultdict(lambda: defaultdict(list))
+    for seen in history:
+        if isinstance(seen, Pass):
+            steps[seen.step][seen.rank].append(seen)
+    return (
+        *_without(history, Pass, NO_PASS),
+        *(
+            Violation(text)
+            for step, made in sorted(steps.items())
+            for text in (*_unreduced(step, made, history), *_equal_too_early(step, made))
+        ),
+    )
+
+
+def _unreduced(step: int, made: Mapping[int, list[Pass]], history: History) -> Iterator[str]:
+    for rank in sorted({*made, *ranks_that_came_through(history)}):
+        for text in _wrong_reductions(made.get(rank, [])):
+            yield f"step {step}, rank {rank}: {text}"
+
+
+def _wrong_reductions(made: list[Pass]) -> Iterator[str]:
+    if len(made) < 2:
+        yield f"{len(made)} backward passes, so that nothing is accumulated"
+        return
+    early = [seen.place + 1 for seen in made[:-1] if seen.collectives]
+    if early:
+        yield f"gradients are reduced in backward pass {early[0]} of {len(made)} already"
+    if not made[-1].collectives:
+        yield "gradients are not reduced in the last backward pass"
+
+
+def _equal_too_early(step: int, made: Mapping[int, list[Pass]]) -> Iterator[str]:
+    """Ranks may have different numbers of passes; of those that no rank ends with, one tells."""
+    fewest = min(map(len, made.values()))
+    for place in range(fewest - 1):
+        digests = {passes[place].digest for passes in made.values()}
+        if len(made) > 1 and len(digests) == 1:
+            yield f"step {step}: all ranks have the same gradients after backward pass {place + 1}"

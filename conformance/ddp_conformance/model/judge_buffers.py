@@ -1,0 +1,44 @@
+"""Judge of MOD-04: a pure function from what ranks saw of buffers to violations."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from ddp_conformance.frame.history import History
+from ddp_conformance.frame.verdict import Violation, ranks_in_words
+from ddp_conformance.model.history import Buffers
+
+USES = ("evaluation", "checkpoint")
+
+
+def judge_equal_buffers(history: History) -> tuple[Violation, ...]:
+    """Buffers are the same on all ranks in every evaluation and in every checkpoint."""
+    seen = [record for record in history if isinstance(record, Buffers)]
+    moments: defaultdict[tuple[int, str], list[Buffers]] = defaultdict(list)
+    for record in seen:
+        moments[record.step, record.use].append(record)
+    shown = {record.use for record in seen if record.contents}
+    return (
+        *(Violation(f"no buffer was seen in any {use}") for use in USES if use not in shown),
+        *(
+            Violation(f"{use} after step {step}: {text}")
+            for (step, use), records in sorted(moments.items())
+            for text in _different(records)
+        ),
+    )
+
+
+def _different(records: list[Buffers]) -> Iterator[str]:
+    """The first buffer that differs, and how many more."""
+    owners: defaultdict[str, defaultdict[str, list[int]]]
+    owners = defaultdict(lambda: defaultdict(list))
+    names = dict.fromkeys(name for record in records for name, _ in record.contents)
+    for record in records:
+        for name in names:
+            owners[name][dict(record.contents).get(name, "missing")].append(record.rank)
+    different = [name for name in names if len(owners[name]) > 1]
+    if different:
+        sides = " and ".join(ranks_in_words(ranks) for ranks in owners[different[0]].values())
+        more = f", as are {len(different) - 1} more" if len(different) > 1 else ""
+        yield f"{different[0]} is another on {sides}{more}"

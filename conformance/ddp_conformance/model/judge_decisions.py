@@ -1,0 +1,86 @@
+"""Judge of MOD-08: a pure function from what steps decided to violations."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+
+from ddp_conformance.frame.history import History
+from ddp_conformance.frame.verdict import Violation, ranks_in_words
+from ddp_conformance.model.history import Decided
+
+
+def judge_decisions(history: History, tolerance: float) -> tuple[Violation, ...]:
+    """All ranks decide the same in each step, and what one process with all samples does."""
+    seen = [record for record in history if isinstance(record, Decided)]
+    alone = {record.step: record for record in seen if record.alone}
+    steps: defaultdict[int, list[Decided]] = defaultdict(list)
+    for record in seen:
+        if not record.alone:
+            steps[record.step].append(record)
+    if not any(record.told for made in steps.values() for record in made):
+        return (Violation("no step tells what it decides"),)
+    return tuple(
+        Violation(f"step {step}: {text}")
+        for step, made in sorted(steps.items())
+        for text in (
+            list(_between_ranks(made)) or list(_beside_one(made[0], alone.get(step), tolerance))
+        )
+    )
+
+
+def _between_ranks(made: list[Decided]) -> Iterator[str]:
+    owners: defaultdict[bool, list[int]] = defaultdict(list)
+    for record in made:
+        owners[record.stepped].append(record.rank)
+    if len(owners) > 1:
+        skipping, stepping = map(ranks_in_words, (owners[False], owners[True]))
+        yield f"skipped by {skipping} and not by {stepping}"
+    names = dict.fromkeys(name for record in made for name, _ in record.told)
+    for name in names:
+        # By their text, in which one number that is none is like another.
+        values: defaultdict[str, list[int]] = defaultdict(list)
+        for record in made:
+            values[_exactly(dict(record.told).get(name))].append(record.rank)
+        if len(values) > 1:
+            sides = (f"{value} on {ranks_in_words(ranks)}" for value, ranks in values.items())
+            yield f"{name} is {' and '.join(sides)}"
+
+
+def _exactly(value: float | None) -> str:
+    return "nothing" if value is None else repr(value)
+
+
+def _beside_one(found: Decided, alone: Decided | None, tolerance: float) -> Iterator[str]:
+    """The ranks agree; of one process with all samples the norm is observed, the rest is told."""
+    if alone is None:
+        yield "one process with all samples makes no such step"
+        return
+    if found.stepped != alone.stepped:
+        yield f"skipped by {'one process' if found.stepped else 'all ranks'} alone"
+    wanted = _wanted(alone)
+    for name in dict.fromkeys([*dict(found.told), *wanted]):
+        value, right = dict(found.told).get(name), wanted.get(name)
+        if not _alike(value, right, tolerance):
+            yield f"{name} is {_roughly(value)}, of one process {_roughly(right)}"
+
+
+def _wanted(alone: Decided) -> dict[str, float]:
+    told = dict(alone.told)
+    if "norm" in told and alone.norm is not None:
+        told["norm"] = alone.norm / told.get("scale", 1.0)
+    return told
+
+
+def _alike(value: float | None, right: float | None, tolerance: float) -> bool:
+    if value is None or right is None:
+        return value is right
+    if math.isfinite(value) and math.isfinite(right):
+        return math.isclose(value, right, rel_tol=tolerance, abs_tol=1e-7)
+    # A sum over ranks makes of an infinite gradient sometimes one that is no number.
+    return math.isfinite(value) == math.isfinite(right)
+
+
+def _roughly(value: float | None) -> str:
+    return "nothing" if value is None else f"{value:.6g}"

@@ -1,0 +1,87 @@
+"""MOD-02: steps whose parameters or optimizer states are dealt out to ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.optim import SGD, Optimizer
+
+from ddp_conformance.frame.case import Case
+from ddp_conformance.frame.mutants import Mutant, Twin
+from ddp_conformance.model.mutants.steps import FEATURES, RATE, Made, Net, batch_of, share, wrapped
+from ddp_conformance.model.subjects import TrainStep
+
+
+def stepping_with(case: Case, model: Any, optimizer: Optimizer) -> Made:
+    """Steps on the mean of the ranks' means."""
+
+    def step(number: int) -> None:
+        points, targets = batch_of(number, share(case))
+        optimizer.zero_grad()
+        loss: Any = nn.functional.mse_loss(model(points), targets)
+        loss.backward()
+        optimizer.step()
+
+    return model, step
+
+
+def dealt_out(case: Case, model: nn.Module) -> Optimizer:
+    """An optimizer that keeps the states of some parameters on each rank."""
+    if case.world_size == 1:
+        return SGD(model.parameters(), RATE)
+    # Imported late, for it scripts optimizers, of which torch itself warns.
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    return ZeroRedundancyOptimizer(model.parameters(), SGD, lr=RATE)
+
+
+def states_dealt_out(case: Case) -> Made:
+    """DDP reduces, and the optimizer sends each parameter from the rank that has its state."""
+    model = wrapped(case, Net())
+    return stepping_with(case, model, dealt_out(case, model))
+
+
+def states_without_reduction(case: Case) -> Made:
+    """No DDP: the ranks' parameters are equal, each stepped with the gradients of one rank."""
+    model = Net()
+    return stepping_with(case, model, dealt_out(case, model))
+
+
+class OwnStep(SGD):
+    """Does something of its own, and calls the step that it inherits."""
+
+    def step(self, closure: Any = None) -> Any:
+        """As SGD's, which torch tells of once more if some SGD was made before."""
+        return super().step(closure)
+
+
+def inherited_step(case: Case) -> Made:
+    """In a process in which a plain optimizer is made first, one step is told of twice."""
+    model = wrapped(case, Net())
+    optimizer = OwnStep(model.parameters(), RATE)
+    SGD(model.parameters(), RATE)
+    return stepping_with(case, model, optimizer)
+
+
+def empty_shard(case: Case) -> Made:
+    """One row of weights, which the first rank has all of."""
+    model = nn.Linear(FEATURES, 1)
+    if case.world_size > 1:
+        fully_shard(model, mesh=init_device_mesh("cpu", (case.world_size,)))
+    return stepping_with(case, model, SGD(model.parameters(), RATE))
+
+
+TWO = (2,)
+
+MUTANTS = (
+    Mutant(TrainStep(states_without_reduction), "MOD-02", "ZeRO that nothing reduces for", TWO),
+)
+
+TWINS = (
+    Twin(TrainStep(states_dealt_out), "ZeRO over DDP: an optimizer in an optimizer", TWO),
+    Twin(TrainStep(inherited_step), "a step that calls the inherited one", TWO),
+    Twin(TrainStep(empty_shard), "a rank whose shard is empty", TWO),
+)

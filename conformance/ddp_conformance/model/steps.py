@@ -1,0 +1,269 @@
+"""What a launched rank does for a TrainStep subject: make the model, step, and look."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import wraps
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._dynamo import OptimizedModule
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from ddp_conformance.frame.case import Case
+from ddp_conformance.launched.history import Happened
+from ddp_conformance.launched.journal import Journal
+from ddp_conformance.launched.order import Order
+from ddp_conformance.launched.process.optimizing import callers, digest
+from ddp_conformance.launched.process.saving import bare_name
+from ddp_conformance.model.history import (
+    Buffers,
+    Decided,
+    Gradients,
+    Overwrote,
+    Pass,
+    State,
+    Wrapped,
+)
+from ddp_conformance.model.subjects import Trainee
+
+STEPS = 2
+
+_kept: list[Any] = []
+"""Models: freed after their group, DDP's reducer can hang (see the watch)."""
+
+
+def take_steps(order: Order, journal: Journal) -> None:
+    """Train on all ranks, then on rank 0 alone from the same parameters."""
+    make, size = order.work.entry.load(), int(order.work.argv[0])
+    case = Case(size, order.rank, order.world_size, Path(order.directory))
+    dist.init_process_group("gloo")
+    trainee = Trainee(*make(case))
+    model = trainee.model
+    if any(isinstance(part, FullyShardedDataParallel) for part in model.modules()):
+        raise TypeError("a TrainStep cannot be under FSDP1, whose gradients are flat; use FSDP2")
+    _kept.append(trainee)
+    initial = {name: full(tensor).clone() for name, tensor in named(model)}
+    Observer(model, order.rank, journal).run(trainee)
+    dist.destroy_process_group()
+    if order.rank == 0:
+        run_alone(Trainee(*make(replace(case, world_size=1))), initial, journal)
+    journal.add(Happened(order.rank, "returned"))
+
+
+def run_alone(trainee: Trainee, initial: dict[str, Tensor], journal: Journal) -> None:
+    """What one process with all samples steps with."""
+    with torch.no_grad():
+        for name, parameter in named(trainee.model):
+            parameter.copy_(initial[name])
+    observer = Observer(trainee.model, 0, journal, alone=True)
+    _around_backward(observer.measure)
+    for number in range(STEPS):
+        observer.step(trainee, number)
+
+
+def named(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """Parameters by the names of the bare model."""
+    yield from ((bare_name(name), tensor) for name, tensor in model.named_parameters())
+
+
+def inner(model: nn.Module) -> nn.Module:
+    """The module in a wrapper that hands the forward pass on to it."""
+    wrapped = getattr(model, "_orig_mod", None) or getattr(model, "module", None)
+    wrappers = DistributedDataParallel | OptimizedModule
+    return inner(wrapped) if isinstance(model, wrappers) and wrapped is not None else model
+
+
+def full(tensor: Tensor) -> Tensor:
+    """Put together from all ranks, if it is sharded; a collective then."""
+    tensor = tensor.detach()
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+class Observer:
+    """Writes down what the model does in one run."""
+
+    def __init__(
+        self, model: nn.Module, rank: int, journal: Journal, *, alone: bool = False
+    ) -> None:
+        self._model = model
+        self._rank = rank
+        self._journal = journal
+        self._alone = alone
+        self._trained = [(name, p) for name, p in named(model) if p.requires_grad]
+        self._ids = {id(parameter) for _, parameter in self._trained}
+        self._used: set[str] = set()
+        self._passes = 0
+        self._over = False
+        self._number = 0
+        self._stepped = False
+        self._norm: float | None = None
+        register_optimizer_step_pre_hook(self._about_to_step)
+
+    def run(self, trainee: Trainee) -> None:
+        """Make all steps of this rank, among the others."""
+        static = isinstance(self._model, DistributedDataParallel) and self._model.static_graph
+        names = tuple(name for name, _ in self._trained)
+        self._journal.add(Wrapped(self._rank, names, bool(static), self._sharded()))
+        self._follow_use()
+        self._follow_writes()
+        _around_backward(self._backward)
+        self._tell_state("after wrapping")
+        for number in range(STEPS):
+            self.step(trainee, number)
+            self._tell_state(f"after step {number + 1}")
+            # One use after each step: an evaluation can put right what is saved after it.
+            if number == 0 and trainee.evaluate is not None:
+                self._tell_evaluation(trainee.evaluate)
+            if number == 1 and trainee.checkpoint is not None:
+                self._tell_buffers("checkpoint", trainee.checkpoint())
+        self._over = True
+
+    def step(self, trainee: Trainee, number: int) -> None:
+        """Make a step, and tell what it decided."""
+        self._number, self._passes = number + 1, 0
+        self._stepped, self._norm = False, None
+        found = trainee.step(number)
+        told = found if isinstance(found, Mapping) else {}
+        values = tuple((str(name), float(value)) for name, value in told.items())
+        self._journal.add(
+            Decided(self._rank, self._number, self._alone, self._stepped, values, self._norm)
+        )
+
+    def _sharded(self) -> bool:
+        return any(isinstance(parameter, DTensor) for _, parameter in self._trained)
+
+    def _tell_state(self, moment: str) -> None:
+        parameters = tuple((name, digest([full(p)])) for name, p in named(self._model))
+        buffers = tuple(
+            (bare_name(name), digest([buffer])) for name, buffer in self._model.named_buffers()
+        )
+        self._journal.add(State(self._rank, moment, parameters, buffers))
+
+    # ------------------------------------------------------------------ buffers
+
+    def _tell_evaluation(self, evaluate: Callable[[], object]) -> None:
+        """In the first forward pass, below the wrapper: DDP sends buffers when it comes to it."""
+        passes: list[object] = []
+
+        @torch.compiler.disable  # type: ignore[untyped-decorator]
+        def enter(*_: Any) -> None:
+            if not passes:
+                self._tell_buffers("evaluation", {})
+            passes.append(None)
+
+        handle = inner(self._model).register_forward_pre_hook(enter)
+        evaluate()
+        handle.remove()
+
+    def _tell_buffers(
+        self, use: Literal["evaluation", "checkpoint"], saved: Mapping[str, Any]
+    ) -> None:
+        """Those of the model, or what is saved in their place."""
+        own = {bare_name(name): buffer for name, buffer in self._model.named_buffers()}
+        kept = {bare_name(name): value for name, value in saved.items()}
+        contents = {name: digest([kept.get(name, buffer)]) for name, buffer in own.items()}
+        self._journal.add(Buffers(self._rank, use, self._number, tuple(contents.items())))
+
+    # ------------------------------------------------------------------ forward
+
+    def _follow_writes(self) -> None:
+        """The parameters of FSDP are others in a forward pass than before it; not looked at."""
+        if self._sharded():
+            return
+        before: list[str] = []
+
+        @torch.compiler.disable  # type: ignore[untyped-decorator]
+        def enter(*_: Any) -> None:
+            before[:] = [digest([parameter]) for _, parameter in self._trained]
+
+        @torch.compiler.disable  # type: ignore[untyped-decorator]
+        def leave(*_: Any) -> None:
+            pairs = zip(self._trained, before, strict=True)
+            changed = tuple(name for (name, p), old in pairs if digest([p]) != old)
+            if changed:
+                self._journal.add(Overwrote(self._rank, self._number, changed))
+
+        self._model.register_forward_pre_hook(enter)
+        self._model.register_forward_hook(leave)
+
+    # ------------------------------------------------------------------ backward
+
+    def _follow_use(self) -> None:
+        for name, parameter in self._trained:
+            if isinstance(parameter, DTensor):
+                self._used.add(name)  # gathered copies are what a backward pass reaches
+            else:
+                tensor: Any = parameter
+                tensor.register_hook(lambda _, name=name: self._used.add(name))
+
+    def _backward(self, run: Callable[[], Any]) -> Any:
+        if self._over:
+            return run()
+        sharded = {name for name, p in self._trained if isinstance(p, DTensor)}
+        self._used.intersection_update(sharded)
+        begun = _collectives()
+        result = run()
+        gradients = [p.grad for _, p in self._trained if p.grad is not None]
+        self._journal.add(
+            Pass(
+                self._rank,
+                self._number,
+                self._passes,
+                tuple(sorted(self._used)),
+                _collectives() - begun,
+                digest(gradients),
+            )
+        )
+        self._passes += 1
+        return result
+
+    def measure(self, run: Callable[[], Any]) -> Any:
+        """Take the norm of what a backward pass of a single process left."""
+        result = run()
+        gradients = [p.grad.double() for _, p in self._trained if p.grad is not None]
+        self._norm = nn.utils.get_total_norm(gradients).item()
+        return result
+
+    # ------------------------------------------------------------------ step
+
+    def _about_to_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if not self._trains(optimizer) or any(map(self._trains, callers())):
+            return
+        self._stepped = True
+        values = tuple((name, _values(p.grad)) for name, p in self._trained)
+        self._journal.add(Gradients(self._rank, self._number, self._alone, values))
+
+    def _trains(self, optimizer: Optimizer) -> bool:
+        """Whether it has some of the model's parameters."""
+        owned = (p for group in optimizer.param_groups for p in group["params"])
+        return any(id(parameter) in self._ids for parameter in owned)
+
+
+def _values(gradient: Tensor | None) -> tuple[float, ...]:
+    return () if gradient is None else tuple(full(gradient).double().reshape(-1).tolist())
+
+
+def _collectives() -> int:
+    group: Any = dist.group.WORLD
+    return int(group._get_sequence_number_for_group()) if dist.is_initialized() else 0
+
+
+def _around_backward(follow: Callable[[Callable[[], Any]], Any]) -> None:
+    """Around each backward pass, by whichever of torch's names it is begun."""
+    for module in (torch.autograd, torch.autograd.graph):
+        original: Any = vars(module)["_engine_run_backward"]
+
+        @wraps(original)
+        def backward(*args: Any, original: Any = original, **kwargs: Any) -> Any:
+            return follow(lambda: original(*args, **kwargs))
+
+        setattr(module, "_engine_run_backward", backward)  # noqa: B010 - a private name

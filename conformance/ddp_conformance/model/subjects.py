@@ -1,0 +1,53 @@
+"""The kind of subject that is a model with the step that trains it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+from torch import nn
+
+from ddp_conformance.frame.subjects import Subject
+from ddp_conformance.launched.order import Named
+
+
+class Trainee(NamedTuple):
+    """What ``make`` returns, in this order."""
+
+    model: nn.Module
+    step: Callable[[int], object]
+    evaluate: Callable[[], object] | None = None
+    checkpoint: Callable[[], Mapping[str, Any]] | None = None
+
+
+@dataclass(frozen=True)
+class TrainStep(Subject):
+    """A wrapped model and what makes one optimizer step with it.
+
+    ``make(case)`` returns ``(model, step)``. ``step(number)`` trains the model on batch
+    ``number``: on this rank's share of ``case.size`` samples, or on all of them where
+    ``case.world_size`` is 1. It is called in processes of its own, with a process group of
+    ``case.world_size`` ranks, and on one of them, alone and without a group, with a world
+    size of 1: that one says what the gradients should be. The model must be small, for the
+    values of its gradients are written down, and without dropout.
+
+    With the trait ``buffers`` it returns ``(model, step, evaluate, checkpoint)``: ``evaluate()``
+    makes forward passes as between epochs, ``checkpoint()`` returns the state by name that would
+    be saved. Both are called on every rank, after training steps.
+
+    With the trait ``decides`` a step returns a mapping of what it decided: ``norm``, of the
+    gradients of all ranks before they were clipped; ``scale``, what the loss was multiplied by;
+    and whatever else must be equal. A step is skipped by not calling the optimizer.
+    """
+
+    kind: ClassVar[str] = "train step"
+
+    tolerance: float = 1e-4
+    """Of gradients, relative to the largest value of each parameter's gradient."""
+    timeout: float = 60.0
+    """Seconds that a run may take."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        Named.of(self.make)

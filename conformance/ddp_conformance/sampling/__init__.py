@@ -1,0 +1,1 @@
+"""SMP: which samples ranks deliver, how often, and in which order."""

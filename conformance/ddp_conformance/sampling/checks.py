@@ -1,0 +1,274 @@
+"""SMP-01 to SMP-05: which samples the ranks deliver, how often and in which order.
+
+All verdicts rest on the indices that samples carry when they are delivered: neither
+the type of a sampler nor the list it would give says what arrives.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, islice
+from typing import Any, TypeAlias
+
+from ddp_conformance.frame import nemesis
+from ddp_conformance.frame.case import Case, sizes
+from ddp_conformance.frame.history import EpochEnd, Record, Refused, Run, Sample
+from ddp_conformance.frame.ranks import Ranks
+from ddp_conformance.frame.recording import (
+    Judge,
+    cases_of,
+    find_first,
+    judge_each,
+    record,
+    record_once,
+    skip_random_numbers,
+)
+from ddp_conformance.frame.registry import Check, Guarantee
+from ddp_conformance.frame.verdict import Violation
+from ddp_conformance.sampling import judge, randomness
+from ddp_conformance.sampling.sizes import suspicious_runs
+from ddp_conformance.sampling.subjects import Loader, Sampler, as_indices
+
+Delivering: TypeAlias = Sampler | Loader
+
+EPOCHS = (0, 1)
+
+MANY_EPOCHS = range(24)
+
+MANY_SAMPLES = 64
+"""On each rank, in many epochs: enough for several batches, whose order alone may change."""
+
+QUICK = 0.1
+"""Seconds of two epochs; a loader that is slower, as one that forks, is not asked for many."""
+
+SMP_01 = Guarantee(
+    "SMP-01",
+    "In one epoch every sample MUST be delivered by at least one rank, and samples MUST NOT be "
+    "repeated or left out beyond what the component declares.",
+    starred=True,
+)
+SMP_02 = Guarantee(
+    "SMP-02",
+    "All ranks MUST deliver the same number of batches in an epoch, unless the loop is declared "
+    "to cope with uneven inputs.",
+)
+SMP_03 = Guarantee(
+    "SMP-03",
+    "Evaluation MUST count each sample exactly once in whatever it reports.",
+)
+SMP_04 = Guarantee(
+    "SMP-04",
+    "With shuffling on, the order MUST change between epochs and MUST depend on nothing but the "
+    "seed and the epoch.",
+)
+
+SMP_05 = Guarantee(
+    "SMP-05",
+    "A stream MUST be split over ranks and their workers so that nothing is repeated or lost, "
+    "whatever the number of workers.",
+)
+
+
+def deliveries(subject: Delivering, case: Case, epochs: Sequence[int]) -> Iterator[Record]:
+    """What a new component delivers to this rank in the given epochs, or that it refused.
+
+    To refuse is an answer only for a case that is smaller than the subject says it needs.
+    """
+    try:
+        yield from _delivered(subject, case, epochs)
+    except Exception as error:
+        if case.size >= subject.min_size * case.world_size:
+            raise
+        yield Refused(case.rank, type(error).__name__)
+
+
+def _delivered(subject: Delivering, case: Case, epochs: Sequence[int]) -> Iterator[Record]:
+    component = subject.make(case)
+    for epoch in epochs:
+        nemesis.pause()
+        subject.set_epoch(component, epoch)
+        yield from _one_epoch(subject, component, case, epoch)
+
+
+def _one_epoch(subject: Delivering, component: Any, case: Case, epoch: int) -> Iterator[Record]:
+    # No rank of an honest component comes near it, and an endless one must not hang us.
+    limit = 2 * case.size + 16
+    batches = 0
+    for step, batch in enumerate(islice(component, limit)):
+        batches = step + 1
+        worker = worker_of(batch)
+        for index in as_indices(subject.indices(batch)):
+            yield Sample(case.rank, epoch, step, index, worker)
+    yield EpochEnd(case.rank, epoch, batches, exhausted=batches < limit)
+
+
+def worker_of(batch: Any) -> int | None:
+    """The DataLoader worker that read the batch, if its samples say so and agree.
+
+    It is evidence for people: a batch of no samples, and one whose ``worker`` is a name or
+    whatever else the subject means by it, says nothing.
+    """
+    carried = batch.get("worker") if isinstance(batch, Mapping) else None
+    try:
+        workers = set(as_indices(carried))
+    except (TypeError, ValueError):
+        return None
+    return workers.pop() if len(workers) == 1 else None
+
+
+def record_epochs(subject: Delivering, ranks: Ranks) -> tuple[Run, ...]:
+    """Two epochs at every size."""
+    cases = cases_of(ranks, sizes_for(subject, ranks.world_size))
+    return record_once(
+        subject, ranks, cases, lambda s, case: deliveries(s, case, EPOCHS), "two epochs"
+    )
+
+
+def sizes_for(subject: Delivering, world_size: int) -> tuple[int, ...]:
+    """The usual sizes; and for what the subject says of sizes, those at which it allows little."""
+    if subject.batch_size == 1 and subject.min_size == 0:
+        return sizes(world_size)
+    full = full_size(subject, world_size)
+    return tuple(sorted({*sizes(world_size), full, full + 1}))
+
+
+def full_size(subject: Delivering, world_size: int) -> int:
+    """As many samples as give each rank full batches, two at least, and none to refuse."""
+    return world_size * subject.batch_size * max(2, -(-subject.min_size // subject.batch_size))
+
+
+def unless_refused(judge_run: Judge) -> Judge:
+    """A judge of what was delivered, where something was."""
+    return lambda run: () if _refused(run) else judge_run(run)
+
+
+def _refused(run: Run) -> bool:
+    return any(isinstance(record, Refused) for record in run.history)
+
+
+def judge_coverage_of(subject: Delivering) -> Judge:
+    """SMP-01 and SMP-05. Raises ``ValueError`` for a subject that is not as it says."""
+
+    def judge_run(run: Run) -> tuple[Violation, ...]:
+        case = run.case
+        if _refused(run):
+            return judge.judge_refusals(run.history)
+        if case.size == full_size(subject, case.world_size):
+            _check_batches(subject, run)
+        workers = max(1, case.num_workers)
+        return judge.judge_coverage(
+            run.history, case.size, case.world_size, subject.traits, subject.batch_size, workers
+        )
+
+    return judge_run
+
+
+def _check_batches(subject: Delivering, run: Run) -> None:
+    """A batch size that is none would allow more to be repeated or left out than is right."""
+    batches = Counter((s.rank, s.epoch, s.step) for s in run.history if isinstance(s, Sample))
+    largest = max(batches.values(), default=1)
+    if 1 < largest < subject.batch_size:
+        raise ValueError(f"batch_size={subject.batch_size}, but no batch has more than {largest}")
+
+
+def _judged(subject: Delivering, ranks: Ranks, look: Judge) -> tuple[Violation, ...]:
+    """At the sizes at which sharding goes wrong first, then at many others."""
+    return judge_each(record_epochs(subject, ranks), look) or judge_each(
+        suspicious_runs(subject, ranks), look
+    )
+
+
+def find_coverage(subject: Delivering, ranks: Ranks) -> tuple[Violation, ...]:
+    """SMP-01."""
+    return _judged(subject, ranks, judge_coverage_of(subject))
+
+
+def find_unequal_batches(subject: Delivering, ranks: Ranks) -> tuple[Violation, ...]:
+    """SMP-02."""
+    judge_run = unless_refused(lambda run: judge.judge_equal_batches(run.history))
+    return _judged(subject, ranks, judge_run)
+
+
+def find_wrong_counts(subject: Delivering, ranks: Ranks) -> tuple[Violation, ...]:
+    """SMP-03."""
+    judge_run = unless_refused(lambda run: judge.judge_exactly_once(run.history, run.case.size))
+    return _judged(subject, ranks, judge_run)
+
+
+def find_order(subject: Delivering, ranks: Ranks) -> tuple[Violation, ...]:
+    """SMP-04: two epochs, then the second one again in a new component.
+
+    Random numbers are drawn in between, another number on each rank: an order that
+    hangs on the global generators shows.
+    """
+    enough = full_size(subject, ranks.world_size)
+    size = max(16, judge.RELIABLE_ORDER * ranks.world_size, enough)
+    begin = time.monotonic()
+    first = _epochs_of(subject, ranks, size, EPOCHS)
+    slowest = max(ranks.gather(time.monotonic() - begin))
+    quick = isinstance(subject, Sampler) or slowest < QUICK
+    skip_random_numbers(ranks.rank + 1)
+    again = _epochs_of(subject, ranks, size, EPOCHS[-1:])
+    found = (
+        *judge_each(first, lambda run: judge.judge_order_changes(run.history)),
+        *judge_each(first, lambda run: judge.judge_order_repeats(run.history, again[0].history)),
+    )
+    return found or (find_returning_order(subject, ranks) if quick else ())
+
+
+def find_returning_order(subject: Delivering, ranks: Ranks) -> tuple[Violation, ...]:
+    """SMP-04 over many epochs; samplers also start anew at each of them, loaders at the last."""
+    size = max(MANY_SAMPLES * ranks.world_size, full_size(subject, ranks.world_size))
+    run = _epochs_of(subject, ranks, size, MANY_EPOCHS)
+    starts = MANY_EPOCHS[2 if isinstance(subject, Sampler) else -1 :]
+    again = _epochs_of(subject, ranks, size, *((epoch,) for epoch in starts))
+    return (
+        *judge_each(run, lambda run: judge.judge_order_returns(run.history)),
+        *judge_each(run, lambda run: judge.judge_order_repeats(run.history, again[0].history)),
+    )
+
+
+def _epochs_of(
+    subject: Delivering, ranks: Ranks, size: int, *epochs: Sequence[int]
+) -> tuple[Run, ...]:
+    """New components, each of which delivers some epochs."""
+    return record(
+        subject,
+        ranks,
+        cases_of(ranks, (size,)),
+        lambda s, case: chain.from_iterable(deliveries(s, case, some) for some in epochs),
+    )
+
+
+def find_bad_split(subject: Loader, ranks: Ranks) -> tuple[Violation, ...]:
+    """SMP-05: SMP-01 at two sizes with up to 3 workers; the first case that shows it is enough.
+
+    Workers are slow to start, so those cases come last.
+    """
+    cases = cases_of(ranks, _stream_sizes(subject, ranks.world_size), workers=(0, 1, 2, 3))
+    if "any_workers" in subject.traits:
+        cases += cases[-1].with_hard_workers()
+    return find_first(subject, ranks, cases, _split, judge_coverage_of(subject))
+
+
+def _stream_sizes(subject: Loader, world_size: int) -> tuple[int, ...]:
+    usual = (1, 2 * world_size + 3)
+    declared = subject.batch_size > 1 or subject.min_size > 0
+    # Full batches for each of two workers and of three.
+    return (*usual, 6 * full_size(subject, world_size)) if declared else usual
+
+
+def _split(subject: Loader, case: Case) -> Iterator[Record]:
+    return deliveries(subject, case, EPOCHS if case.persistent_workers else EPOCHS[:1])
+
+
+CHECKS = (
+    *randomness.CHECKS,
+    Check(SMP_01, (Sampler, Loader), find_coverage),
+    Check(SMP_02, (Sampler, Loader), find_unequal_batches, excused=frozenset({"uneven"})),
+    Check(SMP_03, (Sampler, Loader), find_wrong_counts, needs=frozenset({"evaluates"})),
+    Check(SMP_04, (Sampler, Loader), find_order, needs=frozenset({"shuffles"})),
+    Check(SMP_05, (Loader,), find_bad_split, needs=frozenset({"iterable"})),
+)

@@ -1,0 +1,308 @@
+"""Judges of the sampling guarantees: pure functions from what ranks saw to violations."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from itertools import combinations, islice, takewhile
+
+from ddp_conformance.frame.allowance import allowed
+from ddp_conformance.frame.history import (
+    Delivered,
+    Drawn,
+    Draws,
+    EpochEnd,
+    History,
+    Refused,
+    Sample,
+)
+from ddp_conformance.frame.verdict import Violation, ranks_in_words
+
+SHOWN = 6
+"""Indices shown of an order."""
+
+RELIABLE_ORDER = 8
+"""Samples from which on an order that repeats is no coincidence (1 in 8! = 40,320)."""
+
+
+PERIODS = (1, 2, 3, 4)
+"""Epochs after which the orders of a sampler that counts them wrongly come again."""
+
+RETURNS = 16
+"""Epochs in a row in which they must."""
+
+
+def judge_coverage(
+    history: History,
+    size: int,
+    world_size: int,
+    traits: AbstractSet[str],
+    batch_size: int = 1,
+    workers: int = 1,
+) -> tuple[Violation, ...]:
+    """Every index is delivered, and no more are repeated or left out than is declared."""
+    surplus, missing = allowed(size, world_size, traits, batch_size, workers)
+    return (
+        *_without_end(history),
+        *judge_ended(history),
+        *(
+            violation
+            for epoch, samples in _by_epoch(history)
+            for violation in _coverage_of(epoch, samples, size, surplus, missing)
+        ),
+    )
+
+
+def judge_exactly_once(history: History, size: int) -> tuple[Violation, ...]:
+    """Every index is delivered once, whatever the traits allow elsewhere."""
+    return (
+        *_without_end(history),
+        *judge_ended(history),
+        *(
+            violation
+            for epoch, samples in _by_epoch(history)
+            for violation in _coverage_of(epoch, samples, size, 0, 0)
+        ),
+    )
+
+
+def judge_refusals(history: History) -> tuple[Violation, ...]:
+    """Ranks that refuse their case do so together, with one type of exception."""
+    refused = [record for record in history if isinstance(record, Refused)]
+    ranks = {record.rank for record in history if isinstance(record, Refused | Sample | EpochEnd)}
+    return _refusals(refused, sorted(ranks - {refusal.rank for refusal in refused}))
+
+
+def judge_ended(history: History) -> tuple[Violation, ...]:
+    """Every pass came to an end by itself."""
+    return tuple(
+        Violation(f"rank {end.rank} did not end the epoch within {end.batches} batches", end.epoch)
+        for end in history
+        if isinstance(end, EpochEnd) and not end.exhausted
+    )
+
+
+def judge_equal_batches(history: History) -> tuple[Violation, ...]:
+    """All ranks deliver equally many batches in an epoch."""
+    batches: defaultdict[int, dict[int, int]] = defaultdict(dict)
+    for end in history:
+        if isinstance(end, EpochEnd):
+            batches[end.epoch][end.rank] = end.batches
+    return (
+        *_without_end(history),
+        *judge_ended(history),
+        *(
+            Violation(_unequal(counts), epoch)
+            for epoch, counts in sorted(batches.items())
+            if len(set(counts.values())) > 1
+        ),
+    )
+
+
+def _without_end(history: History) -> Iterator[Violation]:
+    """Ranks that never told the end of an epoch in which others, or they themselves, were."""
+    seen = [record for record in history if isinstance(record, EpochEnd | Sample)]
+    if not seen:
+        yield Violation("no epoch was seen")
+    ranks = {record.rank for record in seen}
+    for epoch in sorted({record.epoch for record in seen}):
+        ended = {r.rank for r in seen if isinstance(r, EpochEnd) and r.epoch == epoch}
+        for rank in sorted(ranks - ended):
+            yield Violation(f"rank {rank} never came to the end of the epoch", epoch)
+
+
+def judge_order_changes(history: History) -> tuple[Violation, ...]:
+    """No rank has the same order in two epochs; ranks with few samples are not judged."""
+    orders = _orders(history)
+    return tuple(
+        Violation(f"rank {rank} has the order of epoch {before} again: {_start(order)}", epoch)
+        for (rank, epoch), order in sorted(orders.items())
+        for before in range(epoch)
+        if len(order) >= RELIABLE_ORDER and orders.get((rank, before)) == order
+    )
+
+
+def judge_order_returns(history: History) -> tuple[Violation, ...]:
+    """On no rank do the same few orders come again and again, from some epoch on.
+
+    A single order that comes twice proves nothing: batches of a bucket have few orders. A sampler
+    of ``k`` orders repeats them by chance in ``RETURNS`` epochs with a probability of ``1/k`` to
+    that power.
+    """
+    orders: defaultdict[int, dict[int, tuple[int, ...]]] = defaultdict(dict)
+    for (rank, epoch), order in sorted(_orders(history).items()):
+        if len(order) >= RELIABLE_ORDER:
+            orders[rank][epoch] = order
+    return tuple(
+        Violation(f"rank {rank} has the order of {_before(period)} again, in every epoch on", epoch)
+        for rank, by_epoch in orders.items()
+        for period, epoch in islice(_returns(by_epoch), 1)
+    )
+
+
+def _returns(orders: dict[int, tuple[int, ...]]) -> Iterator[tuple[int, int]]:
+    """After how many epochs orders come again, to the end, and from which epoch on."""
+    for period in PERIODS:
+        epochs = [epoch for epoch in sorted(orders, reverse=True) if epoch - period in orders]
+        tail = list(takewhile(lambda e, p=period: orders[e] == orders[e - p], epochs))  # type: ignore[misc]
+        if len(tail) >= RETURNS:
+            yield period, tail[-1]
+
+
+def _before(period: int) -> str:
+    return "the epoch before" if period == 1 else f"{period} epochs before"
+
+
+def judge_order_repeats(first: History, again: History) -> tuple[Violation, ...]:
+    """A second component, started at a later epoch, has the order the first one had there."""
+    orders, anew = _orders(first), _orders(again)
+    epochs = {record.epoch for record in again if isinstance(record, EpochEnd | Sample)}
+    known = {(rank, epoch) for rank, epoch in orders if epoch in epochs}
+    return (
+        *([] if epochs else [Violation("no epoch was started anew")]),
+        *(
+            Violation(
+                f"rank {rank} delivered {_start(orders.get((rank, epoch), ()))}, but started "
+                f"anew at this epoch {_start(anew.get((rank, epoch), ()))}",
+                epoch,
+            )
+            for rank, epoch in sorted(known | anew.keys())
+            if orders.get((rank, epoch)) != anew.get((rank, epoch))
+        ),
+    )
+
+
+def judge_streams(history: History) -> tuple[Violation, ...]:
+    """No two (rank, worker, epoch) draw the same random numbers from the same generator."""
+    owners: defaultdict[tuple[str, tuple[float, ...]], list[Draws]] = defaultdict(list)
+    for draws in history:
+        if isinstance(draws, Draws):
+            owners[draws.generator, draws.values].append(draws)
+    return tuple(
+        Violation(
+            f"{generator} draws {', '.join(f'{value:.4g}' for value in values[:3])} for "
+            f"{_stream(first)} as for {_stream(second)}"
+        )
+        for (generator, values), same in owners.items()
+        for first, second in combinations(same, 2)
+    )
+
+
+def judge_one_draw(history: History, surplus: int, missing: int) -> tuple[Violation, ...]:
+    """The ranks' shares make up one draw of the wrapped sampler, or all ranks refused alike.
+
+    ``surplus`` items may be repeated, ``missing`` ones left out.
+    """
+    delivered = [share for share in history if isinstance(share, Delivered)]
+    refused = [refusal for refusal in history if isinstance(refusal, Refused)]
+    if refused:
+        return _refusals(refused, [share.rank for share in delivered])
+    draws = {drawn.items: drawn.rank for drawn in history if isinstance(drawn, Drawn)}
+    if not draws:
+        return (Violation("the wrapped sampler was never asked for its order"),)
+    if len(draws) > 1:
+        ranks = ranks_in_words(sorted(draws.values()))
+        return (Violation(f"{len(draws)} different global orders were drawn, by {ranks}"),)
+    expected = Counter(next(iter(draws)))
+    got = Counter(item for share in delivered for item in share.items)
+    return tuple(_differences(expected, got, surplus, missing))
+
+
+def _by_epoch(history: History) -> Iterator[tuple[int, list[Sample]]]:
+    """Samples by epoch; an epoch in which no rank delivered anything counts too."""
+    epochs = sorted({end.epoch for end in history if isinstance(end, EpochEnd)})
+    for epoch in epochs:
+        yield epoch, [s for s in history if isinstance(s, Sample) and s.epoch == epoch]
+
+
+def _coverage_of(
+    epoch: int, samples: Sequence[Sample], size: int, surplus: int, missing: int
+) -> Iterator[Violation]:
+    owners: defaultdict[int, list[Sample]] = defaultdict(list)
+    for sample in samples:
+        owners[sample.index].append(sample)
+    foreign = sorted(index for index in owners if not 0 <= index < size)
+    lost = [index for index in range(size) if index not in owners]
+    repeated = sorted(index for index, by in owners.items() if len(by) > 1)
+    found = sum(len(by) - 1 for by in owners.values())
+    for index in foreign:
+        yield Violation(f"index {index} is not in the data set, {_delivered(owners[index])}", epoch)
+    if len(lost) > missing:
+        for index in lost:
+            yield Violation(f"index {index} delivered by no rank{_allowed(missing)}", epoch)
+    if found > surplus:
+        for index in repeated:
+            yield Violation(f"index {index} {_delivered(owners[index])}{_allowed(surplus)}", epoch)
+
+
+def _delivered(samples: Sequence[Sample]) -> str:
+    ranks = [sample.rank for sample in samples]
+    workers = [sample.worker for sample in samples]
+    if any(worker not in (None, -1) for worker in workers):
+        pairs = [f"rank {r} worker {w}" for r, w in zip(ranks, workers, strict=True)]
+        return f"delivered by {' and '.join(pairs)}"
+    if len(set(ranks)) == 1 and len(ranks) > 1:
+        return f"delivered {len(ranks)} times by rank {ranks[0]}"
+    return f"delivered by {ranks_in_words(ranks)}"
+
+
+def _allowed(number: int) -> str:
+    return f" ({number} allowed)" if number else ""
+
+
+def _unequal(counts: dict[int, int]) -> str:
+    few, many = min(counts.values()), max(counts.values())
+    with_few = [rank for rank, count in sorted(counts.items()) if count == few]
+    with_many = [rank for rank, count in sorted(counts.items()) if count == many]
+    return f"batches: {few} on {ranks_in_words(with_few)}, {many} on {ranks_in_words(with_many)}"
+
+
+def _orders(history: History) -> dict[tuple[int, int], tuple[int, ...]]:
+    """Indices by (rank, epoch), in the order of delivery."""
+    orders: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+    for sample in history:
+        if isinstance(sample, Sample):
+            orders[sample.rank, sample.epoch].append(sample.index)
+    return {key: tuple(order) for key, order in orders.items()}
+
+
+def _start(order: Sequence[int]) -> str:
+    shown = ", ".join(map(str, order[:SHOWN]))
+    return f"{shown}, ..." if len(order) > SHOWN else shown or "nothing"
+
+
+def _stream(draws: Draws) -> str:
+    worker = "" if draws.worker == -1 else f" worker {draws.worker}"
+    return f"rank {draws.rank}{worker} in epoch {draws.epoch}"
+
+
+def _refusals(refused: Sequence[Refused], others: Sequence[int]) -> tuple[Violation, ...]:
+    errors = {refusal.error for refusal in refused}
+    if others:
+        return (
+            Violation(
+                f"{ranks_in_words([r.rank for r in refused])} refused with {refused[0].error}, "
+                f"{ranks_in_words(others)} did not"
+            ),
+        )
+    if len(errors) > 1:
+        return (Violation(f"ranks refused differently: {', '.join(sorted(errors))}"),)
+    return ()
+
+
+def _differences(
+    expected: Counter[tuple[int, ...]], got: Counter[tuple[int, ...]], surplus: int, missing: int
+) -> Iterator[Violation]:
+    too_many, too_few = got - expected, expected - got
+    wrong: list[tuple[int, ...]] = sorted(too_many.keys() - expected.keys())
+    if too_many.total() > surplus:
+        wrong += sorted(too_many.keys() & expected.keys())
+    if too_few.total() > missing:
+        wrong += sorted(too_few)
+    for item in wrong:
+        yield Violation(f"{_item(item)} delivered {got[item]} times, drawn {expected[item]} times")
+
+
+def _item(item: tuple[int, ...]) -> str:
+    return f"index {item[0]}" if len(item) == 1 else f"batch {list(item)}"

@@ -1,0 +1,29 @@
+"""SMP: batches whose form is unusual, and right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ddp_conformance.frame.case import Case
+from ddp_conformance.frame.mutants import Twin
+from ddp_conformance.sampling.subjects import Loader
+
+
+def batches_of_no_samples(case: Case) -> list[dict[str, Any]]:
+    """An empty batch on ranks without samples, with a column of no workers."""
+    share = torch.tensor(range(case.rank, case.size, case.world_size), dtype=torch.int64)
+    return [{"index": share, "worker": torch.full_like(share, -1)}]
+
+
+def batches_with_annotators(case: Case) -> list[dict[str, Any]]:
+    """What the data set calls a worker is a person, who has a name."""
+    share = range(case.rank, case.size, case.world_size)
+    return [{"index": list(share), "worker": [f"person {index % 3}" for index in share]}]
+
+
+TWINS = (
+    Twin(Loader(batches_of_no_samples, {"exact", "evaluates"}), "an empty batch on some ranks"),
+    Twin(Loader(batches_with_annotators, {"exact"}), "workers that are no numbers"),
+)

@@ -1,0 +1,44 @@
+"""Whether ranks make the same collectives; where they do not, other guarantees cannot be judged.
+
+Lockstep cuts such a subject off. What it had not done by then is nobody's evidence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import zip_longest
+
+from ddp_conformance.frame.history import Collective, History, Measured, Run
+from ddp_conformance.frame.recording import judge_each
+from ddp_conformance.frame.subjects import Subject
+from ddp_conformance.frame.verdict import UndecidedError, Violation, listing
+
+
+def demand_same_calls(subject: Subject, runs: Sequence[Run], guarantee: str) -> None:
+    """Raise :class:`UndecidedError` if a run was cut off, with what breaks ``guarantee``."""
+    found = judge_each(runs, lambda run: judge_same_calls(run.history))
+    if found:
+        raise UndecidedError(
+            f"{subject.name} could not be judged, for the ranks' collectives differ, which is a "
+            f"matter of {guarantee}:\n{listing(found)}",
+            found,
+        )
+
+
+def judge_same_calls(history: History) -> tuple[Violation, ...]:
+    """All ranks make the same collectives in the same order; the first difference is told."""
+    ranks = sorted({r.rank for r in history if isinstance(r, Collective | Measured)})
+    by_rank = [[r for r in history if isinstance(r, Collective) and r.rank == k] for k in ranks]
+    for number, calls in enumerate(zip_longest(*by_rank)):
+        named = {rank: _call(call) for rank, call in zip(ranks, calls, strict=True)}
+        if len({what for what, _ in named.values()}) > 1:
+            listed = ", ".join(f"rank {rank} {what}{site}" for rank, (what, site) in named.items())
+            return (Violation(f"collective {number}: {listed}"),)
+    return ()
+
+
+def _call(call: Collective | None) -> tuple[str, str]:
+    """What a rank announced and the line it came from."""
+    if call is None:
+        return "nothing", ""
+    return call.what, f" ({call.site})" if call.site else ""

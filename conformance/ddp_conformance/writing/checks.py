@@ -1,0 +1,204 @@
+"""WRT-01, WRT-03 and WRT-04: who writes the files that ranks share, and where.
+
+A writer runs twice: with one folder for all ranks, whose content is read back while an audit
+hook hears who writes, and with a folder for each rank, where the files of every rank lie
+apart, however they were written. Ranks that make folders make them at the same time: what one
+of them found missing, another one makes before it does.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from ddp_conformance.frame.case import Case
+from ddp_conformance.frame.history import Failed, ReadBack, Record, Run, Told, Wrote
+from ddp_conformance.frame.ranks import Ranks
+from ddp_conformance.frame.recording import cases_of, describe, judge_each, record
+from ddp_conformance.frame.registry import Check, Guarantee
+from ddp_conformance.frame.verdict import Violation
+from ddp_conformance.stage.lockstep import Lockstep, in_lockstep
+from ddp_conformance.stage.machines import Place, launched_by, several_machines
+from ddp_conformance.stage.same_calls import judge_same_calls
+from ddp_conformance.writing import guarding, judge, judge_publishing, publishing
+from ddp_conformance.writing.history import Opened
+from ddp_conformance.writing.publishing import Arriving, marks_for
+from ddp_conformance.writing.subjects import Writer
+from ddp_conformance.writing.writes import do_nothing, writes_below
+
+WRT_01 = Guarantee(
+    "WRT-01",
+    "Each file that ranks share MUST be written by exactly one rank, and each record in it "
+    "exactly once.",
+    starred=True,
+)
+WRT_03 = Guarantee(
+    "WRT-03",
+    "The paths that a writer tells MUST be the same on all ranks and exist when it has written.",
+)
+WRT_04 = Guarantee(
+    "WRT-04",
+    "Code that runs on one rank only MUST NOT make a collective of the whole group.",
+)
+
+Way: TypeAlias = Callable[[Writer, Case, Ranks], Iterator[Record]]
+
+RECORDS = 3
+"""Records that a writer is asked for."""
+
+
+def written_together(
+    subject: Writer, case: Case, ranks: Ranks, own: Case | None = None
+) -> Iterator[Record]:
+    """One folder for all ranks, or that of ``own`` below it for those of a machine."""
+    own = case if own is None else own
+    arriving = Arriving(ranks, marks_for(case, ranks))
+    lockstep = Lockstep(arriving)
+    told: list[Told] = []
+    try:
+        meet = arriving.come_together
+        first_wins = "first_wins" in subject.traits
+        before = meet if first_wins else do_nothing  # who looks at once finds nothing
+        with in_lockstep(lockstep), writes_below(case.directory, before, making=meet) as log:
+            writer = write_records(subject, own)
+            paths = tuple(str(path) for path in subject.paths(writer))
+            told.append(Told(case.rank, paths))
+    finally:
+        # Also on a rank that raised: the others read what was written, and wait for it.
+        ranks.gather(None)
+    yield from lockstep.calls
+    yield from (Opened(case.rank, file.path, lock=file.lock) for file in log.written())
+    for one in told:
+        missing = tuple(path for path in one.paths if not Path(path).exists())
+        yield replace(one, missing=missing)
+    if case.rank == 0 and subject.records is not None:
+        yield read_back(subject.records, own)
+
+
+def read_back(records: Any, case: Case) -> ReadBack:
+    """What stands in the shared folder."""
+    try:
+        return ReadBack(0, tuple(int(number) for number in records(case.directory)))
+    except Exception as error:
+        return ReadBack(0, (), describe(error))
+
+
+def written_apart(subject: Writer, case: Case, ranks: Ranks) -> Iterator[Record]:
+    """A folder for each rank."""
+    own = case.directory / f"rank-{case.rank}"
+    own.mkdir()
+    yield from _written_alone(subject, replace(case, directory=own), ranks)
+
+
+def written_once(subject: Writer, case: Case, ranks: Ranks) -> Iterator[Record]:
+    """The same, and then once more where all is there that rank 0 has written by itself."""
+    try:
+        yield from written_apart(subject, case, ranks)
+    finally:
+        ranks.gather(None)  # also on a rank that raised: the others read what it wrote
+    own = case.directory / f"again-{case.rank}"
+    shutil.copytree(case.directory / "rank-0", own, symlinks=True)
+    yield from _written_alone(subject, replace(case, directory=own), ranks)
+
+
+def _written_alone(subject: Writer, case: Case, ranks: Ranks) -> Iterator[Record]:
+    before = _files(case.directory)
+    lockstep = Lockstep(ranks)
+    with in_lockstep(lockstep), writes_below(case.directory) as log:
+        write_records(subject, case)
+    yield from lockstep.calls
+    locks = {file.path for file in log.written() if file.lock}
+    for name, state in sorted(_files(case.directory).items()):
+        if before.get(name) != state:
+            yield Wrote(case.rank, name, name in locks, name in before)
+
+
+def _files(folder: Path) -> dict[str, tuple[int, int, int]]:
+    """Files and links below a folder, with what changes when they are written."""
+    found = [path for path in folder.rglob("*") if path.is_symlink() or path.is_file()]
+    states = {str(path.relative_to(folder)): path.lstat() for path in found}
+    return {name: (s.st_ino, s.st_mtime_ns, s.st_size) for name, s in states.items()}
+
+
+def written_by_all(
+    subject: Writer, case: Case, ranks: Ranks, own: Case | None = None
+) -> Iterator[Record]:
+    """One folder for all ranks, where each must bear that another one was first."""
+    try:
+        yield from written_together(subject, case, ranks, own)
+    except FileExistsError as error:  # not the subject's alone: with its own folder it came through
+        yield Failed(case.rank, describe(error))
+
+
+def written_on_machines(subject: Writer, case: Case, ranks: Ranks) -> Iterator[Record]:
+    """As under torchrun on several machines: with one folder, or with one for each."""
+    place = Place(case.rank, case.world_size, several_machines(case.world_size))
+    own = case
+    if "once_per_node" in subject.traits:
+        own = replace(case, directory=case.directory / f"machine-{place.machine}")
+        own.directory.mkdir(exist_ok=True)
+    with launched_by("torchrun", place):
+        yield from written_by_all(subject, case, ranks, own)
+
+
+def write_records(subject: Writer, case: Case) -> Any:
+    """A new writer that has written all records."""
+    writer = subject.make(case)
+    for number in range(RECORDS):
+        writer(number)
+    return writer
+
+
+def runs_of(subject: Writer, ranks: Ranks, way: Way) -> tuple[Run, ...]:
+    """One run of a writer, in one of the ways above."""
+    return record(subject, ranks, cases_of(ranks, (1,)), lambda s, case: way(s, case, ranks))
+
+
+def find_several_writers(subject: Writer, ranks: Ranks) -> tuple[Violation, ...]:
+    """WRT-01."""
+    first_wins = "first_wins" in subject.traits
+    apart = runs_of(subject, ranks, written_once if first_wins else written_apart)
+    judge_apart = judge.judge_first_wins if first_wins else judge.judge_single_writer
+    together = runs_of(subject, ranks, written_by_all)
+    found = judge_each(apart, lambda run: judge_apart(run.history))
+    found += _several_writers(subject, together)
+    machines = several_machines(ranks.world_size)
+    if found or machines == 1:
+        return found
+    # Last, because what the subject keeps of its place must be that of the machine it is on.
+    on_machines = _several_writers(subject, runs_of(subject, ranks, written_on_machines))
+    where = f"as on {machines} machines under torchrun, "
+    return tuple(replace(one, what=where + one.what) for one in on_machines)
+
+
+def _several_writers(subject: Writer, runs: Sequence[Run]) -> tuple[Violation, ...]:
+    first = RECORDS - 1 if "replaces" in subject.traits else 0
+    return (
+        *judge_each(runs, lambda run: judge.judge_records(run.history, RECORDS, first)),
+        *judge_each(runs, lambda run: judge_publishing.judge_shared_files(run.history)),
+        *judge_each(runs, lambda run: judge.judge_who_was_first(run.history)),
+    )
+
+
+def find_wrong_paths(subject: Writer, ranks: Ranks) -> tuple[Violation, ...]:
+    """WRT-03."""
+    runs = runs_of(subject, ranks, written_together)
+    return judge_each(runs, lambda run: judge.judge_paths(run.history))
+
+
+def find_guarded_collectives(subject: Writer, ranks: Ranks) -> tuple[Violation, ...]:
+    """WRT-04."""
+    runs = runs_of(subject, ranks, written_together)
+    return judge_each(runs, lambda run: judge_same_calls(run.history))
+
+
+CHECKS = (
+    *publishing.CHECKS,
+    *guarding.CHECKS,
+    Check(WRT_01, (Writer,), find_several_writers),
+    Check(WRT_03, (Writer,), find_wrong_paths, needs=frozenset({"tells_paths"})),
+    Check(WRT_04, (Writer,), find_guarded_collectives),
+)

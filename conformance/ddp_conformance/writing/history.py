@@ -1,0 +1,72 @@
+"""What ranks see of files, guards and preparation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ddp_conformance.frame.history import Record
+
+
+@dataclass(frozen=True, slots=True)
+class Opened(Record):
+    """Python code of this rank wrote to a file that all ranks share."""
+
+    path: str
+    """Below the folder."""
+    during: str = ""
+    """What was running, in words; empty for all of the subject's code."""
+    lock: bool = False
+    """This rank locked it, and it is empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Glimpse(Record):
+    """The shared folder changed while a record was written, and this could be read from it."""
+
+    number: int
+    """The record that was asked for."""
+    last: int
+    """The last record that can be read; -1 for none."""
+    problem: str = ""
+    """Why the files could not be read."""
+    after: str = ""
+    """The code that had just run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saw(Record):
+    """What this rank read as soon as its call for a record had returned."""
+
+    number: int
+    last: int
+    late: int
+    """The rank that came after all others."""
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Guarded(Record):
+    """What a guard did with an action."""
+
+    stage: str
+    ran: bool
+    error: str = ""
+    """The exception in place of an answer."""
+    machine: int = 0
+    """Number of the machine that the rank was told to be on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared(Record):
+    """``prepare_data`` has ended on this rank."""
+
+    in_setup: bool
+    """It was called while ``setup`` ran, or after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetUp(Record):
+    """``setup`` began on this rank."""
+
+    prepared: bool
+    """``prepare_data`` had ended somewhere."""

@@ -1,0 +1,248 @@
+"""WRT-01, WRT-03 and WRT-04: writers with the defects that logging code has in the wild."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ddp_conformance.frame.case import Case
+from ddp_conformance.frame.mutants import Mutant, Twin
+from ddp_conformance.writing.subjects import Writer
+
+LOG = "log.jsonl"
+
+
+class Log:
+    """Appends a line of JSON for each record, on rank 0."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.path = case.directory / LOG
+
+    def __call__(self, number: int) -> None:
+        if self.case.rank == 0:
+            self.append(number)
+
+    def append(self, number: int) -> None:
+        """Write one line, on the rank that calls."""
+        with self.path.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps({"number": number, "rank": self.case.rank}) + "\n")
+
+
+def lines(directory: Path) -> list[Any]:
+    """The numbers of all records below a folder."""
+    return [
+        json.loads(line)["number"]
+        for path in sorted(directory.rglob(LOG))
+        for line in path.read_text(encoding="utf-8").splitlines()
+    ]
+
+
+def path_of(log: Log) -> tuple[Path, ...]:
+    """Where it writes."""
+    return (log.path,)
+
+
+class LogOnEveryRank(Log):
+    """No guard: every record stands there once for each rank."""
+
+    def __call__(self, number: int) -> None:
+        self.append(number)
+
+
+class LogOnFirstLocalRank(Log):
+    """The first rank of each machine, all of which see one folder."""
+
+    def __call__(self, number: int) -> None:
+        if os.environ["LOCAL_RANK"] == "0":
+            self.append(number)
+
+
+class LogTwice(Log):
+    """Two hooks of one callback, both of which write."""
+
+    def __call__(self, number: int) -> None:
+        super().__call__(number)
+        super().__call__(number)
+
+
+class MarksOnEveryRank(Log):
+    """One rank writes, and every rank says that it is done, in one file that stays empty."""
+
+    def __call__(self, number: int) -> None:
+        super().__call__(number)
+        self.path.with_suffix(".done").touch()
+
+
+class LinksOnEveryRank(Log):
+    """The name of the latest file, moved by every rank."""
+
+    def __call__(self, number: int) -> None:
+        super().__call__(number)
+        beside = self.path.with_name(f"latest.{self.case.rank}")
+        beside.symlink_to(LOG)
+        beside.replace(self.path.with_name("latest"))
+
+
+class LooksBeforeMaking(Log):
+    """A folder that every rank finds missing, and that only the first one can make."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__(case)
+        self.path = case.directory / "runs" / "first" / LOG
+        self.make_folder()
+
+    def make_folder(self) -> None:
+        """On every rank."""
+        if not self.path.parent.exists():
+            os.makedirs(self.path.parent)
+
+
+class MakesFolderOnEveryRank(LooksBeforeMaking):
+    """The same, content with a folder that is there."""
+
+    def make_folder(self) -> None:
+        os.makedirs(self.path.parent, exist_ok=True)
+
+
+class MakesFolderBeforeOthersLook(LooksBeforeMaking):
+    """One rank makes it, and the others look when it has."""
+
+    def make_folder(self) -> None:
+        if self.case.rank == 0:
+            super().make_folder()
+        dist.barrier()
+        super().make_folder()
+
+
+class SaveOnEveryRank(Log):
+    """``torch.save`` to one path on all ranks: the last one wins, if nobody reads between."""
+
+    def __call__(self, number: int) -> None:
+        torch.save({"number": number}, self.case.directory / "last.pt")
+
+
+class LogByTime(Log):
+    """A folder named by the clock, which every rank reads for itself."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__(case)
+        self.path = self.folder(case) / LOG
+        self.path.parent.mkdir(exist_ok=True)
+
+    def folder(self, case: Case) -> Path:
+        """The folder of this run, on this rank."""
+        return case.directory / f"run-{case.rank}-{time.time_ns()}"
+
+
+class LogByTimeOfRankZero(LogByTime):
+    """The same folder, named by rank 0 for all."""
+
+    def folder(self, case: Case) -> Path:
+        name = [f"run-{time.time_ns()}"]
+        dist.broadcast_object_list(name, src=0)
+        return case.directory / name[0]
+
+
+class TellsBeforeItExists(Log):
+    """The best checkpoint's path, which nobody has saved."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__(case)
+        self.best = case.directory / "best.ckpt"
+
+
+def best_of(log: TellsBeforeItExists) -> tuple[Path, ...]:
+    """The path that is told."""
+    return (log.best,)
+
+
+class BarrierUnderGuard(Log):
+    """``rank_zero_only`` around a function that waits for the others."""
+
+    def append(self, number: int) -> None:
+        super().append(number)
+        dist.barrier()
+
+
+class BarrierForAll(Log):
+    """Written on one rank, waited for on all."""
+
+    def __call__(self, number: int) -> None:
+        super().__call__(number)
+        dist.barrier()
+
+
+class GathersUnderGuard(Log):
+    """Fetches what all ranks have, on the rank that writes it."""
+
+    def append(self, number: int) -> None:
+        total = torch.tensor(float(number))
+        dist.all_reduce(total)
+        super().append(number)
+
+
+class CountsSamples(Log):
+    """Fetches how many samples all ranks have, on all ranks, before one of them writes."""
+
+    def __call__(self, number: int) -> None:
+        total = torch.tensor(float(len(self.own)))
+        dist.all_reduce(total)
+        super().__call__(number)
+
+    @property
+    def own(self) -> range:
+        """This rank's samples: with fewer than ranks, some have none."""
+        return range(self.case.rank, self.case.size, self.case.world_size)
+
+
+class CountsWhereSamplesAre(CountsSamples):
+    """A rank without samples has nothing to log, and leaves the reduction out."""
+
+    def __call__(self, number: int) -> None:
+        if self.own:
+            super().__call__(number)
+
+
+TELLS = frozenset({"tells_paths"})
+
+MUTANTS = (
+    Mutant(Writer(LogOnEveryRank, records=lines), "WRT-01", "append on every rank"),
+    Mutant(Writer(LogOnFirstLocalRank, records=lines), "WRT-01", "LOCAL_RANK on several machines"),
+    Mutant(Writer(LogTwice, records=lines), "WRT-01", "each record twice"),
+    Mutant(Writer(SaveOnEveryRank), "WRT-01", "torch.save on every rank"),
+    Mutant(Writer(MarksOnEveryRank, records=lines), "WRT-01", "empty mark on every rank"),
+    Mutant(Writer(LinksOnEveryRank, records=lines), "WRT-01", "link on every rank"),
+    Mutant(Writer(LooksBeforeMaking, records=lines), "WRT-01", "exists(), then mkdir"),
+    Mutant(Writer(LogByTime, TELLS, records=lines, paths=path_of), "WRT-03", "clock"),
+    Mutant(Writer(TellsBeforeItExists, TELLS, paths=best_of), "WRT-03", "path never made"),
+    Mutant(Writer(BarrierUnderGuard, records=lines), "WRT-04", "barrier under a guard"),
+    Mutant(Writer(GathersUnderGuard, records=lines), "WRT-04", "reduction under a guard"),
+    Mutant(
+        Writer(CountsWhereSamplesAre, records=lines),
+        "WRT-04",
+        "empty rank leaves out the reduction",
+    ),
+)
+
+TWINS = (
+    Twin(Writer(Log, TELLS, records=lines, paths=path_of), "append on rank 0"),
+    Twin(
+        Writer(LogByTimeOfRankZero, TELLS, records=lines, paths=path_of),
+        "a folder named by the clock of rank 0",
+    ),
+    Twin(
+        Writer(LogOnFirstLocalRank, {"once_per_node"}, records=lines, name="log_of_each_machine"),
+        "a folder that only one machine sees",
+    ),
+    Twin(Writer(BarrierForAll, records=lines), "a barrier outside of the guard"),
+    Twin(Writer(CountsSamples, records=lines), "a reduction in which empty ranks take part"),
+    Twin(Writer(MakesFolderOnEveryRank, records=lines), "one folder made by every rank"),
+    Twin(Writer(MakesFolderBeforeOthersLook, records=lines), "exists(), behind a barrier"),
+)

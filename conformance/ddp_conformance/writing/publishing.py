@@ -1,0 +1,326 @@
+"""WRT-02 and WRT-06: when others may read a file, and who prepares data for them."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ddp_conformance.frame.case import Case
+from ddp_conformance.frame.history import Failed, Record, Run
+from ddp_conformance.frame.ranks import Ranks
+from ddp_conformance.frame.recording import cases_of, describe, judge_each, record
+from ddp_conformance.frame.registry import Check, Guarantee
+from ddp_conformance.frame.verdict import UndecidedError, Violation
+from ddp_conformance.stage.lockstep import Lockstep, in_lockstep
+from ddp_conformance.stage.machines import Place, launched_by, several_machines
+from ddp_conformance.writing import judge_publishing as judge
+from ddp_conformance.writing.history import Glimpse, Opened, Prepared, Saw, SetUp
+from ddp_conformance.writing.judge import judge_who_was_first
+from ddp_conformance.writing.subjects import Preparation, Writer
+from ddp_conformance.writing.writes import do_nothing, looking_at, looking_away, writes_below
+
+WRT_02 = Guarantee(
+    "WRT-02",
+    "A file that other ranks read MUST be complete before it is visible, and they MUST NOT go on "
+    "before it is.",
+    tier=2,
+)
+WRT_06 = Guarantee(
+    "WRT-06",
+    "prepare_data MUST run once on each machine and end before setup begins on any rank, and "
+    "setup MUST run on all ranks.",
+    tier=2,
+)
+
+RECORDS = 2
+"""Records that are published: the second one replaces or follows the first."""
+
+BETWEEN = -1
+"""Names the mark of a rank between its write and its rename."""
+
+PATIENCE = 5.0
+"""Seconds that the late rank waits for ranks that neither return nor make a collective: they
+may be waiting for its file."""
+
+# ---------------------------------------------------------------- WRT-02
+
+
+class Arriving:
+    """Ranks that leave a mark when they come to an exchange: they wait for others from there on."""
+
+    def __init__(self, ranks: Ranks, marks: Path) -> None:
+        self._ranks = ranks
+        self._marks = marks
+        self._exchanges = 0
+        self._folders = 0
+
+    @property
+    def rank(self) -> int:
+        """This rank."""
+        return self._ranks.rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self._ranks.world_size
+
+    def gather(self, obj: Any) -> list[Any]:
+        """As the ranks' own."""
+        with looking_away():
+            self._exchanges += 1
+            self._folders = 0
+            self._mark(self.rank, self._exchanges).touch()
+            return self._ranks.gather(obj)
+
+    def _mark(self, rank: int, exchange: int, folder: int = 0) -> Path:
+        """Of an exchange, or of a folder that is made on the way to it."""
+        return self._marks / f"{rank}-{exchange}-{folder}"
+
+    def come_last(self) -> None:
+        """Wait until all others are at the exchange after this rank's last one.
+
+        Or for so long that they must be waiting for something else.
+        """
+        following = self._exchanges + 1
+        self._await(lambda rank: self._mark(rank, following).exists())
+
+    def come_between(self) -> None:
+        """Say that this rank has written, and is about to rename; then come last."""
+        self._mark(self.rank, self._exchanges + 1, BETWEEN).touch()
+        self.come_last()
+
+    def await_between(self, late: int) -> None:
+        """Wait until the rank ``late`` says so, or is at its next exchange."""
+        following = self._exchanges + 1
+        marks = [self._mark(late, following, name) for name in (0, BETWEEN)]
+        self._await(lambda rank: rank != late or any(mark.exists() for mark in marks))
+
+    def come_together(self) -> None:
+        """The same, or until they are about to make a folder too: their n-th, as this rank."""
+        following = self._exchanges + 1
+        self._folders += 1
+        self._mark(self.rank, following, self._folders).touch()
+        self._await(
+            lambda rank: any(self._mark(rank, following, n).exists() for n in (0, self._folders))
+        )
+
+    def _await(self, there: Callable[[int], bool]) -> None:
+        others = [rank for rank in range(self.world_size) if rank != self.rank]
+        deadline = time.monotonic() + PATIENCE
+        pause = threading.Event()
+        with looking_away():
+            while time.monotonic() < deadline and not all(map(there, others)):
+                pause.wait(0.001)
+
+
+def observe_publishing(
+    subject: Writer, case: Case, ranks: Ranks, late: int, between: bool = False
+) -> Iterator[Record]:
+    """Records published while the rank ``late`` writes, or returns, after all others.
+
+    Or, where it is held ``between``, while it writes before all others and renames after them.
+    """
+    writers: list[Any] = []
+    for number in range(RECORDS):
+        arriving = Arriving(ranks, marks_for(case, ranks, number))
+        problem = None
+        try:
+            yield from publish_one(subject, case, arriving, Turn(number, late, between), writers)
+        except Exception as error:
+            problem = error
+        # Nobody goes on to the next record while another rank still reads this one, nor
+        # when another rank cannot.
+        stop = any(ranks.gather(problem is not None))
+        if isinstance(problem, FileNotFoundError | FileExistsError):
+            yield Failed(case.rank, describe(problem))
+        elif problem is not None:
+            raise problem
+        if stop:
+            return
+
+
+class Turn(NamedTuple):
+    """Which record is published, and how its ranks are held."""
+
+    number: int
+    late: int
+    between: bool
+
+
+def publish_one(
+    subject: Writer, case: Case, arriving: Arriving, turn: Turn, writers: list[Any]
+) -> list[Record]:
+    """What this rank saw of a record."""
+    is_late = case.rank == turn.late
+    come_last = arriving.come_last if is_late and not turn.between else do_nothing
+    naming = arriving.come_between if is_late and turn.between else do_nothing
+    found: list[Record] = []
+    lockstep = in_lockstep(Lockstep(arriving))
+    with lockstep, writes_below(case.directory, come_last, naming=naming):
+        if not writers:
+            writers.append(subject.make(case))
+        come_last()
+        if turn.between and not is_late:
+            arriving.await_between(turn.late)
+        publish(subject, case, writers[0], turn.number, found)
+        last, problem = read_last(subject, case)
+        found.append(Saw(case.rank, turn.number, last, turn.late, problem))
+    return found
+
+
+def marks_for(case: Case, ranks: Ranks, number: int = 0) -> Path:
+    """A new folder beside that of the case."""
+    marks = case.directory.with_name(f"{case.directory.name}-marks-{number}")
+    if case.rank == 0:
+        marks.mkdir()
+    ranks.gather(None)
+    return marks
+
+
+def publish(subject: Writer, case: Case, writer: Any, number: int, found: list[Record]) -> None:
+    """Call the writer, and read the files whenever they have changed."""
+
+    def look(place: str) -> None:
+        last, problem = read_last(subject, case)
+        found.append(Glimpse(case.rank, number, last, problem, place))
+
+    with looking_at(case.directory, look):
+        writer(number)
+
+
+def read_last(subject: Writer, case: Case) -> tuple[int, str]:
+    """The last record that can be read, -1 for none, and why nothing can."""
+    assert subject.records is not None, "the trait 'published' comes with records"
+    try:
+        numbers = subject.records(case.directory)
+    except FileNotFoundError:
+        return -1, ""
+    except Exception as error:
+        return -1, describe(error)
+    return (int(numbers[-1]) if numbers else -1), ""
+
+
+def find_unpublished(subject: Writer, ranks: Ranks) -> tuple[Violation, ...]:
+    """WRT-02: once for each rank that may be the last; then for each that is held in between."""
+    found: dict[str, Violation] = {}
+    for between in (False, True):
+        for late in range(ranks.world_size):
+            for run in publishing_runs(subject, ranks, late, between):
+                lost = judge_who_was_first(run.history)
+                if lost:
+                    demand_success_alone(subject, ranks)
+                    return lost
+                violations = (
+                    *judge.judge_atomic(run.history),
+                    *judge.judge_in_time(run.history, RECORDS, ranks.world_size),
+                )
+                for violation in violations:
+                    found.setdefault(violation.what, violation)
+    return tuple(found.values())
+
+
+def demand_success_alone(subject: Writer, ranks: Ranks) -> None:
+    """Raise :class:`UndecidedError` if a rank misses a file in a folder of its own, too."""
+
+    def write_alone(subject: Writer, case: Case) -> Iterator[Record]:
+        own = case.directory / f"rank-{case.rank}"
+        own.mkdir()
+        with in_lockstep(Lockstep(ranks)):
+            writer = subject.make(replace(case, directory=own))
+            for number in range(RECORDS):
+                writer(number)
+        yield from ()
+
+    record(subject, ranks, cases_of(ranks, (1,)), write_alone)
+
+
+def publishing_runs(
+    subject: Writer, ranks: Ranks, late: int, between: bool = False
+) -> tuple[Run, ...]:
+    """One run in which the rank ``late`` comes last, or is held between write and rename."""
+    return record(
+        subject,
+        ranks,
+        cases_of(ranks, (1,)),
+        lambda s, case: observe_publishing(s, case, ranks, late, between),
+    )
+
+
+# ---------------------------------------------------------------- WRT-06
+
+
+def observe_preparation(
+    subject: Preparation, case: Case, ranks: Ranks, place: Place
+) -> Iterator[Record]:
+    """One run of the Trainer, with what its data module does before the first batch."""
+    from ddp_conformance.writing.preparation_runs import Watch, fit_one_batch
+
+    watch = Watch(case)
+    try:
+        with in_lockstep(Lockstep(ranks)), writes_below(case.directory) as log:
+            fit_one_batch(case, watch.over(subject.make(case), log), place.machines)
+    except Exception as error:
+        watch.records.append(Failed(case.rank, describe(error)))
+    yield from watch.records
+
+
+def observe_on_machines(subject: Preparation, case: Case, ranks: Ranks) -> Iterator[Record]:
+    """The same as under torchrun on several machines, none of which sees another one's files."""
+    place = Place(case.rank, case.world_size, several_machines(case.world_size))
+    own = case.directory.with_name(f"{case.directory.name}-machine-{place.machine}")
+    if place.local_rank == 0:
+        shutil.copytree(case.directory, own)
+    if not all(ranks.gather(getattr(subject.make(case), "prepare_data_per_node", True))):
+        own = case.directory  # which all machines see
+    with launched_by("torchrun", place):
+        yield from observe_preparation(subject, replace(case, directory=own), ranks, place)
+
+
+def find_unprepared(subject: Preparation, ranks: Ranks) -> tuple[Violation, ...]:
+    """WRT-06. Raises :class:`UndecidedError` if no rank could be set up."""
+    cases = cases_of(ranks, (2 * ranks.world_size + 1,))
+    alone = Place(ranks.rank, ranks.world_size)
+    runs = record(subject, ranks, cases, lambda s, case: observe_preparation(s, case, ranks, alone))
+    _stop_if_all_failed(subject, runs)
+    size = ranks.world_size
+    found = judge_each(runs, lambda run: judge.judge_preparation(run.history, range(size)))
+    if found or several_machines(size) == 1:
+        return found
+    runs = record(subject, ranks, cases, lambda s, case: observe_on_machines(s, case, ranks))
+    _stop_if_all_failed(subject, runs)
+    return tuple(
+        replace(one, what=f"as on {several_machines(size)} machines under torchrun, {one.what}")
+        for machine in ranks_of_machines(size)
+        for one in judge_each(runs, functools.partial(_judge_machine, machine))
+    )
+
+
+def ranks_of_machines(world_size: int) -> list[range]:
+    """The ranks of each machine, where several share them."""
+    here = world_size // several_machines(world_size)
+    return [range(first, first + here) for first in range(0, world_size, here)]
+
+
+def _judge_machine(ranks: range, run: Run) -> tuple[Violation, ...]:
+    kinds = Prepared | SetUp | Failed | Opened
+    history = [one for one in run.history if isinstance(one, kinds) and one.rank in ranks]
+    return judge.judge_preparation(history, ranks)
+
+
+def _stop_if_all_failed(subject: Preparation, runs: Sequence[Run]) -> None:
+    for run in runs:
+        failed = [one for one in run.history if isinstance(one, Failed)]
+        if len(failed) == run.case.world_size:
+            raise UndecidedError(f"{subject.name} raised on all ranks: {failed[0].error}")
+
+
+CHECKS = (
+    Check(WRT_02, (Writer,), find_unpublished, needs=frozenset({"published"})),
+    Check(WRT_06, (Preparation,), find_unprepared),
+)
