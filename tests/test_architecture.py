@@ -39,24 +39,20 @@ _CLEAR_OF_TORCH = {
 _SIDES = ("pytest_ddp.system", "pytest_ddp.wire", "pytest_ddp.fixture")
 """What both sides of a channel import."""
 
-_ROOMS = (
-    "pytest_ddp.system",
-    "pytest_ddp.wire",
-    "pytest_ddp.asked",
-    "pytest_ddp.evidence",
-    "pytest_ddp.launch",
-    "pytest_ddp.proof",
-    "pytest_ddp.verdict",
-    "pytest_ddp.trace",
-    "pytest_ddp.controller",
-    "pytest_ddp.rank.exits",
-    "pytest_ddp.rank.groups",
-    "pytest_ddp.rank.watch",
-    "pytest_ddp.rank.birth",
-    "pytest_ddp.rank.care",
-    "pytest_ddp.rank.adapt",
-    "pytest_ddp.rank",
-)
+_ROOMS = {
+    "pytest_ddp": (
+        *("system", "wire", "asked", "evidence", "launch", "proof", "verdict", "trace"),
+        "controller",
+        *("rank.exits", "rank.groups", "rank.watch", "rank.birth", "rank.care", "rank.adapt"),
+        "rank",
+    ),
+    "ddp_conformance": (
+        *("frame", "stage", "launched", "launched.process", "launched.start"),
+        *("sampling", "metrics", "windows", "writing", "caches", "determinism", "lifecycle"),
+        *("model", "callbacks"),
+        "front",
+    ),
+}
 """From the ground up: a room imports of those that stand before it, never of a later one."""
 
 
@@ -128,28 +124,33 @@ def test_no_cycles() -> None:
             assert module not in _reach(imported), f"{module} and {imported} import each other"
 
 
-def _room(module: str) -> str:
-    """The folder that a module lies in; a package's own name is its room."""
-    return module if MODULES[module].name == "__init__.py" else module.rpartition(".")[0]
+def _room(module: str) -> tuple[str, str]:
+    """The package that a module lies in, and its room; a group's mutants are in their group's."""
+    package, _, name = module.partition(".")
+    folder = name if MODULES[module].name == "__init__.py" else name.rpartition(".")[0]
+    return package, folder.removesuffix(".mutants")
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES if _room(m) in _ROOMS])
+@pytest.mark.parametrize("module", [m for m in MODULES if _room(m)[0] in _ROOMS and _room(m)[1]])
 def test_imports_point_to_the_ground(module: str) -> None:
-    others = {_room(name) for name in _ours(_imports(MODULES[module], everywhere=True))}
-    above = _ROOMS[_ROOMS.index(_room(module)) + 1 :]
-    assert not others & set(above)
+    package, room = _room(module)
+    rooms = _ROOMS[package]
+    above = {(package, later) for later in rooms[rooms.index(room) + 1 :]}
+    others = {name: _room(name) for name in _ours(_imports(MODULES[module], everywhere=True))}
+    assert not [name for name, lies_in in others.items() if lies_in in above]
 
 
-def test_every_folder_is_a_room() -> None:
-    folders = {_room(module) for module in MODULES if module.startswith("pytest_ddp.")}
-    assert folders == {"pytest_ddp", *_ROOMS}
+@pytest.mark.parametrize("package", _ROOMS)
+def test_every_folder_is_a_room(package: str) -> None:
+    folders = {_room(module)[1] for module in MODULES if module.startswith(f"{package}.")}
+    assert folders == {"", *_ROOMS[package]}
 
 
-@pytest.mark.parametrize(
-    "folder", sorted({f.parent for f in FILES if "pytest_ddp" in f.parts}), ids=str
-)
-def test_rooms_are_small(folder: Path) -> None:
-    assert len([file for file in folder.glob("*.py") if file.name != "__init__.py"]) <= 14
+@pytest.mark.parametrize("package", _ROOMS)
+def test_rooms_are_small(package: str) -> None:
+    for folder in {file.parent for file in PACKAGES[package].rglob("*.py")}:
+        files = [file for file in folder.glob("*.py") if file.name != "__init__.py"]
+        assert len(files) <= 14, folder
 
 
 def test_protocol_imports_nothing_of_ours() -> None:
