@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ddp_conformance.caches import judge
-from ddp_conformance.caches.history import CachedTensor, DeviceUse, Opened, Produced
+from ddp_conformance.caches.history import CachedTensor, CacheOpen, DeviceUse, Produced
 from ddp_conformance.frame.history import Refused
 
 GOOD = CachedTensor(0, "x", "opened", "cpu", True, "8:1 5 0", "aa")
@@ -45,11 +45,11 @@ def test_a_cache_without_tensors_is_no_pass() -> None:
 
 def test_a_file_is_refused_by_all_or_put_right() -> None:
     assert judge.judge_refusal([Refused(0, "CacheError"), Refused(1, "CacheError")]) == ()
-    assert judge.judge_refusal([Opened(0, 7), GOOD]) == ()
-    assert texts(judge.judge_refusal([Refused(1, "CacheError"), Opened(0, 7), GOOD])) == [
+    assert judge.judge_refusal([CacheOpen(0, 7), GOOD]) == ()
+    assert texts(judge.judge_refusal([Refused(1, "CacheError"), CacheOpen(0, 7), GOOD])) == [
         "rank 1 refused the file, rank 0 opened it"
     ]
-    assert len(judge.judge_refusal([Opened(0, 7), replace(GOOD, device="cuda:0")])) == 1
+    assert len(judge.judge_refusal([CacheOpen(0, 7), replace(GOOD, device="cuda:0")])) == 1
 
 
 def test_a_change_is_named_by_key_and_rank() -> None:
@@ -61,7 +61,7 @@ def test_a_change_is_named_by_key_and_rank() -> None:
 
 
 def test_one_build_seen_whole_passes() -> None:
-    assert judge.judge_built_once([BUILD, Opened(0, 7), GOOD, Opened(1, 7), OTHER]) == ()
+    assert judge.judge_built_once([BUILD, CacheOpen(0, 7), GOOD, CacheOpen(1, 7), OTHER]) == ()
 
 
 def test_several_builds_and_none_are_named() -> None:
@@ -72,7 +72,7 @@ def test_several_builds_and_none_are_named() -> None:
 
 
 def test_early_readers_are_named() -> None:
-    history = [BUILD, Opened(0, 7), GOOD, Opened(1, 6), replace(OTHER, digest="00")]
+    history = [BUILD, CacheOpen(0, 7), GOOD, CacheOpen(1, 6), replace(OTHER, digest="00")]
     assert texts(judge.judge_built_once(history)) == [
         "rank 1 has 6 samples, 7 were produced",
         "key 'x': rank 1 opened other values than were produced",
@@ -95,7 +95,7 @@ def test_initialised_cuda_is_named() -> None:
 
 
 def test_a_key_that_one_rank_lacks_is_named() -> None:
-    history = [BUILD, Opened(0, 7), GOOD, Opened(1, 7)]
+    history = [BUILD, CacheOpen(0, 7), GOOD, CacheOpen(1, 7)]
     named = ["key 'x': rank 1 opened none"]
     assert texts(judge.judge_placement(history)) == named
     assert texts(judge.judge_built_once(history)) == named
@@ -115,5 +115,5 @@ def test_what_nobody_opened_or_read_is_no_pass() -> None:
     assert texts(judge.judge_unchanged([])) == ["the cache shows no tensor"]
     assert texts(judge.judge_built_once([BUILD])) == ["no rank opened what was produced"]
     assert texts(judge.judge_device_use([])) == ["no worker read a sample"]
-    history = [Opened(0, 7), Opened(1, 7), DeviceUse(0, 0, False), DeviceUse(1, -1, False)]
+    history = [CacheOpen(0, 7), CacheOpen(1, 7), DeviceUse(0, 0, False), DeviceUse(1, -1, False)]
     assert texts(judge.judge_device_use(history)) == ["no worker of rank 1 read a sample"]

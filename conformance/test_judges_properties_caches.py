@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ddp_conformance.caches import judge
-from ddp_conformance.caches.history import CachedTensor, DeviceUse, Opened, Produced
+from ddp_conformance.caches.history import CachedTensor, CacheOpen, DeviceUse, Produced
 from ddp_conformance.frame.history import Refused
 from hypothesis import given
 from hypothesis import strategies as st
@@ -44,7 +44,7 @@ def readings(draw: st.DrawFn, sizes: st.SearchStrategy[int] = world_sizes) -> Re
     builder = draw(st.integers(0, world_size - 1))
     history: list[Any] = [Produced(builder, count, tuple(produced))]
     for rank in draw(st.permutations(range(world_size))):
-        history.append(Opened(rank, count))
+        history.append(CacheOpen(rank, count))
         for when in ("opened", "read"):
             history += [
                 CachedTensor(rank, key, when, "cpu", True, memory[key], digest)
@@ -80,7 +80,7 @@ def test_legal_readings_pass(reading: Reading) -> None:
 @quick
 @given(world_sizes)
 def test_caches_that_show_nothing_are_no_pass(world_size: int) -> None:
-    history = [Opened(rank, 3) for rank in range(world_size)]
+    history = [CacheOpen(rank, 3) for rank in range(world_size)]
     found = found_by_all(history)
     assert found.keys() == {"placement", "unchanged", "built", "devices"}
     unread = [f"no worker of rank {rank} read a sample" for rank in range(world_size)]
@@ -176,7 +176,7 @@ def test_any_number_of_builds_but_one_is_named(reading: Reading, data: st.DataOb
 @quick
 @given(readings(), st.data())
 def test_any_rank_that_opens_something_else_is_named(reading: Reading, data: st.DataObject) -> None:
-    count = any_record(data, reading.history, Opened)
+    count = any_record(data, reading.history, CacheOpen)
     found = found_by_all(changed(reading.history, count, count=count.count + 1))
     (text,) = found["built"]
     assert text.startswith(f"rank {count.rank} has {count.count + 1} samples, {count.count} were ")

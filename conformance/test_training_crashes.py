@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from ddp_conformance import GuaranteeError, Training
-from ddp_conformance.frame.mutants import lifecycle_beginnings as programs
+from ddp_conformance.lifecycle.mutants import beginnings as programs
 from ddp_conformance.frame.registry import checks_for
 from ddp_conformance.frame.subjects import Subject
 
@@ -37,7 +37,7 @@ def test_crashes_are_located(ddp: Ddp, program: Callable[[], None], phase: str) 
     first_witness = str(caught.value).splitlines()[2]
     assert re.match(
         rf"  rank {ddp.world_size - 1} died of SIGSEGV in {phase} "
-        r"at \S+lifecycle_beginnings\.py:\d+ in crash_on_last_rank; ",
+        r"at \S+beginnings\.py:\d+ in crash_on_last_rank; ",
         first_witness,
     ), first_witness
 

@@ -181,6 +181,21 @@ def test_what_tests_patch_is_taken_as_it_was_before() -> None:
             assert not public, f"{module} imports {public}, and not from pytest_ddp.system.own"
 
 
+def test_private_names_of_others_are_listed() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    for module, file in MODULES.items():
+        private = [name for name in _imports(file, everywhere=True) if _is_private(name)]
+        if module.startswith("pytest_ddp.") and private:
+            place = str(file.relative_to(ROOT / "pytest_ddp"))
+            assert f"`{place}`" in page, f"{module} imports {private}"
+
+
+def _is_private(name: str) -> bool:
+    package, *parts = name.split(".")
+    typed = name == "_pytest.nodes.Node"  # for annotations alone
+    return not typed and (package == "_pytest" or any(re.match("_[^_]", part) for part in parts))
+
+
 def test_packages_depend_one_way() -> None:
     for module, file in MODULES.items():
         packages = {name.partition(".")[0] for name in _ours(_imports(file, everywhere=True))}

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _MADE_BY_CI = (
     *("make ", "pip install ./pytest-ddp", "git "),
@@ -104,3 +104,17 @@ def test_readme_begins_with_the_two_commands() -> None:
     assert re.search(r"^conformance:", makefile, re.MULTILINE)
     assert re.search(r"^test:", makefile, re.MULTILINE)
     assert "make test" in (ROOT / ".ci" / "run").read_text()
+
+
+def test_commands_of_make_are_there() -> None:
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    for page in PAGES:
+        for name in re.findall(r"^\$ make ([\w-]+)", page.read_text(), re.MULTILINE):
+            assert name in targets, f"{page.name}: make {name}"
+
+
+def test_files_of_the_architecture_are_there() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    roots = (ROOT, ROOT / "pytest_ddp", ROOT / "conformance")
+    for name in re.findall(r"`([\w/]+/\w+\.py)\b", page):
+        assert any((root / name).exists() for root in roots), name

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from ddp_conformance.caches import judge
-from ddp_conformance.caches.history import CachedTensor, DeviceUse, Opened, Produced
+from ddp_conformance.caches.history import CachedTensor, CacheOpen, DeviceUse, Produced
 from ddp_conformance.caches.subjects import Cache
 from ddp_conformance.frame.case import Case, worker_number
 from ddp_conformance.frame.digests import digest_of
@@ -86,7 +86,7 @@ def opening(subject: Cache, case: Case) -> Iterator[Record]:
     except Exception as error:
         yield Refused(case.rank, type(error).__name__)
         return
-    yield Opened(case.rank, len(cache))
+    yield CacheOpen(case.rank, len(cache))
     yield from tensors_seen(subject, cache, case.rank, "opened")
     close(cache)
 
@@ -95,7 +95,7 @@ def first_look(subject: Cache, case: Case, source: Source) -> tuple[Any, list[Re
     """Open the cache, and say what is in it."""
     cache = subject.make(case, source)
     seen: list[Record] = [
-        Opened(case.rank, len(cache)),
+        CacheOpen(case.rank, len(cache)),
         *tensors_seen(subject, cache, case.rank, "opened"),
     ]
     source.tell_opened()

@@ -26,7 +26,7 @@ class CachedTensor(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Opened(Record):
+class CacheOpen(Record):
     """The cache is open on this rank."""
 
     count: int

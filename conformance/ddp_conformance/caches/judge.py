@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import TypeAlias
 
-from ddp_conformance.caches.history import CachedTensor, DeviceUse, Opened, Produced
+from ddp_conformance.caches.history import CachedTensor, CacheOpen, DeviceUse, Produced
 from ddp_conformance.frame.history import History, Refused
 from ddp_conformance.frame.verdict import Violation, ranks_in_words
 
@@ -67,7 +67,7 @@ def judge_built_once(history: History) -> tuple[Violation, ...]:
         *(
             Violation(f"rank {r.rank} has {r.count} samples, {whole.count} were produced")
             for r in history
-            if isinstance(r, Opened) and r.count != whole.count
+            if isinstance(r, CacheOpen) and r.count != whole.count
         ),
         *(
             Violation(f"key {key!r}: rank {rank} opened other values than were produced")
@@ -100,7 +100,7 @@ def judge_device_use(history: History) -> tuple[Violation, ...]:
 
 
 def _opening(history: History) -> set[int]:
-    return {record.rank for record in history if isinstance(record, Opened | CachedTensor)}
+    return {record.rank for record in history if isinstance(record, CacheOpen | CachedTensor)}
 
 
 def _lacking(history: History, held: list[CachedTensor]) -> Iterator[Violation]:
