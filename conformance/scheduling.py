@@ -6,8 +6,6 @@ ranks, at the first test that asks for it; both take seconds, and serve all test
 
 from __future__ import annotations
 
-from pathlib import PurePosixPath
-
 import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
@@ -15,18 +13,18 @@ from xdist.scheduler import LoadFileScheduling
 SERVERS = {
     "launches ranks": (
         "test_launched",
-        "test_nemesis",
-        "test_reference_error_paths",
-        "test_reference_lifecycle",
-        "test_reference_model",
-        "test_training_crashes",
+        "callbacks/test_reference_error_paths",
+        "frame/test_nemesis",
+        "lifecycle/test_reference",
+        "lifecycle/test_training_crashes",
+        "model/test_reference",
     ),
     "starts workers": (
         "test_reference",
-        "test_reference_loaders",
-        "test_reference_training",
-        "test_reference_windows",
-        "test_servers",
+        "launched/test_servers",
+        "lifecycle/test_reference_training",
+        "sampling/test_reference",
+        "windows/test_reference",
     ),
 }
 
@@ -36,7 +34,7 @@ class ByServer(LoadFileScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         file = super()._split_scope(nodeid)
-        name = PurePosixPath(file).stem
+        name = file.removeprefix("conformance/").removesuffix(".py")
         return next((server for server, files in SERVERS.items() if name in files), file)
 
 

@@ -16,13 +16,7 @@ PACKAGES = {
     "ddp_reference": ROOT / "reference" / "ddp_reference",
 }
 FILES = sorted(file for folder in PACKAGES.values() for file in folder.rglob("*.py"))
-TESTS = sorted(
-    [
-        *(ROOT / "tests").rglob("*.py"),
-        *(ROOT / "conformance").glob("*.py"),
-        *(ROOT / "conformance" / "ecosystem").rglob("*.py"),
-    ]
-)
+TESTS = sorted({*(ROOT / "tests").rglob("*.py"), *(ROOT / "conformance").rglob("*.py")} - {*FILES})
 
 _CLEAR_OF_TORCH = {
     "pytest_ddp",

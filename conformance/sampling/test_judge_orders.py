@@ -9,7 +9,7 @@ from ddp_conformance.frame.history import Record
 from ddp_conformance.sampling import judge
 from ddp_conformance.sampling.sizes import unusual_sizes
 
-from conformance.test_judges import epoch_of
+from conformance.sampling.test_judge import epoch_of
 
 
 def orders_of(*orders: Sequence[int]) -> list[Record]:

@@ -9,7 +9,7 @@ from ddp_conformance.frame.registry import all_checks
 from ddp_conformance.frame.traits import TRAITS
 from ddp_conformance.front.report import SPEC
 
-TEXT = (Path(__file__).parent / "SPEC.md").read_text(encoding="utf-8")
+TEXT = (Path(__file__).parents[1] / "SPEC.md").read_text(encoding="utf-8")
 
 ENTRY = re.compile(
     r"^### (?P<id>[A-Z]{3}-\d\d)(?P<star> ★)? \((?P<level>MUST|SHOULD), tier (?P<tier>\d)\)\n\n"

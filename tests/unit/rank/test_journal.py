@@ -249,7 +249,7 @@ def nested(*files: str) -> Any:
 
 TORCH = str(Path(torch.__file__).parent / "distributed/made.py")
 PACKAGE = str(Path(torch.__file__).parent.parent / "some_package/made.py")
-OURS = str(Path(__file__).parents[2] / "pytest_ddp/rank/made.py")
+OURS = str(Path(__file__).parents[3] / "pytest_ddp/rank/made.py")
 
 
 @pytest.mark.parametrize("below", [(), (TORCH,), (OURS,), (PACKAGE,), (PACKAGE, TORCH)], ids=str)

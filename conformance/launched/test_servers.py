@@ -29,7 +29,10 @@ def answers(path: Path, server: Server) -> list[str]:
 @pytest.mark.ddp(world_size=1)
 def test_each_server_imports_its_own(tmp_path: Path) -> None:
     path = tmp_path / "answer"
-    ours, other = Server("conformance.test_servers", ANSWER), Server("conformance.test_servers")
+    ours, other = (
+        Server("conformance.launched.test_servers", ANSWER),
+        Server("conformance.launched.test_servers"),
+    )
     first, again = answers(path, ours), answers(path, ours)
     assert first == again
     assert first[1] == "True"

@@ -136,7 +136,7 @@ def test_half_written_note_is_never_read(tmp_path: Path, area: int) -> None:
 
 def test_page_survives_sigkill(tmp_path: Path) -> None:
     path = tmp_path / "page"
-    ended = subprocess.run([sys.executable, "-c", KILLED, str(path)], cwd=Path(__file__).parents[2])
+    ended = subprocess.run([sys.executable, "-c", KILLED, str(path)], cwd=Path(__file__).parents[3])
     assert ended.returncode == -signal.SIGKILL
     assert read(path) == Mark("call: DDP construction", "/src/test_it.py:12 in test_it", "")
 

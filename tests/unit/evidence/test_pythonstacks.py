@@ -237,7 +237,7 @@ def test_innermost_user_line() -> None:
         "/usr/lib/python3/dist-packages/numpy/core.py",
         "../../venv/lib/python3.11/site-packages/torch/nn/modules/module.py",
         pytest.__file__,
-        str(Path(__file__).parents[2] / "pytest_ddp" / "fixture.py"),
+        str(Path(__file__).parents[3] / "pytest_ddp" / "fixture.py"),
     ],
 )
 def test_not_the_user_s_code(file: str) -> None:
