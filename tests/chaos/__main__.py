@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from tests.chaos.judge import judge
-from tests.chaos.plan import TESTS, plan
+from tests.chaos.plan import KILLS, TESTS, plan
 from tests.chaos.play import play
 from tests.chaos.totals import Totals
 
@@ -34,7 +34,7 @@ def main() -> int:
 
 
 def _one(seed: int, totals: Totals, options: argparse.Namespace) -> None:
-    suite = plan(seed, kills=not options.no_kills, tests=options.tests)
+    suite = plan(seed, kills=options.kills, tests=options.tests)
     directory = Path(tempfile.mkdtemp(prefix=f"chaos-seed-{seed}-"))
     (directory / "suite").mkdir()
     played = play(suite, directory)
@@ -53,7 +53,7 @@ def _one(seed: int, totals: Totals, options: argparse.Namespace) -> None:
 def _needed(options: argparse.Namespace) -> str:
     """The options that change what a seed means."""
     tests = "" if options.tests == TESTS else f" --tests {options.tests}"
-    return tests + (" --no-kills" if options.no_kills else "")
+    return tests + ("" if options.kills == KILLS else f" --kills {options.kills}")
 
 
 def _options() -> argparse.Namespace:
@@ -62,8 +62,15 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="the first one; they are counted up")
     parser.add_argument("--once", action="store_true", help="one suite, whose files are kept")
     parser.add_argument("--tests", type=int, default=TESTS, help="about how many in a suite")
-    parser.add_argument("--no-kills", action="store_true", help="no signals from outside")
+    parser.add_argument("--kills", type=_share, default=KILLS, help="how often somebody is, 0 to 1")
     return parser.parse_args()
+
+
+def _share(text: str) -> float:
+    share = float(text)
+    if not 0 <= share <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1")
+    return share
 
 
 if __name__ == "__main__":

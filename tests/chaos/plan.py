@@ -18,6 +18,8 @@ TARGETS = {
 
 TESTS = 16
 """About how many are in a suite: fewer cost more for each, since a host's start takes seconds."""
+KILLS = 0.25
+"""The share of suites in which somebody is killed from outside."""
 DEADLINE = 60
 """Seconds for a test that can be told at once, or is legal."""
 
@@ -28,13 +30,16 @@ class Kill:
 
     target: str
     sign: signal.Signals
+    moment: str
+    """``start``, ``collection``, or ``tests``: after so many."""
     after: int
-    """Phases of tests that have been reported before."""
+    """Tests that have been told to the end of their teardown before; all of them at most."""
     delay: float
-    """Seconds after them."""
+    """Seconds after them, or after the other moments."""
 
     def __str__(self) -> str:
-        return f"{self.sign.name} to {self.target}, {self.delay} s after {self.after} reports"
+        moment = self.moment if self.moment != "tests" else f"{self.after} tests"
+        return f"{self.sign.name} to {self.target}, {self.delay} s after {moment}"
 
 
 @dataclass(frozen=True)
@@ -57,11 +62,11 @@ class Plan:
         return "-n" in self.args
 
 
-def plan(seed: int, *, kills: bool = True, tests: int = TESTS) -> Plan:
+def plan(seed: int, *, kills: float = KILLS, tests: int = TESTS) -> Plan:
     """The suite of a seed.
 
     Args:
-        kills: also signals from outside.
+        kills: the share of seeds with a signal from outside.
         tests: about how many inner tests.
     """
     draw = Draw(seed)
@@ -85,7 +90,7 @@ def plan(seed: int, *, kills: bool = True, tests: int = TESTS) -> Plan:
         args=(*args, *_options(draw), f"--ddp-timeout={DEADLINE}"),
         expected=tuple(chosen),
         maxfail=maxfail,
-        kill=_kill(draw, len(chosen)) if kills and draw.chance(0.25) else None,
+        kill=_kill(draw, len(chosen)) if draw.chance(kills) else None,
         spares_ranks=writer.spares_ranks,
     )
 
@@ -115,6 +120,13 @@ def _limits(draw: Draw, xdist: tuple[str, ...]) -> tuple[tuple[str, ...], int]:
 
 
 def _kill(draw: Draw, tests: int) -> Kill:
+    """At all moments, more often at those that are short."""
     target = draw.one(TARGETS)
-    after = draw.one(range(3 * tests))
-    return Kill(target, draw.one(TARGETS[target]), after, draw.between(0, 2))
+    sign = draw.one(TARGETS[target])
+    moment = draw.one(["start", "collection", "tests", "tests", "last", "end"])
+    if moment in ("start", "collection"):
+        return Kill(target, sign, moment, 0, draw.between(0, 1))
+    if moment == "tests":
+        return Kill(target, sign, moment, draw.one(range(max(tests, 1))), draw.between(0, 2))
+    after = tests if moment == "end" else max(tests - 1, 0)
+    return Kill(target, sign, "tests", after, draw.between(0, 0.5))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -14,8 +15,8 @@ from tests.acceptance.suite import Finished, Running, Suite
 from tests.chaos import processes
 from tests.chaos.plan import Kill, Plan
 
-LIMIT = 240.0
-"""Seconds for a suite; what takes longer does not end."""
+LIMIT, LIMIT_OF_TEST = 200.0, 2.5
+"""Seconds for a suite, and for each of its tests; what takes longer does not end."""
 SURVIVAL = 20.0
 """Seconds that processes may outlive pytest: workers of xdist take Python down by themselves."""
 
@@ -49,9 +50,10 @@ def play(plan: Plan, directory: Path) -> Played:
     began = time.monotonic()
     running = suite.start("-v", "-rA", *plan.args, env=env, extra=())
     finished, tail = None, ""
-    killed = plan.kill is not None and _kill(plan.kill, running, run, directory)
+    ends = began + LIMIT + LIMIT_OF_TEST * len(plan.expected)
+    killed = plan.kill is not None and _kill(plan.kill, running, run, directory, ends)
     try:
-        finished = running.finish(LIMIT)
+        finished = running.finish(ends - time.monotonic())
         tail = finished.output
     except AssertionError as error:
         tail = str(error)
@@ -63,17 +65,35 @@ def play(plan: Plan, directory: Path) -> Played:
     return Played(finished, survivors, files, told, killed, time.monotonic() - began, tail)
 
 
-def _kill(kill: Kill, running: Running, run: str, directory: Path) -> bool:
+def _kill(kill: Kill, running: Running, run: str, directory: Path, ends: float) -> bool:
     """Send the signal when its time has come; False if there was nobody to send it to."""
-    records = directory / "suite-run1" / "records"
-    deadline = time.monotonic() + LIMIT / 2
-    while running.process.poll() is None and time.monotonic() < deadline:
-        if records.exists() and records.read_text().count("\n") >= kill.after:
-            break
-        time.sleep(0.02)
-    time.sleep(kill.delay)
-    found = processes.targets(run, running.pid, kill.target)
-    if running.process.poll() is not None or not found:
-        return False
-    os.kill(found[int(kill.delay * 100) % len(found)], kill.sign)
-    return True
+
+    def wait() -> list[int]:
+        found: list[int] = []
+        while not found and running.process.poll() is None and time.monotonic() < ends:
+            time.sleep(0.02)
+            found = _victims(kill, running, run, directory)
+        return found
+
+    if wait():
+        time.sleep(kill.delay)
+    while found := wait():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(found[int(kill.delay * 100) % len(found)], kill.sign)
+            return True
+    return False
+
+
+def _victims(kill: Kill, running: Running, run: str, directory: Path) -> list[int]:
+    """Whom the signal may strike; nobody before its moment."""
+    if kill.moment == "collection" and "collecting" not in running.stdout:
+        return []
+    if kill.moment == "tests" and _told(directory / "suite-run1" / "records") < kill.after:
+        return []
+    return processes.targets(run, running.pid, kill.target)
+
+
+def _told(records: Path) -> int:
+    """How many tests have been told to the end of their teardown."""
+    text = records.read_text(errors="replace") if records.exists() else ""
+    return text.count('"when": "teardown"')

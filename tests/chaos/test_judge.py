@@ -84,7 +84,7 @@ def test_the_limit_of_failures() -> None:
 
 
 def test_a_death_from_outside_must_be_named() -> None:
-    plan = _plan(kill=Kill("rank", SIGKILL, 0, 0.0))
+    plan = _plan(kill=Kill("rank", SIGKILL, "tests", 0, 0.0))
     changed = {**TRUE, "good": "failed"}
     assert _words(plan, _played(changed, text="rank 1 died of SIGKILL", killed=True)) == []
     assert _words(plan, _played(changed, text="assert 1 == 2", killed=True)) == ["false red"]
