@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 
 HELPERS = '''
-import asyncio, atexit, contextlib, ctypes, faulthandler, gc, json, logging, os, random, signal
+import asyncio, atexit, ctypes, faulthandler, gc, json, logging, os, random, signal
 import subprocess, sys, tempfile, threading, time, warnings
 from multiprocessing import get_context, shared_memory
 from pathlib import Path
@@ -88,8 +88,7 @@ WIDE = {
             dist.barrier(group=group)
         yield use
         dist.barrier(group=group)
-        with contextlib.suppress(ValueError):  # a test may have destroyed all groups
-            dist.destroy_process_group(group)
+        dist.destroy_process_group(group)
     """,
     "model": """
         model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))

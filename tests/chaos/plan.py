@@ -122,11 +122,10 @@ def _limits(draw: Draw, xdist: tuple[str, ...]) -> tuple[tuple[str, ...], int]:
 def _kill(draw: Draw, tests: int) -> Kill:
     """At all moments, more often at those that are short."""
     target = draw.one(TARGETS)
-    sign = draw.one(TARGETS[target])
+    sign, delay = draw.one(TARGETS[target]), draw.between(0, draw.one([0.1, 0.5, 2]))
     moment = draw.one(["start", "collection", "tests", "tests", "last", "end"])
     if moment in ("start", "collection"):
-        return Kill(target, sign, moment, 0, draw.between(0, 1))
-    if moment == "tests":
-        return Kill(target, sign, moment, draw.one(range(max(tests, 1))), draw.between(0, 2))
-    after = tests if moment == "end" else max(tests - 1, 0)
-    return Kill(target, sign, "tests", after, draw.between(0, 0.5))
+        return Kill(target, sign, moment, 0, delay)
+    last = max(tests - 1, 0)
+    after = {"tests": draw.one(range(last + 1)), "last": last, "end": tests}[moment]
+    return Kill(target, sign, "tests", after, delay)

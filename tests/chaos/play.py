@@ -51,7 +51,7 @@ def play(plan: Plan, directory: Path) -> Played:
     running = suite.start("-v", "-rA", *plan.args, env=env, extra=())
     finished, tail = None, ""
     ends = began + LIMIT + LIMIT_OF_TEST * len(plan.expected)
-    killed = plan.kill is not None and _kill(plan.kill, running, run, directory, ends)
+    killed = plan.kill is not None and _kill(plan.kill, running, directory, ends)
     try:
         finished = running.finish(ends - time.monotonic())
         tail = finished.output
@@ -65,14 +65,14 @@ def play(plan: Plan, directory: Path) -> Played:
     return Played(finished, survivors, files, told, killed, time.monotonic() - began, tail)
 
 
-def _kill(kill: Kill, running: Running, run: str, directory: Path, ends: float) -> bool:
+def _kill(kill: Kill, running: Running, directory: Path, ends: float) -> bool:
     """Send the signal when its time has come; False if there was nobody to send it to."""
 
     def wait() -> list[int]:
         found: list[int] = []
         while not found and running.process.poll() is None and time.monotonic() < ends:
             time.sleep(0.02)
-            found = _victims(kill, running, run, directory)
+            found = _victims(kill, running, directory)
         return found
 
     if wait():
@@ -84,13 +84,13 @@ def _kill(kill: Kill, running: Running, run: str, directory: Path, ends: float) 
     return False
 
 
-def _victims(kill: Kill, running: Running, run: str, directory: Path) -> list[int]:
+def _victims(kill: Kill, running: Running, directory: Path) -> list[int]:
     """Whom the signal may strike; nobody before its moment."""
     if kill.moment == "collection" and "collecting" not in running.stdout:
         return []
     if kill.moment == "tests" and _told(directory / "suite-run1" / "records") < kill.after:
         return []
-    return processes.targets(run, running.pid, kill.target)
+    return processes.targets(running.pid, kill.target)
 
 
 def _told(records: Path) -> int:

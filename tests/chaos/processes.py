@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -31,21 +31,29 @@ def _belongs(process: psutil.Process, run: str) -> bool:
     return False
 
 
-def targets(run: str, leader: int, kind: str) -> list[int]:
-    """The process ids of the run's pytest, hosts or ranks."""
+def targets(leader: int, kind: str) -> list[int]:
+    """The process ids of pytest, or of its hosts or ranks.
+
+    A host of shared imports is a fork of the one that was started, in its session; a rank leads
+    a session of its own.
+    """
     if kind == "pytest":
         return [leader]
-    parents = dict(_parents(of_run(run)))
-    hosts = [pid for pid, parent in parents.items() if parent not in parents]
-    ranks = [pid for pid, parent in parents.items() if parent in hosts]
-    return hosts if kind == "host" else ranks
+    found = list(_of_the_plugin(leader))
+    pids = {pid for pid, _, _ in found}
+    started = {pid for pid, parent, _ in found if parent not in pids}
+    if kind == "host":
+        return [pid for pid, _, session in found if session in started]
+    return [pid for pid, _, session in found if pid == session and pid not in started]
 
 
-def _parents(processes: Iterable[psutil.Process]) -> Iterator[tuple[int, int]]:
-    for process in processes:
-        with contextlib.suppress(psutil.Error):
-            if any(_OURS in word for word in process.cmdline()):
-                yield process.pid, process.ppid()
+def _of_the_plugin(leader: int) -> Iterator[tuple[int, int, int]]:
+    """Processes, their parents and sessions."""
+    with contextlib.suppress(psutil.Error):
+        for process in psutil.Process(leader).children(recursive=True):
+            with contextlib.suppress(psutil.Error, ProcessLookupError):
+                if any(_OURS in word for word in process.cmdline()):
+                    yield process.pid, process.ppid(), os.getsid(process.pid)
 
 
 def survivors(run: str, limit: float) -> list[str]:
