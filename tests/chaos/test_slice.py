@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,18 @@ def test_every_verdict_is_the_truth(seed: int, tmp_path: Path) -> None:
 def test_a_seed_says_all() -> None:
     assert [plan(seed) for seed in range(20)] == [plan(seed) for seed in range(20)]
     assert plan(0) != plan(1)
+
+
+def test_kills_are_a_share_and_come_at_all_moments() -> None:
+    killed = [plan(seed, kills=1) for seed in range(100)]
+    spared = [plan(seed, kills=0) for seed in range(100)]
+    assert [replace(suite, kill=None) for suite in killed] == spared
+    kills = [(suite.kill, len(suite.expected)) for suite in killed if suite.kill is not None]
+    assert len(kills) == 100
+    assert {kill.target for kill, _ in kills} == {"pytest", "host", "rank"}
+    assert {kill.moment for kill, _ in kills} == {"start", "collection", "tests"}
+    left = {tests - kill.after for kill, tests in kills if kill.moment == "tests"}
+    assert {0, 1, 2} < left
 
 
 def test_suites_are_python() -> None:
