@@ -40,8 +40,8 @@ def _one(seed: int, totals: Totals, options: argparse.Namespace) -> None:
     played = play(suite, directory)
     findings = judge(suite, played)
     totals.add(suite, played, findings)
-    kill = f", {suite.kill}" if played.killed else ""
-    print(f"seed {seed}: {played.seconds:.0f} s, {' '.join(suite.args)}{kill}", flush=True)
+    told = ", ".join([" ".join(suite.args), *map(str, played.killed)])
+    print(f"seed {seed}: {played.seconds:.0f} s, {told}", flush=True)
     for finding in findings:
         print(f"  {finding}", flush=True)
     if findings or options.once:
@@ -62,15 +62,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="the first one; they are counted up")
     parser.add_argument("--once", action="store_true", help="one suite, whose files are kept")
     parser.add_argument("--tests", type=int, default=TESTS, help="about how many in a suite")
-    parser.add_argument("--kills", type=_share, default=KILLS, help="how often somebody is, 0 to 1")
+    parser.add_argument("--kills", type=float, default=KILLS, help="for each suite, on average")
     return parser.parse_args()
-
-
-def _share(text: str) -> float:
-    share = float(text)
-    if not 0 <= share <= 1:
-        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1")
-    return share
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from tests.chaos.play import Played
 
 _DEATH = re.compile(r"died|killed|SIG[A-Z]+|host|exited|ended|gone|stopped", re.IGNORECASE)
 OUTSIDE = "error outside of the tests"
+ANEW = "while it collected, and was started anew"
 
 
 @dataclass(frozen=True)
@@ -40,17 +41,18 @@ def judge(plan: Plan, played: Played) -> list[Finding]:
         return [*found, Finding("no end", played.tail[-300:])]
     if "INTERNALERROR" in played.tail:
         found.append(Finding("internal error", played.tail[-500:]))
-    if played.killed and plan.kill is not None and plan.kill.target == "pytest":
-        return [*found, *_of_reported(plan, finished, death=False), *_code_of_kill(finished)]
-    found += _of_reported(plan, finished, death=played.killed)
+    deaths = [kill for kill in played.killed if kill.target != "pytest"]
+    found += _of_reported(plan, finished, len(deaths))
+    if len(deaths) < len(played.killed):
+        return [*found, *_code_of_kill(played, finished)]
     found += _missing(plan, finished)
-    found += _code_of_kill(finished) if played.killed else _code(plan, finished)
+    found += _code_of_kill(played, finished) if played.killed else _code(plan, finished)
     if plan.spares_ranks and not played.killed:
         found += _fixtures(played)
     return found
 
 
-def _of_reported(plan: Plan, finished: Finished, *, death: bool) -> Iterator[Finding]:
+def _of_reported(plan: Plan, finished: Finished, deaths: int) -> Iterator[Finding]:
     for expected in plan.expected:
         result = finished.results.get(expected.nodeid)
         if result is None or not _is_whole(result) or not expected.truth:
@@ -59,8 +61,8 @@ def _of_reported(plan: Plan, finished: Finished, *, death: bool) -> Iterator[Fin
             yield Finding("not proved", _told(expected, result))
         if result.verdict in expected.truth:
             continue
-        if death and is_failing([result.verdict]) and _DEATH.search(result.text):
-            death = False  # one signal strikes one test
+        if deaths and is_failing([result.verdict]) and _DEATH.search(result.text):
+            deaths -= 1  # one signal strikes one test
             continue
         yield Finding(_word(expected, result), _told(expected, result))
 
@@ -109,8 +111,10 @@ def _code(plan: Plan, finished: Finished) -> Iterator[Finding]:
         yield Finding("exit code", f"{finished.returncode}, not {due} {outside}")
 
 
-def _code_of_kill(finished: Finished) -> Iterator[Finding]:
-    if finished.returncode == 0:
+def _code_of_kill(played: Played, finished: Finished) -> Iterator[Finding]:
+    """No success, but where hosts died in which no test had begun, and it is told of each."""
+    harmless = sum(ANEW in warning for warning in finished.warnings)
+    if finished.returncode == 0 and len(played.killed) > harmless:
         yield Finding("exit code", "0, although somebody was killed")
 
 

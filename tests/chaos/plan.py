@@ -19,7 +19,9 @@ TARGETS = {
 TESTS = 16
 """About how many are in a suite: fewer cost more for each, since a host's start takes seconds."""
 KILLS = 0.25
-"""The share of suites in which somebody is killed from outside."""
+"""Signals from outside for each suite, on average."""
+MOMENTS = ("start", "collection", "tests")
+"""When they are sent, in the order of a run: the last ones after so many tests."""
 DEADLINE = 60
 """Seconds for a test that can be told at once, or is legal."""
 
@@ -31,7 +33,6 @@ class Kill:
     target: str
     sign: signal.Signals
     moment: str
-    """``start``, ``collection``, or ``tests``: after so many."""
     after: int
     """Tests that have been told to the end of their teardown before; all of them at most."""
     delay: float
@@ -53,7 +54,8 @@ class Plan:
     """In the order of collection, without what ``-k`` leaves out."""
     maxfail: int
     """0 for no limit."""
-    kill: Kill | None
+    kills: tuple[Kill, ...]
+    """In the order in which they come."""
     spares_ranks: bool
     """True if no rank ends without the teardown of its fixtures."""
 
@@ -66,7 +68,7 @@ def plan(seed: int, *, kills: float = KILLS, tests: int = TESTS) -> Plan:
     """The suite of a seed.
 
     Args:
-        kills: the share of seeds with a signal from outside.
+        kills: signals from outside, on average: 0.25 is one for a quarter of the seeds.
         tests: about how many inner tests.
     """
     draw = Draw(seed)
@@ -90,7 +92,7 @@ def plan(seed: int, *, kills: float = KILLS, tests: int = TESTS) -> Plan:
         args=(*args, *_options(draw), f"--ddp-timeout={DEADLINE}"),
         expected=tuple(chosen),
         maxfail=maxfail,
-        kill=_kill(draw, len(chosen)) if draw.chance(kills) else None,
+        kills=_kills(draw, int(kills) + draw.chance(kills % 1), len(chosen)),
         spares_ranks=writer.spares_ranks,
     )
 
@@ -119,11 +121,17 @@ def _limits(draw: Draw, xdist: tuple[str, ...]) -> tuple[tuple[str, ...], int]:
     return (("-x",) if maxfail == 1 else (f"--maxfail={maxfail}",)), maxfail
 
 
-def _kill(draw: Draw, tests: int) -> Kill:
+def _kills(draw: Draw, count: int, tests: int) -> tuple[Kill, ...]:
+    """One may end pytest; those before it leave it something to end."""
+    targets = [["host", "rank"]] * (count - 1) + [list(TARGETS)] * (count > 0)
+    found = [_kill(draw, draw.one(choice), tests) for choice in targets]
+    return tuple(sorted(found, key=lambda kill: (MOMENTS.index(kill.moment), kill.after)))
+
+
+def _kill(draw: Draw, target: str, tests: int) -> Kill:
     """At all moments, more often at those that are short."""
-    target = draw.one(TARGETS)
     sign, delay = draw.one(TARGETS[target]), draw.between(0, draw.one([0.1, 0.5, 2]))
-    moment = draw.one(["start", "collection", "tests", "tests", "last", "end"])
+    moment = draw.one([*MOMENTS, "tests", "last", "end"])
     if moment in ("start", "collection"):
         return Kill(target, sign, moment, 0, delay)
     last = max(tests - 1, 0)

@@ -31,8 +31,8 @@ class Played:
     files: list[str]
     notes: list[list[str]]
     """What fixtures have noted: begins or ends, name, process id."""
-    killed: bool
-    """True if the signal from outside found somebody."""
+    killed: tuple[Kill, ...]
+    """The signals from outside that found somebody."""
     seconds: float
     tail: str
 
@@ -49,23 +49,27 @@ def play(plan: Plan, directory: Path) -> Played:
     env["TORCHINDUCTOR_CACHE_DIR"] = str(directory / "inductor")  # by default in TMPDIR
     began = time.monotonic()
     running = suite.start("-v", "-rA", *plan.args, env=env, extra=())
-    finished, tail = None, ""
+    finished, killed = None, []
     ends = began + LIMIT + LIMIT_OF_TEST * len(plan.expected)
-    killed = plan.kill is not None and _kill(plan.kill, running, directory, ends)
     try:
+        killed = [kill for kill in plan.kills if _strikes(kill, running, directory, ends)]
         finished = running.finish(ends - time.monotonic())
         tail = finished.output
     except AssertionError as error:
         tail = str(error)
+    finally:  # also an interrupt before a signal's moment must leave nothing behind
+        if running.process.poll() is None:
+            running.kill()
     (directory / "output").write_text(tail)
     told = [line.split() for line in notes.read_text().splitlines()] if notes.exists() else []
     survivors = processes.survivors(run, SURVIVAL)
     files = processes.files_left(temporary, {words[-1] for words in told})
     shutil.rmtree(temporary)
-    return Played(finished, survivors, files, told, killed, time.monotonic() - began, tail)
+    seconds = time.monotonic() - began
+    return Played(finished, survivors, files, told, tuple(killed), seconds, tail)
 
 
-def _kill(kill: Kill, running: Running, directory: Path, ends: float) -> bool:
+def _strikes(kill: Kill, running: Running, directory: Path, ends: float) -> bool:
     """Send the signal when its time has come; False if there was nobody to send it to."""
 
     def wait() -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from signal import SIGKILL
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from tests.acceptance.suite import Finished
 from tests.chaos.case import FAILED, PASSED, TEARDOWN_ERROR
 from tests.chaos.files import Expected
-from tests.chaos.judge import judge
+from tests.chaos.judge import ANEW, judge
 from tests.chaos.plan import Kill, Plan
 from tests.chaos.play import Played
 
@@ -21,9 +22,9 @@ _EMPTY = {"line": 0, "sections": (), "duration": 0.0}
 TRUE = {"good": "passed", "bad": "failed", "late": "passed+error"}
 
 
-def _plan(maxfail: int = 0, kill: Kill | None = None) -> Plan:
+def _plan(maxfail: int = 0, kills: tuple[Kill, ...] = ()) -> Plan:
     expected = tuple(Expected(f"a.py::test_{name}", name, TRUTHS[name]) for name in TRUTHS)
-    return Plan(0, {}, (), expected, maxfail, kill, spares_ranks=True)
+    return Plan(0, {}, (), expected, maxfail, kills, spares_ranks=True)
 
 
 def _records(verdicts: Mapping[str, str], text: str) -> tuple[dict[str, Any], ...]:
@@ -43,7 +44,7 @@ def _record(nodeid: str, when: str, category: str, text: str) -> dict[str, Any]:
 
 def _played(verdicts: Mapping[str, str], code: int = 1, text: str = "", **changes: Any) -> Played:
     finished = Finished(Path(), code, "", "", _records(verdicts, text), 1.0)
-    seen = {"survivors": [], "files": [], "notes": [], "killed": False, "seconds": 1.0, "tail": ""}
+    seen = {"survivors": [], "files": [], "notes": [], "killed": (), "seconds": 1.0, "tail": ""}
     return Played(**{"finished": finished, **seen, **changes})
 
 
@@ -84,7 +85,37 @@ def test_the_limit_of_failures() -> None:
 
 
 def test_a_death_from_outside_must_be_named() -> None:
-    plan = _plan(kill=Kill("rank", SIGKILL, "tests", 0, 0.0))
+    killed = (Kill("rank", SIGKILL, "tests", 0, 0.0),)
     changed = {**TRUE, "good": "failed"}
-    assert _words(plan, _played(changed, text="rank 1 died of SIGKILL", killed=True)) == []
-    assert _words(plan, _played(changed, text="assert 1 == 2", killed=True)) == ["false red"]
+    named, other = "rank 1 died of SIGKILL", "assert 1 == 2"
+    assert _words(_plan(), _played(changed, text=named)) == ["false red"]
+    assert _words(_plan(kills=killed), _played(changed, text=named, killed=killed)) == []
+    assert _words(_plan(kills=killed), _played(changed, text=other, killed=killed)) == ["false red"]
+
+
+def test_a_signal_strikes_one_test() -> None:
+    kill = Kill("host", SIGKILL, "tests", 0, 0.0)
+    changed = {**TRUE, "good": "failed", "late": "failed"}
+    once, twice = (
+        _played(changed, text="the host died of SIGKILL", killed=(kill,) * n) for n in (1, 2)
+    )
+    assert _words(_plan(), once) == ["other verdict"]
+    assert _words(_plan(), twice) == []
+
+
+def test_a_host_that_was_started_anew_is_told_and_harmless() -> None:
+    kill, told = Kill("host", SIGKILL, "start", 0, 0.0), {"kind": "warning", "message": ANEW}
+    plan = replace(_plan(), expected=_plan().expected[:1])
+    for deaths, warnings, words in ((1, 1, []), (1, 0, ["exit code"]), (2, 1, ["exit code"])):
+        records = (*_records({"good": "passed"}, ""), *(told,) * warnings)
+        finished = Finished(Path(), 0, "", "", records, 1.0)
+        played = _played({}, finished=finished, killed=(kill,) * deaths)
+        assert _words(plan, played) == words
+
+
+def test_what_pytest_could_not_tell_when_it_was_killed() -> None:
+    killed = (Kill("pytest", SIGKILL, "tests", 2, 0.0),)
+    told = {"good": "passed", "bad": "failed"}
+    assert _words(_plan(), _played(told, code=-9, killed=killed)) == []
+    assert _words(_plan(), _played(told, code=0, killed=killed)) == ["exit code"]
+    assert _words(_plan(), _played({"good": "failed"}, code=-9, killed=killed)) == ["false red"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.judge import judge
-from tests.chaos.plan import plan
+from tests.chaos.plan import MOMENTS, plan
 from tests.chaos.play import play
 
 SEEDS = (23, 26)
@@ -27,14 +27,14 @@ def test_a_seed_says_all() -> None:
     assert plan(0) != plan(1)
 
 
-def test_kills_are_a_share_and_come_at_all_moments() -> None:
-    killed = [plan(seed, kills=1) for seed in range(100)]
-    spared = [plan(seed, kills=0) for seed in range(100)]
-    assert [replace(suite, kill=None) for suite in killed] == spared
-    kills = [(suite.kill, len(suite.expected)) for suite in killed if suite.kill is not None]
+def test_kills_come_as_often_as_told_and_at_all_moments() -> None:
+    suites = [plan(seed, kills=1) for seed in range(100)]
+    assert [replace(suite, kills=()) for suite in suites] == [plan(s, kills=0) for s in range(100)]
+    assert {len(plan(seed, kills=2.5).kills) for seed in range(100)} == {2, 3}
+    kills = [(kill, len(suite.expected)) for suite in suites for kill in suite.kills]
     assert len(kills) == 100
     assert {kill.target for kill, _ in kills} == {"pytest", "host", "rank"}
-    assert {kill.moment for kill, _ in kills} == {"start", "collection", "tests"}
+    assert {kill.moment for kill, _ in kills} == set(MOMENTS)
     left = {tests - kill.after for kill, tests in kills if kill.moment == "tests"}
     assert {0, 1, 2} < left
 

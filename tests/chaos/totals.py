@@ -29,7 +29,7 @@ class Totals:
 
     def add(self, plan: Plan, played: Played, findings: Sequence[Finding]) -> None:
         self.suites += 1
-        self.kills += played.killed
+        self.kills += len(played.killed)
         self.seconds += played.seconds
         if played.finished is not None:
             self.verdicts.update(result.verdict for result in played.finished.results.values())
