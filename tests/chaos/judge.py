@@ -16,6 +16,7 @@ from tests.chaos.plan import Plan
 from tests.chaos.play import Played
 
 _DEATH = re.compile(r"died|killed|SIG[A-Z]+|host|exited|ended|gone|stopped", re.IGNORECASE)
+_SEE = re.compile(r"; see (.+)\.$", re.MULTILINE)
 OUTSIDE = "error outside of the tests"
 ANEW = "while it collected, and was started anew"
 
@@ -53,6 +54,7 @@ def judge(plan: Plan, played: Played) -> list[Finding]:
 
 
 def _of_reported(plan: Plan, finished: Finished, deaths: int) -> Iterator[Finding]:
+    gives_up = deaths > 1  # two starts in a row that no rank came out of
     for expected in plan.expected:
         result = finished.results.get(expected.nodeid)
         if result is None or not _is_whole(result) or not expected.truth:
@@ -64,7 +66,16 @@ def _of_reported(plan: Plan, finished: Finished, deaths: int) -> Iterator[Findin
         if deaths and is_failing([result.verdict]) and _DEATH.search(result.text):
             deaths -= 1  # one signal strikes one test
             continue
+        if gives_up and _is_given_up(result, finished):
+            continue
         yield Finding(_word(expected, result), _told(expected, result))
+
+
+def _is_given_up(result: Result, finished: Finished) -> bool:
+    """Whether it is an error that refers to the test in which a death was told."""
+    seen = _SEE.search(result.text)
+    first = finished.results.get(seen[1]) if seen else None
+    return result.verdict == "error" and first is not None and bool(_DEATH.search(first.text))
 
 
 def _is_whole(result: Result) -> bool:

@@ -103,6 +103,23 @@ def test_a_signal_strikes_one_test() -> None:
     assert _words(_plan(), twice) == []
 
 
+def test_no_further_start_after_two_deaths_in_a_row() -> None:
+    kill = Kill("host", SIGKILL, "start", 0, 0.0)
+    words = {
+        "bad": "the host died of SIGKILL",
+        "good": "no rank can be started; see a.py::test_bad.",
+    }
+    words["late"] = words["good"]
+    records = [_records({name: "error"}, words[name]) for name in ("good", "bad", "late")]
+    played = _played({}, finished=Finished(Path(), 1, "", "", sum(records, ()), 1.0))
+    due = ["false red", "other verdict", "other verdict"]
+    assert _words(_plan(), replace(played, killed=(kill,))) == due[:1] + due[2:]
+    assert _words(_plan(), replace(played, killed=(kill,) * 2)) == []
+    other = _records({"good": "error"}, "no rank can be started; see a.py::test_late.")
+    played = _played({}, finished=Finished(Path(), 1, "", "", other, 1.0), killed=(kill,) * 2)
+    assert _words(_plan(), played) == ["false red", "not told", "not told"]
+
+
 def test_a_host_that_was_started_anew_is_told_and_harmless() -> None:
     kill, told = Kill("host", SIGKILL, "start", 0, 0.0), {"kind": "warning", "message": ANEW}
     plan = replace(_plan(), expected=_plan().expected[:1])
