@@ -9,13 +9,13 @@ WAYS = {
     "os._exit(0)": "os._exit(0)",
     "os._exit(3)": "os._exit(3)",
     "libc exit": "libc.exit(0)",
-    "SIGKILL": "os.kill(os.getpid(), signal.SIGKILL)",
-    "SIGTERM": "os.kill(os.getpid(), signal.SIGTERM)",
+    "SIGKILL": "os.kill(getpid(), signal.SIGKILL)",
+    "SIGTERM": "os.kill(getpid(), signal.SIGTERM)",
     "SIGSEGV": "ctypes.string_at(0)",
     "SIGABRT": "os.abort()",
     "SIGKILL of its group": "os.killpg(0, signal.SIGKILL)",
     "SIGKILL in a thread": """
-        threading.Thread(target=os.kill, args=(os.getpid(), signal.SIGKILL)).start()
+        threading.Thread(target=os.kill, args=(getpid(), signal.SIGKILL)).start()
         time.sleep(60)
     """,
 }

@@ -25,7 +25,7 @@ EXCEPTIONS = {
     "KeyboardInterrupt": "raise KeyboardInterrupt",
     "sys.exit(0)": "sys.exit(0)",
     "sys.exit(3)": "sys.exit(3)",
-    "SIGINT": "os.kill(os.getpid(), signal.SIGINT)\ntime.sleep(5)",
+    "SIGINT": "os.kill(getpid(), signal.SIGINT)\ntime.sleep(5)",
     "GeneratorExit": "raise GeneratorExit",
     "BaseException": "raise Odd",
     "MemoryError": "raise MemoryError",

@@ -75,8 +75,8 @@ SLOW = {
     "slow rank": "if ddp.rank == 0:\n    time.sleep({seconds})\ndist.barrier()",
     "all slow": "time.sleep({seconds})\ndist.barrier()",
     "busy rank": """
-        ends = time.monotonic() + {seconds}
-        while ddp.rank == 0 and time.monotonic() < ends:
+        ends = monotonic() + {seconds}
+        while ddp.rank == 0 and monotonic() < ends:
             pass
         dist.barrier()
     """,
@@ -98,7 +98,7 @@ SLOW = {
 }
 FEATURES = {
     "capsys": "print('here')\nassert capsys.readouterr().out == 'here\\n'",
-    "capfd": "os.write(1, b'here')\nassert capfd.readouterr().out == 'here'",
+    "capfd": "write(1, b'here')\nassert capfd.readouterr().out == 'here'",
     "caplog": "logging.getLogger().warning('here')\nassert 'here' in caplog.text",
     "recwarn": "warnings.warn('here')\nassert len(recwarn) == 1",
     "tmp_path": "assert len(set(ddp.gather(str(tmp_path)))) == 1",

@@ -60,7 +60,7 @@ WAITS = {
     "C with the GIL": "holding_the_gil.sleep(600)",
     "child": "subprocess.run([sys.executable, '-c', 'import time; time.sleep(600)'])",
     "lock": "threading.Event().wait()",
-    "stopped": "os.kill(os.getpid(), signal.SIGSTOP)",
+    "stopped": "os.kill(getpid(), signal.SIGSTOP)",
     "catches all": """
         while True:
             try:

@@ -8,7 +8,9 @@ HELPERS = '''
 import asyncio, atexit, ctypes, faulthandler, gc, json, logging, os, random, signal
 import subprocess, sys, tempfile, threading, time, warnings
 from multiprocessing import get_context, shared_memory
+from os import getpid, write  # by these names: tests may leave others in their modules
 from pathlib import Path
+from time import monotonic
 
 import pytest
 import torch
@@ -43,15 +45,15 @@ def total():
 
 def pids():
     found = [None] * dist.get_world_size()
-    dist.all_gather_object(found, os.getpid())
+    dist.all_gather_object(found, getpid())
     return found
 
 
 def note(*words):
     """One line for the outer process, written whole."""
-    line = " ".join(map(str, (*words, os.getpid()))) + "\\n"
+    line = " ".join(map(str, (*words, getpid()))) + "\\n"
     descriptor = os.open(os.environ["CHAOS_NOTES"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    os.write(descriptor, line.encode())
+    write(descriptor, line.encode())
     os.close(descriptor)
 
 

@@ -32,9 +32,9 @@ LEFT = {
     "SIGTERM handled": "signal.signal(signal.SIGTERM, lambda *_: print('no'))",
     "signals blocked": "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})",
     "flood": "for _ in range(30000):\n    print('flood ' * 20)",
-    "flood of bytes": "for _ in range(100):\n    os.write(1, b'\\xff\\x00' * 30000)",
+    "flood of bytes": "for _ in range(100):\n    write(1, b'\\xff\\x00' * 30000)",
     "flood of errors": "for _ in range(20000):\n    print('flood ' * 20, file=sys.stderr)",
-    "half a line": "os.write(2, b'half a line')",
+    "half a line": "write(2, b'half a line')",
     "handlers of logging": "logging.getLogger().addHandler(logging.StreamHandler(sys.stdout))",
     "stdout": "sys.stdout = open(os.devnull, 'w')",
     "descriptors": "KEPT.extend(open(os.devnull) for _ in range(200))",
@@ -64,7 +64,7 @@ LEFT = {
     "memory": "KEPT.append(bytearray(50_000_000))",
     "SIGUSR1 ignored": "signal.signal(signal.SIGUSR1, signal.SIG_IGN)",
     "time": "time.time = time.monotonic = lambda: 0.0",
-    "os": "os.getpid = lambda: 1\nos.write = lambda *_: 0",
+    "os": "os.getpid = lambda: 1\nos.write = lambda to, data: 0 if to < 3 else write(to, data)",
     "json": "json.dumps = json.loads = None",
     "wiped TMPDIR": """
         for path in Path(tempfile.gettempdir()).iterdir():
