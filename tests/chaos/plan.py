@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tests.chaos.case import Draw
@@ -22,6 +23,8 @@ KILLS = 0.25
 """Signals from outside for each suite, on average."""
 MOMENTS = ("start", "collection", "tests")
 """When they are sent, in the order of a run: the last ones after so many tests."""
+ALL_MOMENTS = (*MOMENTS, "tests", "last", "end")
+"""What is drawn from: the end is short, and met seldom by a number of tests."""
 DEADLINE = 60
 """Seconds for a test that can be told at once, or is legal."""
 
@@ -122,16 +125,16 @@ def _limits(draw: Draw, xdist: tuple[str, ...]) -> tuple[tuple[str, ...], int]:
 
 
 def _kills(draw: Draw, count: int, tests: int) -> tuple[Kill, ...]:
-    """One may end pytest; those before it leave it something to end."""
-    targets = [["host", "rank"]] * (count - 1) + [list(TARGETS)] * (count > 0)
-    found = [_kill(draw, draw.one(choice), tests) for choice in targets]
+    """One at any moment, for anybody; the others leave tests to be told and hosts to be struck."""
+    found = [_kill(draw, draw.one(["host", "rank"]), ["tests"], tests) for _ in range(count - 1)]
+    if count:
+        found.append(_kill(draw, draw.one(TARGETS), ALL_MOMENTS, tests))
     return tuple(sorted(found, key=lambda kill: (MOMENTS.index(kill.moment), kill.after)))
 
 
-def _kill(draw: Draw, target: str, tests: int) -> Kill:
-    """At all moments, more often at those that are short."""
+def _kill(draw: Draw, target: str, moments: Sequence[str], tests: int) -> Kill:
     sign, delay = draw.one(TARGETS[target]), draw.between(0, draw.one([0.1, 0.5, 2]))
-    moment = draw.one([*MOMENTS, "tests", "last", "end"])
+    moment = draw.one(moments)
     if moment in ("start", "collection"):
         return Kill(target, sign, moment, 0, delay)
     last = max(tests - 1, 0)
