@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 from ddp_conformance.frame.case import Case
 from ddp_conformance.frame.history import Record
@@ -18,14 +18,18 @@ from ddp_conformance.launched.start.forks import (
     become_rank,
     forget_rank,
     in_child,
-    in_fresh_process,
+    in_fresh_processes,
 )
 from ddp_conformance.stage.machines import Place, environment_of, several_machines
 from ddp_conformance.writing.history import Guarded
 from ddp_conformance.writing.judge_publishing import judge_guard
 from ddp_conformance.writing.subjects import Guard
 
-T = TypeVar("T")
+Question: TypeAlias = Callable[[Callable[[], Any]], Any]
+"""Takes what loads the factory."""
+
+Ask: TypeAlias = Callable[[Sequence[Question]], list[Any]]
+"""Has each question answered in a process of its own."""
 
 WRT_05 = Guarantee(
     "WRT-05",
@@ -39,25 +43,45 @@ def observe_guard(subject: Guard, case: Case) -> Iterator[Record]:
     guard = subject.make(case)
     yield replace(ask(guard, case), stage="in the process group")
     yield replace(in_child(lambda: ask(guard, case)), stage="in a forked child")
-    one, *several = places_of(case)
+    cases, elsewhere = askers(subject, case)
     # Each of these imports the factory's module, so there is one for a launcher; forks are cheap.
-    for how, place, environment in starts_of(subject, several or [one]):
-        answer = elsewhere(subject, functools.partial(ask_at_start, case, environment))
-        yield replace(answer, stage=f"before the process group, {how}", machine=place.machine)
-    starts = starts_of(subject, [one, *several])
-    environments = [environment for *_, environment in starts]
-    answers = elsewhere(subject, functools.partial(ask_after_forks, case, environments))
-    for (how, place, _), answer in zip(starts, answers, strict=True):
-        yield replace(answer, stage=f"made before the fork, {how}", machine=place.machine)
+    for launcher in subject.launchers:
+        starts = [Start(one, launcher, places_of(one)[-1]) for one in cases]
+        answers = elsewhere([functools.partial(ask_at_start, start) for start in starts])
+        for start, answer in zip(starts, answers, strict=True):
+            yield start.told(answer, "before the process group")
+    forks = [starts_of(subject, one) for one in cases]
+    asked = [functools.partial(ask_after_forks, *both) for both in zip(cases, forks, strict=True)]
+    children = elsewhere(asked)
+    for starts, answers in zip(forks, children, strict=True):
+        for start, answer in zip(starts, answers, strict=True):
+            yield start.told(answer, "made before the fork")
 
 
-def starts_of(subject: Guard, places: Sequence[Place]) -> list[tuple[str, Place, dict[str, str]]]:
-    """Each launcher at each place: in words, the place, and the variables that it sets there."""
-    return [
-        (f"under {launcher}{_on(place)}", place, environment_of(launcher, place))
-        for launcher in subject.launchers
-        for place in places
-    ]
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A launcher starts a rank."""
+
+    case: Case
+    launcher: str
+    place: Place
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables that the launcher sets."""
+        return environment_of(self.launcher, self.place)
+
+    def told(self, answer: Guarded, stage: str) -> Guarded:
+        """The answer, with the circumstances in words."""
+        machines = f" on {self.place.machines} machines" if self.place.machines > 1 else ""
+        how = f"{stage}, under {self.launcher}{machines}"
+        return replace(answer, stage=how, machine=self.place.machine)
+
+
+def starts_of(subject: Guard, case: Case) -> list[Start]:
+    """Each launcher at each place."""
+    places = places_of(case)
+    return [Start(case, launcher, place) for launcher in subject.launchers for place in places]
 
 
 def places_of(case: Case) -> tuple[Place, ...]:
@@ -66,21 +90,23 @@ def places_of(case: Case) -> tuple[Place, ...]:
     return tuple(Place(case.rank, case.world_size, machines) for machines in numbers)
 
 
-def _on(place: Place) -> str:
-    return f" on {place.machines} machines" if place.machines > 1 else ""
+def askers(subject: Guard, case: Case) -> tuple[list[Case], Ask]:
+    """Whom this rank asks for, and how processes that a launcher has just started are asked.
 
-
-def elsewhere(subject: Guard, question: Callable[[Callable[[], Any]], T]) -> T:
-    """The answer of a process that a launcher has just started, before it has a rank.
-
-    It imports the factory's module by itself: in the rank's own process modules know the rank
-    already. A factory that no other process can import is asked in a fork of the rank.
+    They import the factory's module by themselves: in a rank's own process modules know the rank
+    already. Rank 0 asks for all, because their server, which is each process's own, takes seconds
+    to start. A factory that no other process can import is asked in forks of each rank.
     """
     try:
         load: Callable[[], Any] = Named.of(subject.make).load
     except ValueError:
-        return in_child(lambda: question(lambda: subject.make))
-    return in_fresh_process(functools.partial(question, load))
+        return [case], lambda questions: [
+            in_child(functools.partial(question, lambda: subject.make)) for question in questions
+        ]
+    everybody = [replace(case, rank=rank) for rank in range(case.world_size)]
+    return everybody if case.rank == 0 else [], lambda questions: in_fresh_processes(
+        [functools.partial(question, load) for question in questions]
+    )
 
 
 def ask(guard: Any, case: Case) -> Guarded:
@@ -93,32 +119,30 @@ def ask(guard: Any, case: Case) -> Guarded:
     return Guarded(case.rank, "", bool(acted))
 
 
-def ask_at_start(case: Case, environment: dict[str, str], load: Callable[[], Any]) -> Guarded:
+def ask_at_start(start: Start, load: Callable[[], Any]) -> Guarded:
     """In a process that a launcher has just started."""
     forget_rank()
-    become_rank(environment)
+    become_rank(start.environment)
     try:
-        guard = load()(case)
+        guard = load()(start.case)
     except Exception as error:
-        return Guarded(case.rank, "", False, describe(error))
-    return ask(guard, case)
+        return Guarded(start.case.rank, "", False, describe(error))
+    return ask(guard, start.case)
 
 
-def ask_after_forks(
-    case: Case, environments: Sequence[dict[str, str]], load: Callable[[], Any]
-) -> list[Guarded]:
+def ask_after_forks(case: Case, starts: Sequence[Start], load: Callable[[], Any]) -> list[Guarded]:
     """With a guard that the launcher's own process has made, before its children had ranks."""
     forget_rank()
     try:
         guard = load()(case)
     except Exception as error:
-        return [Guarded(case.rank, "", False, describe(error))] * len(environments)
+        return [Guarded(case.rank, "", False, describe(error))] * len(starts)
 
-    def as_rank(environment: dict[str, str]) -> Guarded:
-        become_rank(environment)
+    def as_rank(start: Start) -> Guarded:
+        become_rank(start.environment)
         return ask(guard, case)
 
-    return [in_child(functools.partial(as_rank, one)) for one in environments]
+    return [in_child(functools.partial(as_rank, start)) for start in starts]
 
 
 def find_wrong_guard(subject: Guard, ranks: Ranks) -> tuple[Violation, ...]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
@@ -28,38 +29,60 @@ def in_child(function: Callable[[], T]) -> T:
     :data:`SECONDS`.
     """
     context = multiprocessing.get_context("fork")
-    answer: T = _answer_of(lambda sender: context.Process(target=_report, args=(function, sender)))
-    return answer
+    child: _Child[T] = _Child(
+        lambda sender: context.Process(target=_report, args=(function, sender))
+    )
+    return child.answer()
 
 
-def in_fresh_process(function: Callable[[], T]) -> T:
-    """What ``function`` returns in a process that has imported nothing of the user's.
+def in_fresh_processes(functions: Sequence[Callable[[], T]]) -> list[T]:
+    """What these return in processes that have imported nothing of the user's, all at once.
 
-    Born as a launched rank is, before its place is known. The function is pickled; raises as
+    Born as a launched rank is, before its place is known. The functions are pickled; raises as
     :func:`in_child` does.
     """
-    answer: T = _answer_of(lambda sender: SERVER.process(_report, (function, sender)))
-    return answer
+
+    def fresh(function: Callable[[], T]) -> _Child[T]:
+        return _Child(lambda sender: SERVER.process(_report, (function, sender)))
+
+    with ExitStack() as stack:
+        children = [fresh(function) for function in functions]
+        for child in children:
+            stack.callback(child.end)
+        return [child.answer() for child in children]
 
 
-def _answer_of(make: Callable[[Connection], BaseProcess]) -> Any:
-    receiver, sender = multiprocessing.Pipe(duplex=False)
-    child = make(sender)  # no daemon, which could have no children of its own
-    child.start()
-    sender.close()
-    try:
-        answer: tuple[str, Any] = receiver.recv() if receiver.poll(SECONDS) else ("hung", None)
-    except EOFError:
-        answer = ("died", None)
-    if answer[0] != "hung":
-        child.join(SECONDS)
-    if child.exitcode is None:
-        child.kill()
-        child.join()
-    kind, value = answer
-    if kind != "returned":
-        raise RuntimeError(f"a forked child of the rank {kind}: {value or child.exitcode}")
-    return value
+class _Child(Generic[T]):
+    """A process that has been asked something."""
+
+    def __init__(self, make: Callable[[Connection], BaseProcess]) -> None:
+        self._receiver, sender = multiprocessing.Pipe(duplex=False)
+        self._process = make(sender)  # no daemon, which could have no children of its own
+        self._process.start()
+        sender.close()
+
+    def answer(self) -> T:
+        """What it returned, once it has ended."""
+        receiver = self._receiver
+        try:
+            answer: tuple[str, Any] = receiver.recv() if receiver.poll(SECONDS) else ("hung", None)
+        except EOFError:
+            answer = ("died", None)
+        if answer[0] != "hung":
+            self._process.join(SECONDS)
+        self.end()
+        kind, value = answer
+        if kind != "returned":
+            reason = value or self._process.exitcode
+            raise RuntimeError(f"a forked child of the rank {kind}: {reason}")
+        return value  # type: ignore[no-any-return]
+
+    def end(self) -> None:
+        """Let nothing of it go on."""
+        self._receiver.close()
+        if self._process.exitcode is None:
+            self._process.kill()
+            self._process.join()
 
 
 def _report(function: Callable[[], Any], sender: Connection) -> None:
