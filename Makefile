@@ -11,6 +11,10 @@ READY := .venv/.ready
 SHARED := -n 3 --dist loadfile
 PYTEST = timeout -k 10 $(LIMIT) $(BIN)/python -m pytest
 
+# Where an environment forbids it, every rank, worker and launched process would compile this
+# project's modules anew, a quarter of a second each.
+conformance kill-matrix tests: export PYTHONDONTWRITEBYTECODE =
+
 conformance: LIMIT = 1500
 conformance: $(READY)
 	$(PYTEST) conformance -q -p no:cacheprovider -p ddp_conformance.plugin $(SHARED) </dev/null

@@ -92,10 +92,12 @@ class RefusedCheck(BoundCheck):
         return everywhere and all(re.search(self.expected or "", line) for line in raised)
 
 
-def parametrize_with_parts(parts: Sequence[Part]) -> Callable[[F], F]:
+def parametrize_with_parts(parts: Sequence[Part], *, share_ranks: bool = False) -> Callable[[F], F]:
     """Parametrize ``test(subject, check)`` with every check of every part, on its world sizes.
 
-    What a library warns of is its own matter, and no error here.
+    What a library warns of is its own matter, and no error here. ``share_ranks`` is for libraries
+    that keep nothing for the process by which one part could change another's verdict: ranks of
+    their own would import the library again for each part.
     """
     subjects = [part.subject for part in parts]
     reasons = {p.subject.name: {i: b.reason for i, b in p.broken.items()} for p in parts}
@@ -108,7 +110,7 @@ def parametrize_with_parts(parts: Sequence[Part]) -> Callable[[F], F]:
             if check.id in part.refuses:
                 check = RefusedCheck(check.check, part.refuses[check.id])
             for world_size in part.world_sizes:
-                yield param((subject, check), world_size)
+                yield param((subject, check), world_size, share_ranks=share_ranks)
 
     def decorate(test: F) -> F:
         test = pytest.mark.parametrize(("subject", "check"), list(params()))(test)

@@ -388,6 +388,6 @@ PARTS = [
 ]
 
 
-@parametrize_with_parts(PARTS)
+@parametrize_with_parts(PARTS, share_ranks=True)
 def test_lightning(subject: Subject, check: BoundCheck) -> None:
     check(subject)

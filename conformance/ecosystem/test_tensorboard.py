@@ -51,6 +51,6 @@ PARTS = [
 ]
 
 
-@parametrize_with_parts(PARTS)
+@parametrize_with_parts(PARTS, share_ranks=True)
 def test_tensorboard(subject: Subject, check: BoundCheck) -> None:
     check(subject)

@@ -204,6 +204,6 @@ PARTS = [
 ]
 
 
-@parametrize_with_parts(PARTS)
+@parametrize_with_parts(PARTS, share_ranks=True)
 def test_torch(subject: Subject, check: BoundCheck) -> None:
     check(subject)

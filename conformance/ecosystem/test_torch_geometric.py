@@ -62,6 +62,6 @@ PARTS = [
 ]
 
 
-@parametrize_with_parts(PARTS)
+@parametrize_with_parts(PARTS, share_ranks=True)
 def test_torch_geometric(subject: Subject, check: BoundCheck) -> None:
     check(subject)

@@ -239,6 +239,6 @@ PARTS = [
 ]
 
 
-@parametrize_with_parts(PARTS)
+@parametrize_with_parts(PARTS, share_ranks=True)
 def test_torchmetrics(subject: Subject, check: BoundCheck) -> None:
     check(subject)
