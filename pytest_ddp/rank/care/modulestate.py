@@ -12,10 +12,10 @@ import functools
 import sys
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from types import FunctionType, MemberDescriptorType, MethodType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import pytest
 import torch
@@ -39,20 +39,30 @@ _CODE = (FunctionType, type, staticmethod, classmethod, property)
 _CONTAINERS = (list, set, frozenset, deque, tuple)
 _WEAK = (weakref.WeakSet, weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
 
-Content = dict[Any, Any]
+Content: TypeAlias = dict[Any, Any]
+Read: TypeAlias = Callable[[Any], Content]
 
 
 class _Holder(NamedTuple):
     """Something that keeps state: how it is read, and what it held."""
 
-    read: Callable[[], Content]
+    read: Read
+    thing: Any
     held: Content
 
     def has_changed(self) -> bool:
-        now = self.read()
+        now = self.read(self.thing)
         return len(now) != len(self.held) or any(
             name not in now or not _same(value, now[name]) for name, value in self.held.items()
         )
+
+
+class _Kind(NamedTuple):
+    """What is known of all things of one type, so that it is asked once and not for each."""
+
+    read: Read
+    counts: bool | None
+    """Whether such things are held; None where each says by its own module who has made it."""
 
 
 class ModuleState:
@@ -69,6 +79,8 @@ class ModuleState:
         self._holders: list[_Holder] = []
         self._codes: list[tuple[Any, Content]] = []
         """Names of a module or class that is looked after, and what they meant."""
+        self._kinds: dict[int, _Kind] = {}
+        """By the id of the type, because a metaclass may say what its types are equal to."""
         self._seen: dict[int, Any] = {}
         """Kept alive, so that no other object gets the id of one that was seen."""
         self._todo: list[Any] = []
@@ -80,6 +92,7 @@ class ModuleState:
                 self._look_into(self._todo.pop())
             self._knows_all = not self._todo
         self._todo.clear()
+        self._kinds.clear()
 
     def has_changed(self) -> bool:
         """Whether anything is other than it was, or cannot be known.
@@ -110,38 +123,45 @@ class ModuleState:
             return
         self._seen[id(names)] = names
         if top_of(name) not in self._looked_after:
-            self._hold(lambda: _data_of(names))
+            self._hold(_data_of, names)
             self._put(names)
             return
         self._codes.append((names, dict(names)))
         classes = [one for one in names.values() if _is(one, type) and one.__module__ == name]
         self._codes += [(vars(one), dict(vars(one))) for one in classes]
 
-    def _hold(self, read: Callable[[], Content]) -> None:
-        self._holders.append(_Holder(read, read()))
+    def _hold(self, read: Read, thing: Any) -> Content:
+        held = read(thing)
+        self._holders.append(_Holder(read, thing, held))
+        return held
 
     def _look_into(self, thing: Any) -> None:
-        if _is(thing, ModuleType) or id(thing) in self._seen:
+        if id(thing) in self._seen or _is(thing, ModuleType):
             return
         self._seen[id(thing)] = thing
-        read = _reader_of(thing)
-        if read is None or not self._counts(thing):
+        kind = self._kinds.get(id(type(thing))) or self._meet(type(thing))
+        if not (self._is_others_work(thing) if kind.counts is None else kind.counts):
             return
-        self._hold(read)
-        if len(held := self._holders[-1].held) < _LARGE:
+        held = self._hold(kind.read, thing)
+        if len(held) < _LARGE:
             self._put(held)
 
     def _put(self, held: Content) -> None:
-        self._todo += [value for value in held.values() if type(value) not in _PLAIN]
+        seen = self._seen
+        self._todo += [
+            value for value in held.values() if type(value) not in _PLAIN and id(value) not in seen
+        ]
 
-    def _counts(self, thing: Any) -> bool:
-        """Containers, and what code that is not looked after has made."""
-        if _is(thing, (dict, *_CONTAINERS, ContextVar, _Local)):
-            return True
-        if _is(thing, (*_WEAK, torch.Tensor, *_WRAPPERS)):
-            return True
-        of = thing if _is(thing, (type, FunctionType)) else type(thing)
-        module = of.__module__
+    def _meet(self, kind: type) -> _Kind:
+        counts: bool | None = None
+        if not issubclass(kind, (type, FunctionType)):
+            counts = issubclass(kind, _HELD) or self._is_others_work(kind)
+        known = self._kinds[id(kind)] = _Kind(_reader_of(kind), counts)
+        return known
+
+    def _is_others_work(self, code: Any) -> bool:
+        """Whether code that is not looked after has made this class or function."""
+        module = code.__module__
         return top_of(module if _is(module, str) else "") not in self._looked_after
 
 
@@ -150,29 +170,13 @@ _Cache = functools._lru_cache_wrapper
 _WRAPPERS = (_Cache, staticmethod, classmethod, functools.partial, MethodType)
 
 
-def _reader_of(thing: Any) -> Callable[[], Content] | None:
-    """How to read what a thing holds; None for what holds nothing that is known of."""
-    if _is(thing, type):
-        return lambda: _data_of(dict(vars(thing)))
-    if _is(thing, dict):
-        return lambda: _sized(thing) or dict(thing)
-    if _is(thing, _CONTAINERS):
-        return lambda: _sized(thing) or dict(enumerate(thing))
-    if _is(thing, _WEAK):
-        return lambda: {"length": len(thing)}
-    if _is(thing, FunctionType):
-        return lambda: _of_function(thing)
-    if _is(thing, _Cache):
-        return lambda: _of_cache(thing)
-    if _is(thing, torch.Tensor):
-        return lambda: {"version": thing._version}
-    if _is(thing, ContextVar):
-        return lambda: {"value": thing.get(None)}
-    if _is(thing, (staticmethod, classmethod, MethodType)):
-        return lambda: {"of": thing.__func__}
-    if _is(thing, functools.partial):
-        return lambda: {"of": thing.func, **dict(enumerate(thing.args)), **thing.keywords}
-    return lambda: _of_instance(thing)
+_HELD = (dict, *_CONTAINERS, *_WEAK, *_WRAPPERS, torch.Tensor, ContextVar, _Local)
+"""Kinds that count whoever has made them."""
+
+
+def _reader_of(kind: type) -> Read:
+    """How to read what a thing of this kind holds."""
+    return next((read for kinds, read in _READERS if issubclass(kind, kinds)), _of_instance)
 
 
 def _sized(container: Any) -> Content | None:
@@ -201,6 +205,10 @@ def _of_function(function: FunctionType) -> Content:
     return held
 
 
+def _of_partial(partial: functools.partial[Any]) -> Content:
+    return {"of": partial.func, **dict(enumerate(partial.args)), **partial.keywords}
+
+
 def _of_instance(thing: Any) -> Content:
     """Attributes as they are kept, so that no property runs."""
     held: Content = dict(getattr(thing, "__dict__", None) or {})
@@ -214,11 +222,26 @@ def _of_instance(thing: Any) -> Content:
     return held
 
 
+_READERS: tuple[tuple[type | tuple[type, ...], Read], ...] = (
+    (type, lambda kind: _data_of(vars(kind))),
+    (dict, lambda entries: _sized(entries) or dict(entries)),
+    (_CONTAINERS, lambda items: _sized(items) or dict(enumerate(items))),
+    (_WEAK, lambda weak: {"length": len(weak)}),
+    (FunctionType, _of_function),
+    (_Cache, _of_cache),
+    (torch.Tensor, lambda tensor: {"version": tensor._version}),
+    (ContextVar, lambda variable: {"value": variable.get(None)}),
+    ((staticmethod, classmethod, MethodType), lambda wrapper: {"of": wrapper.__func__}),
+    (functools.partial, _of_partial),
+)
+"""The first that fits is taken; attributes are read of whatever else there is."""
+
+
 def _has_other_code(now: Content, before: Content) -> bool:
     return any(value is not now.get(name) and _is(value, _CODE) for name, value in before.items())
 
 
-def _data_of(names: Content) -> Content:
+def _data_of(names: Mapping[str, Any]) -> Content:
     """Without submodules, whose import is seen in ``sys.modules``, and Python's own notes."""
     return {
         name: value
