@@ -18,6 +18,7 @@ SERVERS = {
         "lifecycle/test_reference",
         "lifecycle/test_training_crashes",
         "model/test_reference",
+        "writing/test_reference_publishing",
     ),
     "starts workers": (
         "test_reference",

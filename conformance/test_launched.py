@@ -1,4 +1,4 @@
-"""Mutants die and twins live that run on launched ranks.
+"""Mutants die and twins live that run on launched ranks, or ask processes launched like these.
 
 Apart from the others, so that one process of pytest-xdist runs them all: the server that launches
 ranks imports the compiler, which takes seconds.
