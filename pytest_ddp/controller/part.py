@@ -37,6 +37,10 @@ class Part:
             return True
         return any(timed.report.failed for timed in self.reports.values())
 
+    def begin(self, nodeid: str) -> None:
+        """Note that the rank has begun the test of this node id."""
+        self.began, self.process.test = True, nodeid
+
     def end(self, ending: Ending, at: float) -> None:
         """Note how the part ended; a rank has to live until the others have ended theirs too."""
         if self.ending is None or (self.ending is Ending.DONE and ending is Ending.EXITED):

@@ -34,6 +34,7 @@ from pytest_ddp.wire.protocol import (
     Go,
     Json,
     NotBegun,
+    Passed,
     Phase,
     PhaseReported,
     RankReady,
@@ -229,6 +230,7 @@ class Run:
     def _take(self, part: Part, message: FromRank | Gone) -> None:
         match message:
             case Gone():
+                self._take_untold(part)
                 part.end(Ending.EXITED, self._now())
             case Warned() | Finished():
                 self._tell(part.process.rank, message)
@@ -244,8 +246,8 @@ class Run:
             case Calls():
                 raise AssertionError("nobody asked for calls while the test ran")
             case Began():
-                part.began, part.process.test = True, self._plan.nodeid
-                if message.waits and all(part.began for part in self.parts):
+                part.begin(self._plan.nodeid)
+                if all(part.began for part in self.parts):
                     self._go()
             case NotBegun():
                 part.problem, part.infrastructure = message.problem, message.infrastructure
@@ -254,6 +256,8 @@ class Run:
                 self._take_report(part, message)
             case Done():
                 part.done = message
+                part.begin(self._plan.nodeid)
+                self._take_passed(part, message.passed)
                 part.process.tied = message.tied
                 if message.modules_changed:
                     part.process.family = self._plan.family
@@ -280,6 +284,31 @@ class Run:
             subtests.join(known.report, report)
         else:
             part.reports[phase] = TimedReport(report, self._now())
+
+    def _take_passed(self, part: Part, phases: Iterable[Passed]) -> None:
+        item = self._order.item
+        for passed in phases:
+            report = pytest.TestReport(
+                # One that is parsed already, where pytest has such.
+                nodeid=getattr(item, "id", item.nodeid),
+                location=item.location,
+                keywords={},
+                outcome="passed",
+                longrepr=None,
+                when=passed.phase.value,
+                duration=passed.duration,
+                start=passed.start,
+                stop=passed.stop,
+            )
+            timed = TimedReport(report, passed.stop - self._wall, plain=True)
+            part.reports.setdefault(passed.phase, timed)
+
+    def _take_untold(self, part: Part) -> None:
+        """Take what a rank has kept for an end of its test that does not come."""
+        untold = part.process.files.untold()
+        if untold.test == self._test:
+            part.begin(self._plan.nodeid)
+            self._take_passed(part, untold.passed)
 
     # ------------------------------------------------------------------ comparing
 
@@ -324,6 +353,8 @@ class Run:
             part.end(Ending.STOPPED, self._now())
             self._launcher.kill(part.process)
         ends.wait_for_ends(self._launcher, [part.process for part in parts])
+        for part in parts:
+            self._take_untold(part)
 
     def interrupt(self) -> None:
         """Pass Ctrl-C on to the ranks that still work."""

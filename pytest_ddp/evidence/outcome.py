@@ -34,6 +34,8 @@ class TimedReport:
     report: pytest.TestReport
     at: float
     """Seconds since the test began, on the controller's clock."""
+    plain: bool = False
+    """It says no more than that the phase has passed, and when."""
 
 
 @dataclass(frozen=True, slots=True)

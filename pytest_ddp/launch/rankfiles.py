@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pytest_ddp.system import memfile
 from pytest_ddp.system.own import os
-from pytest_ddp.wire import marker
+from pytest_ddp.wire import kept, marker
 
 
 class RankFiles:
@@ -37,6 +37,10 @@ class RankFiles:
     def mark(self) -> marker.Mark:
         """What the rank was doing last."""
         return marker.read(Path(memfile.path_of(self.page)))
+
+    def untold(self) -> kept.Untold:
+        """What the rank has kept for the end of its test."""
+        return kept.read(Path(memfile.path_of(self.page)))
 
     def trace(self) -> str:
         """What the rank wrote for ``--ddp-trace`` since :meth:`begin`; empty without it."""

@@ -51,15 +51,24 @@ class Link:
 
         A process that is not the rank itself ends here.
         """
-        if os.getpid() != self._pid:
-            # A child that the test forked returned into pytest's protocol. Its
-            # reports would be taken for the rank's.
-            faults.leave(1)
+        self._be_the_rank()
         try:
             with self._lock:
                 self._channel.send(message, descriptors, more=more)
         except OSError:
             faults.leave(EXIT_LINK_LOST)
+
+    def check(self) -> None:
+        """End a process that could not tell anything, or must not."""
+        self._be_the_rank()
+        if not self._channel.is_there():
+            faults.leave(EXIT_LINK_LOST)
+
+    def _be_the_rank(self) -> None:
+        if os.getpid() != self._pid:
+            # A child that the test forked returned into pytest's protocol. Its
+            # reports would be taken for the rank's.
+            faults.leave(1)
 
     def wait_for_go(self, test: int) -> None:
         """Wait until every rank of the test has built the process group."""

@@ -28,6 +28,7 @@ from pytest_ddp.rank.link import Link
 from pytest_ddp.rank.watch.instruments import Instruments
 from pytest_ddp.rank.watch.standing import recorder_problem
 from pytest_ddp.system.own import os
+from pytest_ddp.wire.kept import Kept
 from pytest_ddp.wire.protocol import (
     Began,
     Done,
@@ -57,9 +58,10 @@ class Runner:
     ) -> None:
         self._link = link
         self._place = place
-        self._lifecycle, self._group, self._side_channel, self._surveyor = instruments
+        self._lifecycle, self._group, self._side_channel, self._surveyor, page = instruments
         self._session = session
         self._config = session.config
+        self._kept = Kept(page, session.config)
         self._collection = collection
         self._rendezvous = EnvRendezvous()
         self._care = Care(self._group.journal.asked_for)
@@ -120,8 +122,9 @@ class Runner:
             problem = "the process group could not be built:\n" + text_of(error)
             self._link.send(NotBegun(order.test, problem, True))
             return
-        self._link.send(Began(order.test, built), more=not built)
+        self._kept.begin(order.test)
         if built:
+            self._link.send(Began(order.test))
             self._link.wait_for_go(order.test)
         self._link.send(self._run_item(order, item))
 
@@ -159,6 +162,7 @@ class Runner:
         counts = self._group.counts()
         return Done(
             test=order.test,
+            passed=self._kept.passed(),
             counts=counts,
             group_doubt=self._group_doubt(),
             tied=self._ties.hold(),
@@ -258,6 +262,9 @@ class Runner:
     # ------------------------------------------------------------------ pytest's hooks
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._link.check()
+        if self._kept.take(report):
+            return
         data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
         # The end of the test follows on the heels of its teardown.
         last = report.when == "teardown"

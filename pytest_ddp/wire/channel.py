@@ -50,6 +50,7 @@ class Channel:
         self._socket = sock
         # Bound here, since a test may patch the methods of all sockets.
         self._sendmsg, self._recvmsg = sock.sendmsg, sock.recvmsg
+        self._inode = os.fstat(sock.fileno()).st_ino
         self._received = bytearray()
         self._descriptors: deque[int] = deque()
         self._unsent = bytearray()
@@ -69,6 +70,13 @@ class Channel:
 
     def fileno(self) -> int:
         return self._socket.fileno()
+
+    def is_there(self) -> bool:
+        """False if a test has closed our descriptor, whose number may be another's by now."""
+        try:
+            return os.fstat(self.fileno()).st_ino == self._inode
+        except OSError:
+            return False
 
     @property
     def unsent(self) -> bool:

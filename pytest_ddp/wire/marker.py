@@ -11,9 +11,8 @@ from pathlib import Path
 
 from pytest_ddp.system.own import mmap, os, zlib
 
-SIZE = 4096
-_AREA = SIZE // 2
-_SLOT = (_AREA - 1) // 2
+AREA = 2048
+_SLOT = (AREA - 1) // 2
 _LENGTH = 2
 """Bytes of the number that says how long the text in a slot is."""
 
@@ -22,7 +21,11 @@ PHASE = 0
 SEEN = 1
 """The area of the thread that answers probes. Each has an area of its own, for a lock could
 be held by the other one when the process forks."""
-_BEGINS = tuple((area * _AREA + 1, area * _AREA + 1 + _SLOT) for area in (PHASE, SEEN))
+KEPT = 2
+"""The area of what the rank will tell at the end of its test, by :mod:`pytest_ddp.wire.kept`."""
+_AREAS = (PHASE, SEEN, KEPT)
+SIZE = len(_AREAS) * AREA
+_BEGINS = tuple((area * AREA + 1, area * AREA + 1 + _SLOT) for area in _AREAS)
 """Where the two slots of each area begin."""
 
 
@@ -44,12 +47,12 @@ class Page:
     def __init__(self, path: str) -> None:
         """Make the file; where that is impossible, the notes go nowhere and no test fails."""
         self._map = _allocate(path)
-        self._free = [1, 1]
+        self._free = [1] * len(_AREAS)
         # A forked child shares the page, and must not speak for its parent.
         os.register_at_fork(after_in_child=self._turn_away)
 
     def write(self, area: int, note: bytes) -> None:
-        """Replace what an area says by a note of :func:`note_of` or :func:`sight_of`.
+        """Replace what an area says by a note, as of :func:`note_of`.
 
         A process may be killed between any two bytes, so each area has two slots: the
         other one is filled first, and then declared the valid one.
@@ -57,7 +60,7 @@ class Page:
         slot = self._free[area]
         begin = _BEGINS[area][slot]
         self._map[begin : begin + len(note)] = note
-        self._map[area * _AREA] = slot
+        self._map[area * AREA] = slot
         self._free[area] = 1 - slot
 
     def _turn_away(self) -> None:
@@ -68,7 +71,7 @@ class Page:
 
 def note_of(phase: str, site: str, test: int) -> bytes:
     """The note for :data:`PHASE`; the number of the test tells like notes apart."""
-    return _framed(_one_line(phase), _one_line(site), str(test))
+    return framed(_one_line(phase), _one_line(site), str(test))
 
 
 def sight_of(phase: str, place: str, note: bytes) -> bytes:
@@ -79,42 +82,57 @@ def sight_of(phase: str, place: str, note: bytes) -> bytes:
         place: ``file:line in function`` where the main thread is.
         note: what :data:`PHASE` said when the main thread was looked at.
     """
-    return _framed(_digest(note), _one_line(phase), _one_line(place))
+    return framed(_digest(note), _one_line(phase), _one_line(place))
 
 
 def read(path: Path) -> Mark:
     """What the rank that writes this page has said last, whether it lives or not."""
-    try:
-        page = path.read_bytes()
-    except OSError:
-        return Mark()
-    if len(page) != SIZE:
+    if not (page := _page(path)):
         return Mark()
     note = _note(page, PHASE)
-    phase, site = _lines(note)[:2]
-    of, now, place = _lines(_note(page, SEEN))
+    phase, site = _texts(note)[:2]
+    of, now, place = _texts(_note(page, SEEN))
     if of == _digest(note):
         # The look at the main thread is younger than the note.
         return Mark(now, site if now == phase else "", place)
     return Mark(phase, site)
 
 
+def lines(path: Path, area: int) -> list[str]:
+    """The lines of the last note in an area; none if there is no page."""
+    page = _page(path)
+    return _lines(_note(page, area)) if page else []
+
+
+def _page(path: Path) -> bytes:
+    """A whole page, or nothing."""
+    try:
+        page = path.read_bytes()
+    except OSError:
+        return b""
+    return page if len(page) == SIZE else b""
+
+
 def _note(page: bytes, area: int) -> bytes:
-    begin = _BEGINS[area][page[area * _AREA] & 1]
+    begin = _BEGINS[area][page[area * AREA] & 1]
     end = begin + _LENGTH + int.from_bytes(page[begin : begin + _LENGTH])
     return page[begin:end]
 
 
+def _texts(note: bytes) -> list[str]:
+    return [*_lines(note), "", "", ""][:3]
+
+
 def _lines(note: bytes) -> list[str]:
-    lines = note[_LENGTH:].decode(errors="replace").split("\n")
-    return [*lines, "", "", ""][:3]
+    return note[_LENGTH:].decode(errors="replace").split("\n")
 
 
 def _digest(note: bytes) -> str:
     return f"{zlib.crc32(note):x}"
 
 
-def _framed(*lines: str) -> bytes:
+def framed(*lines: str) -> bytes:
+    """A note of these lines, cut to what a slot holds."""
     data = "\n".join(lines).encode(errors="replace")[: _SLOT - _LENGTH]
     return len(data).to_bytes(_LENGTH) + data
 

@@ -232,12 +232,14 @@ class RankReady:
 
 @dataclass(frozen=True)
 class Began:
-    """The group stands and the item was found: from here on it is the test's own doing."""
+    """A new group stands and the item was found: from here on it is the test's own doing.
+
+    The rank waits for :class:`Go`, because a rank that died while another still builds the group
+    would look like a failed rendezvous. Where the group was kept nobody waits, and
+    :mod:`pytest_ddp.wire.kept` is told alone.
+    """
 
     test: int
-    waits: bool
-    """The group is new: the rank waits for :class:`Go`, because a rank that died while
-    another still builds the group would look like a failed rendezvous."""
 
 
 @dataclass(frozen=True)
@@ -257,6 +259,17 @@ class PhaseReported:
 
     test: int
     report: Json
+
+
+@dataclass(frozen=True)
+class Passed:
+    """A phase that passed without a word: no output, no property, nothing expected otherwise."""
+
+    phase: Phase
+    start: float
+    """Seconds since the epoch, as is the next."""
+    stop: float
+    duration: float
 
 
 @dataclass(frozen=True)
@@ -301,6 +314,8 @@ class Done:
     """The rank has run the item and cleaned up after it."""
 
     test: int
+    passed: tuple[Passed, ...]
+    """The phases of which no :class:`PhaseReported` told."""
     counts: tuple[GroupCount, ...]
     group_doubt: str | None
     """Why the default group must be rebuilt; None if it can be kept."""

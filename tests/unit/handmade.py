@@ -143,6 +143,7 @@ def done(counts: tuple[GroupCount, ...] = (), exit_reason: str | None = None) ->
     """A rank's last message about a test."""
     return Done(
         test=1,
+        passed=(),
         counts=counts,
         group_doubt=None,
         tied=False,

@@ -36,6 +36,7 @@ class Instruments(NamedTuple):
     group: DefaultGroup
     side_channel: SideChannel
     surveyor: Surveyor
+    page: Page
 
 
 def make(page_path: str, trace_path: str, order: StartRank) -> Instruments:
@@ -46,7 +47,7 @@ def make(page_path: str, trace_path: str, order: StartRank) -> Instruments:
     lifecycle, group = Lifecycle(page), DefaultGroup(Journal(), order.world, order.rank)
     side_channel = SideChannel()
     surveyor = Surveyor(group, lifecycle, side_channel)
-    return Instruments(lifecycle, group, side_channel, surveyor)
+    return Instruments(lifecycle, group, side_channel, surveyor, page)
 
 
 def _make_traced(page: Page, log: TraceLog, order: StartRank) -> Instruments:
@@ -54,7 +55,7 @@ def _make_traced(page: Page, log: TraceLog, order: StartRank) -> Instruments:
     side_channel = SideChannel()
     surveyor = TracedSurveyor(group, lifecycle, side_channel, log)
     lifecycle.left = surveyor.glance
-    return Instruments(lifecycle, group, side_channel, surveyor)
+    return Instruments(lifecycle, group, side_channel, surveyor, page)
 
 
 class TracedLifecycle(Lifecycle):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddp.wire.marker import PHASE, SEEN, SIZE, Mark, Page, note_of, read, sight_of
+from pytest_ddp.wire.marker import AREA, PHASE, SEEN, SIZE, Mark, Page, note_of, read, sight_of
 
 KILLED = """
 import os, signal, sys
@@ -126,7 +126,7 @@ def test_half_written_note_is_never_read(tmp_path: Path, area: int) -> None:
         assert said != says
         changed = [n for n in range(SIZE) if before[n] != after[n]]
         torn = bytearray(before)
-        for n in sorted(changed, key=lambda n: n % (SIZE // 2) == 0):
+        for n in sorted(changed, key=lambda n: n % AREA == 0):
             path.write_bytes(torn)
             assert read(path) == said
             torn[n] = after[n]

@@ -1,0 +1,100 @@
+"""What a rank keeps to itself until its test ends: phases that passed without a word.
+
+Nearly all phases do, and to tell of each by itself, whole, was a third of what a warm test cost
+the controller. They go on the rank's page meanwhile, where the controller finds those of a rank
+that did not live to tell; a report that says anything else is sent at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_ddp.wire import marker
+from pytest_ddp.wire.marker import Page
+from pytest_ddp.wire.protocol import Passed, Phase
+
+_PLAIN = vars(pytest.TestReport("", ("", None, ""), {}, "passed", None, "call")).keys()
+"""Attributes that each report has; others come from plugins."""
+
+
+class Kept:
+    """The writing side."""
+
+    def __init__(self, page: Page, config: pytest.Config) -> None:
+        self._page = page
+        self._config = config
+        self._wanted = True
+        self._passed: list[Passed] = []
+        self._lines: list[str] = []
+
+    def begin(self, test: int) -> None:
+        """The rank has begun a test: from here on it is the test's own doing."""
+        # Asked anew, because each file may have a conftest of its own.
+        self._wanted = not _has_readers(self._config)
+        self._passed = []
+        self._lines = [str(test)]
+        self._write()
+
+    def take(self, report: pytest.TestReport) -> bool:
+        """Keep a report; False if it says something that has to be told by itself."""
+        if not (self._wanted and _is_plain(report)):
+            return False
+        passed = Passed(Phase(report.when), report.start, report.stop, report.duration)
+        self._passed.append(passed)
+        self._lines.append(f"{passed.phase} {passed.start} {passed.stop} {passed.duration}")
+        self._write()
+        return True
+
+    def passed(self) -> tuple[Passed, ...]:
+        """All that was taken in this test."""
+        return tuple(self._passed)
+
+    def _write(self) -> None:
+        self._page.write(marker.KEPT, marker.framed(*self._lines))
+
+
+@dataclass(frozen=True)
+class Untold:
+    """What a page has kept."""
+
+    test: int = 0
+    """The last test that the rank began; 0 if it has begun none."""
+    passed: tuple[Passed, ...] = ()
+
+
+def read(path: Path) -> Untold:
+    """What the rank that writes this page would tell at the end of its test."""
+    # A test can write into any file. What cannot be read was not told, and fails the test.
+    with contextlib.suppress(ValueError, TypeError):
+        test, *phases = marker.lines(path, marker.KEPT) or ("0",)
+        return Untold(int(test or 0), tuple(_read(*line.split()) for line in phases))
+    return Untold()
+
+
+def _read(phase: str, start: str, stop: str, duration: str) -> Passed:
+    return Passed(Phase(phase), float(start), float(stop), float(duration))
+
+
+def _is_plain(report: pytest.TestReport) -> bool:
+    return (
+        report.outcome == "passed"
+        and type(report) is pytest.TestReport
+        and not (report.longrepr or report.sections or report.user_properties)
+        and vars(report).keys() == _PLAIN
+    )
+
+
+def _has_readers(config: Any) -> bool:
+    """Whether a plugin other than pytest's own has a part in how reports travel."""
+    hook = config.hook
+    parts = (hook.pytest_report_to_serializable, hook.pytest_report_from_serializable)
+    return any(
+        not str(getattr(part.function, "__module__", "")).startswith("_pytest.")
+        for hooks in parts
+        for part in hooks.get_hookimpls()
+    )
