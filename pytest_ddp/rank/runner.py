@@ -134,6 +134,7 @@ class Runner:
             seeding.unseed()
             with self._group.hidden():
                 self._collection.collect(self._session, [file])
+            self._garbage.spare_collected()
 
     def _warn_without_recorder(self) -> None:
         # All ranks say the same, and so it is told once.

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_ddp.own import os
+
 _ROOT = Path("/")
-_COUNT = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
+_COUNT = b"\noom_kill "
+_LONGEST = 1 << 16
+"""Bytes of a file of counters, which the kernel gives whole to one read of so many."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +66,14 @@ def _candidates(root: Path) -> Iterator[Path]:
 
 
 def _count(path: Path) -> int | None:
+    # Not by pathlib and a pattern, at three times the cost: each test begins with it.
     with contextlib.suppress(OSError):
-        found = _COUNT.search(path.read_text())
-        return int(found[1]) if found else None
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            _, _, found = (b"\n" + os.read(descriptor, _LONGEST)).partition(_COUNT)
+        finally:
+            os.close(descriptor)
+        return int(found.partition(b"\n")[0]) if found else None
     return None
 
 

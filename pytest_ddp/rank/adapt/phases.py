@@ -30,6 +30,9 @@ class Phases:
 
     def __init__(self, lifecycle: Lifecycle) -> None:
         self._lifecycle = lifecycle
+        self._item: pytest.Item | None = None
+        self._site = ""
+        """Of the item."""
         _follow_fixture_ends(lifecycle)
         self.broke_fixture = ""
         """Type of an exception that pytest does not expect of a fixture, and that broke one off.
@@ -61,7 +64,9 @@ class Phases:
 
     @contextlib.contextmanager
     def _phase(self, phase: Phase, item: pytest.Item) -> Iterator[None]:
-        self._lifecycle.begin(phase.value, _site_of(item))
+        if item is not self._item:
+            self._item, self._site = item, _site_of(item)
+        self._lifecycle.begin(phase.value, self._site)
         fixtures = phase is not Phase.CALL
         try:
             yield
