@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os as public_os
+from typing import Any
+
+from pytest_ddp.system.own import os
 
 
 class RankEnvironment:
@@ -13,16 +17,37 @@ class RankEnvironment:
 
     def __init__(self) -> None:
         self._before: dict[str, str | None] = {}
+        self._applied: dict[str, str] = {}
+        self._raw: dict[bytes, bytes] = {}
+        """The same as the mapping below os.environ has them."""
 
     def apply(self, variables: dict[str, str]) -> None:
         """Change what differs only: of two tests with the same number of ranks, little does."""
         for name in self._before.keys() - variables.keys():
             _set(name, self._before.pop(name))
-        for name, value in variables.items():
+        for name, value in self._changed(variables).items():
             found = public_os.environ.get(name)
             self._before.setdefault(name, found)
             if value != found:
                 public_os.environ[name] = value
+
+    def _changed(self, variables: dict[str, str]) -> dict[str, str]:
+        """Those that may have to be set: all of them, unless the last ones are untouched.
+
+        To decode the value of each from the environment, and compare, takes ten times as long.
+        """
+        known, self._applied = self._applied, variables
+        raw: Any = getattr(public_os.environ, "_data", {})
+        untouched = self._raw.items() <= raw.items()
+        self._raw = {_encode(name): _encode(value) for name, value in variables.items()}
+        if not untouched:
+            return variables
+        return {name: value for name, value in variables.items() if known.get(name) != value}
+
+
+@functools.lru_cache(maxsize=64)
+def _encode(text: str) -> bytes:
+    return os.fsencode(text)
 
 
 def _set(name: str, value: str | None) -> None:

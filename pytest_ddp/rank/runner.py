@@ -68,9 +68,9 @@ class Runner:
         self._environment = environment
         self._garbage = Garbage(self._lifecycle)
         self._setup_show = SetupShow(self._config)
-        self._phases = Phases(self._lifecycle)
-        self._properties = Properties()
         self._ties = Ties(self._group)
+        self._phases = Phases(self._lifecycle, self._care, self._ties)
+        self._properties = Properties()
         self._modules: ModuleState | None = None
         self._in_doubt = False
         self._recorder_problem = recorder_problem()

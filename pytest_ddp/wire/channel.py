@@ -27,6 +27,8 @@ _ROOM = socket.CMSG_LEN(8 * array.array("i").itemsize)
 _CHUNK = 1 << 18
 _to_json = json.JSONEncoder(default=repr, separators=(",", ":")).encode
 _from_json = json.JSONDecoder().decode
+_BARE = frozenset({str, int, float, bool, dict, type(None)})
+"""Types of most fields, which are JSON as they are."""
 _KINDS: dict[str, type] = {kind.__name__: kind for kind in typing.get_args(Message)}
 
 
@@ -264,7 +266,10 @@ def _encode(message: Message) -> dict[str, Any]:
 
 def _fields(record: Any) -> dict[str, Any]:
     # Not dataclasses.asdict: it deep-copies the reports, which may hold megabytes.
-    return {name: _plain(getattr(record, name)) for name in record.__dataclass_fields__}
+    return {
+        name: value if type(value := getattr(record, name)) in _BARE else _plain(value)
+        for name in record.__dataclass_fields__
+    }
 
 
 def _plain(value: Any) -> Any:

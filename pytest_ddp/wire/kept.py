@@ -46,7 +46,7 @@ class Kept:
             return False
         passed = Passed(Phase(report.when), report.start, report.stop, report.duration)
         self._passed.append(passed)
-        self._lines.append(f"{passed.phase} {passed.start} {passed.stop} {passed.duration}")
+        self._lines.append(f"{report.when} {report.start} {report.stop} {report.duration}")
         self._write()
         return True
 

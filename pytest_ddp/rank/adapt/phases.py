@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from pytest_ddp.rank.care import Care
+from pytest_ddp.rank.groups.ties import Ties
 from pytest_ddp.rank.watch.lifecycle import Lifecycle
 from pytest_ddp.system.own import inspect
 from pytest_ddp.wire.protocol import Phase
@@ -28,8 +30,9 @@ Interrupted.__module__, Interrupted.__qualname__ = "builtins", "KeyboardInterrup
 class Phases:
     """A pytest plugin around setup, call and teardown of each item."""
 
-    def __init__(self, lifecycle: Lifecycle) -> None:
+    def __init__(self, lifecycle: Lifecycle, care: Care, ties: Ties) -> None:
         self._lifecycle = lifecycle
+        self._care, self._ties = care, ties
         self._item: pytest.Item | None = None
         self._site = ""
         """Of the item."""
@@ -59,7 +62,15 @@ class Phases:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Iterator[None]:
-        with _phase_of(self._lifecycle, fixturedef):
+        # One hook for three watchers: most fixtures are a test's own, which concerns one of them.
+        if fixturedef.scope == "function":
+            with _phase_of(self._lifecycle, fixturedef):
+                return (yield)
+        with (
+            self._ties.follow(fixturedef),
+            self._care.follow(),
+            _phase_of(self._lifecycle, fixturedef),
+        ):
             return (yield)
 
     @contextlib.contextmanager

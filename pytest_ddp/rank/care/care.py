@@ -43,15 +43,9 @@ class Care:
         """Whether something was done, here or by fixtures that ended, that cannot be undone."""
         return bool(torchstate.traces() - self._company.traces)
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Iterator[None]:
-        if fixturedef.scope == "function":
-            return (yield)
-        with self._follow():
-            return (yield)
-
     @contextlib.contextmanager
-    def _follow(self) -> Iterator[None]:
+    def follow(self) -> Iterator[None]:
+        """Have what is changed in a block belong to a fixture that is wider than the test."""
         settings, company = Settings.now(), Company.now()
         try:
             yield

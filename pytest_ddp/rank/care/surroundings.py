@@ -245,9 +245,11 @@ class Company:
         Args:
             asked_for: groups that the test has made, by name. It cannot know of others.
         """
-        for thread in _threads() - self.threads:
-            _join(thread, _SETTLE)
         now = Company.now()
+        if leaving := now.threads - self.threads:
+            for thread in leaving:
+                _join(thread, _SETTLE)
+            now = Company.now()
         if now.children - self.children:
             now = _settled(self)
         children = map(processes.look, sorted(now.children - self.children))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,13 +26,12 @@ class Ties:
         """True if such a fixture is up."""
         return bool(self._fixtures)
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Iterator[None]:
-        if fixturedef.scope == "function":
-            return (yield)
+    @contextlib.contextmanager
+    def follow(self, fixturedef: pytest.FixtureDef[Any]) -> Iterator[None]:
+        """The set-up of a fixture wider than a test, in a block."""
         before = self._group.use()
         try:
-            return (yield)
+            yield
         finally:
             if self._group.use().since(before):
                 self._fixtures.add(fixturedef)
