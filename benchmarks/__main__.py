@@ -1,6 +1,7 @@
 """Measure, and print tables: ``python -m benchmarks [PART ...] [--quick] [--write]``.
 
-Parts: ``costs`` (of a test and of a session, beside the alternatives), ``unused`` (of the
+Parts: ``costs`` (of a test and of a session, beside the alternatives), ``warm`` (of a warm
+test in processor time, beside torchrun), ``unused`` (of the
 plugin where there is no ddp test), ``profiles`` (where the time of a warm test goes),
 ``overhead`` (of what watches a rank), ``verdicts`` (from a hang to its verdict), ``births``
 (of ranks, and their memory), ``memory`` (of a shared cache). All of them without a name.
@@ -22,10 +23,11 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TextIO
 
-from benchmarks import births, memory, overhead, profiles, sessions, verdicts
+from benchmarks import births, memory, overhead, profiles, sessions, verdicts, warm
 
 PARTS: dict[str, Callable[[Sequence[str]], None]] = {
     "costs": sessions.main,
+    "warm": warm.main,
     "unused": sessions.unused,
     "profiles": profiles.main,
     "overhead": overhead.main,

@@ -74,13 +74,19 @@ def profiles(candidate: Candidate) -> dict[str, Profile]:
     cProfile makes calls of Python functions seem dearer than they are, so that its shares
     say where to look and the processor time says how much there is.
     """
-    cpu = {kind: _cpu(files) for kind, files in _measured(candidate, "cpu").items()}
+    cpu = {kind: _cpu(files) for kind, files in measured(candidate, "cpu").items()}
     return {
-        kind: _profile(cpu[kind], files[0]) for kind, files in _measured(candidate, "calls").items()
+        kind: _profile(cpu[kind], files[0]) for kind, files in measured(candidate, "calls").items()
     }
 
 
-def _measured(candidate: Candidate, what: str) -> dict[str, list[Any]]:
+def measured(candidate: Candidate, what: str) -> dict[str, list[Any]]:
+    """What each process of a session with pytest in it took for a warm test, by its kind.
+
+    Args:
+        candidate: torchrun's processes count as controllers.
+        what: ``cpu`` for seconds, ``calls`` for profiles.
+    """
     with tempfile.TemporaryDirectory() as folder:
         variables = {
             "BENCHMARK_FOLDER": folder,

@@ -22,9 +22,10 @@ _MANY = (10, 1010)
 
 PLAIN = Candidate("pytest that imports torch once, no ranks", "plain", (10, 210), _NO_DDP)
 OURS = Candidate("pytest-ddp", "ddp", (10, 110))
+TORCHRUN = Candidate("`torchrun -m pytest`", "under_torchrun", _MANY, _NO_DDP, _TORCHRUN)
 OTHERS = (
     Candidate("pytest-ddp, every test isolated", "ddp", (2, 12), ("--ddp-isolate",)),
-    Candidate("`torchrun -m pytest`", "under_torchrun", _MANY, _NO_DDP, _TORCHRUN),
+    TORCHRUN,
     Candidate("`MultiProcContinuousTest`", "multi_proc_continuous_test", _MANY, _NO_DDP),
     Candidate("`mp.spawn` helper", "mp_spawn", _SLOW, _NO_DDP),
     Candidate("`MultiProcessTestCase`", "multi_process_test_case", _SLOW, _NO_DDP),
