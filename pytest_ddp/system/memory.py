@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_ddp.own import os
+from pytest_ddp.system.own import os
 
 _ROOT = Path("/")
 _COUNT = b"\noom_kill "

@@ -8,7 +8,7 @@ third of what a warm test took in a rank.
 from __future__ import annotations
 
 import logging
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import _pytest.logging
 
@@ -20,9 +20,6 @@ def attach_at_once() -> None:
     # Other releases of pytest know the root logger only, or go another way.
     if "attached_loggers" in getattr(_pytest.logging.catching_logs, "__slots__", ()):
         _pytest.logging.catching_logs = _AtOnce  # type: ignore[misc]
-
-
-_PlaceHolder: Any = logging.PlaceHolder
 
 
 class _AtOnce(_pytest.logging.catching_logs[_Handler]):
@@ -60,5 +57,5 @@ def _not_propagating(root: logging.Logger) -> list[logging.Logger]:
         logger
         for logger in root.manager.loggerDict.values()
         # By their class, since to ask place holders for what they do not have takes longer.
-        if logger.__class__ is not _PlaceHolder and not logger.propagate and logger is not root
+        if isinstance(logger, logging.Logger) and not logger.propagate and logger is not root
     ]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ddp.rank.care import Care
+from pytest_ddp.rank.care.care import Care
 from pytest_ddp.rank.groups.ties import Ties
 from pytest_ddp.rank.watch.lifecycle import Lifecycle
 from pytest_ddp.system.own import inspect
