@@ -9,6 +9,9 @@ READY := .venv/.ready
 # By files, because a file's tests share runs, fixtures and servers (conformance/scheduling.py);
 # three workers, because some tests wait and two would leave a seventh of two cores idle.
 SHARED := -n 3 --dist loadfile
+# Where it is set, as in many container images, each of hundreds of inner pytest sessions
+# would compile the installed plugins anew, with their assertions rewritten: a second each.
+unexport PYTHONDONTWRITEBYTECODE
 PYTEST = timeout -k 10 $(LIMIT) $(BIN)/python -m pytest
 
 # Where an environment forbids it, every rank, worker and launched process would compile this
