@@ -1,8 +1,9 @@
 """Example suites that acceptance tests write, run under a real pytest and ask about.
 
-One inner run costs seconds (torch is imported once in it), so an acceptance module
-writes many small inner tests, runs them once and lets many outer tests look at the
-one result.
+One inner run costs a second, so an acceptance module writes many small inner tests, runs
+them once and lets many outer tests look at the one result. It is a fork of an interpreter
+that has imported pytest and torch (:mod:`tests.warm.interpreter`), unless a fresh one is asked
+for.
 
 ``DDP_ACCEPTANCE_ARGS`` (such as ``-n 2`` or ``--ddp-start-method=spawn``) adds
 arguments to every inner run: the same promises have to hold under them.
@@ -16,7 +17,6 @@ import re
 import shlex
 import signal
 import subprocess
-import sys
 import textwrap
 import time
 from collections import Counter
@@ -25,6 +25,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
+
+from tests.warm import interpreter
 
 _WORKER = re.compile(r"^\[gw\d+\] .*\n?", re.MULTILINE)
 EXTRA_ARGS = tuple(shlex.split(os.environ.get("DDP_ACCEPTANCE_ARGS", "")))
@@ -199,6 +201,8 @@ class Suite:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self.fresh = False
+        """Whether runs get interpreters that have imported nothing."""
         self._runs = 0
         self.write("pytest.ini", _INI)
 
@@ -238,7 +242,8 @@ class Suite:
     ) -> Running:
         """Start pytest on the suite, for tests that interfere with it; see :meth:`run`."""
         self._runs += 1
-        return Running(self.directory, self._runs, (*extra, *args), env or {})
+        start = interpreter.start_fresh if self.fresh else interpreter.start
+        return Running(self.directory, self._runs, (*extra, *args), env or {}, start)
 
 
 class Running:
@@ -249,24 +254,29 @@ class Running:
     """
 
     def __init__(
-        self, directory: Path, number: int, args: Sequence[str], env: Mapping[str, str | None]
+        self,
+        directory: Path,
+        number: int,
+        args: Sequence[str],
+        env: Mapping[str, str | None],
+        start: interpreter.Start,
     ) -> None:
         self._directory = directory
         self._logs = directory.parent / f"{directory.name}-run{number}"
         self._logs.mkdir()
         self._started = time.monotonic()
-        with self._log("stdout") as stdout, self._log("stderr") as stderr:
-            self.process = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "pytest", "-p", "recorder"),
-                    *("-p", "no:cacheprovider", *args),
-                ],
+        with (
+            open(os.devnull) as nothing,
+            self._log("stdout") as stdout,
+            self._log("stderr") as stderr,
+        ):
+            self.process = start(
+                ["-m", "pytest", "-p", "recorder", "-p", "no:cacheprovider", *args],
                 cwd=directory,
                 env=_environment(self._logs, env),
-                stdin=subprocess.DEVNULL,
-                stdout=stdout,
-                stderr=stderr,
-                start_new_session=True,
+                stdin=nothing.fileno(),
+                stdout=stdout.fileno(),
+                stderr=stderr.fileno(),
             )
 
     @property
@@ -285,14 +295,14 @@ class Running:
             AssertionError: it did not end in time; its process group has been killed.
         """
         try:
-            self.process.wait(timeout)
+            returncode = self.process.wait(timeout)
         except subprocess.TimeoutExpired:
             late = f"the inner pytest did not end within {timeout:.0f} s\n"
             raise AssertionError(late + self._finished(self.kill()).tail()) from None
         except BaseException:  # also an interrupt of the outer run must leave nothing behind
             self.kill()
             raise
-        return self._finished(self.process.returncode)
+        return self._finished(returncode)
 
     def kill(self) -> int:
         """Kill the process group and reap its leader; the ranks follow by themselves."""

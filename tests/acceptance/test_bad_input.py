@@ -210,6 +210,7 @@ def test_file_that_only_ranks_cannot_import(suite: Suite) -> None:
             assert ddp.gather(ddp.rank) == [0, 1]
         """,
     )
+    suite.fresh = True  # the file asks whether torch is imported
     finished = suite.run(timeout=30)
     result = finished["test_marked"]
     assert result.verdict == "error"

@@ -210,7 +210,7 @@ def test_a_death_after_the_verdict_is_told_and_no_success(
 ) -> None:
     suite.write("conftest.py", KILLS)
     suite.write("test_it.py", AFTER_ALL)
-    environment = {**os.environ, "MOMENT": moment, "SECONDS": str(seconds)}
+    environment = {"MOMENT": moment, "SECONDS": str(seconds)}
     finished = suite.run(*LOADFILE, env=environment)
     finished.assert_outcomes(passed=2)
     assert finished.returncode == pytest.ExitCode.TESTS_FAILED

@@ -130,7 +130,10 @@ def left(leaving: Suite) -> Left:
 
 @pytest.fixture(scope="module")
 def plain(leaving: Suite) -> Left:
-    return run(leaving, "-p", "no:ddp", extra=())
+    leaving.fresh = True  # a warm one does not destroy its objects when it ends
+    left = run(leaving, "-p", "no:ddp", extra=())
+    leaving.fresh = False
+    return left
 
 
 @pytest.mark.parametrize(

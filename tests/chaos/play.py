@@ -41,6 +41,7 @@ class Played:
 def play(plan: Plan, directory: Path) -> Played:
     """Write the suite into the directory and run it there."""
     suite = Suite(directory / "suite")
+    suite.fresh = True  # /proc shows the environment that a process was started with
     for name, source in plan.files.items():
         suite.write(name, source)
     run, notes = uuid.uuid4().hex, directory / "notes"

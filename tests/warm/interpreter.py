@@ -1,0 +1,245 @@
+"""``python -m`` in a process of its own that finds pytest and torch imported.
+
+Hundreds of tests look at a real pytest session from outside. A fresh interpreter imports torch
+for each, and once more in the host of pytest-ddp: five CPU seconds, most of what the tests took.
+A fork of a process that has done so begins in milliseconds, with arguments, directory,
+environment, descriptors and session of its own, and may do as it likes.
+
+What differs: torch and pytest's plugins are in ``sys.modules`` from the beginning, ``/proc``
+shows the server's command line and environment, a session has children that wait to become its
+host or its xdist workers, and no object is destroyed at the end. Tests to which one of these
+matters ask for a fresh interpreter; with ``DDP_TESTS_FRESH`` in the environment all get one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from tests.warm.server import receive, send
+
+_SERVER = Path(__file__).with_name("server.py")
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+"""Threads of a computation would not survive a fork; pytest-ddp's host is started so, too."""
+_READ_AT_START = re.compile(r"PYTHON(?!PATH$)|TORCH|LD_|LC_|LANG|KMP_|(OMP|OPENBLAS|MKL)_(?!NUM)")
+
+
+class Process:
+    """A program on its way: so much of ``subprocess.Popen`` as tests use."""
+
+    def __init__(self, server: _Server, pid: int) -> None:
+        self._server = server
+        self._watch = os.pidfd_open(pid)
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """The exit code, or None while it runs."""
+        return self._wait(0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code, as soon as there is one.
+
+        Raises:
+            subprocess.TimeoutExpired: it runs on.
+        """
+        code = self._wait(timeout)
+        if code is None:
+            assert timeout is not None
+            raise subprocess.TimeoutExpired(f"process {self.pid}", timeout)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless it is known to have ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def _wait(self, timeout: float | None) -> int | None:
+        if self.returncode is None:
+            poll = select.poll()
+            poll.register(self._watch, select.POLLIN)
+            if poll.poll(None if timeout is None else timeout * 1000):
+                # Until then it is a zombie, and its number nobody else's.
+                self.returncode = self._server.ask({"reap": self.pid})
+                os.close(self._watch)
+        return self.returncode
+
+
+class _Server:
+    def __init__(self) -> None:
+        own = {name: value for name, value in os.environ.items() if _is_plain(name)}
+        self._environment = own | _ONE_THREAD
+        self._lock = threading.Lock()
+        self._channel, theirs = socket.socketpair()
+        with tempfile.TemporaryFile() as log:
+            self._process = subprocess.Popen(
+                [sys.executable, str(_SERVER), str(theirs.fileno())],
+                env=self._environment,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+            theirs.close()
+            if receive(self._channel) is None:
+                log.seek(0)
+                raise RuntimeError(f"the warm interpreter did not start:\n{log.read().decode()}")
+
+    def serves(self, environment: Mapping[str, str]) -> bool:
+        """Whether an interpreter with this environment would have started as the server did."""
+        ours, theirs = (
+            {name: value for name, value in each.items() if _READ_AT_START.match(name)}
+            for each in (self._environment, environment)
+        )
+        return ours == theirs
+
+    def close(self) -> None:
+        self._channel.close()
+        self._process.wait()
+
+    def ask(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> Any:
+        with self._lock:
+            send(self._channel, message, descriptors)
+            answer = receive(self._channel)
+        assert answer is not None, "the warm interpreter has died"
+        return answer[0]
+
+
+class Start(Protocol):
+    """Starts ``python`` with these arguments, leader of a session of its own."""
+
+    def __call__(
+        self,
+        arguments: Sequence[str],
+        *,
+        cwd: Path,
+        env: Mapping[str, str],
+        stdin: int,
+        stdout: int,
+        stderr: int,
+    ) -> Process | subprocess.Popen[bytes]: ...
+
+
+@functools.cache
+def _server() -> _Server:
+    server = _Server()
+    atexit.register(server.close)
+    return server
+
+
+def start(
+    arguments: Sequence[str],
+    *,
+    cwd: Path,
+    env: Mapping[str, str],
+    stdin: int,
+    stdout: int,
+    stderr: int,
+) -> Process | subprocess.Popen[bytes]:
+    """Start ``python -m`` or ``-c`` with these arguments, leader of a session of its own.
+
+    With a fresh interpreter where the environment has what one reads when it starts.
+    """
+    if "DDP_TESTS_FRESH" in os.environ or not (server := _server()).serves(env):
+        return start_fresh(arguments, cwd=cwd, env=env, stdin=stdin, stdout=stdout, stderr=stderr)
+    os.umask(umask := os.umask(0))
+    program = {
+        "argv": list(arguments),
+        "cwd": str(cwd),
+        "env": dict(env),
+        "umask": umask,
+        "numbers": [0, 1, 2],
+        "heirs": _heirs(arguments),
+    }
+    return Process(server, server.ask(program, [stdin, stdout, stderr]))
+
+
+def _heirs(arguments: Sequence[str]) -> int:
+    """How many hosts of pytest-ddp, or workers of xdist with one each, it may start."""
+    wanted = re.search(r"(?:^| )-n ?(\d+)", " ".join(arguments))
+    return max(1, int(wanted[1])) if wanted else 1
+
+
+def start_fresh(
+    arguments: Sequence[str],
+    *,
+    cwd: Path,
+    env: Mapping[str, str],
+    stdin: int,
+    stdout: int,
+    stderr: int,
+) -> subprocess.Popen[bytes]:
+    """The same with an interpreter that has imported nothing."""
+    return subprocess.Popen(
+        [sys.executable, *arguments],
+        cwd=cwd,
+        env=env,
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        start_new_session=True,
+    )
+
+
+def run(
+    arguments: Sequence[str],
+    *,
+    timeout: float,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    merged: bool = False,
+) -> subprocess.CompletedProcess[str]:
+    """Run ``python`` with these arguments to its end.
+
+    Args:
+        timeout: seconds.
+        cwd: our own unless given, as is ``env``.
+        env: see ``cwd``.
+        merged: have standard error in ``stdout``, where it was written.
+
+    Raises:
+        subprocess.TimeoutExpired: it ran longer; its process group has been killed.
+    """
+    with (
+        open(os.devnull) as nothing,
+        tempfile.TemporaryFile("w+", errors="replace") as stdout,
+        tempfile.TemporaryFile("w+", errors="replace") as stderr,
+    ):
+        process = start(
+            arguments,
+            cwd=cwd or Path.cwd(),
+            env=os.environ if env is None else env,
+            stdin=nothing.fileno(),
+            stdout=stdout.fileno(),
+            stderr=(stdout if merged else stderr).fileno(),
+        )
+        try:
+            code = process.wait(timeout)
+        except BaseException:  # also an interrupt must leave nothing behind
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise
+        for stream in (stdout, stderr):
+            stream.seek(0)
+        return subprocess.CompletedProcess(arguments, code, stdout.read(), stderr.read())
+
+
+def _is_plain(name: str) -> bool:
+    """Whether a variable is none of the outer run's own."""
+    return not re.match(r"PYTEST|PYTHONPATH$|DDP_|COV", name)

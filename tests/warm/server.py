@@ -1,0 +1,268 @@
+"""An interpreter that has imported pytest and torch, and forks for each program it is told to run.
+
+A program of its own: what it imports is what every program finds imported. See
+:mod:`tests.warm.interpreter` for what may be asked of it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import gc
+import importlib
+import inspect
+import json
+import os
+import runpy
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+_IMPORTED = (
+    *("torch", "torch.distributed", "torch._dynamo", "torch.utils._device", "numpy.random"),
+    "torch.distributed.nn.functional",
+)
+_IMPORTED_IN_SESSION = ("pytest_ddp.controller", "pytest_ddp.rank.main", "pytest_ddp.rank.life")
+_LENGTH = struct.Struct("!Q")
+_MANY = 250
+"""Descriptors in one message; the kernel takes no more than 253."""
+_ENDS = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+_HOST = "from pytest_ddp.rank.main import main"
+_WORKER = "import sys;exec(eval(sys.stdin.readline()))"
+"""What hosts of pytest-ddp and workers of xdist are told to execute."""
+_ABOVE = 1000
+"""From here up descriptors are kept while those below are put in their places."""
+
+Program = dict[str, Any]
+"""``argv`` after the interpreter's name, ``cwd``, ``env``, ``umask``, in ``numbers`` where the
+descriptors that come with it belong, and how many ``heirs`` it needs."""
+
+
+def send(channel: socket.socket, message: Any, descriptors: Sequence[int] = ()) -> None:
+    """Send one message of JSON."""
+    data = json.dumps(message).encode()
+    socket.send_fds(channel, [_LENGTH.pack(len(data))], descriptors)
+    channel.sendall(data)
+
+
+def receive(channel: socket.socket) -> tuple[Any, list[int]] | None:
+    """Receive one message and its descriptors; None if there will be no more."""
+    head, descriptors, *_ = socket.recv_fds(channel, _LENGTH.size, _MANY, socket.MSG_WAITALL)
+    if not head:
+        return None
+    data = b""
+    (length,) = _LENGTH.unpack(head)
+    while len(data) < length:
+        data += channel.recv(length - len(data))
+    return json.loads(data), descriptors
+
+
+def serve(channel: socket.socket) -> Callable[[], None] | None:
+    """Answer until the channel's end; return in a fork, with the program that it is to be."""
+    send(channel, "ready")
+    while (received := receive(channel)) is not None:
+        message, descriptors = received
+        if "reap" in message:
+            _, status = os.waitpid(message["reap"], 0)
+            send(channel, os.waitstatus_to_exitcode(status))
+            continue
+        begun, begins = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            channel.close()
+            os.close(begun)
+            os.setsid()
+            os.close(begins)
+            return _become(message, descriptors)
+        for descriptor in (begins, *descriptors):
+            os.close(descriptor)
+        os.read(begun, 1)  # its process group can be killed from here on
+        os.close(begun)
+        send(channel, pid)
+    return None
+
+
+class Heirs:
+    """Children of a program, as warm as that, which become the interpreters that it starts.
+
+    A host of pytest-ddp asks for its parent, and is waited for and killed as a child: the server
+    cannot fork it.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._waiting: list[tuple[int, socket.socket]] = []
+        for _ in range(count):
+            channel, theirs = socket.socketpair()
+            pid = os.fork()
+            self._waiting.append((pid, channel))
+            if pid == 0:
+                for _, parents in self._waiting:
+                    parents.close()
+                _wait(theirs)
+            theirs.close()
+
+    def stand_in(self) -> None:
+        """Have ``subprocess`` start hosts, and workers of xdist, from here while there are any."""
+        start = subprocess.Popen._execute_child  # type: ignore[attr-defined]
+        signature = inspect.signature(start)
+
+        def start_or_inherit(process: Any, *args: Any, **kwargs: Any) -> None:
+            given = signature.bind(process, *args, **kwargs).arguments
+            if not self._waiting or not _is_known(given["args"]):
+                start(process, *args, **kwargs)
+                return
+            process.pid = self._be(given)
+            process._child_created = True
+            process._close_pipe_fds(*(given[end] for end in _ENDS))
+
+        subprocess.Popen._execute_child = start_or_inherit  # type: ignore[attr-defined]
+
+    def _be(self, given: dict[str, Any]) -> int:
+        pid, channel = self._waiting.pop(0)
+        standard = (given["p2cread"], given["c2pwrite"], given["errwrite"])
+        here = [number if end == -1 else end for number, end in enumerate(standard)]
+        passed = list(given["pass_fds"])
+        os.umask(umask := os.umask(0))
+        program = {
+            "argv": ["-u"] * ("-u" in given["args"]) + given["args"][given["args"].index("-c") :],
+            "cwd": given["cwd"] or os.getcwd(),
+            "env": dict(os.environ if given["env"] is None else given["env"]),
+            "umask": umask,
+            "numbers": [0, 1, 2, *passed],
+            "heirs": 1 if _WORKER in given["args"] else 0,
+        }
+        with channel:
+            send(channel, program, [*here, *passed])
+        return pid
+
+
+def _is_known(args: Any) -> bool:
+    """Whether this starts a host or a worker; what else a test starts might be anything."""
+    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    if not isinstance(args, list) or "-c" not in args:
+        return False
+    before, (_, code, *_) = args[: args.index("-c")], args[args.index("-c") :]
+    if _HOST in code:
+        return before == [sys.executable, *flags]
+    return bool(code == _WORKER and before == [sys.executable, "-u", *flags])
+
+
+def _wait(channel: socket.socket) -> None:
+    """Be nobody until told who to be: the program ends through :class:`_Inherited`."""
+    os.setsid()
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for number in range(3):
+        os.dup2(nowhere, number)
+    os.closerange(3, channel.fileno())
+    os.closerange(channel.fileno() + 1, _ABOVE)
+    received = receive(channel)
+    channel.close()
+    if received is None:
+        os._exit(0)
+    raise _Inherited(_become(*received))
+
+
+class _Inherited(BaseException):
+    """Carries the heir's program out of the loop that it was forked in."""
+
+    def __init__(self, program: Callable[[], None]) -> None:
+        self.program = program
+
+
+def _become(program: Program, descriptors: Sequence[int]) -> Callable[[], None]:
+    """Put this process into the state that a fresh interpreter would be in."""
+    _place(descriptors, program["numbers"])
+    Heirs(program["heirs"]).stand_in()
+    os.chdir(program["cwd"])
+    os.umask(program["umask"])
+    os.environ.clear()
+    os.environ.update(program["env"])
+    tempfile.tempdir = None  # TMPDIR may be another one
+    argv = program["argv"]
+    sys.orig_argv = [sys.executable, *argv]
+    if argv[0] == "-u":
+        argv = argv[1:]
+        sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]
+    paths = filter(None, program["env"].get("PYTHONPATH", "").split(os.pathsep))
+    first = "" if argv[0] == "-c" else program["cwd"]
+    sys.path[:] = [first, *dict.fromkeys(map(os.path.abspath, paths)), *sys.path]
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    if argv[0] == "-c":
+        sys.argv = ["-c", *argv[2:]]
+        return lambda: exec(compile(argv[1], "<string>", "exec"), vars(main))
+    assert argv[0] == "-m", argv
+    sys.argv = ["-m", *argv[2:]]
+    return lambda: runpy._run_module_as_main(argv[1])  # type: ignore[attr-defined]
+
+
+def _place(descriptors: Sequence[int], numbers: Sequence[int]) -> None:
+    kept = [fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, _ABOVE) for number in descriptors]
+    for number in descriptors:
+        os.close(number)
+    for number, wanted in zip(kept, numbers, strict=True):
+        os.dup2(number, wanted)
+        os.close(number)
+
+
+def _import_all() -> None:
+    """Import torch, and by a session of one test all that pytest and its plugins need."""
+    import pytest
+
+    for name in _IMPORTED:
+        importlib.import_module(name)
+    path = list(sys.path)
+    with tempfile.TemporaryDirectory() as directory:
+        with open(os.path.join(directory, "pytest.ini"), "w") as ini:
+            ini.write("[pytest]\nasyncio_default_fixture_loop_scope = function\n")
+        # Plugins are imported by pytest's own hand: it rewrites their assertions, and complains
+        # in a later session of those that were imported without.
+        imports = ", ".join(_IMPORTED_IN_SESSION)
+        with open(test := os.path.join(directory, "test_imports.py"), "w") as source:
+            source.write(f"def test_imports():\n    import {imports}\n")
+        code = pytest.main(["-p", "no:cacheprovider", "--rootdir", directory, test])
+    assert code == 0, "the session that imports pytest's plugins has failed"
+    sys.path[:] = path
+    # xdist tells its workers which path it found when it was imported.
+    for name in [name for name in sys.modules if name.split(".")[0] in ("test_imports", "xdist")]:
+        del sys.modules[name]
+    sys.stdout.flush()
+    gc.collect()
+    gc.freeze()
+
+
+def _main(descriptor: int) -> Callable[[], None] | None:
+    channel = socket.socket(fileno=descriptor)
+    del sys.path[0]  # this file's directory
+    _import_all()
+    try:
+        return serve(channel)
+    except _Inherited as inherited:
+        return inherited.program
+
+
+def _run(program: Callable[[], None]) -> None:
+    """Run the program, and end as an interpreter does that need not take torch down: 0.4 s."""
+    code: Any = 0
+    try:
+        program()
+    except SystemExit as end:
+        if end.code is not None and not isinstance(end.code, int):
+            raise
+        code = end.code or 0
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code & 0xFF)
+
+
+if __name__ == "__main__":
+    program = _main(int(sys.argv[1]))
+    if program is not None:
+        _run(program)

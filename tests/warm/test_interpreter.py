@@ -1,0 +1,127 @@
+"""A warm interpreter is told apart from a fresh one by what it has imported alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.warm import interpreter
+
+TELL = """
+import json, os, sys
+os.umask(umask := os.umask(0))
+told = {
+    "argv": sys.argv, "path": sys.path, "cwd": os.getcwd(), "umask": umask,
+    "env": dict(os.environ), "stdin": sys.stdin.read(), "name": __name__,
+    "leads": os.getsid(0) == os.getpid(),
+    "prefix": sys.prefix,
+}
+json.dump(told, sys.stdout)
+print("a word", file=sys.stderr)
+"""
+WAITS = "import threading; print('up', flush=True); threading.Event().wait()"
+
+
+@pytest.fixture(autouse=True)
+def warm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DDP_TESTS_FRESH", raising=False)
+
+
+def run(directory: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return interpreter.run(arguments, cwd=directory, env=os.environ | env, timeout=60)
+
+
+def test_it_has_torch(tmp_path: Path) -> None:
+    done = run(tmp_path, "-c", "import sys; print('torch' in sys.modules)")
+    assert done.stdout == "True\n", done.stderr
+
+
+@pytest.mark.parametrize("arguments", [["-c", TELL], ["-m", "tell"]], ids=["code", "module"])
+def test_a_program_finds_what_it_would_in_a_fresh_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    (tmp_path / "tell.py").write_text(TELL)
+    env = {"PYTHONPATH": f"{tmp_path}/more:relative", "WORD": "ä"}
+    given = [*arguments, "one", "-n", "two"]
+    warm = run(tmp_path, *given, **env)
+    monkeypatch.setenv("DDP_TESTS_FRESH", "1")
+    fresh = run(tmp_path, *given, **env)
+    told, expected = json.loads(warm.stdout), json.loads(fresh.stdout)
+    del expected["env"]["DDP_TESTS_FRESH"]
+    assert told == expected
+    assert (warm.returncode, warm.stderr) == (0, "a word\n")
+
+
+@pytest.mark.parametrize(
+    ("code", "returncode", "words"),
+    [
+        ("pass", 0, ""),
+        ("raise SystemExit(3)", 3, ""),
+        ("raise SystemExit('so long')", 1, "so long\n"),
+        ("1 / 0", 1, "ZeroDivisionError"),
+        ("import os; os._exit(7)", 7, ""),
+        ("import os; os.kill(os.getpid(), 9)", -signal.SIGKILL, ""),
+        ("import atexit, sys; atexit.register(sys.stderr.write, 'bye')", 0, "bye"),
+    ],
+)
+def test_it_ends_as_a_fresh_one(tmp_path: Path, code: str, returncode: int, words: str) -> None:
+    done = run(tmp_path, "-c", code)
+    assert done.returncode == returncode
+    assert words in done.stderr
+    assert bool(done.stderr) == bool(words)
+
+
+@pytest.mark.parametrize("env", [{"PYTHONHASHSEED": "3"}, {"TORCH_FR_BUFFER_SIZE": "0"}])
+def test_what_an_interpreter_reads_at_its_start_makes_it_fresh(
+    tmp_path: Path, env: dict[str, str]
+) -> None:
+    done = run(tmp_path, "-c", "import sys; print('torch' in sys.modules)", **env)
+    assert done.stdout == "False\n"
+
+
+def test_it_is_killed_with_its_group_in_time(tmp_path: Path) -> None:
+    with pytest.raises(subprocess.TimeoutExpired):
+        interpreter.run(["-c", WAITS], cwd=tmp_path, timeout=0.5)
+
+
+def test_signals_reach_it(tmp_path: Path) -> None:
+    with open(os.devnull) as nothing, (tmp_path / "out").open("w+") as out:
+        process = interpreter.start(
+            ["-c", WAITS],
+            cwd=tmp_path,
+            env=os.environ,
+            stdin=nothing.fileno(),
+            stdout=out.fileno(),
+            stderr=out.fileno(),
+        )
+        assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == -signal.SIGTERM == process.returncode
+        process.kill()  # of no consequence any more
+
+
+def test_it_starts_hosts_from_its_own_children(tmp_path: Path) -> None:
+    code = f"""
+import os, subprocess, sys
+print(os.getpid(), flush=True)
+look = ["-c", "'from pytest_ddp.rank.main import main'; import os, sys; "
+    "print(os.getppid(), 'torch' in sys.modules, os.read(int(sys.argv[1]), 9), os.environ['WORD'])"]
+for _ in range(2):
+    reading, writing = os.pipe()
+    os.write(writing, b"passed")
+    child = subprocess.Popen(
+        [{sys.executable!r}, *look, str(reading)],
+        pass_fds=[reading], env={{"WORD": "given"}}, start_new_session=True,
+    )
+    assert child.wait() == 0
+"""
+    done = run(tmp_path, "-c", code)
+    pid, warm, fresh = done.stdout.splitlines()
+    assert warm == f"{pid} True b'passed' given", done.stderr
+    assert fresh == f"{pid} False b'passed' given"
