@@ -1,6 +1,6 @@
 # The two commands of the README. Both set themselves up in .venv and need only
 # python3, make and git.
-.PHONY: conformance kill-matrix test tests soak chaos fidelity ecosystem benchmark clean
+.PHONY: conformance kill-matrix test tests quick quick-tests types soak chaos fidelity ecosystem benchmark clean
 .DELETE_ON_ERROR:
 
 PYTHON ?= python3
@@ -9,6 +9,8 @@ READY := .venv/.ready
 # By files, because a file's tests share runs, fixtures and servers (conformance/scheduling.py);
 # three workers, because some tests wait and two would leave a seventh of two cores idle.
 SHARED := -n 3 --dist loadfile
+JUDGES := $(filter-out conformance/test_judges_properties_%,$(wildcard conformance/test_judges*.py))
+QUICK := tests/unit tests/test_architecture.py $(JUDGES) tests/acceptance/test_smoke.py
 # Where it is set, as in many container images, each of hundreds of inner pytest sessions
 # would compile the installed plugins anew, with their assertions rewritten: a second each.
 unexport PYTHONDONTWRITEBYTECODE
@@ -34,6 +36,22 @@ test: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(MAKE) --keep-going tests conformance
+
+# What finds most mistakes, in a minute: style, types, the layers, units, the judges on hand-made
+# histories, and every kind of verdict in one real run. The types beside the tests, on two cores.
+quick: LIMIT = 300
+quick: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(MAKE) --jobs=2 types quick-tests
+
+types: $(READY)
+	$(BIN)/mypy
+
+# One inner run is not worth a warm interpreter.
+quick-tests: LIMIT = 300
+quick-tests: $(READY)
+	DDP_TESTS_FRESH=1 $(PYTEST) $(QUICK) -q -p no:cacheprovider </dev/null
 
 # By files as well, whose tests share inner runs.
 tests: LIMIT = 3600
