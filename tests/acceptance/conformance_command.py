@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
@@ -13,6 +11,8 @@ from typing import Any
 
 import ddp_conformance
 from jsonschema import Draft202012Validator
+
+from tests.warm import interpreter
 
 SCHEMA = json.loads((Path(ddp_conformance.__file__).parent / "report.schema.json").read_text())
 
@@ -46,17 +46,10 @@ class Done:
 def run(directory: Path, *arguments: str, **environment: str) -> Done:
     """``python -m`` in the directory, with all output in one text."""
     outer = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}
-    with (directory / "output").open("w+") as output:
-        code = subprocess.call(
-            ["timeout", "-k", "5", "300", sys.executable, "-m", *arguments],
-            cwd=directory,
-            env=outer | environment,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
-        output.seek(0)
-        return Done(code, output.read(), directory)
+    done = interpreter.run(
+        ["-m", *arguments], cwd=directory, env=outer | environment, timeout=300, merged=True
+    )
+    return Done(done.returncode, done.stdout, directory)
 
 
 def written(directory: Path, **files: str) -> Path:

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from tests.warm import interpreter
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
@@ -37,11 +40,21 @@ def _blocks(page: Path) -> list[Block]:
 
 
 def _run(command: str, directory: Path) -> str:
-    program, _, rest = command.partition(" ")
-    if program == "pytest":
-        command = f"python -m pytest -p no:cacheprovider {rest}"
+    if command.startswith("pytest "):
+        command = command.replace("pytest", "python -m pytest -p no:cacheprovider", 1)
+    finished = _start(command, directory)
+    printed = finished.stdout + finished.stderr
+    if not command.startswith("python -m pytest "):
+        assert finished.returncode == 0, f"$ {command}\n{printed}"
+    return printed
+
+
+def _start(command: str, directory: Path) -> subprocess.CompletedProcess[str]:
+    if re.fullmatch(r"python -m [^;|&!]+", command):
+        arguments = shlex.split(command)[1:]
+        return interpreter.run(arguments, cwd=directory, env=_environment(), timeout=240)
     scripts = Path(sys.executable).parent
-    finished = subprocess.run(
+    return subprocess.run(
         ["timeout", "-k", "5", "240", "bash", "-c", command],
         cwd=directory,
         env=_environment() | {"PATH": f"{scripts}:{os.environ['PATH']}"},
@@ -50,10 +63,6 @@ def _run(command: str, directory: Path) -> str:
         text=True,
         check=False,
     )
-    printed = finished.stdout + finished.stderr
-    if program != "pytest":
-        assert finished.returncode == 0, f"$ {command}\n{printed}"
-    return printed
 
 
 def _environment() -> dict[str, str]:
