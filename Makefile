@@ -9,16 +9,13 @@ READY := .venv/.ready
 # By files, because a file's tests share runs, fixtures and servers (conformance/scheduling.py);
 # three workers, because some tests wait and two would leave a seventh of two cores idle.
 SHARED := -n 3 --dist loadfile
-JUDGES := $(filter-out conformance/test_judges_properties_%,$(wildcard conformance/test_judges*.py))
+JUDGES := $(filter-out %_properties.py,$(wildcard conformance/*/test_judge*.py))
 QUICK := tests/unit tests/test_architecture.py $(JUDGES) tests/acceptance/test_smoke.py
 # Where it is set, as in many container images, each of hundreds of inner pytest sessions
-# would compile the installed plugins anew, with their assertions rewritten: a second each.
+# would compile the installed plugins anew, with their assertions rewritten, and each rank and
+# launched process this project's modules: a second and a quarter of one.
 unexport PYTHONDONTWRITEBYTECODE
 PYTEST = timeout -k 10 $(LIMIT) $(BIN)/python -m pytest
-
-# Where an environment forbids it, every rank, worker and launched process would compile this
-# project's modules anew, a quarter of a second each.
-conformance kill-matrix tests: export PYTHONDONTWRITEBYTECODE =
 
 conformance: LIMIT = 1500
 conformance: $(READY)

@@ -28,7 +28,11 @@ _IMPORTED = (
     *("torch", "torch.distributed", "torch._dynamo", "torch.utils._device", "numpy.random"),
     "torch.distributed.nn.functional",
 )
-_IMPORTED_IN_SESSION = ("pytest_ddp.controller", "pytest_ddp.rank.main", "pytest_ddp.rank.life")
+_IMPORTED_IN_SESSION = (
+    "pytest_ddp.controller.controller",
+    "pytest_ddp.rank.main",
+    "pytest_ddp.rank.life",
+)
 _LENGTH = struct.Struct("!Q")
 _MANY = 250
 """Descriptors in one message; the kernel takes no more than 253."""
