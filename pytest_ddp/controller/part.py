@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+
+import pytest
 
 from pytest_ddp.evidence import nativestacks, pythonstacks
 from pytest_ddp.evidence.outcome import Ending, RankOutcome, TimedReport
 from pytest_ddp.launch.rankprocess import RankProcess
 from pytest_ddp.system.own import signal
-from pytest_ddp.wire.protocol import Done, Phase
+from pytest_ddp.verdict import subtests
+from pytest_ddp.wire.protocol import Done, Passed, Phase
 from pytest_ddp.wire.survey import Calls, Standing
 
 
@@ -40,6 +44,36 @@ class Part:
     def begin(self, nodeid: str) -> None:
         """Note that the rank has begun the test of this node id."""
         self.began, self.process.test = True, nodeid
+
+    def take(self, report: pytest.TestReport | None, at: float) -> None:
+        """Take a rank's report of a phase, or nothing where a plugin made nothing of it."""
+        if report is None:
+            return
+        phase = Phase(report.when)
+        known = self.reports.get(phase)
+        if known is not None and known.report.failed:
+            subtests.join(known.report, report)
+        else:
+            self.reports[phase] = TimedReport(report, at)
+
+    def take_passed(self, item: pytest.Item, began: float, phases: Iterable[Passed]) -> None:
+        """Take phases that passed without a word; ``began`` is the test's on the wall clock."""
+        for passed in phases:
+            report = pytest.TestReport(
+                # One that is parsed already, where pytest has such.
+                nodeid=getattr(item, "id", item.nodeid),
+                location=item.location,
+                keywords={},
+                outcome="passed",
+                longrepr=None,
+                when=passed.phase.value,
+                duration=passed.duration,
+                start=passed.start,
+                stop=passed.stop,
+            )
+            self.reports.setdefault(
+                passed.phase, TimedReport(report, passed.stop - began, plain=True)
+            )
 
     def end(self, ending: Ending, at: float) -> None:
         """Note how the part ended; a rank has to live until the others have ended theirs too."""

@@ -14,7 +14,7 @@ from pytest_ddp.controller import ends
 from pytest_ddp.controller.exchanges import Exchanges
 from pytest_ddp.controller.live import LiveLine, doing_of
 from pytest_ddp.controller.part import Part
-from pytest_ddp.evidence.outcome import Ending, Expiry, Hang, RunOutcome, TimedReport
+from pytest_ddp.evidence.outcome import Ending, Expiry, Hang, RunOutcome
 from pytest_ddp.launch.launcher import Gone, Launcher
 from pytest_ddp.launch.rankprocess import RankProcess
 from pytest_ddp.launch.rendezvous import Rendezvous
@@ -24,7 +24,6 @@ from pytest_ddp.proof.prober import Prober
 from pytest_ddp.system import memfile
 from pytest_ddp.system.memory import count_oom_kills
 from pytest_ddp.system.own import os, signal, time
-from pytest_ddp.verdict import subtests
 from pytest_ddp.wire.protocol import (
     Began,
     Done,
@@ -34,8 +33,6 @@ from pytest_ddp.wire.protocol import (
     Go,
     Json,
     NotBegun,
-    Passed,
-    Phase,
     PhaseReported,
     RankReady,
     RunTest,
@@ -253,11 +250,11 @@ class Run:
                 part.problem, part.infrastructure = message.problem, message.infrastructure
                 part.end(Ending.NOT_BEGUN, self._now())
             case PhaseReported():
-                self._take_report(part, message)
+                part.take(self._read_report(message.report), self._now())
             case Done():
                 part.done = message
                 part.begin(self._plan.nodeid)
-                self._take_passed(part, message.passed)
+                part.take_passed(self._order.item, self._wall, message.passed)
                 part.process.tied = message.tied
                 if message.modules_changed:
                     part.process.family = self._plan.family
@@ -274,41 +271,12 @@ class Run:
         for part in self.parts:
             part.process.send(Go(self._test))
 
-    def _take_report(self, part: Part, message: PhaseReported) -> None:
-        report = self._read_report(message.report)
-        if report is None:
-            return
-        phase = Phase(report.when)
-        known = part.reports.get(phase)
-        if known is not None and known.report.failed:
-            subtests.join(known.report, report)
-        else:
-            part.reports[phase] = TimedReport(report, self._now())
-
-    def _take_passed(self, part: Part, phases: Iterable[Passed]) -> None:
-        item = self._order.item
-        for passed in phases:
-            report = pytest.TestReport(
-                # One that is parsed already, where pytest has such.
-                nodeid=getattr(item, "id", item.nodeid),
-                location=item.location,
-                keywords={},
-                outcome="passed",
-                longrepr=None,
-                when=passed.phase.value,
-                duration=passed.duration,
-                start=passed.start,
-                stop=passed.stop,
-            )
-            timed = TimedReport(report, passed.stop - self._wall, plain=True)
-            part.reports.setdefault(passed.phase, timed)
-
     def _take_untold(self, part: Part) -> None:
         """Take what a rank has kept for an end of its test that does not come."""
         untold = part.process.files.untold()
         if untold.test == self._test:
             part.begin(self._plan.nodeid)
-            self._take_passed(part, untold.passed)
+            part.take_passed(self._order.item, self._wall, untold.passed)
 
     # ------------------------------------------------------------------ comparing
 

@@ -7,7 +7,6 @@ end; whatever is missing is a failure of the phase that it is missing from.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, cast
@@ -22,14 +21,11 @@ from pytest_ddp.verdict.diagnosis import Diagnosis, Failure, Kind, diagnose_fail
 from pytest_ddp.verdict.failure import represent
 from pytest_ddp.verdict.records import properties
 from pytest_ddp.verdict.sections import sections_of
+from pytest_ddp.verdict.states import Part, State, part_of, state_of
 from pytest_ddp.verdict.trouble import Trouble, lost_phase, message_of, tell_apart
 from pytest_ddp.wire.protocol import Phase
 
 Result: TypeAlias = Literal["passed", "failed", "skipped"]
-
-_STRICT = "[XPASS(strict)]"
-_UNEXPECTED_SUCCESS = ("Unexpected success", "Failed: Unexpected success")
-"""``unittest.expectedFailure`` has no word of its own for a strict XPASS."""
 
 _OWN_ATTRIBUTES = {
     *("_id", "nodeid", "location", "keywords", "outcome", "longrepr", "when"),
@@ -45,45 +41,6 @@ _SAME_COLLECTIVES = (
     "Every member of a group must issue the same collectives: the next one on this group would "
     "hang or pair up with the wrong data."
 )
-
-
-class State(enum.Enum):
-    """How a phase went on one rank; the value says it in a sentence about the rank."""
-
-    PASSED = "passed"
-    XPASSED = "passed, although expected to fail"
-    XPASSED_STRICT = "passed, although it must fail"
-    XFAILED = "failed as expected"
-    SKIPPED = "skipped"
-    FAILED = "failed"
-    LOST = "did not report"
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One rank's part in one phase."""
-
-    rank: RankOutcome
-    phase: Phase
-    state: State
-    report: pytest.TestReport | None
-
-    @property
-    def reason(self) -> str:
-        """Why it was skipped, or why a failure was expected; empty for other states."""
-        if self.state is State.SKIPPED and self.report is not None:
-            return message_of(self.report.longrepr).removeprefix("Skipped: ")
-        return self.expectation.removeprefix("reason: ")
-
-    @property
-    def expectation(self) -> str:
-        """pytest's ``wasxfail``: the reason of the mark or the call; empty without one."""
-        if self.state is State.XPASSED_STRICT and self.report is not None:
-            return message_of(self.report.longrepr).removeprefix(_STRICT).strip()
-        return str(getattr(self.report, "wasxfail", ""))
-
-    def __str__(self) -> str:
-        return f"{self.state.value} ({self.reason})" if self.reason else self.state.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,26 +136,6 @@ def _plain_report(outcome: RunOutcome, phase: Phase) -> pytest.TestReport:
 # ------------------------------------------------------------------ one rank
 
 
-def state_of(report: pytest.TestReport) -> State:
-    """What pytest means by the report's outcome and its attribute ``wasxfail``."""
-    expected = hasattr(report, "wasxfail")
-    if report.passed:
-        return State.XPASSED if expected else State.PASSED
-    if report.skipped:
-        return State.XFAILED if expected else State.SKIPPED
-    message = message_of(report.longrepr)
-    if message.startswith(_STRICT) or message in _UNEXPECTED_SUCCESS:
-        return State.XPASSED_STRICT
-    return State.FAILED
-
-
-def _part(rank: RankOutcome, phase: Phase) -> Part | None:
-    timed = rank.reports.get(phase)
-    if timed is not None:
-        return Part(rank, phase, state_of(timed.report), timed.report)
-    return Part(rank, phase, State.LOST, None) if lost_phase(rank) is phase else None
-
-
 def _troubles(rank: RankOutcome) -> Iterator[Trouble]:
     for phase in Phase:
         timed = rank.reports.get(phase)
@@ -215,9 +152,9 @@ def _troubles(rank: RankOutcome) -> Iterator[Trouble]:
 def _decide(outcome: RunOutcome) -> list[Decision]:
     ranks = outcome.ranks
     troubles = [trouble for rank in ranks for trouble in _troubles(rank)]
-    setup = [part for rank in ranks if (part := _part(rank, Phase.SETUP))]
-    body = [_part(part.rank, Phase.CALL) or part for part in setup]
-    teardown = [part for rank in ranks if (part := _part(rank, Phase.TEARDOWN))]
+    setup = [part for rank in ranks if (part := part_of(rank, Phase.SETUP))]
+    body = [part_of(part.rank, Phase.CALL) or part for part in setup]
+    teardown = [part for rank in ranks if (part := part_of(rank, Phase.TEARDOWN))]
     early = [trouble for trouble in troubles if trouble.phase is not Phase.TEARDOWN]
     late = [trouble for trouble in troubles if trouble.phase is Phase.TEARDOWN]
     if early:
