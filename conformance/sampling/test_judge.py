@@ -267,6 +267,31 @@ def test_shares_of_two_draws_are_named() -> None:
     assert violation.what == "2 different global orders were drawn, by ranks 0 and 1"
 
 
+def drawn_again(shares: Shares) -> list[Record]:
+    """Rank 0 drew 5, 3, 4 and then 2, 1, 0, and all delivered of that."""
+    return [Drawn(0, ((5,), (3,), (4,))), *dealt([[2, 1, 0]], shares)]
+
+
+@pytest.mark.parametrize("shares", [[[2, 0], [1, 5]], [[5, 4], [3, 5]], [[2, 0], [1, 2]]])
+def test_shares_that_another_draw_fills_up_pass(shares: Shares) -> None:
+    assert judge.judge_one_draw(drawn_again(shares), 1, 0) == ()
+
+
+def test_shares_of_parts_of_two_draws_are_named() -> None:
+    found = judge.judge_one_draw(drawn_again([[2, 5], [1, 3]]), 1, 0)
+    assert [violation.what for violation in found] == [
+        "index 1 delivered 1 times, drawn 0 times",
+        "index 2 delivered 1 times, drawn 0 times",
+        "index 4 delivered 0 times, drawn 1 times",
+    ]
+
+
+def test_ranks_that_draw_again_and_differ_then_are_named() -> None:
+    history = [*dealt([[0, 1], [0, 1]], [[0], [1]]), Drawn(0, ((1,), (0,))), Drawn(1, ((0,), (1,)))]
+    (violation,) = judge.judge_one_draw(history, 0, 0)
+    assert violation.what == "2 different global orders were drawn, by ranks 0 and 1"
+
+
 def test_a_sampler_that_was_not_asked_is_named() -> None:
     (violation,) = judge.judge_one_draw(dealt([], [[0], [1]]), 0, 0)
     assert violation.what == "the wrapped sampler was never asked for its order"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from itertools import combinations, islice, takewhile
+from itertools import chain, combinations, islice, takewhile
+from typing import TypeAlias
 
 from ddp_conformance.frame.allowance import allowed
 from ddp_conformance.frame.history import (
@@ -18,6 +19,9 @@ from ddp_conformance.frame.history import (
     Sample,
 )
 from ddp_conformance.frame.verdict import Violation, ranks_in_words
+
+Items: TypeAlias = tuple[tuple[int, ...], ...]
+"""What a sampler draws: batches of indices, or of one index each."""
 
 SHOWN = 6
 """Indices shown of an order."""
@@ -192,21 +196,27 @@ def judge_streams(history: History) -> tuple[Violation, ...]:
 def judge_one_draw(history: History, surplus: int, missing: int) -> tuple[Violation, ...]:
     """The ranks' shares make up one draw of the wrapped sampler, or all ranks refused alike.
 
-    ``surplus`` items may be repeated, ``missing`` ones left out.
+    ``surplus`` items may be repeated or be those of a further draw, ``missing`` ones left out.
     """
     delivered = [share for share in history if isinstance(share, Delivered)]
     refused = [refusal for refusal in history if isinstance(refusal, Refused)]
     if refused:
         return _refusals(refused, [share.rank for share in delivered])
-    draws = {drawn.items: drawn.rank for drawn in history if isinstance(drawn, Drawn)}
-    if not draws:
+    orders: defaultdict[int, list[Items]] = defaultdict(list)
+    for drawn in (record for record in history if isinstance(record, Drawn)):
+        orders[drawn.rank].append(drawn.items)
+    if not orders:
         return (Violation("the wrapped sampler was never asked for its order"),)
-    if len(draws) > 1:
-        ranks = ranks_in_words(sorted(draws.values()))
-        return (Violation(f"{len(draws)} different global orders were drawn, by {ranks}"),)
-    expected = Counter(next(iter(draws)))
+    different = {tuple(draws): rank for rank, draws in orders.items()}
+    if len(different) > 1:
+        ranks = ranks_in_words(sorted(different.values()))
+        return (Violation(f"{len(different)} different global orders were drawn, by {ranks}"),)
+    (draws,) = different
     got = Counter(item for share in delivered for item in share.items)
-    return tuple(_differences(expected, got, surplus, missing))
+    # Who draws again, to fill up or to count, has delivered one of the draws all the same.
+    filling = frozenset(chain.from_iterable(draws))
+    found = (tuple(_differences(Counter(d), got, surplus, missing, filling)) for d in draws)
+    return min(found, key=len)
 
 
 def _by_epoch(history: History) -> Iterator[tuple[int, list[Sample]]]:
@@ -292,12 +302,17 @@ def _refusals(refused: Sequence[Refused], others: Sequence[int]) -> tuple[Violat
 
 
 def _differences(
-    expected: Counter[tuple[int, ...]], got: Counter[tuple[int, ...]], surplus: int, missing: int
+    expected: Counter[tuple[int, ...]],
+    got: Counter[tuple[int, ...]],
+    surplus: int,
+    missing: int,
+    filling: AbstractSet[tuple[int, ...]],
 ) -> Iterator[Violation]:
+    """``filling`` are the items that the surplus may be of."""
     too_many, too_few = got - expected, expected - got
-    wrong: list[tuple[int, ...]] = sorted(too_many.keys() - expected.keys())
+    wrong: list[tuple[int, ...]] = sorted(too_many.keys() - filling)
     if too_many.total() > surplus:
-        wrong += sorted(too_many.keys() & expected.keys())
+        wrong += sorted(too_many.keys() & filling)
     if too_few.total() > missing:
         wrong += sorted(too_few)
     for item in wrong:

@@ -72,18 +72,18 @@ class BucketBatches(TorchSampler[list[int]]):
 
 
 class LoggedSampler(TorchSampler[Any]):
-    """Passes on what another sampler draws, and remembers the last draw."""
+    """Passes on what another sampler draws, and remembers each draw."""
 
     def __init__(self, base: TorchSampler[Any]) -> None:
         self._base = base
-        self.drawn: tuple[tuple[int, ...], ...] | None = None
+        self.draws: list[tuple[tuple[int, ...], ...]] = []
 
     def __len__(self) -> int:
         return len(self._base)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[Any]:
         items = list(self._base)
-        self.drawn = tuple(map(sampler_indices, items))
+        self.draws.append(tuple(map(sampler_indices, items)))
         return iter(items)
 
 
@@ -116,8 +116,7 @@ def shares(subject: SamplerWrapper, case: Case, base: Base) -> Iterator[Record]:
         yield Refused(case.rank, type(error).__name__)
         return
     yield delivered
-    if sampler.drawn is not None:
-        yield Drawn(case.rank, sampler.drawn)
+    yield from (Drawn(case.rank, draw) for draw in sampler.draws)
 
 
 def find_torn_draw(subject: SamplerWrapper, ranks: Ranks) -> tuple[Violation, ...]:

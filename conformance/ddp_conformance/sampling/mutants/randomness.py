@@ -42,6 +42,27 @@ def drawn_on_rank_zero(case: Case, sampler: UserSampler) -> Iterator[Any]:
     return iter(deal_out(drawn[0] or [], case))
 
 
+def filled_from_another_draw(case: Case, sampler: UserSampler) -> Iterator[Any]:
+    """One rank draws until there is enough for equal numbers, and all take their places of that."""
+    drawn = [_enough(list(sampler), case, sampler) if case.rank == 0 else []]
+    dist.broadcast_object_list(drawn, src=0)
+    return iter(drawn[0][case.rank :: case.world_size])
+
+
+def _enough(items: list[Any], case: Case, sampler: UserSampler) -> list[Any]:
+    length = len(items) + -len(items) % case.world_size
+    while len(items) < length:
+        items += sampler
+    return items[:length]
+
+
+def a_draw_for_each_rank(case: Case, sampler: UserSampler) -> Iterator[Any]:
+    """One rank draws for all, and each takes its places of a draw of its own."""
+    draws = [[list(sampler) for _ in range(case.world_size)] if case.rank == 0 else []]
+    dist.broadcast_object_list(draws, src=0)
+    return iter(deal_out(draws[0][case.rank], case))
+
+
 def batches_torn_apart(case: Case, sampler: UserSampler) -> Iterator[Any]:
     """Shards the indices within the batches, so that a batch is not what the user built."""
     items = [list(sampler) if case.rank == 0 else None]
@@ -127,6 +148,7 @@ AUGMENTING = TRAINING | {"augments"}
 
 MUTANTS = (
     Mutant(SamplerWrapper(drawn_on_every_rank, {"pads"}), "SMP-06", "each rank draws for itself"),
+    Mutant(SamplerWrapper(a_draw_for_each_rank, {"pads"}), "SMP-06", "a draw for each rank"),
     Mutant(SamplerWrapper(batches_torn_apart, {"pads"}), "SMP-06", "batches torn apart"),
     Mutant(SamplerWrapper(refused_on_one_rank, {"pads"}), "SMP-06", "one rank refuses"),
     Mutant(Loader(one_seed_for_all, AUGMENTING), "SMP-07", "one seed on all ranks"),
@@ -139,6 +161,7 @@ MUTANTS = (
 
 TWINS = (
     Twin(SamplerWrapper(drawn_on_rank_zero, {"pads"}), "one draw for all ranks"),
+    Twin(SamplerWrapper(filled_from_another_draw, {"pads"}), "filled up from another draw"),
     Twin(SamplerWrapper(refused_everywhere), "all ranks refuse"),
     Twin(Loader(generator_by_rank, AUGMENTING), "workers seeded from a generator per rank"),
     Twin(Loader(numpy_seed_from_torch, AUGMENTING), "NumPy seeded in the worker, from torch"),
