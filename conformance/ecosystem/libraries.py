@@ -48,4 +48,10 @@ LIBRARIES = (
     Library("datasets", "datasets"),
     Library("torchdata", "torchdata"),
     Library("webdataset", "webdataset"),
+    Library("torcheval", "torcheval"),
+    Library("mmengine", "mmengine-lite"),
+    Library("safetensors", "safetensors"),
+    Library("ema_pytorch", "ema-pytorch"),
+    Library("schedulefree", "schedulefree"),
+    Library("pytorch_metric_learning", "pytorch-metric-learning"),
 )

@@ -1,4 +1,4 @@
-"""Accelerate's loaders for evaluation, and how it splits work."""
+"""Accelerate's loaders, how it splits work, and what it saves."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from ddp_conformance import Case, Evaluation, Sampler, Subject
+from ddp_conformance import Case, Evaluation, Loader, Sampler, Subject, Writer
 from ddp_conformance.metrics.subjects import sample_value
 from torch.utils.data import DataLoader
 
+from conformance.ecosystem.models import Net
 from conformance.ecosystem.parts import Breach, Part, parametrize_with_parts
 
 if TYPE_CHECKING:
@@ -59,6 +60,38 @@ def accelerate_split(case: Case) -> Any:
         return own
 
 
+def prepared(case: Case, **options: Any) -> Any:
+    """A training loader of batches of two."""
+    config = accelerate.DataLoaderConfiguration(use_seedable_sampler=True, **options)
+    accelerator = accelerate.Accelerator(cpu=True, dataloader_config=config)
+    loader = DataLoader(case.dataset, batch_size=2, shuffle=True, num_workers=case.num_workers)
+    return accelerator.prepare(loader)
+
+
+def accelerate_even_loader(case: Case) -> Any:
+    return prepared(case, data_seed=0)
+
+
+def accelerate_uneven_loader(case: Case) -> Any:
+    return prepared(case, data_seed=0, even_batches=False)
+
+
+def accelerate_unseeded_loader(case: Case) -> Any:
+    return prepared(case)
+
+
+def accelerate_save_state(case: Case) -> Callable[[int], None]:
+    """Each in a folder of its own."""
+    accelerator = accelerate.Accelerator(cpu=True)
+    model = Net()
+    accelerator.prepare(model, torch.optim.AdamW(model.parameters()))
+
+    def save(number: int) -> None:
+        accelerator.save_state(str(case.directory / f"step-{number}"))
+
+    return save
+
+
 PARTS = [
     Part(
         Evaluation(accelerate_gather_for_metrics),
@@ -80,6 +113,27 @@ PARTS = [
         Sampler(accelerate_split, {"exact", "uneven", "evaluates"}),
         "`PartialState().split_between_processes(samples)`",
     ),
+    Part(
+        Loader(accelerate_even_loader, {"pads", "shuffles"}, batch_size=2),
+        "`accelerator.prepare(DataLoader(dataset, shuffle=True))` with `data_seed=0`",
+    ),
+    Part(
+        Loader(accelerate_uneven_loader, {"exact", "uneven", "shuffles"}),
+        "the same with `even_batches=False`",
+    ),
+    Part(
+        Loader(accelerate_unseeded_loader, {"pads", "shuffles"}, batch_size=2),
+        "`accelerator.prepare(DataLoader(dataset, shuffle=True))` without it",
+        [
+            Breach(
+                ("SMP-01",),
+                "`use_seedable_sampler=True` then takes the rank's seed, which "
+                "`set_seed(device_specific=True)` makes another one on each rank",
+                "accelerate/device_specific_seed.py",
+            )
+        ],
+    ),
+    Part(Writer(accelerate_save_state), "`accelerator.save_state(folder)`"),
 ]
 
 

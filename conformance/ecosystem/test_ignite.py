@@ -69,8 +69,6 @@ PARTS = [
                 "ignite/proxy_sampler.py",
             )
         ],
-        # At 2 ranks it draws twice to pad, and the check remembers the last draw alone.
-        world_sizes=(3,),
     ),
     Part(
         Metric(ignite_average, batch=rows, reference=means),

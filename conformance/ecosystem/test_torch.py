@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import random
+import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 import torch.distributed.checkpoint as dcp
 from ddp_conformance import Callback, Case, Loader, Sampler, Subject, TrainStep, Writer
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.fsdp import fully_shard
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, get_worker_info
 
+from conformance.ecosystem.models import CentredNet, Net, evaluating, stepping, wrapped
 from conformance.ecosystem.parts import Breach, Part, parametrize_with_parts
+from conformance.ecosystem.writers import saved_by_rank_0
 
 if TYPE_CHECKING:
     from ddp_conformance.front.pytest_frontend import BoundCheck
+
+with warnings.catch_warnings():
+    # It compiles with torch.jit when it is first imported, which torch 2.13 deprecates.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from torch.distributed.optim import ZeroRedundancyOptimizer
 
 # ---------------------------------------------------------------- samplers and loaders
 
@@ -79,36 +87,24 @@ def torch_iterable_loader(case: Case) -> DataLoader[Any]:
 # ---------------------------------------------------------------- models
 
 
-class Net(nn.Module):
-    """Small enough for all of its gradients to be written down."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
-
-    def forward(self, points: Tensor) -> Tensor:
-        out: Tensor = self.layers(points)
-        return out
-
-
-def stepping(case: Case, model: nn.Module) -> Callable[[int], None]:
-    """Steps on the mean over this rank's samples, all ranks having equally many."""
-    optimizer = torch.optim.AdamW(model.parameters(), 0.01)
-
-    def step(number: int) -> None:
-        samples = range(case.rank, case.size, case.world_size)
-        seeds = torch.tensor([[100.0 * number + sample + 1] for sample in samples])
-        points = torch.sin(seeds * torch.arange(1.0, 4.0))
-        optimizer.zero_grad()
-        (model(points) - points.sum(1, keepdim=True)).square().mean().backward()
-        optimizer.step()
-
-    return step
-
-
 def torch_ddp(case: Case) -> tuple[nn.Module, Callable[[int], None]]:
-    model = Net() if case.world_size == 1 else DistributedDataParallel(Net())
+    model = wrapped(case, Net())
     return model, stepping(case, model)
+
+
+def torch_zero(case: Case) -> tuple[nn.Module, Callable[[int], None]]:
+    model = wrapped(case, Net())
+    if case.world_size == 1:
+        return model, stepping(case, model)
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=0.01)
+    return model, stepping(case, model, optimizer)
+
+
+def torch_buffers(case: Case) -> Any:
+    """Evaluated without the wrapper, as for a loop of evaluation that knows of no DDP."""
+    model = wrapped(case, CentredNet())
+    bare = getattr(model, "module", model)
+    return model, stepping(case, model), evaluating(case, model, bare), bare.state_dict
 
 
 def torch_fully_shard(case: Case) -> tuple[nn.Module, Callable[[int], None]]:
@@ -135,9 +131,35 @@ def torch_dcp(case: Case) -> Callable[[int], None]:
     model = Net()
 
     def write(number: int) -> None:
-        dcp.save({"model": model.state_dict()}, checkpoint_id=case.directory / f"step-{number}")
+        state = {"model": model.state_dict(), "number": torch.tensor(number)}
+        dcp.save(state, checkpoint_id=case.directory / f"step-{number}")
 
     return write
+
+
+def saved_steps(directory: Path) -> list[int]:
+    """Of the checkpoints that are there: those that have their metadata, which are written last."""
+    found = [metadata.parent for metadata in sorted(directory.glob("step-*/.metadata"))]
+    return [int(loaded(checkpoint)["number"]) for checkpoint in found]
+
+
+def loaded(checkpoint: Path) -> dict[str, Any]:
+    state = {"model": Net().state_dict(), "number": torch.tensor(-1)}
+    dcp.load(state, checkpoint_id=checkpoint, no_dist=True)
+    return state
+
+
+def torch_save(case: Case) -> Callable[[int], None]:
+    state = Net().state_dict()
+
+    def save(number: int) -> None:
+        torch.save({**state, "number": torch.tensor(number)}, case.directory / "model.pt")
+
+    return saved_by_rank_0(case, save)
+
+
+def saved_number(directory: Path) -> list[int]:
+    return [int(torch.load(directory / "model.pt", weights_only=True)["number"])]
 
 
 PARTS = [
@@ -188,6 +210,18 @@ PARTS = [
         ],
     ),
     Part(TrainStep(torch_ddp), "`DistributedDataParallel(model)` with AdamW"),
+    Part(TrainStep(torch_zero), "`ZeroRedundancyOptimizer(parameters, AdamW)` under DDP"),
+    Part(
+        TrainStep(torch_buffers, {"buffers"}),
+        "`DistributedDataParallel(model)`, and `ddp.module(x)` and `ddp.module.state_dict()`",
+        [
+            Breach(
+                ("MOD-04",),
+                "buffers are sent before a pass of the wrapper, and are each rank's own after it",
+                "torch/buffers.py",
+            )
+        ],
+    ),
     Part(TrainStep(torch_fully_shard), "`fully_shard(model)` (FSDP2) with AdamW"),
     Part(
         Callback(torch_plateau, {"decides"}),
@@ -200,7 +234,21 @@ PARTS = [
             )
         ],
     ),
-    Part(Writer(torch_dcp), "`torch.distributed.checkpoint.save(state, checkpoint_id=folder)`"),
+    Part(
+        Writer(torch_dcp, {"published"}, records=saved_steps),
+        "`torch.distributed.checkpoint.save(state, checkpoint_id=folder)`",
+    ),
+    Part(
+        Writer(torch_save, {"published", "replaces"}, records=saved_number),
+        "`torch.save(state, path)` on rank 0, then `barrier()`",
+        [
+            Breach(
+                ("WRT-02",),
+                "it writes in place: who reads while it writes, or after it failed, reads a part",
+                "torch/save_in_place.py",
+            )
+        ],
+    ),
 ]
 
 
