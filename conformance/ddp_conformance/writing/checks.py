@@ -20,7 +20,7 @@ from ddp_conformance.frame.ranks import Ranks
 from ddp_conformance.frame.recording import cases_of, describe, judge_each, record
 from ddp_conformance.frame.registry import Check, Guarantee
 from ddp_conformance.frame.verdict import Violation
-from ddp_conformance.stage.lockstep import END, Lockstep, in_lockstep
+from ddp_conformance.stage.lockstep import Lockstep, in_lockstep
 from ddp_conformance.stage.machines import Place, launched_by, several_machines
 from ddp_conformance.stage.same_calls import judge_same_calls
 from ddp_conformance.writing import guarding, judge, judge_publishing, publishing
@@ -64,9 +64,6 @@ def written_together(
         before = meet if first_wins else do_nothing  # who looks at once finds nothing
         with in_lockstep(lockstep), writes_below(case.directory, before, making=meet) as log:
             writer = write_records(subject, own)
-            # All have written, as where ranks are not held together: a path that is made up when
-            # it is asked for is another one then.
-            lockstep.announce(END)
             paths = tuple(str(path) for path in subject.paths(writer))
             told.append(Told(case.rank, paths))
     finally:
