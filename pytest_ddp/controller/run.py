@@ -315,14 +315,15 @@ class Run:
     # ------------------------------------------------------------------ stopping
 
     def _stop(self, parts: list[Part]) -> None:
+        for part in parts:
+            # Before the signal that asks for stacks, which ends a signal.pause() and its test.
+            self._take_untold(part)
         stacks = ends.ask_for_stacks(self._launcher, [part.process for part in parts])
         for part in parts:
             part.stacks = stacks[part.process]
             part.end(Ending.STOPPED, self._now())
             self._launcher.kill(part.process)
         ends.wait_for_ends(self._launcher, [part.process for part in parts])
-        for part in parts:
-            self._take_untold(part)
 
     def interrupt(self) -> None:
         """Pass Ctrl-C on to the ranks that still work."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 
+from pytest_ddp.rank.exits.exiting import freeze
 from pytest_ddp.rank.watch.lifecycle import Lifecycle
 from pytest_ddp.system.own import gc, time
 
@@ -37,7 +38,7 @@ class Garbage:
         """
         if self._fresh:
             gc.collect()
-            gc.freeze()
+            freeze()
 
     def collect(self) -> None:
         """Called once pytest has let go of a test's fixtures and frames."""

@@ -26,6 +26,9 @@ _LITTLE_PATIENCE = 0.2
 """The same where the test that left them has been told of already."""
 _BUFFERED = io.TextIOWrapper | io.BufferedWriter | io.BufferedRandom | io.BufferedRWPair
 
+_frozen: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Files that the rank had opened when it froze what was there."""
+
 
 class End(NamedTuple):
     """What went wrong at the end of a rank."""
@@ -131,13 +134,23 @@ def _stop_tracker() -> None:
         stop()
 
 
+def freeze() -> None:
+    """``gc.freeze()``, after which the files that the rank has opened can still be found."""
+    _frozen.update(_open_files())
+    gc.freeze()
+
+
 def _flush_files() -> None:
     """What the destructors of open files would do.
 
     Of those that the rank has opened: a look at what is frozen since the fork would copy it.
     """
-    for thing in gc.get_objects():
-        # Not isinstance, which asks things that are not what they seem for their class.
-        if issubclass(type(thing), _BUFFERED) and not thing.closed:
-            with contextlib.suppress(OSError, ValueError):
-                thing.flush()
+    for file in {*_frozen, *_open_files()}:
+        with contextlib.suppress(OSError, ValueError):
+            file.flush()
+
+
+def _open_files() -> list[Any]:
+    # Not isinstance, which asks things that are not what they seem for their class.
+    found: list[Any] = [thing for thing in gc.get_objects() if issubclass(type(thing), _BUFFERED)]
+    return [file for file in found if not file.closed]
