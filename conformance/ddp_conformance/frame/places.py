@@ -13,7 +13,7 @@ from types import FrameType
 _OURS = f"{Path(__file__).parents[1]}/"
 _MUTANTS = "/mutants/"
 
-_BEGINNINGS = tuple(f"{_OURS}frame/{name}.py" for name in ("recording", "registry"))
+BEGINNINGS = tuple(f"{_OURS}frame/{name}.py" for name in ("recording", "registry"))
 """Where a check begins: frames from here outwards are the check's own, and the test's."""
 
 _TRAINING = ("torch", "torchmetrics", "lightning", "pytorch_lightning", "lightning_utilities")
@@ -57,7 +57,7 @@ def is_ours(file: str) -> bool:
 def callers() -> Iterator[FrameType]:
     """The frames between the check and this call that are not ours, innermost first."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename not in _BEGINNINGS:
+    while frame is not None and frame.f_code.co_filename not in BEGINNINGS:
         if not is_ours(frame.f_code.co_filename):
             yield frame
         frame = frame.f_back
