@@ -306,7 +306,8 @@ PLAIN = """
 
     @pytest.mark.ddp(world_size=2)
     def test_prints(ddp):
-        print(f"said by {ddp.rank}", flush=True)
+        # In one piece: where Python does not buffer, print writes the end of a line by itself.
+        print(f"said by {ddp.rank}\\n", end="", flush=True)
 
 
     @pytest.mark.ddp(world_size=2)
