@@ -57,7 +57,11 @@ class Messages:
 
     def warn(self, text: str) -> None:
         """Warn of something that is not one test's doing."""
-        self._config.issue_config_time_warning(DdpWarning(text), stacklevel=2)
+        try:
+            self._config.issue_config_time_warning(DdpWarning(text), stacklevel=2)
+        except DdpWarning:
+            # Raised from here it would end the session in the middle of a test.
+            self.add_problem(f"{text}\n\nA filter makes an error of this warning.\n")
 
     def after_test(self, outcome: RunOutcome, reports: list[pytest.TestReport]) -> None:
         """Name what the test changed or left, and print what --setup-show shows."""
