@@ -96,6 +96,8 @@ class Options:
     """Directory for a trace of each ddp test; None for none."""
     diagnosis: Path | None = None
     """Directory for a JSON file of each failed test; None for no files."""
+    debug_rank: int | None = None
+    """The only rank that stops at breakpoints; None for all."""
 
     @classmethod
     def from_config(cls, config: pytest.Config) -> Options:
@@ -227,6 +229,10 @@ _SETTINGS = (
     _Setting(
         *("diagnosis", "DIR", "string", "", rules.check_directory, ""),
         help="write a JSON file for each failed test into DIR: what happened, on which rank, where",
+    ),
+    _Setting(
+        *("debug_rank", "RANK", "string", "", rules.check_rank, ""),
+        help="the only rank that stops at breakpoints, and with --trace instead of rank 0",
     ),
 )
 

@@ -125,6 +125,16 @@ def check_directory(value: object) -> Path | None:
     return path
 
 
+def check_rank(value: object) -> int | None:
+    """A rank; None for an empty text."""
+    if value == "":
+        return None
+    text = str(value)
+    if not text.isdecimal():
+        raise ValueError("it is a rank, 0 or higher")
+    return int(text)
+
+
 def check_env(value: object) -> tuple[tuple[str, str], ...]:
     """Environment variables, as pairs of name and value."""
     if not isinstance(value, dict):

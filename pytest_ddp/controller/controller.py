@@ -18,8 +18,9 @@ from pytest_ddp.asked.options import Import, Options, StartMethod
 from pytest_ddp.asked.plan import LaunchPlan, make_plan
 from pytest_ddp.controller import ends
 from pytest_ddp.controller.live import LiveLine, terminal_of
-from pytest_ddp.controller.run import Order
+from pytest_ddp.controller.order import Order
 from pytest_ddp.controller.supervisor import Supervisor
+from pytest_ddp.controller.terminal import Terminal
 from pytest_ddp.controller.tmppath import SharedDirectories
 from pytest_ddp.controller.unrun import failed_without_ranks, skipped_without_ranks
 from pytest_ddp.evidence import pythonstacks
@@ -65,6 +66,7 @@ class Controller:
         """Reason and return code of a ``pytest.exit`` that the last test called for."""
         self._messages = Messages(config)
         self._live = LiveLine(terminal_of(config))
+        self._terminal = Terminal(config, self._messages.warn)
 
     @property
     def problems(self) -> list[str]:
@@ -120,6 +122,7 @@ class Controller:
             seed=self._options.seed,
             imports_in_host=self._options.import_ is Import.HOST,
             traces=self._options.trace is not None,
+            debug_rank=self._options.debug_rank,
         )
         self._launcher = Launcher(session, quiet=not verbose)
         if hasattr(config, "workerinput"):
@@ -177,14 +180,22 @@ class Controller:
             for rank in outcome.ranks
             if rank.done is not None and rank.done.exit_reason is not None
         ]
-        if not exits:
+        if self._terminal.quits:
+            self.exit_request = "Quitting debugger", None
+        elif exits:
+            self.exit_request = exits[0].exit_reason or "", exits[0].exit_code
+        else:
             return self._merged(outcome)
-        self.exit_request = exits[0].exit_reason or "", exits[0].exit_code
         if not any(t.report.failed for rank in outcome.ranks for t in rank.reports.values()):
             # As in plain pytest, the test that ends the session has no result.
             return []
-        self.exit_request = self.exit_request[0], exits[0].exit_code or None
-        return self._merged(outcome)
+        self.exit_request = self.exit_request[0], self.exit_request[1] or None
+        reports = self._merged(outcome)
+        if self._terminal.quits:
+            # What was cut off by it is no error, and has no report in plain pytest.
+            ended = {phase for rank in outcome.ranks for phase in rank.reports}
+            reports = [report for report in reports if report.when in ended]
+        return reports
 
     def _merged(self, outcome: RunOutcome) -> list[pytest.TestReport]:
         merged = judge(outcome, self._options.output)
@@ -211,7 +222,8 @@ class Controller:
         with self._devices(item, plan) as placed:
             family = "" if following is None else self._planned(following).family
             ends = family != plan.family and plan.family != ""
-            order = Order(placed, item, following, known, ends, str(tmp_path), self._live)
+            shown = self._live, self._terminal
+            order = Order(placed, item, following, known, ends, str(tmp_path), *shown)
             return self._supervisor.run(order)
 
     @contextlib.contextmanager

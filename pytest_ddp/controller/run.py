@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import TypeAlias
 
 import pytest
 
-from pytest_ddp.asked.plan import LaunchPlan
 from pytest_ddp.controller import ends
 from pytest_ddp.controller.exchanges import Exchanges
 from pytest_ddp.controller.live import LiveLine, doing_of
+from pytest_ddp.controller.order import Order, new_file
 from pytest_ddp.controller.part import Part
+from pytest_ddp.controller.terminal import Turns
 from pytest_ddp.evidence.outcome import Ending, Expiry, Hang, RunOutcome
 from pytest_ddp.launch.launcher import Gone, Launcher
 from pytest_ddp.launch.rankprocess import RankProcess
@@ -21,9 +20,9 @@ from pytest_ddp.launch.rendezvous import Rendezvous
 from pytest_ddp.proof import compare
 from pytest_ddp.proof.expiry import LastLook, expire
 from pytest_ddp.proof.prober import Prober
-from pytest_ddp.system import memfile
 from pytest_ddp.system.memory import count_oom_kills
-from pytest_ddp.system.own import os, signal, time
+from pytest_ddp.system.own import signal, time
+from pytest_ddp.wire.debugging import EnterHang, LeaveTerminal, WantTerminal
 from pytest_ddp.wire.protocol import (
     Began,
     Done,
@@ -35,7 +34,6 @@ from pytest_ddp.wire.protocol import (
     NotBegun,
     PhaseReported,
     RankReady,
-    RunTest,
     Warned,
 )
 from pytest_ddp.wire.survey import CallRecord, Calls, GroupCount, Standing, TellCalls
@@ -50,27 +48,13 @@ _BUSY = 0.1
 up 200 times a second."""
 _SUSPENDED = ("T", "t")
 """State letters of a process that a signal, or a debugger, has stopped."""
+_LONG = 60.0
+"""Seconds that a user is waited for at a time, where no clock runs."""
 _CALLS_LIMIT = 2.0
 """Seconds that idle ranks are given to tell their collectives; it takes milliseconds."""
 
 ReadReport: TypeAlias = Callable[[Json], pytest.TestReport | None]
 Tell: TypeAlias = Callable[[int, Warned | Finished], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """A planned test with what only the pytest session knows about it."""
-
-    plan: LaunchPlan
-    item: pytest.Item
-    next_item: pytest.Item | None
-    """The next test of the pool."""
-    next_is_known: bool
-    """Whether a next test of None means that there is none."""
-    ends_family: bool
-    """Whether the test is of a family, and the next one may be of another."""
-    tmp_path: str
-    live: LiveLine
 
 
 class Run:
@@ -93,6 +77,8 @@ class Run:
         self._hang: Hang | None = None
         self._mismatch = ""
         self._parting = ""
+        self._unopened = ""
+        """Why a hang could not be looked into."""
         self._suspicions: tuple[str, ...] = ()
         self.parts: list[Part] = []
         self._by_process: dict[RankProcess, Part] = {}
@@ -113,42 +99,20 @@ class Run:
             self.parts.append(Part(process))
         self._by_process = {part.process: part for part in self.parts}
         self._exchanges = Exchanges([part.process for part in self.parts])
+        self._turns = Turns(self._order.terminal, self._by_process)
         self._oom_kills = count_oom_kills()
         self._wall, self._began = time.time(), time.monotonic()
         processes = [part.process for part in self.parts]
         self._prober = Prober(self._test, processes, self._began + self._plan.timeout)
         environments = [rendezvous.environment(rank) for rank in range(plan.world_size)]
-        with rendezvous.take() as listening, _new_file(store, self.parts) as new:
+        with rendezvous.take() as listening, new_file(store, processes) as new:
             for rank, part in enumerate(self.parts):
                 part.process.files.begin()
                 part.process.store = store
-                order = self._run_test(rank, store, environments[rank], new=bool(new))
+                known = store, bool(new), environments[rank]
+                order = self._order.for_rank(rank, self._test, *known)
                 serves = (listening.fileno(),) if rank == 0 else ()
                 part.process.send(order, (*serves, *new))
-
-    def _run_test(
-        self, rank: int, store: str | None, environment: dict[str, str], *, new: bool
-    ) -> RunTest:
-        plan, order = self._plan, self._order
-        following = order.next_item
-        return RunTest(
-            test=self._test,
-            nodeid=plan.nodeid,
-            file=str(order.item.path),
-            next_nodeid=None if following is None else following.nodeid,
-            next_file=None if following is None else str(following.path),
-            next_is_known=order.next_is_known,
-            store=store,
-            new_store=new,
-            environment=environment,
-            env=plan.env,
-            of_family=bool(plan.family),
-            ends_family=order.ends_family,
-            seed=plan.seeds[rank],
-            shared_seed=plan.seeds[0],
-            tmp_path=order.tmp_path,
-            serve_store=rank == 0,
-        )
 
     # ------------------------------------------------------------------ the wait loop
 
@@ -160,9 +124,12 @@ class Run:
             self._wait(live)
         finally:
             live.erase()
+            self._turns.end()
 
     def _wait(self, live: LiveLine) -> None:
         while self._open():
+            if self._is_looked_at(live):
+                continue
             left = self._deadline() - time.monotonic()
             if left <= 0 and self._first_failure is None and self._hang is None:
                 self._expiry = self._look_closely()
@@ -170,17 +137,50 @@ class Run:
                 self._timed_out = self._first_failure is None and self._hang is None
                 if self._hang is not None:
                     self._explain(self._prober.counts())
+                if self._first_failure is None and self._order.terminal.wants_post_mortem:
+                    self._open_hang()
                 self._stop(self._open())
                 return
             self._prober.probe()
             live.show({p.process.rank: doing_of(p.ending, p.standing) for p in self.parts})
-            wait = min(left, self._prober.due_in(), live.due_in())
+            wait = min(left, self._prober.due_in(), live.due_in(), self._turns.due_in())
             self._hear(wait)
 
     def _hear(self, seconds: float) -> None:
         for process, message in self._launcher.poll(seconds):
             if (part := self._by_process.get(process)) is not None:
                 self._take(part, message)
+
+    # ------------------------------------------------------------------ debuggers
+
+    def _is_looked_at(self, live: LiveLine) -> bool:
+        """Whether a rank is in a debugger; hears on while it is, and no clock runs."""
+        self._turns.lend()
+        live_is_up = True
+        while self._turns.taken:
+            if live_is_up:
+                live.erase()
+            live_is_up = False
+            self._hear(_LONG)
+        if live_is_up:
+            return False
+        stood = self._turns.stood_still()
+        self._began += stood
+        if self._first_failure is not None:
+            self._first_failure += stood
+        self._prober.postpone(stood)
+        live.begin(self._order.item.name)
+        return True
+
+    def _open_hang(self) -> None:
+        """Let the user look at a rank that is stuck before it is stopped."""
+        culprits = self._hang.culprits if self._hang is not None else ()
+        stuck = [part for part in self._open() if part.process.rank not in culprits]
+        part = (stuck or self._open())[0]
+        part.process.send(EnterHang(self._test))
+        self._hear_until(time.monotonic() + _ANSWER_LIMIT, lambda: self._turns.taken)
+        if not self._is_looked_at(self._order.live):
+            self._unopened = f"--pdb: rank {part.process.rank} could not be entered: no answer."
 
     def _look_closely(self) -> Expiry:
         """Look twice at ranks whose time is over, to say who holds up whom."""
@@ -219,7 +219,12 @@ class Run:
     def _grace(self) -> float:
         # Where one rank could not begin, the others wait in the set-up of the group.
         hopeless = any(part.ending is Ending.NOT_BEGUN for part in self.parts)
-        return 0.1 if hopeless else _GRACE
+        return 0.1 if hopeless or self._has_quit() else _GRACE
+
+    def _has_quit(self) -> bool:
+        """Whether the user has left a debugger for good, and its rank has ended its part."""
+        exits = (part.done is not None and part.done.exit_reason for part in self.parts)
+        return self._order.terminal.quits and any(exits)
 
     def _now(self) -> float:
         return time.monotonic() - self._began
@@ -246,6 +251,14 @@ class Run:
                 part.begin(self._plan.nodeid)
                 if all(part.began for part in self.parts):
                     self._go()
+            case WantTerminal():
+                self._turns.want(part.process)
+                return
+            case LeaveTerminal():
+                self._turns.leave(part.process, message)
+                if not message.quits:
+                    return
+                self._first_failure = self._first_failure or time.monotonic()
             case NotBegun():
                 part.problem, part.infrastructure = message.problem, message.infrastructure
                 part.end(Ending.NOT_BEGUN, self._now())
@@ -263,6 +276,7 @@ class Run:
                 self._exchanges.arrive(part.process, message)
         self._prober.hear()
         if part.ending is not None:
+            self._turns.leave(part.process)
             self._exchanges.leave(part.process, part.ending.value)
         if self._first_failure is None and part.failed:
             self._first_failure = time.monotonic()
@@ -367,8 +381,15 @@ class Run:
             mismatch=self._mismatch,
             suspicions=self._suspicions,
             oom=count_oom_kills().since(self._oom_kills) if failed else "",
-            notes=tuple(filter(None, (*notes, self._parting, self._spared(), *self._suspicions))),
+            notes=tuple(
+                filter(
+                    None, (*notes, self._parting, self._spared(), *self._suspicions, self._unopened)
+                )
+            ),
         )
+
+    def _notes(self) -> tuple[str, ...]:
+        return self._parting, self._spared(), *self._suspicions, self._unopened
 
     def _spared(self) -> str:
         """What a timeout of a group's or a call's own has cut short; empty if none has."""
@@ -376,14 +397,3 @@ class Run:
         if self._hang is not None or expected is None:
             return ""
         return f"Only a timeout could end this {expected.sentence}."
-
-
-@contextmanager
-def _new_file(store: str | None, parts: Iterable[Part]) -> Iterator[tuple[int, ...]]:
-    """The file of a store by which these ranks do not meet yet, to be handed to them."""
-    if store is None or all(part.process.store == store for part in parts):
-        yield ()
-        return
-    file = memfile.create(f"pytest-ddp {store}")
-    yield (file,)
-    os.close(file)

@@ -9,7 +9,8 @@ import uuid
 from collections.abc import Iterable
 
 from pytest_ddp.controller import ends
-from pytest_ddp.controller.run import Order, ReadReport, Run, Tell
+from pytest_ddp.controller.order import Order
+from pytest_ddp.controller.run import ReadReport, Run, Tell
 from pytest_ddp.evidence.outcome import Ending, RunOutcome
 from pytest_ddp.launch.launcher import Launcher, NoRankError
 from pytest_ddp.launch.rankprocess import RankProcess

@@ -43,6 +43,13 @@ class Prober:
         self._interval = _INTERVAL
         self._due = max(self._due, time.monotonic() + _QUIET)
 
+    def postpone(self, seconds: float) -> None:
+        """All clocks stood still for so long, and what ranks said before is of no use."""
+        self._deadline += seconds
+        self._before, self._now, self._number = {}, {}, self._number + 1
+        self._interval = _INTERVAL
+        self._due = time.monotonic() + _QUIET
+
     def probe(self) -> None:
         """Ask every living rank, if it is time."""
         if time.monotonic() >= self._due:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Protocol
 
 from pytest_ddp.fixture import DdpError
 from pytest_ddp.rank.exits import faults
@@ -10,6 +11,13 @@ from pytest_ddp.rank.groups.sidechannel import SideChannel
 from pytest_ddp.rank.watch.standing import Surveyor
 from pytest_ddp.system.own import os, queue, signal, threading
 from pytest_ddp.wire.channel import Channel
+from pytest_ddp.wire.debugging import (
+    EnterHang,
+    LeaveTerminal,
+    LiftTimeouts,
+    TakeTerminal,
+    WantTerminal,
+)
 from pytest_ddp.wire.protocol import (
     EXIT_LINK_LOST,
     Exchange,
@@ -24,6 +32,13 @@ from pytest_ddp.wire.protocol import (
 from pytest_ddp.wire.survey import Probe, TellCalls
 
 
+class Debugger(Protocol):
+    """What the controller may want of a rank's debugger while the main thread is busy."""
+
+    def lift_timeouts(self) -> None: ...
+    def enter_hang(self) -> None: ...
+
+
 class Link:
     """Reads in a thread of its own, so that the end of the controller is seen at once."""
 
@@ -36,6 +51,8 @@ class Link:
         self._orders: queue.SimpleQueue[tuple[RunTest | Finish, list[int]]] = queue.SimpleQueue()
         self._replies: queue.SimpleQueue[ExchangeReply] = queue.SimpleQueue()
         self._go: queue.SimpleQueue[Go] = queue.SimpleQueue()
+        self._terminal: queue.SimpleQueue[tuple[str | None, list[int]]] = queue.SimpleQueue()
+        self.debugger: Debugger | None = None
         self.test = -1
         """Number of the test that runs."""
         threading.Thread(target=self._read, name="pytest-ddp link", daemon=True).start()
@@ -91,6 +108,15 @@ class Link:
             raise DdpError(reply.error)
         return reply.payloads
 
+    def want_terminal(self) -> tuple[str | None, list[int]]:
+        """Wait for the terminal: why there is none, or its descriptors."""
+        self.send(WantTerminal(self.test))
+        return self._terminal.get()
+
+    def leave_terminal(self, steps: bool, quits: bool) -> None:
+        """Give the terminal back; see :class:`LeaveTerminal`."""
+        self.send(LeaveTerminal(self.test, steps, quits))
+
     def _read(self) -> None:
         while (received := self._receive()) is not None:
             message, descriptors = received
@@ -102,6 +128,10 @@ class Link:
                     self._answer(message)
                 case Go():
                     self._go.put(message)
+                case TakeTerminal():
+                    self._terminal.put((message.refusal, descriptors))
+                case LiftTimeouts() | EnterHang():
+                    self._debug(message)
                 case RunTest() | Finish():
                     self._orders.put((message, descriptors))
                 case _:
@@ -114,6 +144,16 @@ class Link:
         # interface. A probe that fails proves nothing, and must not end the link.
         with contextlib.suppress(Exception):
             self.send(self._surveyor.answer(question))
+
+    def _debug(self, message: LiftTimeouts | EnterHang) -> None:
+        assert self.debugger is not None
+        if isinstance(message, EnterHang):
+            enter = self.debugger.enter_hang
+            threading.Thread(target=enter, name="pytest-ddp debugger", daemon=True).start()
+            return
+        # The main thread may make and destroy groups meanwhile.
+        with contextlib.suppress(Exception):
+            self.debugger.lift_timeouts()
 
     def _receive(self) -> tuple[Message, list[int]] | None:
         try:

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from pytest_ddp import fixture
 from pytest_ddp.fixture import Ddp
 from pytest_ddp.rank.adapt import fixtures, loghandlers, output
+from pytest_ddp.rank.adapt.debugger import Ask, Debugger, Place
 from pytest_ddp.rank.adapt.phases import Phases
 from pytest_ddp.rank.adapt.properties import Properties
 from pytest_ddp.rank.adapt.setupshow import SetupShow
@@ -71,6 +72,7 @@ class Runner:
         self._ties = Ties(self._group)
         self._phases = Phases(self._lifecycle, self._care, self._ties)
         self._properties = Properties()
+        self._debugger = self._link.debugger = self._make_debugger()
         self._modules: ModuleState | None = None
         self._in_doubt = False
         self._recorder_problem = recorder_problem()
@@ -78,7 +80,7 @@ class Runner:
     def live(self) -> NoReturn:
         """Run tests until told to finish; the process ends here."""
         watchers = (self._phases, self._care, self._properties, self._ties, Tracebacks())
-        for plugin in (self, *watchers):
+        for plugin in (self, self._debugger, *watchers):
             self._config.pluginmanager.register(plugin)
         loghandlers.attach_at_once()
         files = output.capture_files(self._config)
@@ -90,6 +92,13 @@ class Runner:
             """Ctrl-C between two tests, passed on by the controller: finish as well."""
         self._finish()
         faults.leave(0)
+
+    def _make_debugger(self) -> Debugger:
+        place, link = self._place, self._link
+        ask = Ask(link.want_terminal, link.leave_terminal)
+        history = os.path.join(place.folder, "pdb-history") if place.folder else ""
+        where = Place(place.rank, place.world.world_size)
+        return Debugger(self._config, self._group.journal, ask, where, history)
 
     def _serve(self) -> None:
         while True:
@@ -156,7 +165,9 @@ class Runner:
         if order.of_family and self._modules is None:
             self._modules = ModuleState(packages_of_plugins(self._config))
         self._care.begin()
+        self._debugger.begin()
         exit_reason, exit_code = self._run_protocol(item, self._next_item(order, item))
+        self._debugger.end()
         fixture.set_current(None)
         self._surveyor.end()
         self._garbage.collect()

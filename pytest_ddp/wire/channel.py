@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from pytest_ddp.system.own import json, os, socket
+from pytest_ddp.wire.debugging import TakeTerminal
 from pytest_ddp.wire.protocol import Message, RankReady, RunTest, StartRank
 
 _HEADER = struct.Struct(">IQ")
@@ -237,6 +238,8 @@ def _descriptor_count(message: Message) -> int:
             return len(message.captured)
         case RunTest():
             return message.serve_store + message.new_store
+        case TakeTerminal():
+            return 3 if message.refusal is None else 0
         case _:
             return 0
 

@@ -4,8 +4,8 @@ Three parties talk: the *controller* (the user's pytest process or one xdist
 worker), the *host* that imports what ranks share and forks, and the *ranks*. A message is a
 frozen dataclass with JSON-able fields; :mod:`pytest_ddp.wire.channel` frames it. Without
 slots, which would make each class twice: this module is imported while a user waits.
-It imports nothing of ours but its other half, :mod:`pytest_ddp.wire.survey`, so that host and
-ranks stay free of controller code.
+It imports nothing of ours but its other parts, :mod:`pytest_ddp.wire.survey` and
+:mod:`pytest_ddp.wire.debugging`, so that host and ranks stay free of controller code.
 """
 
 from __future__ import annotations
@@ -14,6 +14,13 @@ import enum
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from pytest_ddp.wire.debugging import (
+    EnterHang,
+    LeaveTerminal,
+    LiftTimeouts,
+    TakeTerminal,
+    WantTerminal,
+)
 from pytest_ddp.wire.survey import Calls, GroupCount, Probe, Standing, TellCalls
 
 Json: TypeAlias = dict[str, Any]
@@ -86,6 +93,8 @@ class Session:
     """True with ``--ddp-import=host``: the user's code is imported once, before any fork."""
     traces: bool = False
     """True with ``--ddp-trace``: ranks write down what they do."""
+    debug_rank: int | None = None
+    """That of ``--ddp-debug-rank``: the only one to stop at breakpoints."""
 
 
 @dataclass(frozen=True)
@@ -347,7 +356,18 @@ class Finished:
 
 ToHost: TypeAlias = Session | Collected | StartRank | KillRank
 FromHost: TypeAlias = HostReady | RankStarted | RankExited
-ToRank: TypeAlias = Session | RunTest | Go | ExchangeReply | Probe | TellCalls | Finish
+ToRank: TypeAlias = (
+    Session
+    | RunTest
+    | Go
+    | ExchangeReply
+    | Probe
+    | TellCalls
+    | TakeTerminal
+    | LiftTimeouts
+    | EnterHang
+    | Finish
+)
 FromRank: TypeAlias = (
     RankReady
     | Began
@@ -357,6 +377,8 @@ FromRank: TypeAlias = (
     | Exchange
     | Standing
     | Calls
+    | WantTerminal
+    | LeaveTerminal
     | Done
     | Finished
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from _pytest.config import get_config
@@ -44,6 +44,20 @@ _UNWELCOME = (
 )
 
 
+class Debug(NamedTuple):
+    """What the options about debuggers say; pytest's own word for them is taken from ranks."""
+
+    post_mortem: bool
+    """``--pdb``"""
+    trace: bool
+    """``--trace``"""
+    rank: int | None
+    """The only one to stop at breakpoints; None for all."""
+
+
+DEBUG = pytest.StashKey[Debug]()
+
+
 def configure(session: Session, collection: Collection) -> tuple[pytest.Config, OwnCode]:
     """A config like the controller's, from the same arguments, that does no reporting.
 
@@ -61,6 +75,11 @@ def configure(session: Session, collection: Collection) -> tuple[pytest.Config, 
     for name in plugins:
         config.pluginmanager.consider_pluginarg(name)
     config = config.hook.pytest_cmdline_parse(pluginmanager=config.pluginmanager, args=args)
+    config.stash[DEBUG] = Debug(
+        post_mortem=config.getoption("usepdb", False),
+        trace=config.getoption("trace", False),
+        rank=session.debug_rank,
+    )
     for name, value in _NEUTRAL.items():
         if hasattr(config.option, name):
             setattr(config.option, name, value)

@@ -103,6 +103,8 @@ class Journal:
         after the default group was destroyed."""
         self.asked_for: set[str] = set()
         """Groups that the user's own code has made, by name; the others are a library's."""
+        self.greet: Callable[[dist.ProcessGroup], None] = lambda group: None
+        """Called with each group that is made."""
         self._before: dict[str, int] = {}
         """Collectives that each group had seen when the test began."""
         self._messages: Counter[str] = Counter()
@@ -180,6 +182,7 @@ class Journal:
             asked = asked_by_user(_getframe(1))
             (self.asked_for.add if asked else self.asked_for.discard)(name)
             original(group, name)
+            self.greet(group)
 
         group_type._set_group_name = set_group_name
 

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_ddp.wire.channel import Channel, ChannelError
+from pytest_ddp.wire.debugging import TakeTerminal
 from pytest_ddp.wire.protocol import (
     Finish,
     KillRank,
@@ -77,6 +78,8 @@ def descriptors_of(message: Any) -> int:
         return 5
     if isinstance(message, RankReady):
         return len(message.captured)
+    if isinstance(message, TakeTerminal):
+        return 3 if message.refusal is None else 0
     return message.serve_store + message.new_store if isinstance(message, RunTest) else 0
 
 

@@ -1,0 +1,77 @@
+"""What the pytest session wants of one attempt, and what each rank is told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pytest
+
+from pytest_ddp.asked.plan import LaunchPlan
+from pytest_ddp.controller.live import LiveLine
+from pytest_ddp.controller.terminal import Terminal
+from pytest_ddp.launch.rankprocess import RankProcess
+from pytest_ddp.system import memfile
+from pytest_ddp.system.own import os
+from pytest_ddp.wire.protocol import RunTest
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A planned test with what only the pytest session knows about it."""
+
+    plan: LaunchPlan
+    item: pytest.Item
+    next_item: pytest.Item | None
+    """The next test of the pool."""
+    next_is_known: bool
+    """Whether a next test of None means that there is none."""
+    ends_family: bool
+    """Whether the test is of a family, and the next one may be of another."""
+    tmp_path: str
+    live: LiveLine
+    terminal: Terminal
+
+    def for_rank(
+        self, rank: int, test: int, store: str | None, new: bool, environment: dict[str, str]
+    ) -> RunTest:
+        """What one rank is told.
+
+        Args:
+            rank: of the world.
+            test: number of the run.
+            store: name of the store of the process group.
+            new: whether the ranks do not meet by it yet.
+            environment: the torchrun variables.
+        """
+        following = self.next_item
+        return RunTest(
+            test=test,
+            nodeid=self.plan.nodeid,
+            file=str(self.item.path),
+            next_nodeid=None if following is None else following.nodeid,
+            next_file=None if following is None else str(following.path),
+            next_is_known=self.next_is_known,
+            store=store,
+            new_store=new,
+            environment=environment,
+            env=self.plan.env,
+            of_family=bool(self.plan.family),
+            ends_family=self.ends_family,
+            seed=self.plan.seeds[rank],
+            shared_seed=self.plan.seeds[0],
+            tmp_path=self.tmp_path,
+            serve_store=rank == 0,
+        )
+
+
+@contextmanager
+def new_file(store: str | None, processes: Iterable[RankProcess]) -> Iterator[tuple[int, ...]]:
+    """The file of a store by which these ranks do not meet yet, to be handed to them."""
+    if store is None or all(process.store == store for process in processes):
+        yield ()
+        return
+    file = memfile.create(f"pytest-ddp {store}")
+    yield (file,)
+    os.close(file)

@@ -1,0 +1,171 @@
+"""The terminal of the pytest process, lent to one rank at a time for its debugger."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+from pytest_ddp.launch.rankprocess import RankProcess
+from pytest_ddp.system.own import os, signal, time
+from pytest_ddp.wire.debugging import LeaveTerminal, LiftTimeouts, TakeTerminal
+
+_STANDARD = (0, 1, 2)
+_STEP = 0.5
+"""Seconds that a rank which makes a step is waited for before another one gets the terminal."""
+_NO_TERMINAL = "the standard input of pytest is no terminal"
+_IN_WORKER = "a worker of pytest-xdist has no terminal; -n0 runs without workers"
+
+
+class Terminal:
+    """Lends standard input, output and error, and puts them back in order."""
+
+    def __init__(self, config: pytest.Config, warn: Callable[[str], None]) -> None:
+        self._config = config
+        self._warn = warn
+        self._capture: Any = config.pluginmanager.getplugin("capturemanager")
+        self._has_refused = False
+        self._modes: Any = None
+        self._handlers: dict[int, Any] = {}
+        self.wants_post_mortem = bool(config.getoption("usepdb", False))
+        """Whether failures are to be looked into (``--pdb``)."""
+        self.quits = False
+        """Whether the user has left a debugger for good."""
+
+    def lend(self, process: RankProcess) -> bool:
+        """Hand it over, or say why not; True if it was handed over."""
+        refusal = self._take_from_pytest()
+        if refusal is not None:
+            if self.wants_post_mortem and not self._has_refused:
+                self._warn(f"--pdb opens no debugger in ranks: {refusal}")
+            self._has_refused = True
+            process.send(TakeTerminal(refusal))
+            return False
+        # Not of the descriptors' controlling session: reads and writes of theirs are nobody's
+        # background job, and keys that send signals still mean this process.
+        process.send(TakeTerminal(None), _STANDARD)
+        self._handle(signal.SIGINT, lambda *_: process.signal(signal.SIGINT))
+        self._handle(signal.SIGTSTP, signal.SIG_IGN)  # it would stop pytest, not the rank
+        return True
+
+    def take_back(self) -> None:
+        """It is pytest's again, in the modes that it had."""
+        self._to_pytest()
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        self._handlers.clear()
+
+    def _take_from_pytest(self) -> str | None:
+        if hasattr(self._config, "workerinput"):
+            return _IN_WORKER
+        if self._capture is not None:
+            self._capture.suspend_global_capture(in_=True)
+        sys.stdout.flush()
+        if not os.isatty(0):
+            self._to_pytest()
+            return _NO_TERMINAL
+        import termios  # noqa: PLC0415 - for the few who debug
+
+        self._modes = termios.tcgetattr(0)
+        return None
+
+    def _to_pytest(self) -> None:
+        if self._modes is not None:
+            import termios  # noqa: PLC0415
+
+            termios.tcsetattr(0, termios.TCSADRAIN, self._modes)
+            self._modes = None
+        if self._capture is not None:
+            self._capture.resume_global_capture()
+
+    def _handle(self, number: int, handler: Any) -> None:
+        with contextlib.suppress(ValueError):  # pytest runs in a thread: it hears no signals
+            self._handlers[number] = signal.signal(number, handler)
+
+
+class Turns:
+    """Which ranks of a test want the terminal, who has it, and how long all clocks stood still."""
+
+    def __init__(self, terminal: Terminal, processes: Iterable[RankProcess]) -> None:
+        self._terminal = terminal
+        self._processes = tuple(processes)
+        self._waiting: deque[RankProcess] = deque()
+        self._holder: RankProcess | None = None
+        self._last: RankProcess | None = None
+        self._last_until = 0.0
+        """Until then the terminal is kept for a rank that makes a step."""
+        self._since = 0.0
+        self._stood = 0.0
+        self._entered = False
+
+    @property
+    def taken(self) -> bool:
+        """Whether a rank has the terminal: the user may think for as long as it takes."""
+        return self._holder is not None
+
+    def due_in(self) -> float:
+        """Seconds until :meth:`lend` has something to do; infinite if that takes a message."""
+        if self.taken or not self._waiting:
+            return math.inf
+        return max(0.0, self._last_until - time.monotonic())
+
+    def stood_still(self) -> float:
+        """Seconds for which users thought since the last call."""
+        stood, self._stood = self._stood, 0.0
+        return stood
+
+    def want(self, process: RankProcess) -> None:
+        """A rank has come to a prompt."""
+        if self._terminal.quits:
+            return
+        if process is self._last:
+            self._waiting.appendleft(process)
+            self._last_until = 0.0
+        else:
+            self._waiting.append(process)
+        self.lend()
+
+    def lend(self) -> None:
+        """Give the terminal to the next rank that waits, if it is free."""
+        while self._waiting and self.due_in() == 0:
+            process = self._waiting.popleft()
+            if self._terminal.lend(process):
+                self._holder, self._since = process, time.monotonic()
+                self._lift_timeouts()
+
+    def leave(self, process: RankProcess, how: LeaveTerminal | None = None) -> None:
+        """A rank goes on, or is gone."""
+        if process in self._waiting:
+            self._waiting.remove(process)
+        if process is not self._holder:
+            return
+        self._terminal.take_back()
+        self._holder = None
+        self._stood += time.monotonic() - self._since
+        if how is not None:
+            if how.quits:
+                # Ranks that wait for their turn do so until they are stopped.
+                self._terminal.quits = True
+                self._waiting.clear()
+            self._last = process if how.steps else None
+            self._last_until = time.monotonic() + _STEP if how.steps else 0.0
+        self.lend()
+
+    def end(self) -> None:
+        """The test is over, or pytest is: nobody has the terminal any more."""
+        self._waiting.clear()
+        if self._holder is not None:
+            self.leave(self._holder)
+
+    def _lift_timeouts(self) -> None:
+        if self._entered:
+            return
+        self._entered = True
+        for process in self._processes:
+            if not process.gone:
+                process.send(LiftTimeouts())
