@@ -95,6 +95,14 @@ SOURCE = """
 
 
     @pytest.mark.ddp(world_size=2)
+    def test_captured(ddp, capsys):
+        print("to be read")
+        breakpoint()
+        print("unseen")
+        assert capsys.readouterr().out == "to be read\\nunseen\\n"
+
+
+    @pytest.mark.ddp(world_size=2)
     def test_good(ddp):
         dist.barrier()
 """
@@ -270,7 +278,7 @@ def test_quitting_a_post_mortem_ends_the_session(suite: Suite) -> None:
     user.type("q")
     code, rest = user.end()
     assert (code, "Exit: Quitting debugger" in rest) == (2, True)
-    assert "== 1 failed, 7 deselected" in rest
+    assert "== 1 failed, 8 deselected" in rest
 
 
 def test_a_hang_is_entered(suite: Suite) -> None:
@@ -322,6 +330,16 @@ def test_other_ways_of_capture(suite: Suite, capture: str) -> None:
     assert "tensor([1.])" in user.prompt(0, 2)
     user.type("c")
     assert user.end()[0] == 0
+
+
+def test_beside_a_fixture_that_captures(suite: Suite) -> None:
+    user = Terminal(suite.directory, "--ddp-debug-rank=1", "-k", "captured")
+    user.prompt(1, 2)
+    user.type("p 'seen'")
+    assert "'seen'" in user.prompt(1, 2)
+    user.type("c")
+    assert user.end()[0] == 0
+    assert "\r\nunseen\r\n" not in user.seen
 
 
 def test_a_class_of_the_users(suite: Suite) -> None:

@@ -61,7 +61,7 @@ class Debugger:
             history: file for the lines that users enter on any rank; empty for none.
         """
         self._config = config
-        self._capture: Any = config.pluginmanager.getplugin("capturemanager")
+        self._captured = _Captured(config.pluginmanager.getplugin("capturemanager"))
         self._ask, self._place = ask, place
         self._asked = config.stash[DEBUG]
         self._terminal = _Descriptors()
@@ -90,6 +90,7 @@ class Debugger:
         if self._holds:
             self.leave(quits=False)
         self._terminal.give_up()
+        self._captured.is_suspended = False
         for group, timeout in self._timeouts:
             with contextlib.suppress(RuntimeError, ValueError):  # the test has destroyed it
                 _set_pg_timeout(timeout, group)
@@ -106,12 +107,10 @@ class Debugger:
         """
         if self._holds:
             return
-        if self._capture is not None:
-            self._capture.suspend(in_=True)
+        self._captured.suspend()
         refusal, descriptors = self._ask.want() if self._in_test else (_AWAY, [])
         if refusal is not None:
-            if self._capture is not None:
-                self._capture.resume()
+            self._captured.resume()
             raise DdpError(f"{self._place} cannot open a debugger: {refusal}")
         self._terminal.put_in_place(descriptors)
         self.lift_timeouts()
@@ -180,7 +179,7 @@ class Debugger:
                 sys.modules["readline"].write_history_file(self._history)
 
     def pytest_leave_pdb(self) -> None:
-        self._continued = True
+        self._continued, self._captured.is_suspended = True, False
 
     def pytest_exception_interact(
         self, call: pytest.CallInfo[Any], report: pytest.TestReport
@@ -233,6 +232,31 @@ class Debugger:
         key = frame.f_code.co_filename, frame.f_lineno
         self._skipped[key] = self._skipped.get(key, 0) + 1
         return self._skipped[key]
+
+
+class _Captured:
+    """pytest's capture, which is suspended once from the first prompt to the user's ``c``.
+
+    Suspended twice under ``capsys``, as pytest's pdb does after us, pytest 9.2 has ``sys.stdout``
+    lead into its own file.
+    """
+
+    def __init__(self, manager: Any) -> None:
+        self._manager = manager
+        self.is_suspended = False
+        if manager is not None:
+            self._suspend = manager.suspend
+            manager.suspend = lambda in_=False: self.suspend()
+
+    def suspend(self) -> None:
+        if self._manager is not None and not self.is_suspended:
+            self._suspend(in_=True)
+        self.is_suspended = True
+
+    def resume(self) -> None:
+        if self._manager is not None:
+            self._manager.resume()
+        self.is_suspended = False
 
 
 def _new_pdb(method: str) -> Any:
