@@ -8,6 +8,7 @@ of them found missing, another one makes before it does.
 
 from __future__ import annotations
 
+import functools
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -51,24 +52,33 @@ RECORDS = 3
 
 
 def written_together(
-    subject: Writer, case: Case, ranks: Ranks, own: Case | None = None
+    subject: Writer, case: Case, ranks: Ranks, own: Case | None = None, late: int | None = None
 ) -> Iterator[Record]:
-    """One folder for all ranks, or that of ``own`` below it for those of a machine."""
+    """One folder for all ranks, or that of ``own`` below it for those of a machine.
+
+    Ranks make folders at the same time; or one is ``late``, and begins when all others have
+    written or wait for it in a collective.
+    """
     own = case if own is None else own
     arriving = Arriving(ranks, marks_for(case, ranks))
     lockstep = Lockstep(arriving)
+    writers: list[Any] = []
     told: list[Told] = []
-    try:
-        meet = arriving.come_together
-        first_wins = "first_wins" in subject.traits
-        before = meet if first_wins else do_nothing  # who looks at once finds nothing
-        with in_lockstep(lockstep), writes_below(case.directory, before, making=meet) as log:
-            writer = write_records(subject, own)
-            paths = tuple(str(path) for path in subject.paths(writer))
-            told.append(Told(case.rank, paths))
-    finally:
-        # Also on a rank that raised: the others read what was written, and wait for it.
-        ranks.gather(None)
+    meet = arriving.come_together if late is None else do_nothing
+    before = meet if "first_wins" in subject.traits else do_nothing  # who looks finds nothing
+    with writes_below(case.directory, before, making=meet) as log:
+        try:
+            if case.rank == late:
+                arriving.come_last()
+            with in_lockstep(lockstep):
+                writers.append(write_records(subject, own))
+        finally:
+            # Also on a rank that raised: the others read what was written, and wait for it.
+            all_wrote = all(arriving.gather(bool(writers)))
+        if all_wrote:
+            # A path that is made up when it is asked for is another one by now.
+            with in_lockstep(lockstep):
+                told.append(Told(case.rank, tuple(map(str, subject.paths(writers[0])))))
     yield from lockstep.calls
     yield from (Opened(case.rank, file.path, lock=file.lock) for file in log.written())
     for one in told:
@@ -184,9 +194,14 @@ def _several_writers(subject: Writer, runs: Sequence[Run]) -> tuple[Violation, .
 
 
 def find_wrong_paths(subject: Writer, ranks: Ranks) -> tuple[Violation, ...]:
-    """WRT-03."""
-    runs = runs_of(subject, ranks, written_together)
-    return judge_each(runs, lambda run: judge.judge_paths(run.history))
+    """WRT-03: the first rank comes late, and then the last one."""
+    for late in sorted({0, ranks.world_size - 1}):
+        way = functools.partial(written_together, late=late)
+        runs = runs_of(subject, ranks, way)
+        found = judge_each(runs, lambda run: judge.judge_paths(run.history))
+        if found:
+            return found
+    return ()
 
 
 def find_guarded_collectives(subject: Writer, ranks: Ranks) -> tuple[Violation, ...]:

@@ -150,6 +150,61 @@ class LogByTimeOfRankZero(LogByTime):
         return case.directory / name[0]
 
 
+class LogInNextFolder(Log):
+    """A folder with the first number that is free when somebody first asks for it."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__(case)
+        self.number: int | None = None
+
+    def append(self, number: int) -> None:
+        self.path = self.folder() / LOG
+        self.path.parent.mkdir(exist_ok=True)
+        super().append(number)
+
+    def folder(self) -> Path:
+        """That of this rank."""
+        if self.number is None:
+            self.number = len(list(self.case.directory.glob("version-*")))
+        return self.case.directory / f"version-{self.number}"
+
+
+class LogInNextFolderOfRankZero(LogInNextFolder):
+    """The same, and rank 0's for all where it is asked for."""
+
+    def told(self) -> Path:
+        """A collective: every rank asks."""
+        name = [self.folder().name]
+        dist.broadcast_object_list(name, src=0)
+        return self.case.directory / name[0]
+
+
+class CountsFoldersFirst(LogInNextFolder):
+    """The same, counted when the log is made, which is when rank 0 has written on a late rank."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__(case)
+        self.folder()
+
+
+class CountsFoldersTogether(LogInNextFolderOfRankZero):
+    """Rank 0 counts for all when the log is made."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__(case)
+        self.told()
+
+
+def own_folder(log: LogInNextFolder) -> tuple[Path, ...]:
+    """Looked for by each rank."""
+    return (log.folder(),)
+
+
+def told_folder(log: LogInNextFolderOfRankZero) -> tuple[Path, ...]:
+    """Looked for by rank 0."""
+    return (log.told(),)
+
+
 class TellsBeforeItExists(Log):
     """The best checkpoint's path, which nobody has saved."""
 
@@ -221,6 +276,16 @@ MUTANTS = (
     Mutant(Writer(LinksOnEveryRank, records=lines), "WRT-01", "link on every rank"),
     Mutant(Writer(LooksBeforeMaking, records=lines), "WRT-01", "exists(), then mkdir"),
     Mutant(Writer(LogByTime, TELLS, records=lines, paths=path_of), "WRT-03", "clock"),
+    Mutant(
+        Writer(LogInNextFolder, TELLS, records=lines, paths=own_folder),
+        "WRT-03",
+        "first free number, looked for by each rank",
+    ),
+    Mutant(
+        Writer(CountsFoldersFirst, TELLS, records=lines, paths=own_folder),
+        "WRT-03",
+        "first free number, looked for by a late rank",
+    ),
     Mutant(Writer(TellsBeforeItExists, TELLS, paths=best_of), "WRT-03", "path never made"),
     Mutant(Writer(BarrierUnderGuard, records=lines), "WRT-04", "barrier under a guard"),
     Mutant(Writer(GathersUnderGuard, records=lines), "WRT-04", "reduction under a guard"),
@@ -236,6 +301,14 @@ TWINS = (
     Twin(
         Writer(LogByTimeOfRankZero, TELLS, records=lines, paths=path_of),
         "a folder named by the clock of rank 0",
+    ),
+    Twin(
+        Writer(LogInNextFolderOfRankZero, TELLS, records=lines, paths=told_folder),
+        "the first free number, looked for by rank 0",
+    ),
+    Twin(
+        Writer(CountsFoldersTogether, TELLS, records=lines, paths=told_folder),
+        "the first free number, looked for by rank 0 before anybody writes",
     ),
     Twin(
         Writer(LogOnFirstLocalRank, {"once_per_node"}, records=lines, name="log_of_each_machine"),
