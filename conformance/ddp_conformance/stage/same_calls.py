@@ -25,6 +25,11 @@ def demand_same_calls(subject: Subject, runs: Sequence[Run], guarantee: str) -> 
         )
 
 
+def uncut(runs: Sequence[Run]) -> tuple[Run, ...]:
+    """Those in which what is missing was not done, since no rank was kept from it."""
+    return tuple(run for run in runs if not judge_same_calls(run.history))
+
+
 def judge_same_calls(history: History) -> tuple[Violation, ...]:
     """All ranks make the same collectives in the same order; the first difference is told."""
     ranks = sorted({r.rank for r in history if isinstance(r, Collective | Measured)})

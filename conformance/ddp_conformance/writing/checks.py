@@ -23,7 +23,7 @@ from ddp_conformance.frame.registry import Check, Guarantee
 from ddp_conformance.frame.verdict import Violation
 from ddp_conformance.stage.lockstep import Lockstep, in_lockstep
 from ddp_conformance.stage.machines import Place, launched_by, several_machines
-from ddp_conformance.stage.same_calls import judge_same_calls
+from ddp_conformance.stage.same_calls import demand_same_calls, judge_same_calls, uncut
 from ddp_conformance.writing import guarding, judge, judge_publishing, publishing
 from ddp_conformance.writing.history import Opened
 from ddp_conformance.writing.publishing import Arriving, marks_for
@@ -168,18 +168,23 @@ def runs_of(subject: Writer, ranks: Ranks, way: Way) -> tuple[Run, ...]:
 
 
 def find_several_writers(subject: Writer, ranks: Ranks) -> tuple[Violation, ...]:
-    """WRT-01."""
+    """WRT-01. Undecided where ranks were cut off before two of them wrote anything."""
     first_wins = "first_wins" in subject.traits
     apart = runs_of(subject, ranks, written_once if first_wins else written_apart)
     judge_apart = judge.judge_first_wins if first_wins else judge.judge_single_writer
     together = runs_of(subject, ranks, written_by_all)
-    found = judge_each(apart, lambda run: judge_apart(run.history))
+    found = judge_each(uncut(apart), lambda run: judge_apart(run.history))
     found += _several_writers(subject, together)
+    if not found:
+        demand_same_calls(subject, (*apart, *together), "WRT-04")
     machines = several_machines(ranks.world_size)
     if found or machines == 1:
         return found
     # Last, because what the subject keeps of its place must be that of the machine it is on.
-    on_machines = _several_writers(subject, runs_of(subject, ranks, written_on_machines))
+    runs = runs_of(subject, ranks, written_on_machines)
+    on_machines = _several_writers(subject, runs)
+    if not on_machines:
+        demand_same_calls(subject, runs, "WRT-04")
     where = f"as on {machines} machines under torchrun, "
     return tuple(replace(one, what=where + one.what) for one in on_machines)
 
@@ -187,17 +192,18 @@ def find_several_writers(subject: Writer, ranks: Ranks) -> tuple[Violation, ...]
 def _several_writers(subject: Writer, runs: Sequence[Run]) -> tuple[Violation, ...]:
     first = RECORDS - 1 if "replaces" in subject.traits else 0
     return (
-        *judge_each(runs, lambda run: judge.judge_records(run.history, RECORDS, first)),
+        *judge_each(uncut(runs), lambda run: judge.judge_records(run.history, RECORDS, first)),
         *judge_each(runs, lambda run: judge_publishing.judge_shared_files(run.history)),
         *judge_each(runs, lambda run: judge.judge_who_was_first(run.history)),
     )
 
 
 def find_wrong_paths(subject: Writer, ranks: Ranks) -> tuple[Violation, ...]:
-    """WRT-03: the first rank comes late, and then the last one."""
+    """WRT-03: the first rank comes late, and then the last one. Undecided where one was cut off."""
     for late in sorted({0, ranks.world_size - 1}):
         way = functools.partial(written_together, late=late)
         runs = runs_of(subject, ranks, way)
+        demand_same_calls(subject, runs, "WRT-04")
         found = judge_each(runs, lambda run: judge.judge_paths(run.history))
         if found:
             return found

@@ -133,7 +133,7 @@ def _answers(ran: Sequence[int], refused: Sequence[Guarded]) -> str:
 
 
 def judge_preparation(history: History, ranks: Iterable[int]) -> tuple[Violation, ...]:
-    """WRT-06: prepared once, before any ``setup``; every rank usable after its own."""
+    """WRT-06: prepared once, before any ``setup``; each of the ``ranks`` usable after its own."""
     texts = (*_unprepared(history), *_not_set_up(history, ranks))
     return tuple(map(Violation, texts)) + judge_shared_files(history)
 

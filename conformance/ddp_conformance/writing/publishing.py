@@ -16,9 +16,10 @@ from ddp_conformance.frame.history import Failed, Record, Run
 from ddp_conformance.frame.ranks import Ranks
 from ddp_conformance.frame.recording import cases_of, describe, judge_each, record
 from ddp_conformance.frame.registry import Check, Guarantee
-from ddp_conformance.frame.verdict import UndecidedError, Violation
+from ddp_conformance.frame.verdict import UndecidedError, Violation, listing
 from ddp_conformance.stage.lockstep import Lockstep, in_lockstep
 from ddp_conformance.stage.machines import Place, launched_by, several_machines
+from ddp_conformance.stage.same_calls import demand_same_calls, uncut
 from ddp_conformance.writing import judge_publishing as judge
 from ddp_conformance.writing.history import Glimpse, Opened, Prepared, Saw, SetUp
 from ddp_conformance.writing.judge import judge_who_was_first
@@ -262,12 +263,13 @@ def observe_preparation(
     from ddp_conformance.writing.preparation_runs import Watch, fit_one_batch
 
     watch = Watch(case)
+    lockstep = Lockstep(ranks)
     try:
-        with in_lockstep(Lockstep(ranks)), writes_below(case.directory) as log:
+        with in_lockstep(lockstep), writes_below(case.directory) as log:
             fit_one_batch(case, watch.over(subject.make(case), log), place.machines)
     except Exception as error:
         watch.records.append(Failed(case.rank, describe(error)))
-    yield from watch.records
+    yield from (*watch.records, *lockstep.calls)
 
 
 def observe_on_machines(subject: Preparation, case: Case, ranks: Ranks) -> Iterator[Record]:
@@ -283,21 +285,21 @@ def observe_on_machines(subject: Preparation, case: Case, ranks: Ranks) -> Itera
 
 
 def find_unprepared(subject: Preparation, ranks: Ranks) -> tuple[Violation, ...]:
-    """WRT-06. Raises :class:`UndecidedError` if no rank could be set up."""
+    """WRT-06. Undecided if no rank could be set up, or where ranks were cut off before it."""
     cases = cases_of(ranks, (2 * ranks.world_size + 1,))
     alone = Place(ranks.rank, ranks.world_size)
     runs = record(subject, ranks, cases, lambda s, case: observe_preparation(s, case, ranks, alone))
     _stop_if_all_failed(subject, runs)
+    _stop_if_none_began(subject, runs)
     size = ranks.world_size
-    found = judge_each(runs, lambda run: judge.judge_preparation(run.history, range(size)))
+    found = _judge_machines(subject, runs, [range(size)])
     if found or several_machines(size) == 1:
         return found
     runs = record(subject, ranks, cases, lambda s, case: observe_on_machines(s, case, ranks))
     _stop_if_all_failed(subject, runs)
     return tuple(
         replace(one, what=f"as on {several_machines(size)} machines under torchrun, {one.what}")
-        for machine in ranks_of_machines(size)
-        for one in judge_each(runs, functools.partial(_judge_machine, machine))
+        for one in _judge_machines(subject, runs, ranks_of_machines(size))
     )
 
 
@@ -307,10 +309,20 @@ def ranks_of_machines(world_size: int) -> list[range]:
     return [range(first, first + here) for first in range(0, world_size, here)]
 
 
+def _judge_machines(
+    subject: Preparation, runs: Sequence[Run], machines: Sequence[range]
+) -> tuple[Violation, ...]:
+    judges = [functools.partial(_judge_machine, ranks) for ranks in machines]
+    found = tuple(one for judge in judges for one in judge_each(runs, judge))
+    if not found:
+        demand_same_calls(subject, runs, "WRT-04")
+    return found
+
+
 def _judge_machine(ranks: range, run: Run) -> tuple[Violation, ...]:
     kinds = Prepared | SetUp | Failed | Opened
     history = [one for one in run.history if isinstance(one, kinds) and one.rank in ranks]
-    return judge.judge_preparation(history, ranks)
+    return judge.judge_preparation(history, ranks if uncut([run]) else ())
 
 
 def _stop_if_all_failed(subject: Preparation, runs: Sequence[Run]) -> None:
@@ -318,6 +330,15 @@ def _stop_if_all_failed(subject: Preparation, runs: Sequence[Run]) -> None:
         failed = [one for one in run.history if isinstance(one, Failed)]
         if len(failed) == run.case.world_size:
             raise UndecidedError(f"{subject.name} raised on all ranks: {failed[0].error}")
+
+
+def _stop_if_none_began(subject: Preparation, runs: Sequence[Run]) -> None:
+    """What prepares for all has failed: the others were kept from their setup, and did no wrong."""
+    for run in runs:
+        failed = [one for one in run.history if isinstance(one, Failed)]
+        if failed and not any(isinstance(one, SetUp) for one in run.history):
+            lines = [f"rank {one.rank}: {one.error}" for one in failed]
+            raise UndecidedError(f"{subject.name} raised before setup:\n{listing(lines)}", lines)
 
 
 CHECKS = (
