@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ddp_conformance.caches import judge
 from ddp_conformance.caches.history import CachedTensor, CacheOpen, DeviceUse, Produced
-from ddp_conformance.frame.history import Refused
+from ddp_conformance.frame.history import Failed, Refused
 
 GOOD = CachedTensor(0, "x", "opened", "cpu", True, "8:1 5 0", "aa")
 OTHER = replace(GOOD, rank=1)
@@ -117,3 +117,26 @@ def test_what_nobody_opened_or_read_is_no_pass() -> None:
     assert texts(judge.judge_device_use([])) == ["no worker read a sample"]
     history = [CacheOpen(0, 7), CacheOpen(1, 7), DeviceUse(0, 0, False), DeviceUse(1, -1, False)]
     assert texts(judge.judge_device_use(history)) == ["no worker of rank 1 read a sample"]
+
+
+def test_one_build_on_each_machine_passes_and_so_does_what_came_from_elsewhere() -> None:
+    seen = [CacheOpen(0, 7), GOOD, CacheOpen(1, 7), OTHER]
+    each = [range(1), range(1, 2)]
+    assert judge.judge_built_in_each([BUILD, replace(BUILD, rank=1), *seen], each) == ()
+    assert judge.judge_built_in_each([BUILD, *seen], each) == ()
+
+
+def test_two_builds_on_one_machine_and_a_machine_that_has_none_are_named() -> None:
+    both = [BUILD, replace(BUILD, rank=1)]
+    (text,) = texts(judge.judge_built_in_each(both, [range(2)]))
+    assert text == "the content was produced 2 times, by ranks 0 and 1"
+    empty = [BUILD, CacheOpen(0, 7), GOOD, CacheOpen(1, 7), replace(OTHER, digest="00")]
+    (text,) = texts(judge.judge_built_in_each(empty, [range(1), range(1, 2)]))
+    assert text == "key 'x': rank 1 opened other values than were produced"
+
+
+def test_a_rank_that_raises_is_named_and_its_machine_is_not_judged() -> None:
+    history = [BUILD, CacheOpen(0, 7), GOOD, Failed(1, "FileNotFoundError: x")]
+    named = ["rank 1 cannot open the cache: FileNotFoundError: x"]
+    assert texts(judge.judge_who_raised(history)) == named
+    assert judge.judge_built_in_each(history, [range(1), range(1, 2)]) == ()

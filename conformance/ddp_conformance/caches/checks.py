@@ -8,22 +8,19 @@ tensor says ``is_shared()`` is no evidence, since any CUDA tensor says so.
 from __future__ import annotations
 
 import os
-import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from ddp_conformance.caches import judge
-from ddp_conformance.caches.history import CachedTensor, CacheOpen, DeviceUse, Produced
+from ddp_conformance.caches.history import CacheOpen, DeviceUse
+from ddp_conformance.caches.machines import find_bad_build_on_machines
+from ddp_conformance.caches.opening import Source, close, first_look, tensors_seen
 from ddp_conformance.caches.subjects import Cache
 from ddp_conformance.frame.case import Case, worker_number
-from ddp_conformance.frame.digests import digest_of
 from ddp_conformance.frame.history import Record, Refused, Run
 from ddp_conformance.frame.ranks import Ranks
 from ddp_conformance.frame.recording import cases_of, judge_each, record, record_once
@@ -51,9 +48,6 @@ MEM_04 = Guarantee(
     tier=2,
 )
 
-PATIENCE = 0.5
-"""Seconds for which the content is held back, while a rank does not wait for it as it should."""
-
 
 def record_reading(subject: Cache, ranks: Ranks, workers: int) -> tuple[Run, ...]:
     """Open and read a cache, once for the four guarantees that are judged on it."""
@@ -63,7 +57,7 @@ def record_reading(subject: Cache, ranks: Ranks, workers: int) -> tuple[Run, ...
 
 def reading(subject: Cache, case: Case, ranks: Ranks) -> Iterator[Record]:
     """Open the cache, look at it, read all samples in every rank, look at it again."""
-    source = Source(case)
+    source = Source(case, case.world_size)
     # Looked at before any other rank is waited for, and read when all have looked.
     opened = on_all(ranks, lambda: first_look(subject, case, source))
     yield from source.produced
@@ -80,7 +74,7 @@ def reading(subject: Cache, case: Case, ranks: Ranks) -> Iterator[Record]:
 
 def opening(subject: Cache, case: Case) -> Iterator[Record]:
     """Try to open what :attr:`Cache.spoil` has left."""
-    source = Source(case)
+    source = Source(case, case.world_size)
     try:
         cache = subject.make(case, source)
     except Exception as error:
@@ -89,17 +83,6 @@ def opening(subject: Cache, case: Case) -> Iterator[Record]:
     yield CacheOpen(case.rank, len(cache))
     yield from tensors_seen(subject, cache, case.rank, "opened")
     close(cache)
-
-
-def first_look(subject: Cache, case: Case, source: Source) -> tuple[Any, list[Record]]:
-    """Open the cache, and say what is in it."""
-    cache = subject.make(case, source)
-    seen: list[Record] = [
-        CacheOpen(case.rank, len(cache)),
-        *tensors_seen(subject, cache, case.rank, "opened"),
-    ]
-    source.tell_opened()
-    return cache, seen
 
 
 def on_all(ranks: Ranks, act: Callable[[], T]) -> T | None:
@@ -114,39 +97,6 @@ def on_all(ranks: Ranks, act: Callable[[], T]) -> T | None:
     if error is not None:
         raise error
     return None if failed else result
-
-
-class Source:
-    """What a cache is built of. It comes slowly: only who waits for it reads all of it."""
-
-    def __init__(self, case: Case) -> None:
-        self._case = case
-        self._opened = case.directory.with_name(f"{case.directory.name}-opened")
-        self._opened.mkdir(exist_ok=True)
-        self.produced: list[Produced] = []
-
-    def __call__(self) -> dict[str, Tensor]:
-        """The samples, on the CPU; the ranks that do not wait for them come through first."""
-        generator = torch.Generator().manual_seed(self._case.size)
-        tensors = {
-            "values": torch.randn(self._case.size, 3, generator=generator),
-            "label": torch.arange(self._case.size) * 7 + 1,
-        }
-        digests = tuple((key, digest_of(tensor)) for key, tensor in tensors.items())
-        self.produced.append(Produced(self._case.rank, self._case.size, digests))
-        self._hold_back()
-        return tensors
-
-    def tell_opened(self) -> None:
-        """This rank has its cache."""
-        (self._opened / str(self._case.rank)).touch()
-
-    def _hold_back(self) -> None:
-        deadline = time.monotonic() + PATIENCE
-        pause = threading.Event()
-        others = self._case.world_size - 1
-        while len(os.listdir(self._opened)) < others and time.monotonic() < deadline:
-            pause.wait(0.005)
 
 
 @dataclass(frozen=True)
@@ -190,39 +140,6 @@ def _watch_forks() -> None:
         vars(_watch_forks)["done"] = True
 
 
-def tensors_seen(subject: Cache, cache: Any, rank: int, when: Any) -> Iterator[CachedTensor]:
-    """The cache's tensors as this rank has them now."""
-    for key, tensor in sorted(subject.tensors(cache).items()):
-        yield CachedTensor(
-            rank,
-            key,
-            when,
-            str(tensor.device),
-            not tensor.requires_grad,
-            memory_of(tensor),
-            digest_of(tensor),
-        )
-
-
-def memory_of(tensor: Tensor) -> str:
-    """The file behind a CPU tensor as ``device inode offset``; empty for private memory."""
-    if tensor.device.type != "cpu":
-        return ""
-    address = tensor.data_ptr()
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        span, _, offset, device, inode, *_ = line.split()
-        begin, end = (int(part, 16) for part in span.split("-"))
-        if begin <= address < end and inode != "0":
-            return f"{device} {inode} {int(offset, 16) + address - begin}"
-    return ""
-
-
-def close(cache: Any) -> None:
-    """Let go of the memory, where the cache has a word for it."""
-    if hasattr(cache, "close"):
-        cache.close()
-
-
 def find_misplaced(subject: Cache, ranks: Ranks) -> tuple[Violation, ...]:
     """MEM-01."""
     runs = record_reading(subject, ranks, workers=0)
@@ -243,7 +160,9 @@ def find_changes(subject: Cache, ranks: Ranks) -> tuple[Violation, ...]:
 def find_bad_build(subject: Cache, ranks: Ranks) -> tuple[Violation, ...]:
     """MEM-03."""
     runs = record_reading(subject, ranks, workers=0)
-    return judge_each(runs, lambda run: judge.judge_built_once(run.history))
+    found = judge_each(runs, lambda run: judge.judge_built_once(run.history))
+    # Last, because what the subject keeps of its place must be that of the machine it is on.
+    return found or find_bad_build_on_machines(subject, ranks)
 
 
 def find_device_use(subject: Cache, ranks: Ranks) -> tuple[Violation, ...]:

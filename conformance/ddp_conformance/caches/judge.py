@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 from ddp_conformance.caches.history import CachedTensor, CacheOpen, DeviceUse, Produced
-from ddp_conformance.frame.history import History, Refused
+from ddp_conformance.frame.history import Failed, History, Refused
 from ddp_conformance.frame.verdict import Violation, ranks_in_words
 
 
@@ -78,6 +78,31 @@ def judge_built_once(history: History) -> tuple[Violation, ...]:
         *_lacking(history, held),
         *([] if _opening(history) else [Violation("no rank opened what was produced")]),
     )
+
+
+def judge_who_raised(history: History) -> tuple[Violation, ...]:
+    """No rank raises where its cache is opened."""
+    return tuple(
+        Violation(f"rank {record.rank} cannot open the cache: {record.error}")
+        for record in history
+        if isinstance(record, Failed)
+    )
+
+
+def judge_built_in_each(history: History, machines: Sequence[range]) -> tuple[Violation, ...]:
+    """The same of each machine, by its ranks.
+
+    The content may also have come from another one, by a collective.
+    """
+    produced = [record for record in history if isinstance(record, Produced)]
+    found: list[Violation] = []
+    for ranks in machines:
+        here = [record for record in history if record.rank in ranks]
+        if not any(isinstance(record, Produced) for record in here):
+            here += produced[:1]
+        if not any(isinstance(record, Failed) for record in here):
+            found += judge_built_once(here)
+    return tuple(found)
 
 
 def judge_device_use(history: History) -> tuple[Violation, ...]:

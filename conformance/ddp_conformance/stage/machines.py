@@ -42,6 +42,12 @@ def several_machines(world_size: int) -> int:
     return next((n for n in range(2, world_size + 1) if world_size % n == 0), 1)
 
 
+def ranks_of_machines(world_size: int) -> list[range]:
+    """The ranks of each machine, where several share them."""
+    here = world_size // several_machines(world_size)
+    return [range(first, first + here) for first in range(0, world_size, here)]
+
+
 def environment_of(launcher: str, place: Place) -> dict[str, str]:
     """What a launcher sets: ``torchrun``, ``lightning``, which sets no RANK, or ``slurm``."""
     try:

@@ -18,7 +18,7 @@ from ddp_conformance.frame.recording import cases_of, describe, judge_each, reco
 from ddp_conformance.frame.registry import Check, Guarantee
 from ddp_conformance.frame.verdict import UndecidedError, Violation, listing
 from ddp_conformance.stage.lockstep import Lockstep, in_lockstep
-from ddp_conformance.stage.machines import Place, launched_by, several_machines
+from ddp_conformance.stage.machines import Place, launched_by, ranks_of_machines, several_machines
 from ddp_conformance.stage.same_calls import demand_same_calls, uncut
 from ddp_conformance.writing import judge_publishing as judge
 from ddp_conformance.writing.history import Glimpse, Opened, Prepared, Saw, SetUp
@@ -301,12 +301,6 @@ def find_unprepared(subject: Preparation, ranks: Ranks) -> tuple[Violation, ...]
         replace(one, what=f"as on {several_machines(size)} machines under torchrun, {one.what}")
         for one in _judge_machines(subject, runs, ranks_of_machines(size))
     )
-
-
-def ranks_of_machines(world_size: int) -> list[range]:
-    """The ranks of each machine, where several share them."""
-    here = world_size // several_machines(world_size)
-    return [range(first, first + here) for first in range(0, world_size, here)]
 
 
 def _judge_machines(

@@ -204,6 +204,24 @@ class BuiltUnderALock(SharedSamples):
         os.close(directory)
 
 
+class BuiltByFirstLocalRank(SharedSamples):
+    """The first rank of each machine writes, and all wait."""
+
+    def build(self, produce: Produce) -> None:
+        if os.environ["LOCAL_RANK"] == "0":
+            self.fill(produce())
+        dist.barrier()
+
+
+class SentByRankZero(BuiltByFirstLocalRank):
+    """Rank 0 alone produces, and sends what every machine writes for itself."""
+
+    def build(self, produce: Produce) -> None:
+        content = [dict(produce()) if self.case.rank == 0 else None]
+        dist.broadcast_object_list(content, src=0)
+        super().build(lambda: content[0] or {})
+
+
 class TransformOnDevice(SharedSamples):
     """A transform that computes on a GPU, in the worker. Where there is none, it marks CUDA
     as initialised, which is all that is looked at."""
@@ -223,6 +241,7 @@ class AsksForDevice(SharedSamples):
 
 
 TWO = (2,)
+ONCE_PER_NODE = frozenset({"once_per_node"})
 
 MUTANTS = (
     Mutant(
@@ -241,6 +260,12 @@ MUTANTS = (
     Mutant(Cache(BuiltByEachRank), "MEM-03", "built by each rank", TWO),
     Mutant(Cache(ReadBeforeComplete), "MEM-03", "read before complete", (2, 4)),
     Mutant(Cache(OneSampleLess), "MEM-03", "a count that differs", TWO),
+    Mutant(
+        Cache(SharedSamples, ONCE_PER_NODE, "built_on_first_machine"),
+        "MEM-03",
+        "built on one machine of several",
+        (2, 4),
+    ),
     Mutant(Cache(TransformOnDevice), "MEM-04", "CUDA in a worker", (1, 2)),
 )
 
@@ -248,5 +273,8 @@ TWINS = (
     Twin(Cache(RefusedByAll, spoil=leave_meta_tensor), "refused by every rank for itself"),
     Twin(Cache(NormalisesACopy), "in place, on a copy"),
     Twin(Cache(BuiltUnderALock), "no barrier, but a lock"),
+    Twin(Cache(BuiltByFirstLocalRank, ONCE_PER_NODE, "built_on_each_machine"), "LOCAL_RANK"),
+    Twin(Cache(BuiltUnderALock, ONCE_PER_NODE, "locked_on_each_machine"), "a lock for each folder"),
+    Twin(Cache(SentByRankZero, ONCE_PER_NODE), "produced on one machine, written on all"),
     Twin(Cache(AsksForDevice), "a worker that asks for a GPU"),
 )

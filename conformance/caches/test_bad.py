@@ -1,0 +1,64 @@
+"""Caches of which as on several machines nothing can be said."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch.distributed as dist
+from ddp_conformance import Cache, UndecidedError
+from ddp_conformance.caches.mutants.precomputed import ONCE_PER_NODE, Produce, SharedSamples
+from ddp_conformance.frame.registry import all_checks
+
+
+def first_here() -> bool:
+    """The first rank of its machine."""
+    return os.environ["LOCAL_RANK"] == "0"
+
+
+class TakesOneName(SharedSamples):
+    """Under a name that each machine has once, and that is one for those that are simulated."""
+
+    def build(self, produce: Produce) -> None:
+        if first_here():
+            self.fill(produce())
+            self.case.directory.with_name("memory").mkdir()
+        dist.barrier()
+
+
+class ForgetsTheOtherMachines(SharedSamples):
+    """A barrier for the first rank of all and the others of its machine."""
+
+    def build(self, produce: Produce) -> None:
+        if first_here():
+            self.fill(produce())
+        if self.case.rank == 0 or not first_here():
+            dist.barrier()
+
+
+class SaysThatAPeerFailed(ForgetsTheOtherMachines):
+    """The same, in words of its own where it is cut off."""
+
+    def build(self, produce: Produce) -> None:
+        try:
+            super().build(produce)
+        except RuntimeError as error:
+            raise ValueError("a peer has failed") from error
+
+
+PARTED = r"matter of WRT-04:\n.*collective 0: .*barrier"
+
+
+@pytest.mark.ddp(world_size=[2, 4])
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (TakesOneName, "FileExistsError"),
+        (ForgetsTheOtherMachines, PARTED),
+        (SaysThatAPeerFailed, PARTED),
+    ],
+)
+def test_no_verdict(make: type[SharedSamples], reason: str) -> None:
+    (check,) = [check for check in all_checks() if check.id == "MEM-03"]
+    with pytest.raises(UndecidedError, match=reason):
+        check(Cache(make, ONCE_PER_NODE))

@@ -1,0 +1,100 @@
+"""A cache is opened on one rank, and looked at; what it is built of comes slowly."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ddp_conformance.caches.history import CachedTensor, CacheOpen, Produced
+from ddp_conformance.caches.subjects import Cache
+from ddp_conformance.frame.case import Case
+from ddp_conformance.frame.digests import digest_of
+from ddp_conformance.frame.history import Record
+
+PATIENCE = 0.5
+"""Seconds for which the content is held back, while a rank does not wait for it as it should."""
+
+
+class Source:
+    """What a cache is built of. It comes slowly: only who waits for it reads all of it."""
+
+    def __init__(self, case: Case, readers: int) -> None:
+        self._case = case
+        self._readers = readers
+        self._opened = case.directory.with_name(f"{case.directory.name}-opened")
+        self._opened.mkdir(exist_ok=True)
+        self.produced: list[Produced] = []
+
+    def __call__(self) -> dict[str, Tensor]:
+        """The samples, on the CPU; the ranks that do not wait for them come through first."""
+        generator = torch.Generator().manual_seed(self._case.size)
+        tensors = {
+            "values": torch.randn(self._case.size, 3, generator=generator),
+            "label": torch.arange(self._case.size) * 7 + 1,
+        }
+        digests = tuple((key, digest_of(tensor)) for key, tensor in tensors.items())
+        self.produced.append(Produced(self._case.rank, self._case.size, digests))
+        self._hold_back()
+        return tensors
+
+    def tell_opened(self) -> None:
+        """This rank has its cache."""
+        (self._opened / str(self._case.rank)).touch()
+
+    def _hold_back(self) -> None:
+        deadline = time.monotonic() + PATIENCE
+        pause = threading.Event()
+        others = self._readers - 1
+        while len(os.listdir(self._opened)) < others and time.monotonic() < deadline:
+            pause.wait(0.005)
+
+
+def first_look(subject: Cache, case: Case, source: Source) -> tuple[Any, list[Record]]:
+    """Open the cache, and say what is in it."""
+    cache = subject.make(case, source)
+    seen: list[Record] = [
+        CacheOpen(case.rank, len(cache)),
+        *tensors_seen(subject, cache, case.rank, "opened"),
+    ]
+    source.tell_opened()
+    return cache, seen
+
+
+def tensors_seen(subject: Cache, cache: Any, rank: int, when: Any) -> Iterator[CachedTensor]:
+    """The cache's tensors as this rank has them now."""
+    for key, tensor in sorted(subject.tensors(cache).items()):
+        yield CachedTensor(
+            rank,
+            key,
+            when,
+            str(tensor.device),
+            not tensor.requires_grad,
+            memory_of(tensor),
+            digest_of(tensor),
+        )
+
+
+def memory_of(tensor: Tensor) -> str:
+    """The file behind a CPU tensor as ``device inode offset``; empty for private memory."""
+    if tensor.device.type != "cpu":
+        return ""
+    address = tensor.data_ptr()
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        span, _, offset, device, inode, *_ = line.split()
+        begin, end = (int(part, 16) for part in span.split("-"))
+        if begin <= address < end and inode != "0":
+            return f"{device} {inode} {int(offset, 16) + address - begin}"
+    return ""
+
+
+def close(cache: Any) -> None:
+    """Let go of the memory, where the cache has a word for it."""
+    if hasattr(cache, "close"):
+        cache.close()
