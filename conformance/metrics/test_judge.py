@@ -38,6 +38,23 @@ def texts(history: Sequence[Record], tolerance: float = 1e-5) -> list[str]:
     return [str(violation) for violation in judge.judge_values(history, tolerance)]
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "alike"),
+    [
+        ("allreduce float32[1]", "allreduce float32[]", True),
+        ("allreduce float32[1, 3]", "allreduce float32[3, 1]", True),
+        ("allreduce float32[1]", "allreduce float64[]", False),
+        ("allreduce float32[1]", "allreduce float32[11]", False),
+        ("allreduce float32[2, 3]", "allreduce float32[3, 2]", False),
+        ("allreduce float32[0]", "allreduce float32[]", False),
+        ("allgather int64[1] int64[1]", "allgather int64[] int64[1]", True),
+        ("allgather int64[1] int64[1]", "allgather int64[]", False),
+    ],
+)
+def test_dimensions_of_one_are_no_difference(one: str, other: str, alike: bool) -> None:
+    assert (judge_same_calls(called([one], [other])) == ()) == alike
+
+
 # ---------------------------------------------------------------- values
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
 from ddp_conformance.callbacks.history import LoopEnd, StepEnd, Traced, Tripped
-from ddp_conformance.frame.history import Collective, Failed, History
+from ddp_conformance.frame.history import Collective, Failed, History, without_ones
 from ddp_conformance.frame.verdict import Violation, ranks_in_words
 from ddp_conformance.launched.endings import ends_of, words_of
 from ddp_conformance.launched.order import Death
@@ -45,7 +45,8 @@ def _first_difference(members: Sequence[int], calls: Sequence[Traced]) -> Violat
     ranks = sorted({*members, *(call.rank for call in calls)})
     by_rank = [[call for call in calls if call.rank == rank] for rank in ranks]
     for number, seen in enumerate(zip_longest(*by_rank)):
-        if len({(call.what, call.functions) if call else None for call in seen}) > 1:
+        kinds = {(without_ones(call.what), call.functions) if call else None for call in seen}
+        if len(kinds) > 1:
             named = "; ".join(f"rank {r} {_call(c)}" for r, c in zip(ranks, seen, strict=True))
             return Violation(f"collective {number} of {ranks_in_words(members)}: {named}")
     return None

@@ -7,6 +7,7 @@ A guarantee group that observes something new has kinds of its own.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -146,6 +147,22 @@ class Collective(Record):
     """Operation, dtype and shape; or the words for the end of the component's code."""
     site: str = ""
     """The line that made it: evidence for people, for ranks may differ in it rightfully."""
+
+
+def without_ones(what: str) -> str:
+    """A collective without its shapes' dimensions of length 1: ``allreduce float32[]`` for ``[1]``.
+
+    Backends go by type and memory: they make one collective of ``[]`` on one rank and ``[1]`` on
+    another.
+    """
+    return _SHAPE.sub(_longer_than_one, what)
+
+
+_SHAPE = re.compile(r"\[([\d, ]*)\]")
+
+
+def _longer_than_one(shape: re.Match[str]) -> str:
+    return f"[{', '.join(length for length in shape[1].split(', ') if length != '1')}]"
 
 
 @dataclass(frozen=True, slots=True)

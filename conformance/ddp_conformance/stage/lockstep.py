@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ddp_conformance.frame import nemesis
-from ddp_conformance.frame.history import Collective
+from ddp_conformance.frame.history import Collective, without_ones
 from ddp_conformance.frame.places import call_site
 from ddp_conformance.frame.ranks import Ranks
 
@@ -73,7 +73,7 @@ class Lockstep:
         self.calls.append(Collective(self._ranks.rank, len(self.calls), what, site))
         announced = self._ranks.gather(what)
         nemesis.pause()
-        if len(set(announced)) > 1:
+        if len(set(map(without_ones, announced))) > 1:
             self.diverged = True
             listed = ", ".join(f"rank {rank}: {other}" for rank, other in enumerate(announced))
             raise DivergedError(f"the ranks' collectives differ: {listed}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import zip_longest
 
-from ddp_conformance.frame.history import Collective, History, Measured, Run
+from ddp_conformance.frame.history import Collective, History, Measured, Run, without_ones
 from ddp_conformance.frame.recording import judge_each
 from ddp_conformance.frame.subjects import Subject
 from ddp_conformance.frame.verdict import UndecidedError, Violation, listing
@@ -36,7 +36,7 @@ def judge_same_calls(history: History) -> tuple[Violation, ...]:
     by_rank = [[r for r in history if isinstance(r, Collective) and r.rank == k] for k in ranks]
     for number, calls in enumerate(zip_longest(*by_rank)):
         named = {rank: _call(call) for rank, call in zip(ranks, calls, strict=True)}
-        if len({what for what, _ in named.values()}) > 1:
+        if len({without_ones(what) for what, _ in named.values()}) > 1:
             listed = ", ".join(f"rank {rank} {what}{site}" for rank, (what, site) in named.items())
             return (Violation(f"collective {number}: {listed}"),)
     return ()

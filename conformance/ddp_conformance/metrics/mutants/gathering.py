@@ -1,4 +1,4 @@
-"""MET-04 and MET-06: metrics that keep all values, and gather them."""
+"""MET-04 and MET-06: metrics whose state takes its form from what they are fed."""
 
 from __future__ import annotations
 
@@ -57,9 +57,26 @@ class GathersUntyped(GathersPadded):
         return torch.cat(self.gathered(own)).mean()
 
 
+class ShapedByWhatItWasFed(Mean):
+    """Sums of one number, [1] on a rank with samples and [] on one without: alike in memory."""
+
+    def update(self, values: Tensor) -> None:
+        self.total = self.total + values.double().sum(0, keepdim=True)
+        self.count = self.count + torch.full((1,), float(len(values))).double()
+
+    def compute(self) -> Tensor:
+        total, count = self.total.clone(), self.count.clone()
+        dist.all_reduce(total)
+        dist.all_reduce(count)
+        return total / count
+
+
 MUTANTS = (
     Mutant(Metric(GathersUntyped), "MET-04", "empty list state of another dtype"),
     Mutant(Metric(GathersValues), "MET-06", "gathers tensors of different sizes"),
 )
 
-TWINS = (Twin(Metric(GathersPadded), "values of any number gathered"),)
+TWINS = (
+    Twin(Metric(GathersPadded), "values of any number gathered"),
+    Twin(Metric(ShapedByWhatItWasFed), "one number as [1] and as []"),
+)
