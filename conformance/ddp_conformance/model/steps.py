@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import wraps
@@ -235,10 +236,36 @@ class Observer:
 
     # ------------------------------------------------------------------ step
 
-    def _about_to_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def _about_to_step(
+        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         if not self._trains(optimizer) or any(map(self._trains, callers())):
-            return
+            return None
         self._stepped = True
+        if kwargs.get("closure") is not None:
+            return args, {**kwargs, "closure": self._telling(kwargs["closure"])}
+        if len(args) > 1 and callable(args[1]):
+            return (args[0], self._telling(args[1]), *args[2:]), kwargs
+        self._tell_gradients()
+        return None
+
+    def _telling(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        """The step's closure, which tells of the gradients that it makes where the step begins.
+
+        Of those only: how often LBFGS calls for more may hang on the last bit.
+        """
+        calls = itertools.count()
+
+        @wraps(closure)
+        def told() -> Any:
+            result = closure()
+            if next(calls) == 0:
+                self._tell_gradients()
+            return result
+
+        return told
+
+    def _tell_gradients(self) -> None:
         values = tuple((name, _values(p.grad)) for name, p in self._trained)
         self._journal.add(Gradients(self._rank, self._number, self._alone, values))
 
