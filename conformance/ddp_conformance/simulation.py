@@ -9,44 +9,99 @@ process group, files, memory.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from ddp_conformance.frame import nemesis
 from ddp_conformance.frame.case import Case
 from ddp_conformance.frame.history import Record, Run
-from ddp_conformance.frame.recording import Judge, judge_each
+from ddp_conformance.frame.recording import Judge, Observe, judge_each
 from ddp_conformance.frame.registry import Check, checks_for
 from ddp_conformance.frame.verdict import GuaranteeError, Violation, listing
 from ddp_conformance.sampling import judge
 from ddp_conformance.sampling.checks import (
+    EPOCHS,
+    MANY_EPOCHS,
+    MANY_SAMPLES,
+    QUICK,
     Delivering,
     deliveries,
+    full_size,
     judge_coverage_of,
     unless_refused,
 )
+from ddp_conformance.sampling.sizes import SECONDS, in_full, looks_wrong, shares, unusual_sizes
+from ddp_conformance.sampling.subjects import Sampler
+
+AFFORDED = 8_000_000
+"""Samples times ranks at one size: most samplers make the order of all samples on each rank."""
 
 
 def simulate(subject: Delivering, world_size: int, sizes: Sequence[int] = ()) -> tuple[str, ...]:
     """Judge SMP-01 to SMP-04 on ``world_size`` simulated ranks; returns the ids that were judged.
 
-    ``sizes`` are numbers of samples, by default 1, ws+1 and 2·ws+3. The global random states
-    differ from rank to rank. Raises :class:`~ddp_conformance.frame.verdict.GuaranteeError` for the
-    first guarantee that is broken, and whatever the subject's own code raises. A subject whose
-    factory asks a process group for its rank cannot be simulated.
+    ``sizes`` are numbers of samples, by default 1, ws+1 and 2·ws+3, and then as many others as a
+    moment allows, with orders over 24 epochs. The global random states differ from rank to rank.
+    Raises :class:`~ddp_conformance.frame.verdict.GuaranteeError` for the first guarantee that is
+    broken, and whatever the subject's own code raises. A subject whose factory asks a process group
+    for its rank cannot be simulated.
     """
-    sizes = sizes or (1, world_size + 1, 2 * world_size + 3)
-    runs = [_run(subject, size, world_size, (0, 1)) for size in sizes]
-    again = sizes if "shuffles" in subject.traits else ()
-    later = {size: _run(subject, size, world_size, (1,)) for size in again}
+    usual = sizes or (1, world_size + 1, 2 * world_size + 3)
+    begin = time.monotonic()
+    runs = [_run(subject, size, world_size, EPOCHS) for size in usual]
+    quick = isinstance(subject, Sampler) or time.monotonic() - begin < QUICK
+    again = usual if "shuffles" in subject.traits else ()
+    later = {size: _run(subject, size, world_size, EPOCHS[-1:]) for size in again}
     judges = _judges(subject, later)
     applicable = [check for check in checks_for(subject) if check.obstacle(subject) is None]
     judged = [check for check in applicable if check.id in judges]
     for check in judged:
-        violations = judge_each(runs, judges[check.id])
-        if violations:
-            raise GuaranteeError(_text(check, subject, world_size, violations))
+        _demand(check, subject, world_size, judge_each(runs, judges[check.id]))
+    if quick and not sizes:
+        _look_further(subject, world_size, {check: judges[check.id] for check in judged})
     return tuple(check.id for check in judged)
+
+
+def _look_further(subject: Delivering, world_size: int, judges: dict[Check, Judge]) -> None:
+    suspects = _suspicious_runs(subject, world_size)
+    for check, judge_run in judges.items():
+        found = _returning_order(subject, world_size) if check.id == "SMP-04" else ()
+        _demand(check, subject, world_size, found or judge_each(suspects, judge_run))
+
+
+def _suspicious_runs(subject: Delivering, world_size: int) -> list[Run]:
+    """The first at another size that looks wrong, if there is one before time is up."""
+    deadline = time.monotonic() + SECONDS
+    least = subject.min_size * world_size
+    afforded = [s for s in unusual_sizes(world_size) if least <= s <= AFFORDED // world_size]
+    for size in afforded:
+        if time.monotonic() > deadline:
+            return []
+        run = _run_of(subject, size, world_size, range(world_size), shares)
+        if looks_wrong(run, subject):
+            return [in_full(run)]
+    return []
+
+
+def _returning_order(subject: Delivering, world_size: int) -> tuple[Violation, ...]:
+    """On the first rank and on the last, which are enough to see an order come again."""
+    size = max(MANY_SAMPLES * world_size, full_size(subject, world_size))
+    two, many = (
+        _run(subject, size, world_size, epochs, sorted({0, world_size - 1}))
+        for epochs in (EPOCHS, MANY_EPOCHS)
+    )
+    return (
+        *judge_each([two], lambda run: judge.judge_order_changes(run.history)),
+        *judge_each([many], lambda run: judge.judge_order_returns(run.history)),
+    )
+
+
+def _demand(
+    check: Check, subject: Delivering, world_size: int, violations: Sequence[Violation]
+) -> None:
+    if violations:
+        raise GuaranteeError(_text(check, subject, world_size, violations))
 
 
 def _judges(subject: Delivering, later: dict[int, Run]) -> dict[str, Judge]:
@@ -60,18 +115,35 @@ def _judges(subject: Delivering, later: dict[int, Run]) -> dict[str, Judge]:
     }
 
 
-def _run(subject: Delivering, size: int, world_size: int, epochs: Sequence[int]) -> Run:
+def _run(
+    subject: Delivering,
+    size: int,
+    world_size: int,
+    epochs: Sequence[int],
+    ranks: Iterable[int] = (),
+) -> Run:
+    """Of all ranks, or of some."""
+
+    def observe(subject: Delivering, case: Case) -> Iterator[Record]:
+        return deliveries(subject, case, epochs)
+
+    return _run_of(subject, size, world_size, ranks or range(world_size), observe)
+
+
+def _run_of(
+    subject: Delivering, size: int, world_size: int, ranks: Iterable[int], observe: Observe
+) -> Run:
     with tempfile.TemporaryDirectory(prefix="ddp-simulation-") as name:
-        cases = [Case(size, rank, world_size, Path(name)) for rank in range(world_size)]
+        cases = [Case(size, rank, world_size, Path(name)) for rank in ranks]
         if subject.prepare is not None:
             subject.prepare(cases[0])
-        records = tuple(seen for case in cases for seen in _one_rank(subject, case, epochs))
+        records = tuple(seen for case in cases for seen in _one_rank(subject, case, observe))
         return Run(cases[0], records)
 
 
-def _one_rank(subject: Delivering, case: Case, epochs: Sequence[int]) -> Iterator[Record]:
+def _one_rank(subject: Delivering, case: Case, observe: Observe) -> Iterator[Record]:
     nemesis.scatter("simulation", case.rank)
-    yield from deliveries(subject, case, epochs)
+    yield from observe(subject, case)
 
 
 def _text(

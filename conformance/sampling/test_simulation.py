@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from ddp_conformance import Case, GuaranteeError, Loader, Sampler
-from ddp_conformance.frame.mutants import all_mutants
+from ddp_conformance.frame.mutants import Mutant, Twin, all_mutants, all_twins
 from ddp_conformance.simulation import simulate
 from ddp_conformance.windows.history import WindowSample
 from ddp_conformance.windows.judge import judge_same_windows
@@ -128,6 +128,29 @@ def broken_by(subject: Any, guarantee: str) -> bool:
     except GuaranteeError as error:
         return str(error).startswith(guarantee)
     return False
+
+
+LATE = ("stops_at_64", "loses_two", "numbered_in_int8", "order_repeats_late", "order_alternates")
+
+
+@pytest.mark.parametrize(
+    "mutant",
+    [m for m in all_mutants() if m.subject.name in (*LATE, "epoch_forgotten")],
+    ids=lambda mutant: mutant.subject.name,
+)
+def test_by_itself_it_finds_what_shows_late(mutant: Mutant) -> None:
+    """Beyond 64 samples or 127, at a remainder of two, from epoch 1 or 2 on."""
+    with pytest.raises(GuaranteeError, match=f"^{mutant.guarantee}: .*\n.* 7 simulated ranks:"):
+        simulate(mutant.subject, 7)
+
+
+@pytest.mark.parametrize(
+    "twin",
+    [twin for twin in all_twins() if isinstance(twin.subject, Sampler)],
+    ids=lambda twin: twin.subject.name,
+)
+def test_by_itself_it_accuses_no_twin(twin: Twin) -> None:
+    assert simulate(twin.subject, 7)
 
 
 def windows_of(rank: int) -> list[WindowSample]:

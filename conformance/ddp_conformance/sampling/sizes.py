@@ -65,7 +65,7 @@ def _search(subject: Sampler | Loader, ranks: Ranks) -> tuple[Run, ...]:
         chosen = _choice(remaining, samples, number)
         remaining = [size for size in remaining if size not in chosen]
         runs = record(subject, ranks, cases_of(ranks, chosen), shares)
-        suspects = [_in_full(run) for run in runs if _looks_wrong(run, subject)]
+        suspects = [in_full(run) for run in runs if looks_wrong(run, subject)]
         if suspects:
             return tuple(suspects[:SUSPECTS])
         samples, number = 2 * samples, 2 * number
@@ -101,7 +101,8 @@ def _share(subject: Sampler | Loader, component: Any, case: Case, epoch: int) ->
     return Share(case.rank, epoch, batches, batches < limit, tuple(indices))
 
 
-def _looks_wrong(run: Run, subject: Sampler | Loader) -> bool:
+def looks_wrong(run: Run, subject: Sampler | Loader) -> bool:
+    """Whether any of SMP-01 to SMP-03 could be broken; a judge says which."""
     shares = [record for record in run.history if isinstance(record, Share)]
     epochs = {share.epoch for share in shares}
     return any(
@@ -111,7 +112,6 @@ def _looks_wrong(run: Run, subject: Sampler | Loader) -> bool:
 
 
 def _is_wrong(shares: Sequence[Share], case: Case, subject: Sampler | Loader) -> bool:
-    """Whether any of SMP-01 to SMP-03 could be broken in one epoch; a judge says which."""
     surplus, missing = allowed(case.size, case.world_size, subject.traits, subject.batch_size)
     delivered = [index for share in shares for index in share.indices]
     distinct = set(delivered)
@@ -127,7 +127,7 @@ def _is_wrong(shares: Sequence[Share], case: Case, subject: Sampler | Loader) ->
     )
 
 
-def _in_full(run: Run) -> Run:
+def in_full(run: Run) -> Run:
     """The run as if each of its samples had been noted."""
     history: list[Record] = []
     for share in run.history:
