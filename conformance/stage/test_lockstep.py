@@ -76,3 +76,15 @@ def test_groups_of_some_ranks_go_through(ddp: Ddp) -> None:
             dist.all_reduce(torch.ones(1), group=alone)
     dist.destroy_process_group(alone)
     assert [call.what for call in lockstep.calls] == [END]
+
+
+@pytest.mark.ddp(world_size=2)
+def test_what_is_raised_for_being_cut_off_is_no_answer(ddp: Ddp) -> None:
+    lockstep = Lockstep(ddp)
+    with in_lockstep(lockstep):
+        if ddp.rank == 0:
+            try:
+                dist.barrier()
+            except RuntimeError as error:
+                raise ValueError("a peer has failed") from error
+    assert lockstep.diverged

@@ -50,14 +50,13 @@ def opening_there(subject: Cache, case: Case, ranks: Ranks) -> Iterator[Record]:
     held: list[Any] = []
     problem: Exception | None = None
     lockstep = Lockstep(ranks)
-    with launched_by("torchrun", place), in_lockstep(lockstep):
-        try:
+    try:
+        with launched_by("torchrun", place), in_lockstep(lockstep):
             cache, seen = first_look(subject, own, source)
             held.append(cache)
             found += seen
-        except Exception as error:
-            # What comes of being cut off is no answer.
-            problem = None if lockstep.diverged else error
+    except Exception as error:
+        problem = error
     ranks.gather(None)  # nobody closes before all have looked
     for cache in held:
         close(cache)

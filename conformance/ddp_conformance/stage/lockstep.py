@@ -86,8 +86,8 @@ def in_lockstep(lockstep: Lockstep) -> Iterator[None]:
     The methods of ``ProcessGroup`` are where all of ``torch.distributed`` comes through;
     what C++ starts by itself (DDP's gradients, functional collectives) is not seen, nor
     are messages and groups that leave out ranks. An exception of the block's code comes
-    out when the other ranks know that this one makes no more collectives. Divergence
-    comes out as :attr:`Lockstep.diverged` alone.
+    out when the other ranks know that this one makes no more collectives. Divergence, and
+    what is raised after it, comes out as :attr:`Lockstep.diverged` alone.
     """
     try:
         with ExitStack() as patches:
@@ -96,8 +96,10 @@ def in_lockstep(lockstep: Lockstep) -> Iterator[None]:
                     method = _announcing(lockstep, name, position)
                     patches.enter_context(mock.patch.object(dist.ProcessGroup, name, method))
             yield
-    except DivergedError:
-        pass
+    except Exception:
+        # Also what the component makes of it, such as that a peer has failed.
+        if not lockstep.diverged:
+            raise
     finally:
         # A rank that diverged has told the others already.
         if not lockstep.diverged:
