@@ -151,6 +151,14 @@ class Hooks:
 
     # ------------------------------------------------------------------ end
 
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtestloop(self) -> Generator[None, object, object]:
+        result = yield
+        if self._started is not None and self._started.is_measured:
+            # pytest-cov reports next, before sessions finish.
+            self._started.finish(interrupted=False, broken_off=False)
+        return result
+
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         try:

@@ -18,6 +18,7 @@ from pytest_ddp.asked.options import Import, Options, StartMethod
 from pytest_ddp.asked.plan import LaunchPlan, make_plan
 from pytest_ddp.controller import ends
 from pytest_ddp.controller.live import LiveLine, terminal_of
+from pytest_ddp.controller.measuring import Measuring
 from pytest_ddp.controller.order import Order
 from pytest_ddp.controller.supervisor import Supervisor
 from pytest_ddp.controller.terminal import Terminal
@@ -67,6 +68,12 @@ class Controller:
         self._messages = Messages(config)
         self._live = LiveLine(terminal_of(config))
         self._terminal = Terminal(config, self._messages.warn)
+        self._measuring = Measuring(config, self._messages.warn)
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether ranks leave data for a coverage report."""
+        return self._measuring.measured is not None
 
     @property
     def problems(self) -> list[str]:
@@ -123,6 +130,7 @@ class Controller:
             imports_in_host=self._options.import_ is Import.HOST,
             traces=self._options.trace is not None,
             debug_rank=self._options.debug_rank,
+            measured=self._measuring.measured,
         )
         self._launcher = Launcher(session, quiet=not verbose)
         if hasattr(config, "workerinput"):
@@ -343,18 +351,18 @@ class Controller:
         self._fruitless = 0 if launcher.had_rank else self._fruitless + 1
         return self._fruitless > 1
 
-    def finish(self, *, interrupted: bool) -> None:
+    def finish(self, *, interrupted: bool, broken_off: bool = True) -> None:
         """Let the ranks tear down what is still up, then end everything.
 
         Raises:
             KeyboardInterrupt: Ctrl-C while they did; everything has ended all the same.
         """
-        if self._launcher is None:
-            return
         try:
-            self._let_finish(self._launcher, interrupted)
+            if self._launcher is not None:
+                self._let_finish(self._launcher, interrupted)
         finally:
             self.close()
+            self._measuring.end(broken_off=broken_off)
 
     def _let_finish(self, launcher: Launcher, interrupted: bool) -> None:
         limit = _INTERRUPTED_TEARDOWN if interrupted else _LAST_TEARDOWN

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_ddp.evidence import pythonstacks
-from pytest_ddp.launch.launcher import HostDiedError, Launcher
+from pytest_ddp.launch.launcher import Gone, HostDiedError, Launcher
 from pytest_ddp.launch.rankprocess import RankProcess
 from pytest_ddp.system.own import signal, time
 from pytest_ddp.verdict.lost import frame_lines
 from pytest_ddp.verdict.trouble import exit_words
-from pytest_ddp.wire.protocol import Finished, Warned
+from pytest_ddp.wire.protocol import Finished, Save, Saved, Warned
 
 _STACK_LIMIT = 0.5
 """Seconds that a rank is given to write its stacks; it needs about a millisecond."""
 _KILL_LIMIT = 5.0
+_SAVE_LIMIT = 2.0
+"""Seconds that a rank is given to save its coverage; it needs some 10 ms."""
 
 
 def finish(
@@ -85,6 +87,8 @@ def _end_of(process: RankProcess) -> str:
 
 def ask_for_stacks(launcher: Launcher, processes: list[RankProcess]) -> dict[RankProcess, str]:
     """The stacks of ranks that are to be killed, as far as they can still write them."""
+    if launcher.measures:
+        _have_saved(launcher, processes)
     for process in processes:
         process.signal(signal.SIGUSR1)
     stacks = dict.fromkeys(processes, "")
@@ -96,6 +100,17 @@ def ask_for_stacks(launcher: Launcher, processes: list[RankProcess]) -> dict[Ran
         if all(stacks.values()) and before == stacks:
             break
     return stacks
+
+
+def _have_saved(launcher: Launcher, processes: list[RankProcess]) -> None:
+    """Have ranks save what they have measured; one whose C code holds the GIL cannot."""
+    for process in processes:
+        process.send(Save())
+    waiting = {process for process in processes if not process.gone}
+    deadline = time.monotonic() + _SAVE_LIMIT
+    while waiting and (left := deadline - time.monotonic()) > 0:
+        heard = launcher.poll(left)
+        waiting -= {process for process, what in heard if isinstance(what, Saved | Gone)}
 
 
 def wait_for_ends(launcher: Launcher, processes: list[RankProcess]) -> None:

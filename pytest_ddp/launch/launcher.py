@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from pytest_ddp.launch.rankprocess import LOST_CHANNEL, WROTE_GARBAGE, RankProcess
-from pytest_ddp.launch.rendezvous import HOST_ENVIRONMENT
+from pytest_ddp.launch.rendezvous import HOST_ENVIRONMENT, NOT_FOR_HOST
 from pytest_ddp.system import memfile, processes
 from pytest_ddp.system.folder import Folder
 from pytest_ddp.system.own import os, selectors, socket, subprocess, time
@@ -91,10 +91,11 @@ class Launcher:
     def _start_host(self, theirs: socket.socket, quiet: bool) -> subprocess.Popen[bytes]:
         role = {"descriptor": theirs.fileno(), "folder": self._folder.path}
         output: Any = self._log if quiet else None
+        theirs_to_see = {k: v for k, v in os.environ.items() if k not in NOT_FOR_HOST}
         with theirs:
             return subprocess.Popen(
                 command(role),
-                env=os.environ | HOST_ENVIRONMENT,
+                env=theirs_to_see | HOST_ENVIRONMENT,
                 pass_fds=[theirs.fileno(), *self._folder.held],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -103,6 +104,11 @@ class Launcher:
                 # torn down.
                 start_new_session=True,
             )
+
+    @property
+    def measures(self) -> bool:
+        """Whether ranks have coverage to save."""
+        return self._session.measured is not None
 
     def watch_parent(self) -> None:
         """Raise :class:`OrphanedError` from :meth:`poll` once our own parent is gone."""
@@ -136,8 +142,9 @@ class Launcher:
         self._serials += 1
         channel, theirs = Channel.pair()
         process = RankProcess(self._serials, world, number, channel)
-        folder, traces = self._folder.path, self._session.traces
-        order = StartRank(process.serial, number, world, environment, folder, traces)
+        told, folder = self._session, self._folder.path
+        place = process.serial, number, world, environment, folder
+        order = StartRank(*place, told.traces, told.measured)
         with theirs:
             self._channel.send(order, (theirs.fileno(), *process.files.descriptors))
         if self._session.spawns:

@@ -22,6 +22,9 @@ HOST_ENVIRONMENT = {
 }
 """Set for the host before torch is imported, and inherited by every rank."""
 
+NOT_FOR_HOST = frozenset({"COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG"})
+"""Kept from the host, which coverage.py would measure from its start; ranks do so themselves."""
+
 
 def listen(backlog: int) -> socket.socket:
     """A listening loopback socket on a port of the kernel's choice, for a ``TCPStore``."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pytest_ddp.rank.adapt import output
+from pytest_ddp.rank.adapt.measuring import Measuring
 from pytest_ddp.rank.birth.collection import Collection
 from pytest_ddp.rank.birth.owncode import OwnCode
 from pytest_ddp.rank.care import remains, seeding
@@ -57,8 +58,12 @@ def live(
         for descriptor in files:
             os.close(descriptor)
         landmarks.install(made.lifecycle)
+        measuring = None if order.measured is None else Measuring(order.measured)
         own.load(session)
         link = Link(channel, made.side_channel, made.surveyor)
+        if measuring is not None:
+            link.save, measuring.tell = measuring.save, link.warn
+            session.config.pluginmanager.register(measuring)
         Runner(link, made, order, environment, session, collection).live()
     except BaseException:
         # Standard error may be a capture file that ends with the rank.

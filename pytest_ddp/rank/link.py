@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from typing import Protocol
 
 from pytest_ddp.fixture import DdpError
@@ -28,6 +29,9 @@ from pytest_ddp.wire.protocol import (
     Message,
     Operation,
     RunTest,
+    Save,
+    Saved,
+    Warned,
 )
 from pytest_ddp.wire.survey import Probe, TellCalls
 
@@ -55,6 +59,8 @@ class Link:
         self.debugger: Debugger | None = None
         self.test = -1
         """Number of the test that runs."""
+        self.save: Callable[[], None] = lambda: None
+        """Saves the coverage that the rank has measured; a test that is looked at may die soon."""
         threading.Thread(target=self._read, name="pytest-ddp link", daemon=True).start()
 
     def next_order(self) -> tuple[RunTest | Finish, list[int]]:
@@ -74,6 +80,10 @@ class Link:
                 self._channel.send(message, descriptors, more=more)
         except OSError:
             faults.leave(EXIT_LINK_LOST)
+
+    def warn(self, text: str, file: str = __file__, line: int = 1) -> None:
+        """Have the controller warn of what is no warning of the test's own."""
+        self.send(Warned("pytest_ddp:DdpWarning", text, file, line, "runtest", ""))
 
     def check(self) -> None:
         """End a process that could not tell anything, or must not."""
@@ -126,6 +136,10 @@ class Link:
                     self._replies.put(message)
                 case Probe() | TellCalls():
                     self._answer(message)
+                    self.save()
+                case Save():
+                    self.save()
+                    self.send(Saved(message.test))
                 case Go():
                     self._go.put(message)
                 case TakeTerminal():

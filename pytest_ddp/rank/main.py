@@ -15,6 +15,7 @@ from typing import Any, NoReturn, TypeVar
 import pytest
 from _pytest.main import wrap_session
 
+from pytest_ddp.rank.adapt import measuring
 from pytest_ddp.rank.birth import preload, threads
 from pytest_ddp.rank.birth.collection import Collection
 from pytest_ddp.rank.birth.elsewhere import Elsewhere
@@ -73,8 +74,9 @@ def _host(channel: Channel, session: Session, own_folder: str) -> NoReturn:
 
     def fork_ranks(pytest_session: pytest.Session) -> NoReturn:
         if session.imports_in_host:
-            own.load(pytest_session)
-            collection.collect(pytest_session, collected.files)
+            with measuring.during(session.measured):
+                own.load(pytest_session)
+                collection.collect(pytest_session, collected.files)
         host = os.getpid()
 
         def fork(order: StartRank, descriptors: list[int]) -> int:

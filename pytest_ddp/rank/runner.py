@@ -149,11 +149,7 @@ class Runner:
         # All ranks say the same, and so it is told once.
         problem, self._recorder_problem = self._recorder_problem, ""
         if problem:
-            self._warn(problem, str(dist.__file__), 1)
-
-    def _warn(self, text: str, file: str, line: int) -> None:
-        category = "pytest_ddp:DdpWarning"
-        self._link.send(Warned(category, text, file, line, "runtest", ""))
+            self._link.warn(problem, str(dist.__file__))
 
     def _run_item(self, order: RunTest, item: pytest.Item) -> Done:
         self._warn_without_recorder()
@@ -267,7 +263,7 @@ class Runner:
         faults.enable()
         end = exiting.run_handlers(told=self._in_doubt)
         for text in end.raised:
-            self._warn(text, __file__, 1)
+            self._link.warn(text, __file__)
         self._link.send(Finished("\n".join((*problems, *end.stuck)) or None))
         self._group.destroy()
 

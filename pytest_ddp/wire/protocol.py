@@ -68,6 +68,22 @@ class Operation(enum.StrEnum):
     BROADCAST = "broadcast"
 
 
+@dataclass(frozen=True)
+class Measured:
+    """That coverage.py measures the pytest process, and with what: ranks do as it does."""
+
+    config: str
+    """Its configuration, as ``CoverageConfig.serialize`` gives it."""
+    data_file: str
+    """Ranks write to files of this name and a suffix of their own."""
+    by_plugin: bool
+    """pytest-cov measures, which obeys marks."""
+    contexts: bool
+    """With ``--cov-context=test``."""
+    process_start: str
+    """``COVERAGE_PROCESS_START``, which is kept from the host; empty if there is none."""
+
+
 # ---------------------------------------------------------------- controller -> host
 
 
@@ -95,6 +111,8 @@ class Session:
     """True with ``--ddp-trace``: ranks write down what they do."""
     debug_rank: int | None = None
     """That of ``--ddp-debug-rank``: the only one to stop at breakpoints."""
+    measured: Measured | None = None
+    """None where nobody measures coverage."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +143,8 @@ class StartRank:
     folder: str
     """The session's, for what the rank cannot remove if it is killed; empty if there is none."""
     traces: bool = False
-    """As in :class:`Session`."""
+    """As in :class:`Session`, as is the next."""
+    measured: Measured | None = None
 
 
 @dataclass(frozen=True)
@@ -219,6 +238,13 @@ class Go:
     """Every rank has built the new process group: begin."""
 
     test: int
+
+
+@dataclass(frozen=True)
+class Save:
+    """Save the measured coverage: the rank will be killed."""
+
+    test: int = -1
 
 
 @dataclass(frozen=True)
@@ -347,6 +373,13 @@ class Done:
 
 
 @dataclass(frozen=True)
+class Saved:
+    """The answer to :class:`Save`."""
+
+    test: int
+
+
+@dataclass(frozen=True)
 class Finished:
     """The rank's session has ended; it exits next."""
 
@@ -366,6 +399,7 @@ ToRank: TypeAlias = (
     | TakeTerminal
     | LiftTimeouts
     | EnterHang
+    | Save
     | Finish
 )
 FromRank: TypeAlias = (
@@ -380,6 +414,7 @@ FromRank: TypeAlias = (
     | WantTerminal
     | LeaveTerminal
     | Done
+    | Saved
     | Finished
 )
 Message: TypeAlias = ToHost | FromHost | ToRank | FromRank

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
@@ -38,10 +39,17 @@ _NEUTRAL: dict[str, Any] = {
     "trace": False,
 }
 
-_UNWELCOME = (
-    "terminal",  # progress is shown once, by the controller
-    "_cov",  # pytest-cov's worker needs a controller of its own kind
-)
+_UNWELCOME = ("terminal",)  # progress is shown once, by the controller
+
+
+class _NoCoverage:
+    """Keeps pytest-cov from measuring the host, and from erasing the data that there are."""
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_load_initial_conftests(self, early_config: pytest.Config) -> Iterator[None]:
+        if hasattr(early_config.known_args_namespace, "cov_source"):
+            early_config.known_args_namespace.cov_source = []
+        return (yield)
 
 
 class Debug(NamedTuple):
@@ -72,6 +80,7 @@ def configure(session: Session, collection: Collection) -> tuple[pytest.Config, 
     config = get_config(args, [*plugins, collection])
     own = OwnCode(config, args)
     config.pluginmanager.register(collection)
+    config.pluginmanager.register(_NoCoverage())
     for name in plugins:
         config.pluginmanager.consider_pluginarg(name)
     config = config.hook.pytest_cmdline_parse(pluginmanager=config.pluginmanager, args=args)

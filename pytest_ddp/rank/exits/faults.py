@@ -9,6 +9,7 @@ import ctypes
 import functools
 import os as public_os
 import sys
+from collections.abc import Callable
 from typing import IO, Any, NoReturn
 
 from pytest_ddp.system.own import faulthandler, mmap, os, signal
@@ -26,6 +27,8 @@ _action = ctypes.create_string_buffer(256)
 _handler = ctypes.c_void_p.from_buffer(_action)
 _exit_now = os._exit
 _libc = ctypes.CDLL(None)
+last_acts: list[Callable[[], None]] = []
+"""What the rank itself does when its test calls ``os._exit``."""
 _keep: list[Any] = []
 """What C code points to must not be collected."""
 
@@ -58,6 +61,9 @@ def install(path: str, children_path: str | None = None) -> None:
 
     def exit_with_stack(status: int) -> NoReturn:
         write_stack()
+        if os.getpid() == pid:
+            for act in last_acts:
+                act()
         _exit_now(status)
 
     # Pickled by this name, as the target of a process.

@@ -1,0 +1,118 @@
+"""Coverage of what a rank runs, measured as the pytest process is.
+
+A rank has a ``Coverage`` of its own, with the configuration of the one that measures the pytest
+process, from before the user's code is imported until its exit handlers have run. coverage.py's
+own means would not do: its ``patch = subprocess`` and ``patch = fork`` measure the host and what
+it imports, and save at a process's end alone, which a rank that is killed has not.
+
+coverage.py is not imported unless the pytest process is measured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_ddp.rank.exits import faults
+from pytest_ddp.system.own import os, threading
+from pytest_ddp.wire.protocol import Measured
+
+if TYPE_CHECKING:
+    from coverage import Coverage
+
+_AS_DATA = ":data:"
+"""What coverage.py 7.10 and later know a serialized configuration by."""
+_EXPECTED = ("no-data-collected", "module-not-imported", "module-not-measured")
+"""Warnings that coverage.py itself leaves out in processes that are not the main one."""
+
+
+def start(measured: Measured) -> Coverage:
+    """Measure this process from now on, and save at its end."""
+    from coverage import Coverage  # noqa: PLC0415 - only where it was asked for
+
+    while (inherited := Coverage.current()) is not None:
+        inherited.stop()
+    coverage = Coverage(auto_data=True, config_file=_AS_DATA + measured.config)
+    coverage.set_option("run:data_file", measured.data_file)
+    coverage.set_option("run:parallel", True)
+    coverage.set_option("run:disable_warnings", [*_EXPECTED, "already-imported"])
+    coverage.start()
+    if measured.process_start:
+        os.environ["COVERAGE_PROCESS_START"] = measured.process_start
+    return coverage
+
+
+@contextlib.contextmanager
+def during(measured: Measured | None) -> Iterator[None]:
+    """Measure what a host imports of the user's."""
+    coverage = None if measured is None else start(measured)
+    yield
+    if coverage is not None:
+        coverage.stop()
+        coverage.save()
+
+
+class Measuring:
+    """A pytest plugin of a rank that is measured."""
+
+    def __init__(self, measured: Measured) -> None:
+        self._measured = measured
+        self._coverage = start(measured)
+        self._lock = threading.Lock()
+        """Held by whoever writes, because each save may give the file another name."""
+        self._failed = False
+        self.tell: Callable[[str], None] = lambda text: None
+        """Tells of data that could not be saved."""
+        faults.last_acts.append(self.save)
+
+    def save(self) -> None:
+        """Save what was measured since the last time; any thread may."""
+        with self._lock:
+            try:
+                self._coverage.save()
+            except Exception as error:  # sqlite's, the file system's, those of a patched function
+                if not self._failed:
+                    self._failed = True
+                    self.tell(f"the coverage of a rank is not complete: {error!r}")
+
+    # ------------------------------------------------------------------ pytest's hooks
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        self._begin(item, "setup")
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
+        self._begin(item, "run")
+        if not (self._measured.by_plugin and _is_spared(item)):
+            return (yield)
+        with self._lock:
+            self._coverage.stop()
+        try:
+            return (yield)
+        finally:
+            with self._lock:
+                self._coverage.start()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> None:
+        self._begin(item, "teardown")
+
+    def pytest_runtest_logreport(self) -> None:
+        """Save after each phase: nobody can say whether the rank lives to see the next."""
+        self.save()
+
+    def _begin(self, item: pytest.Item, phase: str) -> None:
+        if self._measured.contexts:
+            with self._lock:
+                # In pytest-cov's words.
+                self._coverage.switch_context(f"{item.nodeid}|{phase}")
+
+
+def _is_spared(item: pytest.Item) -> bool:
+    """pytest-cov's ``no_cover``, as mark or as fixture."""
+    fixtures = getattr(item, "fixturenames", ())
+    return item.get_closest_marker("no_cover") is not None or "no_cover" in fixtures
