@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddp.system.own import base64, pickle, threading
@@ -79,8 +80,7 @@ class Ddp:
         Raises:
             DdpError: as for :meth:`barrier`.
         """
-        payloads = self._exchange(Operation.GATHER, None, _pack(obj))
-        return [_unpack(payload) for payload in payloads]
+        return self._gather(Operation.GATHER, obj)
 
     def broadcast(self, obj: Any = None, source: int = 0) -> Any:
         """The ``obj`` of rank ``source``, on every rank; other ranks' is ignored.
@@ -93,6 +93,54 @@ class Ddp:
             raise ValueError(f"source={source}, but the ranks are 0 to {self.world_size - 1}")
         payload = _pack(obj) if self.rank == source else ""
         return _unpack(self._exchange(Operation.BROADCAST, source, payload)[source])
+
+    def assert_same(self, value: Any) -> None:
+        """Fail unless ``value`` is equal on all ranks.
+
+        A value is a tensor, a module, an optimizer or whatever else has a ``state_dict``, a numpy
+        array, or plain data and objects that hold any of these. Equal are dtypes, shapes, types
+        of devices and elements, NaN to NaN. Of a DTensor replicas of the same shard are
+        compared. Only digests travel, and what differs.
+
+        Raises:
+            AssertionError: it is not; the text names the first differing part, its index, and
+                what each rank has there.
+            TypeError: a part can neither be taken apart nor pickled.
+            DdpError: as for :meth:`barrier`.
+        """
+        from pytest_ddp.rank.alike import agree  # noqa: PLC0415 - imports torch
+
+        agree.assert_same(partial(self._gather, Operation.ASSERT_SAME), self.rank, value)
+
+    def assert_close(
+        self, value: Any, *, rtol: float | None = None, atol: float | None = None
+    ) -> None:
+        """Fail unless the numbers in ``value`` are close on all ranks, and all else is equal.
+
+        Close are elements with ``|a - b| <= atol + rtol * |b|``, where b is the lowest rank's;
+        without tolerances those of ``torch.testing.assert_close`` for the dtype.
+
+        Raises:
+            ValueError: one tolerance is given without the other.
+            AssertionError, TypeError, DdpError: as for :meth:`assert_same`.
+        """
+        from pytest_ddp.rank.alike import agree, closeness  # noqa: PLC0415 - imports torch
+
+        if (rtol is None) != (atol is None):
+            raise ValueError("ddp.assert_close: give both rtol and atol, or neither")
+        limits = None if rtol is None or atol is None else closeness.Tolerance(rtol, atol)
+        gather = partial(self._gather, Operation.ASSERT_CLOSE)
+        agree.assert_close(gather, self.rank, value, limits)
+
+    def assert_differ(self, value: Any) -> None:
+        """Fail if any two ranks have an equal ``value``: a seed, a shard, a batch.
+
+        Raises:
+            AssertionError, TypeError, DdpError: as for :meth:`assert_same`.
+        """
+        from pytest_ddp.rank.alike import agree  # noqa: PLC0415 - imports torch
+
+        agree.assert_differ(partial(self._gather, Operation.ASSERT_DIFFER), value)
 
     def phase(self, name: str) -> AbstractContextManager[None]:
         """Name what the test does in a ``with`` block, for the text of a failure.
@@ -107,6 +155,10 @@ class Ddp:
         if not name.strip():
             raise ValueError(f"ddp.phase({name!r}): a phase needs a name to be told by")
         return self._enter_phase(name)
+
+    def _gather(self, operation: Operation, obj: Any) -> list[Any]:
+        payloads = self._exchange(operation, None, _pack(obj))
+        return [_unpack(payload) for payload in payloads]
 
     def _exchange(self, operation: Operation, source: int | None, payload: str) -> tuple[str, ...]:
         with self._lock:

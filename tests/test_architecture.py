@@ -37,7 +37,15 @@ _ROOMS = {
     "pytest_ddp": (
         *("system", "wire", "asked", "evidence", "launch", "proof", "verdict", "trace"),
         "controller",
-        *("rank.exits", "rank.groups", "rank.watch", "rank.birth", "rank.care", "rank.adapt"),
+        *(
+            "rank.exits",
+            "rank.groups",
+            "rank.watch",
+            "rank.birth",
+            "rank.care",
+            "rank.adapt",
+            "rank.alike",
+        ),
         "rank",
     ),
     "ddp_conformance": (

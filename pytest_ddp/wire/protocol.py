@@ -66,6 +66,9 @@ class Operation(enum.StrEnum):
     BARRIER = "barrier"
     GATHER = "gather"
     BROADCAST = "broadcast"
+    ASSERT_SAME = "assert_same"
+    ASSERT_CLOSE = "assert_close"
+    ASSERT_DIFFER = "assert_differ"
 
 
 @dataclass(frozen=True)
