@@ -16,6 +16,7 @@ from pytest_ddp.asked.marks import MARK, check_items, read_marks
 from pytest_ddp.asked.options import MARKER_HELP, WORLD_SIZE_PARAM, Options, add_options, read_mark
 from pytest_ddp.asked.sight import Sight
 from pytest_ddp.controller.neighbours import end_in_controller
+from pytest_ddp.controller.standin import remember_options
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -30,6 +31,11 @@ _RANK_PLUGIN = "pytest_ddp.rank.adapt.fixtures"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     add_options(parser)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    remember_options(config)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -16,7 +16,7 @@ import pytest
 from pytest_ddp.asked.marks import MARK
 from pytest_ddp.asked.options import Import, Options, StartMethod
 from pytest_ddp.asked.plan import LaunchPlan, make_plan
-from pytest_ddp.controller import ends
+from pytest_ddp.controller import ends, standin
 from pytest_ddp.controller.live import LiveLine, terminal_of
 from pytest_ddp.controller.measuring import Measuring
 from pytest_ddp.controller.order import Order
@@ -123,7 +123,8 @@ class Controller:
             spawns=self._start_method is StartMethod.SPAWN,
             args=tuple(_invocation(config)),
             plugins=tuple(_named(config.invocation_params.plugins or ())),
-            worker=_worker_id(config),
+            worker_input=standin.worker_input(config),
+            options=standin.settled_options(config),
             basetemp=str(self._directories.base),
             verbose_output=verbose,
             seed=self._options.seed,
@@ -396,11 +397,6 @@ def _invocation(config: pytest.Config) -> list[str]:
     if worker is not None and "ddp_invocation" in worker:
         return list(worker["ddp_invocation"])
     return [str(argument) for argument in config.invocation_params.args]
-
-
-def _worker_id(config: pytest.Config) -> str:
-    worker: dict[str, str] = getattr(config, "workerinput", {})
-    return worker.get("workerid", "ddp")
 
 
 def _named(plugins: Iterable[object]) -> Iterator[str]:

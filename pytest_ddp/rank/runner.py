@@ -17,6 +17,7 @@ from pytest_ddp.rank.adapt.properties import Properties
 from pytest_ddp.rank.adapt.setupshow import SetupShow
 from pytest_ddp.rank.adapt.tracebacks import Tracebacks, text_of
 from pytest_ddp.rank.birth.collection import Collection
+from pytest_ddp.rank.birth.guests import Guests
 from pytest_ddp.rank.care import seeding
 from pytest_ddp.rank.care.care import Care
 from pytest_ddp.rank.care.garbage import Garbage
@@ -73,9 +74,13 @@ class Runner:
         self._phases = Phases(self._lifecycle, self._care, self._ties)
         self._properties = Properties()
         self._debugger = self._link.debugger = self._make_debugger()
+        self._reseeder = seeding.Reseeder(self._config.option)
         self._modules: ModuleState | None = None
         self._in_doubt = False
-        self._recorder_problem = recorder_problem()
+        guests: Any = self._config.pluginmanager.get_plugin(Guests.NAME)
+        self._shortcomings = [(text, __file__) for text in guests.problems]
+        if problem := recorder_problem():
+            self._shortcomings.append((problem, str(dist.__file__)))
 
     def live(self) -> NoReturn:
         """Run tests until told to finish; the process ends here."""
@@ -145,15 +150,15 @@ class Runner:
                 self._collection.collect(self._session, [file])
             self._garbage.spare_collected()
 
-    def _warn_without_recorder(self) -> None:
+    def _warn_of_shortcomings(self) -> None:
         # All ranks say the same, and so it is told once.
-        problem, self._recorder_problem = self._recorder_problem, ""
-        if problem:
-            self._link.warn(problem, str(dist.__file__))
+        while self._shortcomings:
+            self._link.warn(*self._shortcomings.pop())
 
     def _run_item(self, order: RunTest, item: pytest.Item) -> Done:
-        self._warn_without_recorder()
+        self._warn_of_shortcomings()
         seeding.seed_everything(order.seed)
+        self._reseeder.begin(order.seed)
         fixture.set_current(self._ddp())
         fixtures.share_tmp_path(order.tmp_path)
         self._phases.broke_fixture = ""

@@ -100,8 +100,10 @@ class Session:
     """The arguments that pytest was called with."""
     plugins: tuple[str, ...]
     """Plugin modules given to ``pytest.main(plugins=...)`` by name."""
-    worker: str
-    """Id of the xdist worker that the controller is, or "ddp"."""
+    worker_input: Json
+    """What plugins find as ``config.workerinput``."""
+    options: Json
+    """Options that plugins have settled after the command line was parsed."""
     basetemp: str
     """Below it each rank makes its own base for ``tmp_path_factory``."""
     verbose_output: bool

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -10,6 +9,7 @@ import pytest
 from _pytest.config import get_config
 
 from pytest_ddp.rank.birth.collection import Collection
+from pytest_ddp.rank.birth.guests import Guests
 from pytest_ddp.rank.birth.owncode import OwnCode
 from pytest_ddp.system.own import os
 from pytest_ddp.wire.protocol import Session
@@ -97,11 +97,7 @@ def configure(session: Session, collection: Collection) -> tuple[pytest.Config, 
     config.option.basetemp = os.path.join(session.basetemp, f"ddp-host-{os.getpid()}")
     # What junitxml, html and the like take for "not the process that reports".
     worker: Any = config
-    worker.workerinput = {
-        "workerid": session.worker,
-        "workercount": 1,
-        "testrunuid": uuid.uuid4().hex,
-        "mainargv": list(session.args),
-    }
+    worker.workerinput = dict(session.worker_input)
     worker.workeroutput = {}
+    config.pluginmanager.register(Guests(config, session.options), Guests.NAME)
     return config, own

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 
 import torch
@@ -30,3 +31,19 @@ def seed_everything(seed: int) -> None:
         torch.cuda.manual_seed_all(seed)
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed(seed % 2**32)
+
+
+class Reseeder:
+    """Has pytest-randomly seed each rank on its own, as this plugin does.
+
+    It seeds anew before setup, call and teardown of each test, from one number for all processes.
+    """
+
+    def __init__(self, option: argparse.Namespace) -> None:
+        self._option = option
+        self._base: object = getattr(option, "randomly_seed", None)
+
+    def begin(self, seed: int) -> None:
+        """Have its seeds for the next test follow from its own number and the rank's seed."""
+        if isinstance(self._base, int):
+            self._option.randomly_seed = self._base + seed

@@ -1,0 +1,98 @@
+"""Installed plugins in host and ranks: what they may not do there, and what if they cannot work.
+
+What is told of a whole session belongs to the pytest process: there plugins write their files and
+clean up. A rank's session is a part of that one, and its end is nothing that they wait for.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from pytest_ddp.rank.birth.ownership import Ownership, top_of
+from pytest_ddp.system.own import os
+from pytest_ddp.wire.protocol import Json
+
+_ENDS = ("pytest_sessionfinish", "pytest_terminal_summary", "pytest_unconfigure")
+_BEGINS = ("pytest_configure", "pytest_sessionstart")
+_NO_GUESTS = frozenset({"_pytest", "pytest_ddp"})
+
+
+class Guests:
+    """A pytest plugin that looks at each other one when it is registered."""
+
+    NAME = "ddp-guests"
+
+    def __init__(self, config: pytest.Config, options: Json) -> None:
+        """
+        Args:
+            config: of host or rank; it looks like that of an xdist worker.
+            options: what plugins have settled in the pytest process.
+        """
+        self._config: Any = config
+        self._options = options
+        self._is_own = Ownership().is_own
+        self.problems: list[str] = []
+        """Which plugins are left out, and why."""
+
+    def pytest_plugin_registered(self, plugin: object) -> None:
+        for caller, impl in self._impls(plugin, _ENDS):
+            if self._is_guest(impl):
+                caller._remove_plugin(plugin)
+        for caller, impl in self._impls(plugin, _BEGINS):
+            if self._is_guest(impl):
+                impl.function = functools.partial(self._begin, impl, impl.function, caller.name)
+
+    def _impls(self, plugin: object, hooks: tuple[str, ...]) -> Iterator[tuple[Any, Any]]:
+        for name in hooks:
+            caller = getattr(self._config.hook, name)
+            for impl in caller.get_hookimpls():
+                if impl.plugin is plugin:
+                    yield caller, impl
+
+    def _is_guest(self, impl: Any) -> bool:
+        module = getattr(impl.function, "__module__", None) or type(impl.plugin).__module__
+        file = getattr(sys.modules.get(module), "__file__", None) or ""
+        if top_of(module) in _NO_GUESTS or os.path.basename(file) == "conftest.py":
+            return False
+        return not self._is_own(top_of(module))
+
+    def _begin(self, impl: Any, begin: Callable[..., Any], hook: str, *args: Any) -> None:
+        """Let a plugin begin as in an xdist worker, or if it cannot, as in a process alone.
+
+        Some tell their workers something only where pytest-xdist runs, and in the worker do not
+        look whether they did.
+        """
+        try:
+            begin(*args)
+            return
+        except Exception as error:
+            problem = error
+        if hook != "pytest_configure" or not self._begins_alone(begin, *args):
+            self._leave_out(impl.plugin, hook, problem)
+
+    def _begins_alone(self, begin: Callable[..., Any], *args: Any) -> bool:
+        option = vars(self._config.option)
+        option.update({name: self._options[name] for name in self._options.keys() & option.keys()})
+        told = vars(self._config).pop("workerinput")
+        try:
+            begin(*args)
+        except Exception:
+            return False
+        finally:
+            self._config.workerinput = told
+        return True
+
+    def _leave_out(self, plugin: object, hook: str, problem: Exception) -> None:
+        manager = self._config.pluginmanager
+        name = manager.get_name(plugin)
+        manager.unregister(plugin)
+        self.problems.append(
+            f"the plugin {name} is left out of the ranks of ddp tests, since its {hook} fails "
+            f"there: {type(problem).__name__}: {problem}. Tests that need it there will fail; "
+            f"-p no:{name} silences this."
+        )
