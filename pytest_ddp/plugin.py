@@ -8,6 +8,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_ddp.controller.controller import Controller
+    from pytest_ddp.controller.drivers import Drivers
     from pytest_ddp.fixture import Ddp
 
 _OPTIONS = pytest.StashKey[Options]()
@@ -80,6 +82,12 @@ class Hooks:
         self._started: Controller | None = None
         self._worker_problems: list[str] = []
 
+    @functools.cached_property
+    def _drivers(self) -> Drivers:
+        from pytest_ddp.controller.drivers import Drivers  # noqa: PLC0415
+
+        return Drivers(self._config, self, self._controller)
+
     @property
     def _problems(self) -> list[str]:
         own = self._started.problems if self._started is not None else []
@@ -129,10 +137,15 @@ class Hooks:
     ) -> bool | None:
         if MARK not in item.stash:
             return None
-        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-        for report in end_in_controller(item, nextitem, self._controller.run(item, nextitem)):
-            item.ihook.pytest_runtest_logreport(report=report)
-        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+
+        def run() -> list[pytest.TestReport]:
+            return end_in_controller(item, nextitem, self._controller.run(item, nextitem))
+
+        if not self._drivers.drive(item, nextitem, run):
+            item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+            for report in run():
+                item.ihook.pytest_runtest_logreport(report=report)
+            item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         if self._controller.exit_request is not None:
             _exit(item.session, *self._controller.exit_request)
         return True

@@ -46,6 +46,8 @@ class LaunchPlan:
     """Whether ranks that ended must have issued the same collectives."""
     skip: str | None
     """Why the test cannot run on this machine; None if it can."""
+    driven: bool = False
+    """Whether a plugin of the pytest process decides how often it runs."""
 
     @property
     def world(self) -> World:

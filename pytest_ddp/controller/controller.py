@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import itertools
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,24 +20,29 @@ from pytest_ddp.controller import ends, standin
 from pytest_ddp.controller.live import LiveLine, terminal_of
 from pytest_ddp.controller.measuring import Measuring
 from pytest_ddp.controller.order import Order
+from pytest_ddp.controller.raised import raised
 from pytest_ddp.controller.supervisor import Supervisor
 from pytest_ddp.controller.terminal import Terminal
 from pytest_ddp.controller.tmppath import SharedDirectories
 from pytest_ddp.controller.unrun import failed_without_ranks, skipped_without_ranks
 from pytest_ddp.evidence import pythonstacks
-from pytest_ddp.evidence.outcome import RunOutcome
+from pytest_ddp.evidence.outcome import Ending, RunOutcome
 from pytest_ddp.launch import gpus
 from pytest_ddp.launch.launcher import HostDiedError, Launcher, NoRankError, OrphanedError
 from pytest_ddp.launch.rendezvous import rank_environment
 from pytest_ddp.system.own import os
 from pytest_ddp.verdict import records, subtests
+from pytest_ddp.verdict.diagnosis import Diagnosis, Kind
 from pytest_ddp.verdict.merge import judge
 from pytest_ddp.verdict.messages import Messages
 from pytest_ddp.verdict.trouble import exit_words
-from pytest_ddp.wire.protocol import Collected, Json, Session, World
+from pytest_ddp.wire.protocol import Collected, Json, Phase, Session, World
 
 _TIMEOUT = pytest.StashKey[float]()
 """What pytest-timeout wants of a test, in seconds."""
+
+_DRIVEN = pytest.StashKey[bool]()
+_DOUBTFUL = pytest.StashKey[bool]()  # it failed so that fresh ranks are to run it again
 
 _LAST_TEARDOWN = 60.0
 """Seconds for session fixtures of all ranks at a normal end."""
@@ -65,6 +70,8 @@ class Controller:
         self._hopeless: str | None = None
         self.exit_request: tuple[str, int | None] | None = None
         """Reason and return code of a ``pytest.exit`` that the last test called for."""
+        self._diagnoses: tuple[Diagnosis, ...] = ()
+        """Of the last test."""
         self._messages = Messages(config)
         self._live = LiveLine(terminal_of(config))
         self._terminal = Terminal(config, self._messages.warn)
@@ -121,8 +128,8 @@ class Controller:
         verbose = config.option.capture == "no"
         session = Session(
             spawns=self._start_method is StartMethod.SPAWN,
-            args=tuple(_invocation(config)),
-            plugins=tuple(_named(config.invocation_params.plugins or ())),
+            args=standin.invocation(config),
+            plugins=standin.named_plugins(config),
             worker_input=standin.worker_input(config),
             options=standin.settled_options(config),
             basetemp=str(self._directories.base),
@@ -149,6 +156,7 @@ class Controller:
     def run(self, item: pytest.Item, next_item: pytest.Item | None) -> list[pytest.TestReport]:
         """Run a ddp test on its ranks; its reports, one for each phase."""
         plan = self._plan(item)
+        self._diagnoses = ()
         if plan.skip is not None:
             return skipped_without_ranks(item, plan.skip)
         if self._hopeless is not None:
@@ -169,9 +177,21 @@ class Controller:
             self.close()
             os._exit(3)
         self._fruitless = 0
+        item.stash[_DOUBTFUL] = self._is_doubtful(outcome)
         self._messages.after_test(outcome, results)
         self._write_trace(outcome, results)
         return results
+
+    def _is_doubtful(self, outcome: RunOutcome) -> bool:
+        """Whether more has gone wrong than exceptions of a body that all ranks came out of."""
+        lost = any(rank.ending is not Ending.DONE for rank in outcome.ranks)
+        plain = (Kind.FAILURE, Phase.CALL)
+        return lost or any((found.kind, found.phase) != plain for found in self._diagnoses)
+
+    def raised(self, report: pytest.TestReport) -> BaseException:
+        """The exception that a failed report of the last run stands for."""
+        of_phase = (found for found in self._diagnoses if found.phase.value == report.when)
+        return raised(report, next(of_phase, None))
 
     def _write_trace(self, outcome: RunOutcome, reports: list[pytest.TestReport]) -> None:
         if (directory := self._options.trace) is None:
@@ -208,6 +228,7 @@ class Controller:
 
     def _merged(self, outcome: RunOutcome) -> list[pytest.TestReport]:
         merged = judge(outcome, self._options.output)
+        self._diagnoses = merged.diagnoses
         if (directory := self._options.diagnosis) is not None:
             try:
                 records.keep(directory, outcome, merged.diagnoses)
@@ -251,15 +272,22 @@ class Controller:
         """Bound a test by pytest-timeout's word, if that is shorter than our own."""
         item.stash[_TIMEOUT] = seconds
 
+    def set_driven(self, item: pytest.Item) -> None:
+        """Keep plugins in ranks from running a test again: one decides here how often."""
+        item.stash[_DRIVEN] = True
+
     def _plan(self, item: pytest.Item) -> LaunchPlan:
         plan = self._planned(item)
+        if item.stash.get(_DRIVEN, False):
+            isolate = plan.isolate or item.stash.get(_DOUBTFUL, False)
+            plan = dataclasses.replace(plan, driven=True, isolate=isolate)
         timeout = item.stash.get(_TIMEOUT, None)
         if timeout is not None:
             plan = dataclasses.replace(plan, timeout=min(timeout, plan.timeout))
         return plan
 
     def _planned(self, item: pytest.Item) -> LaunchPlan:
-        # Once for an item, which is looked at for each rank of the tests before it too.
+        # Once for an item, which each test before it looks at too.
         if (plan := self._plans.get(item)) is None:
             plan = self._plans[item] = make_plan(item, item.stash[MARK], self._options, self._gpus)
         return plan
@@ -390,15 +418,3 @@ class Controller:
 def _end_of(launcher: Launcher) -> str:
     code = launcher.returncode()
     return f"the host process of the ranks {'does not end' if code is None else exit_words(code)}"
-
-
-def _invocation(config: pytest.Config) -> list[str]:
-    worker = getattr(config, "workerinput", None)
-    if worker is not None and "ddp_invocation" in worker:
-        return list(worker["ddp_invocation"])
-    return [str(argument) for argument in config.invocation_params.args]
-
-
-def _named(plugins: Iterable[object]) -> Iterator[str]:
-    # A plugin object cannot follow into another process.
-    return (plugin for plugin in plugins if isinstance(plugin, str))

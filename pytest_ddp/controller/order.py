@@ -57,6 +57,7 @@ class Order:
             new_store=new,
             environment=environment,
             env=self.plan.env,
+            driven=self.plan.driven,
             of_family=bool(self.plan.family),
             ends_family=self.ends_family,
             seed=self.plan.seeds[rank],

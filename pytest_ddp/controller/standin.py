@@ -1,4 +1,4 @@
-"""What plugins would tell a worker of pytest-xdist, for host and ranks, which look like one."""
+"""What host and ranks are told of this session, to which they are what a worker is to xdist."""
 
 from __future__ import annotations
 
@@ -14,6 +14,19 @@ from pytest_ddp.system.own import json
 from pytest_ddp.wire.protocol import Json
 
 _PARSED = pytest.StashKey[Json]()
+
+
+def invocation(config: pytest.Config) -> tuple[str, ...]:
+    """The arguments of pytest, or of the main process where this one is an xdist worker."""
+    worker = getattr(config, "workerinput", {})
+    arguments = worker.get("ddp_invocation", config.invocation_params.args)
+    return tuple(map(str, arguments))
+
+
+def named_plugins(config: pytest.Config) -> tuple[str, ...]:
+    """Plugins given to ``pytest.main`` by name: an object cannot follow into another process."""
+    plugins = config.invocation_params.plugins or ()
+    return tuple(plugin for plugin in plugins if isinstance(plugin, str))
 
 
 def remember_options(config: pytest.Config) -> None:

@@ -17,7 +17,7 @@ from pytest_ddp.rank.adapt.properties import Properties
 from pytest_ddp.rank.adapt.setupshow import SetupShow
 from pytest_ddp.rank.adapt.tracebacks import Tracebacks, text_of
 from pytest_ddp.rank.birth.collection import Collection
-from pytest_ddp.rank.birth.guests import Guests
+from pytest_ddp.rank.birth.guests import Guests, run_undriven
 from pytest_ddp.rank.care import seeding
 from pytest_ddp.rank.care.care import Care
 from pytest_ddp.rank.care.garbage import Garbage
@@ -161,13 +161,13 @@ class Runner:
         self._reseeder.begin(order.seed)
         fixture.set_current(self._ddp())
         fixtures.share_tmp_path(order.tmp_path)
-        self._phases.broke_fixture = ""
+        self._phases.begin()
         self._properties.seed = order.shared_seed
         if order.of_family and self._modules is None:
             self._modules = ModuleState(packages_of_plugins(self._config))
         self._care.begin()
         self._debugger.begin()
-        exit_reason, exit_code = self._run_protocol(item, self._next_item(order, item))
+        exit_reason, exit_code = self._run_protocol(order, item)
         self._debugger.end()
         fixture.set_current(None)
         self._surveyor.end()
@@ -202,12 +202,12 @@ class Runner:
             self._lifecycle.phase,
         )
 
-    def _run_protocol(
-        self, item: pytest.Item, next_item: pytest.Item | None
-    ) -> tuple[str | None, int | None]:
+    def _run_protocol(self, order: RunTest, item: pytest.Item) -> tuple[str | None, int | None]:
         """Run the item; the reason and the code of a ``pytest.exit``, if there was one."""
+        next_item = self._next_item(order, item)
+        run = run_undriven if order.driven else item.ihook.pytest_runtest_protocol
         try:
-            item.ihook.pytest_runtest_protocol(item=item, nextitem=next_item)
+            run(item=item, nextitem=next_item)
         except pytest.exit.Exception as exit_:
             self._tear_down_to(next_item)
             return exit_.msg, exit_.returncode

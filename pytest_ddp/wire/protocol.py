@@ -213,6 +213,8 @@ class RunTest:
     """The torchrun variables."""
     env: dict[str, str]
     """What the mark adds to them, for the test alone."""
+    driven: bool
+    """The pytest process decides how often the test runs, and no plugin in the rank."""
     of_family: bool
     """The rank has to know what modules hold before it."""
     ends_family: bool

@@ -15,6 +15,11 @@ from pytest_ddp.rank.watch.lifecycle import Lifecycle
 from pytest_ddp.system.own import inspect
 from pytest_ddp.wire.protocol import Phase
 
+_AGAIN = (
+    "a plugin began the {phase} of this test a second time, in this rank alone, where its peers "
+    "do not take part. Only plugins that call pytest's runtestprotocol can run a ddp test again."
+)
+
 
 class Interrupted(BaseException):
     """Stands for a ``KeyboardInterrupt`` that a test raised.
@@ -33,6 +38,7 @@ class Phases:
     def __init__(self, lifecycle: Lifecycle, care: Care, ties: Ties) -> None:
         self._lifecycle = lifecycle
         self._care, self._ties = care, ties
+        self._begun: set[Phase] = set()
         self._item: pytest.Item | None = None
         self._site = ""
         """Of the item."""
@@ -42,6 +48,11 @@ class Phases:
 
         pytest 9.2 leaves it and its neighbours as they were: neither up nor down.
         """
+
+    def begin(self) -> None:
+        """Begin with the phases of the next test."""
+        self._begun.clear()
+        self.broke_fixture = ""
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Iterator[None]:
@@ -75,6 +86,9 @@ class Phases:
 
     @contextlib.contextmanager
     def _phase(self, phase: Phase, item: pytest.Item) -> Iterator[None]:
+        if phase in self._begun:
+            pytest.fail(_AGAIN.format(phase=phase), pytrace=False)
+        self._begun.add(phase)
         if item is not self._item:
             self._item, self._site = item, _site_of(item)
         self._lifecycle.begin(phase.value, self._site)

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import _pytest.runner
 import pytest
 
 from pytest_ddp.rank.birth.ownership import Ownership, top_of
@@ -96,3 +97,18 @@ class Guests:
             f"there: {type(problem).__name__}: {problem}. Tests that need it there will fail; "
             f"-p no:{name} silences this."
         )
+
+
+def run_undriven(*, item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Run pytest's protocol on an item without plugins that would do so in their own way."""
+    name = "pytest_runtest_protocol"
+    impls = getattr(item.ihook, name).get_hookimpls()
+    drivers = [impl.plugin for impl in impls if not (impl.wrapper or impl.hookwrapper)]
+    others = [plugin for plugin in drivers if plugin is not _pytest.runner]
+    if getattr(item, "_instance", None) is not None:
+        # The object of the class that an earlier attempt has used.
+        function: Any = item
+        del function._instance
+        function._obj = None
+    hook = item.config.pluginmanager.subset_hook_caller(name, others)
+    hook(item=item, nextitem=nextitem)
