@@ -1,6 +1,6 @@
 # The two commands of the README. Both set themselves up in .venv and need only
 # python3, make and git.
-.PHONY: conformance kill-matrix test tests quick quick-tests types soak chaos fidelity ecosystem benchmark clean
+.PHONY: conformance kill-matrix test tests quick quick-tests types soak chaos fidelity ecosystem zoo benchmark clean
 .DELETE_ON_ERROR:
 
 PYTHON ?= python3
@@ -52,7 +52,7 @@ quick-tests: $(READY)
 
 # By files as well, whose tests share inner runs.
 tests: LIMIT = 3600
-tests: $(READY)
+tests: $(READY) build/zoo/.ready
 	$(PYTEST) tests -n 2 --dist loadfile </dev/null
 
 # Slow and legal work, 20 times with every core busy: none may be accused of a hang.
@@ -89,6 +89,20 @@ build/ecosystem/.ready: pyproject.toml conformance/ecosystem/constraints.txt
 	build/ecosystem/bin/python -m pip install --quiet --no-build-isolation \
 	  --constraint conformance/ecosystem/constraints.txt --editable '.[dev,ecosystem]'
 	touch build/ecosystem/.ready
+
+# Every kind of verdict, with all plugins of tests/acceptance/zoo.txt installed and autoloaded.
+zoo: LIMIT = 1800
+zoo: $(READY) build/zoo/.ready
+	DDP_ACCEPTANCE_ZOO=$(CURDIR)/build/zoo/site-packages $(PYTEST) \
+	  tests/acceptance/test_zoo.py tests/acceptance/test_smoke.py $(wildcard tests/acceptance/test_verdict_*.py) \
+	  -n 2 --dist loadfile </dev/null
+
+# Beside .venv and not in it, whose own tests are to run without them.
+build/zoo/.ready: tests/acceptance/zoo.txt $(READY)
+	rm -rf build/zoo
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation \
+	  --target build/zoo/site-packages --requirement tests/acceptance/zoo.txt
+	touch build/zoo/.ready
 
 # torch comes first and pinned: left to a range of another package, pip would
 # fetch the newest build with gigabytes of CUDA libraries. Nothing is built in

@@ -26,7 +26,7 @@ def raised(report: pytest.TestReport, diagnosis: Diagnosis | None) -> BaseExcept
     if diagnosis.kind is Kind.FAILURE:
         return _like(diagnosis.roots[0][0].message)
     name = _OWN_KINDS.sub("", diagnosis.kind.value.title())
-    return _made(name, Exception, diagnosis.verdict)
+    return _made(name, Exception, diagnosis.verdict.removeprefix(f"{diagnosis.kind}: "))
 
 
 def _message(report: pytest.TestReport) -> str:

@@ -35,6 +35,9 @@ SPAWNED = "spawn" in " ".join(EXTRA_ARGS)
 LOADFILE = ("--dist=loadfile",) if UNDER_XDIST else ()
 """For a run in which the tests of one file must run in order, on one worker."""
 
+ZOO = os.environ.get("DDP_ACCEPTANCE_ZOO", "")
+"""A folder of installed plugins that each inner run has beside its own (``make zoo``)."""
+
 _PATIENCE = 12 if SPAWNED else 3
 """Limits of runs are for a quiet machine; a loaded one must not fail them. A spawned rank
 imports torch and collects by itself, which takes seconds instead of milliseconds."""
@@ -331,7 +334,7 @@ class Running:
 def _environment(logs: Path, changes: Mapping[str, str | None]) -> dict[str, str]:
     """The outer environment without what speaks of the outer run."""
     clean = {k: v for k, v in os.environ.items() if not _NOT_INHERITED.match(k)}
-    paths = [str(_PLUGINS), *filter(None, [clean.get("PYTHONPATH")])]
+    paths = [str(_PLUGINS), *filter(None, [ZOO, clean.get("PYTHONPATH")])]
     clean |= {
         "PYTHONPATH": os.pathsep.join(paths),
         "DDP_ACCEPTANCE_RECORD": str(logs / "records"),

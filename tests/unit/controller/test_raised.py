@@ -54,7 +54,7 @@ def test_a_type_that_is_unknown_here_keeps_its_name() -> None:
 def test_a_crash_is_named_by_its_ending() -> None:
     error = _raised(handmade.passing(0), handmade.dead(1, -signal.SIGSEGV))
     assert type(error).__name__ == "Crash"
-    assert "rank 1 died of SIGSEGV" in str(error)
+    assert str(error).startswith("rank 1 died of SIGSEGV")
 
 
 def test_a_disagreement_is_one() -> None:

@@ -1,0 +1,180 @@
+"""ddp tests where the plugins of a user's environment are installed, all at once."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance import test_smoke
+from tests.acceptance.suite import LOADFILE, Finished, Suite
+
+PLACE = Path(__file__).parents[2] / "build" / "zoo" / "site-packages"
+INNER = Path(__file__).parent / "inner"
+PLUGINS = [
+    line.partition("==")[0]
+    for line in Path(__file__).with_name("zoo.txt").read_text().splitlines()
+    if line.startswith(("pytest-", "anyio", "syrupy"))
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def installed() -> None:
+    """Fail where there is nothing to test with."""
+    assert PLACE.is_dir(), "make zoo installs the plugins"
+
+
+def _run(suite: Suite, *args: str) -> Finished:
+    path = os.pathsep.join(map(str, (INNER, PLACE)))
+    return suite.run(*LOADFILE, *args, timeout=120, env={"PYTHONPATH": path})
+
+
+@pytest.fixture(scope="module")
+def smoke(new_suite: Callable[[], Suite]) -> Finished:
+    suite = new_suite()
+    suite.write("test_suite.py", test_smoke.SOURCE)
+    return _run(suite, "-rA")
+
+
+@pytest.mark.parametrize("plugin", PLUGINS)
+def test_plugin_is_loaded(smoke: Finished, plugin: str) -> None:
+    assert f"{plugin.removeprefix('pytest-')}-" in smoke.flat
+
+
+@pytest.mark.parametrize(("name", "verdict", "text"), test_smoke.test_verdict.pytestmark[0].args[1])
+def test_verdict_is_the_same(smoke: Finished, name: str, verdict: str, text: str) -> None:
+    test_smoke.test_verdict(smoke, name, verdict, text)
+
+
+def test_nothing_is_warned_of(smoke: Finished) -> None:
+    assert [text for text in smoke.warnings if "plugin" in text] == []
+
+
+# ---------------------------------------------------------------- pytest-rerunfailures
+
+RERUNS = """
+    from pathlib import Path
+
+    import pytest
+    import torch.distributed as dist
+
+    pytestmark = pytest.mark.ddp(world_size=2)
+
+    @pytest.fixture
+    def first(ddp, request):
+        file = Path(__file__).with_name(f"{request.node.name}.seen")
+        seen = ddp.gather(file.exists())
+        file.touch()
+        return not any(seen)
+
+    def test_fails_once(ddp, first):
+        assert not (first and ddp.rank), "once"
+
+    def test_collective(ddp, first):
+        if first and ddp.rank:
+            raise OSError("once")
+        dist.barrier()
+
+    @pytest.mark.flaky(reruns=2, condition=False)
+    def test_condition(first):
+        assert not first, "once"
+
+    @pytest.mark.flaky(reruns=2, only_rerun=[OSError])
+    def test_only(first):
+        if first:
+            raise FileNotFoundError("once")
+
+    @pytest.mark.flaky(reruns=2, rerun_except="Deadlock: rank 1 waits")
+    def test_except(ddp, first):
+        if first and ddp.rank:
+            dist.barrier()
+
+    def test_fails():
+        raise ValueError("always")
+"""
+
+
+def test_reruns_are_of_the_whole_test(suite: Suite) -> None:
+    suite.write("test_suite.py", RERUNS)
+    finished = _run(suite, "--reruns", "1", "--reruns-delay", "0.1")
+    finished.assert_outcomes(passed=3, failed=3, rerun=4)
+    failed = {name.rpartition(":")[2] for name in finished.results if _failed(finished, name)}
+    assert failed == {"test_condition", "test_except", "test_fails"}
+    assert "4 rerun" in finished.stdout
+
+
+def _failed(finished: Finished, name: str) -> bool:
+    return any(report.category == "failed" for report in finished.results[name].reports)
+
+
+# ---------------------------------------------------------------- pytest-randomly
+
+DRAWS = """
+    import random
+
+    import numpy
+    import pytest
+    import torch
+
+    def draws():
+        return random.random(), numpy.random.rand(), torch.rand(1).item()
+
+    @pytest.fixture
+    def drawn():
+        return draws()
+
+    @pytest.mark.ddp(world_size=2)
+    def test_differ(ddp, drawn):
+        for mine, theirs in (ddp.gather(drawn), ddp.gather(draws())):
+            assert not set(mine) & set(theirs)
+        print("drawn", draws())
+
+    @pytest.mark.ddp(world_size=2, seed="same")
+    def test_same(ddp, drawn):
+        for mine, theirs in (ddp.gather(drawn), ddp.gather(draws())):
+            assert mine == theirs
+"""
+
+
+def test_randomly_seeds_ranks_apart_and_from_run_to_run_alike(suite: Suite) -> None:
+    suite.write("test_suite.py", DRAWS)
+    texts = []
+    for _ in range(2):
+        finished = _run(suite, "-rA", "--randomly-seed=7")
+        finished.assert_outcomes(passed=2)
+        lines = finished.stdout.splitlines()
+        texts.append(sorted(line for line in lines if line.startswith("drawn")))
+    assert len(texts[0]) == 2
+    assert texts[0] == texts[1]
+
+
+# ---------------------------------------------------------------- what is written at the end
+
+WRITTEN = """
+    import pytest
+
+    @pytest.mark.ddp(world_size=2)
+    def test_on_ranks():
+        pass
+
+    def test_benchmark(benchmark):
+        benchmark(lambda: None)
+
+    def test_snapshot(snapshot):
+        assert [1, 2] == snapshot
+"""
+
+
+def test_files_are_written_by_the_pytest_process(suite: Suite) -> None:
+    suite.write("test_suite.py", WRITTEN)
+    outputs = ("--json-report", "--html=report.html", "--benchmark-json=bench.json")
+    finished = _run(suite, *outputs, "--snapshot-update")
+    finished.assert_outcomes(passed=3)
+    report = json.loads((suite.directory / ".report.json").read_text())
+    assert report["summary"]["passed"] == 3
+    assert len(json.loads((suite.directory / "bench.json").read_text())["benchmarks"]) == 1
+    assert "3 tests took" in (suite.directory / "report.html").read_text()
+    assert (suite.directory / "__snapshots__" / "test_suite.ambr").exists()
