@@ -54,4 +54,5 @@ LIBRARIES = (
     Library("ema_pytorch", "ema-pytorch"),
     Library("schedulefree", "schedulefree"),
     Library("pytorch_metric_learning", "pytorch-metric-learning"),
+    Library("monai", "monai"),
 )

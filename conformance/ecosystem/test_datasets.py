@@ -1,4 +1,4 @@
-"""Streams of Hugging Face datasets."""
+"""Streams and tables of Hugging Face datasets."""
 
 from __future__ import annotations
 
@@ -47,6 +47,22 @@ def datasets_unsplit(case: Case) -> Any:
     return DataLoader(whole, batch_size=2, num_workers=case.num_workers)
 
 
+def table(case: Case) -> Any:
+    return datasets.Dataset.from_dict({"index": list(range(case.size))})
+
+
+def datasets_split_table(case: Case) -> Any:
+    """A share of the rows for each rank."""
+    own = distributed.split_dataset_by_node(table(case), case.rank, case.world_size)
+    return DataLoader(own, batch_size=2, num_workers=case.num_workers)
+
+
+def datasets_shard_in_turn(case: Case) -> Any:
+    """Every so manieth row, as was the rule before version 3."""
+    own = table(case).shard(case.world_size, case.rank, contiguous=False)
+    return DataLoader(own, batch_size=2, num_workers=case.num_workers)
+
+
 PARTS = [
     Part(
         Loader(datasets_split_examples, {"iterable", "uneven"}),
@@ -55,6 +71,21 @@ PARTS = [
     Part(
         Loader(datasets_split_shards, {"iterable", "uneven"}),
         "`split_dataset_by_node(stream, rank, world_size)`, two shards for each rank",
+    ),
+    Part(
+        Loader(datasets_split_table, {"exact", "uneven", "evaluates"}, min_size=1),
+        "`split_dataset_by_node(table, rank, world_size)`, for evaluation",
+        [
+            Breach(
+                ("SMP-01",),
+                "with fewer rows than ranks those that get none raise, and the others go on",
+                "datasets/fewer_rows.py",
+            )
+        ],
+    ),
+    Part(
+        Loader(datasets_shard_in_turn, {"exact", "uneven", "evaluates"}),
+        "`table.shard(world_size, rank, contiguous=False)`, for evaluation",
     ),
     Part(
         Loader(datasets_unsplit, {"iterable"}),

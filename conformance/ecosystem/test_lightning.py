@@ -10,25 +10,35 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from ddp_conformance import Callback, Case, Evaluation, Loader, SamplerWrapper, Subject, Writer
+from ddp_conformance import (
+    Callback,
+    Case,
+    Evaluation,
+    Guard,
+    Loader,
+    Sampler,
+    SamplerWrapper,
+    Subject,
+    Writer,
+)
 from ddp_conformance.metrics.subjects import sample_value
 from ddp_conformance.windows.trainer_runs import (
-    CaseEnvironment,
     UnwrappedStrategy,
     advice_ignored,
     quiet_trainer,
 )
 from lightning.fabric.utilities.distributed import DistributedSamplerWrapper
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
-from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.overrides.distributed import UnrepeatedDistributedSampler
+from lightning.pytorch.utilities import rank_zero_only
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data import Sampler as TorchSampler
 from torchmetrics import MeanMetric
 
+from conformance.ecosystem.lightning_fits import fitted
 from conformance.ecosystem.parts import Breach, Part, parametrize_with_parts
 
 if TYPE_CHECKING:
@@ -173,6 +183,12 @@ def validated_silently(case: Case, loader: Any) -> tuple[Trainer, Any]:
 # ---------------------------------------------------------------- samplers
 
 
+def lightning_unrepeated(case: Case) -> Any:
+    return UnrepeatedDistributedSampler(
+        case.dataset, num_replicas=case.world_size, rank=case.rank, shuffle=False
+    )
+
+
 def lightning_sampler_wrapper(case: Case, sampler: TorchSampler[Any]) -> Any:
     return DistributedSamplerWrapper(
         sampler, num_replicas=case.world_size, rank=case.rank, shuffle=False
@@ -182,70 +198,22 @@ def lightning_sampler_wrapper(case: Case, sampler: TorchSampler[Any]) -> Any:
 # ---------------------------------------------------------------- fits
 
 
-class Drifting(LightningModule):
-    """Its loss falls on rank 0 and grows on the others, as it may where ranks are few."""
-
-    def __init__(self, case: Case, *, sync: bool) -> None:
-        super().__init__()
-        self.case, self.sync = case, sync
-        self.layer = nn.Linear(1, 1)
-
-    def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> Tensor:
-        loss: Tensor = self.layer(batch["index"].float()[:, None]).square().mean()
-        return loss
-
-    def validation_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:
-        epoch = float(self.current_epoch)
-        loss = 9.0 - epoch if self.case.rank == 0 else epoch
-        self.log("loss", torch.tensor(loss), sync_dist=self.sync)
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=0.001)
-
-
-class Decisions(EarlyStopping):
-    """Early stopping that also notes what has been decided when an epoch is over."""
-
-    def __init__(self, best: ModelCheckpoint) -> None:
-        super().__init__("loss", patience=2)
-        self.best = best
-        self.epochs: list[dict[str, Any]] = []
-
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        super().on_validation_end(trainer, pl_module)
-        self.epochs.append(
-            {"stop": trainer.should_stop, "best": Path(self.best.best_model_path).name}
-        )
-
-
-def fitted(case: Case, *, sync: bool) -> Iterator[dict[str, Any]]:
-    """Up to five epochs with the best two checkpoints kept."""
-    best = ModelCheckpoint(case.directory, monitor="loss", save_top_k=2)
-    decisions = Decisions(best)
-    with advice_ignored():
-        trainer = Trainer(
-            max_epochs=5,
-            accelerator="cpu",
-            devices=case.world_size,
-            strategy=DDPStrategy(),
-            plugins=[CaseEnvironment(case)],
-            callbacks=[best, decisions],
-            logger=False,
-            num_sanity_val_steps=0,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-        )
-        data = DataLoader(case.dataset, BATCH)
-        trainer.fit(Drifting(case, sync=sync), data, data)
-    yield from decisions.epochs
-
-
 def lightning_synced_stopping(case: Case) -> Iterator[dict[str, Any]]:
     return fitted(case, sync=True)
 
 
 def lightning_unsynced_stopping(case: Case) -> Iterator[dict[str, Any]]:
     return fitted(case, sync=False)
+
+
+# ---------------------------------------------------------------- guard
+
+
+def lightning_rank_zero_only(case: Case) -> Callable[[Callable[[], object]], object]:
+    def guard(action: Callable[[], object]) -> object:
+        return rank_zero_only(action)()
+
+    return guard
 
 
 # ---------------------------------------------------------------- loggers
@@ -351,6 +319,18 @@ PARTS = [
         ],
     ),
     Part(
+        Sampler(lightning_unrepeated, {"exact", "uneven", "evaluates"}, min_size=1),
+        "`UnrepeatedDistributedSampler(dataset, shuffle=False)`, which `trainer.predict` uses",
+        [
+            Breach(
+                ("SMP-01",),
+                "with fewer samples than ranks those that get none fail an assert, and the others "
+                "go on",
+                "lightning/unrepeated.py",
+            )
+        ],
+    ),
+    Part(
         SamplerWrapper(lightning_sampler_wrapper, {"pads"}),
         "`DistributedSamplerWrapper(sampler)`, which the Trainer puts around a sampler",
         [
@@ -384,6 +364,18 @@ PARTS = [
     Part(
         Writer(lightning_tensorboard_logger, {"tells_paths"}, records=logged_events, paths=log_dir),
         "`TensorBoardLogger(folder, version=0)`",
+    ),
+    Part(
+        Guard(lightning_rank_zero_only),
+        "`@rank_zero_only`, before there is a Trainer",
+        [
+            Breach(
+                ("WRT-05",),
+                "under Lightning's own launcher the first rank of every machine is taken for rank "
+                "0 until a Trainer has told it otherwise",
+                "lightning/rank_zero_only.py",
+            )
+        ],
     ),
 ]
 

@@ -55,6 +55,20 @@ def transformers_loop(case: Case) -> Any:
     )
 
 
+def transformers_length_grouped(case: Case, *, drop_last: bool = False) -> Any:
+    return trainer_pt_utils.DistributedLengthGroupedSampler(
+        batch_size=2,
+        lengths=[1 + index % 7 for index in range(case.size)],
+        num_replicas=case.world_size,
+        rank=case.rank,
+        drop_last=drop_last,
+    )
+
+
+def transformers_dropping_length_grouped(case: Case) -> Any:
+    return transformers_length_grouped(case, drop_last=True)
+
+
 PARTS = [
     Part(Sampler(transformers_shard, {"pads"}), "`ShardSampler(dataset, batch_size=1)`"),
     Part(
@@ -68,6 +82,14 @@ PARTS = [
     Part(
         Sampler(transformers_loop, {"pads", "shuffles"}),
         "`DistributedSamplerWithLoop(dataset, batch_size=1)`",
+    ),
+    Part(
+        Sampler(transformers_length_grouped, {"pads", "shuffles"}, min_size=1),
+        "`DistributedLengthGroupedSampler(batch_size=2, lengths=lengths)`",
+    ),
+    Part(
+        Sampler(transformers_dropping_length_grouped, {"drops", "shuffles"}, min_size=1),
+        "`DistributedLengthGroupedSampler(batch_size=2, lengths=lengths, drop_last=True)`",
     ),
 ]
 
