@@ -14,8 +14,8 @@ from pathlib import Path
 
 from ddp_conformance.front import report
 
-from conformance.ecosystem import page
-from conformance.ecosystem.libraries import LIBRARIES
+from conformance.ecosystem.frame import page
+from conformance.ecosystem.frame.libraries import LIBRARIES
 
 DOCS = Path(__file__).parents[2] / "docs"
 

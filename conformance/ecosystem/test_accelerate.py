@@ -11,8 +11,8 @@ from ddp_conformance import Case, Evaluation, Loader, Sampler, Subject, Writer
 from ddp_conformance.metrics.subjects import sample_value
 from torch.utils.data import DataLoader
 
-from conformance.ecosystem.models import Net
-from conformance.ecosystem.parts import Breach, Part, parametrize_with_parts
+from conformance.ecosystem.frame.models import Net
+from conformance.ecosystem.frame.parts import Breach, Part, parametrize_with_parts
 
 if TYPE_CHECKING:
     from ddp_conformance.front.pytest_frontend import BoundCheck

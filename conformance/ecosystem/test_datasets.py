@@ -9,7 +9,7 @@ import pytest
 from ddp_conformance import Case, Loader, Subject
 from torch.utils.data import DataLoader
 
-from conformance.ecosystem.parts import Breach, Part, parametrize_with_parts
+from conformance.ecosystem.frame.parts import Breach, Part, parametrize_with_parts
 
 if TYPE_CHECKING:
     from ddp_conformance.front.pytest_frontend import BoundCheck

@@ -9,8 +9,8 @@ import pytest
 from ddp_conformance import Case, Subject, TrainStep
 from torch import nn
 
-from conformance.ecosystem.models import CentredNet, Net, evaluating, stepping, wrapped
-from conformance.ecosystem.parts import Breach, Part, parametrize_with_parts
+from conformance.ecosystem.frame.models import CentredNet, Net, evaluating, stepping, wrapped
+from conformance.ecosystem.frame.parts import Breach, Part, parametrize_with_parts
 
 if TYPE_CHECKING:
     from ddp_conformance.front.pytest_frontend import BoundCheck

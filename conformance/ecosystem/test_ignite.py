@@ -11,7 +11,7 @@ from ddp_conformance import Case, Loader, Metric, SamplerWrapper, Subject
 from ddp_conformance.metrics.subjects import mean_value, sample_value
 from torch.utils.data import Sampler as TorchSampler
 
-from conformance.ecosystem.parts import Breach, Part, parametrize_with_parts
+from conformance.ecosystem.frame.parts import Breach, Part, parametrize_with_parts
 
 if TYPE_CHECKING:
     from ddp_conformance.front.pytest_frontend import BoundCheck

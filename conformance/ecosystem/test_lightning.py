@@ -38,8 +38,8 @@ from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data import Sampler as TorchSampler
 from torchmetrics import MeanMetric
 
+from conformance.ecosystem.frame.parts import Breach, Part, parametrize_with_parts
 from conformance.ecosystem.lightning_fits import fitted
-from conformance.ecosystem.parts import Breach, Part, parametrize_with_parts
 
 if TYPE_CHECKING:
     from ddp_conformance.front.pytest_frontend import BoundCheck

@@ -9,7 +9,7 @@ import pytest
 from ddp_conformance import Case, Evaluation, Guard, Sampler, Subject
 from ddp_conformance.metrics.subjects import sample_value
 
-from conformance.ecosystem.parts import Breach, Part, parametrize_with_parts
+from conformance.ecosystem.frame.parts import Breach, Part, parametrize_with_parts
 
 if TYPE_CHECKING:
     from ddp_conformance.front.pytest_frontend import BoundCheck

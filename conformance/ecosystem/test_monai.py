@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from ddp_conformance import Case, Metric, Sampler, Subject
 
-from conformance.ecosystem.parts import Breach, Part, parametrize_with_parts
-from conformance.ecosystem.samples import area, numbers, scores, squared_error
+from conformance.ecosystem.frame.parts import Breach, Part, parametrize_with_parts
+from conformance.ecosystem.frame.samples import area, numbers, scores, squared_error
 
 if TYPE_CHECKING:
     from ddp_conformance.front.pytest_frontend import BoundCheck

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from conformance.ecosystem import page
-from conformance.ecosystem.libraries import LIBRARIES, Library
+from conformance.ecosystem.frame import page
+from conformance.ecosystem.frame.libraries import LIBRARIES, Library
 
 DOCS = Path(__file__).parents[2] / "docs"
 CONTENT: dict[str, Any] = json.loads((DOCS / "ecosystem.json").read_text(encoding="utf-8"))

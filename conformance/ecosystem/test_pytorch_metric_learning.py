@@ -10,8 +10,8 @@ import torch
 from ddp_conformance import Case, Subject, TrainStep
 from torch import Tensor, nn
 
-from conformance.ecosystem.models import points_of, share, wrapped
-from conformance.ecosystem.parts import Breach, Part, parametrize_with_parts
+from conformance.ecosystem.frame.models import points_of, share, wrapped
+from conformance.ecosystem.frame.parts import Breach, Part, parametrize_with_parts
 
 if TYPE_CHECKING:
     from ddp_conformance.front.pytest_frontend import BoundCheck

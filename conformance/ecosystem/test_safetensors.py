@@ -10,9 +10,9 @@ import pytest
 import torch
 from ddp_conformance import Case, Subject, Writer
 
-from conformance.ecosystem.models import Net
-from conformance.ecosystem.parts import Part, parametrize_with_parts
-from conformance.ecosystem.writers import saved_by_rank_0
+from conformance.ecosystem.frame.models import Net
+from conformance.ecosystem.frame.parts import Part, parametrize_with_parts
+from conformance.ecosystem.frame.writers import saved_by_rank_0
 
 if TYPE_CHECKING:
     from ddp_conformance.front.pytest_frontend import BoundCheck

@@ -17,9 +17,9 @@ from torch.distributed.fsdp import fully_shard
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, get_worker_info
 
-from conformance.ecosystem.models import CentredNet, Net, evaluating, stepping, wrapped
-from conformance.ecosystem.parts import Breach, Part, parametrize_with_parts
-from conformance.ecosystem.writers import saved_by_rank_0
+from conformance.ecosystem.frame.models import CentredNet, Net, evaluating, stepping, wrapped
+from conformance.ecosystem.frame.parts import Breach, Part, parametrize_with_parts
+from conformance.ecosystem.frame.writers import saved_by_rank_0
 
 if TYPE_CHECKING:
     from ddp_conformance.front.pytest_frontend import BoundCheck

@@ -8,7 +8,7 @@ import pytest
 from ddp_conformance import Case, Loader, Sampler, Subject
 from torch.utils.data import DistributedSampler
 
-from conformance.ecosystem.parts import Part, parametrize_with_parts
+from conformance.ecosystem.frame.parts import Part, parametrize_with_parts
 
 if TYPE_CHECKING:
     from ddp_conformance.front.pytest_frontend import BoundCheck

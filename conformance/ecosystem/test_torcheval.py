@@ -10,8 +10,8 @@ import pytest
 import torch
 from ddp_conformance import Case, Metric, Subject
 
-from conformance.ecosystem.parts import Breach, Part, parametrize_with_parts
-from conformance.ecosystem.samples import (
+from conformance.ecosystem.frame.parts import Breach, Part, parametrize_with_parts
+from conformance.ecosystem.frame.samples import (
     CLASSES,
     area,
     guess,

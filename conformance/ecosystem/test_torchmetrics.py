@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torchmetrics
 from ddp_conformance import Case, Metric, Subject
 
-from conformance.ecosystem.parts import Breach, Part, parametrize_with_parts
-from conformance.ecosystem.samples import (
+from conformance.ecosystem.frame.parts import Breach, Part, parametrize_with_parts
+from conformance.ecosystem.frame.samples import (
     CLASSES,
     absolute_error,
     area,

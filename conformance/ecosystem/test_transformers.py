@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from ddp_conformance import Case, Sampler, Subject
 
-from conformance.ecosystem.parts import Part, parametrize_with_parts
+from conformance.ecosystem.frame.parts import Part, parametrize_with_parts
 
 if TYPE_CHECKING:
     from ddp_conformance.front.pytest_frontend import BoundCheck

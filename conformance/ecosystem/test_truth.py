@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from conformance.ecosystem.libraries import LIBRARIES, Library
-from conformance.ecosystem.parts import TRUTH
+from conformance.ecosystem.frame.libraries import LIBRARIES, Library
+from conformance.ecosystem.frame.parts import TRUTH
 
 INSTALLED = [library for library in LIBRARIES if library.installed]
 SCRIPTS = [

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 
-from conformance.ecosystem.parts import Part
+from conformance.ecosystem.frame.parts import Part
 
 
 @dataclass(frozen=True)

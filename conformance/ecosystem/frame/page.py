@@ -8,8 +8,8 @@ from typing import Any
 
 from ddp_conformance.front.report import SPEC
 
-from conformance.ecosystem.libraries import Library
-from conformance.ecosystem.parts import Breach, Part
+from conformance.ecosystem.frame.libraries import Library
+from conformance.ecosystem.frame.parts import Breach, Part
 
 FORMAT = "ddp-conformance-ecosystem"
 

@@ -18,7 +18,7 @@ from ddp_conformance import Subject, UndecidedError
 from ddp_conformance.frame.ranks import Ranks, current_ranks
 from ddp_conformance.front.pytest_frontend import BoundCheck, KeptError, bind_checks, param
 
-TRUTH = Path(__file__).parent / "truth"
+TRUTH = Path(__file__).parents[1] / "truth"
 
 WORLD_SIZES = (2, 3)
 """Two ranks are those of most reports; three show what only comes out even on two."""
