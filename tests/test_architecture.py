@@ -30,22 +30,15 @@ _CLEAR_OF_TORCH = {
 """Modules that the user's pytest process imports, with all that they import in turn."""
 
 
-_SIDES = ("pytest_ddp.system", "pytest_ddp.wire", "pytest_ddp.fixture")
+_SIDES = ("pytest_ddp.system", "pytest_ddp.wire", "pytest_ddp.neighbours", "pytest_ddp.fixture")
 """What both sides of a channel import."""
 
 _ROOMS = {
     "pytest_ddp": (
-        *("system", "wire", "asked", "evidence", "launch", "proof", "verdict", "trace"),
-        "controller",
-        *(
-            "rank.exits",
-            "rank.groups",
-            "rank.watch",
-            "rank.birth",
-            "rank.care",
-            "rank.adapt",
-            "rank.alike",
-        ),
+        *("system", "wire", "neighbours", "asked", "evidence", "launch", "proof", "verdict"),
+        *("trace", "controller"),
+        *("rank.exits", "rank.groups", "rank.watch", "rank.birth", "rank.care", "rank.adapt"),
+        "rank.alike",
         "rank",
     ),
     "ddp_conformance": (

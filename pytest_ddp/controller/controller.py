@@ -19,6 +19,7 @@ from pytest_ddp.asked.plan import LaunchPlan, make_plan
 from pytest_ddp.controller import ends, standin
 from pytest_ddp.controller.live import LiveLine, terminal_of
 from pytest_ddp.controller.measuring import Measuring
+from pytest_ddp.controller.neighbours import disagreed
 from pytest_ddp.controller.order import Order
 from pytest_ddp.controller.raised import raised
 from pytest_ddp.controller.supervisor import Supervisor
@@ -26,17 +27,17 @@ from pytest_ddp.controller.terminal import Terminal
 from pytest_ddp.controller.tmppath import SharedDirectories
 from pytest_ddp.controller.unrun import failed_without_ranks, skipped_without_ranks
 from pytest_ddp.evidence import pythonstacks
-from pytest_ddp.evidence.outcome import Ending, RunOutcome
+from pytest_ddp.evidence.outcome import RunOutcome
 from pytest_ddp.launch import gpus
 from pytest_ddp.launch.launcher import HostDiedError, Launcher, NoRankError, OrphanedError
 from pytest_ddp.launch.rendezvous import rank_environment
 from pytest_ddp.system.own import os
 from pytest_ddp.verdict import records, subtests
-from pytest_ddp.verdict.diagnosis import Diagnosis, Kind
+from pytest_ddp.verdict.diagnosis import Diagnosis, is_doubtful
 from pytest_ddp.verdict.merge import judge
 from pytest_ddp.verdict.messages import Messages
 from pytest_ddp.verdict.trouble import exit_words
-from pytest_ddp.wire.protocol import Collected, Json, Phase, Session, World
+from pytest_ddp.wire.protocol import Collected, Json, Session, World
 
 _TIMEOUT = pytest.StashKey[float]()
 """What pytest-timeout wants of a test, in seconds."""
@@ -164,7 +165,7 @@ class Controller:
         try:
             tmp_path = self._directories.name(item)
             outcome = self._run_on_ranks(item, next_item, plan, tmp_path)
-            results = self._results(outcome)
+            results = disagreed(item, outcome, self._results(outcome))
             self._directories.keep_or_remove(tmp_path, results)
         except HostDiedError as death:
             return self._after_death_of_host(item, next_item, str(death))
@@ -177,16 +178,10 @@ class Controller:
             self.close()
             os._exit(3)
         self._fruitless = 0
-        item.stash[_DOUBTFUL] = self._is_doubtful(outcome)
+        item.stash[_DOUBTFUL] = is_doubtful(outcome, self._diagnoses)
         self._messages.after_test(outcome, results)
         self._write_trace(outcome, results)
         return results
-
-    def _is_doubtful(self, outcome: RunOutcome) -> bool:
-        """Whether more has gone wrong than exceptions of a body that all ranks came out of."""
-        lost = any(rank.ending is not Ending.DONE for rank in outcome.ranks)
-        plain = (Kind.FAILURE, Phase.CALL)
-        return lost or any((found.kind, found.phase) != plain for found in self._diagnoses)
 
     def raised(self, report: pytest.TestReport) -> BaseException:
         """The exception that a failed report of the last run stands for."""

@@ -1,9 +1,13 @@
-"""Ordinary tests before and after a ddp test, in the controller's own process."""
+"""A ddp test's neighbours in the controller's own process: ordinary tests, and plugins."""
 
 from __future__ import annotations
 
 import pytest
 from _pytest.runner import CallInfo
+
+from pytest_ddp import neighbours
+from pytest_ddp.controller.unrun import failed_call
+from pytest_ddp.evidence.outcome import RunOutcome
 
 
 def end_in_controller(
@@ -23,3 +27,15 @@ def end_in_controller(
     failed = pytest.TestReport.from_item_and_call(item, call)
     kept = [report for report in reports if report.when != "teardown" or report.failed]
     return [*kept, failed]
+
+
+def disagreed(
+    item: pytest.Item, outcome: RunOutcome, reports: list[pytest.TestReport]
+) -> list[pytest.TestReport]:
+    """Pass on what plugins say in ranks; where ranks disagree on it, a passed call has failed."""
+    told = {rank.rank: rank.done.neighbours for rank in outcome.ranks if rank.done is not None}
+    problem = neighbours.hear(item, told) if any(told.values()) else ""
+    if not problem or any(report.failed for report in reports):
+        return reports
+    failed = failed_call(item, problem)
+    return [failed if report.when == "call" else report for report in reports]

@@ -20,13 +20,22 @@ def skipped_without_ranks(item: pytest.Item, reason: str) -> list[pytest.TestRep
 
 def failed_without_ranks(item: pytest.Item, text: str) -> list[pytest.TestReport]:
     """An error in setup, since nothing of the test ran."""
+    return [
+        _report(item, "setup", "failed", _represent(item, text)),
+        _report(item, "teardown", "passed", None),
+    ]
+
+
+def failed_call(item: pytest.Item, text: str) -> pytest.TestReport:
+    """A failure that no rank saw, since each passed by itself."""
+    return _report(item, "call", "failed", _represent(item, text))
+
+
+def _represent(item: pytest.Item, text: str) -> ReprExceptionInfo:
     path, line, _ = item.location
     crash = ReprFileLocation(path, (line or 0) + 1, text.splitlines()[0])
     traceback = ReprTraceback([Block([f"{text.rstrip()}\n"])], None, "native")
-    return [
-        _report(item, "setup", "failed", ReprExceptionInfo(traceback, crash)),
-        _report(item, "teardown", "passed", None),
-    ]
+    return ReprExceptionInfo(traceback, crash)
 
 
 def _report(item: pytest.Item, when: str, outcome: str, longrepr: object) -> pytest.TestReport:

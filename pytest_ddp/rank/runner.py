@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import pytest
 import torch.distributed as dist
 
-from pytest_ddp import fixture
+from pytest_ddp import fixture, neighbours
 from pytest_ddp.fixture import Ddp
 from pytest_ddp.rank.adapt import fixtures, loghandlers, output
 from pytest_ddp.rank.adapt.debugger import Ask, Debugger, Place
@@ -186,6 +186,7 @@ class Runner:
             setup_show=self._setup_show.take(),
             exit_reason=exit_reason,
             exit_code=exit_code,
+            neighbours=neighbours.tell(self._config),
         )
 
     def _modules_changed(self) -> bool:

@@ -124,6 +124,13 @@ class Diagnosis:
     """Failures that are mere consequences."""
 
 
+def is_doubtful(outcome: RunOutcome, diagnoses: Sequence[Diagnosis]) -> bool:
+    """Whether more has gone wrong than exceptions of a body that all ranks came out of."""
+    lost = any(rank.ending is not Ending.DONE for rank in outcome.ranks)
+    plain = (Kind.FAILURE, Phase.CALL)
+    return lost or any((found.kind, found.phase) != plain for found in diagnoses)
+
+
 def diagnose_failure(failure: Failure) -> Diagnosis:
     """Find the root cause of a failed phase and say where every rank was."""
     roots, echoes = tell_apart(failure.troubles, failure.outcome)

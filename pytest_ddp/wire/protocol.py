@@ -11,7 +11,7 @@ It imports nothing of ours but its other parts, :mod:`pytest_ddp.wire.survey` an
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from pytest_ddp.wire.debugging import (
@@ -377,6 +377,8 @@ class Done:
     """Reason of a ``pytest.exit`` in the rank."""
     exit_code: int | None
     """Return code that the ``pytest.exit`` asked for."""
+    neighbours: Json = field(default_factory=dict)
+    """What single plugins have to tell theirs in the pytest process, by plugin."""
 
 
 @dataclass(frozen=True)

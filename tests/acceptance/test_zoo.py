@@ -27,9 +27,9 @@ def installed() -> None:
     assert PLACE.is_dir(), "make zoo installs the plugins"
 
 
-def _run(suite: Suite, *args: str) -> Finished:
+def _run(suite: Suite, *args: str, **env: str) -> Finished:
     path = os.pathsep.join(map(str, (INNER, PLACE)))
-    return suite.run(*LOADFILE, *args, timeout=120, env={"PYTHONPATH": path})
+    return suite.run(*LOADFILE, *args, timeout=120, env=env | {"PYTHONPATH": path})
 
 
 @pytest.fixture(scope="module")
@@ -178,3 +178,76 @@ def test_files_are_written_by_the_pytest_process(suite: Suite) -> None:
     assert len(json.loads((suite.directory / "bench.json").read_text())["benchmarks"]) == 1
     assert "3 tests took" in (suite.directory / "report.html").read_text()
     assert (suite.directory / "__snapshots__" / "test_suite.ambr").exists()
+
+
+# ---------------------------------------------------------------- syrupy
+
+SNAPSHOTS = """
+    import os
+
+    import pytest
+    from syrupy.extensions.json import JSONSnapshotExtension
+
+    VALUE = os.environ.get("VALUE", "1")
+
+    @pytest.mark.ddp(world_size=2)
+    def test_on_ranks(snapshot):
+        assert ["ranks", VALUE] == snapshot
+        assert {"second": VALUE} == snapshot
+        assert ["named", VALUE] == snapshot(name="named")
+
+    @pytest.mark.ddp(world_size=2)
+    def test_in_json(snapshot):
+        assert {"ranks": VALUE} == snapshot.use_extension(JSONSnapshotExtension)
+
+    def test_here(snapshot):
+        assert ["here", VALUE] == snapshot
+"""
+
+UNLIKE = """
+    import pytest
+
+    @pytest.mark.ddp(world_size=2)
+    def test_on_ranks(ddp, snapshot):
+        assert ["rank", ddp.rank] == snapshot
+
+    def test_here(snapshot):
+        assert "here" == snapshot
+"""
+
+
+def test_snapshots_of_ranks_are_those_of_one_test(suite: Suite) -> None:
+    suite.write("test_suite.py", SNAPSHOTS)
+    first = _run(suite, "--snapshot-update")
+    first.assert_outcomes(passed=3)
+    assert "5 snapshots generated" in first.stdout
+    written = _snapshots(suite)
+    assert "ranks" in written["test_suite.ambr"]
+
+    second = _run(suite)
+    second.assert_outcomes(passed=3)
+    assert second.returncode == 0
+    assert "5 snapshots passed" in second.stdout
+
+    changed = _run(suite, VALUE="2")
+    changed.assert_outcomes(failed=3)
+    assert _snapshots(suite) == written
+
+    updated = _run(suite, "--snapshot-update", VALUE="2")
+    updated.assert_outcomes(passed=3)
+    assert "5 snapshots updated" in updated.stdout
+    assert {text.count("2") for text in _snapshots(suite).values()} == {1, 4}
+    assert not any("1'" in text or '"1"' in text for text in _snapshots(suite).values())
+
+
+def test_a_snapshot_on_which_ranks_disagree_is_not_written(suite: Suite) -> None:
+    suite.write("test_suite.py", UNLIKE)
+    finished = _run(suite, "--snapshot-update")
+    finished.assert_outcomes(passed=1, failed=1)
+    assert "ranks 0, 1 have unlike values for snapshot" in finished["test_on_ranks"].text
+    assert "rank" not in _snapshots(suite)["test_suite.ambr"]
+
+
+def _snapshots(suite: Suite) -> dict[str, str]:
+    files = (suite.directory / "__snapshots__").rglob("*.*")
+    return {file.name: file.read_text() for file in files}
