@@ -93,7 +93,8 @@ build/ecosystem/.ready: pyproject.toml conformance/ecosystem/constraints.txt
 # Every kind of verdict, with all plugins of tests/acceptance/zoo.txt installed and autoloaded.
 zoo: LIMIT = 1800
 zoo: $(READY) build/zoo/.ready
-	DDP_ACCEPTANCE_ZOO=$(CURDIR)/build/zoo/site-packages $(PYTEST) \
+	DDP_ACCEPTANCE_ZOO=$(CURDIR)/build/zoo/site-packages \
+	DDP_ACCEPTANCE_ARGS=--randomly-dont-reorganize $(PYTEST) \
 	  tests/acceptance/test_zoo.py tests/acceptance/test_smoke.py $(wildcard tests/acceptance/test_verdict_*.py) \
 	  -n 2 --dist loadfile </dev/null
 

@@ -21,6 +21,7 @@ def end_in_controller(
     of the ddp test, as it would be of any test at that place.
     """
     state = item.session._setupstate
+    neighbours.ended(item, reports)
     call = CallInfo.from_call(lambda: state.teardown_exact(next_item), when="teardown")
     if call.excinfo is None:
         return reports

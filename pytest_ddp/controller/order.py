@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from pytest_ddp import neighbours
 from pytest_ddp.asked.plan import LaunchPlan
 from pytest_ddp.controller.live import LiveLine
 from pytest_ddp.controller.terminal import Terminal
@@ -64,6 +65,7 @@ class Order:
             shared_seed=self.plan.seeds[0],
             tmp_path=self.tmp_path,
             serve_store=rank == 0,
+            neighbours=neighbours.brief(self.item),
         )
 
 

@@ -1,50 +1,69 @@
 """What single plugins need to know of ddp tests, one file for each.
 
 Most plugins need nothing of the kind: see :mod:`pytest_ddp.rank.birth.guests`. A file here is for
-one whose session, in the pytest process, has to learn what a test did to it in its ranks.
+one whose work spans several tests, some of which run in ranks and some in the pytest process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import pytest
 
+from pytest_ddp.neighbours.base import Neighbour
+from pytest_ddp.neighbours.dependency import Dependency
 from pytest_ddp.neighbours.syrupy import Syrupy
 from pytest_ddp.wire.protocol import Json
 
-
-class Neighbour(Protocol):
-    """A plugin, of which both sides of a ddp test ask something."""
-
-    plugin: str
-    """The name that pytest knows it by."""
-
-    def tell(self, config: pytest.Config) -> Json:
-        """In a rank, after a test: what the pytest process has to know, JSON-able."""
-
-    def hear(self, item: pytest.Item, told: Mapping[int, Json]) -> str:
-        """In the pytest process: take it, by rank; what the ranks disagree on, or nothing."""
+_ALL: tuple[Neighbour, ...] = (Dependency(), Syrupy())
+_LEFT_ALONE: set[str] = set()
+"""Plugins that could not be asked."""
 
 
-_ALL: tuple[Neighbour, ...] = (Syrupy(),)
+def brief(item: pytest.Item) -> Json:
+    """In the pytest process, before a test: what plugins have for its ranks, by plugin."""
+    return _of_each(item.config, lambda one: one.brief(item))
 
 
-def _present(config: pytest.Config) -> Iterator[Neighbour]:
-    return (one for one in _ALL if config.pluginmanager.hasplugin(one.plugin))
+def learn(item: pytest.Item, briefed: Json) -> None:
+    """In a rank, before a test: pass it on."""
+    _of_each(item.config, lambda one: one.learn(item, briefed.get(one.plugin, {})))
 
 
 def tell(config: pytest.Config) -> Json:
-    """In a rank: the words of all, by plugin."""
-    return {one.plugin: words for one in _present(config) if (words := one.tell(config))}
+    """In a rank, after a test: what plugins have for the pytest process, by plugin."""
+    return _of_each(config, lambda one: one.tell(config))
 
 
 def hear(item: pytest.Item, told: Mapping[int, Json]) -> str:
-    """In the pytest process: pass them on; what the ranks disagree on, or nothing."""
-    problems = []
-    for one in _present(item.config):
-        by_rank = {rank: by_plugin.get(one.plugin) for rank, by_plugin in told.items()}
-        words = {rank: said for rank, said in by_rank.items() if said is not None}
-        problems.append(one.hear(item, words) if words else "")
-    return "\n".join(filter(None, problems))
+    """In the pytest process: pass it on; what the ranks disagree on, or nothing."""
+
+    def hear_one(one: Neighbour) -> str:
+        words = {rank: said[one.plugin] for rank, said in told.items() if one.plugin in said}
+        return one.hear(item, words) if words else ""
+
+    return "\n".join(_of_each(item.config, hear_one).values())
+
+
+def ended(item: pytest.Item, reports: Sequence[pytest.TestReport]) -> None:
+    """In the pytest process, after a test: what became of it."""
+    _of_each(item.config, lambda one: one.ended(item, reports))
+
+
+def _of_each(config: pytest.Config, ask: Callable[[Neighbour], Any]) -> dict[str, Any]:
+    """What each has to say that is there and has something to say, by plugin."""
+    answers = {}
+    for one in _ALL:
+        if one.plugin in _LEFT_ALONE or not config.pluginmanager.hasplugin(one.plugin):
+            continue
+        try:
+            if answer := ask(one):
+                answers[one.plugin] = answer
+        except Exception as error:
+            # Of private names, which another release may have changed.
+            _LEFT_ALONE.add(one.plugin)
+            said = f"{type(error).__name__}: {error}"
+            text = f"the plugin {one.plugin} knows nothing of ddp tests from here on: {said}"
+            config.issue_config_time_warning(pytest.PytestWarning(text), stacklevel=2)
+    return answers

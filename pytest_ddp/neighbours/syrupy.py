@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 
+from pytest_ddp.neighbours.base import Neighbour
 from pytest_ddp.system.own import base64
 from pytest_ddp.wire.protocol import Json
 
 
-class Syrupy:
-    """See :class:`pytest_ddp.neighbours.Neighbour`."""
+class Syrupy(Neighbour):
+    """Ranks compare, and the pytest process counts and writes."""
 
     plugin = "syrupy"
 

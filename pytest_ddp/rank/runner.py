@@ -165,6 +165,7 @@ class Runner:
         self._properties.seed = order.shared_seed
         if order.of_family and self._modules is None:
             self._modules = ModuleState(packages_of_plugins(self._config))
+        neighbours.learn(item, order.neighbours)
         self._care.begin()
         self._debugger.begin()
         exit_reason, exit_code = self._run_protocol(order, item)

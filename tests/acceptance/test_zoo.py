@@ -251,3 +251,65 @@ def test_a_snapshot_on_which_ranks_disagree_is_not_written(suite: Suite) -> None
 def _snapshots(suite: Suite) -> dict[str, str]:
     files = (suite.directory / "__snapshots__").rglob("*.*")
     return {file.name: file.read_text() for file in files}
+
+
+# ---------------------------------------------------------------- pytest-dependency
+
+DEPENDS = """
+    import pytest
+    from pytest_dependency import depends
+
+    ddp = pytest.mark.ddp(world_size=2)
+    alone = pytest.mark.ddp(world_size=1)
+
+    @pytest.mark.dependency
+    def test_here():
+        pass
+
+    @pytest.mark.dependency
+    def test_fails_here():
+        assert False
+
+    @ddp
+    @pytest.mark.dependency(depends=["test_here"])
+    def test_after_here():
+        pass
+
+    @ddp
+    @pytest.mark.dependency(depends=["test_fails_here"])
+    def test_after_failure_here():
+        pass
+
+    @ddp
+    @pytest.mark.dependency
+    def test_fails_on_ranks(request):
+        assert request.config.workerinput is None
+
+    @pytest.mark.dependency(depends=["test_after_here"])
+    def test_here_after_ranks():
+        pass
+
+    @pytest.mark.dependency(depends=["test_fails_on_ranks"])
+    def test_here_after_failure_on_ranks():
+        pass
+
+    @alone
+    @pytest.mark.dependency(depends=["test_after_here"])
+    def test_after_other_ranks():
+        pass
+
+    @ddp
+    def test_asks_at_run_time(request):
+        depends(request, ["test_here", "test_here_after_ranks"])
+        depends(request, ["test_after_failure_here"])
+"""
+
+
+def test_dependencies_are_known_everywhere(suite: Suite) -> None:
+    suite.write("test_suite.py", DEPENDS)
+    finished = _run(suite, "--randomly-dont-reorganize", "-rs")
+    finished.assert_outcomes(passed=4, failed=2, skipped=3)
+    skipped = ("test_after_failure_here", "test_here_after_failure_on_ranks")
+    for name in (*skipped, "test_asks_at_run_time"):
+        assert finished[name].verdict == "skipped", name
+        assert "depends on" in finished[name].text
