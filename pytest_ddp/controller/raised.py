@@ -35,10 +35,12 @@ def _message(report: pytest.TestReport) -> str:
 
 
 def _like(message: str) -> BaseException:
-    match = _EXCEPTION.fullmatch(message)
-    if message.startswith("assert ") or match is None:
+    if message.startswith("assert "):
         # pytest leaves the type of a rewritten assertion out.
         return _made("AssertionError", AssertionError, message)
+    match = _EXCEPTION.fullmatch(message)
+    if match is None:
+        return _made("Exception", Exception, message)
     module, _, name = match["type"].rpartition(".")
     known = getattr(sys.modules.get(module, builtins), name, None)
     if not (isinstance(known, type) and issubclass(known, BaseException)):
@@ -49,5 +51,8 @@ def _like(message: str) -> BaseException:
 def _made(name: str, base: type[BaseException], text: str) -> BaseException:
     """An instance of the class without its constructor, which may ask for anything."""
     members = {"__init__": lambda self: None, "__str__": lambda self: text}
-    made: BaseException = type(name, (base,), members)()
+    try:
+        made: BaseException = type(name, (base,), members)()
+    except TypeError:  # an ExceptionGroup, a class that may not be derived from
+        made = type(name, (Exception,), members)()
     return made

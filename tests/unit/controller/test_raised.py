@@ -51,6 +51,12 @@ def test_a_type_that_is_unknown_here_keeps_its_name() -> None:
     assert (type(error).__name__, str(error)) == ("Odd", "!")
 
 
+def test_a_group_of_exceptions_keeps_its_name() -> None:
+    error = _of("raise ExceptionGroup('many', [OSError('one'), OSError('two')])")
+    assert type(error).__name__ == "ExceptionGroup"
+    assert str(error).startswith("many (2 sub-exceptions)")
+
+
 def test_a_crash_is_named_by_its_ending() -> None:
     error = _raised(handmade.passing(0), handmade.dead(1, -signal.SIGSEGV))
     assert type(error).__name__ == "Crash"
