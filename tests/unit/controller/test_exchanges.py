@@ -15,7 +15,7 @@ from pytest_ddp.wire.channel import Channel
 from pytest_ddp.wire.protocol import Exchange, ExchangeReply, Operation, ToRank
 from tests.unit.ends import WORLD
 
-BARRIER, GATHER, BROADCAST = Operation
+BARRIER, GATHER, BROADCAST = Operation.BARRIER, Operation.GATHER, Operation.BROADCAST
 
 
 class FakeProcess(RankProcess):
