@@ -15,9 +15,9 @@ import pytest
 
 from pytest_ddp.asked.marks import MARK, check_items, read_marks
 from pytest_ddp.asked.options import MARKER_HELP, WORLD_SIZE_PARAM, Options, add_options, read_mark
+from pytest_ddp.asked.settled import remember_options
 from pytest_ddp.asked.sight import Sight
 from pytest_ddp.controller.neighbours import end_in_controller
-from pytest_ddp.controller.standin import remember_options
 
 if TYPE_CHECKING:
     from collections.abc import Generator

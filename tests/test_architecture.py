@@ -22,7 +22,7 @@ _CLEAR_OF_TORCH = {
     "pytest_ddp",
     "pytest_ddp.plugin",
     "pytest_ddp.controller.controller",
-    "pytest_ddp.controller.supervisor",
+    "pytest_ddp.attempt.supervisor",
     "pytest_ddp.verdict.merge",
     "pytest_ddp.rank.main",
     "pytest_ddp.rank.adapt.fixtures",
@@ -36,7 +36,7 @@ _SIDES = ("pytest_ddp.system", "pytest_ddp.wire", "pytest_ddp.neighbours", "pyte
 _ROOMS = {
     "pytest_ddp": (
         *("system", "wire", "neighbours", "asked", "evidence", "launch", "proof", "verdict"),
-        *("trace", "controller"),
+        *("trace", "attempt", "controller"),
         *("rank.exits", "rank.groups", "rank.watch", "rank.birth", "rank.care", "rank.adapt"),
         "rank.alike",
         "rank",
@@ -149,7 +149,7 @@ def test_rooms_are_small(package: str) -> None:
 
 
 def test_protocol_imports_nothing_of_ours() -> None:
-    parts = {"pytest_ddp.wire.survey", "pytest_ddp.wire.debugging"}
+    parts = {f"pytest_ddp.wire.{name}" for name in ("hosting", "survey", "debugging")}
     assert _ours(_imports(MODULES["pytest_ddp.wire.protocol"], everywhere=True)) == parts
     assert not any(_ours(_imports(MODULES[part], everywhere=True)) for part in parts)
 

@@ -14,7 +14,7 @@ import pytest
 
 from pytest_ddp.asked.options import WORLD_SIZE_PARAM, CheckCollectives, Mark, Options
 from pytest_ddp.asked.rules import MAX_WORLD_SIZE, WorldSize, mark_error, shown
-from pytest_ddp.wire.protocol import Backend, World
+from pytest_ddp.wire.hosting import Backend, World
 
 _SEED_RANGE = 2**32
 """NumPy takes no larger seed."""

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,28 +15,31 @@ import pytest
 from pytest_ddp.asked.marks import MARK
 from pytest_ddp.asked.options import Import, Options, StartMethod
 from pytest_ddp.asked.plan import LaunchPlan, make_plan
-from pytest_ddp.controller import ends, standin
-from pytest_ddp.controller.live import LiveLine, terminal_of
+from pytest_ddp.attempt import ends
+from pytest_ddp.attempt.live import LiveLine, terminal_of
+from pytest_ddp.attempt.order import Order
+from pytest_ddp.attempt.supervisor import Supervisor
+from pytest_ddp.attempt.terminal import Terminal
+from pytest_ddp.controller import standin
 from pytest_ddp.controller.measuring import Measuring
 from pytest_ddp.controller.neighbours import disagreed
-from pytest_ddp.controller.order import Order
 from pytest_ddp.controller.raised import raised
-from pytest_ddp.controller.supervisor import Supervisor
-from pytest_ddp.controller.terminal import Terminal
 from pytest_ddp.controller.tmppath import SharedDirectories
 from pytest_ddp.controller.unrun import failed_without_ranks, skipped_without_ranks
 from pytest_ddp.evidence import pythonstacks
 from pytest_ddp.evidence.outcome import RunOutcome
 from pytest_ddp.launch import gpus
 from pytest_ddp.launch.launcher import HostDiedError, Launcher, NoRankError, OrphanedError
-from pytest_ddp.launch.rendezvous import rank_environment
 from pytest_ddp.system.own import os
 from pytest_ddp.verdict import records, subtests
 from pytest_ddp.verdict.diagnosis import Diagnosis, is_doubtful
 from pytest_ddp.verdict.merge import judge
 from pytest_ddp.verdict.messages import Messages
 from pytest_ddp.verdict.trouble import exit_words
-from pytest_ddp.wire.protocol import Collected, Json, Session, World
+from pytest_ddp.wire.hosting import (
+    Json,
+    World,
+)
 
 _TIMEOUT = pytest.StashKey[float]()
 """What pytest-timeout wants of a test, in seconds."""
@@ -104,19 +106,7 @@ class Controller:
             self._prestart()
 
     def _tell_collected(self, launcher: Launcher) -> None:
-        files = {item.path for item in self._ddp_items}
-        plugins = self._config.pluginmanager.get_plugins()
-        modules = (Path(getattr(plugin, "__file__", None) or "") for plugin in plugins)
-        conftests = [path for path in modules if path.name == "conftest.py"]
-        above = {parent for file in files for parent in file.parents}
-        launcher.collected(
-            Collected(
-                files=tuple(sorted(map(str, files))),
-                conftests=tuple(str(path) for path in conftests if path.parent in above),
-                path=tuple(sys.path),
-                places=tuple(rank_environment(0, 1, 0, "")),
-            )
-        )
+        launcher.collected(standin.collected(self._config, self._ddp_items))
 
     def _prestart(self) -> None:
         with contextlib.suppress(pytest.UsageError):
@@ -126,22 +116,14 @@ class Controller:
 
     def _start_host(self) -> None:
         config = self._config
-        verbose = config.option.capture == "no"
-        session = Session(
+        session = standin.session(
+            config,
+            self._options,
             spawns=self._start_method is StartMethod.SPAWN,
-            args=standin.invocation(config),
-            plugins=standin.named_plugins(config),
-            worker_input=standin.worker_input(config),
-            options=standin.settled_options(config),
-            basetemp=str(self._directories.base),
-            verbose_output=verbose,
-            seed=self._options.seed,
-            imports_in_host=self._options.import_ is Import.HOST,
-            traces=self._options.trace is not None,
-            debug_rank=self._options.debug_rank,
+            basetemp=self._directories.base,
             measured=self._measuring.measured,
         )
-        self._launcher = Launcher(session, quiet=not verbose)
+        self._launcher = Launcher(session, quiet=not session.verbose_output)
         if hasattr(config, "workerinput"):
             self._launcher.watch_parent()
         self._supervisor = Supervisor(self._launcher, self._read_report, self._messages.tell)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from pytest_ddp.system.own import os
-from pytest_ddp.wire.protocol import Measured
+from pytest_ddp.wire.hosting import Measured
 
 
 class Measuring:

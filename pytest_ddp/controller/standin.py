@@ -5,46 +5,74 @@ from __future__ import annotations
 import contextlib
 import sys
 import uuid
+from collections.abc import Iterable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from pytest_ddp.asked.options import Import, Options
+from pytest_ddp.asked.settled import settled_options
+from pytest_ddp.launch.rendezvous import rank_environment
 from pytest_ddp.system.own import json
-from pytest_ddp.wire.protocol import Json
-
-_PARSED = pytest.StashKey[Json]()
+from pytest_ddp.wire.hosting import Collected, Json, Measured, Session
 
 
-def invocation(config: pytest.Config) -> tuple[str, ...]:
+def session(
+    config: pytest.Config,
+    options: Options,
+    *,
+    spawns: bool,
+    basetemp: Path,
+    measured: Measured | None,
+) -> Session:
+    """How host and ranks set up pytest, before anything is collected."""
+    return Session(
+        spawns=spawns,
+        args=_invocation(config),
+        plugins=_named_plugins(config),
+        worker_input=_worker_input(config),
+        options=_plain(settled_options(config)),
+        basetemp=str(basetemp),
+        verbose_output=config.option.capture == "no",
+        seed=options.seed,
+        imports_in_host=options.import_ is Import.HOST,
+        traces=options.trace is not None,
+        debug_rank=options.debug_rank,
+        measured=measured,
+    )
+
+
+def collected(config: pytest.Config, ddp_items: Iterable[pytest.Item]) -> Collected:
+    """What of the collected the host has to know."""
+    files = {item.path for item in ddp_items}
+    plugins = config.pluginmanager.get_plugins()
+    modules = (Path(getattr(plugin, "__file__", None) or "") for plugin in plugins)
+    conftests = [path for path in modules if path.name == "conftest.py"]
+    above = {parent for file in files for parent in file.parents}
+    return Collected(
+        files=tuple(sorted(map(str, files))),
+        conftests=tuple(str(path) for path in conftests if path.parent in above),
+        path=tuple(sys.path),
+        places=tuple(rank_environment(0, 1, 0, "")),
+    )
+
+
+def _invocation(config: pytest.Config) -> tuple[str, ...]:
     """The arguments of pytest, or of the main process where this one is an xdist worker."""
     worker = getattr(config, "workerinput", {})
     arguments = worker.get("ddp_invocation", config.invocation_params.args)
     return tuple(map(str, arguments))
 
 
-def named_plugins(config: pytest.Config) -> tuple[str, ...]:
+def _named_plugins(config: pytest.Config) -> tuple[str, ...]:
     """Plugins given to ``pytest.main`` by name: an object cannot follow into another process."""
     plugins = config.invocation_params.plugins or ()
     return tuple(plugin for plugin in plugins if isinstance(plugin, str))
 
 
-def remember_options(config: pytest.Config) -> None:
-    """Keep what the command line said, before plugins settle what it left open."""
-    config.stash[_PARSED] = dict(vars(config.option))
-
-
-def settled_options(config: pytest.Config) -> Json:
-    """Options that plugins have set since: a seed that was drawn, for example."""
-    parsed = config.stash.get(_PARSED, None)
-    if parsed is None:
-        return {}
-    now = vars(config.option)
-    changed = {name: now[name] for name in now if name not in parsed or now[name] != parsed[name]}
-    return _plain(changed)
-
-
-def worker_input(config: pytest.Config) -> Json:
+def _worker_input(config: pytest.Config) -> Json:
     """``config.workerinput`` of host and ranks: that of our own worker, or what one would get."""
     own: Json | None = getattr(config, "workerinput", None)
     if own is not None:

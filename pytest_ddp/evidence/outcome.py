@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from pytest_ddp.wire.protocol import Backend, Done, Phase
+from pytest_ddp.wire.hosting import Backend
+from pytest_ddp.wire.protocol import Done, Phase
 from pytest_ddp.wire.survey import Standing
 
 

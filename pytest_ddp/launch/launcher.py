@@ -13,20 +13,22 @@ from pytest_ddp.system import memfile, processes
 from pytest_ddp.system.folder import Folder
 from pytest_ddp.system.own import os, selectors, socket, subprocess, time
 from pytest_ddp.wire.channel import Channel, ChannelError
-from pytest_ddp.wire.program import command
-from pytest_ddp.wire.protocol import (
+from pytest_ddp.wire.hosting import (
     Collected,
-    Finish,
-    FromRank,
     HostReady,
     KillRank,
-    Message,
     RankExited,
-    RankReady,
     RankStarted,
     Session,
     StartRank,
     World,
+)
+from pytest_ddp.wire.program import command
+from pytest_ddp.wire.protocol import (
+    Finish,
+    FromRank,
+    Message,
+    RankReady,
 )
 
 _HOST_END = 2.0

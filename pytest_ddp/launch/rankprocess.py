@@ -9,7 +9,8 @@ from pathlib import Path
 from pytest_ddp.launch.rankfiles import RankFiles
 from pytest_ddp.system.own import os
 from pytest_ddp.wire.channel import Channel
-from pytest_ddp.wire.protocol import ToRank, World
+from pytest_ddp.wire.hosting import World
+from pytest_ddp.wire.protocol import ToRank
 
 _DEATH_LIMIT = 2.0
 """Seconds that a rank may live after it has written its last stack; torch's needs some 0.1."""

@@ -14,7 +14,7 @@ import pytest
 from pytest_ddp.neighbours.base import Neighbour
 from pytest_ddp.neighbours.dependency import Dependency
 from pytest_ddp.neighbours.syrupy import Syrupy
-from pytest_ddp.wire.protocol import Json
+from pytest_ddp.wire.hosting import Json
 
 _ALL: tuple[Neighbour, ...] = (Dependency(), Syrupy())
 _LEFT_ALONE: set[str] = set()

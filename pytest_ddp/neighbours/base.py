@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from pytest_ddp.wire.protocol import Json
+from pytest_ddp.wire.hosting import Json
 
 
 class Neighbour:

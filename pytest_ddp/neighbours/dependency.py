@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_ddp.neighbours.base import Neighbour
-from pytest_ddp.wire.protocol import Json
+from pytest_ddp.wire.hosting import Json
 
 
 class Dependency(Neighbour):

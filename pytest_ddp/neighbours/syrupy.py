@@ -16,7 +16,7 @@ import pytest
 
 from pytest_ddp.neighbours.base import Neighbour
 from pytest_ddp.system.own import base64
-from pytest_ddp.wire.protocol import Json
+from pytest_ddp.wire.hosting import Json
 
 
 class Syrupy(Neighbour):

@@ -20,7 +20,7 @@ from pytest_ddp.rank.watch import instruments, landmarks
 from pytest_ddp.system import forks, memfile
 from pytest_ddp.system.own import os, traceback
 from pytest_ddp.wire.channel import Channel
-from pytest_ddp.wire.protocol import StartRank
+from pytest_ddp.wire.hosting import StartRank
 
 
 def live(

@@ -29,8 +29,13 @@ from pytest_ddp.rank.nursery import Nursery, Start
 from pytest_ddp.system import folder, processes
 from pytest_ddp.system.own import gc, os, socket, subprocess
 from pytest_ddp.wire.channel import Channel, dumps, loads
+from pytest_ddp.wire.hosting import (
+    Collected,
+    HostReady,
+    Session,
+    StartRank,
+)
 from pytest_ddp.wire.program import command
-from pytest_ddp.wire.protocol import Collected, HostReady, Session, StartRank
 
 _Kind = TypeVar("_Kind")
 

@@ -11,7 +11,12 @@ from pytest_ddp.rank.care.remains import TRACKER
 from pytest_ddp.system import processes
 from pytest_ddp.system.own import os, select, signal, time
 from pytest_ddp.wire.channel import Channel
-from pytest_ddp.wire.protocol import KillRank, RankExited, RankStarted, StartRank
+from pytest_ddp.wire.hosting import (
+    KillRank,
+    RankExited,
+    RankStarted,
+    StartRank,
+)
 
 Start = Callable[[StartRank, list[int]], int]
 """Starts a rank on the descriptors of its channel and its files; the pid. In a forked

@@ -30,6 +30,7 @@ from pytest_ddp.rank.link import Link
 from pytest_ddp.rank.watch.instruments import Instruments
 from pytest_ddp.rank.watch.standing import recorder_problem
 from pytest_ddp.system.own import os
+from pytest_ddp.wire.hosting import StartRank
 from pytest_ddp.wire.kept import Kept
 from pytest_ddp.wire.protocol import (
     Began,
@@ -41,7 +42,6 @@ from pytest_ddp.wire.protocol import (
     PhaseReported,
     RankReady,
     RunTest,
-    StartRank,
     Warned,
 )
 

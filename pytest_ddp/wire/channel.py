@@ -20,7 +20,8 @@ from typing import Any
 
 from pytest_ddp.system.own import json, os, socket
 from pytest_ddp.wire.debugging import TakeTerminal
-from pytest_ddp.wire.protocol import Message, RankReady, RunTest, StartRank
+from pytest_ddp.wire.hosting import StartRank
+from pytest_ddp.wire.protocol import Message, RankReady, RunTest
 
 _HEADER = struct.Struct(">IQ")
 _ROOM = socket.CMSG_LEN(8 * array.array("i").itemsize)

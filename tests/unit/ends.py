@@ -8,13 +8,8 @@ import struct
 from collections.abc import Iterator
 
 from pytest_ddp.wire.channel import Channel
-from pytest_ddp.wire.protocol import (
-    Backend,
-    Collected,
-    Message,
-    RankReady,
-    World,
-)
+from pytest_ddp.wire.hosting import Backend, Collected, World
+from pytest_ddp.wire.protocol import Message, RankReady
 
 WORLD = World(Backend.GLOO, 2, None, init=True)
 

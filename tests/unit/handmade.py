@@ -23,7 +23,8 @@ from _pytest.reports import TestReport
 from pytest_ddp.asked.options import Output
 from pytest_ddp.evidence.outcome import Ending, RankOutcome, RunOutcome, TimedReport
 from pytest_ddp.verdict.merge import merge
-from pytest_ddp.wire.protocol import Backend, Done, Phase
+from pytest_ddp.wire.hosting import Backend
+from pytest_ddp.wire.protocol import Done, Phase
 from pytest_ddp.wire.survey import GroupCount
 
 START = 1_700_000_000.0

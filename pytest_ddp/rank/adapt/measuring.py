@@ -18,7 +18,7 @@ import pytest
 
 from pytest_ddp.rank.exits import faults
 from pytest_ddp.system.own import os, threading
-from pytest_ddp.wire.protocol import Measured
+from pytest_ddp.wire.hosting import Measured
 
 if TYPE_CHECKING:
     from coverage import Coverage

@@ -16,7 +16,7 @@ import pytest
 
 from pytest_ddp.rank.birth.ownership import Ownership, top_of
 from pytest_ddp.system.own import os
-from pytest_ddp.wire.protocol import Json
+from pytest_ddp.wire.hosting import Json
 
 _ENDS = ("pytest_sessionfinish", "pytest_terminal_summary", "pytest_unconfigure")
 _BEGINS = ("pytest_configure", "pytest_sessionstart")

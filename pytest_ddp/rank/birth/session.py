@@ -12,7 +12,7 @@ from pytest_ddp.rank.birth.collection import Collection
 from pytest_ddp.rank.birth.guests import Guests
 from pytest_ddp.rank.birth.owncode import OwnCode
 from pytest_ddp.system.own import os
-from pytest_ddp.wire.protocol import Session
+from pytest_ddp.wire.hosting import Session
 
 _NEUTRAL: dict[str, Any] = {
     # What selects, orders or counts tests is the controller's business. -k, -m and

@@ -16,7 +16,7 @@ from pytest_ddp.rank.groups import torchstate
 from pytest_ddp.rank.groups.journal import Journal
 from pytest_ddp.system import memfile
 from pytest_ddp.system.own import os, threading
-from pytest_ddp.wire.protocol import World
+from pytest_ddp.wire.hosting import World
 from pytest_ddp.wire.survey import GroupCount
 
 _PATIENCE = 0.2

@@ -20,8 +20,8 @@ from pytest_ddp.rank.groups.sidechannel import SideChannel
 from pytest_ddp.rank.watch.lifecycle import Anchor, Lifecycle
 from pytest_ddp.rank.watch.standing import Surveyor, operation_of
 from pytest_ddp.system.own import time
+from pytest_ddp.wire.hosting import StartRank, World
 from pytest_ddp.wire.marker import Page
-from pytest_ddp.wire.protocol import StartRank, World
 from pytest_ddp.wire.survey import Probe, Standing
 from pytest_ddp.wire.tracelog import TraceLog, What
 

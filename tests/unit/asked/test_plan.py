@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pytest_ddp.asked.options import WORLD_SIZE_PARAM, Mark, Options, Output, StartMethod
 from pytest_ddp.asked.plan import LaunchPlan, make_plan
-from pytest_ddp.wire.protocol import Backend
+from pytest_ddp.wire.hosting import Backend
 
 OPTIONS = Options(
     backend="auto",

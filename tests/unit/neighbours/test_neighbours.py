@@ -8,7 +8,7 @@ import pytest
 
 from pytest_ddp import neighbours
 from pytest_ddp.neighbours.base import Neighbour
-from pytest_ddp.wire.protocol import Json
+from pytest_ddp.wire.hosting import Json
 
 
 class Talks(Neighbour):

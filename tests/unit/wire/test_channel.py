@@ -10,14 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_ddp.wire.protocol import (
-    Collected,
-    Finish,
-    Finished,
-    KillRank,
-    Message,
-    StartRank,
-)
+from pytest_ddp.wire.hosting import Collected, KillRank, StartRank
+from pytest_ddp.wire.protocol import Finish, Finished, Message
 from tests.unit.ends import BIG, READY, WORLD, Ends, both, contents, long_message, wire
 
 # ------------------------------------------------------------------ pieces and order

@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddp.wire.protocol import (
-    KillRank,
-    RankReady,
-)
+from pytest_ddp.wire.hosting import KillRank
+from pytest_ddp.wire.protocol import RankReady
 from tests.unit.ends import BIG, READY, Ends, contents, wire
 
 # ------------------------------------------------------------------ descriptors

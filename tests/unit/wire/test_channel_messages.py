@@ -19,14 +19,13 @@ from hypothesis import strategies as st
 
 from pytest_ddp.wire.channel import Channel, ChannelError
 from pytest_ddp.wire.debugging import TakeTerminal
+from pytest_ddp.wire.hosting import KillRank, StartRank
 from pytest_ddp.wire.protocol import (
     Finish,
-    KillRank,
     Message,
     PhaseReported,
     RankReady,
     RunTest,
-    StartRank,
 )
 from tests.unit.ends import READY, Ends, both, frame, wire
 from tests.unit.standings import collective, standing, stuck

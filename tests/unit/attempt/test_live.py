@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_ddp.controller import live
-from pytest_ddp.controller.live import LiveLine, doing_of, line
+from pytest_ddp.attempt import live
+from pytest_ddp.attempt.live import LiveLine, doing_of, line
 from pytest_ddp.evidence.outcome import Ending
 from tests.unit.standings import collective, standing
 

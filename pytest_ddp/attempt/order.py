@@ -10,8 +10,8 @@ import pytest
 
 from pytest_ddp import neighbours
 from pytest_ddp.asked.plan import LaunchPlan
-from pytest_ddp.controller.live import LiveLine
-from pytest_ddp.controller.terminal import Terminal
+from pytest_ddp.attempt.live import LiveLine
+from pytest_ddp.attempt.terminal import Terminal
 from pytest_ddp.launch.rankprocess import RankProcess
 from pytest_ddp.system import memfile
 from pytest_ddp.system.own import os

@@ -7,12 +7,12 @@ from typing import TypeAlias
 
 import pytest
 
-from pytest_ddp.controller import ends
-from pytest_ddp.controller.exchanges import Exchanges
-from pytest_ddp.controller.live import LiveLine, doing_of
-from pytest_ddp.controller.order import Order, new_file
-from pytest_ddp.controller.part import Part
-from pytest_ddp.controller.terminal import Turns
+from pytest_ddp.attempt import ends
+from pytest_ddp.attempt.exchanges import Exchanges
+from pytest_ddp.attempt.live import LiveLine, doing_of
+from pytest_ddp.attempt.order import Order, new_file
+from pytest_ddp.attempt.part import Part
+from pytest_ddp.attempt.terminal import Turns
 from pytest_ddp.evidence.outcome import Ending, Expiry, Hang, RunOutcome
 from pytest_ddp.launch.launcher import Gone, Launcher
 from pytest_ddp.launch.rankprocess import RankProcess
@@ -23,6 +23,7 @@ from pytest_ddp.proof.prober import Prober
 from pytest_ddp.system.memory import count_oom_kills
 from pytest_ddp.system.own import signal, time
 from pytest_ddp.wire.debugging import EnterHang, LeaveTerminal, WantTerminal
+from pytest_ddp.wire.hosting import Json
 from pytest_ddp.wire.protocol import (
     Began,
     Done,
@@ -30,7 +31,6 @@ from pytest_ddp.wire.protocol import (
     Finished,
     FromRank,
     Go,
-    Json,
     NotBegun,
     PhaseReported,
     RankReady,

@@ -8,16 +8,16 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable
 
-from pytest_ddp.controller import ends
-from pytest_ddp.controller.order import Order
-from pytest_ddp.controller.run import ReadReport, Run, Tell
+from pytest_ddp.attempt import ends
+from pytest_ddp.attempt.order import Order
+from pytest_ddp.attempt.run import ReadReport, Run, Tell
 from pytest_ddp.evidence.outcome import Ending, RunOutcome
 from pytest_ddp.launch.launcher import Launcher, NoRankError
 from pytest_ddp.launch.rankprocess import RankProcess
 from pytest_ddp.launch.rendezvous import Rendezvous
 from pytest_ddp.system.own import time
 from pytest_ddp.verdict.trouble import exit_words
-from pytest_ddp.wire.protocol import World
+from pytest_ddp.wire.hosting import World
 
 _START_LIMIT = 120.0
 """Seconds for host and ranks to come up; beyond it something is broken."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddp.controller.part import Part
+from pytest_ddp.attempt.part import Part
 from pytest_ddp.evidence.outcome import Ending, TimedReport
 from pytest_ddp.launch.rankprocess import LOST_CHANNEL, RankProcess
 from pytest_ddp.wire.channel import Channel

@@ -9,10 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_ddp.controller.exchanges import Exchanges
+from pytest_ddp.attempt.exchanges import Exchanges
 from pytest_ddp.launch.rankprocess import RankProcess
 from pytest_ddp.wire.channel import Channel
-from pytest_ddp.wire.protocol import Exchange, ExchangeReply, Operation, ToRank
+from pytest_ddp.wire.protocol import (
+    Exchange,
+    ExchangeReply,
+    Operation,
+    ToRank,
+)
 from tests.unit.ends import WORLD
 
 BARRIER, GATHER, BROADCAST = Operation.BARRIER, Operation.GATHER, Operation.BROADCAST

@@ -10,7 +10,12 @@ from pytest_ddp.launch.rankprocess import RankProcess
 from pytest_ddp.system.own import signal, time
 from pytest_ddp.verdict.lost import frame_lines
 from pytest_ddp.verdict.trouble import exit_words
-from pytest_ddp.wire.protocol import Finished, Save, Saved, Warned
+from pytest_ddp.wire.protocol import (
+    Finished,
+    Save,
+    Saved,
+    Warned,
+)
 
 _STACK_LIMIT = 0.5
 """Seconds that a rank is given to write its stacks; it needs about a millisecond."""

@@ -1,0 +1,26 @@
+"""Options that plugins settle after the command line was parsed: a seed that is drawn, for example.
+
+Imported by every pytest run.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+_PARSED = pytest.StashKey[dict[str, Any]]()
+
+
+def remember_options(config: pytest.Config) -> None:
+    """Keep what the command line said, before plugins settle what it left open."""
+    config.stash[_PARSED] = dict(vars(config.option))
+
+
+def settled_options(config: pytest.Config) -> dict[str, Any]:
+    """What plugins have set since."""
+    parsed = config.stash.get(_PARSED, None)
+    if parsed is None:
+        return {}
+    now = vars(config.option)
+    return {name: now[name] for name in now if name not in parsed or now[name] != parsed[name]}

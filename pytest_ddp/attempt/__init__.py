@@ -1,0 +1,1 @@
+"""One attempt at one test: ranks brought up, told, heard and ended."""

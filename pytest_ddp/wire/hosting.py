@@ -1,0 +1,151 @@
+"""Records between controller and host: the session, and how ranks come and go.
+
+A part of :mod:`pytest_ddp.wire.protocol`, which says how they travel.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+Json: TypeAlias = dict[str, Any]
+
+
+class Backend(enum.StrEnum):
+    """A ``torch.distributed`` backend that the plugin can build a group on."""
+
+    GLOO = "gloo"
+    NCCL = "nccl"
+
+
+@dataclass(frozen=True)
+class World:
+    """What a rank's process serves in its life; the ranks of one world make a pool.
+
+    Libraries keep their world size in singletons and read it at import: a process that
+    changed its place would make right code of theirs hang.
+    """
+
+    backend: Backend
+    world_size: int
+    devices: tuple[int, ...] | None
+    """A GPU for each rank, as index into the visible ones; None on the CPU."""
+    init: bool
+    """Whether its ranks hold a default process group of the plugin's."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """That coverage.py measures the pytest process, and with what: ranks do as it does."""
+
+    config: str
+    """Its configuration, as ``CoverageConfig.serialize`` gives it."""
+    data_file: str
+    """Ranks write to files of this name and a suffix of their own."""
+    by_plugin: bool
+    """pytest-cov measures, which obeys marks."""
+    contexts: bool
+    """With ``--cov-context=test``."""
+    process_start: str
+    """``COVERAGE_PROCESS_START``, which is kept from the host; empty if there is none."""
+
+
+# ---------------------------------------------------------------- controller -> host
+
+
+@dataclass(frozen=True)
+class Session:
+    """How to set up pytest as the controller did; the first message to a host or rank."""
+
+    spawns: bool
+    """True for a host that spawns interpreters instead of forking itself."""
+    args: tuple[str, ...]
+    """The arguments that pytest was called with."""
+    plugins: tuple[str, ...]
+    """Plugin modules given to ``pytest.main(plugins=...)`` by name."""
+    worker_input: Json
+    """What plugins find as ``config.workerinput``."""
+    options: Json
+    """Options that plugins have settled after the command line was parsed."""
+    basetemp: str
+    """Below it each rank makes its own base for ``tmp_path_factory``."""
+    verbose_output: bool
+    """True under ``-s``: ranks write straight to the terminal."""
+    seed: int = 0
+    """The session's seed; hash seeds of spawned ranks derive from it."""
+    imports_in_host: bool = False
+    """True with ``--ddp-import=host``: the user's code is imported once, before any fork."""
+    traces: bool = False
+    """True with ``--ddp-trace``: ranks write down what they do."""
+    debug_rank: int | None = None
+    """That of ``--ddp-debug-rank``: the only one to stop at breakpoints."""
+    measured: Measured | None = None
+    """None where nobody measures coverage."""
+
+
+@dataclass(frozen=True)
+class Collected:
+    """The controller has collected: ranks can be started once the host is ready."""
+
+    files: tuple[str, ...]
+    """Absolute paths of the files that hold ddp tests."""
+    conftests: tuple[str, ...]
+    """Absolute paths of the conftest files above them."""
+    path: tuple[str, ...]
+    """``sys.path`` after collection, on which the user's modules were found."""
+    places: tuple[str, ...]
+    """Names of the environment variables that tell a rank its place."""
+
+
+@dataclass(frozen=True)
+class StartRank:
+    """Fork (or spawn) one rank; its end of its channel and its files travel with this message."""
+
+    serial: int
+    """Number of the process among all ranks that the controller ever started."""
+    rank: int
+    """The rank that the process will be in every test it takes part in."""
+    world: World
+    environment: dict[str, str]
+    """The torchrun variables of its birth, there before anything of the user's is imported."""
+    folder: str
+    """The session's, for what the rank cannot remove if it is killed; empty if there is none."""
+    traces: bool = False
+    """As in :class:`Session`, as is the next."""
+    measured: Measured | None = None
+
+
+@dataclass(frozen=True)
+class KillRank:
+    """Kill the process group of a rank and whatever it left behind."""
+
+    serial: int
+
+
+# ---------------------------------------------------------------- host -> controller
+
+
+@dataclass(frozen=True)
+class HostReady:
+    """The host has imported what ranks share, and can start them."""
+
+    fork_problem: str | None
+    """Why ranks must not be forked from this host (threads, CUDA), in words; None if safe."""
+
+
+@dataclass(frozen=True)
+class RankStarted:
+    """A rank's process exists."""
+
+    serial: int
+    pid: int
+
+
+@dataclass(frozen=True)
+class RankExited:
+    """A rank's process is gone and reaped, and its process group is killed."""
+
+    serial: int
+    returncode: int
+    """As in ``subprocess``: the exit code, or minus the signal's number."""
