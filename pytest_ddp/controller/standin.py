@@ -31,6 +31,7 @@ def session(
     return Session(
         spawns=spawns,
         args=_invocation(config),
+        argv=tuple(sys.argv),
         plugins=_named_plugins(config),
         worker_input=_worker_input(config),
         options=_plain(settled_options(config)),

@@ -42,7 +42,7 @@ _Kind = TypeVar("_Kind")
 
 def main(role: dict[str, Any]) -> NoReturn:
     """Be what ``role`` says: a host, or (with ``order``) a spawned rank."""
-    sys.argv = ["pytest"]
+    sys.argv = ["pytest"]  # without what only this program was told
     channel = Channel(socket.socket(fileno=role["descriptor"]))
     if "order" in role:
         processes.die_with_parent(role["parent"])
@@ -65,6 +65,7 @@ def _host(channel: Channel, session: Session, own_folder: str) -> NoReturn:
     # While it imports nobody reads the channel, so that its end would go unseen.
     processes.die_with_parent(os.getppid())
     preload.torch()
+    sys.argv = list(session.argv)
     collection = Collection()
     config, own = configure(session, collection)
     # Now that pytest has marked its plugins for rewriting, and while the controller still
@@ -151,6 +152,7 @@ def _spawn(channel: Channel, session: Session, own_folder: str) -> NoReturn:
 def _spawned_rank(channel: Channel, files: list[int], order: StartRank) -> NoReturn:
     session = _expect(channel, Session)
     preload.torch()
+    sys.argv = list(session.argv)
     collection = Collection()
     config, own = configure(session, collection)
     preload.what_ranks_use()

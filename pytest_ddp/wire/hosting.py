@@ -62,6 +62,8 @@ class Session:
     """True for a host that spawns interpreters instead of forking itself."""
     args: tuple[str, ...]
     """The arguments that pytest was called with."""
+    argv: tuple[str, ...]
+    """``sys.argv`` of the pytest process, which tests find in ranks too."""
     plugins: tuple[str, ...]
     """Plugin modules given to ``pytest.main(plugins=...)`` by name."""
     worker_input: Json

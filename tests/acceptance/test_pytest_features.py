@@ -360,3 +360,26 @@ def test_tmp_path_is_made_once(run: Finished) -> None:
     ]
     assert len(made) == 1, made
     assert sorted(path.name for path in made[0].iterdir()) == ["0", "1"]
+
+
+def test_ranks_have_the_arguments_of_the_pytest_process(suite: Suite) -> None:
+    suite.write(
+        "test_argv.py",
+        """
+        import sys
+        import pytest
+
+        IMPORTED = tuple(sys.argv)
+
+        def test_here(pytestconfig):
+            (pytestconfig.rootpath / "argv").write_text(repr(sys.argv))
+
+        @pytest.mark.ddp(world_size=2)
+        def test_there(pytestconfig):
+            assert repr(sys.argv) == (pytestconfig.rootpath / "argv").read_text()
+            assert tuple(sys.argv) == IMPORTED
+            assert "test_argv.py" in sys.argv
+        """,
+    )
+    suite.run("-q", "test_argv.py", extra=()).assert_outcomes(passed=2)
+    suite.run("test_argv.py", "--ddp-start-method=spawn", extra=()).assert_outcomes(passed=2)

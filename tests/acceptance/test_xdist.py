@@ -55,12 +55,12 @@ def test_exit_in_a_rank_is_told_with_its_reason(exited: Finished) -> None:
 # ---------------------------------------------------------------- collection
 
 RANDOM = """
-    import sys
+    import os
 
     import pytest
 
     # The same on all workers, which xdist asks for, and something else in their ranks.
-    SIDE = "rank" if sys.argv == ["pytest"] else "worker"
+    SIDE = "rank" if "RANK" in os.environ else "worker"
 
     @pytest.mark.ddp(world_size=2)
     @pytest.mark.parametrize("side", [SIDE])
