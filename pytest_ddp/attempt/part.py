@@ -85,7 +85,8 @@ class Part:
         """True if the rank, warm from another test, died before it began this one."""
         return self.ending is Ending.EXITED and not self.began and bool(self.process.test)
 
-    def outcome(self) -> RankOutcome:
+    def outcome(self, *, setup_only: bool = False) -> RankOutcome:
+        """All that is known of it; ``setup_only`` if no call was to follow its setup."""
         assert self.ending is not None
         process = self.process
         known = RankOutcome(
@@ -98,6 +99,7 @@ class Part:
             done=self.done,
             standing=self.standing,
             trace=process.files.trace(),
+            setup_only=setup_only,
         )
         if self.ending in (Ending.EXITED, Ending.STOPPED):
             return self._with_last_words(known)

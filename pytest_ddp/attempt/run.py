@@ -365,12 +365,13 @@ class Run:
     def outcome(self, notes: tuple[str, ...]) -> RunOutcome:
         item = self._order.item
         failed = any(part.failed for part in self.parts)
+        setup_only = bool(item.config.getoption("setuponly", False))
         return RunOutcome(
             nodeid=item.nodeid,
             location=item.location,
             keywords=dict.fromkeys(item.keywords, 1),
             backend=self._plan.backend,
-            ranks=tuple(part.outcome() for part in self.parts),
+            ranks=tuple(part.outcome(setup_only=setup_only) for part in self.parts),
             check_collectives=self._plan.check_collectives,
             start=self._wall,
             duration=self._now(),

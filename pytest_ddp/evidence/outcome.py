@@ -73,6 +73,8 @@ class RankOutcome:
     """Its last answer to a probe."""
     trace: str = ""
     """What it wrote for ``--ddp-trace``; empty without it."""
+    setup_only: bool = False
+    """No call was to follow its setup (``--setup-only``, ``--setup-plan``)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,7 +167,7 @@ def _decide(outcome: RunOutcome) -> list[Decision]:
     if not ranks or states & {State.FAILED, State.LOST}:
         failed = Decision(Phase.SETUP, "failed", tuple(body), tuple(early), stands_for_call=True)
         return [failed, last]
-    if State.PASSED not in states:
+    if State.PASSED not in states or any(rank.setup_only for rank in ranks):
         return [_combine(Phase.SETUP, setup, early), last]
     # A rank that was skipped in setup while others went on speaks in the call's verdict.
     passed = Decision(Phase.SETUP, "passed", tuple(setup))

@@ -163,7 +163,8 @@ def lost_phase(rank: RankOutcome) -> Phase | None:
     setup = rank.reports.get(Phase.SETUP)
     if setup is None:
         return Phase.SETUP
-    if setup.report.passed and Phase.CALL not in rank.reports:
+    calls = setup.report.passed and not rank.setup_only
+    if calls and Phase.CALL not in rank.reports:
         return Phase.CALL
     if Phase.TEARDOWN not in rank.reports or rank.ending is not Ending.DONE:
         return Phase.TEARDOWN

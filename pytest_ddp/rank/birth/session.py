@@ -92,6 +92,9 @@ def configure(session: Session, collection: Collection) -> tuple[pytest.Config, 
     for name, value in _NEUTRAL.items():
         if hasattr(config.option, name):
             setattr(config.option, name, value)
+    if config.getoption("setupplan", False) or config.getoption("setuponly", False):
+        # As pytest does where it is called, which host and ranks are not.
+        config.option.setuponly = config.option.setupshow = True
     for name in _UNWELCOME:
         config.pluginmanager.unregister(name=name)
     config.option.basetemp = os.path.join(session.basetemp, f"ddp-host-{os.getpid()}")
