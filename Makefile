@@ -50,10 +50,11 @@ quick-tests: LIMIT = 300
 quick-tests: $(READY)
 	DDP_TESTS_FRESH=1 $(PYTEST) $(QUICK) -q -p no:cacheprovider </dev/null
 
-# By files as well, whose tests share inner runs.
+# By files as well, whose tests share inner runs; in their own order, in which whole sessions come
+# first and units last, so that no worker is left alone with a long file.
 tests: LIMIT = 3600
 tests: $(READY) build/zoo/.ready
-	$(PYTEST) tests -n 2 --dist loadfile </dev/null
+	$(PYTEST) tests $(SHARED) --no-loadscope-reorder </dev/null
 
 # Slow and legal work, 20 times with every core busy: none may be accused of a hang.
 soak: LIMIT = 7200
