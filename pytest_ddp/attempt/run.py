@@ -382,11 +382,7 @@ class Run:
             mismatch=self._mismatch,
             suspicions=self._suspicions,
             oom=count_oom_kills().since(self._oom_kills) if failed else "",
-            notes=tuple(
-                filter(
-                    None, (*notes, self._parting, self._spared(), *self._suspicions, self._unopened)
-                )
-            ),
+            notes=tuple(filter(None, (*notes, *self._notes()))),
         )
 
     def _notes(self) -> tuple[str, ...]:
