@@ -43,6 +43,9 @@ WORKER_KILLED = "killed by signal: Killed"
 _WORKER = "DataLoader worker"
 """How it begins to speak of any worker that is gone."""
 
+_PIPES = ("/multiprocessing/connection.py", "/multiprocessing/reduction.py")
+"""Where a process finds that the other end of a pipe is gone."""
+
 _OUT_OF_MEMORY = re.compile(r"^MemoryError\b|OutOfMemoryError|[Oo]ut of memory|allocate memory")
 
 _PREFIX = re.compile(r"^(?:[\w.]+: )?\[[^\]]*:\d+\] |^(?:\w+\.)+(?=\w+: )")
@@ -90,6 +93,8 @@ class Trouble:
     def broken_connection(self) -> bool:
         """True for what a rank sees when another rank is gone."""
         if self.report is not None:
+            if self._speaks_with_child:
+                return False
             text = first_line(self.message)
             # A test that compares such words is about them, and no victim.
             if text.startswith(("assert ", "AssertionError", "Failed: ")):
@@ -107,10 +112,20 @@ class Trouble:
         return noted if noted.startswith(f"{self.phase}: ") else self.phase.value
 
     @property
+    def _speaks_with_child(self) -> bool:
+        """True if a pipe to a process of the rank's own broke, not one to another rank.
+
+        A DataLoader fetches a tensor's descriptor over such a pipe: when its worker has died
+        in that moment, this is all that it says.
+        """
+        site = crash_site(self.report) if self.report is not None else None
+        return site is not None and site[0].endswith(_PIPES)
+
+    @property
     def child_death(self) -> pythonstacks.Dump | None:
         """The stacks of a process that the rank had forked, if its death is what failed."""
         if self.report is not None:
-            if _WORKER not in self.message:
+            if _WORKER not in self.message and not self._speaks_with_child:
                 return None
         elif self.rank.ending is not Ending.EXITED or (self.rank.returncode or 0) <= 0:
             return None

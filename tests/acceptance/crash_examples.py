@@ -13,6 +13,7 @@ PRELUDE = '''
 """Written by an acceptance test."""
 import atexit
 import ctypes
+import multiprocessing
 import os
 import signal
 import sys
@@ -113,6 +114,18 @@ def test_worker(ddp):
 
 
 @ddp2
+def test_pipe(ddp):
+    if ddp.rank == 1:
+        ours, theirs = multiprocessing.Pipe()
+        child = multiprocessing.get_context("fork").Process(
+            target=lambda: ctypes.string_at(0)  # here pipe
+        )
+        child.start()
+        theirs.close()
+        ours.recv()
+
+
+@ddp2
 def test_c_stack_overflow(ddp):
     if ddp.rank == 1:
         sys.setrecursionlimit(10**8)
@@ -200,6 +213,7 @@ WAYS_SAID = {
     "ddp_construction": Way("rank 1 died of SIGSEGV in call: DDP construction"),
     "compile": Way("rank 1 died of SIGSEGV in call: compilation"),
     "worker": Way("rank 1", ("a process that rank 1 forked died of SIGSEGV",)),
+    "pipe": Way("rank 1", ("a process that rank 1 forked died of SIGSEGV", "EOFError")),
     "c_stack_overflow": Way(
         "rank 1 died of SIGSEGV in call", ("a recursion may have used up the C stack",)
     ),

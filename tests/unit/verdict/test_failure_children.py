@@ -87,6 +87,19 @@ def test_worker_that_left_no_stack_is_told_by_the_loader() -> None:
     assert verdict(report).startswith("rank 1: RuntimeError: DataLoader worker (pid 7)")
 
 
+PIPE_BROKE = made.failed(
+    "import multiprocessing\nours, theirs = multiprocessing.Pipe()\ntheirs.close()\nours.recv()"
+)
+
+
+def test_pipe_to_a_dead_worker_is_not_a_broken_connection_to_a_rank() -> None:
+    """A loader that fetches a tensor's descriptor in the moment of the death."""
+    report = failure(made.stopped(0), made.passing(1, PIPE_BROKE, children=IN_WORKER))
+    assert verdict(report) == "rank 1: a process that it forked died of SIGSEGV in call"
+    assert "at tests/test_made.py:61 in __getitem__" in " ".join(report.longreprtext.split())
+    assert verdict(failure(made.stopped(0), made.passing(1, PIPE_BROKE))) == "rank 1: EOFError"
+
+
 # ------------------------------------------------------------------ long stacks
 
 
