@@ -35,16 +35,23 @@ class Order:
     terminal: Terminal
 
     def for_rank(
-        self, rank: int, test: int, store: str | None, new: bool, environment: dict[str, str]
+        self,
+        rank: int,
+        test: int,
+        environment: dict[str, str],
+        store: str | None,
+        new: bool,
+        together: bool,
     ) -> RunTest:
         """What one rank is told.
 
         Args:
             rank: of the world.
             test: number of the run.
+            environment: the torchrun variables.
             store: name of the store of the process group.
             new: whether the ranks do not meet by it yet.
-            environment: the torchrun variables.
+            together: whether no rank begins before all are ready.
         """
         following = self.next_item
         return RunTest(
@@ -56,6 +63,7 @@ class Order:
             next_is_known=self.next_is_known,
             store=store,
             new_store=new,
+            together=together,
             environment=environment,
             env=self.plan.env,
             driven=self.plan.driven,
@@ -67,6 +75,15 @@ class Order:
             serve_store=rank == 0,
             neighbours=neighbours.brief(self.item),
         )
+
+
+def come_from_elsewhere(processes: Iterable[RankProcess], nodeid: str) -> bool:
+    """Whether some rank has run tests of another file last, and may have this one to import.
+
+    What tests have left may keep pytest from it, in one rank and not in the others.
+    """
+    files = {process.test.partition("::")[0] for process in processes if process.test}
+    return not files <= {nodeid.partition("::")[0]}
 
 
 @contextmanager

@@ -26,7 +26,7 @@ class Part:
         self.ending: Ending | None = None
         self.at = 0.0
         self.problem = ""
-        self.infrastructure = False
+        self.worth_a_retry = False
         self.done: Done | None = None
         self.calls: Calls | None = None
         self.stacks = ""

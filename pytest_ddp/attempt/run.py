@@ -10,7 +10,7 @@ import pytest
 from pytest_ddp.attempt import ends
 from pytest_ddp.attempt.exchanges import Exchanges
 from pytest_ddp.attempt.live import LiveLine, doing_of
-from pytest_ddp.attempt.order import Order, new_file
+from pytest_ddp.attempt.order import Order, come_from_elsewhere, new_file
 from pytest_ddp.attempt.part import Part
 from pytest_ddp.attempt.terminal import Turns
 from pytest_ddp.evidence.outcome import Ending, Expiry, Hang, RunOutcome
@@ -70,6 +70,7 @@ class Run:
         self._test = test
         self._plan = order.plan
         self._timed_out = False
+        self._has_run = False
         self._first_failure: float | None = None
         self._wall = time.time()
         self._began = time.monotonic()
@@ -105,14 +106,15 @@ class Run:
         processes = [part.process for part in self.parts]
         self._prober = Prober(self._test, processes, self._began + self._plan.timeout)
         environments = [rendezvous.environment(rank) for rank in range(plan.world_size)]
-        with rendezvous.take() as listening, new_file(store, processes) as new:
+        with rendezvous.take() as listening, new_file(store, processes) as file:
+            new = bool(file)
+            known = store, new, new or come_from_elsewhere(processes, plan.nodeid)
             for rank, part in enumerate(self.parts):
                 part.process.files.begin()
                 part.process.store = store
-                known = store, bool(new), environments[rank]
-                order = self._order.for_rank(rank, self._test, *known)
+                order = self._order.for_rank(rank, self._test, environments[rank], *known)
                 serves = (listening.fileno(),) if rank == 0 else ()
-                part.process.send(order, (*serves, *new))
+                part.process.send(order, (*serves, *file))
 
     # ------------------------------------------------------------------ the wait loop
 
@@ -260,11 +262,12 @@ class Run:
                     return
                 self._first_failure = self._first_failure or time.monotonic()
             case NotBegun():
-                part.problem, part.infrastructure = message.problem, message.infrastructure
+                part.problem, part.worth_a_retry = message.problem, message.worth_a_retry
                 part.end(Ending.NOT_BEGUN, self._now())
             case PhaseReported():
                 part.take(self._read_report(message.report), self._now())
             case Done():
+                self._has_run = True
                 part.done = message
                 part.begin(self._plan.nodeid)
                 part.take_passed(self._order.item, self._wall, message.passed)
@@ -282,6 +285,7 @@ class Run:
             self._first_failure = time.monotonic()
 
     def _go(self) -> None:
+        self._has_run = True
         for part in self.parts:
             part.process.send(Go(self._test))
 
@@ -289,6 +293,7 @@ class Run:
         """Take what a rank has kept for an end of its test that does not come."""
         untold = part.process.files.untold()
         if untold.test == self._test:
+            self._has_run = True
             part.begin(self._plan.nodeid)
             part.take_passed(self._order.item, self._wall, untold.passed)
 
@@ -351,8 +356,8 @@ class Run:
 
         In the set-up of the group, or with a warm rank that was dying when the test came.
         """
-        return not any(part.began for part in self.parts) and any(
-            part.infrastructure or part.died_before for part in self.parts
+        return not self._has_run and any(
+            part.worth_a_retry or part.died_before for part in self.parts
         )
 
     def is_out_of_step(self) -> bool:
@@ -363,8 +368,7 @@ class Run:
         return {part.process.rank: part.done.counts for part in self.parts if part.done is not None}
 
     def outcome(self, notes: tuple[str, ...]) -> RunOutcome:
-        item = self._order.item
-        failed = any(part.failed for part in self.parts)
+        item, failed = self._order.item, any(part.failed for part in self.parts)
         setup_only = bool(item.config.getoption("setuponly", False))
         return RunOutcome(
             nodeid=item.nodeid,

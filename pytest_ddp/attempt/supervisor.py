@@ -177,7 +177,7 @@ class Supervisor:
                 if idle or (part.died_before and run.is_worth_a_retry()):
                     self._tell(part.process.rank, ends.between_tests(part.process))
                 lost.append(part.process)
-            elif part.infrastructure or (done is not None and (done.rank_doubt or done.spent)):
+            elif part.worth_a_retry or (done is not None and (done.rank_doubt or done.spent)):
                 # torch may keep traces of a group that it could not build.
                 retired.append(part.process)
             elif done is None or done.group_doubt is not None or out_of_step:

@@ -98,7 +98,7 @@ class Link:
             faults.leave(1)
 
     def wait_for_go(self, test: int) -> None:
-        """Wait until every rank of the test has built the process group."""
+        """Wait until every rank of the test is ready to begin it."""
         while self._go.get().test != test:
             """Left over from a test that was given up."""
 

@@ -77,6 +77,7 @@ class Runner:
         self._reseeder = seeding.Reseeder(self._config.option)
         self._modules: ModuleState | None = None
         self._in_doubt = False
+        self._is_used = False
         guests: Any = self._config.pluginmanager.get_plugin(Guests.NAME)
         self._shortcomings = [(text, __file__) for text in guests.problems]
         if problem := recorder_problem():
@@ -127,19 +128,19 @@ class Runner:
             item = self._collection.item(order.nodeid)
             if item is None:
                 missing = self._collection.missing(order.nodeid, order.file)
-                self._link.send(NotBegun(order.test, missing, False))
+                self._link.send(NotBegun(order.test, missing, self._is_used))
                 return
             if order.env:
                 self._environment.apply(order.environment | order.env)
-            built = self._group.prepare(order.store, store)
+            self._group.prepare(order.store, store)
         except Exception as error:
             problem = "the process group could not be built:\n" + text_of(error)
             self._link.send(NotBegun(order.test, problem, True))
             return
-        self._kept.begin(order.test)
-        if built:
+        if order.together:
             self._link.send(Began(order.test))
             self._link.wait_for_go(order.test)
+        self._kept.begin(order.test)
         self._link.send(self._run_item(order, item))
 
     def _collect(self, file: str) -> None:
@@ -156,6 +157,7 @@ class Runner:
             self._link.warn(*self._shortcomings.pop())
 
     def _run_item(self, order: RunTest, item: pytest.Item) -> Done:
+        self._is_used = True
         self._warn_of_shortcomings()
         seeding.seed_everything(order.seed)
         self._reseeder.begin(order.seed)

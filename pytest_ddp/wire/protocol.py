@@ -79,6 +79,8 @@ class RunTest:
     travels along. None in a world without a group."""
     new_store: bool
     """True if the ranks do not meet by this store yet."""
+    together: bool
+    """Wait, when all is ready, until all ranks are: one of them may prove unable to begin."""
     environment: dict[str, str]
     """The torchrun variables."""
     env: dict[str, str]
@@ -114,7 +116,7 @@ class ExchangeReply:
 
 @dataclass(frozen=True)
 class Go:
-    """Every rank has built the new process group: begin."""
+    """Every rank is ready: begin."""
 
     test: int
 
@@ -146,11 +148,11 @@ class RankReady:
 
 @dataclass(frozen=True)
 class Began:
-    """A new group stands and the item was found: from here on it is the test's own doing.
+    """The group stands and the item was found: from here on it is the test's own doing.
 
     The rank waits for :class:`Go`, because a rank that died while another still builds the group
-    would look like a failed rendezvous. Where the group was kept nobody waits, and
-    :mod:`pytest_ddp.wire.kept` is told alone.
+    would look like a failed rendezvous. Where the order does not say ``together`` nobody waits,
+    and :mod:`pytest_ddp.wire.kept` is told alone.
     """
 
     test: int
@@ -163,8 +165,9 @@ class NotBegun:
     test: int
     problem: str
     """A sentence and, where there is one, a traceback."""
-    infrastructure: bool
-    """True if the group could not be built, which is worth one retry."""
+    worth_a_retry: bool
+    """True if a rank made anew may do better: no group could be built, or tests before this one
+    have left the rank in a state in which pytest cannot import a file."""
 
 
 @dataclass(frozen=True)

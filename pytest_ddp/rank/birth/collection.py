@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pytest_ddp.rank.birth.imports import Imports
 from pytest_ddp.system.own import traceback
 
 
@@ -24,6 +25,7 @@ class Collection:
         self._errors: dict[str, list[str]] = {}
         """What went wrong with each file."""
         self._errors_now: list[str] = []
+        self._imports = Imports()
         self._way: frozenset[Path] = frozenset()
         """The files that are collected now, and all folders on the way to them."""
 
@@ -36,7 +38,8 @@ class Collection:
         self._way = frozenset(chain(paths, *(path.parents for path in paths)))
         session.config.args = files
         try:
-            session.config.hook.pytest_collection(session=session)
+            with self._imports.as_collected():
+                session.config.hook.pytest_collection(session=session)
         except KeyboardInterrupt:
             raise
         except BaseException:

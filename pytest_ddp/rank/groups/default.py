@@ -55,29 +55,24 @@ class DefaultGroup:
         self._known: dict[str, int] = {}
         """Groups that had been made when a test last began, as in the journal."""
 
-    def prepare(self, store: str | None, file: list[int]) -> bool:
+    def prepare(self, store: str | None, file: list[int]) -> None:
         """Have the group that a test needs: kept, built anew, or none.
 
         Args:
             store: name of the store by which the ranks meet; None for no group.
             file: its descriptor if it is a new one; it is ours from now on.
 
-        Returns:
-            True if it was built anew.
-
         Raises:
             RuntimeError: torch cannot build it (``dist.DistError`` and its kin).
         """
         if self.journal.made != self._known:
             torchstate.forget_meshes()
-        built = store is not None and store != self._store
-        if store is not None and built:
+        if store is not None and store != self._store:
             self.destroy()
             self._take(*file)
             self._build(store)
         self.journal.begin(groups())
         self._known = dict(self.journal.made)
-        return built
 
     @contextlib.contextmanager
     def hidden(self) -> Iterator[None]:
