@@ -139,7 +139,8 @@ class Runner:
             return
         if order.together:
             self._link.send(Began(order.test))
-            self._link.wait_for_go(order.test)
+            with self._surveyor.at_start():
+                self._link.wait_for_go(order.test)
         self._kept.begin(order.test)
         self._link.send(self._run_item(order, item))
 

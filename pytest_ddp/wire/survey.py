@@ -111,7 +111,8 @@ class Standing:
     """``file:line in function`` of the user's code."""
     engaged: str = ""
     """The operation of torch.distributed that the main thread is in without being ``blocked``, as
-    nothing can be proved of it: ``send``, ``monitored_barrier``, ``new_group``."""
+    nothing can be proved of it: ``send``, ``monitored_barrier``, ``new_group``. Or the start of
+    the test, for which others are not ready."""
 
 
 @dataclass(frozen=True)

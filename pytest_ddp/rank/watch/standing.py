@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections import deque
 from collections.abc import Iterator
@@ -89,6 +90,7 @@ class Surveyor:
         """When the groups were made and how many collectives they had, all complete."""
         self._done: tuple[Wait, ...] = ()
         self._ended = False
+        self._at_start = False
 
     def begin(self) -> None:
         """A new test: older records of the flight recorder are none of its business."""
@@ -96,6 +98,15 @@ class Surveyor:
         self._settled, self._done = ({}, {}), ()
         self._ended = False
         self._pace = Pace()
+
+    @contextlib.contextmanager
+    def at_start(self) -> Iterator[None]:
+        """In the block the rank is ready and waits for those that are not."""
+        self._at_start = True
+        try:
+            yield
+        finally:
+            self._at_start = False
 
     def end(self) -> None:
         """The test is over, and its groups are as it left them."""
@@ -191,6 +202,8 @@ class Surveyor:
         return ()
 
     def _engaged(self, frame: FrameType | None) -> str:
+        if self._at_start:
+            return "start of the test"
         call = self._group.journal.waiting.get(self._main.ident or 0)
         return _entry(frame) if call is None else call.operation
 
