@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_ddp.asked.marks import MARK, check_items, read_marks
-from pytest_ddp.asked.options import MARKER_HELP, WORLD_SIZE_PARAM, Options, add_options, read_mark
+from pytest_ddp.asked.options import (
+    MARKER_HELP,
+    WORLD_SIZE_PARAM,
+    Options,
+    add_options,
+    early_everywhere,
+    read_mark,
+)
 from pytest_ddp.asked.settled import remember_options
 from pytest_ddp.asked.sight import Sight
 from pytest_ddp.controller.neighbours import end_in_controller
@@ -23,11 +30,13 @@ if TYPE_CHECKING:
     from collections.abc import Generator
     from pathlib import Path
 
+    from pytest_ddp.adopt.everywhere import Place
     from pytest_ddp.controller.controller import Controller
     from pytest_ddp.controller.drivers import Drivers
     from pytest_ddp.fixture import Ddp
 
 _OPTIONS = pytest.StashKey[Options]()
+_PLACE: pytest.StashKey[Place] = pytest.StashKey()
 _RANK_PLUGIN = "pytest_ddp.rank.adapt.fixtures"
 
 
@@ -38,6 +47,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
     remember_options(config)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    size = early_everywhere(early_config)
+    if size is not None and not early_config.pluginmanager.hasplugin(_RANK_PLUGIN):
+        from pytest_ddp.adopt.everywhere import Place  # noqa: PLC0415
+
+        early_config.stash[_PLACE] = place = Place(size)
+        early_config.add_cleanup(place.leave)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -113,7 +132,12 @@ class Hooks:
     def pytest_make_collect_report(
         self,
     ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-        return check_items((yield), self._options)
+        report = yield
+        if self._options.everywhere is not None and report.passed:
+            from pytest_ddp.adopt import everywhere  # noqa: PLC0415
+
+            everywhere.mark(report.result, self._options.everywhere)
+        return check_items(report, self._options)
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:
         if self._started is None and self._sight.in_item(item):
@@ -124,6 +148,8 @@ class Hooks:
         read_marks(items, self._options)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
+        if _PLACE in self._config.stash:
+            self._config.stash[_PLACE].leave()
         if any(MARK in item.stash for item in session.items):
             self._controller.collected(session.items)
         elif self._started is not None:

@@ -98,6 +98,8 @@ class Options:
     """Directory for a JSON file of each failed test; None for no files."""
     debug_rank: int | None = None
     """The only rank that stops at breakpoints; None for all."""
+    everywhere: int | None = None
+    """World size of tests that have no mark; None to leave them to the pytest process."""
 
     @classmethod
     def from_config(cls, config: pytest.Config) -> Options:
@@ -106,8 +108,11 @@ class Options:
         Raises:
             pytest.UsageError: an option's value is not allowed.
         """
-        return cls(**{setting.name: setting.read(config) for setting in _SETTINGS})
+        return cls(**{setting.name: setting.read(config, config.option) for setting in _SETTINGS})
 
+
+KEEPS_GROUP = pytest.StashKey[bool]()
+"""For tests that were made ddp tests without a mark of their own; see :attr:`Mark.keeps_group`."""
 
 WORLD_SIZE_PARAM = "_ddp_world_size"
 """Name of the parameter that a list of world sizes parametrizes the test with."""
@@ -132,6 +137,9 @@ class Mark:
     seed: int | Literal["same"] | None = None
     env: tuple[tuple[str, str], ...] = ()
     """Environment variables for the ranks, as pairs of name and value."""
+    keeps_group: bool = False
+    """Whether a default process group that a test has left is there for the next, as under
+    torchrun; not to be asked for in a mark."""
 
 
 # --------------------------------------------------------------- the options
@@ -159,9 +167,9 @@ class _Setting:
     def ini(self) -> str:
         return f"ddp_{self.name.strip('_')}"
 
-    def read(self, config: pytest.Config) -> Any:
-        """Return the checked value; the command line wins."""
-        text = config.getoption(self.ini)
+    def read(self, config: pytest.Config, given: object) -> Any:
+        """Return the checked value; the command line, which has ``given`` it, wins."""
+        text = getattr(given, self.ini)
         value = self._from_ini(config) if text is None else self._converted(text)
         try:
             return self.check(value)
@@ -234,6 +242,10 @@ _SETTINGS = (
         *("debug_rank", "RANK", "string", "", rules.check_rank, ""),
         help="the only rank that stops at breakpoints, and with --trace instead of rank 0",
     ),
+    _Setting(
+        *("everywhere", "N", "string", "", rules.check_size_or_none, rules.SIZE),
+        help="run every test that has no ddp mark on N ranks, as torchrun -m pytest would",
+    ),
 )
 
 
@@ -253,6 +265,17 @@ def add_options(parser: pytest.Parser) -> None:
         parser.addini(
             setting.ini, f"same as {setting.flag}", type=setting.kind, default=setting.default
         )
+
+
+def early_everywhere(config: pytest.Config) -> int | None:
+    """``everywhere``, while the command line is still parsed.
+
+    Raises:
+        pytest.UsageError: its value is not allowed.
+    """
+    setting = next(setting for setting in _SETTINGS if setting.name == "everywhere")
+    size: int | None = setting.read(config, config.known_args_namespace)
+    return size
 
 
 # ----------------------------------------------------------------- the marker
@@ -292,7 +315,8 @@ def read_mark(node: pytest.Item, options: Options) -> Mark | None:
             f"@pytest.mark.ddp(world_size={shown(list(sizes))}): pytest cannot parametrize a "
             f"unittest.TestCase. Write one world size, or make it a plain test class.",
         )
-    return Mark(world_sizes=sizes, listed=listed, **arguments)
+    keeps_group = node.stash.get(KEEPS_GROUP, False)
+    return Mark(world_sizes=sizes, listed=listed, keeps_group=keeps_group, **arguments)
 
 
 def check_function(item: pytest.Item) -> None:

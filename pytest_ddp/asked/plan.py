@@ -46,13 +46,15 @@ class LaunchPlan:
     """Whether ranks that ended must have issued the same collectives."""
     skip: str | None
     """Why the test cannot run on this machine; None if it can."""
+    keeps_group: bool = False
+    """Whether a default process group that the test leaves stays for those after it."""
     driven: bool = False
     """Whether a plugin of the pytest process decides how often it runs."""
 
     @property
     def world(self) -> World:
         """The world of the ranks that can run it."""
-        return World(self.backend, self.world_size, self.devices, self.init)
+        return World(self.backend, self.world_size, self.devices, self.init, self.keeps_group)
 
 
 def make_plan(item: pytest.Item, mark: Mark, options: Options, gpus: int) -> LaunchPlan:
@@ -84,6 +86,7 @@ def make_plan(item: pytest.Item, mark: Mark, options: Options, gpus: int) -> Lau
         env=dict(mark.env),
         check_collectives=options.check_collectives is CheckCollectives.ON,
         skip=_shortage(wanted, backend, gpus),
+        keeps_group=mark.keeps_group,
     )
 
 

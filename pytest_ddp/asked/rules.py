@@ -135,6 +135,14 @@ def check_rank(value: object) -> int | None:
     return int(text)
 
 
+def check_size_or_none(value: object) -> int | None:
+    """One world size, as text or number; None for an empty text."""
+    if value == "":
+        return None
+    text = str(value)
+    return check_size(int(text) if text.isdecimal() else value)
+
+
 def check_env(value: object) -> tuple[tuple[str, str], ...]:
     """Environment variables, as pairs of name and value."""
     if not isinstance(value, dict):

@@ -65,9 +65,13 @@ class Supervisor:
             run_id = f"{self._session}-{self._runs}"
             rendezvous = Rendezvous(world.world_size, run_id)
         self._pools[world] = rendezvous
-        for rank in range(world.world_size):
-            if self._launcher.rank(world, rank) is None:
-                self._launcher.start(world, rank, rendezvous.environment(rank))
+        missing = [n for n in range(world.world_size) if self._launcher.rank(world, n) is None]
+        environments = {rank: rendezvous.environment(rank) for rank in missing}
+        listening = rendezvous.take() if world.keeps_group and 0 in missing else None
+        for rank, environment in environments.items():
+            self._launcher.start(world, rank, environment, None if rank else listening)
+        if listening is not None:
+            listening.close()
 
     def close(self) -> None:
         """Give up the ports that no test came for."""

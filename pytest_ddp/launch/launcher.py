@@ -132,13 +132,20 @@ class Launcher:
         """Those ranks of a world that were started and not forgotten."""
         return [process for process in self._ranks.values() if process.world == world]
 
-    def start(self, world: World, number: int, environment: dict[str, str]) -> RankProcess:
+    def start(
+        self,
+        world: World,
+        number: int,
+        environment: dict[str, str],
+        listening: socket.socket | None = None,
+    ) -> RankProcess:
         """Start a process for a rank that has none; ``RankReady`` tells when it is up.
 
         Args:
             world: what it serves in its life.
             number: its rank.
             environment: the torchrun variables of its birth.
+            listening: behind their port, for the rank that serves it from its birth on.
         """
         assert (world, number) not in self._ranks
         self._serials += 1
@@ -146,9 +153,10 @@ class Launcher:
         process = RankProcess(self._serials, world, number, channel)
         told, folder = self._session, self._folder.path
         place = process.serial, number, world, environment, folder
-        order = StartRank(*place, told.traces, told.measured)
+        order = StartRank(*place, listening is not None, told.traces, told.measured)
+        serves = () if listening is None else (listening.fileno(),)
         with theirs:
-            self._channel.send(order, (theirs.fileno(), *process.files.descriptors))
+            self._channel.send(order, (theirs.fileno(), *process.files.descriptors, *serves))
         if self._session.spawns:
             process.send(self._session)
         self._ranks[world, number] = process

@@ -14,6 +14,7 @@ from pytest_ddp.rank.birth.owncode import OwnCode
 from pytest_ddp.rank.care import remains, seeding
 from pytest_ddp.rank.environment import RankEnvironment
 from pytest_ddp.rank.exits import faults
+from pytest_ddp.rank.groups.rendezvous import EnvRendezvous
 from pytest_ddp.rank.link import Link
 from pytest_ddp.rank.runner import Runner
 from pytest_ddp.rank.watch import instruments, landmarks
@@ -35,7 +36,8 @@ def live(
 
     Args:
         channel: to the controller.
-        files: descriptors of :class:`pytest_ddp.launch.rankfiles.RankFiles`.
+        files: descriptors of :class:`pytest_ddp.launch.rankfiles.RankFiles`, and for a rank that
+            serves the rendezvous from its birth on, the listening socket.
         order: its place.
         session: pytest's, of the host.
         collection: collects test files.
@@ -43,6 +45,7 @@ def live(
     """
     with contextlib.suppress(PermissionError):  # a spawned rank leads its session already
         os.setsid()
+    listening = [files.pop()] if order.serve_store else []
     stacks, stacks_of_children, page, trace = map(memfile.path_of, files)
     faults.install(stacks, stacks_of_children)
     forks.watch()
@@ -59,12 +62,14 @@ def live(
             os.close(descriptor)
         landmarks.install(made.lifecycle)
         measuring = None if order.measured is None else Measuring(order.measured)
+        rendezvous = EnvRendezvous()
+        rendezvous.begin(listening, serve_now=order.serve_store)
         own.load(session)
         link = Link(channel, made.side_channel, made.surveyor)
         if measuring is not None:
             link.save, measuring.tell = measuring.save, link.warn
             session.config.pluginmanager.register(measuring)
-        Runner(link, made, order, environment, session, collection).live()
+        Runner(link, made, order, environment, rendezvous, session, collection).live()
     except BaseException:
         # Standard error may be a capture file that ends with the rank.
         faults.write(traceback.format_exc())

@@ -55,6 +55,7 @@ class Runner:
         instruments: Instruments,
         place: StartRank,
         environment: RankEnvironment,
+        rendezvous: EnvRendezvous,
         session: pytest.Session,
         collection: Collection,
     ) -> None:
@@ -65,7 +66,7 @@ class Runner:
         self._config = session.config
         self._kept = Kept(page, session.config)
         self._collection = collection
-        self._rendezvous = EnvRendezvous()
+        self._rendezvous = rendezvous
         self._care = Care(self._group.journal.asked_for)
         self._environment = environment
         self._garbage = Garbage(self._lifecycle)
@@ -123,7 +124,8 @@ class Runner:
         self._side_channel.begin(self._place.world.world_size)
         self._surveyor.begin()
         try:
-            self._rendezvous.begin(listening, serve_now=order.store is None)
+            keeps = self._group.is_of_others()
+            self._rendezvous.begin(listening, serve_now=order.store is None, keeps=keeps)
             self._collect(order.file)
             item = self._collection.item(order.nodeid)
             if item is None:
@@ -182,7 +184,7 @@ class Runner:
             passed=self._kept.passed(),
             counts=counts,
             group_doubt=self._group_doubt(),
-            tied=self._ties.hold(),
+            tied=self._ties.hold() or self._group.is_of_others(),
             rank_doubt=self._rank_doubt(item),
             spent=self._spent(),
             modules_changed=order.ends_family and self._modules_changed(),
@@ -238,7 +240,8 @@ class Runner:
 
     def _rank_doubt(self, item: pytest.Item) -> tuple[Left, ...]:
         doubts = list(self._care.strangers)
-        if self._group.left_behind():
+        keeps, own = self._place.world.keeps_group, self._group.is_of_others()
+        if own and self._care.has_other_default_group and not keeps:
             doubts.append(Left("the default process group (the mark says init=False)"))
         if error := self._phases.broke_fixture:
             doubts.append(Left(f"a fixture that was broken off by {error}"))

@@ -234,7 +234,7 @@ def _close_all(descriptors: Sequence[int]) -> None:
 def _descriptor_count(message: Message) -> int:
     match message:
         case StartRank():
-            return 5
+            return 5 + message.serve_store
         case RankReady():
             return len(message.captured)
         case RunTest():

@@ -33,6 +33,8 @@ class World:
     """A GPU for each rank, as index into the visible ones; None on the CPU."""
     init: bool
     """Whether its ranks hold a default process group of the plugin's."""
+    keeps_group: bool = False
+    """Whether one that a test has made stays for the tests after it, as under torchrun."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,9 @@ class StartRank:
     """The torchrun variables of its birth, there before anything of the user's is imported."""
     folder: str
     """The session's, for what the rank cannot remove if it is killed; empty if there is none."""
+    serve_store: bool = False
+    """True for one that serves the env:// rendezvous from its birth on; the listening socket
+    travels along."""
     traces: bool = False
     """As in :class:`Session`, as is the next."""
     measured: Measured | None = None

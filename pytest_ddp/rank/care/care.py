@@ -38,6 +38,8 @@ class Care:
         self.strangers: tuple[Left, ...] = ()
         self.has_more_groups = False
         """The test came by groups, its own or such as a library keeps (a device mesh's)."""
+        self.has_other_default_group = False
+        """The test ended with a default group that neither it nor a wide fixture had found."""
 
     def spent(self) -> bool:
         """Whether something was done, here or by fixtures that ended, that cannot be undone."""
@@ -64,6 +66,7 @@ class Care:
             failure = error
         self.strangers = self._company.strangers(self._asked_for)
         self.has_more_groups = self._company.has_more_groups()
+        self.has_other_default_group = self._company.has_other_default_group()
         self.changes = (*self._settings.restore(), *faults.rearm())
         with _keep_first(failure):
             return (yield)

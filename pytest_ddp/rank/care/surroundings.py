@@ -211,6 +211,8 @@ class Company:
     threads: frozenset[threading.Thread]
     children: frozenset[int]
     groups: frozenset[str]
+    default: frozenset[int]
+    """The default process group, by identity, if there is one."""
     services: frozenset[str]
     traces: frozenset[str]
     """Not company, but what there was for ever: see :func:`torchstate.traces`."""
@@ -221,6 +223,7 @@ class Company:
             threads=_threads(),
             children=_children(),
             groups=frozenset(group_names()),
+            default=frozenset([id(dist.group.WORLD)] if is_initialized() else []),
             services=torchstate.services(),
             traces=torchstate.traces(),
         )
@@ -231,6 +234,7 @@ class Company:
             self.threads | (after.threads - before.threads),
             self.children | (after.children - before.children),
             self.groups | (after.groups - before.groups),
+            self.default | (after.default - before.default),
             self.services | (after.services - before.services),
             self.traces | (after.traces - before.traces),
         )
@@ -238,6 +242,10 @@ class Company:
     def has_more_groups(self) -> bool:
         """Whether there are process groups now that there were not."""
         return not self.groups.issuperset(group_names())
+
+    def has_other_default_group(self) -> bool:
+        """Whether there is a default process group now that was not there."""
+        return is_initialized() and id(dist.group.WORLD) not in self.default
 
     def strangers(self, asked_for: Container[str]) -> tuple[Left, ...]:
         """Who is here now and was not, once those on their way out have gone.

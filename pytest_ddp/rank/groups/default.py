@@ -83,7 +83,7 @@ class DefaultGroup:
         """
         world = dist.distributed_c10d._world
         ours = world.default_pg
-        if ours is None:
+        if ours is None or self.is_of_others():
             yield
             return
         world.default_pg = None
@@ -131,8 +131,8 @@ class DefaultGroup:
             return "a wait on the default process group failed"
         return None
 
-    def left_behind(self) -> bool:
-        """True if a test with ``init=False`` ended with a group of its own."""
+    def is_of_others(self) -> bool:
+        """True if there is a default group, and the user's code has made it."""
         return self._group is None and is_initialized()
 
     def destroy(self) -> None:

@@ -28,13 +28,25 @@ class EnvRendezvous:
     def __init__(self) -> None:
         self._socket: int | None = None
         self._server: TCPStore | None = None
+        self._kept: list[TCPStore] = []
+        """Those by which a group was built that is still there, and may build others by them."""
         self._attempts = itertools.count()
         self._original: Any = _HANDLERS.get("env")
         if self._original is not None:
             _HANDLERS["env"] = self._rendezvous
 
-    def begin(self, listening: list[int], *, serve_now: bool) -> None:
-        """Start over for a new test; ``listening`` holds the socket on the serving rank."""
+    def begin(self, listening: list[int], *, serve_now: bool, keeps: bool = False) -> None:
+        """Start over for a new test.
+
+        Args:
+            listening: holds the socket on the serving rank.
+            serve_now: rather than when somebody asks.
+            keeps: whether there is a group that was built by the store until now.
+        """
+        if not keeps:
+            self._kept.clear()
+        elif self._server is not None:
+            self._kept.append(self._server)
         self._server = None
         if self._socket is not None:
             socket.close(self._socket)

@@ -1,0 +1,1 @@
+"""Tests that were written for other harnesses, as they are."""

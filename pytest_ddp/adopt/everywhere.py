@@ -1,0 +1,77 @@
+"""Suites written for ``torchrun --nproc-per-node=N -m pytest``: every test on N ranks.
+
+Their files expect a rank's place while they are imported, as their conftests do, which may build
+the process group at once. The pytest process imports them to collect: it is given the variables
+of rank 0 and, where it asks for a group, one that talks to nobody.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+from pytest_ddp.asked.options import KEEPS_GROUP
+from pytest_ddp.launch.rendezvous import rank_environment
+from pytest_ddp.system.own import os
+
+_NOBODY = 1
+"""A port on which nothing listens."""
+
+
+def mark(nodes: Iterable[pytest.Item | pytest.Collector], world_size: int) -> None:
+    """Make ddp tests of those that ranks can run and that say nothing of ranks themselves."""
+    for node in nodes:
+        if not isinstance(node, pytest.Function) or inspect.isasyncgenfunction(node.function):
+            continue
+        if node.get_closest_marker("ddp") is None:
+            node.add_marker(pytest.mark.ddp(world_size=world_size, init=False))
+            node.stash[KEEPS_GROUP] = True
+
+
+class Place:
+    """Rank 0's place, for what is imported in the pytest process until it has collected."""
+
+    def __init__(self, world_size: int) -> None:
+        """Take the place."""
+        from torch.distributed import distributed_c10d  # noqa: PLC0415 - they will need it
+
+        self._world_size = world_size
+        self._taken = True
+        own = rank_environment(0, world_size, _NOBODY, "pytest-ddp-collection")
+        self._before = {name: os.environ.get(name) for name in own}
+        os.environ.update(own)
+        self._init = distributed_c10d.init_process_group
+        self._set_init(self._with_nobody())
+
+    def leave(self) -> None:
+        """Give it up; for the second time, do nothing."""
+        if not self._taken:
+            return
+        self._taken = False
+        self._set_init(self._init)
+        for name, value in self._before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+    def _set_init(self, init: Callable[..., None]) -> None:
+        import torch.distributed as dist  # noqa: PLC0415
+
+        for module in (dist, dist.distributed_c10d):
+            vars(module)["init_process_group"] = init
+
+    def _with_nobody(self) -> Callable[..., None]:
+        @functools.wraps(self._init)
+        def init_process_group(*args: Any, **kwargs: Any) -> None:
+            if not self._taken:  # imported by name while it was
+                return self._init(*args, **kwargs)
+            from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: PLC0415
+
+            return self._init("fake", store=FakeStore(), rank=0, world_size=self._world_size)
+
+        return init_process_group
