@@ -8,7 +8,6 @@ of rank 0 and, where it asks for a group, one that talks to nobody.
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -16,7 +15,7 @@ import pytest
 
 from pytest_ddp.asked.options import KEEPS_GROUP
 from pytest_ddp.launch.rendezvous import rank_environment
-from pytest_ddp.system.own import os
+from pytest_ddp.system.own import inspect, os
 
 _NOBODY = 1
 """A port on which nothing listens."""
