@@ -11,7 +11,6 @@ from pytest_ddp.evidence import nativestacks, pythonstacks
 from pytest_ddp.evidence.outcome import Ending, RankOutcome, TimedReport
 from pytest_ddp.launch.rankprocess import RankProcess
 from pytest_ddp.system.own import signal
-from pytest_ddp.verdict import subtests
 from pytest_ddp.wire.protocol import Done, Passed, Phase
 from pytest_ddp.wire.survey import Calls, Standing
 
@@ -22,6 +21,7 @@ class Part:
     def __init__(self, process: RankProcess) -> None:
         self.process = process
         self.reports: dict[Phase, TimedReport] = {}
+        self.subtests: list[TimedReport] = []
         self.began = False
         self.ending: Ending | None = None
         self.at = 0.0
@@ -47,14 +47,13 @@ class Part:
 
     def take(self, report: pytest.TestReport | None, at: float) -> None:
         """Take a rank's report of a phase, or nothing where a plugin made nothing of it."""
-        if report is None:
-            return
-        phase = Phase(report.when)
-        known = self.reports.get(phase)
-        if known is not None and known.report.failed:
-            subtests.join(known.report, report)
-        else:
-            self.reports[phase] = TimedReport(report, at)
+        if report is not None:
+            self.reports[Phase(report.when)] = TimedReport(report, at)
+
+    def take_subtest(self, report: pytest.TestReport | None, at: float) -> None:
+        """Take the report of a subtest, after which the rank goes on, whatever it says."""
+        if report is not None:
+            self.subtests.append(TimedReport(report, at))
 
     def take_passed(self, item: pytest.Item, began: float, phases: Iterable[Passed]) -> None:
         """Take phases that passed without a word; ``began`` is the test's on the wall clock."""
@@ -94,6 +93,7 @@ class Part:
             ending=self.ending,
             at=self.at,
             reports=dict(self.reports),
+            subtests=tuple(self.subtests),
             children=process.files.stacks_of_children(),
             problem=process.condemned or self.problem,
             done=self.done,

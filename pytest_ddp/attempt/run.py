@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-import pytest
-
 from pytest_ddp.attempt import ends
 from pytest_ddp.attempt.exchanges import Exchanges
 from pytest_ddp.attempt.live import LiveLine, doing_of
 from pytest_ddp.attempt.order import Order, come_from_elsewhere, new_file
 from pytest_ddp.attempt.part import Part
+from pytest_ddp.attempt.reading import Reader
 from pytest_ddp.attempt.terminal import Turns
 from pytest_ddp.evidence.outcome import Ending, Expiry, Hang, RunOutcome
 from pytest_ddp.launch.launcher import Gone, Launcher
@@ -23,7 +22,6 @@ from pytest_ddp.proof.prober import Prober
 from pytest_ddp.system.memory import count_oom_kills
 from pytest_ddp.system.own import signal, time
 from pytest_ddp.wire.debugging import EnterHang, LeaveTerminal, WantTerminal
-from pytest_ddp.wire.hosting import Json
 from pytest_ddp.wire.protocol import (
     Began,
     Done,
@@ -34,6 +32,7 @@ from pytest_ddp.wire.protocol import (
     NotBegun,
     PhaseReported,
     RankReady,
+    SubtestReported,
     Warned,
 )
 from pytest_ddp.wire.survey import CallRecord, Calls, GroupCount, Standing, TellCalls
@@ -53,7 +52,6 @@ _LONG = 60.0
 _CALLS_LIMIT = 2.0
 """Seconds that idle ranks are given to tell their collectives; it takes milliseconds."""
 
-ReadReport: TypeAlias = Callable[[Json], pytest.TestReport | None]
 Tell: TypeAlias = Callable[[int, Warned | Finished], None]
 
 
@@ -61,10 +59,10 @@ class Run:
     """One attempt at one test."""
 
     def __init__(
-        self, launcher: Launcher, read_report: ReadReport, tell: Tell, order: Order, test: int
+        self, launcher: Launcher, reader: Reader, tell: Tell, order: Order, test: int
     ) -> None:
         self._launcher = launcher
-        self._read_report = read_report
+        self._reader = reader
         self._tell = tell
         self._order = order
         self._test = test
@@ -265,7 +263,9 @@ class Run:
                 part.problem, part.worth_a_retry = message.problem, message.worth_a_retry
                 part.end(Ending.NOT_BEGUN, self._now())
             case PhaseReported():
-                part.take(self._read_report(message.report), self._now())
+                part.take(self._reader.phase(message), self._now())
+            case SubtestReported():
+                part.take_subtest(self._reader.subtest(message), self._now())
             case Done():
                 self._has_run = True
                 part.done = message

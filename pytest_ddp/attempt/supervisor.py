@@ -10,7 +10,8 @@ from collections.abc import Iterable
 
 from pytest_ddp.attempt import ends
 from pytest_ddp.attempt.order import Order
-from pytest_ddp.attempt.run import ReadReport, Run, Tell
+from pytest_ddp.attempt.reading import Reader
+from pytest_ddp.attempt.run import Run, Tell
 from pytest_ddp.evidence.outcome import Ending, RunOutcome
 from pytest_ddp.launch.launcher import Launcher, NoRankError
 from pytest_ddp.launch.rankprocess import RankProcess
@@ -33,9 +34,9 @@ more with what its tests import."""
 class Supervisor:
     """Runs tests one after the other on the ranks of one launcher, a pool for each world."""
 
-    def __init__(self, launcher: Launcher, read_report: ReadReport, tell: Tell) -> None:
+    def __init__(self, launcher: Launcher, reader: Reader, tell: Tell) -> None:
         self._launcher = launcher
-        self._read_report = read_report
+        self._reader = reader
         self._tell = tell
         self._tests = 0
         self._stores = 0
@@ -82,7 +83,7 @@ class Supervisor:
 
     def _attempt(self, order: Order, notes: tuple[str, ...]) -> tuple[RunOutcome, bool]:
         world = order.plan.world
-        run = Run(self._launcher, self._read_report, self._tell, order, self._next_test())
+        run = Run(self._launcher, self._reader, self._tell, order, self._next_test())
         if order.plan.isolate or self._is_of_others(world, order.plan.family):
             self._retire(self._launcher.pool(world))
         self._bring_up(world, max(order.plan.timeout, _START_LEAST))

@@ -8,7 +8,6 @@ import functools
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,6 +17,7 @@ from pytest_ddp.asked.plan import LaunchPlan, make_plan
 from pytest_ddp.attempt import ends
 from pytest_ddp.attempt.live import LiveLine, terminal_of
 from pytest_ddp.attempt.order import Order
+from pytest_ddp.attempt.reading import Reader
 from pytest_ddp.attempt.supervisor import Supervisor
 from pytest_ddp.attempt.terminal import Terminal
 from pytest_ddp.controller import standin
@@ -31,15 +31,13 @@ from pytest_ddp.evidence.outcome import RunOutcome
 from pytest_ddp.launch import gpus
 from pytest_ddp.launch.launcher import HostDiedError, Launcher, NoRankError, OrphanedError
 from pytest_ddp.system.own import os
-from pytest_ddp.verdict import records, subtests
+from pytest_ddp.verdict import records
 from pytest_ddp.verdict.diagnosis import Diagnosis, is_doubtful
 from pytest_ddp.verdict.merge import judge
 from pytest_ddp.verdict.messages import Messages
+from pytest_ddp.verdict.subtests import with_subtests
 from pytest_ddp.verdict.trouble import exit_words
-from pytest_ddp.wire.hosting import (
-    Json,
-    World,
-)
+from pytest_ddp.wire.hosting import World
 
 _TIMEOUT = pytest.StashKey[float]()
 """What pytest-timeout wants of a test, in seconds."""
@@ -126,7 +124,7 @@ class Controller:
         self._launcher = Launcher(session, quiet=not session.verbose_output)
         if hasattr(config, "workerinput"):
             self._launcher.watch_parent()
-        self._supervisor = Supervisor(self._launcher, self._read_report, self._messages.tell)
+        self._supervisor = Supervisor(self._launcher, Reader(config), self._messages.tell)
 
     def _restart_host(self) -> None:
         self.close()
@@ -192,7 +190,8 @@ class Controller:
             self.exit_request = exits[0].exit_reason or "", exits[0].exit_code
         else:
             return self._merged(outcome)
-        if not any(t.report.failed for rank in outcome.ranks for t in rank.reports.values()):
+        told = (timed for r in outcome.ranks for timed in (*r.reports.values(), *r.subtests))
+        if not any(timed.report.failed for timed in told):
             # As in plain pytest, the test that ends the session has no result.
             return []
         self.exit_request = self.exit_request[0], self.exit_request[1] or None
@@ -204,7 +203,7 @@ class Controller:
         return reports
 
     def _merged(self, outcome: RunOutcome) -> list[pytest.TestReport]:
-        merged = judge(outcome, self._options.output)
+        merged = with_subtests(outcome, judge(outcome, self._options.output), self._options.output)
         self._diagnoses = merged.diagnoses
         if (directory := self._options.diagnosis) is not None:
             try:
@@ -288,15 +287,6 @@ class Controller:
         plans = ((other, self._plan(other)) for other in following)
         mates = (other for other, plan in plans if plan.skip is None and plan.world == world)
         return next(mates, None), known
-
-    def _read_report(self, data: Json) -> pytest.TestReport | None:
-        hook = self._config.hook
-        report: Any = hook.pytest_report_from_serializable(config=self._config, data=data)
-        if not isinstance(report, pytest.TestReport):
-            return None
-        if type(report) is pytest.TestReport:
-            return report
-        return subtests.of_phase(report)
 
     # ------------------------------------------------------------------ trouble and the end
 

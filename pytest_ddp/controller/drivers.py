@@ -18,6 +18,7 @@ from _pytest.outcomes import Exit
 from pytest_ddp.controller.controller import Controller
 from pytest_ddp.system.own import os
 from pytest_ddp.verdict.messages import DdpWarning
+from pytest_ddp.wire.kept import is_subtest
 
 Run: TypeAlias = Callable[[], list[pytest.TestReport]]
 
@@ -89,6 +90,7 @@ class Drivers:
         runner: Any = _pytest.runner
         original = runner.call_and_report
         reports: dict[str, pytest.TestReport] = {}
+        subtests: list[pytest.TestReport] = []
         process = os.getpid()
 
         def call_and_report(
@@ -99,9 +101,14 @@ class Drivers:
             assert os.getpid() == process, "a plugin runs a ddp test in a fork of pytest"
             if when == "setup":
                 self._controller.set_driven(item)
-                reports.update({str(report.when): report for report in run()})
+                told = run()
+                subtests[:] = filter(is_subtest, told)
+                reports.update({str(r.when): r for r in told if not is_subtest(r)})
                 if not reports:
                     raise _NoResult
+            while subtests and when == "call":
+                # Of an attempt that does not count, too: pytest tells them while they run.
+                item.ihook.pytest_runtest_logreport(report=subtests.pop(0))
             report = self._made(plugin, item, reports.pop(when))
             if log:
                 item.ihook.pytest_runtest_logreport(report=report)

@@ -8,6 +8,7 @@ from _pytest.runner import CallInfo
 from pytest_ddp import neighbours
 from pytest_ddp.controller.unrun import failed_call
 from pytest_ddp.evidence.outcome import RunOutcome
+from pytest_ddp.wire.kept import is_subtest
 
 
 def end_in_controller(
@@ -39,4 +40,8 @@ def disagreed(
     if not problem or any(report.failed for report in reports):
         return reports
     failed = failed_call(item, problem)
-    return [failed if report.when == "call" else report for report in reports]
+    return [failed if _is_call(report) else report for report in reports]
+
+
+def _is_call(report: pytest.TestReport) -> bool:
+    return report.when == "call" and not is_subtest(report)

@@ -49,6 +49,8 @@ class RankOutcome:
     """Seconds from the test's begin to the rank's ending, on the controller's clock."""
     reports: dict[Phase, TimedReport] = field(default_factory=dict)
     """The reports that came; a missing phase is a failure, whatever else is known."""
+    subtests: tuple[TimedReport, ...] = ()
+    """The reports of subtests, in the order in which they ended."""
     returncode: int | None = None
     """As in ``subprocess``, for a rank that exited."""
     stacks: str = ""

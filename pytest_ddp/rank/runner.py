@@ -15,6 +15,7 @@ from pytest_ddp.rank.adapt.debugger import Ask, Debugger, Place
 from pytest_ddp.rank.adapt.phases import Phases
 from pytest_ddp.rank.adapt.properties import Properties
 from pytest_ddp.rank.adapt.setupshow import SetupShow
+from pytest_ddp.rank.adapt.subtests import Subtests
 from pytest_ddp.rank.adapt.tracebacks import Tracebacks, text_of
 from pytest_ddp.rank.birth.collection import Collection
 from pytest_ddp.rank.birth.guests import Guests, run_undriven
@@ -71,6 +72,7 @@ class Runner:
         self._environment = environment
         self._garbage = Garbage(self._lifecycle)
         self._setup_show = SetupShow(self._config)
+        self._subtests = Subtests(self._config, self._kept)
         self._ties = Ties(self._group)
         self._phases = Phases(self._lifecycle, self._care, self._ties)
         self._properties = Properties()
@@ -167,6 +169,7 @@ class Runner:
         fixture.set_current(self._ddp())
         fixtures.share_tmp_path(order.tmp_path)
         self._phases.begin()
+        self._subtests.begin()
         self._properties.seed = order.shared_seed
         if order.of_family and self._modules is None:
             self._modules = ModuleState(packages_of_plugins(self._config))
@@ -284,6 +287,9 @@ class Runner:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._link.check()
+        if subtest := self._subtests.take(report, self._link.test):
+            self._link.send(subtest)
+            return
         if self._kept.take(report):
             return
         data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)

@@ -85,15 +85,12 @@ def judge(outcome: RunOutcome, output: Output) -> Merged:
     decisions = _decide(outcome)
     if unlike:
         decisions = _with_unlike(decisions, unlike[0])
-    failing = _failing(outcome, decisions)
     notes = unlike
     reports, diagnoses = [], []
+    failing = _failing(outcome, decisions)
     for decision in decisions:
         notes = tuple(note for note in notes if note != decision.disagreement)
-        failure = _failure(outcome, decision, notes)
-        diagnosis = diagnose_failure(failure) if decision.outcome == "failed" else None
-        sections = sections_of(outcome, _covered(decision), output, failing)
-        report = _report(outcome, decision, _longrepr(failure, decision, diagnosis), sections)
+        report, diagnosis = _judge(outcome, decision, notes, output, failing)
         if diagnosis is not None:
             diagnoses.append(diagnosis)
             notes = (f"{decision.phase} had failed before: {diagnosis.verdict}",)
@@ -102,6 +99,31 @@ def judge(outcome: RunOutcome, output: Output) -> Merged:
         report.user_properties += properties(diagnoses[0]) if diagnoses else []
         reports.append(report)
     return Merged(reports, tuple(diagnoses))
+
+
+def judge_call(outcome: RunOutcome, output: Output) -> Merged:
+    """The one report of the call, of those ranks that have reported it."""
+    told = (rank for rank in outcome.ranks if Phase.CALL in rank.reports)
+    parts = [part for rank in told if (part := part_of(rank, Phase.CALL))]
+    failed = _shown(part for part in parts if part.state is State.FAILED)
+    decision = _combine(Phase.CALL, parts, failed)
+    failing = _failing(outcome, [decision])
+    report, diagnosis = _judge(outcome, decision, (), output, failing)
+    return Merged([report], () if diagnosis is None else (diagnosis,))
+
+
+def _judge(
+    outcome: RunOutcome,
+    decision: Decision,
+    notes: tuple[str, ...],
+    output: Output,
+    failing: frozenset[int],
+) -> tuple[pytest.TestReport, Diagnosis | None]:
+    failure = _failure(outcome, decision, notes)
+    diagnosis = diagnose_failure(failure) if decision.outcome == "failed" else None
+    sections = sections_of(outcome, _covered(decision), output, failing)
+    report = _report(outcome, decision, _longrepr(failure, decision, diagnosis), sections)
+    return report, diagnosis
 
 
 # ------------------------------------------------------------------ nearly every test

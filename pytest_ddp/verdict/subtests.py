@@ -1,89 +1,88 @@
-"""Subtests of a rank: pytest reports each by itself; those that fail speak for their phase."""
+"""Subtests of all ranks: alike ones are one, reported as pytest does before the call's report."""
 
 from __future__ import annotations
 
-import ast
-import contextlib
-import re
-from typing import Any
+import copy
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeAlias
 
-import pytest
-from _pytest._code.code import (
-    ReprEntryNative,
-    ReprExceptionInfo,
-    ReprFileLocation,
-    ReprTraceback,
-)
+from pytest_ddp.asked.options import Output
+from pytest_ddp.evidence.outcome import Ending, RankOutcome, RunOutcome, TimedReport
+from pytest_ddp.verdict.merge import Merged, judge_call
+from pytest_ddp.wire.kept import is_wordless
+from pytest_ddp.wire.protocol import Phase
 
-from pytest_ddp.verdict.entries import bare_text, entries_of
-from pytest_ddp.verdict.trouble import first_line
-
-_SUMMARY = re.compile(r"contains \d+ failed subtests?")
-"""What pytest says of a test all of whose failures were in subtests."""
+_Told: TypeAlias = tuple[RankOutcome, TimedReport]
 
 
-def of_phase(report: pytest.TestReport) -> pytest.TestReport | None:
-    """The report of a subtest as one of its phase, with its name; None unless it failed.
+def with_subtests(outcome: RunOutcome, merged: Merged, output: Output) -> Merged:
+    """The reports of a test with those of its subtests, which speak first of what failed.
 
-    A report of a kind of its own could not be merged, nor sent on by xdist.
+    Subtests of ranks are alike if they have the same message and parameters. One that only some
+    ranks have is no failure: ranks may test what is theirs.
     """
-    if not report.failed:
-        return None
-    name = ReprEntryNative([f"subtest {_name(report)}\n"])
-    return pytest.TestReport(
-        nodeid=report.nodeid,
-        location=report.location,
-        keywords=report.keywords,
-        outcome=report.outcome,
-        longrepr=_represent([name, *_entries(report)], _crash(report)),
-        when=report.when,
-        sections=report.sections,
-        duration=report.duration,
-        start=report.start,
-        stop=report.stop,
-        user_properties=report.user_properties,
+    if not any(rank.subtests for rank in outcome.ranks):
+        return merged
+    judged = [_judge(outcome, told, output) for told in _alike(outcome.ranks)]
+    setup = list(itertools.takewhile(lambda report: report.when == "setup", merged.reports))
+    reports = [report for one in judged for report in one.reports]
+    diagnoses = [diagnosis for one in judged for diagnosis in one.diagnoses]
+    return Merged(
+        [*setup, *reports, *merged.reports[len(setup) :]], (*diagnoses, *merged.diagnoses)
     )
 
 
-def join(known: pytest.TestReport, later: pytest.TestReport) -> None:
-    """Add a later failure of the phase to the one that is known, which stays in front."""
-    known.sections += [section for section in later.sections if section not in known.sections]
-    if later.failed and not _SUMMARY.fullmatch(bare_text(later.longrepr) or ""):
-        entries = [*entries_of(known.longrepr), ReprEntryNative(["\n"]), *_entries(later)]
-        known.longrepr = _represent(entries, _crash(known))
+def _alike(ranks: Iterable[RankOutcome]) -> Iterator[list[_Told]]:
+    """The subtests of all ranks, in the order of the first rank that has them."""
+    found: dict[object, list[_Told]] = {}
+    for rank in ranks:
+        times: Counter[object] = Counter()
+        for timed in rank.subtests:
+            name = _name(timed.report)
+            found.setdefault((name, times[name]), []).append((rank, timed))
+            times[name] += 1
+    return iter(found.values())
 
 
-def _name(report: Any) -> str:
-    """As pytest has it: ``[message] (parameter=value)``."""
-    context = getattr(report, "context", None)
-    message = getattr(context, "msg", None)
-    parameters = ", ".join(f"{k}={_value(v)}" for k, v in getattr(context, "kwargs", {}).items())
-    parts = (f"[{message}]" if message is not None else "", parameters and f"({parameters})")
-    return " ".join(filter(None, parts)) or "(<subtest>)"
+def _name(report: Any) -> object:
+    return report.context.msg, tuple(report.context.kwargs.items())
 
 
-def _value(value: object) -> object:
-    """Without the quotes that pytest adds when a subtest's report is sent on."""
-    with contextlib.suppress(ValueError, SyntaxError):
-        if isinstance(value, str) and isinstance(literal := ast.literal_eval(value), str):
-            return literal
-    return value
+def _judge(outcome: RunOutcome, told: list[_Told], output: Output) -> Merged:
+    reports = [timed.report for _, timed in told]
+    merged = copy.copy(reports[0])
+    if all(map(is_wordless, reports)):
+        merged.start = min(report.start for report in reports)
+        merged.stop = max(report.stop for report in reports)
+        merged.duration = max(report.duration for report in reports)
+        return Merged([merged], ())
+    judged = judge_call(_as_call(outcome, told), output)
+    vars(merged).pop("wasxfail", None)
+    # Of the class that pytest and its plugins know subtests by.
+    vars(merged).update(vars(judged.reports[0]))
+    return Merged([merged], judged.diagnoses)
 
 
-def _entries(report: pytest.TestReport) -> list[Any]:
-    text = bare_text(report.longrepr)
-    if text is not None:
-        return [ReprEntryNative([f"{text}\n"])]
-    return entries_of(report.longrepr)
-
-
-def _crash(report: pytest.TestReport) -> ReprFileLocation:
-    crash = getattr(report.longrepr, "reprcrash", None)
-    if crash is not None:
-        return ReprFileLocation(crash.path, crash.lineno, crash.message)
-    path, line, _ = report.location
-    return ReprFileLocation(path, (line or 0) + 1, first_line(bare_text(report.longrepr) or ""))
-
-
-def _represent(entries: list[Any], crash: ReprFileLocation) -> ReprExceptionInfo:
-    return ReprExceptionInfo(ReprTraceback(entries, None, "long"), crash)
+def _as_call(outcome: RunOutcome, told: list[_Told]) -> RunOutcome:
+    """A test that is no more than this subtest, with all ranks that have ended it."""
+    known = {rank.rank: timed for rank, timed in told}
+    ranks = (
+        RankOutcome(
+            rank=rank.rank,
+            ending=Ending.DONE,
+            at=rank.at,
+            reports=dict.fromkeys(Phase, known[rank.rank]) if rank.rank in known else {},
+        )
+        for rank in outcome.ranks
+    )
+    return RunOutcome(
+        nodeid=outcome.nodeid,
+        location=outcome.location,
+        keywords=outcome.keywords,
+        backend=outcome.backend,
+        ranks=tuple(ranks),
+        start=outcome.start,
+        duration=outcome.duration,
+    )

@@ -29,6 +29,8 @@ class Kept:
         self._page = page
         self._config = config
         self._wanted = True
+        self._has_subtest = False
+        """Whether a wordless report of a subtest has been told whole."""
         self._passed: list[Passed] = []
         self._lines: list[str] = []
 
@@ -37,6 +39,7 @@ class Kept:
         # Asked anew, because each file may have a conftest of its own.
         self._wanted = not _has_readers(self._config)
         self._passed = []
+        self._has_subtest = False
         self._lines = [str(test)]
         self._write()
 
@@ -49,6 +52,16 @@ class Kept:
         self._lines.append(f"{report.when} {report.start} {report.stop} {report.duration}")
         self._write()
         return True
+
+    def take_subtest(self, report: pytest.TestReport) -> bool:
+        """Whether of this subtest's report no more need be told than its name and times.
+
+        There are tests with thousands of them.
+        """
+        if not (self._wanted and is_wordless(report)):
+            return False
+        known, self._has_subtest = self._has_subtest, True
+        return known
 
     def passed(self) -> tuple[Passed, ...]:
         """All that was taken in this test."""
@@ -80,13 +93,22 @@ def _read(phase: str, start: str, stop: str, duration: str) -> Passed:
     return Passed(Phase(phase), float(start), float(stop), float(duration))
 
 
-def _is_plain(report: pytest.TestReport) -> bool:
+def is_subtest(report: pytest.TestReport) -> bool:
+    """Whether a report is of a subtest: pytest 9's, or the plugin's for pytest 8."""
+    return "context" in vars(report)
+
+
+def is_wordless(report: pytest.TestReport) -> bool:
+    """Whether a phase, or a subtest, has passed and nobody has added anything to its report."""
     return (
         report.outcome == "passed"
-        and type(report) is pytest.TestReport
         and not (report.longrepr or report.sections or report.user_properties)
-        and vars(report).keys() == _PLAIN
+        and vars(report).keys() - {"context"} == _PLAIN
     )
+
+
+def _is_plain(report: pytest.TestReport) -> bool:
+    return type(report) is pytest.TestReport and is_wordless(report)
 
 
 def _has_readers(config: Any) -> bool:

@@ -179,6 +179,23 @@ class PhaseReported:
 
 
 @dataclass(frozen=True)
+class SubtestReported:
+    """pytest's report of a subtest, beside that of its phase."""
+
+    test: int
+    message: str | None
+    """That the subtest was given."""
+    values: dict[str, str]
+    """Its parameters, as pytest shows them."""
+    report: Json | None
+    """None if it passed without a word, as one of this test before it has."""
+    start: float
+    """Seconds since the epoch, as is the next."""
+    stop: float
+    duration: float
+
+
+@dataclass(frozen=True)
 class Passed:
     """A phase that passed without a word: no output, no property, nothing expected otherwise."""
 
@@ -291,6 +308,7 @@ FromRank: TypeAlias = (
     | Began
     | NotBegun
     | PhaseReported
+    | SubtestReported
     | Warned
     | Exchange
     | Standing

@@ -1,78 +1,224 @@
-"""Subtests that fail in ranks: each is shown, in the one failure of their test."""
+"""Subtests in ranks: each is counted and shown as in plain pytest, once for all ranks."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from xml.etree import ElementTree
 
 import pytest
 
-from tests.acceptance.suite import Finished, Suite
+from tests.acceptance.suite import Finished, Report, Suite, flat
 
-SUITE = """
+BODY = """
+    import os
+    import time
     import unittest
 
     import pytest
 
-    @pytest.mark.ddp(world_size=2)
-    def test_two_of_three(subtests, ddp):
+    def test_all_good(subtests):
+        for number in range(3):
+            with subtests.test(number=number):
+                pass
+
+    def test_two_of_three(subtests):
+        print("before")
         for number in range(3):
             with subtests.test("sizes", number=number):
-                assert number == 1 or ddp.rank == 0, f"wrong for {number}"
+                print("inside", number)
+                assert number == 1
 
-    @pytest.mark.ddp(world_size=2)
-    def test_itself_too(subtests, ddp):
-        with subtests.test(number=7):
-            assert ddp.world_size < 0, "in the subtest"
-        assert ddp.world_size < 0, "after the subtest"
+    def test_itself_too(subtests):
+        with subtests.test(word="seven"):
+            raise ValueError("in the subtest")
+        raise KeyError("after the subtest")
 
-    @pytest.mark.ddp(world_size=2)
+    def test_skips_and_xfails(subtests):
+        with subtests.test(number=1):
+            pytest.skip("not here")
+        with subtests.test(number=2):
+            pytest.xfail("known")
+
     class TestCase(unittest.TestCase):
         def test_sub(self):
             for number in range(3):
                 with self.subTest(number=number):
+                    if number == 2:
+                        self.skipTest("enough")
                     self.assertEqual(number, 1, "unlike")
 
-    @pytest.mark.ddp(world_size=2)
     def test_after():
         pass
+"""
+PLAIN = f"{BODY}"
+RANKS = f"{BODY}\n    pytestmark = pytest.mark.ddp(world_size=2)\n"
+
+OF_RANKS = """
+    import os
+    import signal
+    import time
+
+    import pytest
+    import torch
+    import torch.distributed as dist
+
+    pytestmark = pytest.mark.ddp(world_size=2)
+
+    def test_one_rank(subtests, ddp):
+        for number in range(3):
+            with subtests.test(number=number):
+                print("words of rank", ddp.rank)
+                assert number != 1 or ddp.rank == 0
+
+    def test_own_parts(subtests, ddp):
+        for number in range(ddp.rank + 1):
+            with subtests.test(number=number):
+                pass
+
+    def test_goes_on_for_long_after_a_failure(subtests, ddp):
+        with subtests.test(number=0):
+            assert ddp.rank == 0
+        time.sleep(2.5)
+        with subtests.test(number=1):
+            tensor = torch.ones(1)
+            dist.all_reduce(tensor)
+            assert tensor.item() == 2
+
+    def test_dies(subtests, ddp):
+        with subtests.test(number=0):
+            assert ddp.rank == 0, "before its death"
+        with subtests.test(number=1):
+            if ddp.rank == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+        ddp.barrier()
+
+    def test_many(subtests):
+        for number in range(2000):
+            with subtests.test(number=number):
+                pass
 """
 
 
 @pytest.fixture(scope="module")
-def run(new_suite: Callable[[], Suite]) -> Finished:
+def suite(new_suite: Callable[[], Suite]) -> Suite:
     suite = new_suite()
-    suite.write("test_suite.py", SUITE)
-    return suite.run()
+    suite.write("plain/test_suite.py", PLAIN)
+    suite.write("ranks/test_suite.py", RANKS)
+    suite.write("of_ranks/test_suite.py", OF_RANKS)
+    return suite
 
 
-def test_verdicts(run: Finished) -> None:
-    run.assert_outcomes(failed=3, passed=1)
-    assert run["test_after"].verdict == "passed"
+@pytest.fixture(scope="module")
+def plain(suite: Suite) -> Finished:
+    return suite.run("plain", "-v", "-rA", "--junitxml=plain.xml")
 
 
-def test_every_failing_subtest_of_the_rank_is_shown(run: Finished) -> None:
-    text = run["test_two_of_three"].text
-    assert re.findall(r"^subtest .*", text, re.MULTILINE) == [
-        "subtest [sizes] (number=0)",
-        "subtest [sizes] (number=2)",
+@pytest.fixture(scope="module")
+def run(suite: Suite) -> Finished:
+    return suite.run("ranks", "-v", "-rA", "--junitxml=ranks.xml")
+
+
+@pytest.fixture(scope="module")
+def of_ranks(suite: Suite) -> Finished:
+    return suite.run("of_ranks", "-v")
+
+
+def words(run: Finished) -> list[str]:
+    """What each subtest has in the progress and in the summary."""
+    return sorted(re.findall(r"SUB[A-Z]+(?:\[\w+\])? ?(?:\([^)]*\))?", run.stdout))
+
+
+def summary(run: Finished) -> list[str]:
+    """The short summary's lines, without what ranks and folders add to them."""
+    told = run.stdout.partition("short test summary info")[2]
+    return re.sub(r"plain/|ranks/|ranks 0-1: ", "", told).splitlines()[1:-1]
+
+
+def verdicts(run: Finished, name: str) -> list[tuple[str, str]]:
+    reports = [report for report in run[name].reports if report.when == "call"]
+    return [(report.category, report.message) for report in reports]
+
+
+def call(run: Finished, name: str) -> list[Report]:
+    return [report for report in run[name].reports if report.when == "call"]
+
+
+def test_counts_are_those_of_plain_pytest(run: Finished, plain: Finished) -> None:
+    last = r"=+ (.*) in [\d.]+s"
+    assert re.findall(last, run.stdout)[-1] == re.findall(last, plain.stdout)[-1]
+    assert run.returncode == plain.returncode == 1
+
+
+def test_words_and_short_summary_are_those_of_plain_pytest(run: Finished, plain: Finished) -> None:
+    assert words(run) == words(plain)
+    assert summary(run) == summary(plain)
+    assert len(summary(run)) == 13
+
+
+def test_junitxml_is_that_of_plain_pytest(run: Finished, plain: Finished) -> None:
+    def cases(finished: Finished, name: str) -> list[tuple[str | None, list[str]]]:
+        root = ElementTree.parse(finished.directory / name).getroot()
+        return sorted(
+            (
+                case.get("name"),
+                [f"{e.tag} {flat(e.get('message', ''))}".replace("ranks 0-1: ", "") for e in case],
+            )
+            for case in root.iter("testcase")
+        )
+
+    mine = [(name, [e for e in told if e[0] != "p"]) for name, told in cases(run, "ranks.xml")]
+    assert mine == cases(plain, "plain.xml")
+
+
+def test_what_a_subtest_prints_is_its_own(run: Finished) -> None:
+    first, _, second, whole = call(run, "test_two_of_three")
+    assert dict(first.sections) == {"Captured stdout call [ranks 0-1]": "inside 0\n"}
+    assert dict(second.sections) == {"Captured stdout call [ranks 0-1]": "inside 2\n"}
+    assert dict(whole.sections) == {"Captured stdout call [ranks 0-1]": "before\n"}
+
+
+def test_one_rank_that_fails_is_named(of_ranks: Finished) -> None:
+    assert verdicts(of_ranks, "test_one_rank") == [
+        ("subtests passed", ""),
+        ("failed", "rank 1: assert (1 != 1 or 1 == 0)"),
+        ("subtests passed", ""),
+        ("failed", "rank 1: contains 1 failed subtest"),
     ]
-    assert text.index("wrong for 0") < text.index("wrong for 2")
-    assert "wrong for 1" not in text
-    assert (
-        run["test_two_of_three"].phase("call").message.startswith("rank 1: AssertionError: wrong")
-    )
+    failed = call(of_ranks, "test_one_rank")[1]
+    assert dict(failed.sections) == {"Captured stdout call [rank 1]": "words of rank 1\n"}
 
 
-def test_a_failure_of_the_test_itself_follows_that_of_its_subtest(run: Finished) -> None:
-    text = run["test_itself_too"].text
-    assert "ranks 0-1 of 2 failed alike in call" in " ".join(text.split())
-    assert text.index("in the subtest") < text.index("after the subtest")
+def test_a_subtest_that_only_some_ranks_have(of_ranks: Finished) -> None:
+    assert of_ranks["test_own_parts"].verdict == "subtests passed+subtests passed+passed"
 
 
-def test_subtests_of_unittest(run: Finished) -> None:
-    text = run["TestCase::test_sub"].text
-    assert re.findall(r"^subtest .*", text, re.MULTILINE) == [
-        "subtest (number=0)",
-        "subtest (number=2)",
+def test_a_failed_subtest_gives_the_others_no_deadline(of_ranks: Finished) -> None:
+    assert [
+        category for category, _ in verdicts(of_ranks, "test_goes_on_for_long_after_a_failure")
+    ] == [
+        "failed",
+        "subtests passed",
+        "failed",
     ]
+
+
+def test_a_rank_that_dies_leaves_its_subtests(of_ranks: Finished) -> None:
+    first, second, whole = verdicts(of_ranks, "test_dies")
+    assert first == ("failed", "rank 1: AssertionError: before its death")
+    assert second[0] == "subtests passed"
+    assert "rank 1 died of SIGKILL in call" in whole[1]
+
+
+def test_thousands(of_ranks: Finished) -> None:
+    assert len(call(of_ranks, "test_many")) == 2001
+    assert "2006 subtests passed" in of_ranks.stdout
+    assert of_ranks["test_many"].duration < 60
+
+
+def test_quiet_counts_are_those_of_plain_pytest(suite: Suite) -> None:
+    ends = []
+    for folder in ("plain", "ranks"):
+        run = suite.run(folder, "-k", "good or sub or after", "-q")
+        ends.append(re.findall(r"^(\d.*) in [\d.]+s", run.stdout, re.MULTILINE))
+    assert ends[0] == ends[1]

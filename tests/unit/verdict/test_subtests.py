@@ -1,108 +1,107 @@
-"""Failing subtests of one phase, as one report."""
+"""Subtests of several ranks, as one report for each."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from _pytest.subtests import SubtestContext, SubtestReport
 
-from pytest_ddp.verdict import subtests
-from pytest_ddp.verdict.entries import bare_text
-
-NODEID = "test_a.py::test_it"
-
-
-def report(error: BaseException | None, *, trace: bool = True) -> pytest.TestReport:
-    """Of the phase ``call`` of a test that raised ``error``."""
-    longrepr: object = None
-    if error is not None:
-        longrepr = pytest.ExceptionInfo.from_exception(error).getrepr() if trace else str(error)
-    return pytest.TestReport(
-        nodeid=NODEID,
-        location=("test_a.py", 6, "test_it"),
-        keywords={},
-        outcome="passed" if error is None else "failed",
-        longrepr=longrepr,  # type: ignore[arg-type]
-        when="call",
-        sections=[("Captured stdout call", f"before {error}")],
-    )
+from pytest_ddp.asked.options import Output
+from pytest_ddp.evidence.outcome import RankOutcome, TimedReport
+from pytest_ddp.verdict.merge import Merged, judge
+from pytest_ddp.verdict.subtests import with_subtests
+from pytest_ddp.wire.protocol import Phase
+from tests.unit.handmade import failed, passing, report, run, skipped, xfailed
 
 
-def subtest(
-    error: BaseException | None, message: str | None = None, *, trace: bool = True, **values: Any
-) -> SubtestReport:
-    context = SubtestContext(msg=message, kwargs=values)
-    made = SubtestReport._new(report(error, trace=trace), context, None, None)
-    return SubtestReport._from_json(made._to_json())  # as a rank sends it
+def subtest(of: pytest.TestReport, message: str | None = None, **values: Any) -> SubtestReport:
+    return SubtestReport._new(of, SubtestContext(msg=message, kwargs=values), None, None)
 
 
-def raised(text: str) -> AssertionError:
-    try:
-        raise AssertionError(text)
-    except AssertionError as error:
-        return error
+def with_all(number: int, *subtests: SubtestReport) -> RankOutcome:
+    timed = tuple(TimedReport(one, 0.1) for one in subtests)
+    return replace(passing(number), subtests=timed)
 
 
-def failed(error: str, message: str | None = None, **values: Any) -> pytest.TestReport:
-    made = subtests.of_phase(subtest(raised(error), message, **values))
-    assert made is not None
-    return made
+def merged(*ranks: RankOutcome, output: Output = Output.FAILED) -> Merged:
+    made = run(*ranks)
+    return with_subtests(made, judge(made, output), output)
 
 
-def test_a_subtest_that_passes_says_nothing() -> None:
-    assert subtests.of_phase(subtest(None)) is None
-
-
-@pytest.mark.parametrize(
-    ("message", "values", "name"),
-    [
-        (None, {"i": 1, "j": 2}, "subtest (i=1, j=2)"),
-        ("sizes", {}, "subtest [sizes]"),
-        ("sizes", {"i": 1}, "subtest [sizes] (i=1)"),
-        (None, {}, "subtest (<subtest>)"),
-        (None, {"text": "word"}, "subtest (text='word')"),
-    ],
-)
-def test_a_failure_begins_with_the_name_of_its_subtest(
-    message: str | None, values: dict[str, Any], name: str
-) -> None:
-    made = failed("wrong", message, **values)
-    assert type(made) is pytest.TestReport
-    assert made.longreprtext.startswith(f"{name}\n")
-    assert "AssertionError: wrong" in made.longreprtext
-
-
-def test_all_that_fail_are_shown_and_the_first_is_in_front() -> None:
-    known = failed("first", i=1)
-    subtests.join(known, failed("second", i=2))
-    subtests.join(known, failed("third", i=3))
-    places = [known.longreprtext.index(f"AssertionError: {n}") for n in ("first", "second")]
-    assert places == sorted(places)
-    assert known.longreprtext.index("subtest (i=3)") > places[1]
-    assert known.longrepr.reprcrash.message == "AssertionError: first"  # type: ignore[union-attr]
-
-
-def test_pytests_own_summary_adds_nothing_but_its_output() -> None:
-    known = failed("first", i=1)
-    text = known.longreprtext
-    subtests.join(known, report(AssertionError("contains 2 failed subtests"), trace=False))
-    assert known.longreprtext == text
-    assert [output for _, output in known.sections] == [
-        "before first",
-        "before contains 2 failed subtests",
+def said(made: Merged) -> list[tuple[str, str]]:
+    return [
+        (report._sub_test_description(), report.outcome)
+        for report in made.reports
+        if isinstance(report, SubtestReport)
     ]
 
 
-def test_a_failure_of_the_test_itself_is_added() -> None:
-    known = failed("first", i=1)
-    subtests.join(known, report(raised("after the subtests")))
-    assert "AssertionError: after the subtests" in known.longreprtext
+def good(**values: Any) -> SubtestReport:
+    return subtest(report(Phase.CALL), **values)
 
 
-def test_a_failure_without_a_traceback_keeps_its_text() -> None:
-    made = subtests.of_phase(subtest(AssertionError("only\nwords"), trace=False, i=4))
-    assert made is not None
-    assert made.longreprtext.startswith("subtest (i=4)\nonly\nwords")
-    assert bare_text(made.longrepr) is None
-    assert made.longrepr.reprcrash.message == "only"  # type: ignore[union-attr]
+def bad(source: str = "raise ValueError('wrong')", **values: Any) -> SubtestReport:
+    return subtest(failed(source), **values)
+
+
+def test_alike_ones_are_one_and_stand_before_the_call() -> None:
+    made = merged(*(with_all(rank, good(i=1), good(i=2)) for rank in range(2)))
+    assert said(made) == [("(i=1)", "passed"), ("(i=2)", "passed")]
+    assert [report.when for report in made.reports] == ["setup", "call", "call", "call", "teardown"]
+    assert type(made.reports[3]) is pytest.TestReport
+    assert made.diagnoses == ()
+
+
+def test_one_that_only_some_ranks_have_is_no_failure() -> None:
+    made = merged(with_all(0, good(i=1)), with_all(1, good(i=1), good(i=1), good(i=3)))
+    assert said(made) == [("(i=1)", "passed"), ("(i=1)", "passed"), ("(i=3)", "passed")]
+
+
+def test_one_that_fails_names_its_rank_and_the_others_stay() -> None:
+    made = merged(with_all(0, good(i=1), good(i=2)), with_all(1, good(i=1), bad(i=2)))
+    assert said(made) == [("(i=1)", "passed"), ("(i=2)", "failed")]
+    text = made.reports[2].longreprtext
+    assert "rank 1 of 2 failed in call: ValueError: wrong" in text
+    assert made.reports[2].longrepr.reprcrash.message == "rank 1: ValueError: wrong"  # type: ignore[union-attr]
+    assert [diagnosis.phase for diagnosis in made.diagnoses] == [Phase.CALL]
+
+
+def test_those_that_fail_alike_are_shown_once() -> None:
+    made = merged(*(with_all(rank, bad(i=2)) for rank in range(3)))
+    assert "ranks 0-2 of 3 failed alike" in made.reports[1].longreprtext
+    assert made.reports[1].longreprtext.count("ValueError: wrong") == 2  # and in the first line
+
+
+def test_output_has_its_ranks() -> None:
+    spoke = report(Phase.CALL, sections={"Captured stdout call": "words"})
+    made = merged(with_all(0, subtest(spoke)), with_all(1, subtest(spoke)))
+    assert made.reports[1].sections == [("Captured stdout call [ranks 0-1]", "words")]
+    assert isinstance(made.reports[1], SubtestReport)
+
+
+def test_skips_and_expected_failures() -> None:
+    made = merged(
+        *(
+            with_all(rank, subtest(skipped("not here"), i=1), subtest(xfailed("known"), i=2))
+            for rank in range(2)
+        )
+    )
+    assert said(made) == [("(i=1)", "skipped"), ("(i=2)", "skipped")]
+    assert made.reports[1].longrepr == ("/src/test_made.py", 12, "Skipped: not here")
+    assert made.reports[2].wasxfail == "known"
+
+
+def test_a_skip_on_some_ranks_fails() -> None:
+    made = merged(with_all(0, subtest(skipped("not here"))), with_all(1, good()))
+    assert said(made) == [("(<subtest>)", "failed")]
+    assert "ranks disagree: rank 0 skipped (not here), rank 1 passed" in " ".join(
+        made.reports[1].longreprtext.split()
+    )
+
+
+def test_a_test_without_subtests_is_left_as_it_is() -> None:
+    made = run(passing(0), passing(1))
+    judged = judge(made, Output.FAILED)
+    assert with_subtests(made, judged, Output.FAILED) is judged
