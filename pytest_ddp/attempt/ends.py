@@ -11,10 +11,10 @@ from pytest_ddp.system.own import signal, time
 from pytest_ddp.verdict.lost import frame_lines
 from pytest_ddp.verdict.trouble import exit_words
 from pytest_ddp.wire.protocol import (
+    Aside,
     Finished,
     Save,
     Saved,
-    Warned,
 )
 
 _STACK_LIMIT = 0.5
@@ -30,7 +30,7 @@ def finish(
     seconds: float,
     *,
     explain: bool = True,
-) -> Iterator[tuple[int, Warned | Finished]]:
+) -> Iterator[tuple[int, Aside]]:
     """Let idle ranks tear down their wide fixtures and leave.
 
     Args:
@@ -51,7 +51,7 @@ def finish(
         process.files.begin()
     left = [process for process in here if process.ready and explain]
     for process, message in launcher.finish(here, seconds):
-        if isinstance(message, Warned | Finished):
+        if isinstance(message, Aside):
             yield process.rank, message
         if isinstance(message, Finished) and process in left:
             left.remove(process)

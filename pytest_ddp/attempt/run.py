@@ -23,6 +23,7 @@ from pytest_ddp.system.memory import count_oom_kills
 from pytest_ddp.system.own import signal, time
 from pytest_ddp.wire.debugging import EnterHang, LeaveTerminal, WantTerminal
 from pytest_ddp.wire.protocol import (
+    Aside,
     Began,
     Done,
     Exchange,
@@ -34,6 +35,7 @@ from pytest_ddp.wire.protocol import (
     RankReady,
     SubtestReported,
     Warned,
+    XmlNoted,
 )
 from pytest_ddp.wire.survey import CallRecord, Calls, GroupCount, Standing, TellCalls
 
@@ -52,7 +54,7 @@ _LONG = 60.0
 _CALLS_LIMIT = 2.0
 """Seconds that idle ranks are given to tell their collectives; it takes milliseconds."""
 
-Tell: TypeAlias = Callable[[int, Warned | Finished], None]
+Tell: TypeAlias = Callable[[int, Aside], None]
 
 
 class Run:
@@ -234,7 +236,7 @@ class Run:
             case Gone():
                 self._take_untold(part)
                 part.end(Ending.EXITED, self._now())
-            case Warned() | Finished():
+            case Warned() | XmlNoted() | Finished():
                 self._tell(part.process.rank, message)
             case RankReady():
                 """It was waited for already."""

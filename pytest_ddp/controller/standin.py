@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from _pytest.junitxml import xml_key
 
 from pytest_ddp.asked.options import Import, Options
 from pytest_ddp.asked.settled import settled_options
@@ -32,6 +33,8 @@ def session(
         spawns=spawns,
         args=_invocation(config),
         argv=tuple(sys.argv),
+        program=getattr(sys.modules["__main__"], "__file__", None),
+        junit_family=_junit_family(config),
         plugins=_named_plugins(config),
         worker_input=_worker_input(config),
         options=_plain(settled_options(config)),
@@ -58,6 +61,11 @@ def collected(config: pytest.Config, ddp_items: Iterable[pytest.Item]) -> Collec
         path=tuple(sys.path),
         places=tuple(rank_environment(0, 1, 0, "")),
     )
+
+
+def _junit_family(config: pytest.Config) -> str | None:
+    xml = config.stash.get(xml_key, None)
+    return None if xml is None else xml.family
 
 
 def _invocation(config: pytest.Config) -> tuple[str, ...]:

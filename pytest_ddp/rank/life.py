@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pytest_ddp.rank.adapt import output
+from pytest_ddp.rank.adapt import junit, output, reporter
 from pytest_ddp.rank.adapt.measuring import Measuring
 from pytest_ddp.rank.birth.collection import Collection
 from pytest_ddp.rank.birth.owncode import OwnCode
@@ -64,8 +64,10 @@ def live(
         measuring = None if order.measured is None else Measuring(order.measured)
         rendezvous = EnvRendezvous()
         rendezvous.begin(listening, serve_now=order.serve_store)
+        reporter.stand_in(session.config)
         own.load(session)
         link = Link(channel, made.side_channel, made.surveyor)
+        junit.stand_in(session.config, link.send)
         if measuring is not None:
             link.save, measuring.tell = measuring.save, link.warn
             session.config.pluginmanager.register(measuring)

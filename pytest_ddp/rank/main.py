@@ -65,7 +65,7 @@ def _host(channel: Channel, session: Session, own_folder: str) -> NoReturn:
     # While it imports nobody reads the channel, so that its end would go unseen.
     processes.die_with_parent(os.getppid())
     preload.torch()
-    sys.argv = list(session.argv)
+    _be_called_as(session)
     collection = Collection()
     config, own = configure(session, collection)
     # Now that pytest has marked its plugins for rewriting, and while the controller still
@@ -102,6 +102,13 @@ def _host(channel: Channel, session: Session, own_folder: str) -> NoReturn:
         _serve(channel, fork, own_folder)
 
     _run_session(config, fork_ranks)
+
+
+def _be_called_as(session: Session) -> None:
+    """Tell what asks how this program was called how the pytest process was."""
+    sys.argv = list(session.argv)
+    if session.program is not None:
+        sys.modules["__main__"].__file__ = session.program
 
 
 def _share_imports(collected: Collected) -> None:
@@ -152,7 +159,7 @@ def _spawn(channel: Channel, session: Session, own_folder: str) -> NoReturn:
 def _spawned_rank(channel: Channel, files: list[int], order: StartRank) -> NoReturn:
     session = _expect(channel, Session)
     preload.torch()
-    sys.argv = list(session.argv)
+    _be_called_as(session)
     collection = Collection()
     config, own = configure(session, collection)
     preload.what_ranks_use()

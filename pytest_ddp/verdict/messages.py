@@ -12,7 +12,7 @@ from pytest_ddp.evidence.outcome import RunOutcome
 from pytest_ddp.evidence.wording import ranks_text
 from pytest_ddp.verdict.remarks import remarks
 from pytest_ddp.verdict.trouble import without_addresses
-from pytest_ddp.wire.protocol import Finished, Warned
+from pytest_ddp.wire.protocol import Aside, Finished, Warned, XmlNoted
 
 
 class DdpWarning(pytest.PytestWarning):
@@ -30,6 +30,8 @@ class Messages:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._told: set[Warned] = set()
+        self._noted: dict[XmlNoted, int] = {}
+        """What is in the file of ``--junitxml``, and from which rank."""
         self._problems: dict[str, tuple[str, list[int]]] = {}
         """Tracebacks, and who had them, by what they are without their addresses."""
         self._further: list[str] = []
@@ -44,8 +46,8 @@ class Messages:
         """Take what is no rank's."""
         self._further.append(text)
 
-    def tell(self, rank: int, message: Warned | Finished) -> None:
-        """Take a warning or the end of a rank's session."""
+    def tell(self, rank: int, message: Aside) -> None:
+        """Take a warning, a note for junitxml, or the end of a rank's session."""
         match message:
             case Finished():
                 if message.problem is not None:
@@ -54,6 +56,25 @@ class Messages:
                     known[1].append(rank)
             case Warned():
                 self._record_once(message)
+            case XmlNoted():
+                self._note(rank, message)
+
+    def _note(self, rank: int, note: XmlNoted) -> None:
+        """Pass it on once; of an attribute that ranks set unlike, the lowest rank's value."""
+        from _pytest.junitxml import xml_key  # noqa: PLC0415 - nobody else needs it
+
+        xml = self._config.stash.get(xml_key, None)
+        if xml is None:
+            return
+        if note.nodeid is None:
+            if note not in self._noted:
+                xml.add_global_property(note.name, note.value)
+            self._noted[note] = rank
+            return
+        attribute = replace(note, value="")
+        if rank <= self._noted.get(attribute, rank):
+            self._noted[attribute] = rank
+            xml.node_reporter(note.nodeid).add_attribute(note.name, note.value)
 
     def warn(self, text: str) -> None:
         """Warn of something that is not one test's doing."""

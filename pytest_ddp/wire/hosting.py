@@ -66,6 +66,10 @@ class Session:
     """The arguments that pytest was called with."""
     argv: tuple[str, ...]
     """``sys.argv`` of the pytest process, which tests find in ranks too."""
+    program: str | None
+    """``__main__.__file__`` of the pytest process."""
+    junit_family: str | None
+    """The ``junit_family`` of the file that ``--junitxml`` writes; None if none is written."""
     plugins: tuple[str, ...]
     """Plugin modules given to ``pytest.main(plugins=...)`` by name."""
     worker_input: Json

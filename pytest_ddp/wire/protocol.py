@@ -220,6 +220,16 @@ class Warned:
 
 
 @dataclass(frozen=True)
+class XmlNoted:
+    """Something for the file of ``--junitxml`` that no report carries."""
+
+    nodeid: str | None
+    """The test whose attribute it is; None for a property of the whole suite."""
+    name: str
+    value: str
+
+
+@dataclass(frozen=True)
 class Exchange:
     """A rank arrived at the ``number``-th side-channel operation of the test."""
 
@@ -288,6 +298,8 @@ class Finished:
     """Traceback of a fixture teardown that failed now, when no report can carry it."""
 
 
+Aside: TypeAlias = Warned | XmlNoted | Finished
+"""What a rank says at any time, of no test's verdict."""
 ToHost: TypeAlias = Session | Collected | StartRank | KillRank
 FromHost: TypeAlias = HostReady | RankStarted | RankExited
 ToRank: TypeAlias = (
@@ -310,6 +322,7 @@ FromRank: TypeAlias = (
     | PhaseReported
     | SubtestReported
     | Warned
+    | XmlNoted
     | Exchange
     | Standing
     | Calls

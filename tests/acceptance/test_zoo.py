@@ -313,3 +313,36 @@ def test_dependencies_are_known_everywhere(suite: Suite) -> None:
     for name in (*skipped, "test_asks_at_run_time"):
         assert finished[name].verdict == "skipped", name
         assert "depends on" in finished[name].text
+
+
+# ---------------------------------------------------------------- anyio
+
+ASYNC = """
+    import os
+    from pathlib import Path
+
+    import anyio
+    import pytest
+
+    pytestmark = [pytest.mark.ddp(world_size=2), pytest.mark.anyio]
+    SEEN = Path(__file__).with_name("seen")
+
+    @pytest.fixture(params=["asyncio", "trio"])
+    def anyio_backend(request):
+        return request.param
+
+    async def test_threads(ddp):
+        assert await anyio.to_thread.run_sync(int, "3") == 3
+        (SEEN / str(os.getpid())).mkdir(parents=True, exist_ok=True)
+
+    async def test_after(anyio_backend):
+        assert len(list(SEEN.iterdir())) == 2
+        assert (SEEN / str(os.getpid())).exists()
+"""
+
+
+def test_threads_that_trio_keeps_replace_no_rank(suite: Suite) -> None:
+    suite.write("test_suite.py", ASYNC)
+    finished = _run(suite, "--randomly-dont-reorganize")
+    finished.assert_outcomes(passed=4)
+    assert [text for text in finished.warnings if "thread" in text] == []

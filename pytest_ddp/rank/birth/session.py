@@ -64,6 +64,8 @@ class Debug(NamedTuple):
 
 
 DEBUG = pytest.StashKey[Debug]()
+JUNIT_FAMILY = pytest.StashKey[str | None]()
+"""That of the file which the pytest process writes."""
 
 
 def configure(session: Session, collection: Collection) -> tuple[pytest.Config, OwnCode]:
@@ -89,6 +91,7 @@ def configure(session: Session, collection: Collection) -> tuple[pytest.Config, 
         trace=config.getoption("trace", False),
         rank=session.debug_rank,
     )
+    config.stash[JUNIT_FAMILY] = session.junit_family
     for name, value in _NEUTRAL.items():
         if hasattr(config.option, name):
             setattr(config.option, name, value)

@@ -36,7 +36,9 @@ from pytest_ddp.wire.protocol import Left
 
 _HELPERS = ("torch_shm_manager", TRACKER, "multiprocessing.forkserver")
 """Processes that libraries start once and keep; no test can end them."""
-_HELPER_THREADS = ("pytest-ddp link", "tqdm")
+_HELPER_THREADS = ("pytest-ddp link", "tqdm", "Trio thread ")
+"""How names of threads begin that their libraries keep. Trio's are called so while they wait for
+work, for ten seconds, and otherwise by what they do."""
 _PYTEST_OWN = b"PYTEST_CURRENT_TEST"
 _SHOWN = 3
 """Names in a list before it is cut short."""
