@@ -13,8 +13,8 @@ from pytest_ddp.wire.protocol import Operation
 if TYPE_CHECKING:
     import torch
 
-Transport = Callable[[int, Operation, int | None, str], tuple[str, ...]]
-"""Sends (number, operation, source, payload) and waits for the payloads of all ranks."""
+Transport = Callable[[Operation, int | None, str], tuple[str, ...]]
+"""Sends (operation, source, payload) and waits for the payloads of all ranks."""
 
 
 EnterPhase = Callable[[str], AbstractContextManager[None]]
@@ -27,6 +27,9 @@ class DdpError(RuntimeError):
 
 class Ddp:
     """What a ddp test knows of its place, and a side channel between the ranks.
+
+    The place is that of the process, for its life: what a fixture wider than a test takes from
+    here stays true as long as the fixture is up.
 
     The operations go through the pytest process and not through the group under
     test: they work when that group is broken, and name a rank that never arrives.
@@ -53,7 +56,6 @@ class Ddp:
         self._device_index = device_index
         self._transport = transport
         self._enter_phase = enter_phase
-        self._number = 0
         self._lock = threading.Lock()
 
     @property
@@ -162,8 +164,7 @@ class Ddp:
 
     def _exchange(self, operation: Operation, source: int | None, payload: str) -> tuple[str, ...]:
         with self._lock:
-            self._number += 1
-            return self._transport(self._number, operation, source, payload)
+            return self._transport(operation, source, payload)
 
 
 _current: Ddp | None = None
@@ -178,7 +179,7 @@ def current() -> Ddp:
     if _current is None:
         raise DdpError(
             "no ddp test is running in this process; mark the test with "
-            "@pytest.mark.ddp(world_size=...)"
+            "@pytest.mark.ddp(world_size=...). A fixture that asks for ddp is for such tests"
         )
     return _current
 

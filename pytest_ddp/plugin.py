@@ -77,9 +77,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize(WORLD_SIZE_PARAM, mark.world_sizes, ids=ids, indirect=True)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def ddp() -> Ddp:
-    """Rank, world size and device of a ddp test, and a side channel between its ranks."""
+    """Rank, world size and device of a ddp test, and a side channel between its ranks.
+
+    Fixtures of any scope may ask for it: a rank has one place in its life.
+    """
     from pytest_ddp import fixture  # noqa: PLC0415
 
     return fixture.current()

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pytest_ddp.attempt.exchanges import Exchanges
 from pytest_ddp.evidence import pythonstacks
 from pytest_ddp.launch.launcher import Gone, HostDiedError, Launcher
 from pytest_ddp.launch.rankprocess import RankProcess
 from pytest_ddp.system.own import signal, time
 from pytest_ddp.verdict.lost import frame_lines
 from pytest_ddp.verdict.trouble import exit_words
+from pytest_ddp.wire.hosting import World
 from pytest_ddp.wire.protocol import (
     Aside,
+    Exchange,
     Finished,
+    FromRank,
     Save,
     Saved,
 )
@@ -50,7 +54,8 @@ def finish(
     for process in here:
         process.files.begin()
     left = [process for process in here if process.ready and explain]
-    for process, message in launcher.finish(here, seconds):
+    partings = _Partings(here)
+    for process, message in launcher.finish(here, seconds, partings.hear):
         if isinstance(message, Aside):
             yield process.rank, message
         if isinstance(message, Finished) and process in left:
@@ -59,6 +64,27 @@ def finish(
     for process in left:
         text = stacks.get(process) or process.files.stacks()
         yield process.rank, Finished(_unfinished(process, seconds, text))
+
+
+class _Partings:
+    """Exchanges of the ``ddp`` fixture between ranks that tear down, pool by pool."""
+
+    def __init__(self, processes: list[RankProcess]) -> None:
+        self._exchanges: dict[World, Exchanges] = {}
+        ordered = sorted(processes, key=lambda process: process.rank)
+        for world in {process.world for process in processes}:
+            mates = [process for process in ordered if process.world == world]
+            self._exchanges[world] = Exchanges(mates)
+            for rank in {*range(world.world_size)} - {mate.rank for mate in mates}:
+                self._exchanges[world].lack(rank)
+
+    def hear(self, process: RankProcess, message: FromRank | Gone) -> None:
+        if (exchanges := self._exchanges.get(process.world)) is None:
+            return
+        if isinstance(message, Exchange):
+            exchanges.arrive(process, message)
+        elif isinstance(message, Finished | Gone):
+            exchanges.leave(process, "ended its teardown")
 
 
 def _unfinished(process: RankProcess, seconds: float, stacks: str) -> str:

@@ -13,12 +13,13 @@ _DONE = "done"
 
 
 class Exchanges:
-    """Collects the arrivals of one test's ranks."""
+    """Collects the arrivals of the ranks of one test, or of one last teardown."""
 
     def __init__(self, processes: list[RankProcess]) -> None:
         self._processes = processes
         self._waiting: dict[RankProcess, Exchange] = {}
-        self._left: dict[RankProcess, str] = {}
+        self._left: dict[int, str] = {}
+        """What became of ranks that arrive nowhere any more, by rank."""
 
     def arrive(self, process: RankProcess, exchange: Exchange) -> None:
         """A rank waits in an operation."""
@@ -27,9 +28,13 @@ class Exchanges:
 
     def leave(self, process: RankProcess, how: str) -> None:
         """A rank has ended its part of the test and will arrive nowhere any more."""
-        self._left[process] = "has ended the test" if how == _DONE else f"has {how}"
+        self._left[process.rank] = "has ended the test" if how == _DONE else f"has {how}"
         self._waiting.pop(process, None)
         self._settle()
+
+    def lack(self, rank: int) -> None:
+        """There is such a rank, and it takes no part."""
+        self._left[rank] = "takes no part"
 
     def _settle(self) -> None:
         if not self._waiting:
@@ -46,7 +51,7 @@ class Exchanges:
         if not self._left:
             return None
         waiting = _words(next(iter(self._waiting.values())))
-        absent = [f"rank {p.rank} {self._left[p]}" for p in self._processes if p in self._left]
+        absent = [f"rank {rank} {how}" for rank, how in sorted(self._left.items())]
         return f"{waiting} can never complete: {', '.join(absent)}"
 
     def _mismatch(self) -> str | None:

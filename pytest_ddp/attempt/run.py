@@ -273,7 +273,7 @@ class Run:
                 part.done = message
                 part.begin(self._plan.nodeid)
                 part.take_passed(self._order.item, self._wall, message.passed)
-                part.process.tied = message.tied
+                part.process.tied, part.process.together = message.tied, message.together
                 if message.modules_changed:
                     part.process.family = self._plan.family
                 part.end(Ending.DONE, self._now())

@@ -207,7 +207,7 @@ class Supervisor:
         """
         for world in {process.world for process in leaving}:
             pool = self._launcher.pool(world)
-            if any(process.tied for process in (*leaving, *pool)):
+            if any(process.tied or process.together for process in (*leaving, *pool)):
                 leaving = [*leaving, *(process for process in pool if process not in leaving)]
         return leaving
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -313,8 +313,18 @@ class Launcher:
 
     # ------------------------------------------------------------------ the end
 
-    def finish(self, processes: list[RankProcess], seconds: float) -> list[Event]:
+    def finish(
+        self,
+        processes: list[RankProcess],
+        seconds: float,
+        hear: Callable[[RankProcess, FromRank | Gone], None],
+    ) -> list[Event]:
         """Let idle ranks tear down their wide fixtures and leave.
+
+        Args:
+            processes: the ranks.
+            seconds: what comes later is not waited for.
+            hear: is called with what a rank says, as soon as it does.
 
         Returns:
             what they said meanwhile.
@@ -326,7 +336,10 @@ class Launcher:
         while not all(process.gone for process in processes):
             if (left := deadline - time.monotonic()) <= 0:
                 break
-            events += self.poll(left)
+            heard = self.poll(left)
+            for process, message in heard:
+                hear(process, message)
+            events += heard
         return events
 
     def close(self) -> None:

@@ -39,6 +39,8 @@ class RankProcess:
     """What its process group met by; None if it holds none that may be reused."""
     tied: bool = False
     """Whether a fixture that its last test left up had used the process group in its set-up."""
+    together: bool = False
+    """Whether one was up that asks for ``ddp``."""
     family: str = ""
     """That of the tests which left something in its modules; empty if none has."""
     test: str = ""

@@ -102,15 +102,13 @@ class Link:
         while self._go.get().test != test:
             """Left over from a test that was given up."""
 
-    def exchange(
-        self, number: int, operation: Operation, source: int | None, payload: str
-    ) -> tuple[str, ...]:
+    def exchange(self, operation: Operation, source: int | None, payload: str) -> tuple[str, ...]:
         """Take part in a side-channel operation.
 
         Raises:
             DdpError: it can never complete.
         """
-        self._side_channel.arrive(number, operation)
+        number = self._side_channel.arrive(operation)
         self.send(Exchange(self.test, number, operation, source, payload))
         while (reply := self._replies.get()).number != number:
             """A late answer to an operation that the last test gave up."""

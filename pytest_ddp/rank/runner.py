@@ -73,9 +73,10 @@ class Runner:
         self._garbage = Garbage(self._lifecycle)
         self._setup_show = SetupShow(self._config)
         self._subtests = Subtests(self._config, self._kept)
-        self._ties = Ties(self._group)
+        self._ties = Ties(self._group, self._side_channel)
         self._phases = Phases(self._lifecycle, self._care, self._ties)
         self._properties = Properties()
+        self._ddp = self._make_ddp()
         self._debugger = self._link.debugger = self._make_debugger()
         self._reseeder = seeding.Reseeder(self._config.option)
         self._modules: ModuleState | None = None
@@ -166,7 +167,7 @@ class Runner:
         self._warn_of_shortcomings()
         seeding.seed_everything(order.seed)
         self._reseeder.begin(order.seed)
-        fixture.set_current(self._ddp())
+        fixture.set_current(self._ddp)
         fixtures.share_tmp_path(order.tmp_path)
         self._phases.begin()
         self._subtests.begin()
@@ -188,6 +189,7 @@ class Runner:
             counts=counts,
             group_doubt=self._group_doubt(),
             tied=self._ties.hold() or self._group.is_of_others(),
+            together=self._ties.hold_together(),
             rank_doubt=self._rank_doubt(item),
             spent=self._spent(),
             modules_changed=order.ends_family and self._modules_changed(),
@@ -201,7 +203,7 @@ class Runner:
     def _modules_changed(self) -> bool:
         return self._modules is None or self._modules.has_changed()
 
-    def _ddp(self) -> Ddp:
+    def _make_ddp(self) -> Ddp:
         rank, world = self._place.rank, self._place.world
         return Ddp(
             rank,
@@ -270,6 +272,7 @@ class Runner:
 
     def _finish(self) -> None:
         problems: list[str] = []
+        self._side_channel.begin(self._place.world.world_size)
         try:
             self._session._setupstate.teardown_exact(None)
             self._config.hook.pytest_sessionfinish(session=self._session, exitstatus=0)

@@ -265,6 +265,8 @@ class Done:
     """Why the default group must be rebuilt; None if it can be kept."""
     tied: bool
     """A fixture wider than the test used the group in its set-up, and is still up."""
+    together: bool
+    """So is one that asks for ``ddp``, and may want all ranks for its teardown."""
     rank_doubt: tuple[Left, ...]
     """What the test leaked that retires the rank (threads, processes, groups)."""
     spent: bool

@@ -269,14 +269,6 @@ def test_the_controller_runs_no_fixture_of_a_ddp_test(run: Run) -> None:
 FAILING = """
     import pytest
 
-    @pytest.fixture(scope="session")
-    def too_wide(ddp):
-        pass
-
-    @pytest.mark.ddp(world_size=2)
-    def test_scope(too_wide):
-        pass
-
     @pytest.fixture(scope="module")
     def brittle(request):
         yield
@@ -318,11 +310,6 @@ def broken(new_suite: Callable[[], Suite]) -> Finished:
     suite.write("test_failing.py", FAILING)
     suite.write("test_other.py", "import pytest\n@pytest.mark.ddp\ndef test_other(ddp): pass\n")
     return suite.run("-k", "not plain", *LOADFILE)
-
-
-def test_session_fixture_cannot_ask_for_ddp(broken: Finished) -> None:
-    assert broken["test_scope"].verdict == "error"
-    assert "ScopeMismatch" in broken["test_scope"].text
 
 
 @pytest.mark.skipif(UNDER_XDIST, reason="a worker of xdist does not know its last test")

@@ -148,6 +148,7 @@ def done(counts: tuple[GroupCount, ...] = (), exit_reason: str | None = None) ->
         counts=counts,
         group_doubt=None,
         tied=False,
+        together=False,
         rank_doubt=(),
         spent=False,
         modules_changed=False,

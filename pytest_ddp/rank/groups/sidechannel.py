@@ -8,7 +8,7 @@ from pytest_ddp.wire.survey import SIDE_CHANNEL, Wait
 
 
 class SideChannel:
-    """The exchanges of one test, as this rank takes part in them."""
+    """The exchanges of one test, or of the last teardown, as this rank takes part in them."""
 
     def __init__(self) -> None:
         self.exchanges = 0
@@ -23,8 +23,9 @@ class SideChannel:
         self._members = tuple(range(world_size))
         self._pending = None
 
-    def arrive(self, number: int, operation: Operation) -> None:
-        """The calling thread comes to an exchange."""
+    def arrive(self, operation: Operation) -> int:
+        """The calling thread comes to an exchange; which it is, from 1."""
+        number = self.exchanges + 1
         wait = Wait(
             group=SIDE_CHANNEL,
             members=self._members,
@@ -39,6 +40,7 @@ class SideChannel:
         )
         self._pending = threading.get_ident(), wait
         self.exchanges = number
+        return number
 
     def leave(self, number: int) -> None:
         """The exchange is answered.
