@@ -148,12 +148,6 @@ def test_trace_config_shows_the_plugins_of_the_pytest_process_once(run: Finished
     assert len(names) == len(set(names))
 
 
-def test_without_junitxml_all_is_quiet(habits: Suite) -> None:
-    run = habits.run(*LOADFILE, "-k", "propert or attribute or late")
-    run.assert_outcomes(passed=4)
-    assert [text for text in run.warnings if "incompatible" in text] == []
-
-
 # ---------------------------------------------------------------- options of pytest's cache
 
 STEPS = """

@@ -214,11 +214,3 @@ def test_thousands(of_ranks: Finished) -> None:
     assert len(call(of_ranks, "test_many")) == 2001
     assert "2006 subtests passed" in of_ranks.stdout
     assert of_ranks["test_many"].duration < 60
-
-
-def test_quiet_counts_are_those_of_plain_pytest(suite: Suite) -> None:
-    ends = []
-    for folder in ("plain", "ranks"):
-        run = suite.run(folder, "-k", "good or sub or after", "-q")
-        ends.append(re.findall(r"^(\d.*) in [\d.]+s", run.stdout, re.MULTILINE))
-    assert ends[0] == ends[1]
