@@ -180,7 +180,6 @@ def test_a_barrier_that_a_rank_misses_in_the_last_teardown_ends_at_once(bad: Fin
     assert bad["test_first"].verdict == bad["test_second"].verdict == "passed"
     assert "RuntimeError: before the barrier" in bad.stdout
     assert "can never complete: rank 1 has ended its teardown" in bad.flat
-    assert bad.duration < 60
 
 
 def test_after_a_death_the_fixture_is_set_up_on_all_ranks(bad: Finished) -> None:
