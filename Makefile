@@ -1,6 +1,6 @@
 # The two commands of the README. Both set themselves up in .venv and need only
 # python3, make and git.
-.PHONY: conformance kill-matrix test tests quick quick-tests types soak chaos fidelity ecosystem zoo benchmark clean
+.PHONY: conformance kill-matrix test tests quick quick-tests types soak chaos fidelity habits ecosystem zoo benchmark clean
 .DELETE_ON_ERROR:
 
 PYTHON ?= python3
@@ -74,6 +74,11 @@ benchmark: $(READY)
 # Needs the package index the first time, and some twenty minutes.
 fidelity: $(READY)
 	$(BIN)/python -m fidelity
+
+# Each habit of docs/habits.md under each way to run tests on ranks; some ten minutes.
+habits: LIMIT = 3600
+habits: $(READY) build/zoo/.ready
+	timeout -k 10 $(LIMIT) $(BIN)/python -m fidelity.habits --write </dev/null
 
 # Parts of other people's libraries, in an environment of their own; writes docs/ecosystem.md.
 # The page's own test is for later: it compares with the page that is there.

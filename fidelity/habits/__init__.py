@@ -1,0 +1,1 @@
+"""Which habits of pytest's users work under which way to run tests on ranks."""
