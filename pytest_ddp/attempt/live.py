@@ -95,9 +95,16 @@ class LiveLine:
         text = line(self._name, now - self._began, doing, self._terminal.fullwidth - 1)
         self._write(f"\r{text}{_ERASE}")
 
+    def give_way(self) -> None:
+        """Somebody writes now: take the line away, to be shown below what they write."""
+        self._erase()
+
     def erase(self) -> None:
         """The test is over: take the line away and return to where pytest was."""
         self._due = math.inf
+        self._erase()
+
+    def _erase(self) -> None:
         if self._column is None:
             return
         right = f"\x1b[{self._column}C" if self._column else ""

@@ -10,6 +10,7 @@ import pytest
 
 from pytest_ddp import neighbours
 from pytest_ddp.asked.plan import LaunchPlan
+from pytest_ddp.attempt.display import listening_level
 from pytest_ddp.attempt.live import LiveLine
 from pytest_ddp.attempt.terminal import Terminal
 from pytest_ddp.launch.rankprocess import RankProcess
@@ -73,6 +74,7 @@ class Order:
             shared_seed=self.plan.seeds[0],
             tmp_path=self.tmp_path,
             serve_store=rank == 0,
+            log_level=listening_level(self.item.config),
             neighbours=neighbours.brief(self.item),
         )
 

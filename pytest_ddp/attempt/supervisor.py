@@ -94,6 +94,8 @@ class Supervisor:
         except KeyboardInterrupt:
             run.interrupt()
             raise
+        finally:
+            self._launcher.catch_up()
         outcome = run.outcome(notes)
         self._clean_up(run, world)
         return outcome, run.is_worth_a_retry() and not notes

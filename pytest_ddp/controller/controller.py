@@ -15,6 +15,7 @@ from pytest_ddp.asked.marks import MARK
 from pytest_ddp.asked.options import Import, Options, StartMethod
 from pytest_ddp.asked.plan import LaunchPlan, make_plan
 from pytest_ddp.attempt import ends
+from pytest_ddp.attempt.display import Display
 from pytest_ddp.attempt.live import LiveLine, terminal_of
 from pytest_ddp.attempt.order import Order
 from pytest_ddp.attempt.reading import Reader
@@ -75,6 +76,7 @@ class Controller:
         """Of the last test."""
         self._messages = Messages(config)
         self._live = LiveLine(terminal_of(config))
+        self._display = Display(config, self._live)
         self._terminal = Terminal(config, self._messages.warn)
         self._measuring = Measuring(config, self._messages.warn)
 
@@ -121,7 +123,7 @@ class Controller:
             basetemp=self._directories.base,
             measured=self._measuring.measured,
         )
-        self._launcher = Launcher(session, quiet=not session.verbose_output)
+        self._launcher = Launcher(session, self._display, quiet=not session.verbose_output)
         if hasattr(config, "workerinput"):
             self._launcher.watch_parent()
         self._supervisor = Supervisor(self._launcher, Reader(config), self._messages.tell)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from pytest_ddp.launch.rankprocess import LOST_CHANNEL, WROTE_GARBAGE, RankProcess
 from pytest_ddp.launch.rendezvous import HOST_ENVIRONMENT, NOT_FOR_HOST
+from pytest_ddp.launch.streams import Display, Listening, Log, Output
 from pytest_ddp.system import memfile, processes
 from pytest_ddp.system.folder import Folder
 from pytest_ddp.system.own import os, selectors, socket, subprocess, time
@@ -64,11 +66,12 @@ Event: TypeAlias = tuple[RankProcess, FromRank | Gone]
 class Launcher:
     """Host and ranks of one controller, from the first start to the last trace of them."""
 
-    def __init__(self, session: Session, *, quiet: bool) -> None:
+    def __init__(self, session: Session, display: Display, *, quiet: bool) -> None:
         """Start the host; it imports torch while the controller goes on collecting.
 
         Args:
             session: what the host's pytest needs to know.
+            display: shows what ranks write and log while they run.
             quiet: keep what the host itself prints in a file, to be shown if it dies.
         """
         self._session = session
@@ -85,6 +88,8 @@ class Launcher:
         """Whose sockets were full, and are watched for room."""
         self._process = self._start_host(theirs, quiet)
         self._selector = selectors.DefaultSelector()
+        self._display = display
+        self._listening = Listening(self._selector, display)
         self._selector.register(self._channel, selectors.EVENT_READ, self._channel)
         self._host_watch = os.pidfd_open(self._process.pid)
         self._selector.register(self._host_watch, selectors.EVENT_READ, HostDiedError)
@@ -156,7 +161,10 @@ class Launcher:
         order = StartRank(*place, listening is not None, told.traces, told.measured)
         serves = () if listening is None else (listening.fileno(),)
         with theirs:
-            self._channel.send(order, (theirs.fileno(), *process.files.descriptors, *serves))
+            streams = process.streams.descriptors
+            descriptors = (*process.files.descriptors, *streams, *serves)
+            self._channel.send(order, (theirs.fileno(), *descriptors))
+        self._listening.add(process.streams)
         if self._session.spawns:
             process.send(self._session)
         self._ranks[world, number] = process
@@ -172,6 +180,7 @@ class Launcher:
         if self._ranks.get((process.world, process.rank)) is process:
             del self._ranks[process.world, process.rank]
         self._unwatch(process)
+        self._listening.remove(process.streams)
         process.close()
 
     def _unwatch(self, process: RankProcess) -> None:
@@ -195,12 +204,17 @@ class Launcher:
         self._watch_unsent()
         if any(process.lost for process in self._ranks.values()):
             timeout = _LOST_LIMIT if timeout is None else min(timeout, _LOST_LIMIT)
+        due = self._display.due_in()
+        timeout = due if timeout is None else min(timeout, due)
         events: list[Event] = []
-        for key, mask in self._selector.select(timeout):
+        for key, mask in self._selector.select(None if timeout == math.inf else timeout):
             if key.data in (HostDiedError, OrphanedError):
                 # What it said last tells how far it had come.
                 list(self._hear_host())
                 raise key.data(self.last_words())
+            if isinstance(key.data, Output | Log):
+                self._listening.hear(key.data)
+                continue
             source: Channel | RankProcess = key.data
             channel = source if isinstance(source, Channel) else source.channel
             if mask & selectors.EVENT_WRITE:
@@ -209,6 +223,7 @@ class Launcher:
                 events += self._hear(source)
         self._kill_lost()
         self._kill_dying()
+        self._display.show()
         return events
 
     def _kill_lost(self) -> None:
@@ -311,6 +326,10 @@ class Launcher:
         self._log.seek(0)
         return self._log.read().decode(errors="replace").strip()
 
+    def catch_up(self) -> None:
+        """Show what ranks have written and logged up to now."""
+        self._listening.catch_up()
+
     # ------------------------------------------------------------------ the end
 
     def finish(
@@ -353,6 +372,7 @@ class Launcher:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        self.catch_up()
         for process in self._ranks.values():
             if process.pid is not None and not process.gone:
                 processes.kill_group(process.pid)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_ddp.launch.rankfiles import RankFiles
+from pytest_ddp.launch.streams import Streams
 from pytest_ddp.system.own import os
 from pytest_ddp.wire.channel import Channel
 from pytest_ddp.wire.hosting import World
@@ -55,6 +56,7 @@ class RankProcess:
 
     def __post_init__(self) -> None:
         self.files = RankFiles()
+        self.streams = Streams(self.rank, self.world.world_size)
 
     @property
     def gone(self) -> bool:
@@ -102,3 +104,4 @@ class RankProcess:
             os.close(descriptor)
         self.captured = {}
         self.files.close()
+        self.streams.close()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pytest_ddp.rank.adapt import junit, output, reporter
+from pytest_ddp.rank.adapt.livelogs import LiveLogs
 from pytest_ddp.rank.adapt.measuring import Measuring
 from pytest_ddp.rank.birth.collection import Collection
 from pytest_ddp.rank.birth.owncode import OwnCode
@@ -36,8 +37,9 @@ def live(
 
     Args:
         channel: to the controller.
-        files: descriptors of :class:`pytest_ddp.launch.rankfiles.RankFiles`, and for a rank that
-            serves the rendezvous from its birth on, the listening socket.
+        files: descriptors of :class:`pytest_ddp.launch.rankfiles.RankFiles`, of
+            :class:`pytest_ddp.launch.streams.Streams`, and for a rank that serves the rendezvous
+            from its birth on, the listening socket.
         order: its place.
         session: pytest's, of the host.
         collection: collects test files.
@@ -46,19 +48,21 @@ def live(
     with contextlib.suppress(PermissionError):  # a spawned rank leads its session already
         os.setsid()
     listening = [files.pop()] if order.serve_store else []
-    stacks, stacks_of_children, page, trace = map(memfile.path_of, files)
+    stacks, stacks_of_children, page, trace = map(memfile.path_of, files[:4])
     faults.install(stacks, stacks_of_children)
     forks.watch()
     try:
         _look_for_tempdir()
         remains.leave_to_others(order.folder)
         _own_tmp_path_base(session.config, order)
-        output.capture_afresh(session.config)
+        *streams, log = files[4:]
+        output.capture_afresh(session.config, order.world.world_size, streams)
+        live_logs = LiveLogs(session.config, log)
         environment = RankEnvironment()
         environment.apply(order.environment)
         seeding.unseed()
         made = instruments.make(page, trace, order)
-        for descriptor in files:
+        for descriptor in (*files[:4], *streams):
             os.close(descriptor)
         landmarks.install(made.lifecycle)
         measuring = None if order.measured is None else Measuring(order.measured)
@@ -71,7 +75,10 @@ def live(
         if measuring is not None:
             link.save, measuring.tell = measuring.save, link.warn
             session.config.pluginmanager.register(measuring)
-        Runner(link, made, order, environment, rendezvous, session, collection).live()
+        runner = Runner(
+            link, made, order, environment, rendezvous, session, collection, live_logs
+        )
+        runner.live()
     except BaseException:
         # Standard error may be a capture file that ends with the rank.
         faults.write(traceback.format_exc())

@@ -12,6 +12,7 @@ from pytest_ddp import fixture, neighbours
 from pytest_ddp.fixture import Ddp
 from pytest_ddp.rank.adapt import fixtures, loghandlers, output
 from pytest_ddp.rank.adapt.debugger import Ask, Debugger, Place
+from pytest_ddp.rank.adapt.livelogs import LiveLogs
 from pytest_ddp.rank.adapt.phases import Phases
 from pytest_ddp.rank.adapt.properties import Properties
 from pytest_ddp.rank.adapt.setupshow import SetupShow
@@ -59,6 +60,7 @@ class Runner:
         rendezvous: EnvRendezvous,
         session: pytest.Session,
         collection: Collection,
+        live_logs: LiveLogs,
     ) -> None:
         self._link = link
         self._place = place
@@ -67,6 +69,7 @@ class Runner:
         self._config = session.config
         self._kept = Kept(page, session.config)
         self._collection = collection
+        self._live_logs = live_logs
         self._rendezvous = rendezvous
         self._care = Care(self._group.journal.asked_for)
         self._environment = environment
@@ -153,7 +156,7 @@ class Runner:
         if not self._collection.has(file):
             self._modules = None
             seeding.unseed()
-            with self._group.hidden():
+            with self._group.hidden(), self._live_logs.collecting():
                 self._collection.collect(self._session, [file])
             self._garbage.spare_collected()
 
@@ -175,10 +178,12 @@ class Runner:
         if order.of_family and self._modules is None:
             self._modules = ModuleState(packages_of_plugins(self._config))
         neighbours.learn(item, order.neighbours)
+        self._live_logs.begin(order.log_level)
         self._care.begin()
         self._debugger.begin()
         exit_reason, exit_code = self._run_protocol(order, item)
         self._debugger.end()
+        output.flush()
         fixture.set_current(None)
         self._surveyor.end()
         self._garbage.collect()
@@ -273,6 +278,7 @@ class Runner:
     def _finish(self) -> None:
         problems: list[str] = []
         self._side_channel.begin(self._place.world.world_size)
+        self._live_logs.set_when("teardown")
         try:
             self._session._setupstate.teardown_exact(None)
             self._config.hook.pytest_sessionfinish(session=self._session, exitstatus=0)

@@ -24,7 +24,7 @@ from pytest_ddp.wire.hosting import StartRank
 from pytest_ddp.wire.protocol import Message, RankReady, RunTest
 
 _HEADER = struct.Struct(">IQ")
-_ROOM = socket.CMSG_LEN(8 * array.array("i").itemsize)
+_ROOM = socket.CMSG_LEN(16 * array.array("i").itemsize)
 """Bytes for descriptors, more than a message has."""
 _CHUNK = 1 << 18
 _to_json = json.JSONEncoder(default=repr, separators=(",", ":")).encode
@@ -234,7 +234,7 @@ def _close_all(descriptors: Sequence[int]) -> None:
 def _descriptor_count(message: Message) -> int:
     match message:
         case StartRank():
-            return 5 + message.serve_store
+            return 8 + message.serve_store
         case RankReady():
             return len(message.captured)
         case RunTest():

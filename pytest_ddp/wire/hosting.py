@@ -108,7 +108,7 @@ class Collected:
 
 @dataclass(frozen=True)
 class StartRank:
-    """Fork (or spawn) one rank; its end of its channel and its files travel with this message."""
+    """Fork (or spawn) one rank; its end of its channel, its files and streams travel along."""
 
     serial: int
     """Number of the process among all ranks that the controller ever started."""

@@ -99,6 +99,8 @@ class RunTest:
     """The directory that all ranks of the test share; the first that asks for it makes it."""
     serve_store: bool
     """True for the rank that serves the env:// rendezvous; the listening socket travels along."""
+    log_level: int | None
+    """From which level on live logs or a log file want records; None if there is neither."""
     neighbours: Json = field(default_factory=dict)
     """What single plugins in the pytest process have for theirs in the rank, by plugin."""
 

@@ -74,7 +74,7 @@ def records(kind: type) -> st.SearchStrategy[Any]:
 def descriptors_of(message: Any) -> int:
     """How many descriptors belong to a message, by the protocol's own words."""
     if isinstance(message, StartRank):
-        return 5 + message.serve_store
+        return 8 + message.serve_store
     if isinstance(message, RankReady):
         return len(message.captured)
     if isinstance(message, TakeTerminal):

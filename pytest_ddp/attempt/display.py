@@ -1,0 +1,109 @@
+"""What ranks write and log while they run, on pytest's terminal and in its log file."""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import itertools
+import logging
+import math
+import sys
+from typing import Any
+
+import pytest
+
+from pytest_ddp.attempt.live import LiveLine
+from pytest_ddp.launch.streams import Piece, Record, Source, Text
+from pytest_ddp.system.own import os, time
+
+_HOLD = 0.1
+"""Seconds that a piece waits for older ones of other ranks."""
+_MOST = 20_000
+"""Pieces that wait; some 50 MB of records."""
+
+
+def listening_level(config: pytest.Config) -> int | None:
+    """The least level of records that a live log or a log file wants; None without either."""
+    return min((handler.level for handler in _handlers(config)), default=None)
+
+
+def _handlers(config: pytest.Config) -> list[logging.Handler]:
+    """Those of pytest's handlers that show or keep what they are given."""
+    plugin: Any = config.pluginmanager.get_plugin("logging-plugin")
+    if plugin is None:
+        return []
+    found = [plugin.log_cli_handler, plugin.log_file_handler]
+    return [handler for handler in found if not _is_idle(handler)]
+
+
+def _is_idle(handler: Any) -> bool:
+    # Asked each time, since a conftest file may name another log file for each test.
+    stream = getattr(handler, "stream", None)
+    return isinstance(handler, logging.NullHandler) or getattr(stream, "name", "") == os.devnull
+
+
+class Display:
+    """Shows pieces in order of time, as pytest would have in a process of its own."""
+
+    def __init__(self, config: pytest.Config, live: LiveLine) -> None:
+        self._config, self._live = config, live
+        self._capture: Any = config.pluginmanager.getplugin("capturemanager")
+        self._held: list[tuple[float, int, Piece]] = []
+        self._count = itertools.count()
+        self._behind: dict[Source, float] = {}
+        self._when: str | None = ""
+
+    def take(self, source: Source, pieces: list[Piece]) -> None:
+        """Take what was read from a source."""
+        for piece in pieces:
+            heapq.heappush(self._held, (piece.moment, next(self._count), piece))
+        if source.behind is None:
+            self._behind.pop(source, None)
+        else:
+            self._behind[source] = source.behind
+
+    def due_in(self) -> float:
+        """Seconds until a piece has waited long enough; infinite if there is none."""
+        return max(0.0, self._held[0][0] + _HOLD - time.monotonic()) if self._held else math.inf
+
+    def show(self, *, all_: bool = False) -> None:
+        """Show what is due, or all that is there."""
+        until = math.inf if all_ else min((time.monotonic() - _HOLD, *self._behind.values()))
+        due: list[Piece] = []
+        while self._held and (self._held[0][0] <= until or len(self._held) > _MOST):
+            due.append(heapq.heappop(self._held)[2])
+        if due:
+            self._live.give_way()
+        for stream, pieces in itertools.groupby(due, _stream_of):
+            if stream:
+                self._write(stream, "".join(p.text for p in pieces if isinstance(p, Text)))
+            else:
+                self._log([piece for piece in pieces if isinstance(piece, Record)])
+        if all_:
+            # pytest has a say in between.
+            self._when = ""
+
+    def _write(self, name: str, text: str) -> None:
+        manager = self._capture
+        with manager.global_and_fixture_disabled() if manager else contextlib.nullcontext():
+            stream = getattr(sys, name)
+            encoding = getattr(stream, "encoding", None) or "utf-8"
+            stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+            stream.flush()
+
+    def _log(self, pieces: list[Record]) -> None:
+        handlers = _handlers(self._config)
+        for piece in pieces:
+            if piece.logged.when != self._when:
+                self._when = piece.logged.when
+                for handler in handlers:
+                    if (set_when := getattr(handler, "set_when", None)) is not None:
+                        set_when(self._when)
+            record = piece.logged.record(piece.prefix)
+            for handler in handlers:
+                if record.levelno >= handler.level:
+                    handler.handle(record)
+
+
+def _stream_of(piece: Piece) -> str:
+    return piece.stream if isinstance(piece, Text) else ""

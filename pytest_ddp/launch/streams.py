@@ -1,0 +1,225 @@
+"""What a rank shows while it runs: output that pytest does not capture, and log records."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from pytest_ddp.system.own import os, selectors, socket, time
+from pytest_ddp.wire import logged
+from pytest_ddp.wire.logged import Logged
+
+_CHUNK = 1 << 16
+"""Bytes that a pipe holds."""
+_BATCH = 256
+"""Records that are read at a time: a rank that logs without end must not hold up the others."""
+_ALL = 64
+"""How often a source is read where all that was sent is wanted; a process that a test has left
+behind may write for ever."""
+_LONGEST = 1 << 16
+"""Characters of a line that is shown whole."""
+_LINE_END = re.compile(r"(\r*\n|\r+(?=[^\r\n]))")
+"""A progress bar writes over its line: each state of it is a line of its own here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """What a rank wrote to a standard stream."""
+
+    moment: float
+    """When it was read (monotonic clock)."""
+    stream: str
+    """``stdout`` or ``stderr``"""
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What a rank logged."""
+
+    moment: float
+    """When it was logged."""
+    logged: Logged
+    prefix: str
+
+
+Piece: TypeAlias = Text | Record
+
+
+class Output:
+    """A standard stream: as it comes from the only rank, line by line from one of several."""
+
+    def __init__(self, stream: str, prefix: str) -> None:
+        self._stream, self._prefix = stream, prefix
+        self._descriptor, self.theirs = os.pipe()
+        os.set_blocking(self._descriptor, False)
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self._rest = ""
+        self.at_end = False
+        """Whether nobody writes to it any more."""
+        self.behind: float | None = None
+        """The moment of the last piece that was read, where older ones may still come."""
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def read(self) -> list[Piece]:
+        """What is there now, or some of it."""
+        try:
+            data = os.read(self._descriptor, _CHUNK)
+        except BlockingIOError:
+            return []
+        self.at_end = not data
+        text = self._rest + self._decode(data)
+        if not self._prefix:
+            return self._pieces(text)
+        *lines, self._rest = _LINE_END.split(text)
+        whole = zip(lines[::2], lines[1::2], strict=True)
+        told = [line for line, end in whole if line.strip() or "\n" in end]
+        if len(self._rest) > _LONGEST:
+            told, self._rest = [*told, self._rest], ""
+        return self._pieces("".join(f"{self._prefix}{line}\n" for line in told))
+
+    def rest(self) -> list[Piece]:
+        """The beginning of a line whose end has not come."""
+        rest, self._rest = self._rest.rstrip("\r"), ""
+        return self._pieces(f"{self._prefix}{rest}\n" if rest else "")
+
+    def _pieces(self, text: str) -> list[Piece]:
+        return [Text(time.monotonic(), self._stream, text)] if text else []
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+class Log:
+    """Records of a rank's loggers."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self._socket, self.theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket.setblocking(False)
+        self.at_end = False
+        self.behind: float | None = None
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def read(self) -> list[Piece]:
+        self.behind = None
+        pieces: list[Piece] = []
+        while len(pieces) < _BATCH and (record := self._receive()) is not None:
+            pieces.append(Record(record.moment, record, self._prefix))
+        if len(pieces) == _BATCH:
+            self.behind = pieces[-1].moment
+        return pieces
+
+    def _receive(self) -> Logged | None:
+        try:
+            record = logged.receive(self._socket)
+        except BlockingIOError:
+            return None
+        except (OSError, ValueError):
+            # The test wrote into our descriptor; its log is no part of its verdict.
+            record = None
+        self.at_end = record is None
+        return record
+
+    def rest(self) -> list[Piece]:
+        return []
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+Source: TypeAlias = Output | Log
+
+
+class Streams:
+    """All of one rank."""
+
+    def __init__(self, rank: int, world_size: int) -> None:
+        prefix = f"[rank {rank}] " if world_size > 1 else ""
+        self._out, self._err = Output("stdout", prefix), Output("stderr", prefix)
+        self._log = Log(prefix)
+        self.sources: tuple[Source, ...] = (self._out, self._err, self._log)
+        ends = self._out.theirs, self._err.theirs, self._log.theirs.fileno()
+        self.descriptors: tuple[int, ...] = ends
+        """The rank's ends, in the order in which they are passed on."""
+
+    def passed_on(self) -> None:
+        """The rank has its ends, or will: without ours a stream ends with the rank."""
+        if self.descriptors:
+            os.close(self._out.theirs)
+            os.close(self._err.theirs)
+            self._log.theirs.close()
+        self.descriptors = ()
+
+    def close(self) -> None:
+        self.passed_on()
+        for source in self.sources:
+            source.close()
+        self.sources = ()
+
+
+class Display(Protocol):
+    """Who shows the pieces, in order of time."""
+
+    def take(self, source: Source, pieces: list[Piece]) -> None: ...
+    def due_in(self) -> float:
+        """Seconds until :meth:`show` has something to show; infinite if never."""
+
+    def show(self, *, all_: bool = False) -> None:
+        """Show what is due, or all that is there."""
+
+
+class Listening:
+    """Hears the streams of all ranks, for a display."""
+
+    def __init__(self, selector: selectors.BaseSelector, display: Display) -> None:
+        self._selector, self._display = selector, display
+        self._ranks: list[Streams] = []
+
+    def add(self, streams: Streams) -> None:
+        """Hear a rank that was told to start."""
+        streams.passed_on()
+        self._ranks.append(streams)
+        for source in streams.sources:
+            self._selector.register(source.fileno(), selectors.EVENT_READ, source)
+
+    def hear(self, source: Source) -> None:
+        """Take some of what is there."""
+        self._display.take(source, source.read())
+        if source.at_end:
+            self._display.take(source, source.rest())
+            self._selector.unregister(source.fileno())
+
+    def remove(self, streams: Streams) -> None:
+        """Take what a rank has left, and hear it no more."""
+        if streams in self._ranks:
+            self._ranks.remove(streams)
+            self._catch_up(streams)
+            for source in self._open(streams):
+                self._selector.unregister(source.fileno())
+
+    def catch_up(self) -> None:
+        """Show all that ranks have written and logged up to now, and the beginnings of lines."""
+        for streams in self._ranks:
+            self._catch_up(streams)
+        self._display.show(all_=True)
+
+    def _catch_up(self, streams: Streams) -> None:
+        for source in self._open(streams):
+            for _ in range(_ALL):
+                pieces = source.read()
+                self._display.take(source, pieces)
+                if not pieces or source.at_end:
+                    break
+            self._display.take(source, source.rest())
+
+    def _open(self, streams: Streams) -> Iterator[Source]:
+        known = self._selector.get_map()
+        return (source for source in streams.sources if source.fileno() in known)

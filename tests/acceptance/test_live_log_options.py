@@ -1,0 +1,133 @@
+"""Ways to ask pytest for live logs and log files of ddp tests, beside the usual one."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.suite import UNDER_XDIST, Running, Suite
+
+pytestmark = pytest.mark.skipif(UNDER_XDIST, reason="its workers show no live logs, of no test")
+
+PLAIN = """
+    import logging
+    import pytest
+
+    log = logging.getLogger("mine")
+    pytestmark = MARKS
+
+    def test_says():
+        log.info("first", extra={"trial": 7})
+        log.debug("second", extra={"trial": 8})
+        log.error("two\\nlines", extra={"trial": 9})
+"""
+FORMAT = "%(levelname)-8s|%(name)s|%(filename)s:%(lineno)d|%(funcName)s|%(trial)03d|%(message)s"
+
+
+def test_a_file_of_the_only_rank_is_that_of_plain_pytest(suite: Suite) -> None:
+    texts = []
+    for marks in ("[]", "pytest.mark.ddp(world_size=1)"):
+        suite.write("test_plain.py", PLAIN.replace("MARKS", marks))
+        finished = suite.run("--log-file=it.log", "--log-level=DEBUG", f"--log-format={FORMAT}")
+        finished.assert_outcomes(passed=1)
+        texts.append((suite.directory / "it.log").read_text())
+    assert texts[0] == texts[1]
+    assert texts[0].count("\n") == 4
+
+
+def test_a_conftest_may_choose_a_file_for_each_test(suite: Suite) -> None:
+    suite.write(
+        "conftest.py",
+        """
+        import pytest
+
+        @pytest.hookimpl(tryfirst=True)
+        def pytest_runtest_logstart(nodeid):
+            if not hasattr(CONFIG, "workerinput"):
+                name = nodeid.rpartition("::")[2]
+                CONFIG.pluginmanager.get_plugin("logging-plugin").set_log_path(f"{name}.log")
+
+        def pytest_configure(config):
+            global CONFIG
+            CONFIG = config
+        """,
+    )
+    suite.write(
+        "test_two.py",
+        """
+        import logging
+        import pytest
+
+        pytestmark = pytest.mark.ddp(world_size=2)
+
+        def test_one():
+            logging.warning("of one")
+
+        def test_two():
+            logging.warning("of two")
+        """,
+    )
+    suite.run("-o", "log_file_format=%(message)s").assert_outcomes(passed=2)
+    for name in ("one", "two"):
+        lines = (suite.directory / f"test_{name}.log").read_text().splitlines()
+        assert sorted(lines) == [f"[rank 0] of {name}", f"[rank 1] of {name}"]
+
+
+QUIET = """
+    import logging
+    import pytest
+
+    @pytest.mark.ddp(world_size=2)
+    def test_quiet(ddp):
+        logging.getLogger().setLevel(logging.DEBUG)
+        logging.getLogger("mine").debug("words")
+        names = [type(handler).__name__ for handler in logging.getLogger().handlers]
+        assert "LiveLogs" not in names, names
+"""
+
+
+@pytest.mark.parametrize("args", [("-p", "no:logging"), ("--log-file-level=DEBUG",)], ids=str)
+def test_nobody_listens_unasked(suite: Suite, args: tuple[str, ...]) -> None:
+    suite.write("test_quiet.py", QUIET)
+    finished = suite.run(*args)
+    finished.assert_outcomes(passed=1)
+    assert "words" not in finished.output
+
+
+WAITS = """
+    import logging
+    import os
+    import time
+    import pytest
+
+    @pytest.mark.ddp(world_size=2)
+    def test_waits(ddp, capsys):
+        logging.getLogger("mine").warning("logged and waiting")
+        with capsys.disabled():
+            print("printed and waiting")
+        if ddp.rank == 0:
+            while not os.path.exists("go on"):
+                time.sleep(0.01)
+        ddp.barrier()
+"""
+
+
+def wait_for(running: Running, text: str, times: int) -> None:
+    end = time.monotonic() + 60
+    while running.stdout.count(text) < times:
+        assert time.monotonic() < end, running.stdout
+        time.sleep(0.02)
+
+
+def test_it_is_shown_while_the_test_runs(suite: Suite) -> None:
+    suite.write("test_waits.py", WAITS)
+    running = suite.start("-o", "log_cli=true")
+    try:
+        wait_for(running, "] logged and waiting\n", 2)
+        wait_for(running, "] printed and waiting\n", 2)
+        assert "PASSED" not in running.stdout
+    finally:
+        Path(suite.directory, "go on").touch()
+    running.finish(60).assert_outcomes(passed=1)
