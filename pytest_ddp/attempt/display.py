@@ -8,18 +8,20 @@ import itertools
 import logging
 import math
 import sys
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pytest_ddp.attempt.live import LiveLine
-from pytest_ddp.launch.streams import Piece, Record, Source, Text
+from pytest_ddp.launch.streams import NewPath, Piece, Record, Source, Text
 from pytest_ddp.system.own import os, time
 
 _HOLD = 0.1
 """Seconds that a piece waits for older ones of other ranks."""
-_MOST = 20_000
-"""Pieces that wait; some 50 MB of records."""
+_MOST = 1 << 25
+"""Characters that wait; there is more to it in memory."""
 
 
 def listening_level(config: pytest.Config) -> int | None:
@@ -49,6 +51,7 @@ class Display:
         self._config, self._live = config, live
         self._capture: Any = config.pluginmanager.getplugin("capturemanager")
         self._held: list[tuple[float, int, Piece]] = []
+        self._size = 0
         self._count = itertools.count()
         self._behind: dict[Source, float] = {}
         self._when: str | None = ""
@@ -57,6 +60,7 @@ class Display:
         """Take what was read from a source."""
         for piece in pieces:
             heapq.heappush(self._held, (piece.moment, next(self._count), piece))
+            self._size += piece.size
         if source.behind is None:
             self._behind.pop(source, None)
         else:
@@ -70,15 +74,16 @@ class Display:
         """Show what is due, or all that is there."""
         until = math.inf if all_ else min((time.monotonic() - _HOLD, *self._behind.values()))
         due: list[Piece] = []
-        while self._held and (self._held[0][0] <= until or len(self._held) > _MOST):
+        while self._held and (self._held[0][0] <= until or self._size > _MOST):
             due.append(heapq.heappop(self._held)[2])
+            self._size -= due[-1].size
         if due:
             self._live.give_way()
         for stream, pieces in itertools.groupby(due, _stream_of):
             if stream:
                 self._write(stream, "".join(p.text for p in pieces if isinstance(p, Text)))
             else:
-                self._log([piece for piece in pieces if isinstance(piece, Record)])
+                self._log(pieces)
         if all_:
             # pytest has a say in between.
             self._when = ""
@@ -88,12 +93,19 @@ class Display:
         with manager.global_and_fixture_disabled() if manager else contextlib.nullcontext():
             stream = getattr(sys, name)
             encoding = getattr(stream, "encoding", None) or "utf-8"
-            stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
-            stream.flush()
+            # Nobody may read it any more, of which pytest learns by itself.
+            with contextlib.suppress(BrokenPipeError):
+                stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+                stream.flush()
 
-    def _log(self, pieces: list[Record]) -> None:
+    def _log(self, pieces: Iterable[Piece]) -> None:
         handlers = _handlers(self._config)
         for piece in pieces:
+            if isinstance(piece, NewPath):
+                self._set_path(piece.path)
+                handlers = _handlers(self._config)
+            if not isinstance(piece, Record):
+                continue
             if piece.logged.when != self._when:
                 self._when = piece.logged.when
                 for handler in handlers:
@@ -103,6 +115,15 @@ class Display:
             for handler in handlers:
                 if record.levelno >= handler.level:
                     handler.handle(record)
+
+    def _set_path(self, path: str) -> None:
+        plugin: Any = self._config.pluginmanager.get_plugin("logging-plugin")
+        if plugin is None:
+            return
+        now = getattr(plugin.log_file_handler.stream, "name", "")
+        # It may have been told here too, and pytest would begin the file anew.
+        if self._config.rootpath / path != Path(now):
+            plugin.set_log_path(path)
 
 
 def _stream_of(piece: Piece) -> str:

@@ -44,7 +44,7 @@ def terminal_of(config: pytest.Config) -> Writer | None:
     """The terminal for the line; None where it would be in the way.
 
     That is: no terminal, one without cursor, an xdist worker, and ``-s`` or
-    ``--capture=tee-sys``, where the ranks write to the terminal themselves.
+    ``--capture=tee-sys``, where what ranks write is on the terminal.
     """
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
     if (

@@ -10,11 +10,12 @@ from typing import Protocol, TypeAlias
 
 from pytest_ddp.system.own import os, selectors, socket, time
 from pytest_ddp.wire import logged
-from pytest_ddp.wire.logged import Logged
+from pytest_ddp.wire.logged import Logged, LogPath
 
 _CHUNK = 1 << 16
 """Bytes that a pipe holds."""
 _BATCH = 256
+_BATCH_BYTES = 1 << 20
 """Records that are read at a time: a rank that logs without end must not hold up the others."""
 _ALL = 64
 """How often a source is read where all that was sent is wanted; a process that a test has left
@@ -35,6 +36,10 @@ class Text:
     """``stdout`` or ``stderr``"""
     text: str
 
+    @property
+    def size(self) -> int:
+        return len(self.text)
+
 
 @dataclass(frozen=True, slots=True)
 class Record:
@@ -45,8 +50,21 @@ class Record:
     logged: Logged
     prefix: str
 
+    @property
+    def size(self) -> int:
+        return self.logged.size
 
-Piece: TypeAlias = Text | Record
+
+@dataclass(frozen=True, slots=True)
+class NewPath:
+    """Where rank 0 wants the log file from now on."""
+
+    moment: float
+    path: str
+    size = 0
+
+
+Piece: TypeAlias = Text | Record | NewPath
 
 
 class Output:
@@ -98,8 +116,8 @@ class Output:
 class Log:
     """Records of a rank's loggers."""
 
-    def __init__(self, prefix: str) -> None:
-        self._prefix = prefix
+    def __init__(self, rank: int, prefix: str) -> None:
+        self._rank, self._prefix = rank, prefix
         self._socket, self.theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.setblocking(False)
         self.at_end = False
@@ -111,13 +129,20 @@ class Log:
     def read(self) -> list[Piece]:
         self.behind = None
         pieces: list[Piece] = []
-        while len(pieces) < _BATCH and (record := self._receive()) is not None:
-            pieces.append(Record(record.moment, record, self._prefix))
-        if len(pieces) == _BATCH:
-            self.behind = pieces[-1].moment
+        size = 0
+        while (told := self._receive()) is not None:
+            if isinstance(told, Logged):
+                pieces.append(Record(told.moment, told, self._prefix))
+                size += told.size
+            elif self._rank == 0:
+                # pytest has one log file, and ranks need not be of one mind.
+                pieces.append(NewPath(told.moment, told.path))
+            if len(pieces) == _BATCH or size > _BATCH_BYTES:
+                self.behind = told.moment
+                break
         return pieces
 
-    def _receive(self) -> Logged | None:
+    def _receive(self) -> Logged | LogPath | None:
         try:
             record = logged.receive(self._socket)
         except BlockingIOError:
@@ -144,7 +169,7 @@ class Streams:
     def __init__(self, rank: int, world_size: int) -> None:
         prefix = f"[rank {rank}] " if world_size > 1 else ""
         self._out, self._err = Output("stdout", prefix), Output("stderr", prefix)
-        self._log = Log(prefix)
+        self._log = Log(rank, prefix)
         self.sources: tuple[Source, ...] = (self._out, self._err, self._log)
         ends = self._out.theirs, self._err.theirs, self._log.theirs.fileno()
         self.descriptors: tuple[int, ...] = ends

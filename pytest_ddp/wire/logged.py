@@ -19,9 +19,8 @@ _MOST_BITS = 64
 """Of a number that travels as one; Python refuses to write very long ones."""
 _LEFT = frozenset({"args", "exc_info", "message", "asctime"})
 """What is in other fields already, or what formatters have put into the record."""
-_WHOLE = 1 << 15
-"""Bytes of a packet; what is longer travels as a file, since a socket takes no packet that is."""
-_IN_FILE = b"\0"
+_WHOLE = 1 << 16
+"""Bytes of a packet, since a socket takes no very long one; the rest travels along as a file."""
 _formatter = logging.Formatter()
 
 
@@ -35,6 +34,8 @@ class Logged:
     """The phase, in the words of pytest's ``set_when``."""
     fields: dict[str, Any]
     """Those of the record, its arguments put into the message and its exception into text."""
+    size: int
+    """Bytes of the packet."""
 
     def record(self, prefix: str) -> logging.LogRecord:
         """The record, its message begun with ``prefix``."""
@@ -42,6 +43,17 @@ class Logged:
         vars(record).update(self.fields)
         record.msg = f"{prefix}{self.fields['msg']}"
         return record
+
+
+@dataclass(frozen=True, slots=True)
+class LogPath:
+    """That the rank's records go to another log file from now on (pytest's ``set_log_path``)."""
+
+    moment: float
+    path: str
+
+    def packet(self) -> bytes:
+        return json.dumps((self.moment, self.path)).encode()
 
 
 def pack(record: logging.LogRecord, when: str | None, moment: float) -> bytes:
@@ -66,18 +78,15 @@ def send(sock: socket.socket, packet: bytes) -> None:
     if len(packet) <= _WHOLE:
         sock.sendall(packet)
         return
-    file = memfile.create("pytest-ddp record")
-    try:
-        with os.fdopen(os.dup(file), "wb") as stream:
-            stream.write(packet)
-        rights = array.array("i", [file])
-        sock.sendmsg([_IN_FILE], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
-    finally:
-        os.close(file)
+    with os.fdopen(memfile.create("pytest-ddp record"), "wb") as file:
+        file.write(packet[_WHOLE:])
+        file.flush()
+        rights = array.array("i", [file.fileno()])
+        sock.sendmsg([packet[:_WHOLE]], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
 
 
-def receive(sock: socket.socket) -> Logged | None:
-    """The next record; None at the end.
+def receive(sock: socket.socket) -> Logged | LogPath | None:
+    """The next record or path; None at the end.
 
     Raises:
         BlockingIOError: there is none now.
@@ -89,9 +98,14 @@ def receive(sock: socket.socket) -> Logged | None:
     for _, _, data in ancillary:
         with os.fdopen(array.array("i", data)[0], "rb") as stream:
             stream.seek(0)
-            packet = stream.read()
-    moment, when, fields = json.loads(packet)
-    return Logged(moment, when, fields)
+            packet += stream.read()
+    match json.loads(packet):
+        case moment, path:
+            return LogPath(moment, path)
+        case moment, when, fields:
+            return Logged(moment, when, fields, len(packet))
+        case other:
+            raise ValueError(other)
 
 
 def _plain(value: Any) -> Any:

@@ -37,42 +37,51 @@ def test_a_file_of_the_only_rank_is_that_of_plain_pytest(suite: Suite) -> None:
     assert texts[0].count("\n") == 4
 
 
-def test_a_conftest_may_choose_a_file_for_each_test(suite: Suite) -> None:
-    suite.write(
-        "conftest.py",
-        """
-        import pytest
+FILE_FOR_EACH = """
+    import pytest
 
-        @pytest.hookimpl(tryfirst=True)
-        def pytest_runtest_logstart(nodeid):
-            if not hasattr(CONFIG, "workerinput"):
-                name = nodeid.rpartition("::")[2]
-                CONFIG.pluginmanager.get_plugin("logging-plugin").set_log_path(f"{name}.log")
+    @pytest.hookimpl(tryfirst=True)
+    def HOOK:
+        name = nodeid.rpartition("::")[2]
+        CONFIG.pluginmanager.get_plugin("logging-plugin").set_log_path(f"logs/{name}.log")
 
-        def pytest_configure(config):
-            global CONFIG
-            CONFIG = config
-        """,
-    )
-    suite.write(
-        "test_two.py",
-        """
-        import logging
-        import pytest
+    def pytest_configure(config):
+        global CONFIG
+        CONFIG = config
+"""
+THREE = """
+    import logging
+    import pytest
 
-        pytestmark = pytest.mark.ddp(world_size=2)
+    def test_one(ddp):
+        logging.warning("of one")
 
-        def test_one():
-            logging.warning("of one")
+    def test_plain():
+        logging.warning("of plain")
 
-        def test_two():
-            logging.warning("of two")
-        """,
-    )
-    suite.run("-o", "log_file_format=%(message)s").assert_outcomes(passed=2)
-    for name in ("one", "two"):
-        lines = (suite.directory / f"test_{name}.log").read_text().splitlines()
-        assert sorted(lines) == [f"[rank 0] of {name}", f"[rank 1] of {name}"]
+    def test_two(ddp):
+        logging.warning("of two")
+
+    test_one.pytestmark = test_two.pytestmark = [pytest.mark.ddp(world_size=2).mark]
+"""
+
+
+@pytest.mark.parametrize("hook", ["logstart(nodeid)", "setup(item)"])
+def test_a_conftest_may_choose_a_file_for_each_test(suite: Suite, hook: str) -> None:
+    """In the pytest process and the ranks, or where tests are set up."""
+    source = FILE_FOR_EACH.replace("HOOK", f"pytest_runtest_{hook}")
+    if "setup" in hook:
+        source = source.replace("name = nodeid", "name = item.nodeid")
+    suite.write("conftest.py", source)
+    suite.write("test_three.py", THREE)
+    suite.run("-o", "log_file_format=%(message)s").assert_outcomes(passed=3)
+    for name, begins in (
+        ("one", "[rank 0] ,[rank 1] "),
+        ("plain", ""),
+        ("two", "[rank 0] ,[rank 1] "),
+    ):
+        lines = (suite.directory / "logs" / f"test_{name}.log").read_text().splitlines()
+        assert sorted(lines) == [f"{begin}of {name}" for begin in begins.split(",")]
 
 
 QUIET = """

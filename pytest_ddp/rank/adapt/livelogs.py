@@ -31,14 +31,19 @@ class LiveLogs(logging.Handler):
         self._plugin: Any = config.pluginmanager.get_plugin("logging-plugin")
         if self._plugin is not None:
             self._plugin.log_cli_handler = self
+            self._plugin.set_log_path = self._set_path
 
     # ------------------------------------------------------------------ for the runner
 
     def begin(self, level: int | None) -> None:
         """A test begins; the pytest process listens from ``level`` on, or not at all."""
-        self._listens = level is not None
         if level is None:
-            return
+            self._listens = False
+        else:
+            self._listen(level)
+
+    def _listen(self, level: int) -> None:
+        self._listens = True
         self.setLevel(level)
         # Again for each test: there may be new loggers that do not propagate, and
         # logging.basicConfig(force=True) throws out whom it finds.
@@ -70,6 +75,12 @@ class LiveLogs(logging.Handler):
         """A phase begins."""
         self._when = when
 
+    def _set_path(self, fname: str) -> None:
+        # As pytest's own, but the file is the pytest process's, which opens it once.
+        if not self._listens:
+            self._listen(self._plugin.log_file_level or logging.NOTSET)
+        self._send(logged.LogPath(time.monotonic(), str(fname)).packet())
+
     # ------------------------------------------------------------------ for logging
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -78,6 +89,9 @@ class LiveLogs(logging.Handler):
             return
         # What is wrong with a record is told by pytest's capturing handler, which fails the test.
         with contextlib.suppress(Exception):
-            packet = logged.pack(record, self._when, time.monotonic())
-            if os.fstat(self._socket.fileno()).st_ino == self._inode:
-                logged.send(self._socket, packet)
+            self._send(logged.pack(record, self._when, time.monotonic()))
+
+    def _send(self, packet: bytes) -> None:
+        # The test may have closed the descriptor, whose number is another's by now.
+        if os.fstat(self._socket.fileno()).st_ino == self._inode:
+            logged.send(self._socket, packet)

@@ -1,0 +1,158 @@
+"""What ranks show at once: lines and records, whole, from streams that outlive the rank."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from pytest_ddp.launch.streams import Log, NewPath, Output, Piece, Record, Text
+from pytest_ddp.wire import logged
+
+PREFIX = "[rank 3] "
+
+
+def text_of(pieces: list[Piece]) -> str:
+    return "".join(piece.text for piece in pieces if isinstance(piece, Text))
+
+
+@pytest.mark.parametrize(
+    ("written", "shown", "rest"),
+    [
+        (b"one\ntwo\n", "one|two", ""),
+        (b"one\ntw", "one", "tw"),
+        (b"\n\nlast\n", "||last", ""),
+        (b"dos\r\nline\r\n", "dos|line", ""),
+        (b"\r10%\r20%\r30%\n", "10%|20%|30%", ""),
+        (b"\r10%\r20%\r", "10%", "20%"),
+        (b"form\x0bfeed\x0c and \xe2\x80\xa8\n", "form\x0bfeed\x0c and \u2028", ""),
+        (b"wrong \xff\n", "wrong \ufffd", ""),
+    ],
+)
+def test_lines(written: bytes, shown: str, rest: str) -> None:
+    for size in (1, 2, len(written)):
+        output = Output("stdout", PREFIX)
+        told = ""
+        for start in range(0, len(written), size):
+            os.write(output.theirs, written[start : start + size])
+            told += text_of(output.read())
+        assert told == "".join(f"{PREFIX}{line}\n" for line in shown.split("|"))
+        assert text_of(output.rest()) == (f"{PREFIX}{rest}\n" if rest else "")
+        os.close(output.theirs)
+        output.close()
+
+
+def test_output_of_the_only_rank_is_as_it_came() -> None:
+    output = Output("stderr", "")
+    for piece in (b"\ra", b"", b"\xc3", b"\xa4b"):
+        os.write(output.theirs, piece)
+    assert text_of(output.read()) == "\raäb"
+    assert text_of(output.read()) == ""
+    ended = [output.at_end]
+    os.close(output.theirs)
+    output.read()
+    assert [*ended, output.at_end] == [False, True]
+    output.close()
+
+
+@pytest.fixture
+def log() -> Iterator[Log]:
+    made = Log(0, PREFIX)
+    yield made
+    made.close()
+    made.theirs.close()
+
+
+def record(message: str, *args: object, **fields: object) -> logging.LogRecord:
+    return logging.makeLogRecord({"msg": message, "args": args, "levelno": 20, **fields})
+
+
+def send(log: Log, made: logging.LogRecord) -> None:
+    logged.send(log.theirs, logged.pack(made, "call", time.monotonic()))
+
+
+def receive(log: Log) -> logging.LogRecord:
+    (piece,) = log.read()
+    assert isinstance(piece, Record)
+    return piece.logged.record(piece.prefix)
+
+
+@pytest.mark.parametrize("length", [0, 1, 65_000, 66_000, 1_000_000])
+def test_a_record_of_any_length(log: Log, length: int) -> None:
+    send(log, record("%s and %d", "ä" * length, 2))
+    assert receive(log).getMessage() == f"{PREFIX}{'ä' * length} and 2"
+    assert log.read() == []
+
+
+def test_a_percent_sign_is_none_of_a_format(log: Log) -> None:
+    send(log, record("100 %"))
+    assert receive(log).getMessage() == f"{PREFIX}100 %"
+
+
+class Odd:
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+def test_fields_travel(log: Log) -> None:
+    send(log, record("", trial=7, share=0.5, none=None, odd=Odd(), big=10**5000, of=int, on=True))
+    told = receive(log)
+    values = {name: vars(told)[name] for name in ("trial", "share", "none", "of", "on")}
+    assert values == {"trial": 7, "share": 0.5, "none": None, "of": "<class 'int'>", "on": True}
+    assert vars(told)["odd"] == "<Odd whose str() raised ValueError('no text')>"
+    assert str(vars(told)["big"])
+
+
+def test_an_exception_is_text(log: Log) -> None:
+    try:
+        raise ValueError("the cause")
+    except ValueError as error:
+        send(log, record("failed", exc_info=(type(error), error, error.__traceback__)))
+    shown = logging.Formatter("%(message)s").format(receive(log))
+    assert shown.startswith(f"{PREFIX}failed\nTraceback (most recent call last):\n")
+    assert shown.endswith("\nValueError: the cause")
+
+
+def test_what_was_sent_is_there_after_the_end(log: Log) -> None:
+    send(log, record("last words"))
+    log.theirs.close()
+    assert receive(log).getMessage() == f"{PREFIX}last words"
+    assert log.at_end
+
+
+def test_much_is_read_in_parts(log: Log) -> None:
+    log.theirs.setblocking(False)
+    sent = 0
+    try:
+        while True:
+            send(log, record("much"))
+            sent += 1
+    except BlockingIOError:
+        """The socket is full: a rank waits now."""
+    read = 0
+    while pieces := log.read():
+        assert (log.behind is None) == (len(pieces) < 256)
+        read += len(pieces)
+    assert read == sent
+    assert log.behind is None
+
+
+@pytest.mark.parametrize("junk", [b"junk", b"7", b"[1]", b"\xff"])
+def test_something_else_ends_the_stream(log: Log, junk: bytes) -> None:
+    log.theirs.send(junk)
+    assert log.read() == []
+    assert log.at_end
+
+
+def test_only_rank_0_names_the_file() -> None:
+    for rank in (0, 1):
+        log = Log(rank, PREFIX)
+        logged.send(log.theirs, logged.LogPath(1.0, "some.log").packet())
+        assert log.read() == ([NewPath(1.0, "some.log")] if rank == 0 else [])
+        assert isinstance(log.theirs, socket.socket)
+        log.theirs.close()
+        log.close()
