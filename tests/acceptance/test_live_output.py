@@ -124,28 +124,34 @@ CASES = r"""
         print("one of four")
 """
 FLAGS = ("-s", "--capture=tee-sys", "--capture=sys", "--capture=fd")
-SINGLE, TWO = "pytest.mark.ddp(world_size=1)", "pytest.mark.ddp(world_size=2)"
-
-
-def outputs(suite: Suite, marks: str, flag: str) -> tuple[str, str]:
-    """What tests write to standard output, without pytest's dots, and to standard error."""
-    suite.write("test_out.py", SOURCE.replace("MARKS", marks))
-    finished = suite.run(flag)
-    finished.assert_outcomes(passed=5)
-    shown = finished.stdout.partition("test_out.py ")[2].rpartition("\n\n====")[0]
-    return shown.partition(" [100%]")[0].replace(".", "").strip(), finished.stderr
+MARKS = {
+    "plain": "[]",
+    "single": "pytest.mark.ddp(world_size=1)",
+    "two": "pytest.mark.ddp(world_size=2)",
+}
 
 
 @pytest.mark.parametrize("flag", FLAGS)
 def test_the_only_rank_writes_as_a_plain_test_does(suite: Suite, flag: str) -> None:
     """And each of two writes the same lines, with its number."""
-    plain = outputs(suite, "[]", flag)
-    assert outputs(suite, SINGLE, flag) == plain
-    for text, expected in zip(outputs(suite, TWO, flag), plain, strict=True):
-        for rank in (0, 1):
-            told = re.findall(rf"\[rank {rank}\] (.*)", text)
-            assert told == expected.splitlines()
-        assert not re.sub(r"\[rank \d\] .*\n?", "", text)
+    for name, marks in MARKS.items():
+        suite.write(f"test_{name}.py", SOURCE.replace("MARKS", marks))
+    finished = suite.run(flag)
+    finished.assert_outcomes(passed=15)
+    parts = re.split(r"test_\w+\.py ", finished.stdout.rpartition("\n\n====")[0])
+    # Without pytest's dots, which stand where a line without an end has ended.
+    told = (re.sub(r" *\[ *\d+%\]|\.", "", part).strip() for part in parts[1:])
+    plain, single, two = told
+    assert single == plain
+    of_two = [re.findall(rf"\[rank {rank}\] (.*)", two) for rank in (0, 1)]
+    assert of_two == [plain.splitlines()] * 2
+    assert not re.sub(r"\[rank \d\] .*\n?", "", two)
+    errors = finished.stderr.splitlines()
+    size = len(errors) // 4
+    assert errors[:size] == errors[size : 2 * size]
+    assert sorted(errors[2 * size :]) == sorted(
+        f"[rank {rank}] {line}" for rank in (0, 1) for line in errors[:size]
+    )
 
 
 @pytest.fixture(scope="module")
