@@ -8,7 +8,7 @@ import itertools
 import logging
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,10 @@ _HOLD = 0.1
 """Seconds that a piece waits for older ones of other ranks."""
 _MOST = 1 << 25
 """Characters that wait; there is more to it in memory."""
+_TWO_FILES = (
+    "rank {} sets the log file to {}, and rank {} to {}: pytest has one file, which the first rank "
+    "that names one decides on"
+)
 
 
 def listening_level(config: pytest.Config) -> int | None:
@@ -47,14 +51,17 @@ def _is_idle(handler: Any) -> bool:
 class Display:
     """Shows pieces in order of time, as pytest would have in a process of its own."""
 
-    def __init__(self, config: pytest.Config, live: LiveLine) -> None:
-        self._config, self._live = config, live
+    def __init__(self, config: pytest.Config, live: LiveLine, warn: Callable[[str], None]) -> None:
+        self._config, self._live, self._warn = config, live, warn
         self._capture: Any = config.pluginmanager.getplugin("capturemanager")
         self._held: list[tuple[float, int, Piece]] = []
         self._size = 0
         self._count = itertools.count()
         self._behind: dict[Source, float] = {}
         self._when: str | None = ""
+        self._namer = 0
+        self._named: list[Path] = []
+        """Log files that this rank has named in the running test."""
 
     def take(self, source: Source, pieces: list[Piece]) -> None:
         """Take what was read from a source."""
@@ -87,6 +94,7 @@ class Display:
         if all_:
             # pytest has a say in between.
             self._when = ""
+            self._named.clear()
 
     def _write(self, name: str, text: str) -> None:
         manager = self._capture
@@ -102,7 +110,7 @@ class Display:
         handlers = _handlers(self._config)
         for piece in pieces:
             if isinstance(piece, NewPath):
-                self._set_path(piece.path)
+                self._set_path(piece)
                 handlers = _handlers(self._config)
             if not isinstance(piece, Record):
                 continue
@@ -116,14 +124,20 @@ class Display:
                 if record.levelno >= handler.level:
                     handler.handle(record)
 
-    def _set_path(self, path: str) -> None:
+    def _set_path(self, wanted: NewPath) -> None:
         plugin: Any = self._config.pluginmanager.get_plugin("logging-plugin")
         if plugin is None:
             return
-        now = getattr(plugin.log_file_handler.stream, "name", "")
-        # It may have been told here too, and pytest would begin the file anew.
-        if self._config.rootpath / path != Path(now):
-            plugin.set_log_path(path)
+        path = self._config.rootpath / wanted.path
+        if self._named and self._namer != wanted.rank:
+            if path not in self._named:
+                self._warn(_TWO_FILES.format(self._namer, self._named[-1], wanted.rank, path))
+            return
+        self._namer = wanted.rank
+        self._named.append(path)
+        # It may have been named here too, and pytest would begin the file anew.
+        if path != Path(getattr(plugin.log_file_handler.stream, "name", "")):
+            plugin.set_log_path(wanted.path)
 
 
 def _stream_of(piece: Piece) -> str:

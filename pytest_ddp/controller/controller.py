@@ -76,7 +76,7 @@ class Controller:
         """Of the last test."""
         self._messages = Messages(config)
         self._live = LiveLine(terminal_of(config))
-        self._display = Display(config, self._live)
+        self._display = Display(config, self._live, self._messages.warn)
         self._terminal = Terminal(config, self._messages.warn)
         self._measuring = Measuring(config, self._messages.warn)
 

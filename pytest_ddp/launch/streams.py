@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -57,9 +56,10 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class NewPath:
-    """Where rank 0 wants the log file from now on."""
+    """Where a rank wants the log file from now on."""
 
     moment: float
+    rank: int
     path: str
     size = 0
 
@@ -134,9 +134,8 @@ class Log:
             if isinstance(told, Logged):
                 pieces.append(Record(told.moment, told, self._prefix))
                 size += told.size
-            elif self._rank == 0:
-                # pytest has one log file, and ranks need not be of one mind.
-                pieces.append(NewPath(told.moment, told.path))
+            else:
+                pieces.append(NewPath(told.moment, self._rank, told.path))
             if len(pieces) == _BATCH or size > _BATCH_BYTES:
                 self.behind = told.moment
                 break
@@ -229,6 +228,9 @@ class Listening:
             self._catch_up(streams)
             for source in self._open(streams):
                 self._selector.unregister(source.fileno())
+                # Somebody may still write, whom nobody waits for any more.
+                source.behind = None
+                self._display.take(source, [])
 
     def catch_up(self) -> None:
         """Show all that ranks have written and logged up to now, and the beginnings of lines."""
@@ -245,6 +247,6 @@ class Listening:
                     break
             self._display.take(source, source.rest())
 
-    def _open(self, streams: Streams) -> Iterator[Source]:
+    def _open(self, streams: Streams) -> list[Source]:
         known = self._selector.get_map()
-        return (source for source in streams.sources if source.fileno() in known)
+        return [source for source in streams.sources if source.fileno() in known]

@@ -79,7 +79,7 @@ class Session:
     basetemp: str
     """Below it each rank makes its own base for ``tmp_path_factory``."""
     verbose_output: bool
-    """True under ``-s``: ranks write straight to the terminal."""
+    """True under ``-s``: the host and the only rank of a world write straight to the terminal."""
     seed: int = 0
     """The session's seed; hash seeds of spawned ranks derive from it."""
     imports_in_host: bool = False

@@ -25,6 +25,7 @@ pytestmark = pytest.mark.skipif(
 
 _LIMIT = 120
 SOURCE = """
+    import logging
     import time
 
     import pytest
@@ -39,7 +40,9 @@ SOURCE = """
     def test_slow(ddp):
         with ddp.phase("preparation"):
             if ddp.rank == 0:
-                time.sleep(6.5)
+                time.sleep(5.5)
+                logging.warning("halfway")
+                time.sleep(1.2)
         dist.all_reduce(torch.ones(2))
 
     def test_plain():
@@ -132,6 +135,17 @@ def test_verbose_lines_are_continued(suite: Suite) -> None:
     assert _live_lines(watched)
     [slow] = [text for text in watched.last if "::test_slow" in text]
     assert slow.startswith("test_live.py::test_slow PASSED")
+
+
+def test_it_gives_way_to_live_logs(suite: Suite) -> None:
+    watched = _watch(_suite(suite), "-o", "log_cli=true")
+    [record] = [text for text in watched.last if "halfway" in text]
+    assert record.startswith("WARNING  root:test_live.py:18 [rank 0] halfway")
+    lines = [[text for text in screen if text.startswith("ddp: ")] for screen in watched.screens]
+    assert max(map(len, lines)) == 1
+    below = [screen[-1] for screen in watched.screens if record in screen]
+    assert any(text.startswith("ddp: test_slow") for text in below)
+    assert not lines[-1]
 
 
 @pytest.mark.parametrize("args", [("-s",), ("-n", "2")], ids=" ".join)

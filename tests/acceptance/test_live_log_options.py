@@ -83,6 +83,31 @@ def test_a_conftest_may_choose_a_file_for_each_test(suite: Suite, hook: str) -> 
         assert sorted(lines) == [f"{begin}of {name}" for begin in begins.split(",")]
 
 
+UNLIKE_FILES = """
+    import logging
+    import pytest
+
+    @pytest.mark.ddp(world_size=2)
+    def test_unlike(ddp, pytestconfig):
+        if ddp.rank == 1:
+            ddp.barrier()
+        plugin = pytestconfig.pluginmanager.get_plugin("logging-plugin")
+        plugin.set_log_path(f"of_{ddp.rank}.log")
+        logging.warning("of %d", ddp.rank)
+        if ddp.rank == 0:
+            ddp.barrier()
+"""
+
+
+def test_ranks_cannot_have_a_file_each(suite: Suite) -> None:
+    suite.write("test_unlike.py", UNLIKE_FILES)
+    finished = suite.run("-o", "log_file_format=%(message)s")
+    finished.assert_outcomes(passed=1)
+    assert "rank 0 sets the log file to" in " ".join(finished.warnings)
+    text = (suite.directory / "of_0.log").read_text()
+    assert text == "[rank 0] of 0\n[rank 1] of 1\n"
+
+
 QUIET = """
     import logging
     import pytest

@@ -287,8 +287,9 @@ def test_other_ranks(logged: Finished) -> None:
     assert kept(logged).count("] in the last teardown\n") == 2
 
 
-def test_spawned_ranks_log_as_forked_ones(suite: Suite) -> None:
-    finished = run(suite, "--ddp-start-method=spawn", "-k", "phases or alone")
+@pytest.mark.parametrize("how", ["--ddp-start-method=spawn", "--ddp-import=host"])
+def test_ranks_of_another_birth_log_alike(suite: Suite, how: str) -> None:
+    finished = run(suite, how, "-k", "phases or alone")
     finished.assert_outcomes(passed=2)
     for text in (kept(finished), finished.stdout):
         told = ["imported", "\nalone", *(f"[rank {r}] in call of {r}" for r in (0, 1))]

@@ -28,6 +28,7 @@ class LiveLogs(logging.Handler):
         self._inode = os.fstat(descriptor).st_ino
         self._when: str | None = None
         self._listens = False
+        self._has_collected = True
         self._plugin: Any = config.pluginmanager.get_plugin("logging-plugin")
         if self._plugin is not None:
             self._plugin.log_cli_handler = self
@@ -37,6 +38,9 @@ class LiveLogs(logging.Handler):
 
     def begin(self, level: int | None) -> None:
         """A test begins; the pytest process listens from ``level`` on, or not at all."""
+        if self._has_collected:
+            self._lower_level()
+            self._has_collected = False
         if level is None:
             self._listens = False
         else:
@@ -57,7 +61,7 @@ class LiveLogs(logging.Handler):
             yield
         finally:
             self._listens = listened
-        self._lower_level()
+            self._has_collected = True
 
     def _lower_level(self) -> None:
         """Do for the root logger what pytest's loop does once all is collected."""

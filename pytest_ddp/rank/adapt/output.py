@@ -37,7 +37,8 @@ def _put_in_place(streams: list[int]) -> None:
         os.dup2(descriptor, number)
     for stream in _real():
         # A terminal's lines would come at once as well.
-        stream.reconfigure(line_buffering=True)
+        if (reconfigure := getattr(stream, "reconfigure", None)) is not None:
+            reconfigure(line_buffering=True)
 
 
 def flush() -> None:

@@ -53,8 +53,9 @@ class Shown:
         monkeypatch.setattr(display, "time", self.clock)
         monkeypatch.setattr(display, "sys", SimpleNamespace(stdout=stream))
         self.stream = stream
+        self.warnings: list[str] = []
         config: Any = Config
-        self.display = Display(config, self.live)
+        self.display = Display(config, self.live, self.warnings.append)
         self.sources: list[Any] = [Source(), Source()]
 
     def take(self, source: int, *moments: float, behind: float | None = None) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 import time
 from collections.abc import Iterator
 
@@ -61,7 +60,7 @@ def test_output_of_the_only_rank_is_as_it_came() -> None:
 
 @pytest.fixture
 def log() -> Iterator[Log]:
-    made = Log(0, PREFIX)
+    made = Log(3, PREFIX)
     yield made
     made.close()
     made.theirs.close()
@@ -148,11 +147,6 @@ def test_something_else_ends_the_stream(log: Log, junk: bytes) -> None:
     assert log.at_end
 
 
-def test_only_rank_0_names_the_file() -> None:
-    for rank in (0, 1):
-        log = Log(rank, PREFIX)
-        logged.send(log.theirs, logged.LogPath(1.0, "some.log").packet())
-        assert log.read() == ([NewPath(1.0, "some.log")] if rank == 0 else [])
-        assert isinstance(log.theirs, socket.socket)
-        log.theirs.close()
-        log.close()
+def test_a_new_file(log: Log) -> None:
+    logged.send(log.theirs, logged.LogPath(1.0, "some.log").packet())
+    assert log.read() == [NewPath(1.0, 3, "some.log")]
