@@ -75,9 +75,7 @@ def live(
         if measuring is not None:
             link.save, measuring.tell = measuring.save, link.warn
             session.config.pluginmanager.register(measuring)
-        runner = Runner(
-            link, made, order, environment, rendezvous, session, collection, live_logs
-        )
+        runner = Runner(link, made, order, environment, rendezvous, session, collection, live_logs)
         runner.live()
     except BaseException:
         # Standard error may be a capture file that ends with the rank.
