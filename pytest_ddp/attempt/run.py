@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from pytest_ddp.attempt import ends
 from pytest_ddp.attempt.exchanges import Exchanges
+from pytest_ddp.attempt.lastlook import ANSWER_LIMIT, look_twice
 from pytest_ddp.attempt.live import LiveLine, doing_of
 from pytest_ddp.attempt.order import Order, come_from_elsewhere, new_file
 from pytest_ddp.attempt.part import Part
@@ -17,7 +18,6 @@ from pytest_ddp.launch.launcher import Gone, Launcher
 from pytest_ddp.launch.rankprocess import RankProcess
 from pytest_ddp.launch.rendezvous import Rendezvous
 from pytest_ddp.proof import compare
-from pytest_ddp.proof.expiry import LastLook, expire
 from pytest_ddp.proof.prober import Prober
 from pytest_ddp.system.memory import count_oom_kills
 from pytest_ddp.system.own import signal, time
@@ -41,14 +41,6 @@ from pytest_ddp.wire.survey import CallRecord, Calls, GroupCount, Standing, Tell
 
 _GRACE = 2.0
 """Seconds that ranks may go on after another one has failed."""
-_ANSWER_LIMIT = 1.0
-"""Seconds that a rank whose time is over is given to say where it stands."""
-_BETWEEN_LOOKS = 0.1
-_BUSY = 0.1
-"""Share of a processor that a rank uses at least if it computes; one that waits for the GIL wakes
-up 200 times a second."""
-_SUSPENDED = ("T", "t")
-"""State letters of a process that a signal, or a debugger, has stopped."""
 _LONG = 60.0
 """Seconds that a user is waited for at a time, where no clock runs."""
 _CALLS_LIMIT = 2.0
@@ -71,6 +63,7 @@ class Run:
         self._plan = order.plan
         self._timed_out = False
         self._has_run = False
+        """Whether some rank is known to have run code of the test."""
         self._first_failure: float | None = None
         self._wall = time.time()
         self._began = time.monotonic()
@@ -134,7 +127,7 @@ class Run:
                 continue
             left = self._deadline() - time.monotonic()
             if left <= 0 and self._first_failure is None and self._hang is None:
-                self._expiry = self._look_closely()
+                self._expiry = look_twice(self.parts, self._prober, self._hear_until)
             if left <= 0 or self._hang is not None:
                 self._timed_out = self._first_failure is None and self._hang is None
                 if self._hang is not None:
@@ -180,30 +173,9 @@ class Run:
         stuck = [part for part in self._open() if part.process.rank not in culprits]
         part = (stuck or self._open())[0]
         part.process.send(EnterHang(self._test))
-        self._hear_until(time.monotonic() + _ANSWER_LIMIT, lambda: self._turns.taken)
+        self._hear_until(time.monotonic() + ANSWER_LIMIT, lambda: self._turns.taken)
         if not self._is_looked_at(self._order.live):
             self._unopened = f"--pdb: rank {part.process.rank} could not be entered: no answer."
-
-    def _look_closely(self) -> Expiry:
-        """Look twice at ranks whose time is over, to say who holds up whom."""
-        begin = time.monotonic()
-        spent = {part: part.process.glance()[1] for part in self.parts}
-        before = self._last_answers()
-        self._hear_until(time.monotonic() + _BETWEEN_LOOKS)
-        now = self._last_answers()
-        least = _BUSY * (time.monotonic() - begin)
-        looks = []
-        for part in self.parts:
-            rank, (state, later) = part.process.rank, part.process.glance()
-            suspended, busy = state in _SUSPENDED, later - spent[part] > least
-            answers = before.get(rank), now.get(rank), part.standing
-            looks.append(LastLook(rank, part.ending is not None, suspended, busy, *answers))
-        return expire(looks)
-
-    def _last_answers(self) -> dict[int, Standing]:
-        self._prober.ask()
-        self._hear_until(time.monotonic() + _ANSWER_LIMIT, self._prober.is_answered)
-        return self._prober.answers()
 
     def _hear_until(self, moment: float, done: Callable[[], bool] = lambda: False) -> None:
         while not done() and (left := moment - time.monotonic()) > 0:
