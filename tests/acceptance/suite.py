@@ -45,7 +45,7 @@ _PLUGINS = Path(__file__).parent / "inner"
 _NOT_INHERITED = re.compile(
     r"PYTEST|DDP_ACCEPTANCE|TORCHELASTIC|COV_CORE|COVERAGE"
     r"|(CI|BUILD_NUMBER|GITHUB_ACTIONS|GITLAB_CI)$"  # pytest and Hypothesis act otherwise there
-    r"|(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)$|MASTER_(ADDR|PORT)$|OMP_|OPENBLAS_|MKL_"
+    r"|(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)$|MASTER_(ADDR|PORT)$|(OMP|OPENBLAS|MKL)_NUM_THREADS$"
 )
 _INI = "[pytest]\nasyncio_default_fixture_loop_scope = function\n"
 

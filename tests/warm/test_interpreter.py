@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.acceptance.suite import Suite
 from tests.warm import interpreter
 
 TELL = """
@@ -40,6 +41,13 @@ def run(directory: Path, *arguments: str, **env: str) -> subprocess.CompletedPro
 def test_it_has_torch(tmp_path: Path) -> None:
     done = run(tmp_path, "-c", "import sys; print('torch' in sys.modules)")
     assert done.stdout == "True\n", done.stderr
+
+
+def test_sessions_of_suites_have_it_too(tmp_path: Path) -> None:
+    """Whatever the machine tells its libraries, such as OPENBLAS_CORETYPE: else each takes 5 s."""
+    suite = Suite(tmp_path)
+    suite.write("test_it.py", "import sys\n\ndef test_it():\n    assert 'torch' in sys.modules\n")
+    suite.run().assert_outcomes(passed=1)
 
 
 @pytest.mark.parametrize("arguments", [["-c", TELL], ["-m", "tell"]], ids=["code", "module"])
