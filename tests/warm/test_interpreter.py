@@ -38,8 +38,9 @@ def run(directory: Path, *arguments: str, **env: str) -> subprocess.CompletedPro
     return interpreter.run(arguments, cwd=directory, env=os.environ | env, timeout=60)
 
 
-def test_it_has_torch(tmp_path: Path) -> None:
-    done = run(tmp_path, "-c", "import sys; print('torch' in sys.modules)")
+@pytest.mark.parametrize("env", [{}, {"TORCHINDUCTOR_CACHE_DIR": "set by an import of torch"}])
+def test_it_has_torch(tmp_path: Path, env: dict[str, str]) -> None:
+    done = run(tmp_path, "-c", "import sys; print('torch' in sys.modules)", **env)
     assert done.stdout == "True\n", done.stderr
 
 
