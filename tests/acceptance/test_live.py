@@ -8,8 +8,6 @@ import os
 import pty
 import select
 import struct
-import subprocess
-import sys
 import termios
 import time
 from dataclasses import dataclass
@@ -18,6 +16,7 @@ import pyte
 import pytest
 
 from tests.acceptance.suite import Suite
+from tests.warm import interpreter
 
 pytestmark = pytest.mark.skipif(
     "DDP_ACCEPTANCE_ARGS" in os.environ, reason="the arguments of these runs are their subject"
@@ -72,14 +71,13 @@ def _watch(suite: Suite, *args: str, columns: int = 100, rows: int = 24) -> Watc
         for name, value in os.environ.items()
         if not name.startswith("PYTEST") and name not in ("COLUMNS", "LINES", "CI")
     }
-    process = subprocess.Popen(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--color=no", *args],
+    process = interpreter.start(
+        ["-m", "pytest", "-p", "no:cacheprovider", "--color=no", *args],
         cwd=suite.directory,
         env=environment | {"TERM": "xterm"},
         stdin=slave,
         stdout=slave,
         stderr=slave,
-        start_new_session=True,
     )
     os.close(slave)
     screen = pyte.Screen(columns, rows)
