@@ -77,7 +77,7 @@ ELSEWHERE = """
     import sys
 
     def pytest_{hook}():
-        if "pytest_ddp.rank.main" in sys.modules:
+        if "pytest_ddp.rank.main" in " ".join(sys.orig_argv):
             raise OSError("no place for me")
 """
 
