@@ -11,7 +11,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,8 @@ from typing import IO
 
 import psutil
 import pytest
+
+from tests.warm import interpreter
 
 REPOSITORY = Path(__file__).parents[2]
 LIMIT = 240.0
@@ -62,15 +63,16 @@ def launch(
     """
     elastic = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     command = [*(elastic if ranks else []), *map(str, arguments)]
-    with TemporaryFile() as stdout, TemporaryFile() as stderr:
-        process = subprocess.Popen(
-            [sys.executable, *command],
+    # Of torchrun itself nothing is asked but ranks, which are fresh: it may have torch already.
+    start = interpreter.start if ranks else interpreter.start_fresh
+    with TemporaryFile() as stdout, TemporaryFile() as stderr, open(os.devnull) as nothing:
+        process = start(
+            command,
             cwd=cwd,
             env=_environment(env or {}),
-            stdin=subprocess.DEVNULL,
-            stdout=stdout,
-            stderr=stderr,
-            start_new_session=True,
+            stdin=nothing.fileno(),
+            stdout=stdout.fileno(),
+            stderr=stderr.fileno(),
         )
         try:
             returncode = process.wait(limit)
@@ -83,7 +85,7 @@ def launch(
         return Finished(returncode, _text(stdout), _text(stderr))
 
 
-def stop(launcher: subprocess.Popen[bytes]) -> None:
+def stop(launcher: interpreter.Process | subprocess.Popen[bytes]) -> None:
     """End a launcher and all that it started, in bounded time.
 
     The process groups are recorded first: ranks whose launcher is gone are no longer its

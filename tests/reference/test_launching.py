@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import select
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +11,7 @@ import psutil
 import pytest
 
 from tests.reference.launching import LIMIT, launch, stop
+from tests.warm import interpreter
 
 STUBBORN = """
 import os, signal, sys, time
@@ -86,13 +85,15 @@ def test_ranks_of_torchrun_that_ignore_its_signals_are_ended_with_their_workers(
     stubborn: list[Path], reports: int
 ) -> None:
     command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    launcher = subprocess.Popen(
-        [sys.executable, *command, *stubborn],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    with open(os.devnull, "r+") as nothing:
+        launcher = interpreter.start(
+            [*command, *map(str, stubborn)],
+            cwd=Path.cwd(),
+            env=os.environ,
+            stdin=nothing.fileno(),
+            stdout=nothing.fileno(),
+            stderr=nothing.fileno(),
+        )
     try:
         family = [launcher.pid, *pids(reports, 4)]
     finally:
