@@ -10,7 +10,7 @@ READY := .venv/.ready
 # three workers, because some tests wait and two would leave a seventh of two cores idle.
 SHARED := -n 3 --dist loadfile
 JUDGES := $(filter-out %_properties.py,$(wildcard conformance/*/test_judge*.py))
-QUICK := tests/unit tests/test_architecture.py $(JUDGES) tests/acceptance/test_smoke.py
+QUICK := tests/unit tests/test_architecture.py $(JUDGES) tests/acceptance/verdict/test_smoke.py
 # Where it is set, as in many container images, each of hundreds of inner pytest sessions
 # would compile the installed plugins anew, with their assertions rewritten, and each rank and
 # launched process this project's modules: a second and a quarter of one.
@@ -59,7 +59,7 @@ tests: $(READY) build/zoo/.ready
 # Slow and legal work, 20 times with every core busy: none may be accused of a hang.
 soak: LIMIT = 7200
 soak: $(READY)
-	DDP_ACCEPTANCE_SOAK=20 $(PYTEST) tests/acceptance/test_no_false_alarm.py </dev/null
+	DDP_ACCEPTANCE_SOAK=20 $(PYTEST) tests/acceptance/hangs/test_no_false_alarm.py </dev/null
 
 # Random suites whose verdicts are known by construction; SECONDS and SEED say how long and which.
 chaos: SECONDS = 3600
@@ -96,19 +96,19 @@ build/ecosystem/.ready: pyproject.toml conformance/ecosystem/constraints.txt
 	  --constraint conformance/ecosystem/constraints.txt --editable '.[dev,ecosystem]'
 	touch build/ecosystem/.ready
 
-# Every kind of verdict, with all plugins of tests/acceptance/zoo.txt installed and autoloaded.
+# Every kind of verdict, with all plugins of tests/acceptance/plugins/zoo.txt installed and autoloaded.
 zoo: LIMIT = 1800
 zoo: $(READY) build/zoo/.ready
 	DDP_ACCEPTANCE_ZOO=$(CURDIR)/build/zoo/site-packages \
 	DDP_ACCEPTANCE_ARGS=--randomly-dont-reorganize $(PYTEST) \
-	  tests/acceptance/test_zoo.py tests/acceptance/test_smoke.py $(wildcard tests/acceptance/test_verdict_*.py) \
+	  tests/acceptance/plugins/test_zoo.py tests/acceptance/verdict/test_smoke.py $(wildcard tests/acceptance/verdict/test_verdict_*.py) \
 	  -n 2 --dist loadfile </dev/null
 
 # Beside .venv and not in it, whose own tests are to run without them.
-build/zoo/.ready: tests/acceptance/zoo.txt $(READY)
+build/zoo/.ready: tests/acceptance/plugins/zoo.txt $(READY)
 	rm -rf build/zoo
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation \
-	  --target build/zoo/site-packages --requirement tests/acceptance/zoo.txt
+	  --target build/zoo/site-packages --requirement tests/acceptance/plugins/zoo.txt
 	touch build/zoo/.ready
 
 # torch comes first and pinned: left to a range of another package, pip would

@@ -41,7 +41,8 @@ ZOO = os.environ.get("DDP_ACCEPTANCE_ZOO", "")
 _PATIENCE = 12 if SPAWNED else 3
 """Limits of runs are for a quiet machine; a loaded one must not fail them. A spawned rank
 imports torch and collects by itself, which takes seconds instead of milliseconds."""
-_PLUGINS = Path(__file__).parent / "inner"
+INNER = Path(__file__).parent / "inner"
+"""Where inner runs find the plugin that records them."""
 _NOT_INHERITED = re.compile(
     r"PYTEST|DDP_ACCEPTANCE|TORCHELASTIC|COV_CORE|COVERAGE"
     r"|(CI|BUILD_NUMBER|GITHUB_ACTIONS|GITLAB_CI)$"  # pytest and Hypothesis act otherwise there
@@ -334,7 +335,7 @@ class Running:
 def _environment(logs: Path, changes: Mapping[str, str | None]) -> dict[str, str]:
     """The outer environment without what speaks of the outer run."""
     clean = {k: v for k, v in os.environ.items() if not _NOT_INHERITED.match(k)}
-    paths = [str(_PLUGINS), *filter(None, [ZOO, clean.get("PYTHONPATH")])]
+    paths = [str(INNER), *filter(None, [ZOO, clean.get("PYTHONPATH")])]
     clean |= {
         "PYTHONPATH": os.pathsep.join(paths),
         "DDP_ACCEPTANCE_RECORD": str(logs / "records"),

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from tests.chaos.case import PASSED, Case, Draw, with_teardown
-from tests.chaos.classes import faulty_class
-from tests.chaos.deaths import DEATHS
-from tests.chaos.failures import FAILURES, pytest_exit
-from tests.chaos.good import GOOD, sound
-from tests.chaos.hangs import HANGS
 from tests.chaos.helpers import WIDE, wide_fixture
-from tests.chaos.leftovers import LEFTOVERS
+from tests.chaos.kinds.classes import faulty_class
+from tests.chaos.kinds.deaths import DEATHS
+from tests.chaos.kinds.failures import FAILURES, pytest_exit
+from tests.chaos.kinds.good import GOOD, sound
+from tests.chaos.kinds.hangs import HANGS
+from tests.chaos.kinds.leftovers import LEFTOVERS
 
 SHAPES = ("function", "function", "function", "method", "parameters", "sizes")
 

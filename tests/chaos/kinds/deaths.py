@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.chaos.case import FAILED, PHASES, Case, Draw, in_phase, on
-from tests.chaos.failures import PEERS
+from tests.chaos.kinds.failures import PEERS
 
 WAYS = {
     "os._exit(0)": "os._exit(0)",

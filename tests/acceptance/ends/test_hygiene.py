@@ -23,7 +23,7 @@ from pathlib import Path
 import pytest
 from execnet.gateway_io import popen_bootstrapline
 
-from tests.acceptance.hygiene_examples import (
+from tests.acceptance.ends.hygiene_examples import (
     EVERY_STATE,
     FAILURES,
     LEAVES,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.acceptance.suite import UNDER_XDIST, Finished, Suite
+from tests.acceptance.suite import INNER, UNDER_XDIST, Finished, Suite
 
 TOLD = """
     import random
@@ -131,8 +131,7 @@ def run(new_suite: Callable[[], Suite]) -> Finished:
 def _run(suite: Suite, plugins: dict[str, str]) -> Finished:
     for name, source in plugins.items():
         suite.write(f"site-packages/{name}.py", source)
-    inner = os.path.join(os.path.dirname(__file__), "inner")
-    path = os.pathsep.join((str(suite.directory / "site-packages"), inner))
+    path = os.pathsep.join((str(suite.directory / "site-packages"), str(INNER)))
     loaded = [argument for name in plugins for argument in ("-p", name)]
     return suite.run(*loaded, "-rA", env={"PYTHONPATH": path})
 

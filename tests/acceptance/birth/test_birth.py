@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.acceptance.birth_examples import (
+from tests.acceptance.birth.birth_examples import (
     PLACES,
     read_states,
     under_torchrun,

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.acceptance import test_verdict_skip as skips
-from tests.acceptance.collective_examples import UNEQUAL, with_next
-from tests.acceptance.deaths import source
+from tests.acceptance.ends.deaths import source
 from tests.acceptance.suite import EXTRA_ARGS, Finished, Suite
+from tests.acceptance.verdict import test_verdict_skip as skips
+from tests.acceptance.verdict.collective_examples import UNEQUAL, with_next
 
 pytestmark = pytest.mark.skipif(
     bool(EXTRA_ARGS), reason="compares modes, of which DDP_ACCEPTANCE_ARGS has chosen one"

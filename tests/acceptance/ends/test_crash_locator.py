@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.crash_examples import (
+from tests.acceptance.ends.crash_examples import (
     PRELUDE,
     WAYS,
     WAYS_SAID,
     line_of,
 )
-from tests.acceptance.phase_examples import PHASES, PHASES_SAID
+from tests.acceptance.ends.phase_examples import PHASES, PHASES_SAID
 from tests.acceptance.suite import Finished, Suite, flat
 
 TRACEBACK_FOLLOWS = "address_space_is_used_up"

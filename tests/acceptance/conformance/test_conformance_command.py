@@ -10,7 +10,7 @@ from ddp_conformance.frame.registry import all_kinds, known_ids
 from ddp_conformance.front.command import main
 from ddp_conformance.front.command_request import Request, cells_of, subject_at
 
-from tests.acceptance.conformance_command import run, written
+from tests.acceptance.conformance.conformance_command import run, written
 
 PARTS = """
     from torch.utils.data.distributed import DistributedSampler

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.acceptance import collective_examples
 from tests.acceptance.suite import EXTRA_ARGS, UNDER_XDIST, Finished, Suite
+from tests.acceptance.verdict import collective_examples
 
 REPEATS = int(os.environ.get("DDP_ACCEPTANCE_SOAK", "1"))
 IS_SOAK = "DDP_ACCEPTANCE_SOAK" in os.environ

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tests.acceptance.birth_examples import PLUGINS, install
-from tests.acceptance.suite import Finished, Suite
+from tests.acceptance.birth.birth_examples import install
+from tests.acceptance.suite import INNER, Finished, Suite
 
 NOTE = """
 import os
@@ -194,7 +194,7 @@ def write_modules(suite: Suite) -> dict[str, str]:
         told = source.replace("in OWN", f"in {OWN}").replace("in ASKING", f"in {asked}")
         suite.write(name, told)
     return {
-        "PYTHONPATH": os.pathsep.join(map(str, (PLUGINS, suite.directory, site))),
+        "PYTHONPATH": os.pathsep.join(map(str, (INNER, suite.directory, site))),
         "PYTEST_PLUGINS": "env_plugin",
     }
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 
 from tests.chaos.case import ERROR, PASSED, TEARDOWN_ERROR, Draw, on
-from tests.chaos.deaths import WAYS
-from tests.chaos.failures import EXCEPTIONS, LEAVE_BY_BASE_EXCEPTION
+from tests.chaos.kinds.deaths import WAYS
+from tests.chaos.kinds.failures import EXCEPTIONS, LEAVE_BY_BASE_EXCEPTION
 
 LIMIT = 10
 """Seconds for a test, of which a loaded machine needs some."""

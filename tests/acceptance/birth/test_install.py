@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PACKAGES = ("pytest_ddp", "ddp_conformance", "ddp_reference")
 TEST = """
     from pathlib import Path
@@ -114,7 +114,7 @@ def python(wheel: Path) -> Path:
 @pytest.fixture(scope="module")
 def session(python: Path) -> subprocess.CompletedProcess[str]:
     """A user's project far from the checkout."""
-    project = python.parents[2] / "project"
+    project = python.parents[3] / "project"
     project.mkdir()
     (project / "pytest.ini").write_text("[pytest]\nfilterwarnings = default\n")
     (project / "test_user.py").write_text(textwrap.dedent(TEST))
@@ -123,7 +123,7 @@ def session(python: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_packages_are_imported_from_the_wheel(python: Path, package: str) -> None:
-    told = checked(str(python), "-c", WHERE.format(names=[package]), cwd=python.parents[2])
+    told = checked(str(python), "-c", WHERE.format(names=[package]), cwd=python.parents[3])
     assert Path(told.strip()).is_relative_to(python.parents[1])
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tests.acceptance.birth_examples import PLUGINS, install
-from tests.acceptance.suite import Finished, Suite
+from tests.acceptance.birth.birth_examples import install
+from tests.acceptance.suite import INNER, Finished, Suite
 
 THREAD = """
 import _thread, ctypes, os, threading
@@ -39,7 +39,7 @@ def run(suite: Suite, plugin: str, library: str) -> Finished:
     install(site, "plugin", THREAD.format(name=plugin), entry_point="pytest11")
     install(site, "library", THREAD.format(name=library))
     suite.write("test_it.py", TEST)
-    path = os.pathsep.join(map(str, (PLUGINS, site)))
+    path = os.pathsep.join(map(str, (INNER, site)))
     return suite.run(env={"PYTHONPATH": path}, extra=(), timeout=90)
 
 

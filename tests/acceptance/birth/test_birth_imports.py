@@ -8,9 +8,15 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.acceptance.birth_examples import PLUGINS, install
-from tests.acceptance.birth_modules import ASKING, BEFORE_ANY_RANK, Noted, run_noted, write_modules
-from tests.acceptance.suite import Suite
+from tests.acceptance.birth.birth_examples import install
+from tests.acceptance.birth.birth_modules import (
+    ASKING,
+    BEFORE_ANY_RANK,
+    Noted,
+    run_noted,
+    write_modules,
+)
+from tests.acceptance.suite import INNER, Suite
 
 BUSY = """
 import threading
@@ -93,7 +99,7 @@ def test_a_plugin_that_starts_a_thread_is_named_by_it(suite: Suite) -> None:
     site = suite.directory.parent / f"{suite.directory.name}-outside" / "site-packages"
     install(site, "busy", BUSY, entry_point="pytest11")
     suite.write("test_it.py", "import pytest\n@pytest.mark.ddp\ndef test_it(ddp): pass\n")
-    path = os.pathsep.join(map(str, (PLUGINS, site)))
+    path = os.pathsep.join(map(str, (INNER, site)))
     finished = suite.run(env={"PYTHONPATH": path}, extra=(), timeout=90)
     finished.assert_outcomes(passed=1)
     (warning,) = (text for text in finished.warnings if "ranks are spawned" in text)

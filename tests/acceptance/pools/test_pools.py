@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.pool_examples import (
+from tests.acceptance.pools.pool_examples import (
     BOUNDED,
     CONFTEST,
     CRASH,

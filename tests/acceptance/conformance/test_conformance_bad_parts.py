@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.conformance_command import Done, run, written
+from tests.acceptance.conformance.conformance_command import Done, run, written
 
 BAD_PARTS = """
     import itertools

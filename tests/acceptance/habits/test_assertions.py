@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.acceptance.assertion_examples import TESTS, VALUES
+from tests.acceptance.habits.assertion_examples import TESTS, VALUES
 from tests.acceptance.suite import Finished, Suite
 
 SHOWN = """

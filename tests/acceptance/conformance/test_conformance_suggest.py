@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.conformance_command import run, written
+from tests.acceptance.conformance.conformance_command import run, written
 
 PARTS = """
     from torch.utils.data import DataLoader, DistributedSampler

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.exiting_examples import (
+from tests.acceptance.ends.exiting_examples import (
     AFTER_THE_ENDLESS,
     CONFTEST,
     ENDLESS,

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance import test_smoke
-from tests.acceptance.suite import LOADFILE, Finished, Suite
+from tests.acceptance.suite import INNER, LOADFILE, Finished, Suite
+from tests.acceptance.verdict import test_smoke
 
-PLACE = Path(__file__).parents[2] / "build" / "zoo" / "site-packages"
-INNER = Path(__file__).parent / "inner"
+PLACE = Path(__file__).parents[3] / "build" / "zoo" / "site-packages"
 PLUGINS = [
     line.partition("==")[0]
     for line in Path(__file__).with_name("zoo.txt").read_text().splitlines()

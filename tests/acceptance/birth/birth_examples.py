@@ -14,9 +14,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.acceptance.suite import Suite
+from tests.acceptance.suite import INNER, Suite
 
-PLUGINS = Path(__file__).parent / "inner"
 """Where the recorder lies, for runs with a ``PYTHONPATH`` of their own."""
 PREAMBLE = """
 import os, random, socket, tempfile, threading, time, uuid
@@ -140,7 +139,7 @@ def write_states(suite: Suite) -> dict[str, str]:
         others = set(PLACES) - {"test_first", "test_second"}
         suite.write(f"{name}.py", TEST.replace("NAMES", str(sorted({name, *others}))))
     local.mkdir()
-    return {"PYTHONPATH": os.pathsep.join(map(str, (PLUGINS, suite.directory, site, checkout)))}
+    return {"PYTHONPATH": os.pathsep.join(map(str, (INNER, suite.directory, site, checkout)))}
 
 
 def read_states(found: Path) -> dict[str, dict[str, str]]:

@@ -13,8 +13,8 @@ import pytest
 from PIL import Image, ImageColor
 
 from pytest_ddp.trace.files import stem_of
-from tests.acceptance.browser import Browser, find_browser
 from tests.acceptance.suite import Finished, Suite
+from tests.acceptance.verdict.browser import Browser, find_browser
 
 SOURCE = """
     import os

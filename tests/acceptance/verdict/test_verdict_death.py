@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.acceptance.deaths import (
+from tests.acceptance.ends.deaths import (
     AFTER,
     PRELUDE,
     Death,

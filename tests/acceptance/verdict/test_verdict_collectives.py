@@ -9,14 +9,14 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.acceptance.collective_examples import (
+from tests.acceptance.suite import Finished, Suite
+from tests.acceptance.verdict.collective_examples import (
     EQUAL,
     EQUAL_NAMES,
     UNEQUAL,
     UNEQUAL_NAMES,
     with_next,
 )
-from tests.acceptance.suite import Finished, Suite
 
 
 @pytest.fixture(scope="module")
