@@ -9,7 +9,6 @@ process group, files, memory.
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -32,6 +31,7 @@ from ddp_conformance.sampling.checks import (
     unless_refused,
 )
 from ddp_conformance.sampling.sizes import SECONDS, in_full, looks_wrong, shares, unusual_sizes
+from ddp_conformance.sampling.stopwatch import Stopwatch
 from ddp_conformance.sampling.subjects import Sampler
 
 AFFORDED = 8_000_000
@@ -48,9 +48,9 @@ def simulate(subject: Delivering, world_size: int, sizes: Sequence[int] = ()) ->
     for its rank cannot be simulated.
     """
     usual = sizes or (1, world_size + 1, 2 * world_size + 3)
-    begin = time.monotonic()
+    watch = Stopwatch()
     runs = [_run(subject, size, world_size, EPOCHS) for size in usual]
-    quick = isinstance(subject, Sampler) or time.monotonic() - begin < QUICK
+    quick = isinstance(subject, Sampler) or watch.seconds() < QUICK
     again = usual if "shuffles" in subject.traits else ()
     later = {size: _run(subject, size, world_size, EPOCHS[-1:]) for size in again}
     judges = _judges(subject, later)
@@ -72,11 +72,11 @@ def _look_further(subject: Delivering, world_size: int, judges: dict[Check, Judg
 
 def _suspicious_runs(subject: Delivering, world_size: int) -> list[Run]:
     """The first at another size that looks wrong, if there is one before time is up."""
-    deadline = time.monotonic() + SECONDS
+    watch = Stopwatch()
     least = subject.min_size * world_size
     afforded = [s for s in unusual_sizes(world_size) if least <= s <= AFFORDED // world_size]
     for size in afforded:
-        if time.monotonic() > deadline:
+        if watch.seconds() > SECONDS:
             return []
         run = _run_of(subject, size, world_size, range(world_size), shares)
         if looks_wrong(run, subject):

@@ -6,7 +6,6 @@ the type of a sampler nor the list it would give says what arrives.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice
@@ -29,6 +28,7 @@ from ddp_conformance.frame.registry import Check, Guarantee
 from ddp_conformance.frame.verdict import Violation
 from ddp_conformance.sampling import judge, randomness
 from ddp_conformance.sampling.sizes import suspicious_runs
+from ddp_conformance.sampling.stopwatch import Stopwatch
 from ddp_conformance.sampling.subjects import Loader, Sampler, as_indices
 
 Delivering: TypeAlias = Sampler | Loader
@@ -205,9 +205,9 @@ def find_order(subject: Delivering, ranks: Ranks) -> tuple[Violation, ...]:
     """
     enough = full_size(subject, ranks.world_size)
     size = max(16, judge.RELIABLE_ORDER * ranks.world_size, enough)
-    begin = time.monotonic()
+    watch = Stopwatch()
     first = _epochs_of(subject, ranks, size, EPOCHS)
-    slowest = max(ranks.gather(time.monotonic() - begin))
+    slowest = max(ranks.gather(watch.seconds()))
     quick = isinstance(subject, Sampler) or slowest < QUICK
     skip_random_numbers(ranks.rank + 1)
     again = _epochs_of(subject, ranks, size, EPOCHS[-1:])

@@ -7,7 +7,6 @@ sizes that look wrong are looked at closely.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
@@ -17,6 +16,7 @@ from ddp_conformance.frame.case import Case, sizes
 from ddp_conformance.frame.history import EpochEnd, Record, Run, Sample, Share
 from ddp_conformance.frame.ranks import Ranks
 from ddp_conformance.frame.recording import cases_of, once, record
+from ddp_conformance.sampling.stopwatch import Stopwatch
 from ddp_conformance.sampling.subjects import Loader, Sampler, as_indices
 
 SECONDS = 0.5
@@ -60,8 +60,8 @@ def _search(subject: Sampler | Loader, ranks: Ranks) -> tuple[Run, ...]:
     telling = [size for size in telling_sizes(ranks.world_size) if size >= least]
     telling = telling if isinstance(subject, Sampler) else remaining[:1]
     samples, number = sum(telling), len(telling)
-    begin = time.monotonic()
-    while remaining and max(ranks.gather(time.monotonic() - begin)) < SECONDS:
+    watch = Stopwatch()
+    while remaining and max(ranks.gather(watch.seconds())) < SECONDS:
         chosen = _choice(remaining, samples, number)
         remaining = [size for size in remaining if size not in chosen]
         runs = record(subject, ranks, cases_of(ranks, chosen), shares)
