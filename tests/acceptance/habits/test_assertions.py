@@ -177,9 +177,9 @@ LARGE = """
         ddp.gather(None)
         sent = []
         exchange = ddp._transport
-        def count(number, operation, source, payload):
+        def count(operation, source, payload):
             sent.append(len(payload))
-            return exchange(number, operation, source, payload)
+            return exchange(operation, source, payload)
         ddp._transport = count
         ddp.assert_same(model)
         assert sum(sent) < 100

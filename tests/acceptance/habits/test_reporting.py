@@ -91,7 +91,8 @@ VERDICTS = {
     "test_errors_after": "passed+error",
     "test_plain_after": "passed",
 }
-COUNTS = {"passed": 6, "failed": 3, "skipped": 1, "xfailed": 1, "errors": 2}
+COUNTS = {"passed": 6, "failed": 3, "skipped": 1, "xfailed": 1, "warning": 1, "errors": 2}
+"""The warning is of ``record_property``, whose ``junit_family`` is another one."""
 INI = "[pytest]\nmarkers = slow: takes long\nasyncio_default_fixture_loop_scope = function\n"
 
 
