@@ -13,21 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_ddp.asked.mark import MARKER_HELP, WORLD_SIZE_PARAM, read_mark
 from pytest_ddp.asked.marks import MARK, check_items, read_marks
-from pytest_ddp.asked.options import (
-    MARKER_HELP,
-    WORLD_SIZE_PARAM,
-    Options,
-    add_options,
-    early_everywhere,
-    read_mark,
-)
+from pytest_ddp.asked.options import Options, add_options, early_everywhere
 from pytest_ddp.asked.settled import remember_options
 from pytest_ddp.asked.sight import Sight
 from pytest_ddp.controller.neighbours import end_in_controller
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
     from pathlib import Path
 
     from pytest_ddp.adopt.everywhere import Place
@@ -64,6 +58,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_OPTIONS] = options = Options.from_config(config)
     if not config.pluginmanager.hasplugin(_RANK_PLUGIN):
         config.pluginmanager.register(Hooks(config, options), "ddp-controller")
+    elif options.adopt:
+        from pytest_ddp.rank.adapt.testcases import TestCases  # noqa: PLC0415
+
+        config.pluginmanager.register(TestCases())
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -110,6 +108,14 @@ class Hooks:
 
         return Drivers(self._config, self, self._controller)
 
+    @functools.cached_property
+    def _adopt(self) -> Callable[[pytest.Item], None] | None:
+        if not self._options.adopt and self._options.everywhere is None:
+            return None
+        from pytest_ddp.adopt.taking import adoption  # noqa: PLC0415
+
+        return adoption(self._options)
+
     @property
     def _problems(self) -> list[str]:
         own = self._started.problems if self._started is not None else []
@@ -135,12 +141,7 @@ class Hooks:
     def pytest_make_collect_report(
         self,
     ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-        report = yield
-        if self._options.everywhere is not None and report.passed:
-            from pytest_ddp.adopt import everywhere  # noqa: PLC0415
-
-            everywhere.mark(report.result, self._options.everywhere)
-        return check_items(report, self._options)
+        return check_items((yield), self._options, self._adopt)
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:
         if self._started is None and self._sight.in_item(item):

@@ -8,12 +8,12 @@ of rank 0 and, where it asks for a group, one that talks to nobody.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from pytest_ddp.asked.options import KEEPS_GROUP
+from pytest_ddp.asked.mark import KEEPS_GROUP
 from pytest_ddp.launch.rendezvous import rank_environment
 from pytest_ddp.system.own import inspect, os
 
@@ -21,14 +21,13 @@ _NOBODY = 1
 """A port on which nothing listens."""
 
 
-def mark(nodes: Iterable[pytest.Item | pytest.Collector], world_size: int) -> None:
-    """Make ddp tests of those that ranks can run and that say nothing of ranks themselves."""
-    for node in nodes:
-        if not isinstance(node, pytest.Function) or inspect.isasyncgenfunction(node.function):
-            continue
-        if node.get_closest_marker("ddp") is None:
-            node.add_marker(pytest.mark.ddp(world_size=world_size, init=False))
-            node.stash[KEEPS_GROUP] = True
+def mark(item: pytest.Item, world_size: int) -> None:
+    """Make a ddp test of what ranks can run and what says nothing of ranks itself."""
+    if not isinstance(item, pytest.Function) or inspect.isasyncgenfunction(item.function):
+        return
+    if item.get_closest_marker("ddp") is None:
+        item.add_marker(pytest.mark.ddp(world_size=world_size, init=False))
+        item.stash[KEEPS_GROUP] = True
 
 
 class Place:

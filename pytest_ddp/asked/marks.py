@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from pytest_ddp.asked.options import Mark, Options, check_function, read_mark
+from pytest_ddp.asked.mark import Mark, check_function, read_mark
+from pytest_ddp.asked.options import Options
 
 MARK = pytest.StashKey[Mark]()
 """What a test's ddp marks say; only ddp tests have it."""
 
 
-def check_items(report: pytest.CollectReport, options: Options) -> pytest.CollectReport:
+def check_items(
+    report: pytest.CollectReport, options: Options, adopt: Callable[[pytest.Item], None] | None
+) -> pytest.CollectReport:
     """Turn wrong marks among the collected items into a collection error.
+
+    ``adopt`` marks, before that, what is to be a ddp test without a mark of its own.
 
     Not a UsageError out of a hook: all wrong marks are shown at once, and xdist, for
     which such an exception is an internal error, shows them too.
     """
-    errors = list(_errors(report, options))
+    errors = list(_errors(report, options, adopt))
     if errors:
         report.outcome, report.longrepr, report.result = "failed", "\n".join(errors), []
     return report
@@ -36,10 +41,14 @@ def read_marks(items: list[pytest.Item], options: Options) -> None:
             item.stash[MARK] = mark
 
 
-def _errors(report: pytest.CollectReport, options: Options) -> Iterator[str]:
+def _errors(
+    report: pytest.CollectReport, options: Options, adopt: Callable[[pytest.Item], None] | None
+) -> Iterator[str]:
     for node in report.result if report.passed else ():
         if isinstance(node, pytest.Item):
             try:
+                if adopt is not None:
+                    adopt(node)
                 _checked_mark(node, options)
             except pytest.UsageError as error:
                 # pytest's short summary shows the first line: let it say what is wrong.

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from pytest_ddp.asked.options import WORLD_SIZE_PARAM, CheckCollectives, Mark, Options
+from pytest_ddp.asked.mark import WORLD_SIZE_PARAM, Mark
+from pytest_ddp.asked.options import CheckCollectives, Options
 from pytest_ddp.asked.rules import MAX_WORLD_SIZE, WorldSize, mark_error, shown
 from pytest_ddp.wire.hosting import Backend, World
 

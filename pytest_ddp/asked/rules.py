@@ -162,6 +162,21 @@ def check_member(choices: type[Choice]) -> Callable[[object], Choice]:
     return check
 
 
+def check_members(choices: type[Choice]) -> Callable[[object], frozenset[Choice]]:
+    """Make the rule for a list of an enumeration's words, with commas or blanks between them."""
+
+    def check(value: object) -> frozenset[Choice]:
+        words = str(value).replace(",", " ").split()
+        known = {choice.value: choice for choice in choices}
+        if words == ["all"]:
+            return frozenset(choices)
+        if not isinstance(value, str) or not known.keys() >= set(words):
+            raise ValueError(f"it is all, or a list of {' and '.join(known)}")
+        return frozenset(known[word] for word in words)
+
+    return check
+
+
 def _is_int(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_ddp.asked.mark import MARKER_HELP
 from pytest_ddp.asked.marks import MARK, check_items, read_marks
-from pytest_ddp.asked.options import MARKER_HELP, Options, add_options
+from pytest_ddp.asked.options import Options, add_options
 
 ALONE = ("-p", "no:ddp", "-p", "no:asyncio")  # the latter warns unless it is configured
 
@@ -52,7 +53,7 @@ def test_plain(): pass
 
 def test_all_wrong_marks_of_a_module_are_told_at_once(inner: pytest.Pytester) -> None:
     report, options = collected(inner, WRONG)
-    assert check_items(report, options).failed
+    assert check_items(report, options, None).failed
     assert report.result == []
     text = str(report.longrepr)
     assert "test_none" in text
@@ -62,7 +63,7 @@ def test_all_wrong_marks_of_a_module_are_told_at_once(inner: pytest.Pytester) ->
 
 def test_each_error_says_on_its_first_line_what_is_wrong(inner: pytest.Pytester) -> None:
     report, options = collected(inner, WRONG)
-    first = str(check_items(report, options).longrepr).splitlines()[0]
+    first = str(check_items(report, options, None).longrepr).splitlines()[0]
     assert "test_none" in first
     assert "world_size" in first
 
@@ -70,14 +71,14 @@ def test_each_error_says_on_its_first_line_what_is_wrong(inner: pytest.Pytester)
 def test_right_marks_change_nothing(inner: pytest.Pytester) -> None:
     report, options = collected(inner, RIGHT)
     items = list(report.result)
-    assert check_items(report, options).passed
+    assert check_items(report, options, None).passed
     assert report.result == items
 
 
 def test_a_module_that_was_not_collected_stays_as_it_is(inner: pytest.Pytester) -> None:
     report, options = collected(inner, RIGHT)
     report.outcome, report.longrepr, report.result = "failed", "SyntaxError", []
-    assert check_items(report, options).longrepr == "SyntaxError"
+    assert check_items(report, options, None).longrepr == "SyntaxError"
 
 
 def test_items_keep_their_marks(inner: pytest.Pytester) -> None:

@@ -7,16 +7,8 @@ import sys
 
 import pytest
 
-from pytest_ddp.asked.options import (
-    MARKER_HELP,
-    Mark,
-    Options,
-    Output,
-    StartMethod,
-    add_options,
-    check_function,
-    read_mark,
-)
+from pytest_ddp.asked.mark import MARKER_HELP, Mark, check_function, read_mark
+from pytest_ddp.asked.options import Options, Output, StartMethod, add_options
 
 OPTIONS = Options("auto", 3, 300.0, StartMethod.FORK, False, 0, Output.FAILED)
 

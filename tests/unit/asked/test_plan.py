@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_ddp.asked.options import WORLD_SIZE_PARAM, Mark, Options, Output, StartMethod
+from pytest_ddp.asked.mark import WORLD_SIZE_PARAM, Mark
+from pytest_ddp.asked.options import Options, Output, StartMethod
 from pytest_ddp.asked.plan import LaunchPlan, make_plan
 from pytest_ddp.wire.hosting import Backend
 

@@ -1,0 +1,64 @@
+"""torch's ``MultiProcessTestCase``, ``MultiProcContinuousTest`` and what derives from them.
+
+Each method becomes a ddp test of the class's world size; how ranks run it is in
+:mod:`pytest_ddp.rank.adapt.testcases`.
+"""
+
+from __future__ import annotations
+
+import sys
+import unittest
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pytest_ddp.asked.mark import KEEPS_GROUP
+from pytest_ddp.asked.rules import mark_error, shown
+
+_HARNESS = "torch.testing._internal.common_distributed"
+
+
+def mark(item: pytest.Item) -> None:
+    """Make a ddp test of a method of such a class.
+
+    Raises:
+        pytest.UsageError: a class does not tell its world size before its set-up.
+    """
+    harness: Any = sys.modules.get(_HARNESS)
+    cls = getattr(item, "cls", None)
+    if harness is None or cls is None or item.get_closest_marker("ddp"):
+        return
+    if issubclass(cls, harness.MultiProcessTestCase):
+        size = _of_instance
+    elif issubclass(cls, harness.MultiProcContinuousTest):
+        # Its processes, and their group, are for all tests of the class.
+        item.stash[KEEPS_GROUP] = True
+        size = _of_class
+    else:
+        return
+    item.add_marker(pytest.mark.ddp(world_size=_known(item, cls, size), init=False))
+
+
+def _known(item: pytest.Item, cls: type[Any], size: Callable[[type[Any], str], int]) -> int:
+    try:
+        return size(cls, item.name)
+    except Exception as error:
+        raise mark_error(
+            item,
+            f"--ddp-adopt=testcase: the world size of {cls.__name__} is not known before its "
+            f"set-up ({type(error).__name__}: {shown(str(error))}). Make it a property of the "
+            f"class, or mark the class with @pytest.mark.ddp(world_size=..., init=False).",
+        ) from error
+
+
+def _of_instance(cls: type[Any], name: str) -> int:
+    return int(cls(name).world_size)
+
+
+def _of_class(cls: type[Any], name: str) -> int:
+    device = cls.device_type() if callable(cls.device_type) else cls.device_type
+    try:
+        return int(cls._get_world_size(device))
+    except unittest.SkipTest:
+        return 1  # its set-up says so again, in the rank

@@ -1,0 +1,180 @@
+"""The ``ddp`` marks of a test, checked and turned into one frozen record.
+
+A wrong one is a :class:`pytest.UsageError` that names the place, the value and the way out.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import unittest
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import pytest
+
+from pytest_ddp.asked import rules
+from pytest_ddp.asked.options import Options
+from pytest_ddp.asked.rules import BackendChoice, WorldSize, enumerated, mark_error, shown
+from pytest_ddp.system.own import inspect
+
+if TYPE_CHECKING:
+    from _pytest.nodes import Node  # pytest exports its subclasses only
+
+MARKER_HELP = (
+    "ddp(world_size=2, backend='auto', init=True, isolate=False, family='', timeout=300, seed=0, "
+    "env={}): run the test on world_size ranks of one torch.distributed process group and report "
+    "it as one test. world_size is a number, a list (parametrizes the test) or 'gpus' (one rank "
+    "for each GPU); backend is 'auto', 'gloo' or 'nccl'; init=False leaves init_process_group to "
+    "the test; isolate=True gives the test fresh ranks; ranks in whose modules tests of a family "
+    "left something go to no others; timeout is in seconds; seed='same' seeds all ranks alike; "
+    "env is a dict of environment variables. Arguments left out come from the marks of the class "
+    "and the module, then from the --ddp-* options."
+)
+
+KEEPS_GROUP = pytest.StashKey[bool]()
+"""For tests that were made ddp tests without a mark of their own; see :attr:`Mark.keeps_group`."""
+
+WORLD_SIZE_PARAM = "_ddp_world_size"
+"""Name of the parameter that a list of world sizes parametrizes the test with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What the ``ddp`` marks on a test, its class and its module say together."""
+
+    world_sizes: tuple[WorldSize, ...]
+    """One entry, unless ``listed``."""
+    listed: bool
+    """``world_size`` was a list: the test is parametrized, with ids ws1, ws2 and so on."""
+    backend: BackendChoice | None = None
+    init: bool = True
+    """Whether the process group is initialised before the test's fixtures run."""
+    isolate: bool | None = None
+    family: str = ""
+    """Name of the tests that share what they leave in modules; empty for none."""
+    timeout: float | None = None
+    """Seconds."""
+    seed: int | Literal["same"] | None = None
+    env: tuple[tuple[str, str], ...] = ()
+    """Environment variables for the ranks, as pairs of name and value."""
+    keeps_group: bool = False
+    """Whether a default process group that a test has left is there for the next, as under
+    torchrun; not to be asked for in a mark."""
+
+
+_ARGUMENTS: dict[str, Callable[[object], object]] = {
+    "world_size": rules.check_sizes,
+    "backend": rules.check_backend,
+    "init": rules.check_bool,
+    "isolate": rules.check_bool,
+    "family": rules.check_name,
+    "timeout": rules.check_seconds,
+    "seed": rules.check_seed_or_same,
+    "env": rules.check_env,
+}
+
+
+def read_mark(node: pytest.Item, options: Options) -> Mark | None:
+    """Return what the ``ddp`` marks of a test say, None if it has none.
+
+    For each argument the nearest mark that names it wins: the parameter set, the
+    function, the class, its base classes, the module. All marks are checked, also
+    where a nearer one wins.
+
+    Raises:
+        pytest.UsageError: a mark is wrong.
+    """
+    arguments: dict[str, Any] = {}
+    marks = list(_nearest_first(node))
+    for owner, mark in marks:
+        arguments = _checked(node, owner, mark) | arguments
+    if not marks:
+        return None
+    sizes, listed = arguments.pop("world_size", ((options.world_size,), False))
+    if listed and _in_testcase(node):
+        raise mark_error(
+            node,
+            f"@pytest.mark.ddp(world_size={shown(list(sizes))}): pytest cannot parametrize a "
+            f"unittest.TestCase. Write one world size, or make it a plain test class.",
+        )
+    keeps_group = node.stash.get(KEEPS_GROUP, False)
+    return Mark(world_sizes=sizes, listed=listed, keeps_group=keeps_group, **arguments)
+
+
+def check_function(item: pytest.Item) -> None:
+    """Refuse an item with a ``ddp`` mark that ranks cannot run; others pass unseen.
+
+    Marks on fixtures, and ``yield`` in a plain test function, pytest refuses itself.
+
+    Raises:
+        pytest.UsageError: no Python test function, or an async generator.
+    """
+    if item.get_closest_marker("ddp") is None:
+        return
+    if not isinstance(item, pytest.Function):
+        raise mark_error(
+            item,
+            f"@pytest.mark.ddp works on Python test functions; this is a {type(item).__name__}. "
+            f"Take the mark off it.",
+        )
+    if inspect.isasyncgenfunction(item.function):
+        raise mark_error(
+            item,
+            "@pytest.mark.ddp: the function has a yield, so calling it runs no line of the test. "
+            "Move what stands before and after the yield to a fixture.",
+        )
+
+
+def _checked(node: Node, owner: Node, mark: pytest.Mark) -> dict[str, object]:
+    if mark.args:
+        value = shown(mark.args[0])
+        name = "backend" if value in ("'auto'", "'gloo'", "'nccl'") else "world_size"
+        raise mark_error(
+            node,
+            f"@pytest.mark.ddp({value}): arguments go by name. Write {name}={value}.",
+            owner,
+        )
+    return {name: _argument(node, owner, name, value) for name, value in mark.kwargs.items()}
+
+
+def _argument(node: Node, owner: Node, name: str, value: object) -> object:
+    given = f"@pytest.mark.ddp({name}={shown(value)})"
+    if name not in _ARGUMENTS:
+        close = difflib.get_close_matches(name, _ARGUMENTS, n=1, cutoff=0.5)
+        hint = f" Did you mean {close[0]}?" if close else ""
+        known = enumerated(_ARGUMENTS)
+        raise mark_error(
+            node, f"{given}: no such argument.{hint} The arguments are {known}.", owner
+        )
+    try:
+        return _ARGUMENTS[name](value)
+    except ValueError as error:
+        raise mark_error(node, f"{given}: {error}.", owner) from None
+
+
+def _in_testcase(node: pytest.Item) -> bool:
+    cls = getattr(node, "cls", None)
+    return cls is not None and issubclass(cls, unittest.TestCase)
+
+
+def _nearest_first(node: pytest.Item) -> Iterator[tuple[Node, pytest.Mark]]:
+    pairs = node.iter_markers_with_node("ddp")
+    for owner, marks in itertools.groupby(pairs, key=lambda pair: pair[0]):
+        yield from sorted(marks, key=lambda pair: _distance(owner, pair[1]))
+
+
+def _distance(owner: Node, mark: pytest.Mark) -> int:
+    """Order the marks of one node: pytest lists base classes and functions first,
+    although a subclass and a ``pytest.param`` stand nearer to the test."""
+    callspec = getattr(owner, "callspec", None)
+    if callspec is not None:
+        return 0 if any(other is mark for other in callspec.marks) else 1
+    if isinstance(owner, pytest.Class):
+        for depth, cls in enumerate(owner.obj.__mro__):
+            own = vars(cls).get("pytestmark", [])
+            marks = own if isinstance(own, list) else [own]
+            if any(getattr(other, "mark", other) is mark for other in marks):
+                return depth
+    return 0
