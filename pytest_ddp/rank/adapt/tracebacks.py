@@ -23,9 +23,13 @@ class Tracebacks:
     """A pytest plugin that looks at what went wrong before anybody shows it."""
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_makereport(self, call: pytest.CallInfo[Any]) -> Iterator[None]:
+    def pytest_runtest_makereport(self, item: Any, call: pytest.CallInfo[Any]) -> Iterator[None]:
         if call.excinfo is not None:
             _strip(call.excinfo.value, set())
+        # What unittest has caught is with the item, with a list of its frames made already.
+        for excinfo in getattr(item, "_excinfo", None) or ():
+            _strip(excinfo.value, set())
+            excinfo.traceback = type(excinfo.traceback)(excinfo.tb)
         return (yield)
 
 

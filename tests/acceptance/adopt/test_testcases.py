@@ -191,6 +191,7 @@ def test_each_has_its_verdict(adopted: Finished) -> None:
 @pytest.mark.parametrize("name", FAILED)
 def test_what_failed_says_how(adopted: Finished, name: str) -> None:
     assert FAILED[name] in adopted[name].phase("call").message
+    assert "pytest_ddp/" not in adopted[name].text
 
 
 def test_torch_s_harness_says_the_same_where_it_tells_the_truth(suite_of_torch: Suite) -> None:
