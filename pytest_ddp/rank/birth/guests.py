@@ -1,7 +1,8 @@
 """Installed plugins in host and ranks: what they may not do there, and what if they cannot work.
 
 What is told of a whole session belongs to the pytest process: there plugins write their files and
-clean up. A rank's session is a part of that one, and its end is nothing that they wait for.
+clean up. A rank's session is a part of that one, and its end is nothing that they wait for. Nor are
+its reports, which are parts of a test's.
 """
 
 from __future__ import annotations
@@ -19,6 +20,13 @@ from pytest_ddp.system.own import os
 from pytest_ddp.wire.hosting import Json
 
 _ENDS = ("pytest_sessionfinish", "pytest_terminal_summary", "pytest_unconfigure")
+_REPORTS = (
+    *("pytest_runtest_logstart", "pytest_runtest_logreport", "pytest_runtest_logfinish"),
+    *("pytest_collectreport", "pytest_report_teststatus"),
+)
+_EDITORS = frozenset({"teamcity", "vscode_pytest"})
+"""PyCharm's and VS Code's: they tell the editor what happens, of which a rank knows its part alone.
+VS Code's comes from the editor's own folder, and looks like the user's."""
 _BEGINS = ("pytest_configure", "pytest_sessionstart")
 _NO_GUESTS = frozenset({"_pytest", "pytest_ddp"})
 
@@ -41,7 +49,11 @@ class Guests:
         """Which plugins are left out, and why."""
 
     def pytest_plugin_registered(self, plugin: object) -> None:
-        for caller, impl in self._impls(plugin, _ENDS):
+        module = getattr(plugin, "__module__", None) or getattr(plugin, "__name__", "")
+        if top_of(str(module)) in _EDITORS:
+            self._config.pluginmanager.unregister(plugin)
+            return
+        for caller, impl in self._impls(plugin, (*_ENDS, *_REPORTS)):
             if self._is_guest(impl):
                 caller._remove_plugin(plugin)
         for caller, impl in self._impls(plugin, _BEGINS):
