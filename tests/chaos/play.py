@@ -68,8 +68,8 @@ def play(plan: Plan, directory: Path) -> Played:
     survivors = processes.survivors(run, SURVIVAL)
     pids = {words[-1] for words in told}
     files = processes.files_left(temporary, pids)
-    if files and any(kill.target == "pytest" and kill.sign == signal.SIGKILL for kill in killed):
-        # A host that still imports ends with it at once, and the next session sweeps.
+    if files and any(kill.target == "pytest" and kill.sign != signal.SIGINT for kill in killed):
+        # It ends at once, a host that still imports ends with it, and the next session sweeps.
         _run_next_session(directory / "next", env)
         files = processes.files_left(temporary, pids)
     shutil.rmtree(temporary)
