@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ddp.asked.mark import KEEPS_GROUP
+from pytest_ddp.asked.mark import mark_adopted
 from pytest_ddp.launch.rendezvous import rank_environment
 from pytest_ddp.system.own import inspect, os
 
@@ -26,8 +26,7 @@ def mark(item: pytest.Item, world_size: int) -> None:
     if not isinstance(item, pytest.Function) or inspect.isasyncgenfunction(item.function):
         return
     if item.get_closest_marker("ddp") is None:
-        item.add_marker(pytest.mark.ddp(world_size=world_size, init=False))
-        item.stash[KEEPS_GROUP] = True
+        mark_adopted(item, world_size, keeps_group=True)
 
 
 class Place:

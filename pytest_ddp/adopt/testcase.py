@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ddp.asked.mark import KEEPS_GROUP
+from pytest_ddp.asked.mark import mark_adopted
 from pytest_ddp.asked.rules import mark_error, shown
 
 _HARNESS = "torch.testing._internal.common_distributed"
@@ -30,14 +30,10 @@ def mark(item: pytest.Item) -> None:
     if harness is None or cls is None or item.get_closest_marker("ddp"):
         return
     if issubclass(cls, harness.MultiProcessTestCase):
-        size = _of_instance
+        mark_adopted(item, _known(item, cls, _of_instance), keeps_group=False)
     elif issubclass(cls, harness.MultiProcContinuousTest):
         # Its processes, and their group, are for all tests of the class.
-        item.stash[KEEPS_GROUP] = True
-        size = _of_class
-    else:
-        return
-    item.add_marker(pytest.mark.ddp(world_size=_known(item, cls, size), init=False))
+        mark_adopted(item, _known(item, cls, _of_class), keeps_group=True)
 
 
 def _known(item: pytest.Item, cls: type[Any], size: Callable[[type[Any], str], int]) -> int:

@@ -33,7 +33,7 @@ MARKER_HELP = (
     "and the module, then from the --ddp-* options."
 )
 
-KEEPS_GROUP = pytest.StashKey[bool]()
+_KEEPS_GROUP = pytest.StashKey[bool]()
 """For tests that were made ddp tests without a mark of their own; see :attr:`Mark.keeps_group`."""
 
 WORLD_SIZE_PARAM = "_ddp_world_size"
@@ -99,8 +99,14 @@ def read_mark(node: pytest.Item, options: Options) -> Mark | None:
             f"@pytest.mark.ddp(world_size={shown(list(sizes))}): pytest cannot parametrize a "
             f"unittest.TestCase. Write one world size, or make it a plain test class.",
         )
-    keeps_group = node.stash.get(KEEPS_GROUP, False)
+    keeps_group = node.stash.get(_KEEPS_GROUP, False)
     return Mark(world_sizes=sizes, listed=listed, keeps_group=keeps_group, **arguments)
+
+
+def mark_adopted(item: pytest.Item, world_size: int, *, keeps_group: bool) -> None:
+    """Make a ddp test of one without a mark, whose process group is its own."""
+    item.add_marker(pytest.mark.ddp(world_size=world_size, init=False))
+    item.stash[_KEEPS_GROUP] = keeps_group
 
 
 def check_function(item: pytest.Item) -> None:

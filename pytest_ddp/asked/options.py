@@ -11,18 +11,12 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import pytest
 
 from pytest_ddp.asked import rules
-from pytest_ddp.asked.rules import (
-    BackendChoice,
-    option_error,
-)
-
-if TYPE_CHECKING:
-    pass  # pytest exports its subclasses only
+from pytest_ddp.asked.rules import BackendChoice, option_error
 
 
 class Output(enum.StrEnum):
@@ -86,6 +80,7 @@ class Options:
     debug_rank: int | None = None
     """The only rank that stops at breakpoints; None for all."""
     adopt: frozenset[Adopt] = frozenset()
+    """Harnesses whose tests become ddp tests."""
     everywhere: int | None = None
     """World size of tests that have no mark; None to leave them to the pytest process."""
 

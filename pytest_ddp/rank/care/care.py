@@ -39,7 +39,7 @@ class Care:
         self.has_more_groups = False
         """The test came by groups, its own or such as a library keeps (a device mesh's)."""
         self.has_other_default_group = False
-        """The test ended with a default group that neither it nor a wide fixture had found."""
+        """The test ended with a default group that was not there before, nor of a wide fixture."""
 
     def spent(self) -> bool:
         """Whether something was done, here or by fixtures that ended, that cannot be undone."""
