@@ -85,33 +85,14 @@ def _environment(order: Order, port: int) -> tuple[tuple[str, str], ...]:
     return tuple((own | rendezvous.HOST_ENVIRONMENT | torchrun).items())
 
 
-@contextlib.contextmanager
-def _single_threaded() -> Iterator[None]:
-    """The server of forks is started by the first process, and keeps its environment.
-
-    A library with a pool of threads is no place to fork from.
-    """
-    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-    before = {name: os.environ.get(name) for name in names}
-    os.environ.update(dict.fromkeys(names, "1"))
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
-
-
 class _Ranks:
     """The processes of a run."""
 
     def __init__(self, orders: list[Order]) -> None:
         self._orders = orders
         self._processes = [SERVER.process(live, (order,)) for order in orders]
-        with _single_threaded():
-            for process in self._processes:
-                process.start()
+        for process in self._processes:
+            process.start()
 
     def watch(self, limits: Limits) -> list[Ended]:
         """Wait for all ranks, within the limits; what is left is stopped."""

@@ -7,6 +7,7 @@ the ranks that a check launches: each of them would then import torch, which tak
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerProcess
@@ -36,5 +37,14 @@ class _Process(ForkServerProcess):
     @staticmethod
     def _Popen(process_obj: Any) -> Popen:  # noqa: N802 - the hook of multiprocessing
         server = process_obj.__dict__.pop("server")  # holds locks; no part of what is sent
-        with mock.patch.object(forkserver, "connect_to_new_process", server.connect_to_new_process):
+        patch = mock.patch.object
+        with (
+            patch(forkserver, "connect_to_new_process", server.connect_to_new_process),
+            mock.patch.dict(os.environ, _SINGLE_THREADED),
+        ):
             return Popen(process_obj)
+
+
+_SINGLE_THREADED = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+"""For the server, which the first process starts: one with a pool of threads is no place to fork
+from."""
