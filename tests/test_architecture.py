@@ -36,7 +36,7 @@ _SIDES = ("pytest_ddp.system", "pytest_ddp.wire", "pytest_ddp.neighbours", "pyte
 _ROOMS = {
     "pytest_ddp": (
         *("system", "wire", "neighbours", "asked", "evidence", "launch", "proof", "verdict"),
-        *("trace", "attempt", "controller", "adopt"),
+        *("trace", "attempt", "controller", "adopt", "migrate"),
         *("rank.exits", "rank.groups", "rank.watch", "rank.birth", "rank.care", "rank.adapt"),
         "rank.alike",
         "rank",
