@@ -159,6 +159,14 @@ class Hooks:
         elif self._started is not None:
             self._started.close()
 
+    def pytest_report_collectionfinish(self, items: list[pytest.Item]) -> list[str]:
+        """Tell, before the first ddp test, what lets all of them fail, or hang."""
+        if not any(MARK in item.stash for item in items):
+            return []
+        from pytest_ddp.system import machine  # noqa: PLC0415
+
+        return [f"ddp: {problem}" for problem in machine.problems()]
+
     # ------------------------------------------------------------------ run
 
     @pytest.hookimpl(tryfirst=True)

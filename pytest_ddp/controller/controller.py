@@ -31,6 +31,7 @@ from pytest_ddp.evidence import pythonstacks
 from pytest_ddp.evidence.outcome import RunOutcome
 from pytest_ddp.launch import gpus
 from pytest_ddp.launch.launcher import HostDiedError, Launcher, NoRankError, OrphanedError
+from pytest_ddp.system import machine
 from pytest_ddp.system.own import os
 from pytest_ddp.verdict import records
 from pytest_ddp.verdict.diagnosis import Diagnosis, is_doubtful
@@ -101,6 +102,10 @@ class Controller:
         """Collection is over: tell the host what it has to collect."""
         self._ddp_items = [item for item in items if MARK in item.stash]
         self._positions = {item: position for position, item in enumerate(self._ddp_items)}
+        if self._ddp_items and hasattr(self._config, "workerinput"):
+            # What a worker's terminal is told nobody sees.
+            for problem in machine.problems():
+                self._messages.warn(problem)
         if self._launcher is not None and self._ddp_items:
             self._tell_collected(self._launcher)
             self._prestart()

@@ -15,6 +15,8 @@ from pytest_ddp.system.own import os, shutil, tempfile
 
 _PREFIX = "pddp-"
 """As long as multiprocessing's own: a socket's path has room for 107 characters."""
+LONGEST_TEMPDIR = 107 - len(f"/{_PREFIX}12345678/listener-12345678")
+"""Characters of the temporary directory, with which multiprocessing's sockets have room in it."""
 
 
 class Folder:
