@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_ddp.system.own import os, shutil, tempfile
@@ -51,12 +52,32 @@ def remove(path: str) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
+def abandoned() -> list[Path]:
+    """Folders of this user's dead sessions, which the next session will remove.
+
+    Raises:
+        FileNotFoundError: there is no temporary directory.
+    """
+    found = []
+    for path, lock in _of_the_dead():
+        os.close(lock)
+        found.append(path)
+    return found
+
+
 def _sweep() -> None:
+    for path, lock in _of_the_dead():
+        with contextlib.suppress(OSError):
+            remove(str(path))
+            os.close(lock)
+
+
+def _of_the_dead() -> Iterator[tuple[Path, int]]:
+    """Folders that nobody holds, each with a lock on it that is the caller's to close."""
     for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
             if path.lstat().st_uid == os.getuid() and (lock := _hold(str(path))) >= 0:
-                remove(str(path))
-                os.close(lock)
+                yield path, lock
 
 
 def _hold(path: str) -> int:

@@ -1,0 +1,1 @@
+"""Test suites that ship with the package, whose verdicts are known, and sessions that run them."""
