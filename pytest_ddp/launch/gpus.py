@@ -17,20 +17,17 @@ import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_ddp.system.own import os, shutil, subprocess, tempfile, time
-
-if TYPE_CHECKING:
-    import filelock
+from pytest_ddp.launch.shares import Locks, holders, shares_of
+from pytest_ddp.system.own import os, select, shutil, subprocess, tempfile, time
 
 _DRIVER = Path("/proc/driver/nvidia/gpus")
 _SMI_TIMEOUT = 60.0
 """Seconds; a driver that must first wake eight GPUs takes some ten."""
 _PATIENCE = 0.05
-"""Seconds to wait for one busy GPU before looking whether another came free."""
+"""Seconds between two looks at GPUs that are busy."""
 _QUEUE = "queue"
 
 
@@ -163,14 +160,19 @@ class LeaseError(Exception):
 
 @contextlib.contextmanager
 def lease(
-    count: int, directory: Path | None = None, *, limit: float = math.inf, holder: str = ""
+    count: int,
+    directory: Path | None = None,
+    *,
+    limit: float = math.inf,
+    holder: str = "",
+    ranks_per_gpu: int = 1,
 ) -> Iterator[tuple[int, ...]]:
-    """Hold ``count`` GPUs for the block; no other process of this user can lease them then.
+    """Hold ``count`` GPUs, or shares of GPUs, for the block.
 
-    Waits while too few are free. A process must give a lease back before it asks for
-    the next, else it waits for itself. The locks end with the process, whatever ends
-    it; the lock files stay, because another process may wait on the very file
-    that would be removed.
+    No other process of this user can lease them then. Waits while too few are free. A process
+    must give a lease back before it asks for the next, else it waits for itself. The locks end
+    with the process, whatever ends it; the lock files stay, because another process may wait on
+    the very file that would be removed.
 
     Args:
         count: how many; 0 touches nothing.
@@ -178,12 +180,13 @@ def lease(
             one of this user in the temporary directory unless given.
         limit: seconds to wait at most.
         holder: what those who wait in vain are told of the lease, such as a node id.
+        ranks_per_gpu: into how many shares each GPU is divided; 1 for whole ones.
 
     Yields:
-        Indices into the visible GPUs, in ascending order.
+        For each share the index of its GPU among the visible ones, in ascending order.
 
     Raises:
-        ValueError: fewer than ``count`` GPUs are visible.
+        ValueError: there are not so many on the visible GPUs.
         LeaseError: they did not come free within ``limit`` seconds.
         pytest.UsageError: the directory is not this user's.
     """
@@ -191,89 +194,77 @@ def lease(
         yield ()
         return
     devices = visible_devices()
-    if count > len(devices):
-        raise ValueError(f"{count} GPUs are needed, {len(devices)} are visible")
+    needed = math.ceil(count / ranks_per_gpu)
+    if needed > len(devices):
+        raise ValueError(f"{needed} GPUs are needed, {len(devices)} are visible")
     folder = _private(directory or Path(tempfile.gettempdir(), f"pytest-ddp-gpus-{os.getuid()}"))
     names = [re.sub(r"[^\w.-]", "_", device) for device in devices]
     with contextlib.ExitStack() as held:
-        taken = _acquire(count, _Locks(folder, holder, held), names, limit)
+        taken = _acquire(count, Locks(folder, holder, held), names, ranks_per_gpu, limit)
         if taken:
             yield taken
             return
-    raise LeaseError(_refusal(count, names, folder, limit))
+    raise LeaseError(_refusal(count, names, folder, limit, ranks_per_gpu))
 
 
-@dataclass(frozen=True, slots=True)
-class _Locks:
-    """Takes locks of a folder for as long as ``held`` lasts, with a note of who has them."""
-
-    folder: Path
-    holder: str
-    held: contextlib.ExitStack
-
-    def take(self, name: str, patience: float) -> bool:
-        try:
-            self.held.enter_context(_lock(self.folder, name).acquire(timeout=patience))
-        except TimeoutError:  # filelock.Timeout is one
-            return False
-        # Not in the lock's own file, which whoever tries to lock it cuts to nothing.
-        note = _note(self.folder, name)
-        note.write_text(f"process {os.getpid()}" + f" ({self.holder})" * bool(self.holder))
-        self.held.callback(note.unlink, missing_ok=True)
-        return True
-
-
-def _acquire(count: int, locks: _Locks, names: Sequence[str], limit: float) -> tuple[int, ...]:
-    """Lock any ``count`` of the devices; none if they do not come free in time.
+def _acquire(
+    count: int, locks: Locks, names: Sequence[str], ranks_per_gpu: int, limit: float
+) -> tuple[int, ...]:
+    """Lock any ``count`` shares of the devices; none if they do not come free in time.
 
     Only the holder of the queue lock collects GPUs, and giving them back needs no
     lock: so nobody waits in a circle, and whoever wants all GPUs is not passed over
     for ever by others that want one.
     """
     deadline = time.monotonic() + limit
+    left = [(gpu, share) for gpu in range(len(names)) for share in shares_of(ranks_per_gpu)]
     taken: list[int] = []
-    patience = 0.0
     with contextlib.ExitStack() as turn:
         queue = dataclasses.replace(locks, held=turn)
-        if not queue.take(_QUEUE, limit if math.isfinite(limit) else -1):
-            return ()
-        while len(taken) < count:
-            if patience and time.monotonic() >= deadline:
+        while not queue.take(_QUEUE):
+            if not _wait(deadline):
                 return ()
-            for index, name in enumerate(names):
-                if index not in taken and len(taken) < count and locks.take(name, patience):
-                    taken.append(index)
-            patience = _PATIENCE
-    return tuple(sorted(taken))
+        while True:
+            for gpu, share in list(left):
+                if len(taken) < count and locks.take(names[gpu], share):
+                    taken.append(gpu)
+                    left.remove((gpu, share))
+            if len(taken) == count:
+                return tuple(sorted(taken))
+            if not _wait(deadline):
+                return ()
 
 
-def _refusal(count: int, names: Sequence[str], folder: Path, limit: float) -> str:
-    waited = f"{count} GPUs did not come free within {limit:.0f} s"
-    holders = [
-        f"{name} is held by {note.read_text()}"
+def _wait(deadline: float) -> bool:
+    """Let others go on for a moment; False if it is too late for that.
+
+    The kernel tells of a lock that came free only whoever waits for it without a bound.
+    """
+    if time.monotonic() >= deadline:
+        return False
+    select.select((), (), (), _PATIENCE)
+    return True
+
+
+def _refusal(
+    count: int, names: Sequence[str], folder: Path, limit: float, ranks_per_gpu: int
+) -> str:
+    shares = f" shares of 1/{ranks_per_gpu}" if ranks_per_gpu > 1 else ""
+    what = f"{count}{shares} of GPUs" if shares else f"{count} GPUs"
+    held = [
+        f"{name}{share.words} is held by {who}"
         for name in names
-        if (note := _note(folder, name)).exists()
+        for share, who in holders(folder, name)
     ]
-    first = _note(folder, _QUEUE)
-    waits = [f"{first.read_text()} waits for GPUs before it"] if first.exists() else []
+    waits = [f"{who} waits for GPUs before it" for _, who in holders(folder, _QUEUE)]
     return "\n".join(
         [
-            f"{waited}: tests of other pytest processes use them",
-            *(f"  {line}" for line in (*holders, *waits)),
+            f"{what} did not come free within {limit:.0f} s: tests of other pytest processes "
+            f"use them",
+            *(f"  {line}" for line in (*held, *waits)),
             "  Start fewer xdist workers (-n), or give the test a longer timeout.",
         ]
     )
-
-
-def _note(folder: Path, name: str) -> Path:
-    return folder / f"{name}.holder"
-
-
-def _lock(folder: Path, name: str) -> filelock.BaseFileLock:
-    # Every pytest run imports this module, and hardly any of them leases a GPU.
-    import filelock  # noqa: PLC0415
-
-    return filelock.FileLock(folder / f"{name}.lock", mode=0o600)
 
 
 def _private(folder: Path) -> Path:
