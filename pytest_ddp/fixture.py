@@ -41,6 +41,7 @@ class Ddp:
         rank: int,
         world_size: int,
         backend: str,
+        device: str,
         device_index: int | None,
         transport: Transport,
         enter_phase: EnterPhase,
@@ -52,7 +53,8 @@ class Ddp:
         self.local_rank = rank
         """Rank on this machine; equal to ``rank``, since a test runs on one machine."""
         self.backend = backend
-        """``"gloo"`` or ``"nccl"``."""
+        """As torch takes it: ``"gloo"``, ``"nccl"``, ``"cpu:gloo,cuda:nccl"``."""
+        self._device = device
         self._device_index = device_index
         self._transport = transport
         self._enter_phase = enter_phase
@@ -60,13 +62,13 @@ class Ddp:
 
     @property
     def device(self) -> torch.device:
-        """``cuda:N`` under NCCL, with a GPU for each rank; else ``cpu``."""
+        """``cuda:N`` or ``xpu:N`` for a rank that was given a GPU; else ``cpu``, or ``meta``."""
         # Only ranks may pay for this import; annotations import this module anywhere.
         import torch  # noqa: PLC0415
 
         if self._device_index is None:
-            return torch.device("cpu")
-        return torch.device("cuda", self._device_index)
+            return torch.device(self._device)
+        return torch.device(self._device, self._device_index)
 
     def barrier(self) -> None:
         """Wait until every rank is here.

@@ -16,17 +16,19 @@ import pytest
 
 from pytest_ddp.asked import rules
 from pytest_ddp.asked.options import Options
-from pytest_ddp.asked.rules import BackendChoice, WorldSize, enumerated, mark_error, shown
+from pytest_ddp.asked.rules import WorldSize, enumerated, mark_error, shown
 from pytest_ddp.system.own import inspect
 
 if TYPE_CHECKING:
     from _pytest.nodes import Node  # pytest exports its subclasses only
 
 MARKER_HELP = (
-    "ddp(world_size=2, backend='auto', init=True, isolate=False, family='', timeout=300, seed=0, "
-    "env={}): run the test on world_size ranks of one torch.distributed process group and report "
-    "it as one test. world_size is a number, a list (parametrizes the test) or 'gpus' (one rank "
-    "for each GPU); backend is 'auto', 'gloo' or 'nccl'; init=False leaves init_process_group to "
+    "ddp(world_size=2, backend='auto', device='cpu', ranks_per_gpu=1, init=True, isolate=False, "
+    "family='', timeout=300, seed=0, env={}): run the test on world_size ranks of one "
+    "torch.distributed process group and report it as one test. world_size is a number, a list "
+    "(parametrizes the test) or 'gpus' (one rank for each GPU); backend is 'auto' or what torch "
+    "takes, such as 'gloo', 'nccl' or 'cpu:gloo,cuda:nccl'; device is 'cpu', 'cuda', 'xpu' or "
+    "'meta'; ranks_per_gpu lets so many ranks share a GPU; init=False leaves init_process_group to "
     "the test; isolate=True gives the test fresh ranks; ranks in whose modules tests of a family "
     "left something go to no others; timeout is in seconds; seed='same' seeds all ranks alike; "
     "env is a dict of environment variables. Arguments left out come from the marks of the class "
@@ -48,7 +50,10 @@ class Mark:
     """One entry, unless ``listed``."""
     listed: bool
     """``world_size`` was a list: the test is parametrized, with ids ws1, ws2 and so on."""
-    backend: BackendChoice | None = None
+    backend: str | None = None
+    device: str | None = None
+    """Kind of device that ranks work on."""
+    ranks_per_gpu: int | None = None
     init: bool = True
     """Whether the process group is initialised before the test's fixtures run."""
     isolate: bool | None = None
@@ -67,6 +72,8 @@ class Mark:
 _ARGUMENTS: dict[str, Callable[[object], object]] = {
     "world_size": rules.check_sizes,
     "backend": rules.check_backend,
+    "device": rules.check_device,
+    "ranks_per_gpu": rules.check_sharing,
     "init": rules.check_bool,
     "isolate": rules.check_bool,
     "family": rules.check_name,
@@ -136,7 +143,8 @@ def check_function(item: pytest.Item) -> None:
 def _checked(node: Node, owner: Node, mark: pytest.Mark) -> dict[str, object]:
     if mark.args:
         value = shown(mark.args[0])
-        name = "backend" if value in ("'auto'", "'gloo'", "'nccl'") else "world_size"
+        is_size = not isinstance(mark.args[0], str) or mark.args[0] == "gpus"
+        name = "world_size" if is_size else "backend"
         raise mark_error(
             node,
             f"@pytest.mark.ddp({value}): arguments go by name. Write {name}={value}.",

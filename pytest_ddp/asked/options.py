@@ -16,7 +16,7 @@ from typing import Any, Literal
 import pytest
 
 from pytest_ddp.asked import rules
-from pytest_ddp.asked.rules import BackendChoice, option_error
+from pytest_ddp.asked.rules import option_error
 
 
 class Output(enum.StrEnum):
@@ -58,8 +58,8 @@ class Adopt(enum.StrEnum):
 class Options:
     """What the command line and the ini file say, for the whole session."""
 
-    backend: BackendChoice
-    """For marks without one."""
+    backend: str
+    """For marks without one: ``auto``, or as torch takes it."""
     world_size: int
     """For marks without one."""
     timeout: float
@@ -83,6 +83,10 @@ class Options:
     """Harnesses whose tests become ddp tests."""
     everywhere: int | None = None
     """World size of tests that have no mark; None to leave them to the pytest process."""
+    device: str | None = None
+    """Kind of device for marks that name neither one nor a backend of one; None to see."""
+    ranks_per_gpu: int = 1
+    """How many ranks may share a GPU, for marks that do not say."""
 
     @classmethod
     def from_config(cls, config: pytest.Config) -> Options:
@@ -141,8 +145,18 @@ class _Setting:
 
 _SETTINGS = (
     _Setting(
-        *("backend", "auto|gloo|nccl", "string", "auto", rules.check_backend, rules.BACKEND),
-        help="process group backend: auto is nccl if every rank gets its own GPU, else gloo",
+        *("backend", "NAME", "string", "auto", rules.check_backend, rules.BACKEND),
+        help="process group backend, as torch takes it: gloo, nccl, cpu:gloo,cuda:nccl, that of a "
+        "plugin; auto is nccl if every rank gets its own GPU, else gloo",
+    ),
+    _Setting(
+        *("device", "cpu|cuda|xpu|meta", "string", "", rules.check_device_or_none, rules.DEVICE),
+        help="what ranks work on where a mark says neither device nor a backend of one; cuda "
+        "gives gloo's ranks GPUs too",
+    ),
+    _Setting(
+        *("ranks_per_gpu", "N", "int", 1, rules.check_sharing, rules.SHARING),
+        help="how many ranks may share a GPU, which nccl refuses and gloo does not",
     ),
     _Setting(
         *("world_size", "N", "int", 2, rules.check_size, rules.SIZE),

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 import pytest
 
+from pytest_ddp.asked.devices import Choice, choose, shortage
 from pytest_ddp.asked.mark import WORLD_SIZE_PARAM, Mark
 from pytest_ddp.asked.options import CheckCollectives, Options
 from pytest_ddp.asked.rules import MAX_WORLD_SIZE, WorldSize, mark_error, shown
-from pytest_ddp.wire.hosting import Backend, World
+from pytest_ddp.wire.hosting import World
 
 _SEED_RANGE = 2**32
 """NumPy takes no larger seed."""
@@ -28,9 +29,14 @@ class LaunchPlan:
     nodeid: str
     world_size: int
     """Number of ranks; 0 only if the test is skipped because it wants one for each GPU."""
-    backend: Backend
+    backend: str
+    """As torch takes it: ``gloo``, ``cpu:gloo,cuda:nccl``."""
+    device: str
+    """Kind of device that ranks work on."""
     devices: tuple[int, ...] | None
-    """A GPU for each rank, as index into the visible ones; None on the CPU."""
+    """The GPU of each rank, as index into the visible ones; None where ranks get none."""
+    ranks_per_gpu: int
+    """How many ranks may share a GPU."""
     init: bool
     """Whether the process group is initialised before the test's fixtures run."""
     isolate: bool
@@ -55,30 +61,36 @@ class LaunchPlan:
     @property
     def world(self) -> World:
         """The world of the ranks that can run it."""
-        return World(self.backend, self.world_size, self.devices, self.init, self.keeps_group)
+        place = self.backend, self.world_size, self.devices
+        return World(*place, self.init, self.keeps_group, self.device)
 
 
-def make_plan(item: pytest.Item, mark: Mark, options: Options, gpus: int) -> LaunchPlan:
+def make_plan(
+    item: pytest.Item, mark: Mark, options: Options, gpus: int, kind: str = "cuda"
+) -> LaunchPlan:
     """Decide how to run ``item``.
 
     Args:
         item: the test.
         mark: what its marks say.
         options: what is used where the marks say nothing.
-        gpus: number of visible GPUs.
+        gpus: number of GPUs that torch can use.
+        kind: what torch calls them.
 
     Raises:
-        pytest.UsageError: the marks contradict the test's parametrization.
+        pytest.UsageError: the marks contradict the test's parametrization, or themselves.
     """
     wanted = _wanted_size(item, mark)
-    world_size = min(gpus, MAX_WORLD_SIZE) if wanted == "gpus" else wanted
-    choice = mark.backend or options.backend
-    backend = Backend(choice) if choice != "auto" else _automatic(world_size, gpus)
+    chosen = _choice(item, mark, options, wanted, gpus, kind)
+    everywhere = min(gpus * chosen.ranks_per_gpu, MAX_WORLD_SIZE)
+    world_size = everywhere if wanted == "gpus" else wanted
     return LaunchPlan(
         nodeid=item.nodeid,
         world_size=world_size,
-        backend=backend,
-        devices=tuple(range(world_size)) if backend is Backend.NCCL else None,
+        backend=chosen.backend,
+        device=chosen.device,
+        devices=chosen.layout(world_size),
+        ranks_per_gpu=chosen.ranks_per_gpu,
         init=mark.init,
         isolate=options.isolate if mark.isolate is None else mark.isolate,
         family=mark.family,
@@ -86,7 +98,7 @@ def make_plan(item: pytest.Item, mark: Mark, options: Options, gpus: int) -> Lau
         seeds=_seeds(item.nodeid, mark, options, world_size),
         env=dict(mark.env),
         check_collectives=options.check_collectives is CheckCollectives.ON,
-        skip=_shortage(wanted, backend, gpus),
+        skip=_shortage(wanted, chosen, gpus, kind),
         keeps_group=mark.keeps_group,
     )
 
@@ -107,17 +119,23 @@ def _wanted_size(item: pytest.Item, mark: Mark) -> WorldSize:
     return wanted
 
 
-def _automatic(world_size: int, gpus: int) -> Backend:
-    return Backend.NCCL if world_size <= gpus else Backend.GLOO
+def _choice(
+    item: pytest.Item, mark: Mark, options: Options, wanted: WorldSize, gpus: int, kind: str
+) -> Choice:
+    # As many ranks as fit, they always do.
+    world_size = 1 if wanted == "gpus" else wanted
+    try:
+        return choose(mark, options, world_size, gpus or (wanted == "gpus"), kind)
+    except ValueError as error:
+        raise mark_error(item, f"@pytest.mark.ddp: {error}.") from None
 
 
-def _shortage(wanted: WorldSize, backend: Backend, gpus: int) -> str | None:
-    """Say which GPUs are missing: a test is never run on fewer ranks than it asks for."""
-    if wanted == "gpus":
-        return None if gpus else "world_size='gpus' is a rank for each GPU: 0 found usable by torch"
-    if backend is Backend.NCCL and gpus < wanted:
-        return f"NCCL needs a GPU for each rank: {wanted} needed, {gpus} found usable by torch"
-    return None
+def _shortage(wanted: WorldSize, chosen: Choice, gpus: int, kind: str) -> str | None:
+    if wanted != "gpus":
+        return shortage(chosen, wanted, gpus, kind)
+    if gpus and (not chosen.has_gpu or chosen.device == kind):
+        return None
+    return "world_size='gpus' is a rank for each GPU: 0 found usable by torch"
 
 
 def _seeds(nodeid: str, mark: Mark, options: Options, world_size: int) -> tuple[int, ...]:

@@ -8,20 +8,26 @@ place is added by :mod:`pytest_ddp.asked.options`, with the functions at the end
 from __future__ import annotations
 
 import enum
+import re
 import reprlib
 import textwrap
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias, TypeGuard, TypeVar, cast
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeGuard, TypeVar
 
 import pytest
 
 if TYPE_CHECKING:
     from _pytest.nodes import Node  # pytest exports its subclasses only
 
-BackendChoice: TypeAlias = Literal["auto", "gloo", "nccl"]
 WorldSize: TypeAlias = int | Literal["gpus"]
 Choice = TypeVar("Choice", bound=enum.StrEnum)
+
+AUTO = "auto"
+"""The backend that follows from the devices."""
+ACCELERATORS = ("cuda", "xpu")
+"""Kinds of devices that are counted and leased."""
+DEVICES = ("cpu", *ACCELERATORS, "meta")
 
 MAX_WORLD_SIZE = 64
 """Each rank is a process with torch in it; more of them on one machine is a slip of the pen."""
@@ -36,15 +42,24 @@ OWNED_VARIABLES = frozenset(
         *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
         *("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE"),
         *("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "CUDA_VISIBLE_DEVICES"),
+        *("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"),
     }
 )
 """What tells a rank who and where it is: a mark that set one would contradict the plan."""
 
 SIZE = f"a world size is a whole number from 1 to {MAX_WORLD_SIZE}"
-BACKEND = "the backend is one of auto, gloo and nccl"
+BACKEND = (
+    "the backend is auto, a name such as gloo or nccl, or one for each kind of device, such as "
+    "cpu:gloo,cuda:nccl"
+)
+DEVICE = "the device is one of cpu, cuda, xpu and meta"
+SHARING = f"ranks_per_gpu is a whole number from 1 to {MAX_WORLD_SIZE}"
 SECONDS = f"a timeout is a number of seconds above 0, at most {MAX_TIMEOUT:.0f} (a week)"
 SEED = f"a seed is a whole number from 0 to {MAX_SEED}"
 BOOL = "it is either True or False"
+
+_NAME = r"[a-z_][\w.-]*"
+_BACKEND = re.compile(rf"{_NAME}|{_NAME}:{_NAME}(,{_NAME}:{_NAME})*")
 
 
 def check_size(value: object) -> int:
@@ -71,10 +86,50 @@ def check_sizes(value: object) -> tuple[tuple[WorldSize, ...], bool]:
     return sizes, True
 
 
-def check_backend(value: object) -> BackendChoice:
-    if isinstance(value, str) and value in ("auto", "gloo", "nccl"):
-        return cast(BackendChoice, value)
-    raise ValueError(BACKEND)
+def check_backend(value: object) -> str:
+    """A backend's text as torch takes it; in lower case, as torch keeps it."""
+    if not isinstance(value, str):
+        raise ValueError(BACKEND)
+    text = value.lower()
+    if not _BACKEND.fullmatch(text):
+        raise ValueError(BACKEND)
+    named = pairs(text)
+    devices = [device for device, _ in named]
+    if twice := next((device for device in devices if devices.count(device) > 1), None):
+        raise ValueError(f"{twice} stands in it more than once. Name one backend for it")
+    if any(name == "mpi" for _, name in named):
+        raise ValueError(
+            "ranks of MPI are started by mpirun, and not by this plugin. Name another, such as gloo"
+        )
+    if ":" in text and any(name == AUTO for _, name in named):
+        raise ValueError(f"auto stands alone; {BACKEND}")
+    return text
+
+
+def pairs(backend: str) -> list[tuple[str, str]]:
+    """The kinds of devices in a backend's text with their backends; "" where there is none."""
+    parts = (pair.rpartition(":") for pair in backend.split(","))
+    return [(device, name) for device, _, name in parts]
+
+
+def check_device(value: object) -> str:
+    if isinstance(value, str) and value in DEVICES:
+        return value
+    if isinstance(value, str) and value.partition(":")[0] in ACCELERATORS:
+        raise ValueError(f"{DEVICE}; which GPU a rank gets is the plugin's matter")
+    raise ValueError(DEVICE)
+
+
+def check_device_or_none(value: object) -> str | None:
+    """One kind of device; None for an empty text."""
+    return None if value == "" else check_device(value)
+
+
+def check_sharing(value: object) -> int:
+    """How many ranks share a GPU."""
+    if _is_int(value) and 1 <= value <= MAX_WORLD_SIZE:
+        return value
+    raise ValueError(SHARING)
 
 
 def check_seconds(value: object) -> float:

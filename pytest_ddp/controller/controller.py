@@ -244,7 +244,12 @@ class Controller:
         if plan.devices is None:
             yield plan
             return
-        with gpus.lease(len(plan.devices), limit=plan.timeout, holder=item.nodeid) as leased:
+        with gpus.lease(
+            len(plan.devices),
+            limit=plan.timeout,
+            holder=item.nodeid,
+            ranks_per_gpu=plan.ranks_per_gpu,
+        ) as leased:
             yield dataclasses.replace(plan, devices=leased)
 
     @functools.cached_property

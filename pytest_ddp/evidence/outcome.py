@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from pytest_ddp.wire.hosting import Backend
 from pytest_ddp.wire.protocol import Done, Phase
 from pytest_ddp.wire.survey import Standing
 
@@ -126,7 +125,7 @@ class RunOutcome:
     nodeid: str
     location: tuple[str, int | None, str]
     keywords: dict[str, int]
-    backend: Backend
+    backend: str
     ranks: tuple[RankOutcome, ...]
     start: float
     """Wall-clock time in seconds since the epoch."""

@@ -85,6 +85,8 @@ class Runner:
         self._modules: ModuleState | None = None
         self._in_doubt = False
         self._is_used = False
+        self._is_broken_off = False
+        """Whether some phase of the test did not come to its end."""
         guests: Any = self._config.pluginmanager.get_plugin(Guests.NAME)
         self._shortcomings = [(text, __file__) for text in guests.problems]
         if problem := recorder_problem():
@@ -166,7 +168,7 @@ class Runner:
             self._link.warn(*self._shortcomings.pop())
 
     def _run_item(self, order: RunTest, item: pytest.Item) -> Done:
-        self._is_used = True
+        self._is_used, self._is_broken_off = True, False
         self._warn_of_shortcomings()
         seeding.seed_everything(order.seed)
         self._reseeder.begin(order.seed)
@@ -213,7 +215,8 @@ class Runner:
         return Ddp(
             rank,
             world.world_size,
-            str(world.backend),
+            world.backend,
+            world.device,
             None if world.devices is None else world.devices[rank],
             self._link.exchange,
             self._lifecycle.phase,
@@ -240,6 +243,8 @@ class Runner:
     def _group_doubt(self) -> str | None:
         if self._care.has_more_groups:
             return "there are more process groups than before"
+        if self._is_broken_off and self._group.is_unnumbered():
+            return "nobody can tell whether the ranks left its backend in step"
         return self._group.doubt()
 
     def _spent(self) -> bool:
@@ -294,8 +299,19 @@ class Runner:
 
     # ------------------------------------------------------------------ pytest's hooks
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self) -> None:
+        missing = self._group.missing
+        if missing is None:
+            return
+        if missing.is_of_the_machine:
+            raise pytest.skip.Exception(missing.reason, _use_item_location=True)
+        asked = f"backend={self._place.world.backend!r}"
+        pytest.fail(f"{asked}: {missing.reason}", pytrace=False)
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._link.check()
+        self._is_broken_off |= not report.passed
         if subtest := self._subtests.take(report, self._link.test):
             self._link.send(subtest)
             return

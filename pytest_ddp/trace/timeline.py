@@ -81,7 +81,7 @@ def make_timeline(outcome: RunOutcome, reports: Sequence[pytest.TestReport]) -> 
         test=outcome.nodeid,
         failed=bool(failed),
         verdict=first_line(message_of(failed[0].longrepr)) if failed else "",
-        backend=str(outcome.backend),
+        backend=outcome.backend,
         duration=round(outcome.duration * 1e9),
         tracks=tuple(_track(rank, began, rows.get(rank.rank)) for rank in ranks),
         groups=_groups(ranks),

@@ -75,7 +75,7 @@ def record(outcome: RunOutcome, diagnoses: Sequence[Diagnosis]) -> dict[str, Any
     return {
         "version": VERSION,
         "nodeid": outcome.nodeid,
-        "backend": outcome.backend.value,
+        "backend": outcome.backend,
         "world_size": len(outcome.ranks),
         "started": outcome.start,
         "duration": outcome.duration,

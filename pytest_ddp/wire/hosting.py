@@ -5,18 +5,10 @@ A part of :mod:`pytest_ddp.wire.protocol`, which says how they travel.
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 Json: TypeAlias = dict[str, Any]
-
-
-class Backend(enum.StrEnum):
-    """A ``torch.distributed`` backend that the plugin can build a group on."""
-
-    GLOO = "gloo"
-    NCCL = "nccl"
 
 
 @dataclass(frozen=True)
@@ -27,14 +19,17 @@ class World:
     changed its place would make right code of theirs hang.
     """
 
-    backend: Backend
+    backend: str
+    """As torch takes it: ``gloo``, ``cpu:gloo,cuda:nccl``."""
     world_size: int
     devices: tuple[int, ...] | None
-    """A GPU for each rank, as index into the visible ones; None on the CPU."""
+    """The GPU of each rank, as index into the visible ones; None where ranks get none."""
     init: bool
     """Whether its ranks hold a default process group of the plugin's."""
     keeps_group: bool = False
     """Whether one that a test has made stays for the tests after it, as under torchrun."""
+    device: str = "cpu"
+    """Kind of device that ranks work on: that of ``devices``, or ``cpu`` or ``meta``."""
 
 
 @dataclass(frozen=True)

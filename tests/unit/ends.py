@@ -8,10 +8,10 @@ import struct
 from collections.abc import Iterator
 
 from pytest_ddp.wire.channel import Channel
-from pytest_ddp.wire.hosting import Backend, Collected, World
+from pytest_ddp.wire.hosting import Collected, World
 from pytest_ddp.wire.protocol import Message, RankReady
 
-WORLD = World(Backend.GLOO, 2, None, init=True)
+WORLD = World("gloo", 2, None, init=True)
 
 
 def long_message(length: int) -> Message:

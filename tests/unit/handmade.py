@@ -23,7 +23,6 @@ from _pytest.reports import TestReport
 from pytest_ddp.asked.options import Output
 from pytest_ddp.evidence.outcome import Ending, RankOutcome, RunOutcome, TimedReport
 from pytest_ddp.verdict.merge import merge
-from pytest_ddp.wire.hosting import Backend
 from pytest_ddp.wire.protocol import Done, Phase
 from pytest_ddp.wire.survey import GroupCount
 
@@ -170,7 +169,7 @@ def run(*ranks: RankOutcome, **known: Any) -> RunOutcome:
         "nodeid": NODEID,
         "location": ("tests/test_made.py", 9, "test_made"),
         "keywords": {"test_made": 1, "ddp": 1},
-        "backend": Backend.GLOO,
+        "backend": "gloo",
         "start": START,
         "duration": max((r.at for r in ranks), default=0.0),
     }

@@ -13,6 +13,7 @@ from torch._C._distributed_c10d import FileStore
 from torch.distributed import destroy_process_group, init_process_group, is_initialized
 
 from pytest_ddp.rank.groups import torchstate
+from pytest_ddp.rank.groups.backends import Missing, missing
 from pytest_ddp.rank.groups.journal import Journal
 from pytest_ddp.system import memfile
 from pytest_ddp.system.own import os, threading
@@ -54,9 +55,14 @@ class DefaultGroup:
         self._group: dist.ProcessGroup | None = None
         self._known: dict[str, int] = {}
         """Groups that had been made when a test last began, as in the journal."""
+        self.missing: Missing | None = None
+        """The backend that the last test asked for and this rank does not have."""
 
     def prepare(self, store: str | None, file: list[int]) -> None:
         """Have the group that a test needs: kept, built anew, or none.
+
+        None is built of a backend that is :attr:`missing`, on any rank: all have imported the
+        same.
 
         Args:
             store: name of the store by which the ranks meet; None for no group.
@@ -67,10 +73,13 @@ class DefaultGroup:
         """
         if self.journal.made != self._known:
             torchstate.forget_meshes()
+        if self._group is None:
+            self.missing = missing(self._world.backend)
         if store is not None and store != self._store:
             self.destroy()
             self._take(*file)
-            self._build(store)
+            if self.missing is None:
+                self._build(store)
         self.journal.begin(groups())
         self._known = dict(self.journal.made)
 
@@ -122,7 +131,7 @@ class DefaultGroup:
     def doubt(self) -> str | None:
         """Why the next test must not reuse the default group; None if it may."""
         if self._group is None:
-            return None
+            return None if self.missing is None else "its backend was missing"
         if not is_initialized():
             return "the test destroyed the default process group"
         if dist.group.WORLD is not self._group:
@@ -130,6 +139,11 @@ class DefaultGroup:
         if self._group.group_name in self.journal.failed:
             return "a wait on the default process group failed"
         return None
+
+    def is_unnumbered(self) -> bool:
+        """True if there is a group of ours whose backend tells nothing of its collectives."""
+        group = self._group
+        return group is not None and not self.journal.promises(group, group.group_name).numbered
 
     def is_of_others(self) -> bool:
         """True if there is a default group, and the user's code has made it."""
@@ -153,22 +167,28 @@ class DefaultGroup:
 
     def _build(self, store: str) -> None:
         assert self._file is not None, "a store has come without its file"
-        world = self._world
+        world, device = self._world, self._device()
         init_process_group(
-            backend=str(world.backend),
+            backend=world.backend,
             store=FileStore(memfile.path_of(self._file), world.world_size),
             rank=self._rank,
             world_size=world.world_size,
-            device_id=self._device(),
+            device_id=device if self._binds() else None,
         )
         self._store, self._group = store, dist.group.WORLD
 
     def _device(self) -> torch.device | None:
-        if self._world.devices is None:
+        """Make the GPU of this rank the current one."""
+        world = self._world
+        if world.devices is None:
             return None
-        index = self._world.devices[self._rank]
-        torch.cuda.set_device(index)
-        return torch.device("cuda", index)
+        index = world.devices[self._rank]
+        getattr(torch, world.device).set_device(index)
+        return torch.device(world.device, index)
+
+    def _binds(self) -> bool:
+        """Whether the group is bound to the GPU; gloo's would look for communicators there."""
+        return any(name in self._world.backend for name in ("nccl", "xccl"))
 
 
 def groups() -> list[dist.ProcessGroup]:

@@ -9,22 +9,20 @@ collectives) passes it by.
 
 from __future__ import annotations
 
-import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from sys import _getframe
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
+from pytest_ddp.rank.groups.backends import NONE, Promises, promises_of
+from pytest_ddp.rank.groups.calls import KEPT, Call, CallsByWork, Site
 from pytest_ddp.rank.groups.origins import asked_by_user, user_frame
 from pytest_ddp.system.own import threading, time, zlib
-
-_KEPT = 2048
-"""Calls that are kept for an explanation; all of them count."""
 
 _COLLECTIVES = {
     "allreduce": "all_reduce",
@@ -65,35 +63,6 @@ tensor that each rank has, not the list of one: gloo fills a part of it without 
 _MESSAGES = {"send": "send", "recv": "recv", "recv_anysource": "recv"}
 
 
-class Site(NamedTuple):
-    """A place in the user's code."""
-
-    code: CodeType
-    line: int
-
-    def __str__(self) -> str:
-        return f"{self.code.co_filename}:{self.line}"
-
-
-class Call(NamedTuple):
-    """One collective, send or receive that was asked for."""
-
-    group: str
-    number: int
-    """Number of the collective on its group, from 1; 0 for a send or receive."""
-    operation: str
-    numel: int | None
-    """Elements of the tensor, where they must be the same on all ranks."""
-    dtype: torch.dtype | None
-    reduce_op: str | None
-    root: int | None
-    """Source or destination in the group of a collective; the peer of a message."""
-    tag: int | None
-    site: Site
-    limit: float | None = None
-    """Seconds that the wait for it may take, where its caller has said so."""
-
-
 class Journal:
     """Wraps the methods of ``ProcessGroup`` for the life of the rank."""
 
@@ -110,11 +79,15 @@ class Journal:
         self._messages: Counter[str] = Counter()
         """Sends and receives on each group since it was made: gloo numbers them like
         collectives, which they are not."""
+        self._unnumbered: Counter[str] = Counter()
+        """Collectives that Python has asked for on groups whose backend gives them no numbers."""
+        self._promises: dict[str, Promises] = {}
+        """Of each group by name, from when it is first asked for."""
         self.sent: Counter[tuple[str, int, int]] = Counter()
         """Messages of this test by group, receiver and tag."""
         self.received: Counter[tuple[str, int, int]] = Counter()
         """Receives of this test that were begun, by group, sender and tag."""
-        self.calls: deque[Call] = deque(maxlen=_KEPT)
+        self.calls: deque[Call] = deque(maxlen=KEPT)
         self.what: dict[str, int] = {}
         """Digest of the collectives of this test by group: what was asked."""
         self.where: dict[str, int] = {}
@@ -125,7 +98,7 @@ class Journal:
         self.failed: set[str] = set()
         """Groups of which a wait ended in an error during this test, as by a timeout: torch
         does not use their connections again."""
-        self._by_work = _CallsByWork()
+        self._by_work = CallsByWork()
         for method, operation in _COLLECTIVES.items():
             self._wrap(method, self._collective(operation))
         for method, operation in _MESSAGES.items():
@@ -151,12 +124,36 @@ class Journal:
         return self._collectives(group, group.group_name)
 
     def operations(self, group: dist.ProcessGroup) -> int:
-        """How many collectives, sends and receives were issued on a group since it was made."""
-        return _issued(group)
+        """How many collectives, sends and receives were issued on a group since it was made.
+
+        Where the backend gives no numbers, those that Python asked for.
+        """
+        name = group.group_name
+        promises = self.promises(group, name)
+        if promises.messages_numbered:
+            return _issued(group)
+        collectives = _issued(group) if promises.numbered else self._unnumbered.get(name, 0)
+        return collectives + self._messages.get(name, 0)
+
+    def promises(self, group: dist.ProcessGroup, name: str) -> Promises:
+        """What holds for the operations of a group, whose name it is."""
+        known = self._promises.get(name)
+        if known is None:
+            known = self._promises[name] = promises_of(group)
+        return known
+
+    def is_numbered(self, name: str) -> bool:
+        """Whether anything may be proved of a group that has been asked for its number."""
+        return self._promises.get(name, NONE).numbered
 
     def _collectives(self, group: dist.ProcessGroup, name: str) -> int:
+        """As :meth:`collectives`; 0 for all ranks alike where the backend gives no numbers."""
+        promises = self.promises(group, name)
+        if not promises.numbered:
+            return 0
         # Not by [], which asks a Python function for what a Counter has not counted.
-        return _issued(group) - self._messages.get(name, 0)
+        messages = self._messages.get(name, 0) if promises.messages_numbered else 0
+        return _issued(group) - messages
 
     def _wrap(self, method: str, note: Callable[..., Call]) -> None:
         original = getattr(dist.ProcessGroup, method, None)
@@ -194,11 +191,13 @@ class Journal:
         for record in records:
             record.pop(name, None)
         self.failed.discard(name)
+        self._promises.pop(name, None)
+        self._unnumbered.pop(name, None)
         for messages in (self.sent, self.received):
             for key in [key for key in messages if key[0] == name]:
                 del messages[key]
         # A new one, because the side thread may be reading the old one.
-        self.calls = deque((call for call in self.calls if call.group != name), maxlen=_KEPT)
+        self.calls = deque((call for call in self.calls if call.group != name), maxlen=KEPT)
 
     def _wrap_wait(self) -> None:
         original: Any = dist.Work.wait
@@ -226,7 +225,8 @@ class Journal:
 
         def monitored_barrier(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Any:
             # gloo builds it of messages, of which rank 0 has more than the others.
-            before, thread, name = _issued(group), threading.get_ident(), group.group_name
+            thread, name = threading.get_ident(), group.group_name
+            before = self.operations(group)
             none = (None,) * 5
             self.waiting[thread] = Call(name, 0, "monitored_barrier", *none, _site(_asking_frame()))
             try:
@@ -236,7 +236,7 @@ class Journal:
                 raise
             finally:
                 self.waiting.pop(thread, None)
-                self._messages[name] += _issued(group) - before
+                self._messages[name] += self.operations(group) - before
 
         group_type.monitored_barrier = monitored_barrier
 
@@ -245,7 +245,7 @@ class Journal:
 
         def note(group: dist.ProcessGroup, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
             name = group.group_name
-            number = self._collectives(group, name) + 1
+            number, step = self._next(group, name)
             options = args[-1] if args else kwargs.get("opts")
             numel, dtype = _size(args, position)
             root = getattr(options, "rootRank", None)
@@ -256,11 +256,23 @@ class Journal:
             if (question := self._questions.get(key)) is None:
                 asked = (operation, numel, dtype, _name(reduce_op), root)
                 question = self._questions[key] = _Question.of(asked, _site(frame))
-            self.what[name] = _fold(self.what.get(name, 0), number, question.what)
-            self.where[name] = _fold(self.where.get(name, 0), number, question.where)
+            self.what[name] = _fold(self.what.get(name, 0), step, question.what)
+            self.where[name] = _fold(self.where.get(name, 0), step, question.where)
             return _new_call(Call, (name, number, *question.rest))
 
         return note
+
+    def _next(self, group: dist.ProcessGroup, name: str) -> tuple[int, int]:
+        """The number of the next collective, and its step for the digests.
+
+        Where the backend gives no numbers it has none, so that nothing is concluded from it; the
+        digests still tell whether the ranks left the group in step.
+        """
+        if self.promises(group, name).numbered:
+            number = self._collectives(group, name) + 1
+            return number, number
+        self._unnumbered[name] += 1
+        return 0, self._unnumbered[name]
 
     def _message(self, operation: str) -> Callable[..., Call]:
         counts = self.sent if operation == "send" else self.received
@@ -277,10 +289,7 @@ class Journal:
 
 def _issued(group: Any) -> int:
     """Operations of a group since it was made, by its own count."""
-    try:
-        issued: int = group._get_sequence_number_for_group()
-    except RuntimeError:  # a backend that keeps no number
-        return 0
+    issued: int = group._get_sequence_number_for_group()
     return issued
 
 
@@ -303,30 +312,6 @@ class _Question(NamedTuple):
 
 _new_call = tuple.__new__
 """A named tuple's own constructor takes twice as long."""
-
-
-class _CallsByWork:
-    """Which call a ``Work`` is the answer to; a weak dictionary, in a third of its time."""
-
-    def __init__(self) -> None:
-        self._entries: dict[int, tuple[weakref.ref[dist.Work], Call]] = {}
-        self._limit = _KEPT
-
-    def put(self, work: dist.Work, call: Call) -> None:
-        self._entries[id(work)] = weakref.ref(work), call
-        if len(self._entries) > self._limit:
-            self._drop_dead()
-
-    def get(self, work: dist.Work) -> Call | None:
-        reference, call = self._entries.get(id(work), (None, None))
-        # The identity of a work that is gone may be that of another one by now.
-        return call if reference is not None and reference() is work else None
-
-    def _drop_dead(self) -> None:
-        for key, (reference, _) in list(self._entries.items()):
-            if reference() is None:
-                self._entries.pop(key, None)
-        self._limit = max(_KEPT, 2 * len(self._entries))
 
 
 def _checksum(values: tuple[Any, ...]) -> int:

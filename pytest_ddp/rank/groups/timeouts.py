@@ -11,8 +11,8 @@ import contextlib
 import itertools
 from typing import Any
 
+from pytest_ddp.rank.groups.calls import Call
 from pytest_ddp.rank.groups.default import groups
-from pytest_ddp.rank.groups.journal import Call
 from pytest_ddp.system.own import time
 
 

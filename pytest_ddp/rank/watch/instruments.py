@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
+from pytest_ddp.rank.groups.calls import Call
 from pytest_ddp.rank.groups.default import DefaultGroup
-from pytest_ddp.rank.groups.journal import Call, Journal
+from pytest_ddp.rank.groups.journal import Journal
 from pytest_ddp.rank.groups.sidechannel import SideChannel
 from pytest_ddp.rank.watch.lifecycle import Anchor, Lifecycle
 from pytest_ddp.rank.watch.standing import Surveyor, operation_of

@@ -14,8 +14,8 @@ from typing import Any
 from torch._C import _distributed_c10d
 from torch.distributed import is_initialized
 
+from pytest_ddp.rank.groups.calls import Call
 from pytest_ddp.rank.groups.default import DefaultGroup
-from pytest_ddp.rank.groups.journal import Call
 from pytest_ddp.rank.groups.sidechannel import SideChannel
 from pytest_ddp.rank.groups.timeouts import Pace, left_of
 from pytest_ddp.rank.watch.lifecycle import Lifecycle, place_of
@@ -224,7 +224,8 @@ class Surveyor:
         issued = {count.name: count.collectives for count in counts if count.collectives}
         if (made, issued) == self._settled:
             return (), self._done
-        members = {count.name: count.members for count in counts}
+        numbered = self._group.journal.is_numbered
+        members = {count.name: count.members for count in counts if numbered(count.name)}
         calls = {(call.group, call.number): call for call in list(self._group.journal.calls)}
         entries = [entry for entry in self._records() if entry["process_group"][0] in members]
         retired: dict[str, deque[dict[str, Any]]] = {}
@@ -277,6 +278,8 @@ class Surveyor:
     def _receive(self, call: Call) -> Wait | None:
         """A receive that waits; None for one from anybody, or for a send."""
         if call.operation != "recv" or call.root is None or call.root < 0 or call.tag is None:
+            return None
+        if not self._group.journal.is_numbered(call.group):
             return None
         members = next((c.members for c in self._group.counts() if c.name == call.group), ())
         if not members:

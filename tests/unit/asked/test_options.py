@@ -100,8 +100,10 @@ def test_command_line_wins_over_the_file(inner: pytest.Pytester) -> None:
 
 
 WRONG_OPTIONS = [
-    ("ddp_backend", "mpi", "auto, gloo and nccl"),
-    ("ddp_backend", "", "auto, gloo and nccl"),
+    ("ddp_backend", "mpi", "started by mpirun"),
+    ("ddp_backend", "", "a name such as gloo or nccl"),
+    ("ddp_device", "gpu", "cpu, cuda, xpu and meta"),
+    ("ddp_ranks_per_gpu", "0", "a whole number from 1 to 64"),
     ("ddp_world_size", "0", "at least 1 rank"),
     ("ddp_world_size", "two", "a whole number from 1 to 64"),
     ("ddp_world_size", "2.0", "a whole number from 1 to 64"),
@@ -242,7 +244,11 @@ WRONG_MARKS = [
     ("world_size='four'", '"gpus" for one rank on each GPU'),
     ("world_size=10**6", "a process on this machine"),
     ("world_size=[]", "Name at least one"),
-    ("backend='mpi'", "auto, gloo and nccl"),
+    ("backend='mpi'", "started by mpirun"),
+    ("backend='cuda:nccl,'", "cpu:gloo,cuda:nccl"),
+    ("device='cuda:1'", "which GPU a rank gets is the plugin's matter"),
+    ("device='gpu'", "cpu, cuda, xpu and meta"),
+    ("ranks_per_gpu=0", "a whole number from 1 to 64"),
     ("init=0", "True or False"),
     ("isolate=1", "True or False"),
     ("timeout=0", "seconds above 0"),

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from pytest_ddp.asked.mark import WORLD_SIZE_PARAM, Mark
 from pytest_ddp.asked.options import Options, Output, StartMethod
 from pytest_ddp.asked.plan import LaunchPlan, make_plan
-from pytest_ddp.wire.hosting import Backend
 
 OPTIONS = Options(
     backend="auto",
@@ -52,8 +51,10 @@ def test_a_bare_mark_takes_everything_from_the_options() -> None:
     assert got == LaunchPlan(
         nodeid=NODEID,
         world_size=2,
-        backend=Backend.GLOO,
+        backend="gloo",
+        device="cpu",
         devices=None,
+        ranks_per_gpu=1,
         init=True,
         isolate=True,
         family="",
@@ -70,7 +71,7 @@ def test_a_mark_wins_over_the_options() -> None:
         3, backend="gloo", init=False, isolate=False, timeout=1.0, env=(("A", "1"), ("B", "2"))
     )
     got = plan(marked, gpus=8, backend="nccl", isolate=True)
-    assert (got.world_size, got.backend, got.devices) == (3, Backend.GLOO, None)
+    assert (got.world_size, got.backend, got.devices) == (3, "gloo", None)
     assert (got.init, got.isolate, got.timeout) == (False, False, 1.0)
     assert got.env == {"A": "1", "B": "2"}
 
@@ -78,21 +79,21 @@ def test_a_mark_wins_over_the_options() -> None:
 @pytest.mark.parametrize(
     ("option", "marked", "gpus", "expected"),
     [
-        ("auto", None, 0, Backend.GLOO),
-        ("auto", None, 3, Backend.GLOO),
-        ("auto", None, 4, Backend.NCCL),
-        ("auto", None, 5, Backend.NCCL),
-        ("gloo", None, 8, Backend.GLOO),
-        ("nccl", None, 4, Backend.NCCL),
-        ("nccl", "auto", 3, Backend.GLOO),
-        ("gloo", "auto", 4, Backend.NCCL),
-        ("gloo", "nccl", 4, Backend.NCCL),
+        ("auto", None, 0, "gloo"),
+        ("auto", None, 3, "gloo"),
+        ("auto", None, 4, "nccl"),
+        ("auto", None, 5, "nccl"),
+        ("gloo", None, 8, "gloo"),
+        ("nccl", None, 4, "nccl"),
+        ("nccl", "auto", 3, "gloo"),
+        ("gloo", "auto", 4, "nccl"),
+        ("gloo", "nccl", 4, "nccl"),
     ],
 )
-def test_backend_and_devices(option: str, marked: Any, gpus: int, expected: Backend) -> None:
+def test_backend_and_devices(option: str, marked: Any, gpus: int, expected: str) -> None:
     got = plan(mark(4, backend=marked), gpus=gpus, backend=option)
-    assert got.backend is expected
-    assert got.devices == ((0, 1, 2, 3) if expected is Backend.NCCL else None)
+    assert got.backend == expected
+    assert got.devices == ((0, 1, 2, 3) if expected == "nccl" else None)
     assert got.skip is None
 
 
@@ -110,7 +111,7 @@ def test_too_few_gpus_for_an_explicit_nccl_is_a_skip(where: str) -> None:
 def test_a_rank_for_each_gpu(backend: str) -> None:
     got = plan(mark("gpus"), gpus=3, backend=backend)
     assert got.world_size == len(got.seeds) == 3
-    assert got.backend is (Backend.GLOO if backend == "gloo" else Backend.NCCL)
+    assert got.backend == ("gloo" if backend == "gloo" else "nccl")
     assert got.skip is None
 
 
@@ -123,6 +124,116 @@ def test_a_rank_for_each_gpu_without_gpus_is_a_skip(backend: str) -> None:
 
 def test_more_gpus_than_ranks_are_allowed() -> None:
     assert plan(mark("gpus"), gpus=100).world_size == 64
+
+
+# ---------------------------------------------------------------------- devices
+
+
+@pytest.mark.parametrize(
+    ("marked", "options", "gpus", "expected"),
+    [
+        ({}, {}, 0, ("gloo", "cpu", None)),
+        ({"device": "cuda"}, {}, 4, ("nccl", "cuda", (0, 1, 2, 3))),
+        ({"device": "cuda", "backend": "gloo"}, {}, 4, ("gloo", "cuda", (0, 1, 2, 3))),
+        ({"device": "cuda"}, {"backend": "gloo"}, 4, ("gloo", "cuda", (0, 1, 2, 3))),
+        ({"ranks_per_gpu": 4}, {}, 1, ("gloo", "cuda", (0, 0, 0, 0))),
+        ({"ranks_per_gpu": 3}, {}, 2, ("gloo", "cuda", (0, 0, 0, 1))),
+        ({"device": "cuda", "ranks_per_gpu": 2}, {}, 2, ("gloo", "cuda", (0, 0, 1, 1))),
+        ({}, {"ranks_per_gpu": 2}, 2, ("gloo", "cuda", (0, 0, 1, 1))),
+        ({"backend": "nccl"}, {"ranks_per_gpu": 2}, 4, ("nccl", "cuda", (0, 1, 2, 3))),
+        ({"device": "cpu"}, {"ranks_per_gpu": 2}, 4, ("gloo", "cpu", None)),
+        ({"device": "cpu"}, {}, 8, ("gloo", "cpu", None)),
+        ({"device": "meta"}, {}, 8, ("gloo", "meta", None)),
+        ({}, {"device": "cpu"}, 8, ("gloo", "cpu", None)),
+        ({}, {"device": "cuda"}, 8, ("nccl", "cuda", (0, 1, 2, 3))),
+        ({"backend": "nccl"}, {"device": "cpu"}, 4, ("nccl", "cuda", (0, 1, 2, 3))),
+        ({"backend": "gloo"}, {}, 8, ("gloo", "cpu", None)),
+        (
+            {"backend": "cpu:gloo,cuda:nccl"},
+            {},
+            4,
+            ("cpu:gloo,cuda:nccl", "cuda", (0, 1, 2, 3)),
+        ),
+        ({"backend": "cpu:gloo"}, {}, 4, ("cpu:gloo", "cpu", None)),
+        ({"backend": "own"}, {}, 4, ("own", "cpu", None)),
+        ({"backend": "own", "device": "cuda"}, {}, 4, ("own", "cuda", (0, 1, 2, 3))),
+    ],
+)
+def test_what_ranks_work_on(marked: Any, options: Any, gpus: int, expected: Any) -> None:
+    got = plan(mark(4, **marked), gpus=gpus, **options)
+    assert (got.backend, got.device, got.devices) == expected
+    assert got.skip is None
+    assert got.world.device == got.device
+
+
+@pytest.mark.parametrize(
+    ("marked", "gpus", "skip"),
+    [
+        (
+            {"device": "cuda", "backend": "gloo"},
+            1,
+            "device='cuda' is a GPU for each rank: 4 needed, 1 found usable by torch; "
+            "ranks_per_gpu=4 lets ranks share one",
+        ),
+        (
+            {"device": "cuda", "backend": "gloo"},
+            0,
+            "device='cuda' is a GPU for each rank: 4 needed, 0 found usable by torch",
+        ),
+        (
+            {"ranks_per_gpu": 2},
+            1,
+            "device='cuda' for 4 ranks, at most 2 on one: 2 needed, 1 found usable by torch",
+        ),
+        (
+            {"backend": "cpu:gloo,cuda:nccl"},
+            2,
+            "NCCL needs a GPU for each rank: 4 needed, 2 found usable by torch",
+        ),
+        (
+            {"device": "xpu"},
+            8,
+            "XCCL needs an XPU for each rank: 4 needed, 0 found usable by torch",
+        ),
+    ],
+)
+def test_too_few_devices_are_a_skip(marked: Any, gpus: int, skip: str) -> None:
+    assert plan(mark(4, **marked), gpus=gpus).skip == skip
+
+
+def test_xpus_are_no_gpus_of_cuda() -> None:
+    def on_xpus(of: Mark) -> LaunchPlan:
+        return make_plan(item(), of, OPTIONS, 4, "xpu")
+
+    assert on_xpus(mark(4, backend="xccl")).devices == (0, 1, 2, 3)
+    assert on_xpus(mark(4)).backend == "gloo"  # what auto would get there, nobody has tried
+    nccl = on_xpus(mark(4, backend="nccl"))
+    assert nccl.skip == "NCCL needs a GPU for each rank: 4 needed, 0 found usable by torch"
+
+
+def test_several_ranks_for_each_gpu() -> None:
+    got = plan(mark("gpus", ranks_per_gpu=3), gpus=2)
+    assert (got.world_size, got.devices) == (6, (0, 0, 0, 1, 1, 1))
+
+
+@pytest.mark.parametrize(
+    ("marked", "options", "fix"),
+    [
+        ({"device": "cpu", "backend": "nccl"}, {}, "nccl needs cuda devices. Write backend='gloo'"),
+        ({"device": "cpu"}, {"backend": "nccl"}, "nccl needs cuda devices. Write backend='gloo'"),
+        ({"device": "xpu", "backend": "cpu:gloo,cuda:nccl"}, {}, "nccl needs cuda devices"),
+        ({"device": "meta", "ranks_per_gpu": 2}, {}, "Leave one of the two out"),
+        ({"backend": "nccl", "ranks_per_gpu": 2}, {}, "nccl refuses two ranks on one GPU"),
+        ({"ranks_per_gpu": 2}, {"backend": "nccl"}, "Write backend='gloo'"),
+        ({}, {"backend": "nccl", "ranks_per_gpu": 2}, "Write backend='gloo'"),
+    ],
+)
+def test_what_contradicts_itself(marked: Any, options: Any, fix: str) -> None:
+    with pytest.raises(pytest.UsageError) as caught:
+        plan(mark(4, **marked), **options)
+    text = " ".join(str(caught.value).split())
+    assert text.startswith(f"{NODEID} @pytest.mark.ddp: ")
+    assert fix in text
 
 
 # --------------------------------------------------------- lists of world sizes

@@ -51,6 +51,9 @@ class Recorder:
         )
 
 
+UNNUMBERED = "of a backend that nobody knows"
+
+
 class Group:
     """A default group, as far as a survey asks it."""
 
@@ -58,7 +61,11 @@ class Group:
         self.issued = {"0": 0}
         self.made: dict[str, int] = {}
         self.journal = SimpleNamespace(
-            calls=[], made=self.made, waiting={}, before=lambda name: BEFORE
+            calls=[],
+            made=self.made,
+            waiting={},
+            before=lambda name: BEFORE,
+            is_numbered=lambda name: name != UNNUMBERED,
         )
 
     def counts(self) -> tuple[GroupCount, ...]:
@@ -200,3 +207,12 @@ def test_a_rank_that_has_ended_its_test_tells_what_it_has_begun(surveyor: Survey
     assert surveyor._tells_issued(None)
     surveyor.begin()
     assert not surveyor._tells_issued(None)
+
+
+def test_of_a_backend_without_numbers_nothing_is_concluded(
+    surveyor: Surveyor, group: Group, recorder: Recorder
+) -> None:
+    group.issued[UNNUMBERED] = 0
+    recorder.note(1, group=UNNUMBERED, retired=False)
+    recorder.note(2, group=UNNUMBERED, retired=True)
+    assert surveyor._issued() == ((), ())

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_ddp.proof.compare import difference, need_calls, out_of_step
 from pytest_ddp.proof.prover import prove
-from pytest_ddp.rank.groups.journal import Call, Site
+from pytest_ddp.rank.groups.calls import Call, Site
 from pytest_ddp.rank.groups.timeouts import Pace, left_of
 from pytest_ddp.system.own import time
 from tests.unit.standings import call, collective, count, ended, receive, stuck

@@ -16,7 +16,8 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 
-from pytest_ddp.rank.groups.journal import _COLLECTIVES, _MESSAGES, Call, Journal, Site
+from pytest_ddp.rank.groups.calls import Call, Site
+from pytest_ddp.rank.groups.journal import _COLLECTIVES, _MESSAGES, Journal
 from pytest_ddp.rank.groups.origins import user_frame
 
 _names = itertools.count()

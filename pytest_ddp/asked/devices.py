@@ -1,0 +1,140 @@
+"""Which backend and which kind of device a test gets, and how its ranks are laid on GPUs. Pure.
+
+A backend is written as torch writes it: one name, or one for each kind of device
+(``cpu:gloo,cuda:nccl``). Whether it is there is known to ranks alone, where torch and the
+packages that register backends have been imported.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pytest_ddp.asked.mark import Mark
+from pytest_ddp.asked.options import Options
+from pytest_ddp.asked.rules import ACCELERATORS, AUTO, pairs
+
+_EXCLUSIVE = {"nccl": "cuda", "xccl": "xpu"}
+"""Backends that want an accelerator of its own for each rank, and of which kind. On ROCm ``cuda``
+is the AMD GPU and ``nccl`` is RCCL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a test's ranks communicate with, and what they work on."""
+
+    backend: str
+    device: str
+    """``cpu``, ``cuda``, ``xpu`` or ``meta``."""
+    ranks_per_gpu: int
+    """How many ranks may share a GPU."""
+
+    @property
+    def has_gpu(self) -> bool:
+        return self.device in ACCELERATORS
+
+    def layout(self, world_size: int) -> tuple[int, ...] | None:
+        """The GPU of each rank where all are free; None on no GPU."""
+        if not self.has_gpu:
+            return None
+        return tuple(rank // self.ranks_per_gpu for rank in range(world_size))
+
+
+def choose(mark: Mark, options: Options, world_size: int, gpus: int, kind: str) -> Choice:
+    """Decide by the mark, then by the options, then by what there is.
+
+    Args:
+        mark: the test's.
+        options: for what the mark leaves out.
+        world_size: number of ranks.
+        gpus: how many GPUs torch can use here.
+        kind: what torch calls them.
+
+    Raises:
+        ValueError: what is asked for contradicts itself; the text says how to write it.
+    """
+    asked = mark.backend or options.backend
+    sharing = _sharing(mark, options)
+    device = (
+        mark.device
+        or needed_device(mark.backend or AUTO)
+        or (kind if mark.ranks_per_gpu is not None else None)
+        or options.device
+        or needed_device(asked)
+        or (kind if sharing > 1 else None)
+    )
+    backend = _automatic(device, sharing, world_size, gpus, kind) if asked == AUTO else asked
+    device = device or needed_device(backend) or "cpu"
+    chosen = Choice(backend, device, sharing if device in ACCELERATORS else 1)
+    _check(chosen, mark)
+    return chosen
+
+
+def needed_device(backend: str) -> str | None:
+    """The kind of accelerator that a backend is for, where its text alone says so."""
+    devices = dict(pairs(backend))
+    named = next((device for device in devices if device in ACCELERATORS), None)
+    return named or next(filter(None, map(_EXCLUSIVE.get, devices.values())), None)
+
+
+def exclusive_name(backend: str) -> str | None:
+    """The name in it that refuses ranks which share an accelerator; None if there is none."""
+    return next((name for _, name in pairs(backend) if name in _EXCLUSIVE), None)
+
+
+def _sharing(mark: Mark, options: Options) -> int:
+    if mark.ranks_per_gpu is not None:
+        return mark.ranks_per_gpu
+    # An option must not turn a mark that asks for NCCL, or for no GPU, into an error.
+    takes_none = exclusive_name(mark.backend or AUTO) or mark.device in ("cpu", "meta")
+    return 1 if takes_none else options.ranks_per_gpu
+
+
+def _automatic(device: str | None, sharing: int, world_size: int, gpus: int, kind: str) -> str:
+    if device == "xpu":
+        return "xccl"
+    if device == "cuda":
+        return "nccl" if sharing == 1 else "gloo"
+    # Of XPUs nobody has tried it: there gloo stays what a bare mark gets.
+    fits = device is None and kind == "cuda" and world_size <= gpus
+    return "nccl" if fits else "gloo"
+
+
+def _check(chosen: Choice, mark: Mark) -> None:
+    needs = next(filter(None, (_EXCLUSIVE.get(name) for _, name in pairs(chosen.backend))), None)
+    if needs is not None and chosen.device != needs:
+        raise ValueError(
+            f"device={chosen.device!r} with backend={chosen.backend!r}: "
+            f"{exclusive_name(chosen.backend)} needs {needs} devices. Write backend='gloo', or "
+            f"device={needs!r}"
+        )
+    if not chosen.has_gpu and mark.ranks_per_gpu is not None:
+        raise ValueError(
+            f"ranks_per_gpu={mark.ranks_per_gpu} with device={chosen.device!r}: it says how many "
+            f"ranks share a GPU. Leave one of the two out"
+        )
+    if chosen.ranks_per_gpu > 1 and (name := exclusive_name(chosen.backend)):
+        raise ValueError(
+            f"ranks_per_gpu={chosen.ranks_per_gpu} with backend={chosen.backend!r}: {name} refuses "
+            f"two ranks on one GPU. Write backend='gloo', with which they can share it"
+        )
+
+
+def shortage(chosen: Choice, world_size: int, gpus: int, kind: str) -> str | None:
+    """Say which GPUs are missing: a test is never run on fewer ranks than it asks for."""
+    layout = chosen.layout(world_size)
+    if layout is None:
+        return None
+    needed, found = layout[-1] + 1, gpus if chosen.device == kind else 0
+    if needed <= found:
+        return None
+    numbers = f"{needed} needed, {found} found usable by torch"
+    if name := exclusive_name(chosen.backend):
+        return f"{name.upper()} needs {_DEVICE_WORDS[chosen.device]} for each rank: {numbers}"
+    if chosen.ranks_per_gpu > 1:
+        ranks = f"{world_size} ranks, at most {chosen.ranks_per_gpu} on one"
+        return f"device={chosen.device!r} for {ranks}: {numbers}"
+    advice = f"; ranks_per_gpu={world_size} lets ranks share one" if found else ""
+    return f"device={chosen.device!r} is a GPU for each rank: {numbers}{advice}"
+
+
+_DEVICE_WORDS = {"cuda": "a GPU", "xpu": "an XPU"}
