@@ -59,7 +59,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if not config.pluginmanager.hasplugin(_RANK_PLUGIN):
         config.pluginmanager.register(Hooks(config, options), "ddp-controller")
     elif options.adopt:
-        from pytest_ddp.rank.adapt.testcases import TestCases  # noqa: PLC0415
+        from pytest_ddp.rank.adopted.testcases import TestCases  # noqa: PLC0415
 
         config.pluginmanager.register(TestCases())
 

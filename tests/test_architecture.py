@@ -45,6 +45,7 @@ _ROOMS = {
         *("system", "wire", "neighbours", "asked", "evidence", "launch", "proof", "verdict"),
         *("trace", "attempt", "controller", "adopt", "migrate"),
         *("rank.exits", "rank.groups", "rank.watch", "rank.birth", "rank.care", "rank.adapt"),
+        "rank.adopted",
         "rank.alike",
         *("rank", "battery", "doctor"),
     ),

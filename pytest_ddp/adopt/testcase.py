@@ -1,7 +1,7 @@
 """torch's ``MultiProcessTestCase``, ``MultiProcContinuousTest`` and what derives from them.
 
 Each method becomes a ddp test of the class's world size; how ranks run it is in
-:mod:`pytest_ddp.rank.adapt.testcases`.
+:mod:`pytest_ddp.rank.adopted.testcases`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from pytest_ddp.asked.mark import mark_adopted
 from pytest_ddp.asked.rules import mark_error, shown
 
 _HARNESS = "torch.testing._internal.common_distributed"
+_JUDGES = ("_join_processes", "_check_return_codes")
+"""What waits for the spawned processes, and looks at how they have ended."""
 
 
 def mark(item: pytest.Item) -> None:
@@ -30,6 +32,11 @@ def mark(item: pytest.Item) -> None:
     if harness is None or cls is None or item.get_closest_marker("ddp"):
         return
     if issubclass(cls, harness.MultiProcessTestCase):
+        if any(
+            getattr(cls, name) is not getattr(harness.MultiProcessTestCase, name)
+            for name in _JUDGES
+        ):
+            return  # It asks processes of its own, of which ranks have none.
         mark_adopted(item, _known(item, cls, _of_instance), keeps_group=False)
     elif issubclass(cls, harness.MultiProcContinuousTest):
         # Its processes, and their group, are for all tests of the class.

@@ -150,6 +150,7 @@ def doing_of(ending: Ending | None, standing: Standing | None) -> str:
 _ENDINGS = {
     Ending.DONE: "ended",
     Ending.EXITED: "died",
+    Ending.ANNOUNCED: "died as announced",
     Ending.STOPPED: "stopped",
     Ending.NOT_BEGUN: "not begun",
 }

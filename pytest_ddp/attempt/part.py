@@ -11,7 +11,7 @@ from pytest_ddp.evidence import nativestacks, pythonstacks
 from pytest_ddp.evidence.outcome import Ending, RankOutcome, TimedReport
 from pytest_ddp.launch.rankprocess import RankProcess
 from pytest_ddp.system.own import signal
-from pytest_ddp.wire.protocol import Done, Passed, Phase
+from pytest_ddp.wire.protocol import Done, EndAnnounced, Passed, Phase
 from pytest_ddp.wire.survey import Calls, Standing
 
 
@@ -28,6 +28,7 @@ class Part:
         self.problem = ""
         self.worth_a_retry = False
         self.done: Done | None = None
+        self.announced: EndAnnounced | None = None
         self.calls: Calls | None = None
         self.stacks = ""
         self.standing: Standing | None = None
@@ -79,6 +80,28 @@ class Part:
         if self.ending is None or (self.ending is Ending.DONE and ending is Ending.EXITED):
             self.ending, self.at = ending, at
 
+    def is_gone(self, item: pytest.Item, began: float, at: float) -> None:
+        """Note the end of the process, which may be what the test is about.
+
+        Args:
+            item: the test.
+            began: when it did, on the wall clock.
+            at: seconds since then.
+        """
+        if self.ending is not None or self.failed or not self._was_announced():
+            self.end(Ending.EXITED, at)
+            return
+        end, since = began + at, max((timed.at for timed in self.reports.values()), default=0.0)
+        call = Passed(Phase.CALL, began + since, end, at - since)
+        self.take_passed(item, began, (call, Passed(Phase.TEARDOWN, end, end, 0.0)))
+        self.end(Ending.ANNOUNCED, at)
+
+    def _was_announced(self) -> bool:
+        process = self.process
+        if self.announced is None or process.condemned:
+            return False
+        return self.announced.covers(_cause(process.returncode, process.files.stacks()))
+
     @property
     def died_before(self) -> bool:
         """True if the rank, warm from another test, died before it began this one."""
@@ -109,12 +132,9 @@ class Part:
         """What a rank has left that did not live to report."""
         process = self.process
         stacks = self.stacks or process.files.stacks()
-        ending = known.ending
-        returncode = process.returncode if ending is Ending.EXITED else None
-        fatal = pythonstacks.fatal_signal(stacks)
-        if fatal is not None and returncode in (None, -signal.SIGKILL):
-            # It was dying when it was stopped.
-            ending, returncode = Ending.EXITED, -fatal
+        returncode = process.returncode if known.ending is Ending.EXITED else None
+        returncode = _cause(returncode, stacks)
+        ending = known.ending if returncode is None else Ending.EXITED
         stderr, native_stacks = nativestacks.split(process.output("stderr"))
         mark = process.files.mark()
         return replace(
@@ -129,3 +149,9 @@ class Part:
             began_at=mark.site,
             seen_at=mark.seen,
         )
+
+
+def _cause(returncode: int | None, stacks: str) -> int | None:
+    """The fatal signal of a process that was dying when it was killed, or else its code."""
+    fatal = pythonstacks.fatal_signal(stacks)
+    return -fatal if fatal is not None and returncode in (None, -signal.SIGKILL) else returncode

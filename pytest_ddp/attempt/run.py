@@ -26,6 +26,7 @@ from pytest_ddp.wire.protocol import (
     Aside,
     Began,
     Done,
+    EndAnnounced,
     Exchange,
     Finished,
     FromRank,
@@ -207,7 +208,7 @@ class Run:
         match message:
             case Gone():
                 self._take_untold(part)
-                part.end(Ending.EXITED, self._now())
+                part.is_gone(self._order.item, self._wall, self._now())
             case Warned() | XmlNoted() | Finished():
                 self._tell(part.process.rank, message)
             case RankReady():
@@ -249,6 +250,8 @@ class Run:
                 if message.modules_changed:
                     part.process.family = self._plan.family
                 part.end(Ending.DONE, self._now())
+            case EndAnnounced():
+                part.announced = message
             case Exchange():
                 self._exchanges.arrive(part.process, message)
         self._prober.hear()

@@ -21,6 +21,8 @@ class Ending(enum.Enum):
     """All phases reported, cleaned up, alive."""
     EXITED = "exited"
     """The process went away by itself: a signal or an exit code, 0 included."""
+    ANNOUNCED = "ended as announced"
+    """The process went away in the call, as the test had said that it would."""
     STOPPED = "stopped"
     """The controller stopped it: another rank had failed, or the timeout was over."""
     NOT_BEGUN = "not begun"
@@ -76,6 +78,11 @@ class RankOutcome:
     """What it wrote for ``--ddp-trace``; empty without it."""
     setup_only: bool = False
     """No call was to follow its setup (``--setup-only``, ``--setup-plan``)."""
+
+    @property
+    def ended_well(self) -> bool:
+        """True if it came to the end that its test had for it."""
+        return self.ending in (Ending.DONE, Ending.ANNOUNCED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from pytest_ddp.rank.adapt import junit, output, reporter
 from pytest_ddp.rank.adapt.livelogs import LiveLogs
 from pytest_ddp.rank.adapt.measuring import Measuring
+from pytest_ddp.rank.adopted import ends
 from pytest_ddp.rank.birth.collection import Collection
 from pytest_ddp.rank.birth.owncode import OwnCode
 from pytest_ddp.rank.care import remains, seeding
@@ -72,6 +73,7 @@ def live(
         own.load(session)
         link = Link(channel, made.side_channel, made.surveyor)
         junit.stand_in(session.config, link.send)
+        ends.tell_by(link.announce_end)
         if measuring is not None:
             link.save, measuring.tell = measuring.save, link.warn
             session.config.pluginmanager.register(measuring)

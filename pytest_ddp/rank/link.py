@@ -21,6 +21,7 @@ from pytest_ddp.wire.debugging import (
 )
 from pytest_ddp.wire.protocol import (
     EXIT_LINK_LOST,
+    EndAnnounced,
     Exchange,
     ExchangeReply,
     Finish,
@@ -84,6 +85,10 @@ class Link:
     def warn(self, text: str, file: str = __file__, line: int = 1) -> None:
         """Have the controller warn of what is no warning of the test's own."""
         self.send(Warned("pytest_ddp:DdpWarning", text, file, line, "runtest", ""))
+
+    def announce_end(self, codes: tuple[int, ...], others: bool) -> None:
+        """Have the controller know how the test's process is to end; see :class:`EndAnnounced`."""
+        self.send(EndAnnounced(self.test, codes, others))
 
     def check(self) -> None:
         """End a process that could not tell anything, or must not."""

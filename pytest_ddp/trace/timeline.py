@@ -121,7 +121,7 @@ def _groups(ranks: Iterable[RankOutcome]) -> dict[str, str]:
 
 
 def _stand(rank: RankOutcome, at: int, row: RankLine | None) -> Stand:
-    if rank.ending is Ending.DONE:
+    if rank.ended_well:
         return _done(rank, at)
     if rank.ending is Ending.NOT_BEGUN:
         return Stand(at, End.NOT_BEGUN, _lost_words(rank))

@@ -126,7 +126,7 @@ class Diagnosis:
 
 def is_doubtful(outcome: RunOutcome, diagnoses: Sequence[Diagnosis]) -> bool:
     """Whether more has gone wrong than exceptions of a body that all ranks came out of."""
-    lost = any(rank.ending is not Ending.DONE for rank in outcome.ranks)
+    lost = any(not rank.ended_well for rank in outcome.ranks)
     plain = (Kind.FAILURE, Phase.CALL)
     return lost or any((found.kind, found.phase) != plain for found in diagnoses)
 

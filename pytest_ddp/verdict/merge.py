@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias, cast
 import pytest
 
 from pytest_ddp.asked.options import Output
-from pytest_ddp.evidence.outcome import Ending, RankOutcome, RunOutcome
+from pytest_ddp.evidence.outcome import RankOutcome, RunOutcome
 from pytest_ddp.evidence.wording import ranks_text
 from pytest_ddp.proof.compare import unequal_collectives
 from pytest_ddp.verdict.diagnosis import Diagnosis, Failure, Kind, diagnose_failure
@@ -130,12 +130,12 @@ def _judge(
 
 
 def _is_plain(rank: RankOutcome) -> bool:
-    """Whether a rank has passed all phases without a word, and lives.
+    """Whether a rank has passed all phases without a word, and ended well.
 
     Where all ranks have, nothing is left to decide: what the long way would come to is here in a
     fifth of its time.
     """
-    return rank.ending is Ending.DONE and (
+    return rank.ended_well and (
         [phase for phase, timed in rank.reports.items() if timed.plain] == _PHASES
     )
 

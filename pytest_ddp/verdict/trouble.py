@@ -181,7 +181,7 @@ def lost_phase(rank: RankOutcome) -> Phase | None:
     calls = setup.report.passed and not rank.setup_only
     if calls and Phase.CALL not in rank.reports:
         return Phase.CALL
-    if Phase.TEARDOWN not in rank.reports or rank.ending is not Ending.DONE:
+    if Phase.TEARDOWN not in rank.reports or not rank.ended_well:
         return Phase.TEARDOWN
     return None
 

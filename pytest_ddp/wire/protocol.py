@@ -232,6 +232,21 @@ class XmlNoted:
 
 
 @dataclass(frozen=True)
+class EndAnnounced:
+    """Until the next one the test is about the end of this process, and how it is to end."""
+
+    test: int
+    codes: tuple[int, ...]
+    """Exit codes as of ``subprocess`` that the call may end with; none takes the word back."""
+    others: bool = False
+    """Whether it is any code but these."""
+
+    def covers(self, code: int | None) -> bool:
+        """Whether this end was announced."""
+        return code is not None and (code in self.codes) is not self.others
+
+
+@dataclass(frozen=True)
 class Exchange:
     """A rank arrived at the ``number``-th side-channel operation of the test."""
 
@@ -327,6 +342,7 @@ FromRank: TypeAlias = (
     | SubtestReported
     | Warned
     | XmlNoted
+    | EndAnnounced
     | Exchange
     | Standing
     | Calls

@@ -10,8 +10,11 @@ from tests.acceptance.suite import Finished, Suite
 
 PRELUDE = """
     import os
+    import shutil
     import signal
     import sys
+    import tempfile
+    import time
     import unittest
 
     import torch
@@ -117,6 +120,23 @@ TRUE = (
         def test_sum(self, offset):
             self.assertLess(self.rank + offset, 3)
 
+    class TestMainProcess(Each):
+        def setUp(self):
+            os.environ["OF_SETUP_DIR"] = tempfile.mkdtemp()
+            super().setUp()
+
+        def tearDown(self):
+            shutil.rmtree(os.environ["OF_SETUP_DIR"])
+            super().tearDown()
+
+        def test_its_folder_is_everybody_s_until_all_have_ended(self):
+            self.file_name = os.environ["OF_SETUP_DIR"] + "/store"
+            self.init()
+            dist.barrier()
+            if self.rank == 1:
+                time.sleep(0.3)
+            self.assertTrue(os.path.exists(self.file_name))
+
     class TestBase(DistributedTestBase):
         @property
         def world_size(self):
@@ -183,7 +203,7 @@ def adopted(suite_of_torch: Suite) -> Finished:
 def test_each_has_its_verdict(adopted: Finished) -> None:
     told = {name.partition("::")[2]: result.verdict for name, result in adopted.results.items()}
     due = dict.fromkeys(FAILED, "failed") | dict.fromkeys(SKIPPED, "skipped")
-    assert len(told) == 20
+    assert len(told) == 21
     assert told == dict.fromkeys(told, "passed") | due
     assert not [text for text in adopted.warnings if "environment" in text]
 

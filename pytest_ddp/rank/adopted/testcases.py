@@ -18,8 +18,9 @@ from typing import Any
 
 import pytest
 
-from pytest_ddp.fixture import current
-from pytest_ddp.system.own import os, tempfile
+from pytest_ddp.fixture import DdpError, current
+from pytest_ddp.rank.adopted import ends, environment
+from pytest_ddp.system.own import os, signal, tempfile
 
 _HARNESS = "torch.testing._internal.common_distributed"
 
@@ -58,13 +59,8 @@ class TestCases:
         if not issubclass(cls, (harness.MultiProcessTestCase, harness.MultiProcContinuousTest)):
             return (yield)
         _ran.clear()
-        before = dict(os.environ)
-        try:
+        with environment.restored():
             result = yield
-        finally:
-            for name in os.environ.keys() - before.keys():
-                del os.environ[name]
-            os.environ.update(before)
         # pytest keeps there what unittest has caught.
         if not _ran and not getattr(item, "_excinfo", None):
             raise RuntimeError("the harness has not run the test: is a part of it replaced?")
@@ -95,22 +91,58 @@ def _start_nobody(case: Any, *processes: object) -> None:
 
 
 def _run_in_place(case: Any, function: Any) -> None:
-    ddp, pipe, code = current(), _Pipe(), 0
+    ddp, skip = current(), None
     file_name = ddp.broadcast(case.file_name if ddp.rank == 0 else None)
+    try:
+        with environment.inherited(ddp):
+            _run_as_spawned(ddp.rank, case, function, file_name)
+    except unittest.SkipTest as skipped:
+        skip = skipped
+    # The main process takes down what it has set up when all others have ended.
+    with contextlib.suppress(DdpError):  # one that has failed says so itself
+        ddp.barrier()
+    if skip is not None:
+        raise skip
+
+
+def _run_as_spawned(rank: int, case: Any, function: Any, file_name: str) -> None:
+    expected = case.special_return_code_checks.get(function, 0)
+    if function in case.skip_return_code_checks:
+        with ends.announced((case.TEST_ERROR_EXIT_CODE,), others=True):
+            code = _code_of(rank, case, file_name)
+        if code != case.TEST_ERROR_EXIT_CODE:
+            return
+    elif expected:
+        with ends.announced((expected,)):
+            code = _code_of(rank, case, file_name)
+    else:
+        code = _code_of(rank, case, file_name)
+    # Of the others the harness does not ask: that one of them ends otherwise is no pass here.
+    if code != expected and (code or rank == 0):
+        raise AssertionError(f"exit code {code}, not {expected}{_words(expected)}")
+
+
+def _code_of(rank: int, case: Any, file_name: str) -> int:
+    """Run what a spawned process would run, and return its exit code."""
+    pipe, name = _Pipe(), case._current_test_name()
     fake = getattr(case, "fake_pg", False)
-    name = case._current_test_name()
     try:
         with _skipping():
             _ran.append(name)
-            type(case)._run(ddp.rank, name, file_name, pipe, fake_pg=fake)
+            type(case)._run(rank, name, file_name, pipe, fake_pg=fake)
     except SystemExit as ended:
         if pipe.said:
             raise RuntimeError(pipe.said) from None
-        code = ended.code  # type: ignore[assignment]
-    if function not in case.skip_return_code_checks:
-        expected = case.special_return_code_checks.get(function, 0)
-        if (code or 0) != expected:
-            raise AssertionError(f"exit code {code or 0}, not {expected}")
+        # As the interpreter, which prints what is no number.
+        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    return 0
+
+
+def _words(code: int) -> str:
+    if code >= 0:
+        return ""
+    names = {number.value: number.name for number in signal.Signals}
+    return f": the test was to die of {names.get(-code, f'signal {-code}')}"
 
 
 def _run_test(case: Any, test_name: str, parent_pipe: object) -> None:
@@ -156,6 +188,7 @@ def _start_class(cls: Any, world_size: int) -> None:
     cls.rdvz_file = ddp.broadcast(made)
     cls.rank, cls.processes, cls.completion_queues = ddp.rank, [], []
     cls.task_queues = [_Queue()]
+    environment.share(ddp)
     with _skipping():
         cls._init_pg(ddp.rank, world_size, cls.rdvz_file)
 

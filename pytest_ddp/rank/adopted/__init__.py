@@ -1,0 +1,1 @@
+"""Tests of other harnesses on ranks: what such a harness's processes would do, a rank does."""
