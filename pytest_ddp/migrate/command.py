@@ -128,5 +128,5 @@ def _write(paths: list[Path]) -> int:
         written, left = written + len(names) - len(result.left), left + len(result.left)
         if result.source != source:
             path.write_text(result.source, encoding="utf-8")
-    print(f"{_tests(written)} rewritten, {left} left for --ddp-adopt=spawn")
+    print(f"{_tests(written)} rewritten, {_tests(left)} left for --ddp-adopt=spawn")
     return 0

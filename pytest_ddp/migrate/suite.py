@@ -181,7 +181,7 @@ def is_test_file(path: Path) -> bool:
 
 
 def _read(file: Path, *, is_asked_for: bool) -> Module:
-    tree = ast.parse(file.read_bytes())
+    tree = ast.parse(file.read_bytes(), file.name)
     imports = dict(_imports(tree))
     reader = _Reader(imports)
     reader.visit(tree)

@@ -1,0 +1,137 @@
+"""``python -m pytest_ddp migrate`` as a user runs it; tests that it has written, run on ranks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from tests.acceptance.suite import Suite
+from tests.warm import interpreter
+
+SPAWNING = """
+import os
+import socket
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.multiprocessing import spawn
+
+
+def setup(rank, port):
+    os.environ["MASTER_ADDR"] = "localhost"
+    os.environ["MASTER_PORT"] = str(port)
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+
+
+def free_port():
+    with socket.socket() as listening:
+        listening.bind(("localhost", 0))
+        return listening.getsockname()[1]
+
+
+def add(rank, port, expected):
+    setup(rank, port)
+    total = torch.tensor(rank)
+    dist.all_reduce(total)
+    assert total == expected
+    dist.destroy_process_group()
+
+
+def write(rank, folder, port):
+    setup(rank, port)
+    # Alike on all ranks, whose generators nobody has seeded.
+    torch.save(torch.rand(3), folder / str(rank))
+    dist.barrier()
+    a, b = (torch.load(folder / str(other)) for other in range(2))
+    assert torch.equal(a, b)
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("expected", [1, 2])
+def test_add(expected):
+    spawn(add, args=(free_port(), expected), nprocs=2)
+
+
+def test_write(tmp_path):
+    spawn(write, args=(tmp_path, free_port()), nprocs=2)
+
+
+def test_left():
+    with pytest.raises(Exception, match="boom"):
+        spawn(raises, nprocs=2)
+
+
+def raises(rank):
+    raise ValueError("boom")
+"""
+
+
+def migrate(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    clean = {name: text for name, text in os.environ.items() if not name.startswith("PYTEST")}
+    command = ("-m", "pytest_ddp", "migrate", *arguments)
+    return interpreter.run(command, timeout=120, cwd=directory, env=clean)
+
+
+def test_written_tests_have_the_verdicts_of_before(suite: Suite) -> None:
+    file = suite.write("test_it.py", SPAWNING)
+    before = suite.run("-p", "no:ddp", timeout=120)
+    run = migrate(suite.directory, "--write", ".")
+    assert (run.returncode, run.stdout) == (
+        0,
+        "test_it.py\n"
+        "  test_add: a ddp test now\n"
+        "  test_left: left, it does not end with torch.multiprocessing.spawn\n"
+        "  test_write: a ddp test now\n"
+        "2 tests rewritten, 1 test left for --ddp-adopt=spawn\n",
+    ), run.stderr
+    assert file.read_text().count("@pytest.mark.ddp(world_size=2") == 2
+    after = suite.run()
+    expected = {
+        "test_add[1]": "passed",
+        "test_add[2]": "failed",
+        "test_write": "passed",
+        "test_left": "passed",
+    }
+    assert {name: before[name].verdict for name in expected} == expected
+    assert {name: after[name].verdict for name in expected} == expected
+    again = migrate(suite.directory, "--write", ".")
+    assert again.stdout.endswith("0 tests rewritten, 1 test left for --ddp-adopt=spawn\n")
+
+
+def test_each_way_is_told(suite: Suite) -> None:
+    suite.write("tests/test_spawning.py", SPAWNING)
+    suite.write("tests/test_plain.py", "def test_it(): ...")
+    suite.write("tests/test_marked.py", "import pytest\n@pytest.mark.ddp\ndef test_it(ddp): ...")
+    suite.write(
+        "tests/test_case.py",
+        "from torch.testing._internal.common_distributed import MultiProcessTestCase\n"
+        "class TestIt(MultiProcessTestCase):\n    def test_it(self): ...",
+    )
+    run = migrate(suite.directory, "tests")
+    assert (run.returncode, run.stdout) == (
+        0,
+        "tests/test_case.py\n"
+        "  --ddp-adopt=testcase: derives from torch's MultiProcessTestCase\n"
+        "    TestIt::test_it\n"
+        "tests/test_marked.py\n"
+        "  a ddp test already\n"
+        "    test_it\n"
+        "tests/test_spawning.py\n"
+        "  --ddp-adopt=spawn: calls torch.multiprocessing.spawn\n"
+        "    test_add, test_write, test_left\n"
+        "\n"
+        "6 tests: 3 by --ddp-adopt=spawn, 1 by --ddp-adopt=testcase, 1 ddp already, "
+        "1 without need of ranks\n"
+        "try: pytest --ddp-adopt=spawn,testcase tests\n",
+    ), run.stderr
+
+
+def test_bad_input_is_told(suite: Suite) -> None:
+    run = migrate(suite.directory, "nowhere")
+    assert (run.returncode, run.stderr) == (2, "error: no such file or folder: nowhere\n")
+    suite.write("test_it.py", "def test_it(:")
+    run = migrate(suite.directory, ".")
+    assert run.returncode == 1
+    assert "test_it.py could not be read: invalid syntax (test_it.py, line 1)" in run.stdout
