@@ -1,6 +1,6 @@
 # The two commands of the README. Both set themselves up in .venv and need only
 # python3, make and git.
-.PHONY: conformance kill-matrix test tests quick quick-tests types soak chaos fidelity habits ecosystem zoo benchmark clean
+.PHONY: conformance kill-matrix test tests quick quick-tests types soak chaos fidelity habits ecosystem zoo gpu benchmark clean
 .DELETE_ON_ERROR:
 
 PYTHON ?= python3
@@ -67,6 +67,11 @@ chaos: SEED = 0
 chaos: $(READY)
 	timeout -k 10 $$(($(SECONDS) + 600)) \
 	  $(BIN)/python -m tests.chaos --seconds $(SECONDS) --seed $(SEED) </dev/null
+
+# What this machine's GPUs can be asked, and gloo on the CPU; the report is made for an issue.
+gpu: LIMIT = 3600
+gpu: $(READY)
+	timeout -k 10 $(LIMIT) $(BIN)/python -m pytest_ddp doctor --prove --report=build/gpu </dev/null
 
 benchmark: $(READY)
 	$(BIN)/python -m benchmarks
