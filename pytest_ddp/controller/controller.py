@@ -277,7 +277,8 @@ class Controller:
     def _planned(self, item: pytest.Item) -> LaunchPlan:
         # Once for an item, which each test before it looks at too.
         if (plan := self._plans.get(item)) is None:
-            plan = self._plans[item] = make_plan(item, item.stash[MARK], self._options, self._gpus)
+            mark, found = item.stash[MARK], (self._gpus, gpus.device_kind())
+            plan = self._plans[item] = make_plan(item, mark, self._options, *found)
         return plan
 
     @functools.cached_property

@@ -2,13 +2,14 @@
 
 The controller must not import torch, and it must not initialise CUDA: ranks are
 forked from its host. So GPUs are counted from what the driver says, filtered by
-``CUDA_VISIBLE_DEVICES`` as CUDA itself does it.
+the variables that hide some as the vendor's own library does it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import enum
 import functools
 import importlib.util
 import math
@@ -20,10 +21,13 @@ from pathlib import Path
 
 import pytest
 
+from pytest_ddp.launch import amd, intel
 from pytest_ddp.launch.shares import Locks, holders, shares_of
 from pytest_ddp.system.own import os, select, shutil, subprocess, tempfile, time
 
 _DRIVER = Path("/proc/driver/nvidia/gpus")
+_SMI_OF_WSL = "/usr/lib/wsl/lib/nvidia-smi"
+"""Where Windows puts it; services and cron have no such folder in their PATH."""
 _SMI_TIMEOUT = 60.0
 """Seconds; a driver that must first wake eight GPUs takes some ten."""
 _PATIENCE = 0.05
@@ -33,7 +37,7 @@ _QUEUE = "queue"
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One physical GPU."""
+    """One physical GPU of NVIDIA's."""
 
     uuid: str
     """As ``nvidia-smi -L`` shows it, ``GPU-...``; the PCI address where the driver hides it."""
@@ -46,14 +50,34 @@ class Gpu:
         return self.instances[0] if self.instances else self.uuid
 
 
+class Build(enum.Enum):
+    """What the installed torch was built for."""
+
+    CUDA = enum.auto()
+    ROCM = enum.auto()
+    XPU = enum.auto()
+    CPU = enum.auto()
+
+
 def count_gpus() -> int:
-    """Return the number of GPUs that a rank can use: visible, and torch built for CUDA."""
-    return len(visible_devices()) if _torch_has_cuda() else 0
+    """Return the number of GPUs that a rank can use: visible, and of the kind torch is for."""
+    return len(visible_devices()) if torch_build() is not Build.CPU else 0
+
+
+def device_kind() -> str:
+    """Return what torch calls the GPUs that are counted: ``cuda``, on AMD's too, or ``xpu``."""
+    return "xpu" if torch_build() is Build.XPU else "cuda"
 
 
 def visible_devices() -> tuple[str, ...]:
-    """Return the names of the GPUs that CUDA would enumerate here, in its order."""
-    return select_visible(physical_gpus(), os.environ.get("CUDA_VISIBLE_DEVICES"))
+    """Return the names of the GPUs that torch would enumerate here, in its order."""
+    match torch_build():
+        case Build.ROCM:
+            return amd.select_visible(amd.physical_gpus(), os.environ)
+        case Build.XPU:
+            return intel.select_visible(_intel_cards(), os.environ.get("ZE_AFFINITY_MASK"))
+        case Build.CUDA | Build.CPU:
+            return select_visible(physical_gpus(), os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
 def select_visible(gpus: Sequence[Gpu], setting: str | None) -> tuple[str, ...]:
@@ -99,17 +123,28 @@ def _find(gpus: Sequence[Gpu], entry: str) -> str | None:
 
 @functools.cache
 def physical_gpus() -> tuple[Gpu, ...]:
-    """Return the GPUs of the machine in the driver's order, asked for once.
+    """Return NVIDIA's GPUs of the machine in the driver's order, asked for once.
 
     ``nvidia-smi`` comes before the driver's files: it knows MIG, and in a container
     which GPUs it may use.
     """
-    command = shutil.which("nvidia-smi")
+    command = shutil.which("nvidia-smi") or shutil.which(_SMI_OF_WSL)
     if command is None:
         return _from_driver(_DRIVER)
+    return parse_smi(_output_of(command, "-L"))
+
+
+@functools.cache
+def _intel_cards() -> tuple[str, ...]:
+    command = shutil.which("xpu-smi")
+    return intel.parse_discovery(_output_of(command, "discovery", "-j")) if command else ()
+
+
+def _output_of(*command: str) -> str:
+    """What a vendor's tool prints; nothing where it fails, for then no rank gets an answer."""
     try:
         run = subprocess.run(
-            [command, "-L"],
+            command,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -117,8 +152,8 @@ def physical_gpus() -> tuple[Gpu, ...]:
             timeout=_SMI_TIMEOUT,
         )
     except (OSError, subprocess.TimeoutExpired):
-        return ()  # a driver that does not answer nvidia-smi answers no rank either
-    return parse_smi(run.stdout) if run.returncode == 0 else ()
+        return ""
+    return run.stdout if run.returncode == 0 else ""
 
 
 def parse_smi(listing: str) -> tuple[Gpu, ...]:
@@ -144,11 +179,14 @@ def _from_driver(folder: Path) -> tuple[Gpu, ...]:
 
 
 @functools.cache
-def _torch_has_cuda() -> bool:
-    """Look for torch's CUDA library: importing torch to ask it costs a second."""
+def torch_build() -> Build:
+    """Look for torch's libraries: importing torch to ask it costs a second."""
     spec = importlib.util.find_spec("torch")
     folders = (spec and spec.submodule_search_locations) or []
-    return any(True for folder in folders for _ in Path(folder, "lib").glob("*torch_cuda.*"))
+    names = {file.stem for folder in folders for file in Path(folder, "lib").glob("*torch_*")}
+    libraries = {"hip": Build.ROCM, "cuda": Build.CUDA, "xpu": Build.XPU}
+    found = (build for end, build in libraries.items() if f"libtorch_{end}" in names)
+    return next(found, Build.CPU)
 
 
 # ---------------------------------------------------------------------- leases

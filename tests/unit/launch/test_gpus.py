@@ -139,7 +139,16 @@ def test_files_of_the_driver_without_nvidia_smi(
     assert visible_devices() == ("GPU-1a2b-0c", "0000:3b:00.0")
 
 
-@pytest.mark.parametrize(("library", "count"), [("libtorch_cuda.so", 2), ("libtorch_cpu.so", 0)])
+@pytest.mark.parametrize(
+    ("library", "count"),
+    [
+        ("libtorch_cuda.so", 2),
+        ("libtorch_cpu.so", 0),
+        ("libtorch_cuda_linalg.so", 0),
+        ("libtorch_hip.so", 0),
+        ("libtorch_xpu.so", 0),
+    ],
+)
 def test_gpus_do_not_count_for_a_torch_without_cuda(
     machine: Machine,
     tmp_path: Path,
@@ -154,11 +163,11 @@ def test_gpus_do_not_count_for_a_torch_without_cuda(
     folder.joinpath("lib", library).touch()
     monkeypatch.syspath_prepend(folder.parent)
     monkeypatch.delitem(sys.modules, "torch", raising=False)
-    gpus._torch_has_cuda.cache_clear()
+    gpus.torch_build.cache_clear()
     try:
         assert gpus.count_gpus() == count
     finally:
-        gpus._torch_has_cuda.cache_clear()
+        gpus.torch_build.cache_clear()
     assert "torch" not in sys.modules
 
 

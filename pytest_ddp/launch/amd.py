@@ -1,0 +1,82 @@
+"""AMD GPUs, as the kernel's driver lists them for ROCm, and the variables that hide some of them.
+
+Exercised on recorded listings alone: no machine of the project has had such a GPU.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
+
+
+@dataclass(frozen=True, slots=True)
+class AmdGpu:
+    """One GPU, or one partition of it."""
+
+    uuid: str
+    """``GPU-`` and sixteen digits, the same for all partitions of a GPU; of zeros where it has
+    none."""
+    name: str
+    """Its PCI address: partitions have different ones."""
+
+
+def physical_gpus() -> tuple[AmdGpu, ...]:
+    """The GPUs in the order in which ROCm enumerates them; none without its driver."""
+    nodes = sorted(_NODES.glob("[0-9]*"), key=lambda node: int(node.name))
+    return tuple(gpu for node in nodes for gpu in _read(node))
+
+
+def _read(node: Path) -> Iterator[AmdGpu]:
+    try:
+        text = node.joinpath("properties").read_text()
+    except OSError:
+        return  # the kernel refuses to show the GPUs of others to a container
+    found = re.findall(r"^(\w+) (\d+)$", text, re.MULTILINE)
+    properties = {name: int(value) for name, value in found}
+    if properties.get("simd_count", 0) > 0:  # the processors are nodes, too
+        yield AmdGpu(f"GPU-{properties.get('unique_id', 0):016x}", _address(properties))
+
+
+def _address(properties: Mapping[str, int]) -> str:
+    place = properties.get("location_id", 0)
+    bus, device, function = place >> 8 & 0xFF, place >> 3 & 0x1F, place & 7
+    return f"{properties.get('domain', 0):04x}:{bus:02x}:{device:02x}.{function}"
+
+
+def select_visible(gpus: Sequence[AmdGpu], environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Apply the variables to the GPUs of the machine, as torch counts them.
+
+    ``ROCR_VISIBLE_DEVICES`` comes first and leaves fewer to choose from; among those
+    ``HIP_VISIBLE_DEVICES`` chooses or, where that is not set, ``CUDA_VISIBLE_DEVICES``. Each is a
+    list of numbers or UUIDs, which ends at the first that means nothing.
+
+    Source: ROCm's documentation, "GPU isolation techniques"; ``torch.cuda._parse_visible_devices``.
+    """
+    left = _chosen(gpus, environment.get("ROCR_VISIBLE_DEVICES"))
+    hip = environment.get("HIP_VISIBLE_DEVICES", environment.get("CUDA_VISIBLE_DEVICES"))
+    return tuple(gpu.name for gpu in _chosen(left, hip))
+
+
+def _chosen(gpus: Sequence[AmdGpu], setting: str | None) -> Sequence[AmdGpu]:
+    if setting is None:
+        return gpus
+    chosen: list[AmdGpu] = []
+    for entry in map(str.strip, setting.split(",")):
+        meant = _meant_by(entry)
+        matches = [gpu for index, gpu in enumerate(gpus) if meant(index, gpu)]
+        if not matches:
+            break
+        if any(gpu in chosen for gpu in matches):
+            return ()
+        chosen += matches
+    return chosen
+
+
+def _meant_by(entry: str) -> Callable[[int, AmdGpu], bool]:
+    if entry.lower().startswith("gpu-"):
+        return lambda index, gpu: gpu.uuid == entry.lower().replace("gpu-", "GPU-")
+    return lambda index, gpu: entry == str(index)
