@@ -123,9 +123,10 @@ def _share_imports(collected: Collected) -> None:
 
 
 def _fork_problem() -> str | None:
-    cuda = sys.modules["torch"].cuda
-    if cuda.is_initialized():
-        return "CUDA is initialised in their host"
+    torch: Any = sys.modules["torch"]
+    for name, accelerator in (("CUDA", torch.cuda), ("XPU", torch.xpu)):
+        if accelerator.is_initialized():
+            return f"{name} is initialised in their host"
     if others := threads.hindering():
         return f"threads run in their host ({'; '.join(others)})"
     return None

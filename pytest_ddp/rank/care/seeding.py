@@ -19,7 +19,7 @@ def unseed() -> None:
 
 
 def seed_everything(seed: int) -> None:
-    """Seed python, torch (CPU and CUDA) and, where it is imported, NumPy's global generator.
+    """Seed python, torch (CPU and GPUs) and, where it is imported, NumPy's global generator.
 
     Ranks are given different seeds by default: forked ranks would otherwise share
     their state, and code that forgets to synchronise its draws would look right.
@@ -27,8 +27,9 @@ def seed_everything(seed: int) -> None:
     random.seed(seed)
     # Not torch.manual_seed: without CUDA it formats a stack for every call, 1 ms.
     torch.default_generator.manual_seed(seed)
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        torch.cuda.manual_seed_all(seed)
+    for accelerator in (torch.cuda, torch.xpu):
+        if accelerator.is_initialized():
+            accelerator.manual_seed_all(seed)
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed(seed % 2**32)
 
