@@ -59,9 +59,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if not config.pluginmanager.hasplugin(_RANK_PLUGIN):
         config.pluginmanager.register(Hooks(config, options), "ddp-controller")
     elif options.adopt:
-        from pytest_ddp.rank.adopted.testcases import TestCases  # noqa: PLC0415
+        from pytest_ddp.rank.adopted import plugins  # noqa: PLC0415
 
-        config.pluginmanager.register(TestCases())
+        for plugin in plugins():
+            config.pluginmanager.register(plugin)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

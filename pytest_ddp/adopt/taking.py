@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pytest_ddp.adopt import everywhere, testcase
+from pytest_ddp.adopt import distributedtest, everywhere, testcase
 from pytest_ddp.asked.options import Adopt, Options
 
 
@@ -19,6 +19,7 @@ def adoption(options: Options) -> Callable[[pytest.Item], None]:
     def adopt(item: pytest.Item) -> None:
         if Adopt.TESTCASE in options.adopt:
             testcase.mark(item)
+            distributedtest.mark(item)
         if options.everywhere is not None:
             everywhere.mark(item, options.everywhere)
 

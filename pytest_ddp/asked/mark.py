@@ -110,9 +110,12 @@ def read_mark(node: pytest.Item, options: Options) -> Mark | None:
     return Mark(world_sizes=sizes, listed=listed, keeps_group=keeps_group, **arguments)
 
 
-def mark_adopted(item: pytest.Item, world_size: int, *, keeps_group: bool) -> None:
+def mark_adopted(
+    item: pytest.Item, world_size: int, *, keeps_group: bool, timeout: float | None = None
+) -> None:
     """Make a ddp test of one without a mark, whose process group is its own."""
-    item.add_marker(pytest.mark.ddp(world_size=world_size, init=False))
+    limit = {} if timeout is None else {"timeout": timeout}
+    item.add_marker(pytest.mark.ddp(world_size=world_size, init=False, **limit))
     item.stash[_KEEPS_GROUP] = keeps_group
 
 

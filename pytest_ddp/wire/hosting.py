@@ -101,6 +101,15 @@ class Collected:
     """Names of the environment variables that tell a rank its place."""
 
 
+PLACE_VARIABLES = (
+    *("RANK", "LOCAL_RANK", "ROLE_RANK", "GROUP_RANK", "ROLE_NAME"),
+    *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE", "GROUP_WORLD_SIZE"),
+    *("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE"),
+    *("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"),
+)
+"""The torchrun variables that a rank has."""
+
+
 @dataclass(frozen=True)
 class StartRank:
     """Fork (or spawn) one rank; its end of its channel, its files and streams travel along."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from pytest_ddp.fixture import Ddp
 from pytest_ddp.system.own import os
@@ -37,6 +37,15 @@ def share(ddp: Ddp) -> None:
     """
     own = {name: value for name, value in os.environ.items() if name in _OF_A_RANK}
     _become(ddp.broadcast(dict(os.environ) if ddp.rank == 0 else None) | own)
+
+
+def change(variables: Mapping[str, str | None]) -> None:
+    """Set these, or take them away where there is no value."""
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 def _become(environment: dict[str, str]) -> None:

@@ -7,6 +7,7 @@ costs a millisecond, and most tests never do.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import itertools
 from collections.abc import Iterator
@@ -21,6 +22,8 @@ _HANDLERS: dict[str, Any] = getattr(
     importlib.import_module("torch.distributed.rendezvous"), "_rendezvous_handlers", {}
 )
 
+_AGENT = "TORCHELASTIC_USE_AGENT_STORE"
+
 
 class EnvRendezvous:
     """Serves, or joins, the env:// store of one test."""
@@ -31,6 +34,8 @@ class EnvRendezvous:
         self._kept: list[TCPStore] = []
         """Those by which a group was built that is still there, and may build others by them."""
         self._attempts = itertools.count()
+        self._port: str | None = None
+        """That of the controller's socket."""
         self._original: Any = _HANDLERS.get("env")
         if self._original is not None:
             _HANDLERS["env"] = self._rendezvous
@@ -51,6 +56,7 @@ class EnvRendezvous:
         if self._socket is not None:
             socket.close(self._socket)
         self._socket = listening[0] if listening else None
+        self._port = os.environ.get("MASTER_PORT")
         self._attempts = itertools.count()
         if serve_now or self._original is None:
             self._serve()
@@ -70,9 +76,25 @@ class EnvRendezvous:
     def _rendezvous(
         self, url: str, timeout: timedelta = timedelta(minutes=5), **options: Any
     ) -> Iterator[tuple[Store, int, int]]:
-        self._serve()
+        is_ours = os.environ.get("MASTER_PORT") == self._port
+        if is_ours:
+            self._serve()
         # torch's agent store has no prefix per attempt: a second init would read the
         # first one's addresses and hang (torch 2.13).
         attempt = next(self._attempts)
-        for store, rank, world_size in self._original(url, timeout=timeout, **options):
+        found = self._original(url, timeout=timeout, **options)
+        with contextlib.nullcontext() if is_ours else _without_agent():
+            first = next(found)
+        for store, rank, world_size in itertools.chain((first,), found):
             yield PrefixStore(f"attempt_{attempt}", store), rank, world_size
+
+
+@contextlib.contextmanager
+def _without_agent() -> Iterator[None]:
+    """In the block, at a port of the test's own, rank 0 serves the store: no agent does."""
+    agent = os.environ.pop(_AGENT, None)
+    try:
+        yield
+    finally:
+        if agent is not None:
+            os.environ[_AGENT] = agent

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 
 from pytest_ddp.launch.rendezvous import Rendezvous, listen, rank_environment
+from pytest_ddp.wire.hosting import PLACE_VARIABLES
 
 
 def test_the_socket_listens_on_loopback_alone() -> None:
@@ -49,3 +50,7 @@ def test_a_pool_keeps_its_run_and_has_a_port_for_each_test() -> None:
         assert following["TORCHELASTIC_RUN_ID"] == "abc"
     pool.close()
     pool.close()
+
+
+def test_the_place_s_variables_are_those_that_a_rank_has() -> None:
+    assert set(PLACE_VARIABLES) == set(rank_environment(0, 1, 1, ""))
