@@ -50,8 +50,6 @@ class Worker:
     backend: str
     dropped: frozenset[int]
     """Places of parameters that nothing uses any more, of those after the rank."""
-    seeds: bool
-    """Whether it seeds torch itself."""
 
 
 class File:
@@ -132,8 +130,7 @@ class File:
                 f"{name} makes or destroys its process group within other statements"
             )
         dropped = {n for n, p in enumerate(params.params[1:]) if p.name.value not in used}
-        seeds = bool(used & {"manual_seed", "seed_everything", "set_seed"})
-        return Worker(body, backends[0], frozenset(dropped), seeds)
+        return Worker(body, backends[0], frozenset(dropped))
 
     def _rest(
         self, statements: Iterable[cst.BaseStatement | cst.BaseSmallStatement], backends: list[str]

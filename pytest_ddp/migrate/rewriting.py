@@ -128,9 +128,7 @@ def _test(node: cst.FunctionDef, spawn: Spawn, worker: Worker) -> cst.FunctionDe
     ]
     text = [s for s in node.body.body if is_text(s)]
     mark = f"pytest.mark.ddp(world_size={spawn.world_size}"
-    mark += "" if worker.backend == "gloo" else f', backend="{worker.backend}"'
-    # Spawned processes begin with one state of torch's generator, ranks with one each.
-    mark += ")" if worker.seeds else ', seed="same")'
+    mark += ")" if worker.backend == "gloo" else f', backend="{worker.backend}")'
     decorator = cst.Decorator(cst.parse_expression(mark))
     last = cst.SimpleStatementLine([cst.Expr(call)])
     params = [cst.Param(cst.Name("ddp")), *node.params.params]

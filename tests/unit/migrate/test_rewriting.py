@@ -73,7 +73,7 @@ def test_helpers_that_make_a_rank_go() -> None:
             assert total == world_size - 1
 
 
-        @pytest.mark.ddp(world_size=2, seed="same")
+        @pytest.mark.ddp(world_size=2)
         def test_add(ddp):
             add(ddp.rank, 2)
         """)
