@@ -15,7 +15,7 @@ import pytest
 
 from pytest_ddp.asked.mark import MARKER_HELP, WORLD_SIZE_PARAM, read_mark
 from pytest_ddp.asked.marks import MARK, check_items, read_marks
-from pytest_ddp.asked.options import Options, add_options, early_everywhere
+from pytest_ddp.asked.options import Adopt, Options, add_options, early_everywhere
 from pytest_ddp.asked.settled import remember_options
 from pytest_ddp.asked.sight import Sight
 from pytest_ddp.controller.neighbours import end_in_controller
@@ -58,7 +58,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_OPTIONS] = options = Options.from_config(config)
     if not config.pluginmanager.hasplugin(_RANK_PLUGIN):
         config.pluginmanager.register(Hooks(config, options), "ddp-controller")
-    elif options.adopt:
+        if Adopt.SPAWN in options.adopt:
+            from pytest_ddp.adopt.spawn import Spawns  # noqa: PLC0415
+
+            config.pluginmanager.register(Spawns(config), "ddp-spawns")
+    elif Adopt.TESTCASE in options.adopt:
         from pytest_ddp.rank.adopted import plugins  # noqa: PLC0415
 
         for plugin in plugins():

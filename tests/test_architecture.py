@@ -45,8 +45,7 @@ _ROOMS = {
         *("system", "wire", "neighbours", "asked", "evidence", "launch", "proof", "verdict"),
         *("trace", "attempt", "controller", "adopt", "migrate"),
         *("rank.exits", "rank.groups", "rank.watch", "rank.birth", "rank.care", "rank.adapt"),
-        "rank.adopted",
-        "rank.alike",
+        *("rank.adopted", "rank.alike", "rank.served"),
         *("rank", "battery", "doctor"),
     ),
     "ddp_conformance": (
@@ -71,6 +70,7 @@ _NEED_THE_PUBLIC = {
     "pytest_ddp.rank.environment",  # sets the os.environ that tests see
     "pytest_ddp.rank.exits.faults",  # replaces os._exit
     "pytest_ddp.rank.life",  # sets the temporary directory that tests see
+    "pytest_ddp.rank.served.surroundings",  # sets the os.environ that a served process sees
     "pytest_ddp.rank.care.surroundings",  # looks at the os.environ that tests have left
 }
 """Modules that use the standard library as tests see it, patches included."""
@@ -157,7 +157,7 @@ def test_rooms_are_small(top: Path) -> None:
 
 
 def test_protocol_imports_nothing_of_ours() -> None:
-    parts = {f"pytest_ddp.wire.{name}" for name in ("hosting", "survey", "debugging")}
+    parts = {f"pytest_ddp.wire.{name}" for name in ("hosting", "survey", "debugging", "serving")}
     assert _ours(_imports(MODULES["pytest_ddp.wire.protocol"], everywhere=True)) == parts
     assert not any(_ours(_imports(MODULES[part], everywhere=True)) for part in parts)
 

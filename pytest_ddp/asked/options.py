@@ -49,9 +49,12 @@ class Import(enum.StrEnum):
 
 
 class Adopt(enum.StrEnum):
-    """Tests of other harnesses that become ddp tests."""
+    """What is taken over of other harnesses."""
 
     TESTCASE = "testcase"
+    """Tests of torch's classes become ddp tests."""
+    SPAWN = "spawn"
+    """Processes that tests spawn are forks of one that has torch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,7 @@ class Options:
     debug_rank: int | None = None
     """The only rank that stops at breakpoints; None for all."""
     adopt: frozenset[Adopt] = frozenset()
-    """Harnesses whose tests become ddp tests."""
+    """Harnesses that are taken over."""
     everywhere: int | None = None
     """World size of tests that have no mark; None to leave them to the pytest process."""
     device: str | None = None
@@ -207,8 +210,9 @@ _SETTINGS = (
     ),
     _Setting(
         *("adopt", "LIST", "string", "", rules.check_members(Adopt), ""),
-        help="make ddp tests of other harnesses' tests: testcase (torch's MultiProcessTestCase "
-        "and MultiProcContinuousTest), or all",
+        help="take over from other harnesses: testcase (torch's MultiProcessTestCase and "
+        "MultiProcContinuousTest become ddp tests), spawn (torch.multiprocessing.spawn and its "
+        "kin are served), or all",
     ),
     _Setting(
         *("everywhere", "N", "string", "", rules.check_size_or_none, rules.SIZE),

@@ -9,21 +9,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import pytest
 from _pytest.main import wrap_session
 
 from pytest_ddp.rank.adapt import measuring
-from pytest_ddp.rank.birth import preload, threads
+from pytest_ddp.rank.birth import preload, shared, threads
 from pytest_ddp.rank.birth.collection import Collection
 from pytest_ddp.rank.birth.elsewhere import Elsewhere
 from pytest_ddp.rank.birth.owncode import OwnCode
-from pytest_ddp.rank.birth.ownership import Ownership
 from pytest_ddp.rank.birth.session import configure
-from pytest_ddp.rank.birth.sharing import share
-from pytest_ddp.rank.birth.wanted import Wanted
 from pytest_ddp.rank.exits import faults
 from pytest_ddp.rank.nursery import Nursery, Start
 from pytest_ddp.system import folder, processes
@@ -41,9 +37,13 @@ _Kind = TypeVar("_Kind")
 
 
 def main(role: dict[str, Any]) -> NoReturn:
-    """Be what ``role`` says: a host, or (with ``order``) a spawned rank."""
+    """Be what ``role`` says: a host, (with ``order``) a spawned rank, or a service."""
     sys.argv = ["pytest"]  # without what only this program was told
     channel = Channel(socket.socket(fileno=role["descriptor"]))
+    if "serves" in role:
+        from pytest_ddp.rank.served.service import serve  # noqa: PLC0415 - imports torch
+
+        serve(channel, role["serves"])
     if "order" in role:
         processes.die_with_parent(role["parent"])
         order = loads(role["order"])
@@ -73,9 +73,9 @@ def _host(channel: Channel, session: Session, own_folder: str) -> NoReturn:
     preload.what_ranks_use()
     collected = _expect(channel, Collected)
     # Looked for before, too: the host of shared imports is a fork itself, without the threads.
-    problem = _fork_problem()
+    problem = threads.problem("their host")
     if problem is None:
-        _share_imports(collected)
+        shared.imports_of(collected)
     sys.meta_path.append(Elsewhere(collected.path))
 
     def fork_ranks(pytest_session: pytest.Session) -> NoReturn:
@@ -94,7 +94,7 @@ def _host(channel: Channel, session: Session, own_folder: str) -> NoReturn:
                 _live(theirs, descriptors[1:], order, pytest_session, collection, own)
             return child
 
-        channel.send(HostReady(problem or _fork_problem()))
+        channel.send(HostReady(problem or threads.problem("their host")))
         gc.collect()
         gc.freeze()
         # Now it has to outlive the controller, to clean up after a ``kill -9`` of it.
@@ -109,27 +109,6 @@ def _be_called_as(session: Session) -> None:
     sys.argv = list(session.argv)
     if session.program is not None:
         sys.modules["__main__"].__file__ = session.program
-
-
-def _share_imports(collected: Collected) -> None:
-    """Import what ranks may share of what the test files import."""
-    ours, sys.path[:] = list(sys.path), collected.path
-    is_own = Ownership().is_own
-    wanted = Wanted(is_own)
-    imports = wanted.by(map(Path, (*collected.conftests, *collected.files)))
-    sys.path[:] = ours
-    preload.what_wraps_models(wanted.files)
-    share(preload.of_torch(imports), frozenset(collected.places), is_own)
-
-
-def _fork_problem() -> str | None:
-    torch: Any = sys.modules["torch"]
-    for name, accelerator in (("CUDA", torch.cuda), ("XPU", torch.xpu)):
-        if accelerator.is_initialized():
-            return f"{name} is initialised in their host"
-    if others := threads.hindering():
-        return f"threads run in their host ({'; '.join(others)})"
-    return None
 
 
 # ---------------------------------------------------------------- spawn

@@ -10,6 +10,7 @@ from pytest_ddp.system.own import os, signal
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_PR_GET_CHILD_SUBREAPER = 37
 _CHUNK = 1 << 16
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -101,6 +102,24 @@ def outlive_parent() -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)
 
 
-def adopt_orphans() -> None:
-    """Become the parent of descendants whose own parent dies, so that they can be ended."""
-    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+def adopt_orphans(adopts: bool = True) -> None:
+    """Become the parent of descendants whose own parent dies, so that they can be ended.
+
+    Args:
+        adopts: False to be so no longer.
+    """
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, int(adopts), 0, 0, 0)
+
+
+def adopts_orphans() -> bool:
+    """Whether this process is such a parent."""
+    found = ctypes.c_int(0)
+    _libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(found), 0, 0, 0)
+    return found.value != 0
+
+
+def umask() -> int:
+    """That of this process; the system call that tells it also sets another one."""
+    status = read("/proc/self/status")
+    _, _, found = status.partition(b"\nUmask:")
+    return int(found.split()[0], 8)

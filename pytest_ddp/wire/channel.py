@@ -22,6 +22,7 @@ from pytest_ddp.system.own import json, os, socket
 from pytest_ddp.wire.debugging import TakeTerminal
 from pytest_ddp.wire.hosting import StartRank
 from pytest_ddp.wire.protocol import Message, RankReady, RunTest
+from pytest_ddp.wire.serving import DESCRIPTORS, Inherit, Serve
 
 _HEADER = struct.Struct(">IQ")
 _ROOM = socket.CMSG_LEN(16 * array.array("i").itemsize)
@@ -241,6 +242,10 @@ def _descriptor_count(message: Message) -> int:
             return message.serve_store + message.new_store
         case TakeTerminal():
             return 3 if message.refusal is None else 0
+        case Serve():
+            return DESCRIPTORS
+        case Inherit():
+            return message.count
         case _:
             return 0
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from pathlib import Path
+from typing import Any
 
 from pytest_ddp.system import forks
 from pytest_ddp.system.own import os, threading
@@ -12,6 +14,21 @@ _HARMLESS = ("jemalloc_bg_thd",)
 """As the kernel has the names. jemalloc (in pyarrow, and so in pandas 3) takes its locks before a
 fork and renews them in the child, which gives memory back without that thread."""
 _TASKS = Path("/proc/self/task")
+
+
+def problem(where: str) -> str | None:
+    """Why a process that has imported torch must not be forked, in words; None if it may.
+
+    Args:
+        where: what this process is called.
+    """
+    torch: Any = sys.modules["torch"]
+    for name, accelerator in (("CUDA", torch.cuda), ("XPU", torch.xpu)):
+        if accelerator.is_initialized():
+            return f"{name} is initialised in {where}"
+    if others := hindering():
+        return f"threads run in {where} ({'; '.join(others)})"
+    return None
 
 
 def hindering() -> list[str]:

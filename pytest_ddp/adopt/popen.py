@@ -1,0 +1,88 @@
+"""What stands for a served process in a ``multiprocessing.Process``: its number, how it ended."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from multiprocessing import context, popen_spawn_posix, reduction, resource_tracker, spawn, util
+from typing import Any
+
+from pytest_ddp.launch.rankfiles import RankFiles
+from pytest_ddp.system.own import os
+from pytest_ddp.wire.inherited import Inherited
+
+Make = Callable[[Sequence[int], Sequence[int]], int]
+"""Have a process made with the descriptors of its birth, after the first four, and with those that
+its data refer to; the answer is its number."""
+
+_Popen: Any = popen_spawn_posix.Popen
+_util: Any = util
+_context: Any = context
+"""Parts of multiprocessing that have no types."""
+
+
+class ServedPopen(_Popen):  # type: ignore[misc]
+    """As multiprocessing's own for ``spawn``, but for who starts the process.
+
+    The process is a child of ours, so that waiting for it and its signals are the base class's.
+    """
+
+    DupFd = Inherited
+
+    def __init__(self, process: Any, make: Make) -> None:
+        """Start it.
+
+        Args:
+            process: the ``multiprocessing.Process``.
+            make: has it made.
+
+        Raises:
+            NotServedError: it cannot be served.
+        """
+        self._make = make
+        self.name: str = process.name
+        self.files = RankFiles()
+        """What its instruments write."""
+        self.ended_by_test = False
+        """Whether the test has asked for its end."""
+        self.is_told = False
+        """Whether the test has asked how it ended."""
+        super().__init__(process)
+
+    def duplicate_for_child(self, fd: int) -> int:
+        self._fds.append(fd)
+        return len(self._fds) - 1
+
+    def _send_signal(self, sig: int) -> None:
+        self.ended_by_test = True
+        super()._send_signal(sig)
+
+    def _launch(self, process_obj: Any) -> None:
+        data = self._pickled(process_obj)
+        parent_r, child_w = os.pipe()
+        child_r, parent_w = os.pipe()
+        try:
+            tracker: Any = resource_tracker.getfd()
+            birth: list[int] = [child_r, child_w, tracker, *self.files.descriptors]
+            self.pid = self._make(birth, self._fds)
+        except BaseException:
+            _util.close_fds(parent_r, parent_w)
+            raise
+        finally:
+            _util.close_fds(child_r, child_w)
+        self.sentinel = parent_r
+        # Open as long as we live, since it tells the process that we do.
+        self.finalizer = _util.Finalize(self, _util.close_fds, (parent_r, parent_w))
+        with open(parent_w, "wb", closefd=False) as stream:
+            stream.write(data)
+
+    def _pickled(self, process_obj: Any) -> memoryview:
+        preparation = spawn.get_preparation_data(process_obj.name)
+        data = io.BytesIO()
+        _context.set_spawning_popen(self)
+        try:
+            reduction.dump(preparation, data)
+            reduction.dump(process_obj, data)
+        finally:
+            _context.set_spawning_popen(None)
+        return data.getbuffer()

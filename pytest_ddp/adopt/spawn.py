@@ -1,0 +1,159 @@
+"""``--ddp-adopt=spawn``: what tests start by multiprocessing's ``spawn`` is served."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Generator, Sequence
+from multiprocessing import context
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_ddp import DdpWarning
+from pytest_ddp.adopt.service import NotServedError, Service
+from pytest_ddp.controller.standin import collected
+from pytest_ddp.system import processes
+from pytest_ddp.system.own import os, socket, threading
+from pytest_ddp.wire.channel import Channel
+from pytest_ddp.wire.serving import AT_ONCE, Inherit, Serve
+
+if TYPE_CHECKING:
+    from pytest_ddp.adopt.popen import ServedPopen
+
+_MENTIONS = b"multiprocessing"
+_MEASURED = "COVERAGE_PROCESS_START"
+
+
+class Spawns:
+    """The hooks of the pytest process, and what it puts in the place of ``spawn``."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._services: list[Service] = []
+        self._items: list[pytest.Item] = []
+        self._running = False
+        self._has_warned = False
+        self._channels: list[Channel] = []
+        self._original: Any = None
+
+    # ------------------------------------------------------------------ pytest's hooks
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_pycollect_makemodule(self, module_path: Path) -> None:
+        """Have a service import torch while this process does so for the test file."""
+        if not self._services and _mentions_spawn(module_path):
+            self._services.append(Service(dict(os.environ)))
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self._items = session.items
+        for service in self._services:
+            service.collected(collected(self._config, self._items))
+
+    def pytest_sessionstart(self) -> None:
+        spawn_process: Any = context.SpawnProcess
+        self._original = spawn_process._Popen
+        spawn_process._Popen = staticmethod(self._popen)
+
+    def pytest_unconfigure(self) -> None:
+        if self._original is not None:
+            spawn_process: Any = context.SpawnProcess
+            spawn_process._Popen = staticmethod(self._original)
+            self._original = None
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self) -> Generator[None, object, object]:
+        self._running = True
+        try:
+            return (yield)
+        finally:
+            self._running = False
+
+    # ------------------------------------------------------------------ in the place of spawn
+
+    def _popen(self, process: Any) -> Any:
+        __tracebackhide__ = True
+        if self._is_ours():
+            try:
+                return self._served(process)
+            except NotServedError as error:
+                self._warn(str(error))
+        return self._original(process)
+
+    def _is_ours(self) -> bool:
+        """False outside of tests, in forks, and where an interpreter without torch is cheap."""
+        return self._running and os.getpid() == self._pid and "torch" in sys.modules
+
+    def _served(self, process: Any) -> ServedPopen:
+        from pytest_ddp.adopt.popen import ServedPopen  # noqa: PLC0415 - imports much
+
+        environment = dict(os.environ)
+        if _MEASURED in environment:
+            raise NotServedError(f"coverage.py measures what is spawned ({_MEASURED} is set)")
+
+        def make(descriptors: Sequence[int], inherited: Sequence[int]) -> int:
+            ours, theirs = socket.socketpair()
+            channel = Channel(ours)
+            try:
+                with theirs:
+                    pid = self._make(environment, (theirs.fileno(), *descriptors))
+                _hand_over(channel, inherited)
+            except BaseException:
+                channel.close()
+                raise
+            self._channels.append(channel)
+            return pid
+
+        return ServedPopen(process, make)
+
+    def _make(self, environment: dict[str, str], descriptors: Sequence[int]) -> int:
+        with self._lock, contextlib.ExitStack() as opened:
+            channel, *rest = descriptors
+            streams = [opened.enter_context(_stream(number)) for number in range(3)]
+            order = Serve(environment, processes.umask())
+            everything = (channel, *(stream.fileno() for stream in streams), *rest)
+            return self._service(environment).make(order, everything)
+
+    def _service(self, environment: dict[str, str]) -> Service:
+        for service in self._services:
+            if service.fits(environment):
+                return service
+        service = Service(environment)
+        service.collected(collected(self._config, self._items))
+        self._services.append(service)
+        return service
+
+    def _warn(self, why: str) -> None:
+        if self._has_warned:
+            return
+        self._has_warned = True
+        text = f"--ddp-adopt=spawn: multiprocessing starts processes itself, since {why}"
+        # Where a filter makes an error of it, no test is to fail of what is no fault of its own.
+        with contextlib.suppress(DdpWarning):
+            self._config.issue_config_time_warning(DdpWarning(text), stacklevel=2)
+
+
+def _mentions_spawn(path: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return path.suffix == ".py" and _MENTIONS in path.read_bytes()
+    return False
+
+
+def _hand_over(channel: Channel, inherited: Sequence[int]) -> None:
+    """Send the descriptors that the process finds in its data; it waits for them."""
+    parts = [inherited[start : start + AT_ONCE] for start in range(0, len(inherited), AT_ONCE)]
+    for number, part in enumerate(parts or [()], 1):
+        with contextlib.suppress(OSError):  # killed already, which its sentinel tells
+            channel.send(Inherit(len(part), number >= len(parts)), part)
+
+
+def _stream(number: int) -> IO[bytes]:
+    """A standard stream as it is now; nothing, where it is closed."""
+    try:
+        os.fstat(number)
+    except OSError:
+        return open(os.devnull, "r+b")
+    return open(number, "rb", closefd=False)

@@ -1,0 +1,23 @@
+"""Import what processes may share of what the collected files import, before they are forked."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from pytest_ddp.rank.birth import preload
+from pytest_ddp.rank.birth.ownership import Ownership
+from pytest_ddp.rank.birth.sharing import share
+from pytest_ddp.rank.birth.wanted import Wanted
+from pytest_ddp.wire.hosting import Collected
+
+
+def imports_of(collected: Collected) -> None:
+    """Import it; the process that returns may be a fork of the one that called."""
+    ours, sys.path[:] = list(sys.path), collected.path
+    is_own = Ownership().is_own
+    wanted = Wanted(is_own)
+    imports = wanted.by(map(Path, (*collected.conftests, *collected.files)))
+    sys.path[:] = ours
+    preload.what_wraps_models(wanted.files)
+    share(preload.of_torch(imports), frozenset(collected.places), is_own)

@@ -1,0 +1,67 @@
+"""Records about served processes: forks of a service in place of interpreters of ``spawn``.
+
+A part of :mod:`pytest_ddp.wire.protocol`, which says how they travel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+DESCRIPTORS = 11
+"""What travels with :class:`Serve`: the process's channel, its three standard streams, the pipes of
+its data and of its sentinel, the resource tracker's, and the four of ``RankFiles``."""
+AT_ONCE = 8
+"""Descriptors that travel with one :class:`Inherit` at most."""
+
+
+# ---------------------------------------------------------------- pytest process -> service
+
+
+@dataclass(frozen=True)
+class Serve:
+    """Make a process; the answer is :class:`Served`."""
+
+    environment: dict[str, str]
+    """All variables, as they are when the process is started."""
+    umask: int
+
+
+# ---------------------------------------------------------------- service -> pytest process
+
+
+@dataclass(frozen=True)
+class ServiceReady:
+    """The service has imported what it will, and waits for orders."""
+
+    problem: str | None
+    """Why it must not be forked, in words; None if it may."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """The process exists, and the pytest process is its parent."""
+
+    pid: int
+
+
+# ---------------------------------------------------------------- pytest process -> its process
+
+
+@dataclass(frozen=True)
+class Inherit:
+    """Descriptors that what the process unpickles refers to, in order; they travel along."""
+
+    count: int
+    last: bool
+
+
+# ---------------------------------------------------------------- its process -> pytest process
+
+
+@dataclass(frozen=True)
+class Joined:
+    """The process has a place in a default process group; said before each answer to a probe."""
+
+    rank: int
+    """-1 for one that has none now."""
+    world_size: int
