@@ -147,7 +147,7 @@ def _hand_over(channel: Channel, inherited: Sequence[int]) -> None:
     parts = [inherited[start : start + AT_ONCE] for start in range(0, len(inherited), AT_ONCE)]
     for number, part in enumerate(parts or [()], 1):
         with contextlib.suppress(OSError):  # killed already, which its sentinel tells
-            channel.send(Inherit(len(part), number >= len(parts)), part)
+            channel.send(Inherit(tuple(part), number >= len(parts)), part)
 
 
 def _stream(number: int) -> IO[bytes]:

@@ -245,7 +245,7 @@ def _descriptor_count(message: Message) -> int:
         case Serve():
             return DESCRIPTORS
         case Inherit():
-            return message.count
+            return len(message.numbers)
         case _:
             return 0
 

@@ -51,7 +51,8 @@ class Served:
 class Inherit:
     """Descriptors that what the process unpickles refers to, in order; they travel along."""
 
-    count: int
+    numbers: tuple[int, ...]
+    """What they are in the pytest process."""
     last: bool
 
 

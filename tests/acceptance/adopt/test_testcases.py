@@ -239,4 +239,4 @@ def test_a_world_size_of_the_set_up_is_refused(suite: Suite) -> None:
 def test_a_wrong_name_is_refused(suite: Suite) -> None:
     found = suite.run("--ddp-adopt=testcase,spwan")
     assert found.returncode == pytest.ExitCode.USAGE_ERROR
-    assert "--ddp-adopt=testcase,spwan: it is all, or a list of testcase." in found.flat
+    assert "--ddp-adopt=testcase,spwan: it is all, or a list of testcase and spawn." in found.flat

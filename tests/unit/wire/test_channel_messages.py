@@ -27,6 +27,7 @@ from pytest_ddp.wire.protocol import (
     RankReady,
     RunTest,
 )
+from pytest_ddp.wire.serving import Inherit, Serve
 from tests.unit.ends import READY, Ends, both, frame, wire
 from tests.unit.standings import collective, standing, stuck
 
@@ -77,6 +78,10 @@ def descriptors_of(message: Any) -> int:
         return 8 + message.serve_store
     if isinstance(message, RankReady):
         return len(message.captured)
+    if isinstance(message, Serve):
+        return 11
+    if isinstance(message, Inherit):
+        return len(message.numbers)
     if isinstance(message, TakeTerminal):
         return 3 if message.refusal is None else 0
     return message.serve_store + message.new_store if isinstance(message, RunTest) else 0
