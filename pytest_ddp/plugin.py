@@ -61,7 +61,7 @@ def pytest_configure(config: pytest.Config) -> None:
         if Adopt.SPAWN in options.adopt:
             from pytest_ddp.adopt.spawn import Spawns  # noqa: PLC0415
 
-            config.pluginmanager.register(Spawns(config), "ddp-spawns")
+            config.pluginmanager.register(Spawns(config, options), "ddp-spawns")
     elif Adopt.TESTCASE in options.adopt:
         from pytest_ddp.rank.adopted import plugins  # noqa: PLC0415
 

@@ -10,6 +10,7 @@ from typing import Any
 from pytest_ddp.launch.rankfiles import RankFiles
 from pytest_ddp.system.own import os
 from pytest_ddp.wire.inherited import Inherited
+from pytest_ddp.wire.serving import RETURNED
 
 Make = Callable[[Sequence[int], Sequence[int]], int]
 """Have a process made with the descriptors of its birth, after the first four, and with those that
@@ -48,6 +49,11 @@ class ServedPopen(_Popen):  # type: ignore[misc]
         self.is_told = False
         """Whether the test has asked how it ended."""
         super().__init__(process)
+
+    @property
+    def has_returned(self) -> bool:
+        """Whether its target came to an end, and with it the process."""
+        return self.files.mark().phase == RETURNED
 
     def duplicate_for_child(self, fd: int) -> int:
         self._fds.append(fd)

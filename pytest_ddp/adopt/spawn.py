@@ -20,7 +20,9 @@ from pytest_ddp.wire.channel import Channel
 from pytest_ddp.wire.serving import AT_ONCE, Inherit, Serve
 
 if TYPE_CHECKING:
+    from pytest_ddp.adopt.care import Care
     from pytest_ddp.adopt.popen import ServedPopen
+    from pytest_ddp.asked.options import Options
 
 _MENTIONS = b"multiprocessing"
 _MEASURED = "COVERAGE_PROCESS_START"
@@ -29,15 +31,17 @@ _MEASURED = "COVERAGE_PROCESS_START"
 class Spawns:
     """The hooks of the pytest process, and what it puts in the place of ``spawn``."""
 
-    def __init__(self, config: pytest.Config) -> None:
+    def __init__(self, config: pytest.Config, options: Options) -> None:
         self._config = config
+        self._options = options
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._services: list[Service] = []
         self._items: list[pytest.Item] = []
-        self._running = False
+        self._nodeid: str | None = None
+        """Of the test that runs; None while there is none."""
         self._has_warned = False
-        self._channels: list[Channel] = []
+        self._care: Care | None = None
         self._original: Any = None
 
     # ------------------------------------------------------------------ pytest's hooks
@@ -59,18 +63,47 @@ class Spawns:
         spawn_process._Popen = staticmethod(self._popen)
 
     def pytest_unconfigure(self) -> None:
+        if self._care is not None:
+            self._care.joins.remove()
         if self._original is not None:
             spawn_process: Any = context.SpawnProcess
             spawn_process._Popen = staticmethod(self._original)
             self._original = None
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_protocol(self) -> Generator[None, object, object]:
-        self._running = True
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        self._nodeid = item.nodeid
         try:
             return (yield)
         finally:
-            self._running = False
+            self._nodeid = None
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
+        return (yield from self._judged(item, "setup"))
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
+        return (yield from self._judged(item, "call"))
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, object, object]:
+        return (yield from self._judged(item, "teardown"))
+
+    def _judged(self, item: pytest.Item, when: str) -> Generator[None, object, object]:
+        try:
+            result = yield
+        except BaseException as error:
+            text = self._problems()
+            if text and text not in str(error):
+                item.add_report_section(when, "processes", text)
+            raise
+        if text := self._problems():
+            pytest.fail(text, pytrace=False)
+        return result
+
+    def _problems(self) -> str:
+        return "" if self._care is None else self._care.judge.problems()
 
     # ------------------------------------------------------------------ in the place of spawn
 
@@ -85,29 +118,35 @@ class Spawns:
 
     def _is_ours(self) -> bool:
         """False outside of tests, in forks, and where an interpreter without torch is cheap."""
-        return self._running and os.getpid() == self._pid and "torch" in sys.modules
+        return self._nodeid is not None and os.getpid() == self._pid and "torch" in sys.modules
 
     def _served(self, process: Any) -> ServedPopen:
-        from pytest_ddp.adopt.popen import ServedPopen  # noqa: PLC0415 - imports much
+        from pytest_ddp.adopt.care import Care  # noqa: PLC0415 - imports much
+        from pytest_ddp.adopt.popen import ServedPopen  # noqa: PLC0415
 
+        __tracebackhide__ = True
+        if self._care is None:
+            self._care = Care(self._options)
         environment = dict(os.environ)
         if _MEASURED in environment:
             raise NotServedError(f"coverage.py measures what is spawned ({_MEASURED} is set)")
+        ours, theirs = socket.socketpair()
 
         def make(descriptors: Sequence[int], inherited: Sequence[int]) -> int:
-            ours, theirs = socket.socketpair()
-            channel = Channel(ours)
-            try:
-                with theirs:
-                    pid = self._make(environment, (theirs.fileno(), *descriptors))
-                _hand_over(channel, inherited)
-            except BaseException:
-                channel.close()
-                raise
-            self._channels.append(channel)
+            pid = self._make(environment, (theirs.fileno(), *descriptors))
+            _hand_over(channel, inherited)
             return pid
 
-        return ServedPopen(process, make)
+        channel = Channel(ours)
+        try:
+            with theirs:
+                popen = ServedPopen(process, make)
+        except BaseException:
+            channel.close()
+            raise
+        ours.setblocking(False)
+        self._care.take(popen, channel, process, self._nodeid or "")
+        return popen
 
     def _make(self, environment: dict[str, str], descriptors: Sequence[int]) -> int:
         with self._lock, contextlib.ExitStack() as opened:

@@ -57,6 +57,13 @@ class Adopt(enum.StrEnum):
     """Processes that tests spawn are forks of one that has torch."""
 
 
+class Exits(enum.StrEnum):
+    """Who notices that a served process has ended as it must not."""
+
+    CHECKED = "checked"
+    PLAIN = "plain"
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """What the command line and the ini file say, for the whole session."""
@@ -84,6 +91,8 @@ class Options:
     """The only rank that stops at breakpoints; None for all."""
     adopt: frozenset[Adopt] = frozenset()
     """Harnesses that are taken over."""
+    adopt_exits: Exits = Exits.CHECKED
+    """Whether a test fails that does not notice how a served process has ended."""
     everywhere: int | None = None
     """World size of tests that have no mark; None to leave them to the pytest process."""
     device: str | None = None
@@ -213,6 +222,11 @@ _SETTINGS = (
         help="take over from other harnesses: testcase (torch's MultiProcessTestCase and "
         "MultiProcContinuousTest become ddp tests), spawn (torch.multiprocessing.spawn and its "
         "kin are served), or all",
+    ),
+    _Setting(
+        *("adopt_exits", "checked|plain", "string", "checked", rules.check_member(Exits), ""),
+        help="with --ddp-adopt=spawn: fail a test that does not notice that a process of its own "
+        "died, failed or left early, or leave it to multiprocessing",
     ),
     _Setting(
         *("everywhere", "N", "string", "", rules.check_size_or_none, rules.SIZE),

@@ -32,7 +32,7 @@ from pytest_ddp.wire.hosting import (
     Session,
     StartRank,
 )
-from pytest_ddp.wire.serving import Inherit, Joined, Serve, Served, ServiceReady
+from pytest_ddp.wire.serving import Inherit, Joined, Place, Serve, Served, ServiceReady
 from pytest_ddp.wire.survey import Calls, GroupCount, Probe, Standing, TellCalls
 
 EXIT_LINK_LOST = 78
@@ -353,6 +353,6 @@ FromRank: TypeAlias = (
     | Saved
     | Finished
 )
-OfService: TypeAlias = Serve | ServiceReady | Served | Inherit | Joined
+OfService: TypeAlias = Serve | ServiceReady | Served | Inherit | Joined | Place
 """What the pytest process, the service and the processes that it makes say to each other."""
 Message: TypeAlias = ToHost | FromHost | ToRank | FromRank | OfService

@@ -61,8 +61,17 @@ class Inherit:
 
 @dataclass(frozen=True)
 class Joined:
-    """The process has a place in a default process group; said before each answer to a probe."""
+    """The process has made a process group: from now on it answers probes."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Its place in the default process group; said before each answer to a probe."""
 
     rank: int
     """-1 for one that has none now."""
     world_size: int
+
+
+RETURNED = "returned"
+"""The phase of a process whose target has returned or raised; ``os._exit`` leaves another one."""

@@ -33,12 +33,12 @@ _keep: list[Any] = []
 """What C code points to must not be collected."""
 
 
-def install(path: str, children_path: str | None = None) -> None:
+def install(path: str, children_path: str | None = None, *, native: bool = True) -> None:
     """Write stacks of this process to ``path`` on fatal signals, exits and SIGUSR1.
 
     The very first thing that a rank does: a SIGUSR1 that comes earlier would kill it.
     Processes that the rank forks write to a file of their own, ``path`` and "-children" unless
-    another one is given.
+    another one is given. With ``native`` torch prints C++ stacks to standard error.
     """
     stream = open(path, "ab", buffering=0)  # noqa: SIM115 - open for the life of the rank
     children_path = children_path or f"{path}-children"
@@ -47,7 +47,8 @@ def install(path: str, children_path: str | None = None) -> None:
     _answer_signals(stream)
     # faulthandler's handlers must be the ones on top, for torch's may never come to an end.
     faulthandler.disable()
-    _print_native_stacks()
+    if native:
+        _print_native_stacks()
     faulthandler.enable(file=stream, all_threads=True)
     _give_room_to_handlers()
     _ours.update({number: (signal.getsignal(number), _native(number)) for number in WATCHED})

@@ -12,7 +12,8 @@ from pytest_ddp.rank.birth.preload import without_collector
 from pytest_ddp.rank.care import seeding
 from pytest_ddp.rank.exits import faults
 from pytest_ddp.rank.served import surroundings
-from pytest_ddp.system import forks
+from pytest_ddp.rank.served.watch import Watch
+from pytest_ddp.system import forks, memfile
 from pytest_ddp.system.own import os, socket, traceback
 from pytest_ddp.wire import inherited
 from pytest_ddp.wire.channel import Channel
@@ -40,7 +41,10 @@ def live(order: Serve, descriptors: list[int]) -> NoReturn:
 def _live(order: Serve, descriptors: list[int]) -> NoReturn:
     own, *streams = descriptors[: 1 + _STREAMS]
     # The sentinel stays open: that the process ends is told by its closing.
-    data, _sentinel, tracker, *_files = descriptors[1 + _STREAMS :]
+    data, _sentinel, tracker, *files = descriptors[1 + _STREAMS :]
+    stacks, stacks_of_children, page, _trace = map(memfile.path_of, files)
+    # Standard error is the test's: no more is to be there than by spawn.
+    faults.install(stacks, stacks_of_children, native=False)
     surroundings.environment(order.environment)
     surroundings.streams(streams)
     os.umask(order.umask)
@@ -50,7 +54,12 @@ def _live(order: Serve, descriptors: list[int]) -> NoReturn:
     channel = Channel(socket.socket(fileno=own))
     _inherit(channel)
     _share_tracker(tracker)
-    faults.leave(_run(data))
+    watch = Watch(channel, page)
+    for descriptor in files:
+        os.close(descriptor)
+    code = _run(data)
+    watch.end()
+    faults.leave(code)
 
 
 def _inherit(channel: Channel) -> None:

@@ -1,0 +1,33 @@
+"""What is done for served processes once they have started: watched, explained, judged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pytest_ddp.adopt.joins import Joins
+from pytest_ddp.adopt.judging import Judge
+from pytest_ddp.adopt.popen import ServedPopen
+from pytest_ddp.adopt.watching import Watched, Watcher
+from pytest_ddp.asked.options import Exits, Options
+from pytest_ddp.wire.channel import Channel
+
+_WITH_OWNERS = ("concurrent.", "multiprocessing.")
+"""Where targets lie whose processes a pool or a manager looks after."""
+
+
+class Care:
+    """All of it, for one session."""
+
+    def __init__(self, options: Options) -> None:
+        checks = options.adopt_exits is Exits.CHECKED
+        self.judge = Judge(checks_exits=checks)
+        self.joins = Joins(self.judge, checks_exits=checks)
+        self._watcher = Watcher(options.timeout)
+
+    def take(self, popen: ServedPopen, channel: Channel, process: Any, nodeid: str) -> None:
+        """Take care of a process that has just been started by this test."""
+        module = getattr(getattr(process, "_target", None), "__module__", None) or ""
+        watched = Watched(popen, channel, nodeid, judged=not module.startswith(_WITH_OWNERS))
+        self.judge.add(watched)
+        self.joins.install()
+        self._watcher.add(watched)

@@ -1,0 +1,75 @@
+"""The rank's instruments in a served process: phases, its process groups, who answers for both."""
+
+from __future__ import annotations
+
+import contextlib
+
+import torch.distributed as dist
+
+from pytest_ddp.rank.groups.default import DefaultGroup
+from pytest_ddp.rank.groups.journal import Journal
+from pytest_ddp.rank.groups.sidechannel import SideChannel
+from pytest_ddp.rank.watch import landmarks
+from pytest_ddp.rank.watch.lifecycle import Lifecycle
+from pytest_ddp.rank.watch.standing import Surveyor
+from pytest_ddp.system.own import os, threading
+from pytest_ddp.wire.channel import Channel
+from pytest_ddp.wire.hosting import Backend, World
+from pytest_ddp.wire.marker import Page
+from pytest_ddp.wire.protocol import FromRank, OfService
+from pytest_ddp.wire.serving import RETURNED, Joined, Place
+from pytest_ddp.wire.survey import Probe
+
+_NO_GROUP = World(Backend.GLOO, 1, None, init=False)
+"""Of the plugin's own, that is: whatever group there is the process makes itself."""
+
+
+class Watch:
+    """Notes what the process does from now on; answers probes once it has a process group."""
+
+    def __init__(self, channel: Channel, page: str) -> None:
+        self._channel = channel
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._lifecycle = Lifecycle(Page(page))
+        journal = Journal()
+        journal.greet = self._greet
+        group = DefaultGroup(journal, _NO_GROUP, 0)
+        self._surveyor = Surveyor(group, self._lifecycle, SideChannel())
+        landmarks.install(self._lifecycle)
+        # What a fork of this process says is not about it.
+        os.register_at_fork(after_in_child=channel.close)
+        self._lifecycle.begin("target")
+
+    def end(self) -> None:
+        """The target has returned, and all that is to run after it."""
+        self._lifecycle.begin(RETURNED)
+
+    def _greet(self, _: dist.ProcessGroup) -> None:
+        # Not before: a new interpreter has one thread.
+        if self._thread is None:
+            name = "pytest-ddp link"
+            self._thread = threading.Thread(target=self._answer, name=name, daemon=True)
+            self._thread.start()
+        self._send(Joined())
+
+    def _answer(self) -> None:
+        with contextlib.suppress(OSError):
+            while (received := self._channel.receive()) is not None:
+                question, _ = received
+                assert isinstance(question, Probe), question
+                # The main thread changes what is read here; an answer that fails proves nothing.
+                with contextlib.suppress(Exception):
+                    standing = self._surveyor.stand(question)
+                    self._send(_place(), standing)
+
+    def _send(self, *messages: FromRank | OfService) -> None:
+        with contextlib.suppress(OSError), self._lock:
+            for message in messages:
+                self._channel.send(message)
+
+
+def _place() -> Place:
+    if not dist.is_initialized():
+        return Place(-1, 0)
+    return Place(dist.get_rank(), dist.get_world_size())
