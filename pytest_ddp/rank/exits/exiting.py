@@ -54,7 +54,7 @@ def run_handlers(*, told: bool) -> End:
     stuck = [*_stuck_threads(seconds), *_stuck_children(end)]
     raised: list[str] = []
     with _unraisable_into(raised):
-        _spare_torch()
+        spare_torch()
         atexit._run_exitfuncs()
         _stop_tracker()
         _flush_files()
@@ -117,7 +117,7 @@ def _unraisable_into(raised: list[str]) -> Iterator[None]:
         sys.unraisablehook = before
 
 
-def _spare_torch() -> None:
+def spare_torch() -> None:
     """Leave out torch's taking apart of its operators: 30 ms for a process that goes anyhow."""
     registry: Any = getattr(weakref.finalize, "_registry", {})
     for finalizer in list(registry):

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from pytest_ddp.rank.birth.preload import without_collector
 from pytest_ddp.rank.care import seeding
-from pytest_ddp.rank.exits import faults
+from pytest_ddp.rank.exits import exiting, faults
 from pytest_ddp.rank.served import surroundings
 from pytest_ddp.rank.served.watch import Watch
 from pytest_ddp.system import forks, memfile
@@ -87,6 +87,7 @@ def _run(data: int) -> int:
     except BaseException:
         # What was pickled cannot be had here, which an interpreter would print as well.
         sys.excepthook(*sys.exc_info())
+    exiting.spare_torch()
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError, OSError):  # the test's own by now
