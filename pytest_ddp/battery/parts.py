@@ -14,6 +14,7 @@ _MOST = 8
 """Ranks of the part that has one for each GPU."""
 _XDIST = ("xdist",)
 _WORKERS = ("-n", "2")
+_CONFORMANCE = ("ddp_conformance",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +46,22 @@ class Part:
 def parts(gpus: int) -> list[Part]:
     """All of them, as large as this number of GPUs allows."""
     training = ("test_training.py", "test_warm.py")
-    everywhere = ("test_verdicts.py", *training)
+    aborts = ("test_aborts.py",)
+    everywhere = ("test_verdicts.py", *training, *aborts)
     leases = ("test_leases.py",)
+    guarantees = ("test_guarantees.py",)
     pair = max(1, min(gpus, _FEW))
     found = [
-        Part("gloo", "verdicts, training, warm ranks", everywhere, "gloo", _FEW),
+        Part("gloo", "verdicts, training, warm ranks, aborts", everywhere, "gloo", _FEW),
         Part("workers", "tests under xdist", leases, "gloo", _FEW, 0, _XDIST, _WORKERS),
         Part("nccl-training", "training, warm ranks", training, "nccl", pair, 1),
         Part("nccl-verdicts", "verdicts", ("test_verdicts.py",), "nccl", _FEW, _FEW),
         Part("leases", "one test on a GPU at a time", leases, "nccl", 1, 1, _XDIST, _WORKERS),
         Part("crashes", "what a GPU dies of", ("test_gpu_crashes.py",), "nccl", 1, 1),
-        Part("aborts", "NCCL's ways to end", ("test_nccl_aborts.py",), "nccl", _FEW, _FEW),
+        Part("aborts", "ranks that end while others wait", aborts, "nccl", _FEW, _FEW),
+        Part(
+            "guarantees", "conformance", ("test_guarantees.py",), "nccl", _FEW, _FEW, _CONFORMANCE
+        ),
     ]
     if gpus > _FEW:
         most = min(gpus, _MOST)

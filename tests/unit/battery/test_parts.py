@@ -9,6 +9,8 @@ import pytest
 from pytest_ddp.battery import session
 from pytest_ddp.battery.parts import Part, expected_of, parts
 
+PAIR = ["nccl-training", "nccl-verdicts", "leases", "crashes", "aborts", "guarantees"]
+
 
 def names(gpus: int) -> list[str]:
     return [part.name for part in parts(gpus) if not part.obstacle(gpus)]
@@ -19,8 +21,8 @@ def names(gpus: int) -> list[str]:
     [
         (0, []),
         (1, ["nccl-training", "leases", "crashes"]),
-        (2, ["nccl-training", "nccl-verdicts", "leases", "crashes", "aborts"]),
-        (4, ["nccl-training", "nccl-verdicts", "leases", "crashes", "aborts", "all-gpus"]),
+        (2, PAIR),
+        (4, [*PAIR, "all-gpus"]),
     ],
 )
 def test_more_gpus_more_parts(gpus: int, more: list[str]) -> None:
@@ -50,6 +52,12 @@ def test_every_suite_is_in_a_part_and_expects_each_of_its_tests() -> None:
         tests = {name for name in functions if name.startswith("test_")}
         assert {name.partition("[")[0] for name in expected} == tests
         assert tests
+
+
+def test_no_two_tests_of_a_session_have_one_name() -> None:
+    for part in parts(8):
+        alone = [expected_of(Part("p", "", (suite,), "gloo", 2)) for suite in part.suites]
+        assert len(expected_of(part)) == sum(map(len, alone))
 
 
 def test_all_kinds_of_verdicts_are_expected() -> None:

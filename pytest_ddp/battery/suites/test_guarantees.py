@@ -1,0 +1,54 @@
+"""Guarantees that only GPUs can try: their mutants are caught, and right code passes."""
+
+import pytest
+import torch
+from ddp_conformance import Cache, TrainLoop
+from ddp_conformance.caches.mutants import precomputed
+from ddp_conformance.determinism.mutants import loops
+from ddp_conformance.frame.registry import checks_for
+from ddp_conformance.frame.verdict import GuaranteeError
+
+pytestmark = pytest.mark.ddp
+
+EXPECTED = {
+    "test_a_mutant_is_caught[MEM-01]": ("passed", ""),
+    "test_a_mutant_is_caught[MEM-04]": ("passed", ""),
+    "test_a_mutant_is_caught[MEM-05]": ("passed", ""),
+    "test_right_code_passes[MEM-01]": ("passed", ""),
+    "test_right_code_passes[MEM-04]": ("passed", ""),
+    "test_right_code_passes[MEM-05]": ("passed", ""),
+}
+
+
+def leave_cuda_tensor(case):
+    """A file as a machine with a GPU writes it."""
+    torch.save(torch.empty(case.size, 2, device="cuda"), case.directory / precomputed.EXTRA)
+
+
+MUTANTS = {
+    "MEM-01": Cache(precomputed.DeviceOfTheFile, prepare=leave_cuda_tensor),
+    "MEM-04": Cache(precomputed.TransformOnDevice),
+    "MEM-05": TrainLoop(loops.OnTheFirstGpu, {"gpu"}),
+}
+RIGHT = {
+    "MEM-01": Cache(precomputed.RefusedByAll, spoil=leave_cuda_tensor),
+    "MEM-04": Cache(precomputed.AsksForDevice),
+    "MEM-05": TrainLoop(loops.OnItsOwnGpu, {"gpu"}),
+}
+
+
+def put_to(subject, guarantee):
+    (check,) = (check for check in checks_for(subject) if check.id == guarantee)
+    assert check.obstacle(subject) is None
+    check(subject)
+
+
+@pytest.mark.parametrize("guarantee", MUTANTS)
+def test_a_mutant_is_caught(ddp, guarantee):
+    with pytest.raises(GuaranteeError, match=rf"^{guarantee}: "):
+        put_to(MUTANTS[guarantee], guarantee)
+
+
+@pytest.mark.parametrize("guarantee", RIGHT)
+def test_right_code_passes(ddp, guarantee):
+    put_to(RIGHT[guarantee], guarantee)
