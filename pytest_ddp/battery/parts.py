@@ -59,9 +59,7 @@ def parts(gpus: int) -> list[Part]:
         Part("leases", "one test on a GPU at a time", leases, "nccl", 1, 1, _XDIST, _WORKERS),
         Part("crashes", "what a GPU dies of", ("test_gpu_crashes.py",), "nccl", 1, 1),
         Part("aborts", "ranks that end while others wait", aborts, "nccl", _FEW, _FEW),
-        Part(
-            "guarantees", "conformance", ("test_guarantees.py",), "nccl", _FEW, _FEW, _CONFORMANCE
-        ),
+        Part("guarantees", "conformance", guarantees, "nccl", _FEW, _FEW, _CONFORMANCE),
     ]
     if gpus > _FEW:
         most = min(gpus, _MOST)
