@@ -20,7 +20,7 @@ from pytest_ddp.rank.adapt.subtests import Subtests
 from pytest_ddp.rank.adapt.tracebacks import Tracebacks, text_of
 from pytest_ddp.rank.birth.collection import Collection
 from pytest_ddp.rank.birth.guests import Guests, run_undriven
-from pytest_ddp.rank.care import seeding
+from pytest_ddp.rank.care import device, seeding
 from pytest_ddp.rank.care.care import Care
 from pytest_ddp.rank.care.garbage import Garbage
 from pytest_ddp.rank.care.modulestate import ModuleState, packages_of_plugins
@@ -254,7 +254,7 @@ class Runner:
         return self._care.spent() or (has_gpu and self._care.has_more_groups)
 
     def _rank_doubt(self, item: pytest.Item) -> tuple[Left, ...]:
-        doubts = list(self._care.strangers)
+        doubts = [*self._care.strangers, *device.broken()]
         keeps, own = self._place.world.keeps_group, self._group.is_of_others()
         if own and self._care.has_other_default_group and not keeps:
             doubts.append(Left("the default process group (the mark says init=False)"))
