@@ -1,7 +1,7 @@
 """Which backends torch has in this rank, and what may be concluded from what they count.
 
 A proof rests on what a backend tells of its collectives. Of gloo and NCCL torch numbers each of
-them, alike on all ranks, from Python and C++; of any other backend, and of a group of several,
+them, alike on all ranks, from Python and C++. Of any other backend, and of a group of several,
 nothing is known, and a wait on it is left to the deadline.
 """
 
@@ -23,27 +23,38 @@ class Promises(NamedTuple):
     """What holds for the operations of a process group."""
 
     numbered: bool
-    """Its sequence number counts every collective, and the recorder's numbers are the same."""
+    """Its sequence number counts every collective."""
     messages_numbered: bool
     """The same number counts sends and receives, which are no collectives."""
+    recorded: bool
+    """The flight recorder tells every collective by that number, and who waits for one sleeps."""
 
 
-NONE = Promises(numbered=False, messages_numbered=False)
+NONE = Promises(numbered=False, messages_numbered=False, recorded=False)
 _KNOWN = {
-    "gloo": Promises(numbered=True, messages_numbered=True),
-    # ProcessGroupNCCL::getSequenceNumberForGroup tells seqCollective_; messages have seqP2P_.
-    "nccl": Promises(numbered=True, messages_numbered=False),
+    "gloo": Promises(numbered=True, messages_numbered=True, recorded=True),
+    # ProcessGroupNCCL.hpp: sends and receives have a number of their own, seqP2P_. A wait is the
+    # stream's and not the thread's, and the records are in another recorder, for CUDA's events.
+    "nccl": Promises(numbered=True, messages_numbered=False, recorded=False),
 }
+
+
+def names_of(group: Any) -> set[str]:
+    """The names of a group's backends; none of one that is a backend itself, in Python."""
+    try:
+        return {group._get_backend(device).name() for device in group._device_types}
+    except (RuntimeError, AttributeError, NotImplementedError):
+        return set()
 
 
 def promises_of(group: Any) -> Promises:
     """What a group's backends promise."""
+    names = names_of(group)
     try:
-        names = {group._get_backend(device).name() for device in group._device_types}
         # Of a backend that a package registers under a name of its own, and of several in one
         # group, torch tells no number, or that of one of them.
         group._get_sequence_number_for_group()
-    except (RuntimeError, AttributeError, NotImplementedError):
+    except RuntimeError:
         return NONE
     return _KNOWN.get(names.pop(), NONE) if len(names) == 1 else NONE
 

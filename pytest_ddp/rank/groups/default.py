@@ -11,8 +11,9 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 from torch.distributed import destroy_process_group, init_process_group, is_initialized
+from torch.distributed.distributed_c10d import _abort_process_group
 
-from pytest_ddp.rank.groups import torchstate
+from pytest_ddp.rank.groups import backends, torchstate
 from pytest_ddp.rank.groups.backends import Missing, missing
 from pytest_ddp.rank.groups.journal import Journal
 from pytest_ddp.system import memfile
@@ -155,7 +156,7 @@ class DefaultGroup:
         if given_up := groups():
             # A group whose peer is dead may refuse; it is out of the books all the same.
             with contextlib.suppress(RuntimeError):
-                destroy_process_group()
+                _end(given_up)
             _free(given_up)
 
     def _take(self, file: int) -> None:
@@ -196,6 +197,22 @@ def groups() -> list[dist.ProcessGroup]:
     if not is_initialized():
         return []
     return list(dist.distributed_c10d._world.pg_map)
+
+
+def _end(given_up: list[dist.ProcessGroup]) -> None:
+    """Take all groups out of torch's books.
+
+    Those of NCCL are aborted: their shutdown waits for every kernel that was begun, also for one
+    that a dead peer will never join. torch does so for all groups between ``ncclGroupStart`` and
+    ``ncclGroupEnd``, without which two communicators' aborts may wait for each other.
+
+    Source: ProcessGroupNCCL.cpp, "Difference between `abort()` and `shutdown()`";
+    pytorch/pytorch#119797.
+    """
+    if any("nccl" in backends.names_of(group) for group in given_up):
+        _abort_process_group()
+    else:
+        destroy_process_group()
 
 
 def _free(given_up: list[dist.ProcessGroup]) -> None:

@@ -142,9 +142,9 @@ class Journal:
             known = self._promises[name] = promises_of(group)
         return known
 
-    def is_numbered(self, name: str) -> bool:
-        """Whether anything may be proved of a group that has been asked for its number."""
-        return self._promises.get(name, NONE).numbered
+    def is_recorded(self, name: str) -> bool:
+        """Whether waits may be proved of a group that has been asked for its number."""
+        return self._promises.get(name, NONE).recorded
 
     def _collectives(self, group: dist.ProcessGroup, name: str) -> int:
         """As :meth:`collectives`; 0 for all ranks alike where the backend gives no numbers."""

@@ -224,8 +224,8 @@ class Surveyor:
         issued = {count.name: count.collectives for count in counts if count.collectives}
         if (made, issued) == self._settled:
             return (), self._done
-        numbered = self._group.journal.is_numbered
-        members = {count.name: count.members for count in counts if numbered(count.name)}
+        recorded = self._group.journal.is_recorded
+        members = {count.name: count.members for count in counts if recorded(count.name)}
         calls = {(call.group, call.number): call for call in list(self._group.journal.calls)}
         entries = [entry for entry in self._records() if entry["process_group"][0] in members]
         retired: dict[str, deque[dict[str, Any]]] = {}
@@ -279,7 +279,7 @@ class Surveyor:
         """A receive that waits; None for one from anybody, or for a send."""
         if call.operation != "recv" or call.root is None or call.root < 0 or call.tag is None:
             return None
-        if not self._group.journal.is_numbered(call.group):
+        if not self._group.journal.is_recorded(call.group):
             return None
         members = next((c.members for c in self._group.counts() if c.name == call.group), ())
         if not members:

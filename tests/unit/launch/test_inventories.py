@@ -111,7 +111,7 @@ MI210_ADDRESSES = [f"0000:{bus}:00.0" for bus in ("63", "43", "03", "26", "e3", 
     [
         (H100S, Build.CUDA, {}, uuids(H100S)),
         (H100S, Build.CUDA, {"CUDA_VISIBLE_DEVICES": "6,2"}, [uuids(H100S)[i] for i in (6, 2)]),
-        (H100S, Build.CUDA, {"CUDA_VISIBLE_DEVICES": "GPU-5534"}, uuids(H100S)[7:]),
+        (H100S, Build.CUDA, {"CUDA_VISIBLE_DEVICES": "GPU-f65a6"}, uuids(H100S)[7:]),
         (H100S, Build.CUDA, {"HIP_VISIBLE_DEVICES": "0"}, uuids(H100S)),
         (H100S, Build.ROCM, {}, []),
         (H100S, Build.XPU, {}, []),

@@ -51,7 +51,7 @@ class Recorder:
         )
 
 
-UNNUMBERED = "of a backend that nobody knows"
+UNRECORDED = "of a backend that nobody knows"
 
 
 class Group:
@@ -65,7 +65,7 @@ class Group:
             made=self.made,
             waiting={},
             before=lambda name: BEFORE,
-            is_numbered=lambda name: name != UNNUMBERED,
+            is_recorded=lambda name: name != UNRECORDED,
         )
 
     def counts(self) -> tuple[GroupCount, ...]:
@@ -209,10 +209,10 @@ def test_a_rank_that_has_ended_its_test_tells_what_it_has_begun(surveyor: Survey
     assert not surveyor._tells_issued(None)
 
 
-def test_of_a_backend_without_numbers_nothing_is_concluded(
+def test_of_a_backend_without_records_nothing_is_concluded(
     surveyor: Surveyor, group: Group, recorder: Recorder
 ) -> None:
-    group.issued[UNNUMBERED] = 0
-    recorder.note(1, group=UNNUMBERED, retired=False)
-    recorder.note(2, group=UNNUMBERED, retired=True)
+    group.issued[UNRECORDED] = 0
+    recorder.note(1, group=UNRECORDED, retired=False)
+    recorder.note(2, group=UNRECORDED, retired=True)
     assert surveyor._issued() == ((), ())

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 
+from pytest_ddp.rank.groups.backends import NONE, Promises
 from pytest_ddp.rank.groups.calls import Call, Site
 from pytest_ddp.rank.groups.journal import _COLLECTIVES, _MESSAGES, Journal
 from pytest_ddp.rank.groups.origins import user_frame
@@ -262,3 +263,33 @@ def test_innermost_frame_of_the_user_is_found(below: tuple[str, ...]) -> None:
 
 def test_site_reads_as_file_and_line() -> None:
     assert str(Site(code("/src/a.py", "f"), 12)) == "/src/a.py:12"
+
+
+# ------------------------------------------------------------- backends by their promises
+
+
+def test_messages_are_not_taken_off_a_number_that_does_not_count_them(
+    journal: Journal, group: dist.ProcessGroup, x: torch.Tensor
+) -> None:
+    as_of_nccl = Promises(numbered=True, messages_numbered=False, recorded=False)
+    journal._promises[group.group_name] = as_of_nccl
+    dist.all_reduce(x)
+    before = journal.collectives(group)
+    journal._messages[group.group_name] += 2
+    assert journal.collectives(group) == before
+    assert journal.operations(group) == before + 2
+
+
+def test_without_numbers_calls_count_for_the_next_test_and_for_no_verdict(
+    journal: Journal, group: dist.ProcessGroup, x: torch.Tensor
+) -> None:
+    name = group.group_name
+    journal._promises[name] = NONE
+    digests = []
+    for _ in range(2):
+        dist.all_reduce(x)
+        digests.append(journal.what[name])
+    assert digests[0] != digests[1]
+    assert journal.operations(group) == 2
+    assert journal.collectives(group) == 0
+    assert [call.number for call in journal.calls] == [0, 0]
