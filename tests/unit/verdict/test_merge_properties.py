@@ -88,7 +88,7 @@ def incomplete(rank: RankOutcome) -> bool:
     wanted = {SETUP, TEARDOWN}
     if SETUP in rank.reports and rank.reports[SETUP].report.passed:
         wanted.add(CALL)
-    return rank.ending is not Ending.DONE or not wanted <= set(rank.reports)
+    return not rank.ended_well or not wanted <= set(rank.reports)
 
 
 def any_failed(rank: RankOutcome) -> bool:
