@@ -13,7 +13,7 @@ _FEW = 2
 _MOST = 8
 """Ranks of the part that has one for each GPU."""
 _XDIST = ("xdist",)
-_WORKERS = ("-n", "2")
+_WORKERS = ("-p", "xdist", "-n", "2")
 _CONFORMANCE = ("ddp_conformance",)
 
 
@@ -61,10 +61,8 @@ def parts(gpus: int) -> list[Part]:
         Part("aborts", "ranks that end while others wait", aborts, "nccl", _FEW, _FEW),
         Part("guarantees", "conformance", guarantees, "nccl", _FEW, _FEW, _CONFORMANCE),
     ]
-    if gpus > _FEW:
-        most = min(gpus, _MOST)
-        found.append(Part("all-gpus", "a rank for each GPU", training, "nccl", most, most))
-    return found
+    many = max(_FEW + 1, min(gpus, _MOST))
+    return [*found, Part("all-gpus", "a rank for each GPU", training, "nccl", many, many)]
 
 
 def expected_of(part: Part) -> Expected:

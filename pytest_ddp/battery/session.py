@@ -55,7 +55,9 @@ def run(folder: Path, *arguments: str, environment: dict[str, str], limit: float
         environment: variables that are set beside ours.
         limit: seconds; then the session is killed.
     """
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
+    # By name, for where PYTEST_DISABLE_PLUGIN_AUTOLOAD is set.
+    plugins = ("-p", "ddp", "-p", "no:cacheprovider")
+    command = [sys.executable, "-m", "pytest", *plugins, *arguments]
     inherited = {name: text for name, text in os.environ.items() if not _NOT_INHERITED.match(name)}
     begin = time.monotonic()
     # A file, since a process that outlives pytest would hold a pipe open.

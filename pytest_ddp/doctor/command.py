@@ -12,7 +12,7 @@ from pytest_ddp.doctor import devices, libraries, system, trial
 from pytest_ddp.doctor.findings import Finding, as_json, as_text, note, stops
 from pytest_ddp.doctor.report import NAME, Report
 from pytest_ddp.launch import gpus
-from pytest_ddp.system.own import json
+from pytest_ddp.system.own import json, signal
 
 _EPILOG = """Exit code: 0 if ddp tests can run, and with --prove all was as expected; 1 if something
 stops them, or was not; 2 for wrong arguments."""
@@ -20,12 +20,25 @@ stops them, or was not; 2 for wrong arguments."""
 
 def main(arguments: list[str]) -> int:
     """Look, and tell; the exit code."""
+    try:
+        return _main(arguments)
+    except KeyboardInterrupt:
+        # What was running has been ended on the way.
+        _say("interrupted")
+        return 128 + signal.SIGINT
+
+
+def _main(arguments: list[str]) -> int:
     parser = _parser()
     given = parser.parse_args(arguments)
     known = [part.name for part in parts(gpus.count_gpus())]
     chosen = known if given.prove == "all" else (given.prove or "").replace(",", " ").split()
     if unknown := [name for name in chosen if name not in known]:
         parser.error(f"--prove={given.prove}: there is no part {unknown[0]} here, but {known}")
+    try:
+        Path(given.report).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        parser.error(f"--report={given.report}: {error}. Name a directory that can be written to")
     findings = examine()
     if given.json:
         print(json.dumps(_as_json(findings), indent=2))
@@ -98,8 +111,9 @@ def _prove(findings: list[Finding], chosen: list[str], directory: Path) -> int:
     except OSError as error:
         _say(f"\nno report could be written: {error}. Name another directory with --report.")
         return 1
-    verdict = "All was as expected" if report.is_green else "NOT all was as expected"
-    _say(f"\n{verdict}. The report is in {written} and {written.with_suffix('.json').name}.")
+    _say(
+        f"\n{report.summary()}. The report is in {written} and {written.with_suffix('.json').name}."
+    )
     return 0 if report.is_green else 1
 
 

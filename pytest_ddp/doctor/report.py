@@ -32,6 +32,12 @@ class Report:
         ran = [result for result in self.results if not result.obstacle]
         return bool(ran) and all(result.is_green for result in ran) and not stops(self.findings)
 
+    def summary(self) -> str:
+        """In some words: green says little where little has run."""
+        ran = sum(not result.obstacle for result in self.results)
+        count = len(self.results) + len(self.unasked)
+        return f"{ran} of {count} parts ran, {'all' if self.is_green else 'NOT all'} as expected"
+
     def write(self, directory: Path) -> Path:
         """Write both forms; the path of the Markdown.
 
@@ -60,7 +66,7 @@ class Report:
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
-        yield f"# pytest-ddp: {'all as expected' if self.is_green else 'NOT as expected'}\n"
+        yield f"# pytest-ddp: {self.summary()}\n"
         yield _table("", "version")
         for name, version in libraries.versions().items():
             yield _cells(name, version)

@@ -11,11 +11,12 @@ from typing import Any
 from pytest_ddp.battery import session
 from pytest_ddp.doctor import witness
 from pytest_ddp.doctor.findings import Finding, note, ok, stop
-from pytest_ddp.system.own import json
+from pytest_ddp.system.own import json, os
 
 _SUITE = "test_trial.py"
 _LIMIT = 300.0
 """Seconds for the session; its test ends after 120."""
+_NO_AUTOLOAD = "PYTEST_DISABLE_PLUGIN_AUTOLOAD"
 _PASSED = {"setup": "passed", "call": "passed", "teardown": "passed"}
 _SPAWNED = "ranks are spawned, not forked: "
 _LEFT_OUT = re.compile(r"the plugin (\S+) is left out of the ranks of ddp tests, since (.*?): ")
@@ -37,7 +38,11 @@ def findings() -> list[Finding]:
     if ended.code != 0 or rank is None or controller is None or controller["verdicts"] != _PASSED:
         return [_failure(ended)]
     passed = ok("trial", f"a ddp test of two ranks passes; its session took {ended.seconds:.1f} s")
-    return [passed, _start(controller["warnings"]), *_plugins(controller, rank)]
+    told = [passed, _start(controller["warnings"]), *_plugins(controller, rank)]
+    if _NO_AUTOLOAD in os.environ:
+        why = f"{_NO_AUTOLOAD} is set: pytest loads those plugins alone that -p names"
+        told.append(note("plugins", why, "pytest -p ddp, or addopts = -p ddp"))
+    return told
 
 
 def _told(path: Path) -> dict[str, Any] | None:

@@ -28,13 +28,13 @@ def test_everything_that_runs_here(tmp_path: Path) -> None:
     run = doctor(tmp_path, "--json", "--prove", "--report=out", CUDA_VISIBLE_DEVICES="")
     assert run.returncode == 0, run.stdout + run.stderr
     assert json.loads(run.stdout)["able"] is True
-    assert "All was as expected" in run.stderr
+    assert "2 of 9 parts ran, all as expected. The report is in out/" in run.stderr
     told = json.loads((tmp_path / "out" / "pytest-ddp-report.json").read_text())
     assert told["green"] is True
     ran = {result["part"]["name"] for result in told["results"] if not result["obstacle"]}
     assert ran == {"gloo", "workers"}
     text = (tmp_path / "out" / "pytest-ddp-report.md").read_text()
-    assert text.startswith("# pytest-ddp: all as expected")
+    assert text.startswith("# pytest-ddp: 2 of 9 parts ran, all as expected\n")
     assert "| crashes | what a GPU dies of | it needs 1 GPUs, and 0 are usable |" in text
     assert "| test_is_killed | failed |" in text
 
@@ -135,6 +135,7 @@ def test_arguments_meant_for_the_users_tests_do_not_reach_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("PYTEST_ADDOPTS", "--no-such-option")
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.setenv("RANK", "7")
     monkeypatch.setenv("WORLD_SIZE", "8")
     assert outcome(WORKERS).is_green
@@ -144,3 +145,10 @@ def test_a_part_that_is_not_there(tmp_path: Path) -> None:
     run = doctor(tmp_path, "--prove=gloo,glue")
     assert run.returncode == 2
     assert "there is no part glue" in run.stderr
+
+
+def test_a_place_for_the_report_that_cannot_be_had(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    run = doctor(tmp_path, "--prove", "--report=file")
+    assert run.returncode == 2, "before anything runs"
+    assert "--report=file" in run.stderr
