@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pytest_ddp.system import processes
 from pytest_ddp.system.folder import Folder
-from pytest_ddp.system.own import os, shutil, subprocess, tempfile, time
+from pytest_ddp.system.own import os, shutil, signal, subprocess, tempfile, time
 
 SUITES = Path(__file__).with_name("suites")
 _NOT_INHERITED = re.compile(
@@ -19,6 +19,8 @@ _NOT_INHERITED = re.compile(
     r"|((LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|COV_CORE\w*|COVERAGE_PROCESS\w*)$"
 )
 """What speaks of another session, and arguments that are meant for the user's own tests."""
+_CLEAN_UP = 10.0
+"""Seconds for a session that is ended before its time."""
 _INI = "[pytest]\naddopts = --strict-markers\n"
 
 
@@ -71,15 +73,23 @@ def run(folder: Path, *arguments: str, environment: dict[str, str], limit: float
             stderr=log,
             start_new_session=True,
         )
+        code: int | None = None
         try:
-            code = process.wait(limit)
-        except subprocess.TimeoutExpired:
-            code = None
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                code = process.wait(limit)
         finally:
-            # Ctrl-C included; ranks follow the process that they belong to.
-            if process.poll() is None:
-                processes.kill_group(process.pid)
-                process.wait()
+            _end(process)
         log.seek(0)
         output = log.read().decode(errors="replace")
     return Ended(code, output, time.monotonic() - begin)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a session that still runs: first as Ctrl-C does, with which it cleans up."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            process.wait(_CLEAN_UP)
+    if process.poll() is None:
+        processes.kill_group(process.pid)
+        process.wait()
