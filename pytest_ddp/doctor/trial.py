@@ -11,6 +11,7 @@ from typing import Any
 from pytest_ddp.battery import session
 from pytest_ddp.doctor import witness
 from pytest_ddp.doctor.findings import Finding, note, ok, stop
+from pytest_ddp.rank.birth.guests import WITHHELD
 from pytest_ddp.system.own import json, os
 
 _SUITE = "test_trial.py"
@@ -20,13 +21,6 @@ _NO_AUTOLOAD = "PYTEST_DISABLE_PLUGIN_AUTOLOAD"
 _PASSED = {"setup": "passed", "call": "passed", "teardown": "passed"}
 _SPAWNED = "ranks are spawned, not forked: "
 _LEFT_OUT = re.compile(r"the plugin (\S+) is left out of the ranks of ddp tests, since (.*?): ")
-_REPORTING = frozenset(
-    {
-        *("pytest_runtest_logstart", "pytest_runtest_logreport", "pytest_runtest_logfinish"),
-        *("pytest_collectreport", "pytest_report_teststatus", "pytest_terminal_summary"),
-        *("pytest_sessionfinish", "pytest_unconfigure"),
-    }
-)
 
 
 def findings() -> list[Finding]:
@@ -86,7 +80,7 @@ def _plugins(controller: dict[str, Any], rank: dict[str, Any]) -> Iterator[Findi
         if there is None:
             why = reasons.get(name, "it tells an editor what happens, of which a rank knows a part")
             yield note("plugins", f"{here['distribution']} is left out of ranks: {why}")
-        elif _REPORTING & {*here["hooks"]} - {*there["hooks"]}:
+        elif {*WITHHELD} & {*here["hooks"]} - {*there["hooks"]}:
             apart.append(here["distribution"])
         else:
             alike.append(here["distribution"])

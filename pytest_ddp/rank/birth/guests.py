@@ -19,11 +19,12 @@ from pytest_ddp.rank.birth.ownership import Ownership, top_of
 from pytest_ddp.system.own import os
 from pytest_ddp.wire.hosting import Json
 
-_ENDS = ("pytest_sessionfinish", "pytest_terminal_summary", "pytest_unconfigure")
-_REPORTS = (
+WITHHELD = (
+    *("pytest_sessionfinish", "pytest_terminal_summary", "pytest_unconfigure"),
     *("pytest_runtest_logstart", "pytest_runtest_logreport", "pytest_runtest_logfinish"),
     *("pytest_collectreport", "pytest_report_teststatus"),
 )
+"""Hooks of installed plugins that host and ranks do not call: ends of sessions, and reports."""
 _EDITORS = frozenset({"teamcity", "vscode_pytest"})
 """PyCharm's and VS Code's: they tell the editor what happens, of which a rank knows its part alone.
 VS Code's comes from the editor's own folder, and looks like the user's."""
@@ -53,7 +54,7 @@ class Guests:
         if top_of(str(module)) in _EDITORS:
             self._config.pluginmanager.unregister(plugin)
             return
-        for caller, impl in self._impls(plugin, (*_ENDS, *_REPORTS)):
+        for caller, impl in self._impls(plugin, WITHHELD):
             if self._is_guest(impl):
                 caller._remove_plugin(plugin)
         for caller, impl in self._impls(plugin, _BEGINS):
