@@ -41,11 +41,15 @@ OWNED_VARIABLES = frozenset(
         *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME"),
         *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
         *("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE"),
-        *("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "CUDA_VISIBLE_DEVICES"),
-        *("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"),
+        *("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"),
     }
 )
 """What tells a rank who and where it is: a mark that set one would contradict the plan."""
+
+HIDING_VARIABLES = frozenset(
+    {"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"}
+)
+"""What hides GPUs: they have been counted and leased when a mark's variables are set."""
 
 SIZE = f"a world size is a whole number from 1 to {MAX_WORLD_SIZE}"
 BACKEND = (
@@ -263,6 +267,11 @@ def _check_variable(name: object, text: object) -> tuple[str, str]:
         raise ValueError(
             f"{name} is set for each rank by the plugin. Leave it out: world_size is the number "
             f"of ranks, and with init=False the test calls init_process_group itself"
+        )
+    if name in HIDING_VARIABLES:
+        raise ValueError(
+            f"{name} is read before a rank is given its GPU. Set it for the whole of pytest, or "
+            f'leave it out: device="cpu" keeps a test off the GPUs'
         )
     return name, text
 

@@ -47,6 +47,15 @@ def names_of(group: Any) -> set[str]:
         return set()
 
 
+def name_of(group: Any) -> str:
+    """A group's name; of one that is a backend in Python, the one in torch's books."""
+    try:
+        name: str = group.group_name
+    except RuntimeError:
+        name = dist.distributed_c10d._world.pg_names.get(group, "")
+    return name
+
+
 def promises_of(group: Any) -> Promises:
     """What a group's backends promise."""
     names = names_of(group)

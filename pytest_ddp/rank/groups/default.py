@@ -137,14 +137,16 @@ class DefaultGroup:
             return "the test destroyed the default process group"
         if dist.group.WORLD is not self._group:
             return "the test replaced the default process group"
-        if self._group.group_name in self.journal.failed:
+        if backends.name_of(self._group) in self.journal.failed:
             return "a wait on the default process group failed"
         return None
 
     def is_unnumbered(self) -> bool:
         """True if there is a group of ours whose backend tells nothing of its collectives."""
         group = self._group
-        return group is not None and not self.journal.promises(group, group.group_name).numbered
+        if group is None:
+            return False
+        return not self.journal.promises(group, backends.name_of(group)).numbered
 
     def is_of_others(self) -> bool:
         """True if there is a default group, and the user's code has made it."""

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from pytest_ddp.rank.groups.backends import NONE, Promises, promises_of
+from pytest_ddp.rank.groups.backends import NONE, Promises, name_of, promises_of
 from pytest_ddp.rank.groups.calls import KEPT, Call, CallsByWork, Site
 from pytest_ddp.rank.groups.origins import asked_by_user, user_frame
 from pytest_ddp.system.own import threading, time, zlib
@@ -113,7 +113,7 @@ class Journal:
             record.clear()
         self._questions.clear()
         self.failed.clear()
-        self._before = {group.group_name: self.collectives(group) for group in groups}
+        self._before = {name_of(group): self.collectives(group) for group in groups}
 
     def before(self, name: str) -> int:
         """Collectives that the group of this name had seen when the test began."""
@@ -121,14 +121,14 @@ class Journal:
 
     def collectives(self, group: dist.ProcessGroup) -> int:
         """How many collectives were issued on a group since it was made, from anywhere."""
-        return self._collectives(group, group.group_name)
+        return self._collectives(group, name_of(group))
 
     def operations(self, group: dist.ProcessGroup) -> int:
         """How many collectives, sends and receives were issued on a group since it was made.
 
         Where the backend gives no numbers, those that Python asked for.
         """
-        name = group.group_name
+        name = name_of(group)
         promises = self.promises(group, name)
         if promises.messages_numbered:
             return _issued(group)
@@ -225,7 +225,7 @@ class Journal:
 
         def monitored_barrier(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Any:
             # gloo builds it of messages, of which rank 0 has more than the others.
-            thread, name = threading.get_ident(), group.group_name
+            thread, name = threading.get_ident(), name_of(group)
             before = self.operations(group)
             none = (None,) * 5
             self.waiting[thread] = Call(name, 0, "monitored_barrier", *none, _site(_asking_frame()))
@@ -244,7 +244,7 @@ class Journal:
         position = _SAME_SIZE.get(operation)
 
         def note(group: dist.ProcessGroup, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-            name = group.group_name
+            name = name_of(group)
             number, step = self._next(group, name)
             options = args[-1] if args else kwargs.get("opts")
             numel, dtype = _size(args, position)
@@ -278,7 +278,7 @@ class Journal:
         counts = self.sent if operation == "send" else self.received
 
         def note(group: dist.ProcessGroup, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-            name = group.group_name
+            name = name_of(group)
             peer, tag = (args[1], args[-1]) if len(args) > 2 else (-1, args[-1])
             self._messages[name] += 1
             counts[name, peer, tag] += 1

@@ -11,6 +11,7 @@ import contextlib
 import itertools
 from typing import Any
 
+from pytest_ddp.rank.groups.backends import name_of
 from pytest_ddp.rank.groups.calls import Call
 from pytest_ddp.rank.groups.default import groups
 from pytest_ddp.system.own import time
@@ -59,7 +60,7 @@ def left_of(entry: dict[str, Any]) -> float | None:
 
 def _seconds_of(name: str) -> float | None:
     """The shortest timeout of a group's backends; None if they tell none."""
-    found = (_timeouts(group) for group in groups() if group.group_name == name)
+    found = (_timeouts(group) for group in groups() if name_of(group) == name)
     return min(itertools.chain.from_iterable(found), default=None)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 CONFTEST = """
+    import torch
     import torch.distributed as dist
+    from torch._C._distributed_c10d import _create_work_from_future
 
 
     def create(store, rank, world_size, timeout):
@@ -11,8 +13,26 @@ CONFTEST = """
 
 
     dist.Backend.register_backend("own", create, devices=["cpu", "cuda"])
+
+
+    class InPython(dist.ProcessGroup):
+        def allreduce(self, tensors, opts=None):
+            done = torch.futures.Future()
+            done.set_result(tensors)
+            return _create_work_from_future(done)
+
+        def barrier(self, opts=None):
+            return self.allreduce([])
+
+
+    def in_python(store, rank, world_size, timeout):
+        return InPython(rank, world_size)
+
+
+    dist.Backend.register_backend("in_python", in_python, devices=["cpu"])
 """
-"""Gloo by another name: torch numbers no collective of it, and its records are another's."""
+"""Gloo by another name, of which torch numbers no collective and keeps another's records; and a
+backend in Python, which torch takes for the group itself and gives no name."""
 
 SOURCE = """
     import os
@@ -159,6 +179,45 @@ OTHERS = """
         dist.init_process_group("own")
         dist.all_reduce(torch.ones(1))
         dist.destroy_process_group()
+
+
+    @pytest.mark.ddp(world_size=2, backend="in_python")
+    def test_in_python(ddp):
+        tensor = torch.ones(1)
+        for _ in range(1 + ddp.rank):
+            dist.all_reduce(tensor)
+        dist.barrier()
+        assert tensor.item() == 1
+
+
+    @pytest.mark.ddp(world_size=2, backend="in_python")
+    def test_in_python_and_wrong(ddp):
+        dist.barrier()
+        assert ddp.rank
+
+
+    @pytest.mark.ddp(world_size=2, backend="in_python")
+    def test_in_python_after_it(ddp):
+        dist.barrier()
+
+
+    @pytest.mark.ddp(world_size=2)
+    def test_own_beside_gloo(ddp):
+        own = dist.new_group([0, 1], backend="own")
+        if ddp.rank == 0:
+            dist.send(torch.ones(1), dst=1, group=own)
+        else:
+            dist.recv(torch.ones(1), src=0, group=own)
+        dist.all_reduce(torch.ones(1))
+        dist.destroy_process_group(own)
+
+
+    @pytest.mark.ddp(world_size=2)
+    def test_unlike_beside_own(ddp):
+        own = dist.new_group([0, 1], backend="own")
+        op = dist.ReduceOp.MAX if ddp.rank else dist.ReduceOp.SUM
+        dist.all_reduce(torch.ones(1), op=op)
+        dist.destroy_process_group(own)
 
 
     @pytest.mark.ddp(world_size=2, device="meta")

@@ -64,19 +64,31 @@ def test_the_side_channel_is_known_whatever_the_backend(finished: Finished) -> N
     "name",
     [
         *("fake", "fake_again", "gloo_for_one_kind_of_device", "two_in_one_group"),
-        *("group_of_its_own", "meta"),
+        *("group_of_its_own", "meta", "in_python", "in_python_after_it", "own_beside_gloo"),
     ],
 )
 def test_other_backends(finished: Finished, name: str) -> None:
     assert finished[f"test_{name}"].verdict == "passed", finished[f"test_{name}"].text
 
 
+def test_a_failed_assert_on_a_backend_in_python(finished: Finished) -> None:
+    result = finished["test_in_python_and_wrong"]
+    assert result.verdict == "failed"
+    assert "rank 0 of 2 failed in call" in result.text
+
+
+def test_gloo_is_compared_beside_a_group_of_another_backend(finished: Finished) -> None:
+    result = finished["test_unlike_beside_own"]
+    assert result.verdict == "failed"
+    assert "the ranks differ in collective #1 of the default group" in result.text
+
+
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
         ("xpu", "XCCL needs an XPU for each rank: 2 needed, 0 found usable by torch"),
-        ("ucc", "has no backend ucc here; there are fake, gloo, own"),
-        ("hccl", "has no backend hccl here; there are fake, gloo, own"),
+        ("ucc", "has no backend ucc here; there are fake, gloo, in_python, own"),
+        ("hccl", "has no backend hccl here; there are fake, gloo, in_python, own"),
     ],
 )
 def test_a_backend_of_other_machines_is_a_skip(finished: Finished, name: str, reason: str) -> None:
@@ -90,5 +102,7 @@ def test_a_backend_that_nobody_has_registered_is_an_error(finished: Finished, na
     result = finished[f"test_{name}"]
     assert result.verdict == "error"
     text = flat(result.text)
-    assert "backend='cpu:glo': no backend is called glo; there are fake, gloo, own." in text
+    assert (
+        "backend='cpu:glo': no backend is called glo; there are fake, gloo, in_python, own." in text
+    )
     assert "import that in a conftest.py" in text

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_ddp.asked.rules import (
+    HIDING_VARIABLES,
     MAX_WORLD_SIZE,
     OWNED_VARIABLES,
     check_backend,
@@ -143,6 +144,10 @@ REFUSED: list[tuple[Callable[[object], object], object, str]] = [
     *(
         (check_env, {"MINE": "1", name: "0"}, f"{name} is set for each rank by the plugin")
         for name in sorted(OWNED_VARIABLES)
+    ),
+    *(
+        (check_env, {name: ""}, f"{name} is read before a rank is given its GPU")
+        for name in sorted(HIDING_VARIABLES)
     ),
 ]
 
