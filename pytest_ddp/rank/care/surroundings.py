@@ -50,6 +50,8 @@ _SETTLE = 0.5
 """Seconds that a thread or process which is on its way out is given."""
 _is_alive, _join = threading.Thread.is_alive, threading.Thread.join
 """A test may patch the methods of all threads."""
+_FOREIGN: Any = getattr(threading, "_DummyThread", ())
+"""What Python takes a thread for that C++ code has started, and of whose end it never hears."""
 
 
 @dataclass(frozen=True)
@@ -295,6 +297,7 @@ def _children() -> frozenset[int]:
 def _counts(thread: threading.Thread) -> bool:
     return (
         thread is not threading.main_thread()
+        and not isinstance(thread, _FOREIGN)
         and _is_alive(thread)
         and not thread.name.startswith(_HELPER_THREADS)
         and type(thread).__module__.partition(".")[0] != "tqdm"
