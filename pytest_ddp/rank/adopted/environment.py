@@ -14,9 +14,10 @@ _OF_A_RANK = frozenset({"RANK", "LOCAL_RANK", "ROLE_RANK"})
 
 @contextlib.contextmanager
 def inherited(ddp: Ddp) -> Iterator[None]:
-    """In the block, be spawned: changes of the environment are not the main process's."""
+    """In the block, be spawned: a process that nobody has told its rank, with what it changes."""
     with restored():
         share(ddp)
+        change(dict.fromkeys(_OF_A_RANK))
         yield
 
 

@@ -136,6 +136,7 @@ TRUE = (
             if self.rank == 1:
                 time.sleep(0.3)
             self.assertTrue(os.path.exists(self.file_name))
+            self.assertNotIn("RANK", os.environ)
 
     class TestBase(DistributedTestBase):
         @property
