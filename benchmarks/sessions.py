@@ -28,6 +28,7 @@ OTHERS = (
     TORCHRUN,
     Candidate("`MultiProcContinuousTest`", "multi_proc_continuous_test", _MANY, _NO_DDP),
     Candidate("`mp.spawn` helper", "mp_spawn", _SLOW, _NO_DDP),
+    Candidate("the same, `--ddp-adopt=spawn`", "mp_spawn", (2, 22), ("--ddp-adopt=spawn",)),
     Candidate("`MultiProcessTestCase`", "multi_process_test_case", _SLOW, _NO_DDP),
 )
 WITHOUT = (

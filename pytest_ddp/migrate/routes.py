@@ -119,7 +119,7 @@ def _harness(cls: Class) -> tuple[Route, str] | None:
                 return Route.TESTCASE, f"derives from torch's {harness}"
         if base.startswith(_HARNESS) and _derives(base, "MultiThreadedTestCase"):
             return Route.PLAIN, ""  # its ranks are threads
-    if cls.name == "DistributedExec" or cls.methods >= {"_launch_procs", "_dist_run"}:
+    if "_launch_procs" in cls.methods and cls.methods & {"_dist_run", "_dist_init"}:
         return Route.TESTCASE, "derives from DeepSpeed's DistributedTest, or a copy of it"
     return None
 
