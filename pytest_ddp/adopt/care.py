@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pytest_ddp.adopt.due import Due
 from pytest_ddp.adopt.joins import Joins
 from pytest_ddp.adopt.judging import Judge
 from pytest_ddp.adopt.popen import ServedPopen
@@ -24,10 +25,13 @@ class Care:
         self.joins = Joins(self.judge, checks_exits=checks)
         self._watcher = Watcher(options.timeout)
 
-    def take(self, popen: ServedPopen, channel: Channel, process: Any, nodeid: str) -> None:
+    def take(
+        self, popen: ServedPopen, channel: Channel, process: Any, nodeid: str, due: Due
+    ) -> None:
         """Take care of a process that has just been started by this test."""
         module = getattr(getattr(process, "_target", None), "__module__", None) or ""
-        watched = Watched(popen, channel, nodeid, judged=not module.startswith(_WITH_OWNERS))
+        judged = not module.startswith(_WITH_OWNERS)
+        watched = Watched(popen, channel, nodeid, due, judged=judged)
         self.judge.add(watched)
         self.joins.install()
         self._watcher.add(watched)

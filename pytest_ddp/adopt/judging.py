@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from pytest_ddp.adopt import told
+from pytest_ddp.adopt.due import Due
 from pytest_ddp.adopt.watching import Watched
 
 ADVICE = (
@@ -29,9 +30,13 @@ class Judge:
         wanted = list(popens)
         return [process for process in self._processes if process.popen in wanted]
 
-    def problems(self) -> str:
-        """What is wrong with those that have ended and were not judged; empty for nothing."""
-        ended = [process for process in self._processes if process.popen.poll() is not None]
+    def problems(self, due: Due) -> str:
+        """What is wrong with those that have ended and are due; empty for nothing."""
+        ended = [
+            process
+            for process in self._processes
+            if (process.due <= due or process.hang is not None) and process.popen.poll() is not None
+        ]
         self._processes = [process for process in self._processes if process not in ended]
         text = "\n\n".join(self._words(ended))
         for process in ended:

@@ -12,6 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 import pytest
 
 from pytest_ddp import DdpWarning
+from pytest_ddp.adopt.due import Due
 from pytest_ddp.adopt.service import NotServedError, Service
 from pytest_ddp.controller.standin import collected
 from pytest_ddp.system import processes
@@ -40,6 +41,8 @@ class Spawns:
         self._items: list[pytest.Item] = []
         self._nodeid: str | None = None
         """Of the test that runs; None while there is none."""
+        self._due = Due.NOW
+        """Of what is started now."""
         self._has_warned = False
         self._care: Care | None = None
         self._original: Any = None
@@ -78,32 +81,48 @@ class Spawns:
         finally:
             self._nodeid = None
 
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(
+        self, fixturedef: pytest.FixtureDef[Any]
+    ) -> Generator[None, object, object]:
+        before = self._due
+        # Its own teardown may be what looks how the process has ended.
+        if before is not Due.END:
+            self._due = Due.TEARDOWN if fixturedef.scope == "function" else Due.END
+        try:
+            return (yield)
+        finally:
+            self._due = before
+
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
-        return (yield from self._judged(item, "setup"))
+        return (yield from self._judged(item, "setup", Due.NOW))
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
-        return (yield from self._judged(item, "call"))
+        return (yield from self._judged(item, "call", Due.NOW))
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, object, object]:
-        return (yield from self._judged(item, "teardown"))
+    def pytest_runtest_teardown(
+        self, item: pytest.Item, nextitem: pytest.Item | None
+    ) -> Generator[None, object, object]:
+        due = Due.TEARDOWN if nextitem is not None else Due.END
+        return (yield from self._judged(item, "teardown", due))
 
-    def _judged(self, item: pytest.Item, when: str) -> Generator[None, object, object]:
+    def _judged(self, item: pytest.Item, when: str, due: Due) -> Generator[None, object, object]:
         try:
             result = yield
         except BaseException as error:
-            text = self._problems()
+            text = self._problems(due)
             if text and text not in str(error):
                 item.add_report_section(when, "processes", text)
             raise
-        if text := self._problems():
+        if text := self._problems(due):
             pytest.fail(text, pytrace=False)
         return result
 
-    def _problems(self) -> str:
-        return "" if self._care is None else self._care.judge.problems()
+    def _problems(self, due: Due) -> str:
+        return "" if self._care is None else self._care.judge.problems(due)
 
     # ------------------------------------------------------------------ in the place of spawn
 
@@ -145,7 +164,7 @@ class Spawns:
             channel.close()
             raise
         ours.setblocking(False)
-        self._care.take(popen, channel, process, self._nodeid or "")
+        self._care.take(popen, channel, process, self._nodeid or "", self._due)
         return popen
 
     def _make(self, environment: dict[str, str], descriptors: Sequence[int]) -> int:

@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from pytest_ddp.adopt.due import Due
 from pytest_ddp.evidence.outcome import Hang
 from pytest_ddp.proof.prober import Prober
 from pytest_ddp.system.own import os, select, signal, socket, threading, time
@@ -28,12 +29,15 @@ _A_MOMENT = 0.01
 class Watched:
     """One served process, from its start until the test that started it has been judged."""
 
-    def __init__(self, popen: ServedPopen, channel: Channel, nodeid: str, *, judged: bool) -> None:
+    def __init__(
+        self, popen: ServedPopen, channel: Channel, nodeid: str, due: Due, *, judged: bool
+    ) -> None:
         self.popen = popen
         self.label = popen.name
         """What it is called in texts."""
         self.nodeid = nodeid
         """The test that started it."""
+        self.due = due
         self.is_judged = judged
         """Whether the test answers for how it ends; of a pool's worker the pool does."""
         self.channel = channel

@@ -24,6 +24,10 @@ def leave(rank=0):
     os._exit(0)
 
 
+def fail():
+    sys.exit(1)
+
+
 def loop():
     while True:
         pass
@@ -192,6 +196,66 @@ def served():
 def test_in_a_fixture(served):
     assert served
 """
+
+
+LOOKED_AT_LATER = """
+def failing():
+    process = spawn.Process(target=targets.fail)
+    process.start()
+    process.join()
+    return process
+
+
+@pytest.fixture(params=["looks", "does not"])
+def of_a_test(request):
+    process = failing()
+    yield
+    if request.param == "looks":
+        assert process.exitcode == 1
+
+
+@pytest.fixture(scope="module")
+def wide():
+    process = failing()
+    yield
+    assert process.exitcode == 1
+
+
+def test_it(of_a_test):
+    pass
+
+
+def test_with_wide(wide):
+    pass
+
+
+def test_with_wide_again(wide):
+    pass
+
+
+@pytest.fixture(scope="session")
+def widest():
+    failing()
+
+
+def test_with_widest(widest):
+    pass
+
+
+def test_last():
+    pass
+"""
+
+
+def test_fixtures_may_look_when_they_are_torn_down(suite: Suite) -> None:
+    suite.write("test_it.py", PRELUDE + LOOKED_AT_LATER)
+    found = suite.run("--ddp-adopt=spawn", "-p", "no:randomly")
+    assert found["test_it[looks]"].verdict == "passed"
+    assert found["test_it[does not]"].verdict == "passed+error"
+    for name in ("test_with_wide", "test_with_wide_again", "test_with_widest"):
+        assert found[name].verdict == "passed", found.tail()
+    assert found["test_last"].verdict == "passed+error"
+    assert "test_with_widest" in found["test_last"].text
 
 
 @pytest.mark.parametrize(
