@@ -16,7 +16,7 @@ _SPAWN = {
     for name in ("spawn", "spawn.spawn", "start_processes", "spawn.start_processes", "SpawnContext")
 }
 _MODULES = ("torch.multiprocessing", "multiprocessing")
-_PROCESS = {f"{module}.Process" for module in _MODULES}
+_PROCESS = {f"{module}.{name}" for module in _MODULES for name in ("Process", "Pool")}
 _CONTEXT = {f"{module}.get_context" for module in _MODULES}
 _START_METHOD = {f"{module}.set_start_method" for module in _MODULES}
 _SUBPROCESS = {
@@ -199,15 +199,13 @@ def _by_processes(reach: list[Function], outside: list[Function]) -> tuple[Route
     mentions, strings = _all(reach)
     if mentions & _SUBPROCESS and (launcher := _launcher(strings)):
         return Route.NONE, f"starts {launcher} in a subprocess, and may go on to do so"
-    if _pools(mentions):
-        return Route.NONE, "uses a Pool of processes, which no option serves"
     spawns = mentions & (_SPAWN | (_CONTEXT if "spawn" in strings else set()))
     all_mentions, all_strings = _all([*reach, *outside])
     if all_mentions & _START_METHOD and "spawn" in all_strings:
         spawns |= mentions & _PROCESS
     if spawns and strings.isdisjoint({"fork", "forkserver"}):
         return Route.SPAWN, f"calls {min(spawns, key=len)}"
-    if spawns or mentions & _PROCESS:
+    if spawns or mentions & (_PROCESS | _CONTEXT):
         return Route.NONE, "forks its processes, which costs little and is left alone"
     return None
 
@@ -223,12 +221,6 @@ def _launcher(strings: frozenset[str]) -> str:
     return next((name for name in _LAUNCHERS if name in words), "")
 
 
-def _pools(mentions: frozenset[str]) -> bool:
-    """Of a module of processes, or of a context that a variable holds."""
-    pools = (name for name in mentions if name.endswith(".Pool"))
-    return any(name.startswith(_MODULES) or mentions & _CONTEXT for name in pools)
-
-
 def _by_groups(reach: list[Function], outside: list[Function]) -> tuple[Route, str] | None:
     """What uses a process group or its place, without having started anybody."""
     mentions, strings = _all([*reach, *outside])
@@ -236,8 +228,8 @@ def _by_groups(reach: list[Function], outside: list[Function]) -> tuple[Route, s
         return None
     inits = INIT in mentions or (strings & _VARIABLES and "os.environ" in mentions)
     used = _all(reach)[0] & _RANKS
-    if inits and used and _pools(mentions):
-        return Route.NONE, "uses a Pool of processes, which no option serves"
+    if inits and used and _all(outside)[0] & (_SPAWN | _PROCESS | _CONTEXT):
+        return Route.NONE, "uses processes that are started outside of tests"
     if inits and used:
         return Route.EVERYWHERE, f"calls {min(used, key=len)}, and expects to be a rank"
     return None

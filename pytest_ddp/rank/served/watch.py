@@ -14,13 +14,13 @@ from pytest_ddp.rank.watch.lifecycle import Lifecycle
 from pytest_ddp.rank.watch.standing import Surveyor
 from pytest_ddp.system.own import os, threading
 from pytest_ddp.wire.channel import Channel
-from pytest_ddp.wire.hosting import Backend, World
+from pytest_ddp.wire.hosting import World
 from pytest_ddp.wire.marker import Page
 from pytest_ddp.wire.protocol import FromRank, OfService
 from pytest_ddp.wire.serving import RETURNED, Joined, Place
 from pytest_ddp.wire.survey import Probe
 
-_NO_GROUP = World(Backend.GLOO, 1, None, init=False)
+_NO_GROUP = World("gloo", 1, None, init=False)
 """Of the plugin's own, that is: whatever group there is the process makes itself."""
 
 

@@ -61,9 +61,11 @@ def route(folder: Path, text: str, **files: str) -> Route:
             Route.NONE,
         ),
         ("import multiprocessing as mp\ndef test_it(): mp.Process(target=print)", Route.NONE),
+        ("from torch.multiprocessing import Pool\ndef test_it(): Pool(2)", Route.NONE),
+        ("import multiprocessing as m\ndef test_it(): m.get_context('fork').Pool(2)", Route.NONE),
         (
             "import multiprocessing as m\ndef test_it():\n c = m.get_context('spawn')\n c.Pool(2)",
-            Route.NONE,
+            Route.SPAWN,
         ),
         (
             "import subprocess\ndef test_it(): subprocess.run(['torchrun', 'train.py'])",
