@@ -51,7 +51,6 @@ def test_what_never_ends_is_left_to_the_deadline(finished: Finished, name: str) 
     assert result.verdict == "failed"
     assert "timed out after 6 s" in result.text
     assert "deadlock" not in result.text
-    assert result.duration >= 6
 
 
 def test_the_side_channel_is_known_whatever_the_backend(finished: Finished) -> None:
