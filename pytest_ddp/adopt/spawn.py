@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from pytest_ddp.adopt.popen import ServedPopen
     from pytest_ddp.asked.options import Options
 
-_MENTIONS = b"multiprocessing"
 _MEASURED = "COVERAGE_PROCESS_START"
 
 
@@ -52,7 +51,8 @@ class Spawns:
     @pytest.hookimpl(tryfirst=True)
     def pytest_pycollect_makemodule(self, module_path: Path) -> None:
         """Have a service import torch while this process does so for the test file."""
-        if not self._services and _mentions_spawn(module_path):
+        runs = not self._config.option.collectonly
+        if runs and not self._services and _mentions_spawn(module_path):
             self._services.append(Service(dict(os.environ)))
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
@@ -195,8 +195,10 @@ class Spawns:
 
 
 def _mentions_spawn(path: Path) -> bool:
+    """Guess; a wrong one costs the import of torch, or has the first process wait for it."""
     with contextlib.suppress(OSError):
-        return path.suffix == ".py" and _MENTIONS in path.read_bytes()
+        text = path.read_bytes() if path.suffix == ".py" else b""
+        return b"multiprocessing" in text and (b"spawn" in text or b"start_processes" in text)
     return False
 
 
