@@ -29,9 +29,9 @@ def verdicts(suite: Suite, *, on_ranks: bool) -> Verdicts:
     with _place(suite) as (folder, options), tempfile.TemporaryDirectory() as scratch:
         record = Path(scratch, "verdicts.json")
         finished = subprocess.run(
-            [*_command(on_ranks), *options, *suite.arguments],
+            [*_command(suite, on_ranks), *options, *suite.arguments],
             cwd=folder,
-            env=_environment(suite, suite.ranks if on_ranks else 0, record),
+            env=_environment(suite, suite.ranks if on_ranks and not suite.adopted else 0, record),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -45,8 +45,10 @@ def verdicts(suite: Suite, *, on_ranks: bool) -> Verdicts:
         return result
 
 
-def _command(on_ranks: bool) -> list[str]:
-    plugin = () if on_ranks else ("-p", "no:ddp")
+def _command(suite: Suite, on_ranks: bool) -> list[str]:
+    plugin: tuple[str, ...] = ("--ddp-adopt=testcase",) if suite.adopted else ()
+    if not on_ranks:
+        plugin = ("-p", "no:ddp")
     return [sys.executable, "-m", "pytest", *_OPTIONS, *plugin]
 
 

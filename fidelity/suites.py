@@ -24,6 +24,8 @@ class Suite:
     """Where the tests lie; None for the source distribution."""
     ranks: int = 2
     environment: Mapping[str, str] = field(default_factory=dict)
+    adopted: bool = False
+    """Whether --ddp-adopt puts its tests on ranks, and no mark."""
 
 
 _NO_TRIO = tuple(f"--ignore=tests/test_async{name}.py" for name in ("", "_filters"))
@@ -58,5 +60,6 @@ SUITES = (
         folder=INSIDE,
         ranks=3,  # many of its tests need three
         environment={"BACKEND": "gloo", "WORLD_SIZE": "3"},
+        adopted=True,
     ),
 )
