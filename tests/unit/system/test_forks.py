@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -37,23 +38,27 @@ def test_thread_that_has_just_ended(tmp_path: Path) -> None:
 
 
 class Native(threading.Thread):
-    """Computes without the GIL until told to stop."""
+    """Computes without the GIL, for a second and until told to stop."""
 
     def __init__(self) -> None:
         super().__init__()
         self.stopped = False
-        self.begun = threading.Event()
 
     def run(self) -> None:
         while not self.stopped:
-            self.begun.set()
             hashlib.pbkdf2_hmac("sha256", b"key", b"salt", 4_000_000)
+
+    def wait_until_it_computes(self) -> None:
+        """Before, it may wait for the GIL, and sleeps."""
+        clock = time.pthread_getcpuclockid(self.ident or 0)
+        while time.clock_gettime(clock) < 0.05:
+            time.sleep(0.001)
 
 
 def test_it_waits_for_native_work_to_end() -> None:
     thread = Native()
     thread.start()
-    thread.begun.wait()
+    thread.wait_until_it_computes()
     thread.stopped = True
     assert not wait_for_sleep(patience=0.0)
     assert wait_for_sleep(patience=60.0)
@@ -64,7 +69,7 @@ def test_it_waits_for_native_work_to_end() -> None:
 def test_it_gives_up_on_a_thread_that_goes_on() -> None:
     thread = Native()
     thread.start()
-    thread.begun.wait()
+    thread.wait_until_it_computes()
     assert not wait_for_sleep(patience=0.0)
     thread.stopped = True
     thread.join()
