@@ -257,7 +257,7 @@ class Runner:
         doubts = [*self._care.strangers, *device.broken()]
         keeps, own = self._place.world.keeps_group, self._group.is_of_others()
         if own and self._care.has_other_default_group and not keeps:
-            doubts.append(Left("the default process group (the mark says init=False)"))
+            doubts.append(Left("a default process group of its own"))
         if error := self._phases.broke_fixture:
             doubts.append(Left(f"a fixture that was broken off by {error}"))
         elif item in self._session._setupstate.stack:
