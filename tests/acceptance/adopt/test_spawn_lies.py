@@ -25,6 +25,10 @@ import torch.distributed as dist
 
 def init(rank, path):
     dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=2)
+    # Who dies here is not to break off the other one, which may still connect.
+    connected = dist.FileStore(f"{path}.connected", 2)
+    connected.set(str(rank), "yes")
+    connected.wait([str(1 - rank)])
 
 
 def deadlock(rank, path):
@@ -188,8 +192,8 @@ def test_a_deadlock_is_proved(lies: Finished, name: str) -> None:
         "deadlock: rank 0 waits in all_reduce #1 of the default group, rank 1 in recv #1 from "
         "rank 0 (tag 0)"
     ) in text
-    assert "targets.py:18" in text
-    assert "targets.py:20" in text
+    assert "targets.py:22" in text
+    assert "targets.py:24" in text
 
 
 def test_a_deadlock_is_no_pass_for_a_test_that_expects_an_error(lies: Finished) -> None:
@@ -200,14 +204,14 @@ def test_a_deadlock_is_no_pass_for_a_test_that_expects_an_error(lies: Finished) 
 def test_where_it_died_is_told(lies: Finished) -> None:
     text = flat(lies["test_spawn[segv]"].text)
     assert "process 1 terminated with signal SIGSEGV" in text
-    assert "died of SIGSEGV, at targets.py:32 in segv" in text
+    assert "died of SIGSEGV, at targets.py:36 in segv" in text
     assert "died of SIGKILL" in lies["test_spawn[killed]"].text
 
 
 def test_an_early_exit_is_told(lies: Finished) -> None:
     for name in ("test_spawn[left]", "test_rank_0_alone[left]"):
         text = flat(lies[name].text)
-        assert "exited with code 0 before its target had returned, at targets.py:38 in left" in text
+        assert "exited with code 0 before its target had returned, at targets.py:42 in left" in text
         assert "--ddp-adopt-exits=plain" in text
 
 
