@@ -11,7 +11,7 @@ from itertools import groupby
 from pathlib import Path
 
 from pytest_ddp.migrate.routes import Found, Route, routes
-from pytest_ddp.migrate.suite import Suite, is_test_file
+from pytest_ddp.migrate.suite import Suite
 
 _ABOARD = (Route.SPAWN, Route.TESTCASE, Route.EVERYWHERE)
 _WIDTH = 100
@@ -26,11 +26,7 @@ def main(arguments: list[str]) -> int:
     if asked.write:
         return _write(asked.paths)
     suite = Suite.read(asked.paths)
-    found = [
-        one
-        for one in routes(suite)
-        if is_test_file(one.module.path) or one.module.path in asked.paths
-    ]
+    found = list(routes(suite))
     for line in (*_told(found), *_broken(suite), *_summary(found, asked.paths)):
         print(line)
     return 1 if suite.broken else 0

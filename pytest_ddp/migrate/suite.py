@@ -77,10 +77,12 @@ class Suite:
     @classmethod
     def read(cls, paths: Iterable[Path]) -> Suite:
         """Read these files and folders, the conftests above and all helpers that are imported."""
-        asked_for = {file for path in paths for file in _files(path.absolute())}
+        named = {path.absolute() for path in paths}
+        found = {file for path in named for file in _files(path)}
+        asked_for = {file for file in found if file in named or _is_test_file(file)}
         modules: list[Module] = []
         broken: dict[Path, str] = {}
-        left, seen = sorted(asked_for | set(_conftests_above(asked_for))), set[Path]()
+        left, seen = sorted({*found, *_conftests_above(found)}), set[Path]()
         while left:
             file = left.pop(0)
             if file in seen:
@@ -175,8 +177,8 @@ def _imported(module: Module) -> Iterator[Path]:
                 yield from filter(Path.is_file, found)
 
 
-def is_test_file(path: Path) -> bool:
-    """Whether pytest would collect it by its name."""
+def _is_test_file(path: Path) -> bool:
+    """Whether pytest would collect it without being told to."""
     return any(path.match(pattern) for pattern in TEST_FILES)
 
 

@@ -218,3 +218,12 @@ def test_a_file_that_is_no_python_is_told_of(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text("def test_it(:")
     suite = Suite.read([tmp_path])
     assert list(suite.broken) == [tmp_path / "test_it.py"]
+
+
+def test_a_file_of_another_name_has_tests_where_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "checks.py").write_text(SPAWN)
+    monkeypatch.chdir(tmp_path)
+    assert [one.test.name for one in routes(Suite.read([Path("checks.py")]))] == ["test_it"]
+    assert not list(routes(Suite.read([Path()])))
