@@ -34,8 +34,8 @@ def _run(suite: Suite, *args: str, **env: str) -> Finished:
 @pytest.fixture(scope="module")
 def smoke(new_suite: Callable[[], Suite]) -> Finished:
     suite = new_suite()
-    suite.write("test_suite.py", test_smoke.SOURCE)
-    return _run(suite, "-rA")
+    test_smoke.write(suite)
+    return _run(suite, "-rA", test_smoke.SIZE)
 
 
 @pytest.mark.parametrize("plugin", PLUGINS)
@@ -43,9 +43,9 @@ def test_plugin_is_loaded(smoke: Finished, plugin: str) -> None:
     assert f"{plugin.removeprefix('pytest-')}-" in smoke.flat
 
 
-@pytest.mark.parametrize(("name", "verdict", "text"), test_smoke.test_verdict.pytestmark[0].args[1])
-def test_verdict_is_the_same(smoke: Finished, name: str, verdict: str, text: str) -> None:
-    test_smoke.test_verdict(smoke, name, verdict, text)
+@pytest.mark.parametrize("name", test_smoke.EXPECTED)
+def test_verdict_is_the_same(smoke: Finished, name: str) -> None:
+    test_smoke.test_verdict(smoke, name)
 
 
 def test_nothing_is_warned_of(smoke: Finished) -> None:

@@ -16,13 +16,18 @@ from tests.acceptance.suite import LOADFILE, Finished, Suite
 
 FILE = "test_verdicts.py"
 EXPECTED = expected_of(Part("smoke", "", (FILE,), "gloo", 2))
+SIZE = "--ddp-world-size=2"
+
+
+def write(suite: Suite) -> None:
+    suite.write(FILE, (SUITES / FILE).read_text())
 
 
 @pytest.fixture(scope="module")
 def run(new_suite: Callable[[], Suite]) -> Finished:
     suite = new_suite()
-    suite.write(FILE, (SUITES / FILE).read_text())
-    return suite.run(*LOADFILE, "--ddp-world-size=2", timeout=120)
+    write(suite)
+    return suite.run(*LOADFILE, SIZE, timeout=120)
 
 
 @pytest.mark.parametrize("name", EXPECTED)
