@@ -19,7 +19,7 @@ from ddp_conformance.frame.recording import cases_of, once, record
 from ddp_conformance.sampling.stopwatch import Stopwatch
 from ddp_conformance.sampling.subjects import Loader, Sampler, as_indices
 
-SECONDS = 0.25
+SECONDS = 0.1
 """After which no more sizes are begun; those under way take at most twice as long again."""
 
 LARGEST = 2048

@@ -56,10 +56,13 @@ def batch_indices(batch: Any) -> tuple[int, ...]:
 
 def as_indices(carried: Any) -> tuple[int, ...]:
     """One integer, or several in a tensor or any iterable; raises ``TypeError`` for others."""
+    # What samplers yield; a search of sizes asks a hundred thousand times.
+    if type(carried) is int:
+        return (carried,)
     values = carried.reshape(-1).tolist() if isinstance(carried, Tensor) else carried
     if not isinstance(values, Iterable):
         values = [values]
-    return tuple(_integer(value) for value in values)
+    return tuple(value if type(value) is int else _integer(value) for value in values)
 
 
 def _integer(value: Any) -> int:
