@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_ddp.asked.came import COMING, Coming
 from pytest_ddp.asked.mark import MARKER_HELP, WORLD_SIZE_PARAM, read_mark
 from pytest_ddp.asked.marks import MARK, check_items, read_marks
 from pytest_ddp.asked.options import Adopt, Options, add_options, early_everywhere
@@ -45,6 +46,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    early_config.stash[COMING] = Coming()
     size = early_everywhere(early_config)
     if size is not None and not early_config.pluginmanager.hasplugin(_RANK_PLUGIN):
         from pytest_ddp.adopt.everywhere import Place  # noqa: PLC0415
@@ -104,6 +106,7 @@ class Hooks:
         self._config = config
         self._options = options
         self._sight = Sight(config)
+        self._coming = config.stash.setdefault(COMING, Coming())
         self._started: Controller | None = None
         self._worker_problems: list[str] = []
 
@@ -144,9 +147,12 @@ class Hooks:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_make_collect_report(
-        self,
+        self, collector: pytest.Collector
     ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-        return check_items((yield), self._options, self._adopt)
+        self._coming.note("")
+        report = yield
+        self._coming.note(str(collector.path))
+        return check_items(report, self._options, self._adopt)
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:
         if self._started is None and self._sight.in_item(item):

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 from _pytest.junitxml import xml_key
 
+from pytest_ddp.asked.came import COMING
 from pytest_ddp.asked.options import Import, Options
 from pytest_ddp.asked.settled import settled_options
 from pytest_ddp.launch.rendezvous import rank_environment
 from pytest_ddp.system.own import json
-from pytest_ddp.wire.hosting import Collected, Json, Measured, Session
+from pytest_ddp.wire.hosting import Came, Collected, Json, Measured, Session
 
 
 def session(
@@ -60,6 +61,7 @@ def collected(config: pytest.Config, ddp_items: Iterable[pytest.Item]) -> Collec
         conftests=tuple(str(path) for path in conftests if path.parent in above),
         path=tuple(sys.path),
         places=tuple(rank_environment(0, 1, 0, "")),
+        came=tuple(Came(*each) for each in config.stash.get(COMING, ())),
     )
 
 

@@ -88,6 +88,16 @@ class Session:
 
 
 @dataclass(frozen=True)
+class Came:
+    """Modules that came into the pytest process together, while it collected."""
+
+    file: str
+    """What it collected; empty for what came between two of these."""
+    modules: tuple[str, ...]
+    """Their names, in the order in which their imports began."""
+
+
+@dataclass(frozen=True)
 class Collected:
     """The controller has collected: ranks can be started once the host is ready."""
 
@@ -99,6 +109,8 @@ class Collected:
     """``sys.path`` after collection, on which the user's modules were found."""
     places: tuple[str, ...]
     """Names of the environment variables that tell a rank its place."""
+    came: tuple[Came, ...]
+    """All that collection has imported, but for what the host has anyway."""
 
 
 PLACE_VARIABLES = (

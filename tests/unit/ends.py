@@ -16,7 +16,7 @@ WORLD = World("gloo", 2, None, init=True)
 
 def long_message(length: int) -> Message:
     """One with a text of so many characters."""
-    return Collected(("x" * length,), (), (), ())
+    return Collected(("x" * length,), (), (), (), ())
 
 
 READY = RankReady(serial=1, pid=4711, captured=("stdout", "stderr"))

@@ -17,7 +17,8 @@ def imports_of(collected: Collected) -> None:
     ours, sys.path[:] = list(sys.path), collected.path
     is_own = Ownership().is_own
     wanted = Wanted(is_own)
-    imports = wanted.by(map(Path, (*collected.conftests, *collected.files)))
+    wanted.by(map(Path, (*collected.conftests, *collected.files)))
+    imports = wanted.came(collected.came)
     sys.path[:] = ours
     preload.what_wraps_models(wanted.files)
     share(preload.of_torch(imports), frozenset(collected.places), is_own)

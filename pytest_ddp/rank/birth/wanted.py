@@ -1,7 +1,8 @@
 """Which installed modules test files import at module level, themselves or through own code.
 
 Read off their text and not off a run of them, which would be an import of the user's code
-before any rank is known. What is missed here is imported by each rank: slower, and as right.
+before any rank is known. What no text shows, as an import by a name that is put together, was seen
+in the pytest process. What is missed here is imported by each rank: slower, and as right.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pytest_ddp.rank.birth.ownership import spec_of, top_of
+from pytest_ddp.wire.hosting import Came
 
 _BY_NAME = ("import_module", "importorskip")
 """Functions that import the module that their first argument names."""
@@ -41,6 +43,25 @@ class Wanted:
         for file in files:
             self._read(file)
         return list(self._found)
+
+    def came(self, together: Iterable[Came]) -> list[Import]:
+        """That, and what came into the pytest process with a file that was read."""
+        for each in together:
+            own = [name for name in each.modules if self._is_own(top_of(name))]
+            if Path(each.file) in self._seen or any(map(self._has_read, own)):
+                rest = (name for name in each.modules if self._is_installed(top_of(name)))
+                self._found.update(dict.fromkeys(map(Import, rest)))
+        return list(self._found)
+
+    def _is_installed(self, top: str) -> bool:
+        # A test file need not be on the path.
+        return not self._is_own(top) and spec_of(top) is not None
+
+    def _has_read(self, own: str) -> bool:
+        name = own.rpartition(".")[2]
+        files = _files_of(Import(own))
+        # Packages above it are read for their other modules, too.
+        return any(file in self._seen for file in files if name in (file.stem, file.parent.name))
 
     @property
     def files(self) -> frozenset[Path]:

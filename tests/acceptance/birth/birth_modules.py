@@ -25,6 +25,7 @@ def note(*words):
 PID = os.getpid()
 note("import", __name__)
 """
+BY_NAME = NOTE + "import importlib\n\nimportlib.import_module('needed_' + NEEDS)\n"
 READING = NOTE + 'RANK = os.environ.get("RANK")\n'
 RELYING = NOTE + "from reading import RANK\n"
 COPYING = NOTE + 'RANK = os.environ.copy().get("RANK")\n'
@@ -168,12 +169,12 @@ FILES = {
     "other/conftest.py": READING
     + "import pytest\n\n@pytest.fixture\ndef from_other():\n    return RANK\n",
     "other/test_second.py": SECOND,
-    "own_second.py": NOTE,
+    "own_second.py": 'NEEDS = "by_name"\n' + BY_NAME,
     "pack/__init__.py": "",
     "pack/conftest.py": CRATE,
     "pack/test_one.py": PACKAGED.replace("NAME", "one"),
     "pack/test_two.py": PACKAGED.replace("NAME", "two"),
-    "own_plain.py": NOTE,
+    "own_plain.py": 'NEEDS = "by_plain_tests"\n' + BY_NAME,
     "test_plain.py": PLAIN,
 }
 
@@ -189,6 +190,8 @@ def write_modules(suite: Suite) -> dict[str, str]:
     install(site, "entered_plugin", READING, entry_point="pytest11")
     install(site, "threaded", THREADED)
     install(site, "unrelated", NOTE)
+    install(site, "needed_by_name", NOTE)
+    install(site, "needed_by_plain_tests", NOTE)
     for name, source in FILES.items():
         asked = (*ASKING, *BEFORE_ANY_RANK)
         told = source.replace("in OWN", f"in {OWN}").replace("in ASKING", f"in {asked}")

@@ -71,8 +71,8 @@ def test_both_conftests_are_imported_by_each_rank_and_the_controller_alone(noted
     assert noted.importers("conftest") == Counter(processes * 2)
 
 
-@pytest.mark.parametrize("module", ["test_plain", "own_plain"])
-def test_no_rank_imports_what_plain_tests_need(noted: Noted, module: str) -> None:
+@pytest.mark.parametrize("module", ["test_plain", "own_plain", "needed_by_plain_tests"])
+def test_neither_host_nor_rank_imports_what_plain_tests_need(noted: Noted, module: str) -> None:
     assert noted.importers(module) == Counter([noted.controller])
 
 
@@ -124,6 +124,12 @@ def test_an_unrelated_installed_package_is_imported_once_for_all_ranks(noted: No
     (host,) = first | second
     assert host not in (noted.controller, *noted.ranks.values())
     assert noted.importers("unrelated").keys().isdisjoint(noted.ranks.values())
+
+
+def test_an_installed_package_that_is_imported_by_name_is_shared_as_well(noted: Noted) -> None:
+    hosts = noted.importers("needed_by_name").keys() - {noted.controller}
+    assert hosts
+    assert hosts.isdisjoint(noted.ranks.values())
 
 
 @pytest.mark.parametrize("test", ["test_first", "test_second", "test_one"])

@@ -9,6 +9,7 @@ import pytest
 
 from pytest_ddp.rank.birth.ownership import Ownership
 from pytest_ddp.rank.birth.wanted import Import, Wanted
+from pytest_ddp.wire.hosting import Came
 
 FORMS = {
     "import numpy": [Import("numpy")],
@@ -100,3 +101,33 @@ def test_a_finder_that_raises_is_for_the_rank(
 )
 def test_whose_a_module_is(module: str, own: bool) -> None:
     assert Ownership().is_own(module) is own
+
+
+@pytest.mark.parametrize(
+    ("file", "modules", "found"),
+    [
+        ("test_it.py", ("test_it", "h5py", "h5py._proxy"), ["h5py", "h5py._proxy"]),
+        ("test_other.py", ("own.read", "h5py", "own.unread"), ["h5py"]),
+        ("", ("conftest", "own.read", "h5py"), ["h5py"]),
+        ("test_other.py", ("own.unread", "h5py"), []),
+        ("test_other.py", ("h5py",), []),
+        ("test_other.py", ("own.gone", "h5py"), []),
+    ],
+)
+def test_what_came_with_a_file_that_was_read(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    file: str,
+    modules: tuple[str, ...],
+    found: list[str],
+) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "__init__.py").write_text("")
+    (tmp_path / "own" / "read.py").write_text("import numpy")
+    (tmp_path / "own" / "unread.py").write_text("import numpy")
+    (tmp_path / "test_it.py").write_text("import own.read")
+    monkeypatch.syspath_prepend(tmp_path)
+    wanted = Wanted(Ownership().is_own)
+    wanted.by([tmp_path / "test_it.py"])
+    came = Came(str(tmp_path / file) if file else "", modules)
+    assert wanted.came([came]) == [Import("numpy"), *map(Import, found)]

@@ -10,14 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_ddp.wire.hosting import Collected, KillRank, StartRank
+from pytest_ddp.wire.hosting import Came, Collected, KillRank, StartRank
 from pytest_ddp.wire.protocol import Finish, Finished, Message
 from tests.unit.ends import BIG, READY, WORLD, Ends, both, contents, long_message, wire
 
 # ------------------------------------------------------------------ pieces and order
 
 
-THREE: tuple[Message, ...] = (KillRank(1), Collected(("a.py", "ä.py"), (), ("/src",), ()), Finish())
+THREE: tuple[Message, ...] = (
+    KillRank(1),
+    Collected(("a.py", "ä.py"), (), ("/src",), (), (Came("a.py", ("ä", "b")),)),
+    Finish(),
+)
 
 
 def test_byte_by_byte(ends: Ends) -> None:
