@@ -225,7 +225,7 @@ class Listening:
         """Take what a rank has left, and hear it no more."""
         if streams in self._ranks:
             self._ranks.remove(streams)
-            self._catch_up(streams)
+            self._catch_up(streams, self._readable())
             for source in self._open(streams):
                 self._selector.unregister(source.fileno())
                 # Somebody may still write, whom nobody waits for any more.
@@ -234,18 +234,27 @@ class Listening:
 
     def catch_up(self) -> None:
         """Show all that ranks have written and logged up to now, and the beginnings of lines."""
+        readable = self._readable()
         for streams in self._ranks:
-            self._catch_up(streams)
+            self._catch_up(streams, readable)
         self._display.show(all_=True)
 
-    def _catch_up(self, streams: Streams) -> None:
+    def _readable(self) -> list[Source]:
+        """Those that have something to say: nearly always none, which one question tells."""
+        return [key.data for key, _ in self._selector.select(0)]
+
+    def _catch_up(self, streams: Streams, readable: list[Source]) -> None:
         for source in self._open(streams):
-            for _ in range(_ALL):
-                pieces = source.read()
-                self._display.take(source, pieces)
-                if not pieces or source.at_end:
-                    break
+            if source in readable or source.behind is not None:
+                self._read_all(source)
             self._display.take(source, source.rest())
+
+    def _read_all(self, source: Source) -> None:
+        for _ in range(_ALL):
+            pieces = source.read()
+            self._display.take(source, pieces)
+            if not pieces or source.at_end:
+                break
 
     def _open(self, streams: Streams) -> list[Source]:
         known = self._selector.get_map()
