@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -224,7 +223,7 @@ class Controller:
         item: pytest.Item,
         next_item: pytest.Item | None,
         plan: LaunchPlan,
-        tmp_path: Path,
+        tmp_path: str,
     ) -> RunOutcome:
         self._bury_host()
         self._fall_back_to_spawn()
@@ -236,7 +235,7 @@ class Controller:
             family = "" if following is None else self._planned(following).family
             ends = family != plan.family and plan.family != ""
             shown = self._live, self._terminal
-            order = Order(placed, item, following, known, ends, str(tmp_path), *shown)
+            order = Order(placed, item, following, known, ends, tmp_path, *shown)
             return self._supervisor.run(order)
 
     @contextlib.contextmanager

@@ -5,6 +5,7 @@ So it need not be known before whether the test asks: ``request.getfixturevalue`
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import defaultdict
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ddp.system.own import shutil
+from pytest_ddp.system.own import os, shutil
 
 _LONGEST_NAME = 30
 """As pytest cuts it."""
@@ -25,22 +26,22 @@ class SharedDirectories:
     def __init__(self, config: pytest.Config) -> None:
         self._factory: Any = config._tmp_path_factory  # type: ignore[attr-defined]
         self._free: defaultdict[str, int] = defaultdict(int)
-        """The lowest number that may be free, by the name before it."""
+        """The lowest number that may be free, by the path before it."""
 
-    @property
+    @functools.cached_property
     def base(self) -> Path:
         """pytest's own base of this session."""
         base: Path = self._factory.getbasetemp()
         return base
 
-    def name(self, item: pytest.Item) -> Path:
+    def name(self, item: pytest.Item) -> str:
         """Where the test's directory is to be, if any of its ranks wants one."""
-        name = re.sub(r"\W", "_", item.name)[:_LONGEST_NAME]
-        while (path := self.base / f"{name}{self._free[name]}").exists():
-            self._free[name] += 1
+        stem = os.path.join(self.base, re.sub(r"\W", "_", item.name)[:_LONGEST_NAME])
+        while os.path.exists(path := f"{stem}{self._free[stem]}"):
+            self._free[stem] += 1
         return path
 
-    def keep_or_remove(self, path: Path, reports: Sequence[pytest.TestReport]) -> None:
+    def keep_or_remove(self, path: str, reports: Sequence[pytest.TestReport]) -> None:
         """Do with the directory what ``tmp_path_retention_policy`` says for these reports."""
         policy = self._factory._retention_policy
         passed = bool(reports) and all(report.passed for report in reports)
