@@ -19,7 +19,7 @@ from pytest_ddp.launch.rankprocess import RankProcess
 from pytest_ddp.launch.rendezvous import Rendezvous
 from pytest_ddp.proof import compare
 from pytest_ddp.proof.prober import Prober
-from pytest_ddp.system.memory import count_oom_kills
+from pytest_ddp.system.memory import OomWatch
 from pytest_ddp.system.own import signal, time
 from pytest_ddp.wire.debugging import EnterHang, LeaveTerminal, WantTerminal
 from pytest_ddp.wire.protocol import (
@@ -54,9 +54,16 @@ class Run:
     """One attempt at one test."""
 
     def __init__(
-        self, launcher: Launcher, reader: Reader, tell: Tell, order: Order, test: int
+        self,
+        launcher: Launcher,
+        reader: Reader,
+        tell: Tell,
+        oom: OomWatch,
+        order: Order,
+        test: int,
     ) -> None:
         self._launcher = launcher
+        self._oom = oom
         self._reader = reader
         self._tell = tell
         self._order = order
@@ -95,7 +102,7 @@ class Run:
         self._by_process = {part.process: part for part in self.parts}
         self._exchanges = Exchanges([part.process for part in self.parts])
         self._turns = Turns(self._order.terminal, self._by_process)
-        self._oom_kills = count_oom_kills()
+        self._oom.begin()
         self._wall, self._began = time.time(), time.monotonic()
         processes = [part.process for part in self.parts]
         self._prober = Prober(self._test, processes, self._began + self._plan.timeout)
@@ -362,7 +369,7 @@ class Run:
             hang=self._hang,
             mismatch=self._mismatch,
             suspicions=self._suspicions,
-            oom=count_oom_kills().since(self._oom_kills) if failed else "",
+            oom=self._oom.end() if failed else "",
             notes=tuple(filter(None, (*notes, *self._notes()))),
         )
 

@@ -16,6 +16,7 @@ from pytest_ddp.evidence.outcome import Ending, RunOutcome
 from pytest_ddp.launch.launcher import Launcher, NoRankError
 from pytest_ddp.launch.rankprocess import RankProcess
 from pytest_ddp.launch.rendezvous import Rendezvous
+from pytest_ddp.system.memory import OomWatch
 from pytest_ddp.system.own import time
 from pytest_ddp.verdict.trouble import exit_words
 from pytest_ddp.wire.hosting import World
@@ -41,6 +42,7 @@ class Supervisor:
         self._tests = 0
         self._stores = 0
         self._runs = 0
+        self._oom = OomWatch()
         self._session = f"pytest-ddp-{uuid.uuid4().hex[:8]}"
         self._pools: dict[World, Rendezvous] = {}
         """Least recently used first."""
@@ -83,7 +85,8 @@ class Supervisor:
 
     def _attempt(self, order: Order, notes: tuple[str, ...]) -> tuple[RunOutcome, bool]:
         world = order.plan.world
-        run = Run(self._launcher, self._reader, self._tell, order, self._next_test())
+        session = self._launcher, self._reader, self._tell, self._oom
+        run = Run(*session, order, self._next_test())
         if order.plan.isolate or self._is_of_others(world, order.plan.family):
             self._retire(self._launcher.pool(world))
         self._bring_up(world, max(order.plan.timeout, _START_LEAST))

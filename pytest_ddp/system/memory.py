@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_ddp.system.own import os
+from pytest_ddp.system.own import os, time
 
 _ROOT = Path("/")
 _COUNT = b"\noom_kill "
+_RECENT = 1.0
+"""Seconds."""
 _LONGEST = 1 << 16
 """Bytes of a file of counters, which the kernel gives whole to one read of so many."""
 
@@ -32,6 +35,38 @@ class OomKills:
         if self.machine > before.machine:
             return f"killed {_processes(self.machine - before.machine)} on this machine"
         return ""
+
+
+class OomWatch:
+    """Tells whether the killer has struck during a test, of tests one after the other.
+
+    The counters are read for many short tests at a time, since to read them is a twelfth of what
+    such a test costs the process that waits for it. So one that was killed within the second
+    before a test that fails may be told of with that test.
+    """
+
+    def __init__(self, root: Path = _ROOT) -> None:
+        """
+        Args:
+            root: where ``/proc`` and ``/sys`` are found.
+        """
+        self._root = root
+        self._counted = OomKills(0, 0)
+        self._at = -math.inf
+
+    def begin(self) -> None:
+        """A test begins."""
+        if time.monotonic() > self._at + _RECENT:
+            self._count()
+
+    def end(self) -> str:
+        """What has happened since then, as of :meth:`OomKills.since`; told once."""
+        before = self._counted
+        self._count()
+        return self._counted.since(before)
+
+    def _count(self) -> None:
+        self._counted, self._at = count_oom_kills(self._root), time.monotonic()
 
 
 def count_oom_kills(root: Path = _ROOT) -> OomKills:
