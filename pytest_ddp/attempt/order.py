@@ -40,6 +40,7 @@ class Order:
         rank: int,
         test: int,
         environment: dict[str, str],
+        serves: bool,
         store: str | None,
         new: bool,
         together: bool,
@@ -50,6 +51,7 @@ class Order:
             rank: of the world.
             test: number of the run.
             environment: the torchrun variables.
+            serves: whether it is handed the socket behind their port.
             store: name of the store of the process group.
             new: whether the ranks do not meet by it yet.
             together: whether no rank begins before all are ready.
@@ -73,7 +75,7 @@ class Order:
             seed=self.plan.seeds[rank],
             shared_seed=self.plan.seeds[0],
             tmp_path=self.tmp_path,
-            serve_store=rank == 0,
+            serve_store=serves,
             log_level=listening_level(self.item.config),
             neighbours=neighbours.brief(self.item),
         )

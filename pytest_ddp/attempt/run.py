@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TypeAlias
 
 from pytest_ddp.attempt import ends
@@ -107,14 +108,16 @@ class Run:
         processes = [part.process for part in self.parts]
         self._prober = Prober(self._test, processes, self._began + self._plan.timeout)
         environments = [rendezvous.environment(rank) for rank in range(plan.world_size)]
-        with rendezvous.take() as listening, new_file(store, processes) as file:
+        listening = rendezvous.take()
+        with listening or nullcontext(), new_file(store, processes) as file:
             new = bool(file)
             known = store, new, new or come_from_elsewhere(processes, plan.nodeid)
             for rank, part in enumerate(self.parts):
                 part.process.files.begin()
                 part.process.store = store
-                order = self._order.for_rank(rank, self._test, environments[rank], *known)
-                serves = (listening.fileno(),) if rank == 0 else ()
+                serves = () if rank or listening is None else (listening.fileno(),)
+                told = environments[rank], bool(serves), *known
+                order = self._order.for_rank(rank, self._test, *told)
                 part.process.send(order, (*serves, *file))
 
     # ------------------------------------------------------------------ the wait loop
@@ -347,6 +350,10 @@ class Run:
     def is_out_of_step(self) -> bool:
         """True if the ranks that ended well issued different collectives on some group."""
         return compare.out_of_step(self._counts())
+
+    def has_met(self) -> bool:
+        """True unless no rank can have met another by the store of its environment."""
+        return any(part.done is None or part.done.met or part.failed for part in self.parts)
 
     def _counts(self) -> dict[int, tuple[GroupCount, ...]]:
         return {part.process.rank: part.done.counts for part in self.parts if part.done is not None}

@@ -69,12 +69,16 @@ class Supervisor:
             rendezvous = Rendezvous(world.world_size, run_id)
         self._pools[world] = rendezvous
         missing = [n for n in range(world.world_size) if self._launcher.rank(world, n) is None]
+        if 0 in missing:
+            # The rank that had the socket behind the port is gone.
+            rendezvous.renew()
         environments = {rank: rendezvous.environment(rank) for rank in missing}
         listening = rendezvous.take() if world.keeps_group and 0 in missing else None
         for rank, environment in environments.items():
             self._launcher.start(world, rank, environment, None if rank else listening)
         if listening is not None:
             listening.close()
+            rendezvous.renew()
 
     def close(self) -> None:
         """Give up the ports that no test came for."""
@@ -178,6 +182,8 @@ class Supervisor:
                 self._pools.pop(other).close()
 
     def _clean_up(self, run: Run, world: World) -> None:
+        if run.has_met():
+            self._pools[world].renew()
         out_of_step = run.is_out_of_step()
         lost, retired, regroup = [], [], False
         for part in run.parts:

@@ -32,7 +32,7 @@ def listen(backlog: int) -> socket.socket:
 
 
 class Rendezvous:
-    """Where the ranks of one pool meet: one run for all their lives, a new port for each test.
+    """Where the ranks of one pool meet: one run for all their lives, a new port after each use.
 
     Under torchrun the port stays the same as well; but code under test that talks to the
     store by itself would find there what the last test left.
@@ -41,20 +41,27 @@ class Rendezvous:
     def __init__(self, world_size: int, run_id: str) -> None:
         self._world_size = world_size
         self._run_id = run_id
+        self._port: int | None = None
         self._listening: socket.socket | None = None
+        """The socket behind the port, until rank 0 has it."""
 
     def environment(self, rank: int) -> dict[str, str]:
         """The torchrun variables of a rank for the next test, or for its birth before it."""
-        if self._listening is None:
+        if self._port is None:
             self._listening = listen(self._world_size)
-        port = self._listening.getsockname()[1]
-        return rank_environment(rank, self._world_size, port, self._run_id)
+            self._port = self._listening.getsockname()[1]
+        return rank_environment(rank, self._world_size, self._port, self._run_id)
 
-    def take(self) -> socket.socket:
-        """The socket behind the port of the next test, which has begun."""
-        assert self._listening is not None, "nobody was told of a port"
+    def take(self) -> socket.socket | None:
+        """The socket behind the port of the next test, which has begun; None if rank 0 has it."""
+        assert self._port is not None, "nobody was told of a port"
         taken, self._listening = self._listening, None
         return taken
+
+    def renew(self) -> None:
+        """Have the next test meet at another port, if this one was taken."""
+        if self._listening is None:
+            self._port = None
 
     def close(self) -> None:
         """Give up the port that no test came for."""

@@ -198,6 +198,7 @@ class Runner:
             tied=self._ties.hold() or self._group.is_of_others(),
             together=self._ties.hold_together(),
             rank_doubt=self._rank_doubt(item),
+            met=self._rendezvous.has_met(),
             spent=self._spent(),
             modules_changed=order.ends_family and self._modules_changed(),
             changes=self._care.changes,

@@ -99,7 +99,8 @@ class RunTest:
     tmp_path: str
     """The directory that all ranks of the test share; the first that asks for it makes it."""
     serve_store: bool
-    """True for the rank that serves the env:// rendezvous; the listening socket travels along."""
+    """True if the listening socket of the env:// rendezvous travels along, to the rank that serves
+    it: a new one, unless nobody has met by that of the last test."""
     log_level: int | None
     """From which level on live logs or a log file want records; None if there is neither."""
     neighbours: Json = field(default_factory=dict)
@@ -287,6 +288,8 @@ class Done:
     """So is one that asks for ``ddp``, and may want all ranks for its teardown."""
     rank_doubt: tuple[Left, ...]
     """What the test leaked that retires the rank (threads, processes, groups)."""
+    met: bool
+    """Code under test has met by the env:// rendezvous, or may have."""
     spent: bool
     """The test did what torch cannot undo in a process, which retires the rank as well."""
     modules_changed: bool

@@ -149,6 +149,7 @@ def done(counts: tuple[GroupCount, ...] = (), exit_reason: str | None = None) ->
         tied=False,
         together=False,
         rank_doubt=(),
+        met=False,
         spent=False,
         modules_changed=False,
         changes=(),

@@ -34,6 +34,7 @@ class EnvRendezvous:
         self._kept: list[TCPStore] = []
         """Those by which a group was built that is still there, and may build others by them."""
         self._attempts = itertools.count()
+        self._is_asked = False
         self._port: str | None = None
         """That of the controller's socket."""
         self._original: Any = _HANDLERS.get("env")
@@ -44,7 +45,7 @@ class EnvRendezvous:
         """Start over for a new test.
 
         Args:
-            listening: holds the socket on the serving rank.
+            listening: holds the socket on the serving rank, or nothing if it has it already.
             serve_now: rather than when somebody asks.
             keeps: whether there is a group that was built by the store until now.
         """
@@ -53,13 +54,19 @@ class EnvRendezvous:
         elif self._server is not None:
             self._kept.append(self._server)
         self._server = None
-        if self._socket is not None:
-            socket.close(self._socket)
-        self._socket = listening[0] if listening else None
+        if listening:
+            if self._socket is not None:
+                socket.close(self._socket)
+            self._socket = listening[0]
+        self._is_asked = False
         self._port = os.environ.get("MASTER_PORT")
         self._attempts = itertools.count()
         if serve_now or self._original is None:
             self._serve()
+
+    def has_met(self) -> bool:
+        """Whether this rank has served, or asked, since the test began."""
+        return self._is_asked or self._server is not None
 
     def _serve(self) -> None:
         if self._socket is None:
@@ -78,6 +85,7 @@ class EnvRendezvous:
     ) -> Iterator[tuple[Store, int, int]]:
         is_ours = os.environ.get("MASTER_PORT") == self._port
         if is_ours:
+            self._is_asked = True
             self._serve()
         # torch's agent store has no prefix per attempt: a second init would read the
         # first one's addresses and hang (torch 2.13).

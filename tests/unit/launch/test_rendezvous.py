@@ -39,12 +39,18 @@ def test_no_rank_is_to_listen_by_itself() -> None:
     assert rank_environment(0, 2, 1, "x")["TORCHELASTIC_USE_AGENT_STORE"] == "True"
 
 
-def test_a_pool_keeps_its_run_and_has_a_port_for_each_test() -> None:
+def test_a_pool_keeps_its_run_and_has_a_new_port_after_each_use() -> None:
     """A rank that is born between two tests is told the port of the next."""
     pool = Rendezvous(2, "abc")
     first = [pool.environment(rank)["MASTER_PORT"] for rank in (0, 1, 1)]
-    with pool.take() as taken:
+    pool.renew()  # nobody has been there
+    taken = pool.take()
+    assert taken is not None
+    with taken:
         assert {str(taken.getsockname()[1])} == set(first)
+        assert pool.take() is None
+        assert pool.environment(0)["MASTER_PORT"] in first
+        pool.renew()
         following = pool.environment(0)
         assert following["MASTER_PORT"] not in first
         assert following["TORCHELASTIC_RUN_ID"] == "abc"
