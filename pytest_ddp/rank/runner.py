@@ -81,6 +81,7 @@ class Runner:
         self._properties = Properties()
         self._ddp = self._make_ddp()
         self._debugger = self._link.debugger = self._make_debugger()
+        self._log_handlers = loghandlers.Together.of_phases(self._config)
         self._reseeder = seeding.Reseeder(self._config.option)
         self._modules: ModuleState | None = None
         self._in_doubt = False
@@ -97,7 +98,7 @@ class Runner:
         watchers = (self._phases, self._care, self._properties, self._ties, Tracebacks())
         for plugin in (self, self._debugger, *watchers):
             self._config.pluginmanager.register(plugin)
-        loghandlers.attach_at_once()
+        loghandlers.attach_at_once(self._log_handlers)
         files = output.capture_files(self._config)
         ready = RankReady(self._place.serial, os.getpid(), tuple(files))
         self._link.send(ready, tuple(files.values()))
@@ -184,6 +185,7 @@ class Runner:
         self._care.begin()
         self._debugger.begin()
         exit_reason, exit_code = self._run_protocol(order, item)
+        self._log_handlers.detach()
         self._debugger.end()
         output.flush()
         fixture.set_current(None)
