@@ -1,7 +1,8 @@
 """Measure, and print tables: ``python -m benchmarks [PART ...] [--quick] [--write]``.
 
 Parts: ``costs`` (of a test and of a session, beside the alternatives), ``warm`` (of a warm
-test in processor time, beside torchrun), ``unused`` (of the
+test in processor time, beside torchrun), ``spawns`` (of a test that
+calls ``mp.spawn``, its processes served and not), ``unused`` (of the
 plugin where there is no ddp test), ``profiles`` (where the time of a warm test goes),
 ``overhead`` (of what watches a rank), ``verdicts`` (from a hang to its verdict), ``births``
 (of ranks, and their memory), ``memory`` (of a shared cache). All of them without a name.
@@ -23,11 +24,12 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TextIO
 
-from benchmarks import births, memory, overhead, profiles, sessions, verdicts, warm
+from benchmarks import births, memory, overhead, profiles, sessions, spawns, verdicts, warm
 
 PARTS: dict[str, Callable[[Sequence[str]], None]] = {
     "costs": sessions.main,
     "warm": warm.main,
+    "spawns": spawns.main,
     "unused": sessions.unused,
     "profiles": profiles.main,
     "overhead": overhead.main,

@@ -23,12 +23,14 @@ _MANY = (10, 1010)
 PLAIN = Candidate("pytest that imports torch once, no ranks", "plain", (10, 210), _NO_DDP)
 OURS = Candidate("pytest-ddp", "ddp", (10, 110))
 TORCHRUN = Candidate("`torchrun -m pytest`", "under_torchrun", _MANY, _NO_DDP, _TORCHRUN)
+SPAWN = Candidate("`mp.spawn` helper", "mp_spawn", _SLOW, _NO_DDP)
+SERVED = Candidate("the same, `--ddp-adopt=spawn`", "mp_spawn", (2, 22), ("--ddp-adopt=spawn",))
 OTHERS = (
     Candidate("pytest-ddp, every test isolated", "ddp", (2, 12), ("--ddp-isolate",)),
     TORCHRUN,
     Candidate("`MultiProcContinuousTest`", "multi_proc_continuous_test", _MANY, _NO_DDP),
-    Candidate("`mp.spawn` helper", "mp_spawn", _SLOW, _NO_DDP),
-    Candidate("the same, `--ddp-adopt=spawn`", "mp_spawn", (2, 22), ("--ddp-adopt=spawn",)),
+    SPAWN,
+    SERVED,
     Candidate("`MultiProcessTestCase`", "multi_process_test_case", _SLOW, _NO_DDP),
 )
 WITHOUT = (

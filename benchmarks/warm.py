@@ -20,7 +20,9 @@ _CANDIDATES = (OURS, TORCHRUN)
 def main(arguments: Sequence[str] = ()) -> None:
     """Measure in turns and print a markdown table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks warm", description=__doc__)
-    parser.add_argument("--sizes", type=int, nargs="+", default=(2, 4, 8), help="numbers of ranks")
+    parser.add_argument(
+        "--sizes", type=int, nargs="+", default=(2, 4, 8, 16), help="numbers of ranks"
+    )
     parser.add_argument("--repeats", type=int, default=5, help="sessions of each")
     parser.add_argument("--quick", action="store_true", help="one session of each; 2 ranks")
     given = parser.parse_args(arguments)
