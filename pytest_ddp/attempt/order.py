@@ -8,14 +8,13 @@ from dataclasses import dataclass
 
 import pytest
 
-from pytest_ddp import neighbours
 from pytest_ddp.asked.plan import LaunchPlan
-from pytest_ddp.attempt.display import listening_level
 from pytest_ddp.attempt.live import LiveLine
 from pytest_ddp.attempt.terminal import Terminal
 from pytest_ddp.launch.rankprocess import RankProcess
 from pytest_ddp.system import memfile
 from pytest_ddp.system.own import os
+from pytest_ddp.wire.hosting import Json
 from pytest_ddp.wire.protocol import RunTest
 
 
@@ -34,6 +33,10 @@ class Order:
     tmp_path: str
     live: LiveLine
     terminal: Terminal
+    log_level: int | None
+    """From which level on live logs or a log file want records; None if there is neither."""
+    neighbours: Json
+    """What single plugins have for theirs in the ranks, by plugin."""
 
     def for_rank(
         self,
@@ -76,8 +79,8 @@ class Order:
             shared_seed=self.plan.seeds[0],
             tmp_path=self.tmp_path,
             serve_store=serves,
-            log_level=listening_level(self.item.config),
-            neighbours=neighbours.brief(self.item),
+            log_level=self.log_level,
+            neighbours=self.neighbours,
         )
 
 

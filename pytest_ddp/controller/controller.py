@@ -14,7 +14,7 @@ from pytest_ddp.asked.marks import MARK
 from pytest_ddp.asked.options import Import, Options, StartMethod
 from pytest_ddp.asked.plan import LaunchPlan, make_plan
 from pytest_ddp.attempt import ends
-from pytest_ddp.attempt.display import Display
+from pytest_ddp.attempt.display import Display, listening_level
 from pytest_ddp.attempt.live import LiveLine, terminal_of
 from pytest_ddp.attempt.order import Order
 from pytest_ddp.attempt.reading import Reader
@@ -30,6 +30,7 @@ from pytest_ddp.evidence import pythonstacks
 from pytest_ddp.evidence.outcome import RunOutcome
 from pytest_ddp.launch import gpus
 from pytest_ddp.launch.launcher import HostDiedError, Launcher, NoRankError, OrphanedError
+from pytest_ddp.neighbours import brief
 from pytest_ddp.system import machine
 from pytest_ddp.system.own import os
 from pytest_ddp.verdict import records
@@ -234,8 +235,8 @@ class Controller:
         with self._devices(item, plan) as placed:
             family = "" if following is None else self._planned(following).family
             ends = family != plan.family and plan.family != ""
-            shown = self._live, self._terminal
-            order = Order(placed, item, following, known, ends, tmp_path, *shown)
+            told = self._live, self._terminal, listening_level(self._config), brief(item)
+            order = Order(placed, item, following, known, ends, tmp_path, *told)
             return self._supervisor.run(order)
 
     @contextlib.contextmanager

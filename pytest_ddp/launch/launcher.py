@@ -263,10 +263,15 @@ class Launcher:
     def _hear(self, source: Channel | RankProcess) -> Iterator[Event]:
         if isinstance(source, Channel):
             yield from self._hear_host()
-            return
+        else:
+            yield from self._hear_rank(source, source.channel.receive_some)
+
+    def _hear_rank(
+        self, source: RankProcess, receive: Callable[[], Sequence[tuple[Message, list[int]]]]
+    ) -> Iterator[Event]:
         messages: Sequence[tuple[Message, list[int]]] = ()
         try:
-            messages = source.channel.receive_available()
+            messages = receive()
         except (ChannelError, OSError, ValueError) as error:
             # The test wrote into our descriptor. Nothing that comes now can be trusted.
             messages = error.before if isinstance(error, ChannelError) else ()
@@ -301,7 +306,7 @@ class Launcher:
 
     def _last_messages(self, process: RankProcess) -> Iterator[Event]:
         if not process.channel.at_end:
-            yield from self._hear(process)
+            yield from self._hear_rank(process, process.channel.receive_available)
 
     def _with_serial(self, serial: int) -> Iterator[RankProcess]:
         return (process for process in list(self._ranks.values()) if process.serial == serial)
