@@ -28,6 +28,10 @@ WITHHELD = (
 _EDITORS = frozenset({"teamcity", "vscode_pytest"})
 """PyCharm's and VS Code's: they tell the editor what happens, of which a rank knows its part alone.
 VS Code's comes from the editor's own folder, and looks like the user's."""
+_CHOOSERS = frozenset({"pytest_split"})
+"""They choose among the tests that are collected, and say what they chose: in a rank among those of
+a file, on a terminal that shows it for each rank."""
+_NOT_HERE = _EDITORS | _CHOOSERS
 _BEGINS = ("pytest_configure", "pytest_sessionstart")
 _NO_GUESTS = frozenset({"_pytest", "pytest_ddp"})
 
@@ -51,7 +55,7 @@ class Guests:
 
     def pytest_plugin_registered(self, plugin: object) -> None:
         module = getattr(plugin, "__module__", None) or getattr(plugin, "__name__", "")
-        if top_of(str(module)) in _EDITORS:
+        if top_of(str(module)) in _NOT_HERE:
             self._config.pluginmanager.unregister(plugin)
             return
         for caller, impl in self._impls(plugin, WITHHELD):
