@@ -8,6 +8,7 @@ from importlib import import_module
 _COMMANDS = {
     "doctor": ("pytest_ddp.doctor.command", "say what of ddp tests this machine can run"),
     "migrate": ("pytest_ddp.migrate.command", "say how tests of an existing suite come aboard"),
+    "summary": ("pytest_ddp.summary.command", "print results as Markdown, for a CI job's page"),
 }
 """Name; the module whose ``main`` takes arguments and returns the exit code; what it does."""
 

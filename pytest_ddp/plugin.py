@@ -237,6 +237,10 @@ class Hooks:
             session.exitstatus = pytest.ExitCode.INTERRUPTED
         if hasattr(self._config, "workeroutput"):
             self._config.workeroutput["ddp_problems"] = self._problems
+        if self._problems:
+            from pytest_ddp.verdict.messages import note_problems  # noqa: PLC0415
+
+            note_problems(self._config, self._problems)
         if self._problems and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         self._paint()

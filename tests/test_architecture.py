@@ -43,7 +43,7 @@ _SIDES = ("pytest_ddp.system", "pytest_ddp.wire", "pytest_ddp.neighbours", "pyte
 _ROOMS = {
     "pytest_ddp": (
         *("system", "wire", "neighbours", "asked", "evidence", "launch", "proof", "verdict"),
-        *("trace", "attempt", "controller", "adopt", "migrate"),
+        *("trace", "attempt", "controller", "adopt", "migrate", "summary"),
         *("rank.exits", "rank.groups", "rank.watch", "rank.birth", "rank.care", "rank.adapt"),
         *("rank.adopted", "rank.alike", "rank.served"),
         *("rank", "battery", "doctor"),

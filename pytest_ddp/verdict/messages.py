@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -129,6 +130,15 @@ class Messages:
                 "location": None,
             }
         )
+
+
+def note_problems(config: pytest.Config, problems: Sequence[str]) -> None:
+    """Have the file of ``--junitxml`` say why its session is red where all its tests are green."""
+    from _pytest.junitxml import xml_key  # noqa: PLC0415 - nobody else needs it
+
+    if (xml := config.stash.get(xml_key, None)) is not None:
+        for problem in problems:
+            xml.add_global_property("ddp.problem", problem)
 
 
 def _category(name: str) -> type[Warning]:

@@ -1,0 +1,1 @@
+"""What a CI job's page shows of a session of pytest: its result files, as Markdown."""
