@@ -15,7 +15,8 @@ QUICK := tests/unit tests/test_architecture.py $(JUDGES) tests/acceptance/verdic
 # would compile the installed plugins anew, with their assertions rewritten, and each rank and
 # launched process this project's modules: a second and a quarter of one.
 unexport PYTHONDONTWRITEBYTECODE
-PYTEST = timeout -k 10 $(LIMIT) $(BIN)/python -m pytest
+# JUNIT=FILE has the results written there, for a page of a CI job.
+PYTEST = timeout -k 10 $(LIMIT) $(BIN)/python -m pytest $(JUNIT:%=--junitxml=%)
 
 conformance: LIMIT = 1500
 conformance: $(READY)
