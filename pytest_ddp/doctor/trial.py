@@ -73,19 +73,23 @@ def _plugins(controller: dict[str, Any], rank: dict[str, Any]) -> Iterator[Findi
     reasons = {
         found[1]: found[2] for text in controller["warnings"] if (found := _LEFT_OUT.match(text))
     }
-    apart, alike = [], []
+    absent, apart, alike = [], [], []
     others = {name: told for name, told in controller["plugins"].items() if name != "ddp"}
     for name, here in others.items():
         there = rank["plugins"].get(name)
-        if there is None:
-            why = reasons.get(name, "it tells an editor what happens, of which a rank knows a part")
-            yield note("plugins", f"{here['distribution']} is left out of ranks: {why}")
+        if name in reasons:
+            yield note("plugins", f"{here['distribution']} is left out of ranks: {reasons[name]}")
+        elif there is None:
+            absent.append(here["distribution"])
         elif {*WITHHELD} & {*here["hooks"]} - {*there["hooks"]}:
             apart.append(here["distribution"])
         else:
             alike.append(here["distribution"])
     if alike:
         yield ok("plugins", f"in ranks as they are: {_listed(alike)}")
+    if absent:
+        text = f"in the pytest process alone, where they are of use: {_listed(absent)}"
+        yield ok("plugins", text)
     if apart:
         yield ok("plugins", f"in ranks, but for reports and the session's end: {_listed(apart)}")
 

@@ -63,6 +63,7 @@ def test_this_machine_can(tmp_path: Path) -> None:
     assert is_told("start ok", "ranks are forked"), lines
     assert is_told("plugins ok", "but for reports and the session's end: hyp", "reporting 1.0")
     assert is_told("plugins note unfit 1.0 is left out of ranks: its pytest_configure fails"), lines
+    assert is_told("plugins ok in the pytest process alone, where they are of use: pytest-split")
     assert is_told("recorder note TORCH_FR_BUFFER_SIZE=0"), lines
     assert (tmp_path / "reporting").read_text() == "end", "in the pytest process, once"
 
