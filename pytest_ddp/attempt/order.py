@@ -35,8 +35,6 @@ class Order:
     terminal: Terminal
     log_level: int | None
     """From which level on live logs or a log file want records; None if there is neither."""
-    neighbours: Json
-    """What single plugins have for theirs in the ranks, by plugin."""
 
     def for_rank(
         self,
@@ -47,6 +45,7 @@ class Order:
         store: str | None,
         new: bool,
         together: bool,
+        briefed: Json,
     ) -> RunTest:
         """What one rank is told.
 
@@ -58,6 +57,7 @@ class Order:
             store: name of the store of the process group.
             new: whether the ranks do not meet by it yet.
             together: whether no rank begins before all are ready.
+            briefed: what plugins have for the ranks of this attempt.
         """
         following = self.next_item
         return RunTest(
@@ -80,7 +80,7 @@ class Order:
             tmp_path=self.tmp_path,
             serve_store=serves,
             log_level=self.log_level,
-            neighbours=self.neighbours,
+            neighbours=briefed,
         )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import TypeAlias
 
+from pytest_ddp import neighbours
 from pytest_ddp.attempt import ends
 from pytest_ddp.attempt.exchanges import Exchanges
 from pytest_ddp.attempt.lastlook import ANSWER_LIMIT, look_twice
@@ -111,7 +112,8 @@ class Run:
         listening = rendezvous.take()
         with listening or nullcontext(), new_file(store, processes) as file:
             new = bool(file)
-            known = store, new, new or come_from_elsewhere(processes, plan.nodeid)
+            elsewhere = come_from_elsewhere(processes, plan.nodeid)
+            known = store, new, new or elsewhere, neighbours.brief(self._order.item)
             for rank, part in enumerate(self.parts):
                 part.process.files.begin()
                 part.process.store = store

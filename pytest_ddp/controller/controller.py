@@ -30,7 +30,6 @@ from pytest_ddp.evidence import pythonstacks
 from pytest_ddp.evidence.outcome import RunOutcome
 from pytest_ddp.launch import gpus
 from pytest_ddp.launch.launcher import HostDiedError, Launcher, NoRankError, OrphanedError
-from pytest_ddp.neighbours import brief
 from pytest_ddp.system import machine
 from pytest_ddp.system.own import os
 from pytest_ddp.verdict import records
@@ -235,7 +234,7 @@ class Controller:
         with self._devices(item, plan) as placed:
             family = "" if following is None else self._planned(following).family
             ends = family != plan.family and plan.family != ""
-            told = self._live, self._terminal, listening_level(self._config), brief(item)
+            told = self._live, self._terminal, listening_level(self._config)
             order = Order(placed, item, following, known, ends, tmp_path, *told)
             return self._supervisor.run(order)
 

@@ -12,17 +12,18 @@ from typing import Any
 import pytest
 
 from pytest_ddp.neighbours.base import Neighbour
+from pytest_ddp.neighbours.benchmark import Benchmark
 from pytest_ddp.neighbours.dependency import Dependency
 from pytest_ddp.neighbours.syrupy import Syrupy
 from pytest_ddp.wire.hosting import Json
 
-_ALL: tuple[Neighbour, ...] = (Dependency(), Syrupy())
+_ALL: tuple[Neighbour, ...] = (Benchmark(), Dependency(), Syrupy())
 _LEFT_ALONE: set[str] = set()
 """Plugins that could not be asked."""
 
 
 def brief(item: pytest.Item) -> Json:
-    """In the pytest process, before a test: what plugins have for its ranks, by plugin."""
+    """In the pytest process, before an attempt: what plugins have for its ranks, by plugin."""
     return _of_each(item.config, lambda one: one.brief(item))
 
 

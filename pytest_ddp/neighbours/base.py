@@ -16,7 +16,7 @@ class Neighbour:
     """The name that pytest knows it by."""
 
     def brief(self, item: pytest.Item) -> Json:
-        """In the pytest process, before a ddp test: what ranks have to know, JSON-able."""
+        """In the pytest process, before each attempt: what its ranks have to know, JSON-able."""
         return {}
 
     def learn(self, item: pytest.Item, briefed: Json) -> None:
