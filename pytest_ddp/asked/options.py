@@ -17,6 +17,7 @@ import pytest
 
 from pytest_ddp.asked import rules
 from pytest_ddp.asked.rules import option_error
+from pytest_ddp.system import editors
 
 
 class Output(enum.StrEnum):
@@ -108,6 +109,10 @@ class Options:
             pytest.UsageError: an option's value is not allowed.
         """
         return cls(**{setting.name: setting.read(config, config.option) for setting in _SETTINGS})
+
+    def usable_start_method(self) -> StartMethod:
+        """As asked for, unless an editor's debugger runs threads in what would be forked."""
+        return StartMethod.SPAWN if editors.is_attached() else self.start_method
 
 
 @dataclass(frozen=True, slots=True)

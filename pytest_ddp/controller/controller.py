@@ -66,7 +66,7 @@ class Controller:
         self._ddp_items: list[pytest.Item] = []
         self._positions: dict[pytest.Item, int] = {}
         self._plans: dict[pytest.Item, LaunchPlan] = {}
-        self._start_method = options.start_method
+        self._start_method = options.usable_start_method()
         self._fruitless = 0
         """How often in a row a start came to nothing: no rank ever came up."""
         self._hopeless: str | None = None

@@ -21,6 +21,7 @@ from pytest_ddp.fixture import DdpError
 from pytest_ddp.rank.birth.session import DEBUG
 from pytest_ddp.rank.groups.default import groups
 from pytest_ddp.rank.groups.journal import Journal
+from pytest_ddp.system import editors
 from pytest_ddp.system.own import os, threading
 
 _LONG = timedelta(days=1)
@@ -83,6 +84,8 @@ class Debugger:
     def begin(self) -> None:
         """A test begins."""
         self._in_test = True
+        if editors.is_attached():
+            self.lift_timeouts()
 
     def end(self) -> None:
         """The test is over, whatever the user does."""
