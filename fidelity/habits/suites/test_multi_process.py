@@ -107,3 +107,5 @@ for number in range(4):
 
     test.__name__ = f"test_reduce_{number}"
     setattr(TestHabits, test.__name__, test)
+
+del test  # which pytest would collect as well
