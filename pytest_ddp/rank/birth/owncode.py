@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from pytest_ddp.rank.birth.ownership import Ownership, top_of
+from pytest_ddp.system.own import os
 
 
 class OwnCode:
@@ -98,12 +99,18 @@ class OwnCode:
         manager.subset_hook_caller("pytest_sessionstart", known)(session=session)
 
     def _load_plugins(self) -> None:
-        for name in self._entry_points:
+        asked: Any = self._config.known_args_namespace
+        refused = {name.removeprefix("no:") for name in asked.plugins if name.startswith("no:")}
+        names = self._entry_points
+        wanted = [name for name in names if not {name, name.removeprefix("pytest_")} & refused]
+        for name in wanted:
             self._manager.unblock(name)
         for name in self._plugins:
             self._import_plugin(name, consider_entry_points=True)
-        for name in self._entry_points:
-            self._manager.load_setuptools_entrypoints("pytest11", name=name)
+        variable = os.environ.get("PYTEST_DISABLE_PLUGIN_AUTOLOAD")
+        if not (variable or asked.disable_plugin_autoload):
+            for name in wanted:
+                self._manager.load_setuptools_entrypoints("pytest11", name=name)
 
     def _load_conftests(self, session: pytest.Session) -> None:
         # A configured manager takes every conftest for a late one, which may do less.

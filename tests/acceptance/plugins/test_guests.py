@@ -166,3 +166,48 @@ def test_the_session_ends_in_the_pytest_process_alone(run: Finished) -> None:
 def test_hooks_of_the_own_conftest_are_called_in_ranks(run: Finished) -> None:
     ends = (run.directory / "ours.txt").read_text().split()
     assert sorted(ends) == ["7", "7", "pytest"]
+
+
+# ---------------------------------------------------------------- entry points of the user's own
+
+ENTRY = """
+    import pytest
+
+    @pytest.fixture
+    def whose():
+        return "mine"
+"""
+ASKS = """
+    import pytest
+
+    @pytest.mark.ddp(world_size=1)
+    def test_has_it(whose):
+        assert whose == "mine"
+
+    @pytest.mark.ddp(world_size=1)
+    def test_has_it_not(pytestconfig):
+        registered = pytestconfig.pluginmanager.list_name_plugin()
+        assert not any("mine" in name and plugin for name, plugin in registered)
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "test", "env"),
+    [
+        (("-p", "xdist", "-p", "ddp", "-p", "mine_module"), "test_has_it", "1"),
+        (("-p", "xdist", "-p", "ddp"), "test_has_it_not", "1"),
+        (("-p", "no:mine"), "test_has_it_not", None),
+        ((), "test_has_it", None),
+    ],
+)
+def test_an_entry_point_is_loaded_in_ranks_as_in_the_pytest_process(
+    suite: Suite, arguments: tuple[str, ...], test: str, env: str | None
+) -> None:
+    suite.write("test_suite.py", ASKS)
+    suite.write("elsewhere/mine_module.py", ENTRY)
+    suite.write("elsewhere/mine-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: mine\n")
+    suite.write("elsewhere/mine-1.dist-info/entry_points.txt", "[pytest11]\nmine = mine_module\n")
+    path = os.pathsep.join((str(suite.directory / "elsewhere"), str(INNER)))
+    variables = {"PYTHONPATH": path, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": env}
+    finished = suite.run(*arguments, f"test_suite.py::{test}", env=variables)
+    finished.assert_outcomes(passed=1)
