@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
+from pytest_ddp.neighbours.allure import Allure
 from pytest_ddp.neighbours.base import Neighbour
 from pytest_ddp.neighbours.benchmark import Benchmark
 from pytest_ddp.neighbours.dependency import Dependency
 from pytest_ddp.neighbours.syrupy import Syrupy
 from pytest_ddp.wire.hosting import Json
 
-_ALL: tuple[Neighbour, ...] = (Benchmark(), Dependency(), Syrupy())
+_ALL: tuple[Neighbour, ...] = (Allure(), Benchmark(), Dependency(), Syrupy())
 _LEFT_ALONE: set[str] = set()
 """Plugins that could not be asked."""
 

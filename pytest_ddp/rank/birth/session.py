@@ -30,6 +30,7 @@ _NEUTRAL: dict[str, Any] = {
     "xmlpath": None,
     "pastebin": None,
     "log_file": os.devnull,
+    "clean_alluredir": False,
     # What starts processes or asks the terminal.
     "numprocesses": None,
     "dist": "no",
