@@ -9,6 +9,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import functools
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -210,7 +211,12 @@ class Hooks:
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
         """Tell an xdist worker with which arguments its main process was called."""
-        node.workerinput["ddp_invocation"] = [str(a) for a in node.config.invocation_params.args]
+        arguments = [str(a) for a in node.config.invocation_params.args]
+        if not node.gateway.spec.popen or node.gateway.spec.chdir:
+            # Its files lie elsewhere, and it was called with the paths that they have there.
+            xdist = sys.modules[type(node).__module__]
+            arguments = xdist.make_reltoroot(node.nodemanager.roots, arguments)
+        node.workerinput["ddp_invocation"] = arguments
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:

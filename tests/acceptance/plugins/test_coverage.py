@@ -163,6 +163,17 @@ def test_equal_to_the_same_body_by_hand(
     assert left_in(suite.directory) == [".coverage"]
 
 
+def test_equal_on_workers_with_files_of_their_own(
+    written: Callable[[], Suite], by_hand: Path, tmp_path: Path
+) -> None:
+    suite = written()
+    suite.write(".coveragerc", f"[paths]\nall =\n    {suite.directory}\n    {tmp_path}\n")
+    there = ("-d", f"--tx=popen//chdir={tmp_path}", f"--rsyncdir={suite.directory}")
+    finished = suite.run(*COV, "--cov-branch", *there, str(suite.directory), extra=(), timeout=120)
+    finished.assert_outcomes(passed=1, failed=1)
+    assert arcs_of(suite.directory) == arcs_of(by_hand)
+
+
 def test_equal_under_coverage_run(written: Callable[[], Suite], by_hand: Path) -> None:
     suite = written()
     arguments = ("run", "--branch", "--include=work.py", "-m", "pytest", "-p", "no:cacheprovider")
