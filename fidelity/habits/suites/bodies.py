@@ -11,7 +11,7 @@ import work
 
 MARKS = Path(os.environ.get("HABITS_MARKS", "."))
 SEEN = []
-LIMIT = 180
+LIMIT = 60
 """Seconds of process groups, in which processes import torch on a busy machine."""
 
 
