@@ -81,7 +81,8 @@ benchmark: $(READY)
 fidelity: $(READY)
 	$(BIN)/python -m fidelity
 
-# Each habit of docs/habits.md under each way to run tests on ranks; twenty minutes, on a busy machine more.
+# Each habit of docs/habits.md under each way to run tests on ranks; twenty minutes, more on a busy
+# machine.
 habits: LIMIT = 3600
 habits: $(READY) build/zoo/.ready
 	timeout -k 10 $(LIMIT) $(BIN)/python -m fidelity.habits --write </dev/null
