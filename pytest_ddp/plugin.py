@@ -243,13 +243,29 @@ class Hooks:
             session.exitstatus = pytest.ExitCode.INTERRUPTED
         if hasattr(self._config, "workeroutput"):
             self._config.workeroutput["ddp_problems"] = self._problems
-        if self._problems:
-            from pytest_ddp.verdict.messages import note_problems  # noqa: PLC0415
-
-            note_problems(self._config, self._problems)
+        if self._problems or self._interrupted:
+            self._note_outside()
         if self._problems and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         self._paint()
+
+    def _note_outside(self) -> None:
+        """Have the file of ``--junitxml`` say what no test of it can."""
+        from pytest_ddp.verdict.messages import note  # noqa: PLC0415
+
+        for problem in self._problems:
+            note(self._config, "ddp.problem", problem)
+        if self._interrupted:
+            note(self._config, "ddp.interrupted", self._interrupted)
+
+    @property
+    def _interrupted(self) -> str:
+        """Where the ranks of the test stood that was interrupted; empty without one."""
+        if self._started is None:
+            return ""
+        from pytest_ddp.attempt.interruption import INTERRUPTED  # noqa: PLC0415
+
+        return self._config.stash.get(INTERRUPTED, "")
 
     def _paint(self) -> None:
         terminal: Any = self._config.pluginmanager.getplugin("terminalreporter")
@@ -270,6 +286,9 @@ class Hooks:
         for problem in self._problems:
             terminalreporter.section("ddp: error outside of the tests", red=True)
             terminalreporter.line(problem)
+        if self._interrupted:
+            terminalreporter.section("ddp: interrupted", red=True)
+            terminalreporter.line(self._interrupted)
 
 
 def _exit(session: pytest.Session, reason: str, code: int | None) -> None:

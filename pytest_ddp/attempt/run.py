@@ -142,7 +142,7 @@ class Run:
                 continue
             left = self._deadline() - time.monotonic()
             if left <= 0 and self._first_failure is None and self._hang is None:
-                self._expiry = look_twice(self.parts, self._prober, self._hear_until)
+                _, self._expiry = self.look()
             if left <= 0 or self._hang is not None:
                 self._timed_out = self._first_failure is None and self._hang is None
                 if self._hang is not None:
@@ -337,6 +337,10 @@ class Run:
             part.end(Ending.STOPPED, self._now())
             self._launcher.kill(part.process)
         ends.wait_for_ends(self._launcher, [part.process for part in parts])
+
+    def look(self) -> tuple[float, Expiry]:
+        """Seconds since the test began, and where its ranks stand now."""
+        return self._now(), look_twice(self.parts, self._prober, self._hear_until)
 
     def interrupt(self) -> None:
         """Pass Ctrl-C on to the ranks that still work."""

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Iterable
 
 from pytest_ddp.attempt import ends
+from pytest_ddp.attempt.interruption import look_back
 from pytest_ddp.attempt.order import Order
 from pytest_ddp.attempt.reading import Reader
 from pytest_ddp.attempt.run import Run, Tell
@@ -99,7 +100,10 @@ class Supervisor:
             run.supervise()
             run.compare()
         except KeyboardInterrupt:
-            run.interrupt()
+            try:
+                look_back(order.item, run)
+            finally:
+                run.interrupt()
             raise
         finally:
             self._launcher.catch_up()

@@ -46,6 +46,8 @@ def _counts(results: Results) -> str:
     told = [f"{counts[outcome]} {outcome}" for outcome in _ORDER if counts[outcome]]
     if results.outside:
         told.append("an error outside of the tests")
+    if results.interrupted:
+        told.append("interrupted")
     return ", ".join(told) or "no test ran"
 
 
@@ -63,6 +65,8 @@ def _row(failed: Failed) -> str:
 def _details(results: Results) -> Iterator[str]:
     for problem in results.outside:
         yield _folded("an error outside of the tests", problem)
+    for stand in results.interrupted:
+        yield _folded("what was interrupted", stand)
     for failed in results.failed:
         if failed.text:
             yield _folded(failed.name, failed.text)

@@ -39,6 +39,8 @@ class Results:
     """Tests by the reason for which they were skipped."""
     outside: list[str] = field(default_factory=list)
     """What went wrong outside of tests."""
+    interrupted: list[str] = field(default_factory=list)
+    """Where the ranks of a test stood when its session was interrupted."""
     unread: list[str] = field(default_factory=list)
     """Files that could not be read, or are not there, and why."""
     reports: int = 0
@@ -91,7 +93,9 @@ def _add_report(results: Results, root: ElementTree.Element) -> None:
         if outcomes[name] == "skipped":
             results.skipped[_message(case.find("skipped"))] += 1
     results.outcomes += Counter(outcomes.values())
-    results.outside += _values(root.iterfind(".//testsuite/properties"), "ddp.problem")
+    properties = root.findall(".//testsuite/properties")
+    results.outside += _values(properties, "ddp.problem")
+    results.interrupted += _values(properties, "ddp.interrupted")
     results.reports += 1
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -62,7 +61,7 @@ class Messages:
 
     def _note(self, rank: int, note: XmlNoted) -> None:
         """Pass it on once; of an attribute that ranks set unlike, the lowest rank's value."""
-        from _pytest.junitxml import xml_key  # noqa: PLC0415 - nobody else needs it
+        from _pytest.junitxml import xml_key  # noqa: PLC0415 - few need it
 
         xml = self._config.stash.get(xml_key, None)
         if xml is None:
@@ -132,13 +131,12 @@ class Messages:
         )
 
 
-def note_problems(config: pytest.Config, problems: Sequence[str]) -> None:
-    """Have the file of ``--junitxml`` say why its session is red where all its tests are green."""
-    from _pytest.junitxml import xml_key  # noqa: PLC0415 - nobody else needs it
+def note(config: pytest.Config, name: str, text: str) -> None:
+    """Write a property of the suite into the file of ``--junitxml``, if there is one."""
+    from _pytest.junitxml import xml_key  # noqa: PLC0415 - few need it
 
     if (xml := config.stash.get(xml_key, None)) is not None:
-        for problem in problems:
-            xml.add_global_property("ddp.problem", problem)
+        xml.add_global_property(name, text)
 
 
 def _category(name: str) -> type[Warning]:

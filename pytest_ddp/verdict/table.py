@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from pytest_ddp.evidence.outcome import RankLine
 from pytest_ddp.verdict.diagnosis import RankDiagnosis
 from pytest_ddp.verdict.entries import WIDTH
 
 _GAP = "  "
 
 
-def rows_of(ranks: Sequence[RankDiagnosis]) -> Iterator[str]:
+def rows_of(ranks: Sequence[RankDiagnosis | RankLine]) -> Iterator[str]:
     """An empty line, then the rows: one line for each rank if that fits.
 
     Else the places go below, each on a line of its own; and if that is still too wide, the

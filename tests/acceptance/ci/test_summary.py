@@ -126,7 +126,8 @@ def test_a_cancelled_session_tells_what_it_knew(staying: Running) -> None:
     finished = staying.finish(60)
     assert finished.returncode == pytest.ExitCode.INTERRUPTED, finished.tail()
     summary = _summary(finished.directory, "reports")
-    assert summary.stdout.startswith("### Tests: 1 failed\n")
+    assert summary.stdout.startswith("### Tests: 1 failed, interrupted\n")
+    assert "test_ended.py&#58;&#58;test_stays was interrupted after" in summary.stdout
     assert "rank 1 of 2 failed in call" in summary.stdout
     assert summary.returncode == 0
 

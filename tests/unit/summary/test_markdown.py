@@ -117,6 +117,13 @@ def test_an_error_outside_of_tests_is_in_the_heading() -> None:
     assert "<pre>\nrank 1\n\nTraceback\n</pre>" in shown
 
 
+def test_an_interrupt_is_in_the_heading() -> None:
+    results = Results(Counter(passed=3), interrupted=["test_x was interrupted"], reports=1)
+    shown = render(results, "CPU")
+    assert shown.startswith("### CPU: 3 passed, interrupted\n")
+    assert "<pre>\ntest_x was interrupted\n</pre>" in shown
+
+
 def test_a_session_that_did_not_end_is_said_to_be_so() -> None:
     results = Results(failed=[Failed("a::b", "rank 0 died", "")], unread=["r: there is no file"])
     shown = render(results, "CPU")

@@ -11,7 +11,8 @@ from pytest_ddp.summary.results import Failed, read
 
 REPORT = """<?xml version="1.0" encoding="utf-8"?><testsuites name="pytest tests">
 <testsuite name="pytest" tests="6"><properties>
-<property name="mine" value="1" /><property name="ddp.problem" value="rank 1 died" /></properties>
+<property name="mine" value="1" /><property name="ddp.problem" value="rank 1 died" />
+<property name="ddp.interrupted" value="test_x was" /></properties>
 <testcase classname="tests.test_a" name="test_good" />
 <testcase classname="tests.test_a.TestB" name="test_hangs[x::y/z.py]"><properties>
 <property name="ddp.verdict" value="deadlock: rank 0 waits" /><property name="ddp.kind" value="d" />
@@ -44,6 +45,7 @@ def test_tests_are_counted_by_outcome(reports: Path) -> None:
     assert results.outcomes == {"passed": 1, "failed": 3, "skipped": 1, "xfailed": 1}
     assert results.skipped == {"needs 2 GPUs, there are 0": 1}
     assert results.outside == ["rank 1 died"]
+    assert results.interrupted == ["test_x was"]
     assert not results.unread
 
 
