@@ -71,8 +71,12 @@ def _files(path: Path) -> Iterable[Path]:
 
 def _add(results: Results, file: Path, asked: list[Path]) -> None:
     if file.suffix == ".json":
-        known = {failed.name for failed in results.failed}
-        results.failed += [failed for failed in _diagnosis(file) if failed.name not in known]
+        # Dots before both: --junit-prefix stands before a name.
+        known = tuple(f".{failed.name}" for failed in results.failed if failed.text)
+        told = _diagnosis(file)
+        results.failed += [
+            failed for failed in told if not any(one.endswith(f".{failed.name}") for one in known)
+        ]
         return
     root = ElementTree.parse(file).getroot()
     if root.tag in _SUITES:
@@ -107,10 +111,18 @@ def _outcome(case: ElementTree.Element) -> str:
 
 def _failed(name: str, case: ElementTree.Element, part: ElementTree.Element) -> Failed:
     message = _message(part)
+    if message == "collection failure":
+        message = _error_of(part.text or "") or message
     said = _values(case.iterfind("properties"), "ddp.verdict")
     # The property is of the first failure, which a broken teardown need not be.
     verdict = next((one for one in said if message and one.startswith(message)), message)
     return Failed(name, verdict, part.text or "")
+
+
+def _error_of(text: str) -> str:
+    """The first line of an exception, as pytest shows it."""
+    marked = (line[1:].strip() for line in text.splitlines() if line.startswith("E  "))
+    return next(marked, "")
 
 
 def _message(part: ElementTree.Element | None) -> str:

@@ -34,6 +34,11 @@ def _diagnosis(nodeid: str, verdict: str) -> str:
     return json.dumps({"version": 1, "nodeid": nodeid, "failures": [{"verdict": verdict}]})
 
 
+COLLECTION = (
+    "ImportError while importing test module\nTraceback:\nE   ModuleNotFoundError: no x\nE   then"
+)
+
+
 @pytest.fixture
 def reports(tmp_path: Path) -> Path:
     (tmp_path / "junit.xml").write_text(REPORT)
@@ -54,7 +59,7 @@ def test_a_failure_has_the_verdict_on_all_ranks(reports: Path) -> None:
         Failed("tests.test_a.TestB::test_hangs[x::y/z.py]", "deadlock: rank 0 waits", "the table"),
         Failed("tests.test_a::test_bad", "rank 1: AssertionError: no\nand more", "the call"),
         Failed("tests.test_a::test_bad", "failed on teardown", "then"),
-        Failed("tests.test_c", "collection failure", "E  no"),
+        Failed("tests.test_c", "no", "E  no"),
     ]
 
 
@@ -65,6 +70,21 @@ def test_a_diagnosis_tells_what_no_report_does(reports: Path) -> None:
     failed = read([reports]).failed
     assert [one.name for one in failed].count("tests.test_a.TestB::test_hangs[x::y/z.py]") == 1
     assert failed[-1] == Failed("tests.test_n::test_n", "rank 0 died", "")
+
+
+def test_a_prefix_of_names_hides_no_test(reports: Path) -> None:
+    prefixed = REPORT.replace('classname="tests', 'classname="prefix.tests')
+    (reports / "junit.xml").write_text(prefixed)
+    nodeid = "tests/test_a.py::TestB::test_hangs[x::y/z.py]"
+    (reports / "known.json").write_text(_diagnosis(nodeid, "deadlock: rank 0 waits"))
+    names = [one.name for one in read([reports]).failed]
+    assert names.count("prefix.tests.test_a.TestB::test_hangs[x::y/z.py]") == 1
+    assert "tests.test_a.TestB::test_hangs[x::y/z.py]" not in names
+
+
+def test_a_file_that_could_not_be_collected_says_why(reports: Path) -> None:
+    (reports / "junit.xml").write_text(REPORT.replace("E  no", COLLECTION))
+    assert read([reports]).failed[-1].verdict == "ModuleNotFoundError: no x"
 
 
 def test_files_of_others_in_a_folder_are_left_alone(reports: Path) -> None:
