@@ -30,6 +30,8 @@ H100S = "8 x H100"
 MIXED, CUT = "A100, the first cut in four", "A100 cut in seven"
 MI210S, PARTS = "8 x MI210", "8 x MI308X, each in four partitions"
 XPU = "an Intel data centre GPU"
+UNLIKE = "two unlike GPUs, in a container"
+FOUR, TWO = "a container that was given four V100s", "the same container with two left"
 
 
 @pytest.fixture
@@ -116,6 +118,13 @@ MI210_ADDRESSES = [f"0000:{bus}:00.0" for bus in ("63", "43", "03", "26", "e3", 
         (H100S, Build.ROCM, {}, []),
         (H100S, Build.XPU, {}, []),
         ("2 x Quadro RTX 4000", Build.CUDA, {}, uuids("2 x Quadro RTX 4000")),
+        (UNLIKE, Build.CUDA, {}, uuids(UNLIKE)),
+        (UNLIKE, Build.CUDA, {"CUDA_VISIBLE_DEVICES": "1"}, uuids(UNLIKE)[1:]),
+        (FOUR, Build.CUDA, {}, uuids(FOUR)),
+        # A container numbers its GPUs anew, and a name of the machine's is nobody's there.
+        (TWO, Build.CUDA, {"CUDA_VISIBLE_DEVICES": "1"}, uuids(FOUR)[3:]),
+        (TWO, Build.CUDA, {"CUDA_VISIBLE_DEVICES": uuids(FOUR)[1]}, []),
+        ("a container that was given none", Build.CUDA, {}, []),
         # A process that sees an instance sees nothing else.
         (MIXED, Build.CUDA, {}, uuids(MIXED, "MIG-")[:1]),
         (MIXED, Build.CUDA, {"CUDA_VISIBLE_DEVICES": "1,2,3"}, uuids(MIXED)[1:]),
@@ -225,6 +234,16 @@ def mark(world_size: Any, **arguments: Any) -> Mark:
             mark(4, device="cuda", ranks_per_gpu=4),
             "gloo",
             (0, 0, 0, 0),
+        ),
+        (UNLIKE, Build.CUDA, {}, mark(2), "nccl", (0, 1)),
+        (TWO, Build.CUDA, {}, mark(4), "gloo", None),
+        (
+            "a container that was given none",
+            Build.CUDA,
+            {},
+            mark(1, backend="nccl"),
+            "nccl",
+            "skip",
         ),
         (CUT, Build.CUDA, {}, mark(2, ranks_per_gpu=2), "gloo", (0, 0)),
         (MIXED, Build.CUDA, {}, mark(2), "gloo", None),
