@@ -16,6 +16,7 @@ from pytest_ddp.attempt.terminal import Terminal
 from pytest_ddp.launch.rankprocess import RankProcess
 from pytest_ddp.system import memfile
 from pytest_ddp.system.own import os
+from pytest_ddp.wire.hosting import World
 from pytest_ddp.wire.protocol import RunTest
 
 
@@ -43,6 +44,8 @@ class Order:
         store: str | None,
         new: bool,
         together: bool,
+        serves: bool,
+        by_file: bool,
     ) -> RunTest:
         """What one rank is told.
 
@@ -53,6 +56,8 @@ class Order:
             store: name of the store of the process group.
             new: whether the ranks do not meet by it yet.
             together: whether no rank begins before all are ready.
+            serves: whether the socket of the env:// rendezvous travels along.
+            by_file: whether a new store's file does.
         """
         following = self.next_item
         return RunTest(
@@ -64,6 +69,7 @@ class Order:
             next_is_known=self.next_is_known,
             store=store,
             new_store=new,
+            by_file=by_file,
             together=together,
             environment=environment,
             env=self.plan.env,
@@ -73,7 +79,7 @@ class Order:
             seed=self.plan.seeds[rank],
             shared_seed=self.plan.seeds[0],
             tmp_path=self.tmp_path,
-            serve_store=rank == 0,
+            serve_store=serves,
             log_level=listening_level(self.item.config),
             neighbours=neighbours.brief(self.item),
         )
@@ -88,10 +94,15 @@ def come_from_elsewhere(processes: Iterable[RankProcess], nodeid: str) -> bool:
     return not files <= {nodeid.partition("::")[0]}
 
 
+def is_new(store: str | None, processes: Iterable[RankProcess]) -> bool:
+    """Whether there is a store, and these ranks do not meet by it yet."""
+    return store is not None and any(process.store != store for process in processes)
+
+
 @contextmanager
-def new_file(store: str | None, processes: Iterable[RankProcess]) -> Iterator[tuple[int, ...]]:
-    """The file of a store by which these ranks do not meet yet, to be handed to them."""
-    if store is None or all(process.store == store for process in processes):
+def file_of(store: str | None, world: World) -> Iterator[tuple[int, ...]]:
+    """The file of a new store, to be handed to its ranks; none where it reaches only some."""
+    if store is None or world.nodes:
         yield ()
         return
     file = memfile.create(f"pytest-ddp {store}")

@@ -9,7 +9,7 @@ from pytest_ddp.attempt import ends
 from pytest_ddp.attempt.exchanges import Exchanges
 from pytest_ddp.attempt.lastlook import ANSWER_LIMIT, look_twice
 from pytest_ddp.attempt.live import LiveLine, doing_of
-from pytest_ddp.attempt.order import Order, come_from_elsewhere, new_file
+from pytest_ddp.attempt.order import Order, come_from_elsewhere, file_of, is_new
 from pytest_ddp.attempt.part import Part
 from pytest_ddp.attempt.reading import Reader
 from pytest_ddp.attempt.terminal import Turns
@@ -100,14 +100,15 @@ class Run:
         processes = [part.process for part in self.parts]
         self._prober = Prober(self._test, processes, self._began + self._plan.timeout)
         environments = [rendezvous.environment(rank) for rank in range(plan.world_size)]
-        with rendezvous.take() as listening, new_file(store, processes) as file:
-            new = bool(file)
+        new = is_new(store, processes)
+        with rendezvous.take() as port, file_of(store if new else None, plan.world) as file:
             known = store, new, new or come_from_elsewhere(processes, plan.nodeid)
             for rank, part in enumerate(self.parts):
                 part.process.files.begin()
                 part.process.store = store
-                order = self._order.for_rank(rank, self._test, environments[rank], *known)
-                serves = (listening.fileno(),) if rank == 0 else ()
+                serves = () if rank else port.descriptors
+                travel = bool(serves), bool(file)
+                order = self._order.for_rank(rank, self._test, environments[rank], *known, *travel)
                 part.process.send(order, (*serves, *file))
 
     # ------------------------------------------------------------------ the wait loop

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pytest_ddp.launch.rankfiles import RankFiles
 from pytest_ddp.launch.streams import Streams
+from pytest_ddp.system import processes
 from pytest_ddp.system.own import os
 from pytest_ddp.wire.channel import Channel
 from pytest_ddp.wire.hosting import World
@@ -27,7 +28,11 @@ WROTE_GARBAGE = (
 
 @dataclass(eq=False)
 class RankProcess:
-    """Started, perhaps up, perhaps gone; and what its tests have left in it."""
+    """Started, perhaps up, perhaps gone; and what its tests have left in it.
+
+    What asks the kernel for a process of this machine are :meth:`signal`, :meth:`glance` and
+    :meth:`kill_group`: all else is the same for a rank on another one.
+    """
 
     serial: int
     world: World
@@ -97,6 +102,11 @@ class RankProcess:
         except OSError:
             return "", 0.0
         return fields[0], (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def kill_group(self) -> None:
+        """Kill it with its children where no host is left to do so."""
+        if self.pid is not None and not self.gone:
+            processes.kill_group(self.pid)
 
     def close(self) -> None:
         self.channel.close()

@@ -76,10 +76,13 @@ class RunTest:
     next_is_known: bool
     """False under xdist, where the future is unknown: then wide fixtures stay up."""
     store: str | None
-    """Name of the ``FileStore`` of the default group; a new one means a new group, and its file
-    travels along. None in a world without a group."""
+    """Name of the store of the default group; a new one means a new group. None in a world without
+    a group."""
     new_store: bool
     """True if the ranks do not meet by this store yet."""
+    by_file: bool
+    """True if it is a new ``FileStore``, whose file travels along; on several machines ranks meet
+    by a ``TCPStore`` at the port of the env:// rendezvous."""
     together: bool
     """Wait, when all is ready, until all ranks are: one of them may prove unable to begin."""
     environment: dict[str, str]
