@@ -5,8 +5,8 @@ worker), the *host* that imports what ranks share and forks, and the *ranks*. A 
 frozen dataclass with JSON-able fields; :mod:`pytest_ddp.wire.channel` frames it. Without
 slots, which would make each class twice: this module is imported while a user waits.
 It imports nothing of ours but its other parts, :mod:`pytest_ddp.wire.hosting`,
-:mod:`pytest_ddp.wire.survey`, :mod:`pytest_ddp.wire.debugging` and :mod:`pytest_ddp.wire.serving`,
-so that host and ranks stay free of controller code.
+:mod:`pytest_ddp.wire.machines`, :mod:`pytest_ddp.wire.survey`, :mod:`pytest_ddp.wire.debugging` and
+:mod:`pytest_ddp.wire.serving`, so that host and ranks stay free of controller code.
 """
 
 from __future__ import annotations
@@ -31,6 +31,15 @@ from pytest_ddp.wire.hosting import (
     RankStarted,
     Session,
     StartRank,
+)
+from pytest_ddp.wire.machines import (
+    EndSession,
+    NodeJoined,
+    NodeLost,
+    OpenPort,
+    PortOpened,
+    SignalRank,
+    Unfit,
 )
 from pytest_ddp.wire.serving import Inherit, Joined, Place, Serve, Served, ServiceReady
 from pytest_ddp.wire.survey import Calls, GroupCount, Probe, Standing, TellCalls
@@ -358,4 +367,6 @@ FromRank: TypeAlias = (
 )
 OfService: TypeAlias = Serve | ServiceReady | Served | Inherit | Joined | Place
 """What the pytest process, the service and the processes that it makes say to each other."""
-Message: TypeAlias = ToHost | FromHost | ToRank | FromRank | OfService
+ToHub: TypeAlias = OpenPort | SignalRank | EndSession
+FromHub: TypeAlias = NodeJoined | PortOpened | NodeLost | Unfit
+Message: TypeAlias = ToHost | FromHost | ToHub | FromHub | ToRank | FromRank | OfService

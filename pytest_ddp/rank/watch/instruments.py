@@ -138,7 +138,7 @@ class TracedGroup(DefaultGroup):
         super().__init__(TracedJournal(log), world, rank)
         self._log = log
 
-    def prepare(self, store: str | None, file: list[int], served: Callable[[], dist.Store]) -> None:
+    def prepare(self, store: str | None, file: list[int], served: Callable[[], Any]) -> None:
         super().prepare(store, file, served)
         for count in self.counts():
             self._log.write(What.GROUP, count.name, self.journal.before(count.name))
