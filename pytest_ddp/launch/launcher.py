@@ -84,6 +84,8 @@ class Launcher:
         self.ready: HostReady | None = None
         self.had_rank = False
         """Whether any rank ever came up."""
+        self.exit_code = 1
+        """That of pytest, as far as it is known: agents of other machines end with it."""
         self._next_look = 0.0
         self._unsent: set[Channel | RankProcess] = set()
         """Whose sockets were full, and are watched for room."""
@@ -292,7 +294,10 @@ class Launcher:
                         process.returncode = message.returncode
                         yield process, Gone(message.returncode)
                 case _:
-                    raise AssertionError(f"{message} is not for the controller")
+                    yield from self._hear_other(message)
+
+    def _hear_other(self, message: Message) -> Iterator[Event]:
+        raise AssertionError(f"{message} is not for the controller")
 
     def _last_messages(self, process: RankProcess) -> Iterator[Event]:
         if not process.channel.at_end:
@@ -358,15 +363,7 @@ class Launcher:
 
     def close(self) -> None:
         """End everything that is left: processes, files, descriptors."""
-        self._channel.close()
-        try:
-            if self.ready is None:
-                # It still imports or collects, and has no ranks yet.
-                self._process.kill()
-            self._process.wait(_HOST_END)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        self._end_host()
         self.catch_up()
         for process in self._ranks.values():
             process.kill_group()
@@ -376,3 +373,14 @@ class Launcher:
         os.close(self._host_watch)
         self._log.close()
         self._folder.close()
+
+    def _end_host(self) -> None:
+        self._channel.close()
+        try:
+            if self.ready is None:
+                # It still imports or collects, and has no ranks yet.
+                self._process.kill()
+            self._process.wait(_HOST_END)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()

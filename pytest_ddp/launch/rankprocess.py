@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 from pytest_ddp.launch.rankfiles import RankFiles
 from pytest_ddp.launch.streams import Streams
@@ -58,6 +59,9 @@ class RankProcess:
     """When its channel closed (monotonic clock); 0 if it is open."""
     condemned: str = ""
     """What the controller saw and killed it for, as a predicate; empty if it did not."""
+
+    takes_terminal: ClassVar[bool] = True
+    """Whether descriptors of the terminal can be handed to it."""
 
     def __post_init__(self) -> None:
         self.files = RankFiles()
