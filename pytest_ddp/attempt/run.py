@@ -368,7 +368,8 @@ class Run:
         )
 
     def _notes(self) -> tuple[str, ...]:
-        return self._parting, self._spared(), *self._suspicions, self._unopened
+        where = self._launcher.where(self._plan.world)
+        return where, self._parting, self._spared(), *self._suspicions, self._unopened
 
     def _spared(self) -> str:
         """What a timeout of a group's or a call's own has cut short; empty if none has."""

@@ -105,6 +105,10 @@ class Launcher:
     def _new_process(self, world: World, number: int, channel: Channel) -> RankProcess:
         return RankProcess(self._serials, world, number, channel)
 
+    def where(self, world: World) -> str:
+        """Which machines its ranks are on, as a sentence; empty if there is one alone."""
+        return ""
+
     def new_port(self, world: World) -> Port:
         """Where the ranks of a world can meet next."""
         return rendezvous.open_port(world)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from pytest_ddp.evidence.wording import ranks_text
 from pytest_ddp.launch.launcher import Event, Launcher, NoRankError
 from pytest_ddp.launch.rankprocess import RankProcess
 from pytest_ddp.launch.rendezvous import Port
@@ -102,8 +103,14 @@ class Fleet(Launcher):
             self.poll(left)
         return Port(self._nodes[node].address, self._ports[node].popleft())
 
-    def name_of(self, node: int) -> str:
-        """``node 1 (its name)``."""
+    def where(self, world: World) -> str:
+        ranks: dict[int, list[int]] = {}
+        for rank, node in enumerate(world.nodes):
+            ranks.setdefault(node, []).append(rank)
+        told = (f"{ranks_text(mates)} on {self._name_of(node)}" for node, mates in ranks.items())
+        return f"{', '.join(told)}."
+
+    def _name_of(self, node: int) -> str:
         joined = self._nodes.get(node)
         return f"node {node}" if joined is None else f"node {node} ({joined.name})"
 
