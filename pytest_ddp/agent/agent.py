@@ -212,7 +212,7 @@ class Agent:
         for rank in list(self._ranks.values()):
             if rank.pid is not None:
                 processes.kill_group(rank.pid)
-            why = f"was lost with its host, which ended with code {code}"
+            why = f"went with the host of node {self._node}, which ended with code {code}"
             self._part_with(rank, RankExited(rank.serial, -signal.SIGKILL, why))
         self._start_host()
 

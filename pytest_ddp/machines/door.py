@@ -16,6 +16,9 @@ _MOST = 16
 """Peers that may do so at once: agents come one by one, and a scan must not use up descriptors."""
 
 
+_BACKLOG = 128
+
+
 class Door:
     """Lets agents in, and nobody else."""
 
@@ -26,10 +29,12 @@ class Door:
             OSError: that cannot be.
         """
         self._secret = secret
-        self._socket = socket.create_server((address, port), backlog=_MOST)
+        self._socket = socket.create_server((address, port), backlog=_BACKLOG)
         self._socket.setblocking(False)
         self.address, self.port = self._socket.getsockname()
         self._peers: dict[socket.socket, tuple[Gate, float]] = {}
+        self.refused: dict[str, str] = {}
+        """Why a peer was not let in, by its address; of the first few."""
 
     def open(self, selector: selectors.BaseSelector, let_in: Callable[[Line], None]) -> None:
         """Have a selector's owner call what it finds for a socket of ours."""
@@ -72,7 +77,11 @@ class Door:
                 peer.send(let_in[0])
         except BlockingIOError:
             return
-        except (OSError, SealError):
+        except SealError as error:
+            if len(self.refused) < _MOST:
+                self.refused[peer.getpeername()[0]] = str(error)
+            data, let_in = b"", None
+        except OSError:
             data, let_in = b"", None
         if let_in is not None:
             self._let_in(Line(self._forget(peer), let_in[1]))

@@ -42,7 +42,7 @@ SILENCE = 5.0
 """Seconds without a sign of life after which a machine is given up."""
 _JOIN_LIMIT = 120.0
 """Seconds for all agents to come and to have their hosts ready; both import torch first."""
-_END_LIMIT = 30.0
+_END_LIMIT = 15.0
 """Seconds that the end of the session waits for agents that have not come yet, to be told so."""
 _A_MOMENT = 0.005
 """Seconds until what somebody had no room for is tried again."""
@@ -138,8 +138,12 @@ class Hub:
             f"{len(self._nodes)} of {self._place.nodes} machines came within {_JOIN_LIMIT:.0f} s; "
             f"missing: node {', '.join(missing)}. Each must reach node 0 at "
             f"{self._door.address}:{self._door.port} (MASTER_ADDR is {self._place.address}), and "
-            "have the same PYTEST_DDP_SECRET if one is set"
+            f"have the same PYTEST_DDP_SECRET if one is set{self._who_was_refused()}"
         )
+
+    def _who_was_refused(self) -> str:
+        told = (f"{address}: {why}" for address, why in self._door.refused.items())
+        return "".join(f". Refused was {words}" for words in told)
 
     def _tell(self, message: Message) -> None:
         self._channel.send(message)
@@ -188,7 +192,8 @@ class Hub:
         self._selector.register(mirror.channel, selectors.EVENT_READ, hear)
         if node in self._lost:
             self._tell(RankStarted(serial, 0))
-            mirror.exited = RankExited(serial, -signal.SIGKILL, self._lost[node])
+            why = f"cannot run: {self._lost[node]}"
+            mirror.exited = RankExited(serial, -signal.SIGKILL, why)
         else:
             self._order(node, _for_host(order))
 
@@ -296,12 +301,14 @@ class Hub:
         self._selector.unregister(node.line)
         node.line.close()
         del self._nodes[node.number]
-        self._lost[node.number] = words = f"was on {node}, which is lost: {why}"
+        self._lost[node.number] = lost = f"{node} is lost: {why}"
         if self._is_over:
             return
-        self._tell(NodeLost(node.number, f"{node} is lost: {why}"))
+        self._tell(NodeLost(node.number, lost))
         for serial, mirror in self._mirrors.items():
             if mirror.node == node.number and mirror.exited is None:
+                # Without a verb that has a plural: it is said of several ranks, too.
+                words = f"went with its machine: {lost}"
                 mirror.exited = RankExited(serial, -signal.SIGKILL, words)
 
 

@@ -77,12 +77,28 @@ class Cluster:
         torchrun: bool = False,
         folder_1: Path | None = None,
     ) -> Session:
-        """Run pytest on both machines to its end.
+        """Run both to their ends, at most ``timeout`` quiet seconds; see :meth:`start`."""
+        alpha, beta = self.start(
+            suite, *args, env=env, of_node_1=of_node_1, torchrun=torchrun, folder_1=folder_1
+        )
+        finished = alpha.finish(timeout * _PATIENCE)
+        ended = time.monotonic()
+        return Session(finished, beta.finish(30 * _PATIENCE), time.monotonic() - ended)
+
+    def start(
+        self,
+        suite: Suite,
+        *args: str,
+        env: Mapping[str, str] | None = None,
+        of_node_1: Mapping[str, str] | None = None,
+        torchrun: bool = False,
+        folder_1: Path | None = None,
+    ) -> tuple[Running, Running]:
+        """Start pytest on both machines.
 
         Args:
             suite: what node 0 runs.
             args: pytest's arguments on both.
-            timeout: seconds on a quiet machine.
             env: variables of both nodes.
             of_node_1: variables that are otherwise on node 1.
             torchrun: whether it starts them, instead of this helper as a launcher without a store.
@@ -98,9 +114,7 @@ class Cluster:
             number = 10 * len(list(suite.directory.parent.iterdir())) + node
             nodes.append(Running(suite.directory, number, arguments, variables, start))
         beta, alpha = nodes
-        finished = alpha.finish(timeout * _PATIENCE)
-        ended = time.monotonic()
-        return Session(finished, beta.finish(30 * _PATIENCE), time.monotonic() - ended)
+        return alpha, beta
 
     def survivors(self) -> list[str]:
         """Command lines of processes of the cluster that still live."""
