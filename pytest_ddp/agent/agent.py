@@ -61,6 +61,8 @@ class Agent:
         """pytest's on node 0."""
         self._is_ready = False
         self._code: int | None = None
+        self.gone = ""
+        """Why this agent has ended without having been told to; empty if it was told."""
         self._looks_closely_until = 0.0
         self._next_look = 0.0
         self._host: subprocess.Popen[bytes] | None = None
@@ -80,10 +82,13 @@ class Agent:
             while self._code is None and not self._line.at_end:
                 self._turn()
                 if self._line.silent_for() > _SILENCE:
-                    break
+                    self._line.at_end = f"no sign of life for {_SILENCE:.0f} s"
         finally:
             self._end()
-        return _GONE if self._code is None else self._code
+        if self._code is None:
+            self.gone = self._line.at_end
+            return _GONE
+        return self._code
 
     def _turn(self) -> None:
         unsent = self._line.unsent or any(rank.channel.unsent for rank in self._ranks.values())

@@ -54,7 +54,11 @@ def _live(node: int, address: str, port: int, secret: bytes) -> int:
             signal.sigtimedwait([], _BETWEEN_TRIES)
         except OSError as error:
             return _complain(node, f"cannot reach node 0 at {address}:{port}: {error}")
-    return Agent(line, node, host_environment(line)).live()
+    agent = Agent(line, node, host_environment(line))
+    code = agent.live()
+    if agent.gone and node:
+        _complain(node, f"pytest on node 0 is gone: {agent.gone}")
+    return code
 
 
 def _complain(node: int, text: str) -> int:

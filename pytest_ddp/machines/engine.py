@@ -17,6 +17,11 @@ from pytest_ddp.wire.hosting import PLACE_VARIABLES
 
 PLACE = pytest.StashKey[Place]()
 """That of node 0, in its session."""
+_QUESTIONS = (
+    *("help", "version", "collectonly", "markers", "cacheshow"),
+    *("showfixtures", "show_fixtures_per_test"),
+)
+"""Options with which pytest runs no test."""
 _AGENT = "pytest_ddp.agent.main"
 
 
@@ -26,9 +31,6 @@ def begin(config: pytest.Config) -> int | None:
     Raises:
         pytest.UsageError: this is no node of an engine, or something does not go with machines.
     """
-    option = config.option
-    if getattr(option, "help", False) or getattr(option, "version", 0):
-        return None
     if refused := next(_refused(config, Options.from_config(config)), None):
         raise option_error(f"--ddp-machines does not go with {refused}.")
     try:
@@ -36,8 +38,8 @@ def begin(config: pytest.Config) -> int | None:
     except ValueError as error:
         raise option_error(f"--ddp-machines=torchrun: {error}.") from None
     if place.node:
-        if option.collectonly:
-            return 0  # node 0 shows them
+        if any(getattr(config.option, question, None) for question in _QUESTIONS):
+            return 0  # node 0 answers, and starts nothing
         # Its room is above this one.
         code: int = import_module(_AGENT).be_agent(place)
         return code

@@ -116,6 +116,14 @@ class Cluster:
         beta, alpha = nodes
         return alpha, beta
 
+    @contextlib.contextmanager
+    def cut(self) -> Iterator[None]:
+        """Have no packet come through in a block."""
+        space = f"{self.mark}-{NAMES[1]}"
+        _ip("-n", space, "link", "set", "veth0", "down")
+        yield
+        _ip("-n", space, "link", "set", "veth0", "up")
+
     def survivors(self) -> list[str]:
         """Command lines of processes of the cluster that still live."""
         return [command for _, command in self._processes()]

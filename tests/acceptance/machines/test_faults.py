@@ -155,6 +155,22 @@ def test_nothing_survives_a_kill_of_pytest(cluster: Cluster, suite: Suite) -> No
     assert beta.finish(10).returncode == 1
 
 
+def test_a_network_that_hangs_is_a_lost_machine(cluster: Cluster, suite: Suite) -> None:
+    """Nobody says that a connection has ended, on either side."""
+    suite.write("test_a.py", LONG)
+    alpha, beta = cluster.start(suite)
+    begun(suite)
+    time.sleep(1)
+    with cluster.cut():
+        result = alpha.finish(90)["test_long"]
+        left = beta.finish(30)
+        assert cluster.survivors_after(3) == []
+    assert "node 1 (beta) is lost: gave no sign of life for 5 s" in flat(result.text)
+    assert result.verdict == "failed"
+    assert left.returncode == 1
+    assert "pytest on node 0 is gone: no sign of life for 10 s" in flat(left.output)
+
+
 def test_an_agent_that_is_suspended_is_lost_after_5_seconds(cluster: Cluster, suite: Suite) -> None:
     """It cannot end its ranks; it does as soon as it goes on."""
     suite.write("test_a.py", LONG)
