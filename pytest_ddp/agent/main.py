@@ -48,7 +48,7 @@ def _live(node: int, address: str, port: int, secret: bytes) -> int:
             break
         except SealError as error:
             return _complain(node, f"{address}:{port} is not the hub of this session: {error}")
-        except ConnectionRefusedError as error:
+        except (ConnectionRefusedError, TimeoutError) as error:
             if time.monotonic() > deadline:
                 return _complain(node, f"cannot reach node 0 at {address}:{port}: {error}")
             signal.sigtimedwait([], _BETWEEN_TRIES)

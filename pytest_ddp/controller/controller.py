@@ -377,6 +377,8 @@ class Controller:
         except HostDiedError:
             if any(rank.test for rank in ranks) and not interrupted:
                 self._messages.add_problem(_LOST_WITH_HOST.format(end=_end_of(launcher)))
+        except NoRankError:
+            """Each test has told already why these machines run none."""
         except OrphanedError:
             """Nobody is left to tell."""
 

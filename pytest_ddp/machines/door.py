@@ -10,7 +10,7 @@ from pytest_ddp.machines.line import Line
 from pytest_ddp.machines.seal import ANSWER, Gate, SealError
 from pytest_ddp.system.own import selectors, socket, time
 
-_PROOF_LIMIT = 5.0
+_PROOF_LIMIT = 10.0
 """Seconds that a peer has to prove itself."""
 _MOST = 16
 """Peers that may do so at once: agents come one by one, and a scan must not use up descriptors."""

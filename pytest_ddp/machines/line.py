@@ -12,7 +12,7 @@ from pytest_ddp.system.own import socket, time
 
 _HEADER = struct.Struct(">BQI")
 _CHUNK = 1 << 18
-_SHAKE_LIMIT = 10.0
+_SHAKE_LIMIT = 30.0
 """Seconds for a hub to greet and welcome; a loaded machine needs a part of one."""
 BEAT = 1.0
 """Seconds between two signs of life."""

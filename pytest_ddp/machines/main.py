@@ -29,10 +29,13 @@ def main(role: dict[str, Any]) -> NoReturn:
         secret = torchrun.secret_of(users_secret)
         address = place.own_address()
         door = Door(address, 0 if place.has_store else place.port, secret.encode())
-        own = _start_agent(door, secret)
         torchrun.tell_where(place, address, door.port, secret, is_users=bool(users_secret))
+        # Not before: that imports torch, and nobody opens the door meanwhile.
+        own = _start_agent(door, secret)
     except (OSError, RuntimeError) as error:
-        Channel(sock).send(Unfit(f"node 0 cannot be reached as {place.address}: {error}"))
+        Channel(sock).send(
+            Unfit(f"node 0 cannot listen for the others at {place.address}: {error}")
+        )
         sys.exit(1)
     sock.setblocking(False)
     Hub(Channel(sock), place, door).serve()

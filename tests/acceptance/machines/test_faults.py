@@ -108,6 +108,29 @@ def test_nothing_survives_deaths(cluster: Cluster, deaths: Session) -> None:
     assert cluster.survivors_after(3) == []
 
 
+HUB = """
+    import os
+    import signal
+
+    import pytest
+
+    pytestmark = pytest.mark.ddp(world_size=4, timeout=60)
+
+
+    def parent_of(pid):
+        return int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1])
+
+
+    def test_hub_killed(ddp):
+        if ddp.rank == 0:
+            agent = parent_of(os.getppid())
+            os.kill(parent_of(agent), signal.SIGKILL)
+        signal.pause()
+
+
+    def test_later(ddp):
+        pass
+"""
 LONG = """
     import os
     import signal
@@ -153,6 +176,27 @@ def test_nothing_survives_a_kill_of_pytest(cluster: Cluster, suite: Suite) -> No
     assert cluster.survivors_after(5) == []
     alpha.finish(10)
     assert beta.finish(10).returncode == 1
+
+
+def test_a_hub_that_is_killed_ends_all_machines(cluster: Cluster, suite: Suite) -> None:
+    suite.write("test_a.py", HUB)
+    session = cluster.run(suite)
+    assert session.alpha["test_hub_killed"].verdict == "error", session.text
+    assert "the hub of the machines has ended" in flat(session.alpha["test_later"].text)
+    assert (session.alpha.returncode, session.beta.returncode) == (1, 1), session.text
+    assert "pytest on node 0 is gone: connection closed" in flat(session.beta.output)
+    assert cluster.survivors_after(3) == []
+
+
+def test_ctrl_c_ends_both_as_it_ends_pytest(cluster: Cluster, suite: Suite) -> None:
+    suite.write("test_a.py", LONG)
+    alpha, beta = cluster.start(suite)
+    begun(suite)
+    os.kill(alpha.pid, signal.SIGINT)
+    finished = alpha.finish(30)
+    assert finished.returncode == pytest.ExitCode.INTERRUPTED, finished.tail()
+    assert beta.finish(30).returncode == pytest.ExitCode.INTERRUPTED
+    assert cluster.survivors_after(3) == []
 
 
 def test_a_network_that_hangs_is_a_lost_machine(cluster: Cluster, suite: Suite) -> None:
@@ -224,7 +268,8 @@ def test_other_content_of_a_test_file_is_an_error(
     text = flat(session.alpha["test_passes"].text)
     assert "node 1 (beta) has other tests: " in text
     assert "test_a.py has another content there than on node 0" in text
-    assert session.beta.returncode == 1
+    assert (session.alpha.returncode, session.beta.returncode) == (1, 1), session.text
+    assert "INTERNALERROR" not in session.text
     assert cluster.survivors_after(3) == []
 
 
