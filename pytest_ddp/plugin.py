@@ -17,7 +17,13 @@ import pytest
 from pytest_ddp.asked.came import COMING, Coming
 from pytest_ddp.asked.mark import MARKER_HELP, WORLD_SIZE_PARAM, read_mark
 from pytest_ddp.asked.marks import MARK, check_items, read_marks
-from pytest_ddp.asked.options import Adopt, Options, add_options, early_everywhere
+from pytest_ddp.asked.options import (
+    Adopt,
+    Options,
+    add_options,
+    early_everywhere,
+    early_machines,
+)
 from pytest_ddp.asked.settled import remember_options
 from pytest_ddp.asked.sight import Sight
 from pytest_ddp.controller.neighbours import end_in_controller
@@ -41,8 +47,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_cmdline_main(config: pytest.Config) -> None:
+def pytest_cmdline_main(config: pytest.Config) -> int | None:
     remember_options(config)
+    if early_machines(config) is None:
+        return None
+    from pytest_ddp.machines import engine  # noqa: PLC0415
+
+    return engine.begin(config)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -140,6 +151,12 @@ class Hooks:
 
     # ------------------------------------------------------------------ collection
 
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionstart(self) -> None:
+        """Meet the other machines, whose agents have to hear of the session's end in any case."""
+        if self._options.machines is not None:
+            self._controller.warm_up()
+
     @pytest.hookimpl(tryfirst=True)
     def pytest_pycollect_makemodule(self, module_path: Path, parent: pytest.Collector) -> None:
         """Have the host import torch while this process does so for the test file."""
@@ -168,7 +185,7 @@ class Hooks:
             self._config.stash[_PLACE].leave()
         if any(MARK in item.stash for item in session.items):
             self._controller.collected(session.items)
-        elif self._started is not None:
+        elif self._started is not None and self._options.machines is None:
             self._started.close()
 
     def pytest_report_collectionfinish(self, items: list[pytest.Item]) -> list[str]:
@@ -237,7 +254,8 @@ class Hooks:
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         try:
             if self._started is not None:
-                self._started.finish(interrupted=exitstatus == pytest.ExitCode.INTERRUPTED)
+                interrupted = exitstatus == pytest.ExitCode.INTERRUPTED
+                self._started.finish(interrupted=interrupted, exit_code=int(exitstatus))
         except KeyboardInterrupt:
             # pytest would not catch it here.
             session.exitstatus = pytest.ExitCode.INTERRUPTED

@@ -42,8 +42,8 @@ _SIDES = ("pytest_ddp.system", "pytest_ddp.wire", "pytest_ddp.neighbours", "pyte
 
 _ROOMS = {
     "pytest_ddp": (
-        *("system", "wire", "neighbours", "asked", "evidence", "launch", "proof", "verdict"),
-        *("trace", "attempt", "controller", "adopt", "migrate", "summary"),
+        *("system", "wire", "neighbours", "asked", "evidence", "launch", "machines", "agent"),
+        *("proof", "verdict", "trace", "attempt", "controller", "adopt", "migrate", "summary"),
         *("rank.exits", "rank.groups", "rank.watch", "rank.birth", "rank.care", "rank.adapt"),
         *("rank.adopted", "rank.alike", "rank.served"),
         *("rank", "battery", "doctor"),
@@ -157,7 +157,8 @@ def test_rooms_are_small(top: Path) -> None:
 
 
 def test_protocol_imports_nothing_of_ours() -> None:
-    parts = {f"pytest_ddp.wire.{name}" for name in ("hosting", "survey", "debugging", "serving")}
+    names = ("hosting", "machines", "survey", "debugging", "serving")
+    parts = {f"pytest_ddp.wire.{name}" for name in names}
     assert _ours(_imports(MODULES["pytest_ddp.wire.protocol"], everywhere=True)) == parts
     assert not any(_ours(_imports(MODULES[part], everywhere=True)) for part in parts)
 

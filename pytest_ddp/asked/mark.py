@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 
 MARKER_HELP = (
     "ddp(world_size=2, backend='auto', device='cpu', ranks_per_gpu=1, init=True, isolate=False, "
-    "family='', timeout=300, seed=0, env={}): run the test on world_size ranks of one "
+    "nodes=1, family='', timeout=300, seed=0, env={}): run the test on world_size ranks of one "
     "torch.distributed process group and report it as one test. world_size is a number, a list "
     "(parametrizes the test) or 'gpus' (one rank for each GPU); backend is 'auto' or what torch "
     "takes, such as 'gloo', 'nccl' or 'cpu:gloo,cuda:nccl'; device is 'cpu', 'cuda', 'xpu' or "
     "'meta'; ranks_per_gpu lets so many ranks share a GPU; init=False leaves init_process_group to "
-    "the test; isolate=True gives the test fresh ranks; ranks in whose modules tests of a family "
+    "the test; isolate=True gives the test fresh ranks; nodes is the number of machines that "
+    "they are spread over, with --ddp-machines; ranks in whose modules tests of a family "
     "left something go to no others; timeout is in seconds; seed='same' seeds all ranks alike; "
     "env is a dict of environment variables. Arguments left out come from the marks of the class "
     "and the module, then from the --ddp-* options."
@@ -57,6 +58,8 @@ class Mark:
     init: bool = True
     """Whether the process group is initialised before the test's fixtures run."""
     isolate: bool | None = None
+    nodes: int | None = None
+    """How many machines it wants; None to see."""
     family: str = ""
     """Name of the tests that share what they leave in modules; empty for none."""
     timeout: float | None = None
@@ -76,11 +79,16 @@ _ARGUMENTS: dict[str, Callable[[object], object]] = {
     "ranks_per_gpu": rules.check_sharing,
     "init": rules.check_bool,
     "isolate": rules.check_bool,
+    "nodes": rules.check_nodes,
     "family": rules.check_name,
     "timeout": rules.check_seconds,
     "seed": rules.check_seed_or_same,
     "env": rules.check_env,
 }
+
+
+_ELSEWHERE = {name: ["world_size"] for name in ("nprocs", "nproc", "num_processes", "ranks")}
+"""What launchers call it; by its letters ``nprocs`` is near to ``nodes``."""
 
 
 def read_mark(node: pytest.Item, options: Options) -> Mark | None:
@@ -159,7 +167,7 @@ def _checked(node: Node, owner: Node, mark: pytest.Mark) -> dict[str, object]:
 def _argument(node: Node, owner: Node, name: str, value: object) -> object:
     given = f"@pytest.mark.ddp({name}={shown(value)})"
     if name not in _ARGUMENTS:
-        close = difflib.get_close_matches(name, _ARGUMENTS, n=1, cutoff=0.5)
+        close = _ELSEWHERE.get(name) or difflib.get_close_matches(name, _ARGUMENTS, n=1, cutoff=0.5)
         hint = f" Did you mean {close[0]}?" if close else ""
         known = enumerated(_ARGUMENTS)
         raise mark_error(

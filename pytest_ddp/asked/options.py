@@ -58,6 +58,12 @@ class Adopt(enum.StrEnum):
     """Processes that tests spawn are forks of one that has torch."""
 
 
+class Machines(enum.StrEnum):
+    """Who has the machines that ranks are spread over."""
+
+    TORCHRUN = "torchrun"
+
+
 class Exits(enum.StrEnum):
     """Who notices that a served process has ended as it must not."""
 
@@ -100,6 +106,10 @@ class Options:
     """Kind of device for marks that name neither one nor a backend of one; None to see."""
     ranks_per_gpu: int = 1
     """How many ranks may share a GPU, for marks that do not say."""
+    machines: Machines | None = None
+    """Who has the machines; None for this one alone."""
+    ranks_per_machine: int | None = None
+    """How many ranks a machine takes; None for an equal share."""
 
     @classmethod
     def from_config(cls, config: pytest.Config) -> Options:
@@ -237,6 +247,15 @@ _SETTINGS = (
         *("everywhere", "N", "string", "", rules.check_size_or_none, rules.SIZE),
         help="run every test that has no ddp mark on N ranks, as torchrun -m pytest would",
     ),
+    _Setting(
+        *("machines", "torchrun", "string", "", rules.check_member_or_none(Machines), ""),
+        help="spread ranks over machines: pytest was started by torchrun, one process on each",
+    ),
+    _Setting(
+        *("ranks_per_machine", "N", "string", "", rules.check_size_or_none, rules.SIZE),
+        help="with --ddp-machines: fill machines with N ranks each, in order, instead of spreading "
+        "each test over all of them",
+    ),
 )
 
 
@@ -264,6 +283,19 @@ def early_everywhere(config: pytest.Config) -> int | None:
     Raises:
         pytest.UsageError: its value is not allowed.
     """
-    setting = next(setting for setting in _SETTINGS if setting.name == "everywhere")
-    size: int | None = setting.read(config, config.known_args_namespace)
+    size: int | None = _setting("everywhere").read(config, config.known_args_namespace)
     return size
+
+
+def early_machines(config: pytest.Config) -> Machines | None:
+    """``machines``, before the session begins.
+
+    Raises:
+        pytest.UsageError: its value is not allowed.
+    """
+    machines: Machines | None = _setting("machines").read(config, config.option)
+    return machines
+
+
+def _setting(name: str) -> _Setting:
+    return next(setting for setting in _SETTINGS if setting.name == name)

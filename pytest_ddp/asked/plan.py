@@ -15,6 +15,7 @@ import pytest
 from pytest_ddp.asked.devices import Choice, choose, shortage
 from pytest_ddp.asked.mark import WORLD_SIZE_PARAM, Mark
 from pytest_ddp.asked.options import CheckCollectives, Options
+from pytest_ddp.asked.placement import place
 from pytest_ddp.asked.rules import MAX_WORLD_SIZE, WorldSize, mark_error, shown
 from pytest_ddp.wire.hosting import World
 
@@ -55,6 +56,8 @@ class LaunchPlan:
     """Why the test cannot run on this machine; None if it can."""
     keeps_group: bool = False
     """Whether a default process group that the test leaves stays for those after it."""
+    nodes: tuple[int, ...] = ()
+    """The machine of each rank; empty in a session on one machine."""
     driven: bool = False
     """Whether a plugin of the pytest process decides how often it runs."""
 
@@ -62,11 +65,16 @@ class LaunchPlan:
     def world(self) -> World:
         """The world of the ranks that can run it."""
         place = self.backend, self.world_size, self.devices
-        return World(*place, self.init, self.keeps_group, self.device)
+        return World(*place, self.init, self.keeps_group, self.device, self.nodes)
 
 
 def make_plan(
-    item: pytest.Item, mark: Mark, options: Options, gpus: int, kind: str = "cuda"
+    item: pytest.Item,
+    mark: Mark,
+    options: Options,
+    gpus: int,
+    kind: str = "cuda",
+    machines: int = 0,
 ) -> LaunchPlan:
     """Decide how to run ``item``.
 
@@ -76,6 +84,7 @@ def make_plan(
         options: what is used where the marks say nothing.
         gpus: number of GPUs that torch can use.
         kind: what torch calls them.
+        machines: number of machines with agents; 0 in a session on this one alone.
 
     Raises:
         pytest.UsageError: the marks contradict the test's parametrization, or themselves.
@@ -84,6 +93,10 @@ def make_plan(
     chosen = _choice(item, mark, options, wanted, gpus, kind)
     everywhere = min(gpus * chosen.ranks_per_gpu, MAX_WORLD_SIZE)
     world_size = everywhere if wanted == "gpus" else wanted
+    skip = _shortage(wanted, chosen, gpus, kind)
+    if skip is not None and machines:
+        skip = f"ranks get no GPUs with --ddp-machines yet: {skip}"
+    nodes, too_few = _nodes(item, mark, options, world_size, machines)
     return LaunchPlan(
         nodeid=item.nodeid,
         world_size=world_size,
@@ -98,7 +111,8 @@ def make_plan(
         seeds=_seeds(item.nodeid, mark, options, world_size),
         env=dict(mark.env),
         check_collectives=options.check_collectives is CheckCollectives.ON,
-        skip=_shortage(wanted, chosen, gpus, kind),
+        skip=skip or too_few,
+        nodes=nodes,
         keeps_group=mark.keeps_group,
     )
 
@@ -117,6 +131,27 @@ def _wanted_size(item: pytest.Item, mark: Mark) -> WorldSize:
             f"the mark of the function.",
         )
     return wanted
+
+
+def _nodes(
+    item: pytest.Item, mark: Mark, options: Options, world_size: int, machines: int
+) -> tuple[tuple[int, ...], str | None]:
+    """The machine of each rank, or why there are too few of them."""
+    if mark.nodes is not None and world_size and mark.nodes > world_size:
+        raise mark_error(
+            item,
+            f"@pytest.mark.ddp(nodes={mark.nodes}, world_size={world_size}): each machine has a "
+            f"rank at least. Ask for as many machines as ranks, or fewer.",
+        )
+    if not machines:
+        if mark.nodes in (None, 1):
+            return (), None
+        words = f"nodes={mark.nodes}: {mark.nodes} machines needed, this session has one"
+        return (), f"{words}; --ddp-machines has more"
+    try:
+        return place(world_size, mark.nodes, machines, options.ranks_per_machine), None
+    except ValueError as error:
+        return (), str(error)
 
 
 def _choice(

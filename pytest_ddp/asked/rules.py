@@ -58,6 +58,7 @@ BACKEND = (
 )
 DEVICE = "the device is one of cpu, cuda, xpu and meta"
 SHARING = f"ranks_per_gpu is a whole number from 1 to {MAX_WORLD_SIZE}"
+NODES = f"a number of machines is a whole number from 1 to {MAX_WORLD_SIZE}"
 SECONDS = f"a timeout is a number of seconds above 0, at most {MAX_TIMEOUT:.0f} (a week)"
 SEED = f"a seed is a whole number from 0 to {MAX_SEED}"
 BOOL = "it is either True or False"
@@ -202,6 +203,13 @@ def check_size_or_none(value: object) -> int | None:
     return check_size(int(text) if text.isdecimal() else value)
 
 
+def check_nodes(value: object) -> int:
+    """How many machines a test wants."""
+    if _is_int(value) and 1 <= value <= MAX_WORLD_SIZE:
+        return value
+    raise ValueError(NODES)
+
+
 def check_env(value: object) -> tuple[tuple[str, str], ...]:
     """Environment variables, as pairs of name and value."""
     if not isinstance(value, dict):
@@ -217,6 +225,15 @@ def check_member(choices: type[Choice]) -> Callable[[object], Choice]:
             if isinstance(value, str) and value == choice.value:
                 return choice
         raise ValueError(f"it is one of {enumerated(choices)}")
+
+    return check
+
+
+def check_member_or_none(choices: type[Choice]) -> Callable[[object], Choice | None]:
+    """Make the rule for an enumeration that may be left out."""
+
+    def check(value: object) -> Choice | None:
+        return None if value == "" else check_member(choices)(value)
 
     return check
 
@@ -289,7 +306,7 @@ def shown(value: object) -> str:
 def enumerated(names: Iterable[str]) -> str:
     """Return "a, b and c"."""
     *others, last = names
-    return f"{', '.join(others)} and {last}"
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def option_error(text: str) -> pytest.UsageError:

@@ -14,7 +14,7 @@ from pytest_ddp.attempt.terminal import Terminal
 from pytest_ddp.launch.rankprocess import RankProcess
 from pytest_ddp.system import memfile
 from pytest_ddp.system.own import os
-from pytest_ddp.wire.hosting import Json
+from pytest_ddp.wire.hosting import Json, World
 from pytest_ddp.wire.protocol import RunTest
 
 
@@ -46,6 +46,7 @@ class Order:
         new: bool,
         together: bool,
         briefed: Json,
+        by_file: bool,
     ) -> RunTest:
         """What one rank is told.
 
@@ -58,6 +59,7 @@ class Order:
             new: whether the ranks do not meet by it yet.
             together: whether no rank begins before all are ready.
             briefed: what plugins have for the ranks of this attempt.
+            by_file: whether the file of a new store travels along.
         """
         following = self.next_item
         return RunTest(
@@ -69,6 +71,7 @@ class Order:
             next_is_known=self.next_is_known,
             store=store,
             new_store=new,
+            by_file=by_file,
             together=together,
             environment=environment,
             env=self.plan.env,
@@ -93,10 +96,15 @@ def come_from_elsewhere(processes: Iterable[RankProcess], nodeid: str) -> bool:
     return not files <= {nodeid.partition("::")[0]}
 
 
+def is_new(store: str | None, processes: Iterable[RankProcess]) -> bool:
+    """Whether there is a store, and these ranks do not meet by it yet."""
+    return store is not None and any(process.store != store for process in processes)
+
+
 @contextmanager
-def new_file(store: str | None, processes: Iterable[RankProcess]) -> Iterator[tuple[int, ...]]:
-    """The file of a store by which these ranks do not meet yet, to be handed to them."""
-    if store is None or all(process.store == store for process in processes):
+def file_of(store: str | None, world: World) -> Iterator[tuple[int, ...]]:
+    """The file of a new store, to be handed to its ranks; none where it reaches only some."""
+    if store is None or world.nodes:
         yield ()
         return
     file = memfile.create(f"pytest-ddp {store}")

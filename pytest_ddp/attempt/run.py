@@ -12,7 +12,7 @@ from pytest_ddp.attempt import ends
 from pytest_ddp.attempt.exchanges import Exchanges
 from pytest_ddp.attempt.lastlook import ANSWER_LIMIT, look_twice
 from pytest_ddp.attempt.live import LiveLine, doing_of
-from pytest_ddp.attempt.order import Order, come_from_elsewhere, new_file
+from pytest_ddp.attempt.order import Order, come_from_elsewhere, file_of, is_new
 from pytest_ddp.attempt.part import Part
 from pytest_ddp.attempt.reading import Reader
 from pytest_ddp.attempt.terminal import Turns
@@ -77,12 +77,10 @@ class Run:
         self._has_run = False
         """Whether some rank is known to have run code of the test."""
         self._first_failure: float | None = None
-        self._wall = time.time()
-        self._began = time.monotonic()
+        self._wall, self._began = time.time(), time.monotonic()
         self._expiry: Expiry | None = None
         self._hang: Hang | None = None
-        self._mismatch = ""
-        self._parting = ""
+        self._mismatch = self._parting = ""
         self._unopened = ""
         """Why a hang could not be looked into."""
         self._suspicions: tuple[str, ...] = ()
@@ -111,18 +109,17 @@ class Run:
         processes = [part.process for part in self.parts]
         self._prober = Prober(self._test, processes, self._began + self._plan.timeout)
         environments = [rendezvous.environment(rank) for rank in range(plan.world_size)]
-        listening = rendezvous.take()
-        with listening or nullcontext(), new_file(store, processes) as file:
-            new = bool(file)
+        new = is_new(store, processes)
+        port = rendezvous.take()
+        with port or nullcontext(), file_of(store if new else None, plan.world) as file:
             elsewhere = come_from_elsewhere(processes, plan.nodeid)
             known = store, new, new or elsewhere, neighbours.brief(self._order.item)
             for rank, part in enumerate(self.parts):
                 part.process.files.begin()
                 part.process.store = store
-                serves = () if rank or listening is None else (listening.fileno(),)
-                told = environments[rank], bool(serves), *known
-                order = self._order.for_rank(rank, self._test, *told)
-                part.process.send(order, (*serves, *file))
+                serves = () if rank or port is None else port.descriptors
+                told = environments[rank], bool(serves), *known, bool(file)
+                part.process.send(self._order.for_rank(rank, self._test, *told), (*serves, *file))
 
     # ------------------------------------------------------------------ the wait loop
 
@@ -392,7 +389,8 @@ class Run:
         )
 
     def _notes(self) -> tuple[str, ...]:
-        return self._parting, self._spared(), *self._suspicions, self._unopened
+        where = self._launcher.where(self._plan.world)
+        return where, self._parting, self._spared(), *self._suspicions, self._unopened
 
     def _spared(self) -> str:
         """What a timeout of a group's or a call's own has cut short; empty if none has."""

@@ -67,18 +67,19 @@ class Supervisor:
         if rendezvous is None:
             self._runs += 1
             run_id = f"{self._session}-{self._runs}"
-            rendezvous = Rendezvous(world.world_size, run_id)
+            rendezvous = Rendezvous(world, run_id, self._launcher.new_port)
         self._pools[world] = rendezvous
         missing = [n for n in range(world.world_size) if self._launcher.rank(world, n) is None]
         if 0 in missing:
             # The rank that had the socket behind the port is gone.
             rendezvous.renew()
         environments = {rank: rendezvous.environment(rank) for rank in missing}
-        listening = rendezvous.take() if world.keeps_group and 0 in missing else None
+        serves = rendezvous.take() if world.keeps_group and 0 in missing else None
         for rank, environment in environments.items():
-            self._launcher.start(world, rank, environment, None if rank else listening)
-        if listening is not None:
-            listening.close()
+            taken = () if rank or serves is None else serves.descriptors
+            self._launcher.start(world, rank, environment, taken)
+        if serves is not None:
+            serves.close()
             rendezvous.renew()
 
     def close(self) -> None:
@@ -162,7 +163,8 @@ class Supervisor:
         words = process.files.stacks() or self._launcher.last_words()
         assert process.returncode is not None
         self._launcher.forget(process)
-        end = f"rank {process.rank} {exit_words(process.returncode)} at its start"
+        how = process.condemned or f"{exit_words(process.returncode)} at its start"
+        end = f"rank {process.rank} {how}"
         return f"{end}:\n{words}" if words else end
 
     def _hang_at_start(self, late: list[RankProcess], seconds: float) -> str:
@@ -186,7 +188,8 @@ class Supervisor:
                 self._pools.pop(other).close()
 
     def _clean_up(self, run: Run, world: World) -> None:
-        if run.has_met():
+        # That of another machine goes to its rank 0 with each order.
+        if run.has_met() or world.nodes:
             self._pools[world].renew()
         out_of_step = run.is_out_of_step()
         lost, retired, regroup = [], [], False

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterator
 
 import pytest
 
@@ -20,7 +19,7 @@ from pytest_ddp.attempt.order import Order
 from pytest_ddp.attempt.reading import Reader
 from pytest_ddp.attempt.supervisor import Supervisor
 from pytest_ddp.attempt.terminal import Terminal
-from pytest_ddp.controller import standin
+from pytest_ddp.controller import standin, starting
 from pytest_ddp.controller.measuring import Measuring
 from pytest_ddp.controller.neighbours import disagreed
 from pytest_ddp.controller.raised import raised
@@ -113,6 +112,8 @@ class Controller:
         launcher.collected(standin.collected(self._config, self._ddp_items))
 
     def _prestart(self) -> None:
+        if self._options.machines is not None:
+            return  # the agents are still on their way
         with contextlib.suppress(pytest.UsageError):
             plan = self._plan(self._ddp_items[0])
             if plan.skip is None and self._supervisor is not None:
@@ -127,12 +128,14 @@ class Controller:
             basetemp=self._directories.base,
             measured=self._measuring.measured,
         )
-        self._launcher = Launcher(session, self._display, quiet=not session.verbose_output)
+        self._launcher = starting.new_launcher(config, session, self._display)
         if hasattr(config, "workerinput"):
             self._launcher.watch_parent()
         self._supervisor = Supervisor(self._launcher, Reader(config), self._messages.tell)
 
     def _restart_host(self) -> None:
+        if self._options.machines is not None:
+            raise NoRankError("the hub of the machines has ended, and every agent with it")
         self.close()
         self._start_host()
         assert self._launcher is not None
@@ -231,25 +234,12 @@ class Controller:
             self._restart_host()
         assert self._supervisor is not None
         following, known = self._next_of_world(item, next_item, plan.world)
-        with self._devices(item, plan) as placed:
+        with starting.with_devices(plan) as placed:
             family = "" if following is None else self._planned(following).family
             ends = family != plan.family and plan.family != ""
             told = self._live, self._terminal, listening_level(self._config)
             order = Order(placed, item, following, known, ends, tmp_path, *told)
             return self._supervisor.run(order)
-
-    @contextlib.contextmanager
-    def _devices(self, item: pytest.Item, plan: LaunchPlan) -> Iterator[LaunchPlan]:
-        if plan.devices is None:
-            yield plan
-            return
-        with gpus.lease(
-            len(plan.devices),
-            limit=plan.timeout,
-            holder=item.nodeid,
-            ranks_per_gpu=plan.ranks_per_gpu,
-        ) as leased:
-            yield dataclasses.replace(plan, devices=leased)
 
     @functools.cached_property
     def _directories(self) -> SharedDirectories:
@@ -276,13 +266,13 @@ class Controller:
     def _planned(self, item: pytest.Item) -> LaunchPlan:
         # Once for an item, which each test before it looks at too.
         if (plan := self._plans.get(item)) is None:
-            mark, found = item.stash[MARK], (self._gpus, gpus.device_kind())
-            plan = self._plans[item] = make_plan(item, mark, self._options, *found)
+            mark = item.stash[MARK]
+            plan = self._plans[item] = make_plan(item, mark, self._options, *self._found)
         return plan
 
     @functools.cached_property
-    def _gpus(self) -> int:
-        return gpus.count_gpus()
+    def _found(self) -> tuple[int, str, int]:
+        return starting.what_there_is(self._config)
 
     def _next_of_world(
         self, item: pytest.Item, next_item: pytest.Item | None, world: World
@@ -305,7 +295,8 @@ class Controller:
     def _fall_back_to_spawn(self) -> None:
         """Spawn where the collected session must not be forked."""
         launcher = self._launcher
-        if launcher is None or self._start_method is StartMethod.SPAWN:
+        spawns = self._start_method is StartMethod.SPAWN and self._options.machines is None
+        if launcher is None or spawns:
             return
         launcher.wait_until_ready()
         problem = launcher.ready.fork_problem if launcher.ready else None
@@ -339,7 +330,8 @@ class Controller:
         doing = "while it collected" if collecting else f"before {item.nodeid} had ended"
         text = f"{_end_of(launcher)} {doing}"
         self.close()
-        if collecting and not again and self._options.import_ is not Import.HOST:
+        can_restart = self._options.import_ is not Import.HOST and self._options.machines is None
+        if collecting and not again and can_restart:
             # Nothing of the user's had run in it, and nothing of the test anywhere.
             self._messages.warn(f"{text}, and was started anew")
             return self.run(item, next_item)
@@ -359,8 +351,10 @@ class Controller:
         self._fruitless = 0 if launcher.had_rank else self._fruitless + 1
         return self._fruitless > 1
 
-    def finish(self, *, interrupted: bool, broken_off: bool = True) -> None:
+    def finish(self, *, interrupted: bool, broken_off: bool = True, exit_code: int = 0) -> None:
         """Let the ranks tear down what is still up, then end everything.
+
+        Agents of other machines end with ``exit_code``.
 
         Raises:
             KeyboardInterrupt: Ctrl-C while they did; everything has ended all the same.
@@ -368,6 +362,7 @@ class Controller:
         try:
             if self._launcher is not None:
                 self._let_finish(self._launcher, interrupted)
+                self._launcher.exit_code = exit_code or int(bool(self.problems))
         finally:
             self.close()
             self._measuring.end(broken_off=broken_off)
@@ -381,6 +376,8 @@ class Controller:
         except HostDiedError:
             if any(rank.test for rank in ranks) and not interrupted:
                 self._messages.add_problem(_LOST_WITH_HOST.format(end=_end_of(launcher)))
+        except NoRankError:
+            """Each test has told already why these machines run none."""
         except OrphanedError:
             """Nobody is left to tell."""
 

@@ -6,12 +6,14 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
+from pytest_ddp.launch import rendezvous
+from pytest_ddp.launch.hostprocess import start_host
 from pytest_ddp.launch.rankprocess import LOST_CHANNEL, WROTE_GARBAGE, RankProcess
-from pytest_ddp.launch.rendezvous import HOST_ENVIRONMENT, NOT_FOR_HOST
+from pytest_ddp.launch.rendezvous import Port
 from pytest_ddp.launch.streams import Display, Listening, Log, Output
-from pytest_ddp.system import memfile, processes
+from pytest_ddp.system import memfile
 from pytest_ddp.system.folder import Folder
 from pytest_ddp.system.own import os, selectors, socket, subprocess, time
 from pytest_ddp.wire.channel import Channel, ChannelError
@@ -25,7 +27,6 @@ from pytest_ddp.wire.hosting import (
     StartRank,
     World,
 )
-from pytest_ddp.wire.program import command
 from pytest_ddp.wire.protocol import (
     Finish,
     FromRank,
@@ -83,6 +84,8 @@ class Launcher:
         self.ready: HostReady | None = None
         self.had_rank = False
         """Whether any rank ever came up."""
+        self.exit_code = 1
+        """That of pytest, as far as it is known: agents of other machines end with it."""
         self._next_look = 0.0
         self._unsent: set[Channel | RankProcess] = set()
         """Whose sockets were full, and are watched for room."""
@@ -96,21 +99,19 @@ class Launcher:
         self._channel.send(session)
 
     def _start_host(self, theirs: socket.socket, quiet: bool) -> subprocess.Popen[bytes]:
-        role = {"descriptor": theirs.fileno(), "folder": self._folder.path}
-        output: Any = self._log if quiet else None
-        theirs_to_see = {k: v for k, v in os.environ.items() if k not in NOT_FOR_HOST}
-        with theirs:
-            return subprocess.Popen(
-                command(role),
-                env=theirs_to_see | HOST_ENVIRONMENT,
-                pass_fds=[theirs.fileno(), *self._folder.held],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                # The terminal's Ctrl-C must not reach the host before its ranks have
-                # torn down.
-                start_new_session=True,
-            )
+        """Start what starts ranks, on its end of our channel."""
+        return start_host(theirs, self._folder, self._log if quiet else None)
+
+    def _new_process(self, world: World, number: int, channel: Channel) -> RankProcess:
+        return RankProcess(self._serials, world, number, channel)
+
+    def where(self, world: World) -> str:
+        """Which machines its ranks are on, as a sentence; empty if there is one alone."""
+        return ""
+
+    def new_port(self, world: World) -> Port:
+        """Where the ranks of a world can meet next."""
+        return rendezvous.open_port(world)
 
     @property
     def measures(self) -> bool:
@@ -142,7 +143,7 @@ class Launcher:
         world: World,
         number: int,
         environment: dict[str, str],
-        listening: socket.socket | None = None,
+        serves: tuple[int, ...] = (),
     ) -> RankProcess:
         """Start a process for a rank that has none; ``RankReady`` tells when it is up.
 
@@ -150,16 +151,15 @@ class Launcher:
             world: what it serves in its life.
             number: its rank.
             environment: the torchrun variables of its birth.
-            listening: behind their port, for the rank that serves it from its birth on.
+            serves: the socket behind their port, for the rank that serves it from its birth on.
         """
         assert (world, number) not in self._ranks
         self._serials += 1
         channel, theirs = Channel.pair()
-        process = RankProcess(self._serials, world, number, channel)
+        process = self._new_process(world, number, channel)
         told, folder = self._session, self._folder.path
         place = process.serial, number, world, environment, folder
-        order = StartRank(*place, listening is not None, told.traces, told.measured)
-        serves = () if listening is None else (listening.fileno(),)
+        order = StartRank(*place, bool(serves), told.traces, told.measured)
         with theirs:
             streams = process.streams.descriptors
             descriptors = (*process.files.descriptors, *streams, *serves)
@@ -299,10 +299,14 @@ class Launcher:
                 case RankExited():
                     for process in self._with_serial(message.serial):
                         yield from self._last_messages(process)
+                        process.condemned = process.condemned or message.why
                         process.returncode = message.returncode
                         yield process, Gone(message.returncode)
                 case _:
-                    raise AssertionError(f"{message} is not for the controller")
+                    yield from self._hear_other(message)
+
+    def _hear_other(self, message: Message) -> Iterator[Event]:
+        raise AssertionError(f"{message} is not for the controller")
 
     def _last_messages(self, process: RankProcess) -> Iterator[Event]:
         if not process.channel.at_end:
@@ -368,6 +372,18 @@ class Launcher:
 
     def close(self) -> None:
         """End everything that is left: processes, files, descriptors."""
+        self._end_host()
+        self.catch_up()
+        for process in self._ranks.values():
+            process.kill_group()
+            process.close()
+        self._ranks = {}
+        self._selector.close()
+        os.close(self._host_watch)
+        self._log.close()
+        self._folder.close()
+
+    def _end_host(self) -> None:
         self._channel.close()
         try:
             if self.ready is None:
@@ -377,13 +393,3 @@ class Launcher:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self.catch_up()
-        for process in self._ranks.values():
-            if process.pid is not None and not process.gone:
-                processes.kill_group(process.pid)
-            process.close()
-        self._ranks = {}
-        self._selector.close()
-        os.close(self._host_watch)
-        self._log.close()
-        self._folder.close()

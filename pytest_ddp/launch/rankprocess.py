@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 from pytest_ddp.launch.rankfiles import RankFiles
 from pytest_ddp.launch.streams import Streams
+from pytest_ddp.system import processes
 from pytest_ddp.system.own import os
 from pytest_ddp.wire.channel import Channel
 from pytest_ddp.wire.hosting import World
@@ -27,7 +29,11 @@ WROTE_GARBAGE = (
 
 @dataclass(eq=False)
 class RankProcess:
-    """Started, perhaps up, perhaps gone; and what its tests have left in it."""
+    """Started, perhaps up, perhaps gone; and what its tests have left in it.
+
+    What asks the kernel for a process of this machine are :meth:`signal`, :meth:`glance` and
+    :meth:`kill_group`: all else is the same for a rank on another one.
+    """
 
     serial: int
     world: World
@@ -53,6 +59,9 @@ class RankProcess:
     """When its channel closed (monotonic clock); 0 if it is open."""
     condemned: str = ""
     """What the controller saw and killed it for, as a predicate; empty if it did not."""
+
+    takes_terminal: ClassVar[bool] = True
+    """Whether descriptors of the terminal can be handed to it."""
 
     def __post_init__(self) -> None:
         self.files = RankFiles()
@@ -97,6 +106,11 @@ class RankProcess:
         except OSError:
             return "", 0.0
         return fields[0], (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def kill_group(self) -> None:
+        """Kill it with its children where no host is left to do so."""
+        if self.pid is not None and not self.gone:
+            processes.kill_group(self.pid)
 
     def close(self) -> None:
         self.channel.close()

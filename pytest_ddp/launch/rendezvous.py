@@ -6,7 +6,12 @@ chosen or probed: the kernel gives one, and the open socket itself is handed on.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+
 from pytest_ddp.system.own import socket
+from pytest_ddp.wire.hosting import World
 
 LOOPBACK = "127.0.0.1"
 
@@ -31,6 +36,43 @@ def listen(backlog: int) -> socket.socket:
     return socket.create_server((LOOPBACK, 0), backlog=backlog)
 
 
+@dataclass(frozen=True)
+class Port:
+    """Where rank 0 of a test listens, which others have been told."""
+
+    address: str
+    number: int
+    listening: socket.socket | None = None
+    """The socket behind it, to be handed to rank 0; None if it is open on another machine."""
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """What travels to rank 0 with its order."""
+        return () if self.listening is None else (self.listening.fileno(),)
+
+    def __enter__(self) -> Port:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of our copy of the socket."""
+        if self.listening is not None:
+            self.listening.close()
+
+
+def open_port(world: World) -> Port:
+    """One of this machine, for a world whose ranks are all here."""
+    listening = listen(world.world_size)
+    return Port(LOOPBACK, listening.getsockname()[1], listening)
+
+
 class Rendezvous:
     """Where the ranks of one pool meet: one run for all their lives, a new port after each use.
 
@@ -38,35 +80,61 @@ class Rendezvous:
     store by itself would find there what the last test left.
     """
 
-    def __init__(self, world_size: int, run_id: str) -> None:
-        self._world_size = world_size
+    def __init__(self, world: World, run_id: str, new_port: Callable[[World], Port]) -> None:
+        self._world = world
         self._run_id = run_id
-        self._port: int | None = None
-        self._listening: socket.socket | None = None
-        """The socket behind the port, until rank 0 has it."""
+        self._new_port = new_port
+        self._port: Port | None = None
+        self._is_taken = False
 
     def environment(self, rank: int) -> dict[str, str]:
         """The torchrun variables of a rank for the next test, or for its birth before it."""
         if self._port is None:
-            self._listening = listen(self._world_size)
-            self._port = self._listening.getsockname()[1]
-        return rank_environment(rank, self._world_size, self._port, self._run_id)
+            self._port = self._new_port(self._world)
+            self._is_taken = False
+        place = rank_environment(rank, self._world.world_size, self._port.number, self._run_id)
+        if not self._world.nodes:
+            return place
+        return place | node_environment(rank, self._world.nodes, self._port.address)
 
-    def take(self) -> socket.socket | None:
-        """The socket behind the port of the next test, which has begun; None if rank 0 has it."""
+    def take(self) -> Port | None:
+        """The port of the next test, which has begun; None if rank 0 listens there already."""
         assert self._port is not None, "nobody was told of a port"
-        taken, self._listening = self._listening, None
+        taken = None if self._is_taken else self._port
+        self._is_taken = True
         return taken
 
     def renew(self) -> None:
         """Have the next test meet at another port, if this one was taken."""
-        if self._listening is None:
+        if self._is_taken:
             self._port = None
 
     def close(self) -> None:
         """Give up the port that no test came for."""
-        if self._listening is not None:
-            self._listening.close()
+        if self._port is not None:
+            self._port.close()
+
+
+def node_environment(rank: int, nodes: tuple[int, ...], address: str) -> dict[str, str]:
+    """What is otherwise for a rank if not all ranks are on one machine.
+
+    torchrun sets no ``NODE_RANK``; Lightning and launchers of other makes do, or read it.
+
+    Args:
+        rank: of the world.
+        nodes: the machine of each rank.
+        address: of rank 0's machine.
+    """
+    mates = [other for other, node in enumerate(nodes) if node == nodes[rank]]
+    group = sorted({*nodes}).index(nodes[rank])
+    return {
+        "LOCAL_RANK": str(mates.index(rank)),
+        "LOCAL_WORLD_SIZE": str(len(mates)),
+        "GROUP_RANK": str(group),
+        "NODE_RANK": str(group),
+        "GROUP_WORLD_SIZE": str(len({*nodes})),
+        "MASTER_ADDR": address,
+    }
 
 
 def rank_environment(rank: int, world_size: int, port: int, run_id: str) -> dict[str, str]:

@@ -134,7 +134,9 @@ class Runner:
         self._surveyor.begin()
         try:
             keeps = self._group.is_of_others()
-            self._rendezvous.begin(listening, serve_now=order.store is None, keeps=keeps)
+            by_port = order.new_store and not order.by_file
+            serve_now = order.store is None or by_port
+            self._rendezvous.begin(listening, serve_now=serve_now, keeps=keeps)
             self._collect(order.file)
             item = self._collection.item(order.nodeid)
             if item is None:
@@ -143,7 +145,7 @@ class Runner:
                 return
             if order.env:
                 self._environment.apply(order.environment | order.env)
-            self._group.prepare(order.store, store)
+            self._group.prepare(order.store, store, self._rendezvous.store)
         except Exception as error:
             problem = "the process group could not be built:\n" + text_of(error)
             self._link.send(NotBegun(order.test, problem, True))

@@ -254,7 +254,7 @@ def _descriptor_count(message: Message) -> int:
         case RankReady():
             return len(message.captured)
         case RunTest():
-            return message.serve_store + message.new_store
+            return message.serve_store + message.by_file
         case TakeTerminal():
             return 3 if message.refusal is None else 0
         case Serve():

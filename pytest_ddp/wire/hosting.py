@@ -30,6 +30,8 @@ class World:
     """Whether one that a test has made stays for the tests after it, as under torchrun."""
     device: str = "cpu"
     """Kind of device that ranks work on: that of ``devices``, or ``cpu`` or ``meta``."""
+    nodes: tuple[int, ...] = ()
+    """The machine of each rank, by its number; empty in a session on one machine."""
 
 
 @dataclass(frozen=True)
@@ -176,3 +178,5 @@ class RankExited:
     serial: int
     returncode: int
     """As in ``subprocess``: the exit code, or minus the signal's number."""
+    why: str = ""
+    """What is known of it beside that, as a predicate, where its machine was lost for example."""

@@ -85,6 +85,21 @@ def send(sock: socket.socket, packet: bytes) -> None:
         sock.sendmsg([packet[:_WHOLE]], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
 
 
+def receive_packet(sock: socket.socket) -> bytes:
+    """The next packet as it was sent; empty at the end.
+
+    Raises:
+        BlockingIOError: there is none now.
+    """
+    packet: bytes
+    packet, ancillary, _, _ = sock.recvmsg(_WHOLE, socket.CMSG_LEN(array.array("i").itemsize))
+    for _, _, data in ancillary:
+        with os.fdopen(array.array("i", data)[0], "rb") as stream:
+            stream.seek(0)
+            packet += stream.read()
+    return packet
+
+
 def receive(sock: socket.socket) -> Logged | LogPath | None:
     """The next record or path; None at the end.
 
@@ -92,13 +107,8 @@ def receive(sock: socket.socket) -> Logged | LogPath | None:
         BlockingIOError: there is none now.
         ValueError: something else than a rank's handler wrote here.
     """
-    packet, ancillary, _, _ = sock.recvmsg(_WHOLE, socket.CMSG_LEN(array.array("i").itemsize))
-    if not packet:
+    if not (packet := receive_packet(sock)):
         return None
-    for _, _, data in ancillary:
-        with os.fdopen(array.array("i", data)[0], "rb") as stream:
-            stream.seek(0)
-            packet += stream.read()
     match json.loads(packet):
         case moment, path:
             return LogPath(moment, path)

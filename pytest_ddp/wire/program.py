@@ -1,4 +1,4 @@
-"""The command line of hosts and spawned ranks; imported by the process that starts them."""
+"""The command line of processes of ours; imported by the process that starts them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,18 @@ from pytest_ddp.system.own import json, subprocess
 
 _BOOTSTRAP = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from pytest_ddp.rank.main import main; main(json.loads(sys.argv[2]))"
+    "from {module} import main; main(json.loads(sys.argv[2]))"
 )
 """Given to ``python -c``: the controller's import path comes before any import of ours."""
+_OF_RANKS = "pytest_ddp.rank.main"
 
 
-def command(role: dict[str, Any]) -> list[str]:
-    """The command line of a process that runs :func:`pytest_ddp.rank.main.main` with this role."""
+def command(role: dict[str, Any], module: str = _OF_RANKS) -> list[str]:
+    """The command line of a process that runs a module's ``main`` with this role.
+
+    Hosts and spawned ranks are :func:`pytest_ddp.rank.main.main`. Every user of the machine can
+    read it: no secret may be in it.
+    """
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-    return [sys.executable, *flags, "-c", _BOOTSTRAP, json.dumps(sys.path), json.dumps(role)]
+    bootstrap = _BOOTSTRAP.format(module=module)
+    return [sys.executable, *flags, "-c", bootstrap, json.dumps(sys.path), json.dumps(role)]

@@ -5,8 +5,8 @@ worker), the *host* that imports what ranks share and forks, and the *ranks*. A 
 frozen dataclass with JSON-able fields; :mod:`pytest_ddp.wire.channel` frames it. Without
 slots, which would make each class twice: this module is imported while a user waits.
 It imports nothing of ours but its other parts, :mod:`pytest_ddp.wire.hosting`,
-:mod:`pytest_ddp.wire.survey`, :mod:`pytest_ddp.wire.debugging` and :mod:`pytest_ddp.wire.serving`,
-so that host and ranks stay free of controller code.
+:mod:`pytest_ddp.wire.machines`, :mod:`pytest_ddp.wire.survey`, :mod:`pytest_ddp.wire.debugging` and
+:mod:`pytest_ddp.wire.serving`, so that host and ranks stay free of controller code.
 """
 
 from __future__ import annotations
@@ -31,6 +31,15 @@ from pytest_ddp.wire.hosting import (
     RankStarted,
     Session,
     StartRank,
+)
+from pytest_ddp.wire.machines import (
+    EndSession,
+    NodeJoined,
+    NodeLost,
+    OpenPort,
+    PortOpened,
+    SignalRank,
+    Unfit,
 )
 from pytest_ddp.wire.serving import Inherit, Joined, Place, Serve, Served, ServiceReady
 from pytest_ddp.wire.survey import Calls, GroupCount, Probe, Standing, TellCalls
@@ -76,10 +85,13 @@ class RunTest:
     next_is_known: bool
     """False under xdist, where the future is unknown: then wide fixtures stay up."""
     store: str | None
-    """Name of the ``FileStore`` of the default group; a new one means a new group, and its file
-    travels along. None in a world without a group."""
+    """Name of the store of the default group; a new one means a new group. None in a world without
+    a group."""
     new_store: bool
     """True if the ranks do not meet by this store yet."""
+    by_file: bool
+    """True if it is a new ``FileStore``, whose file travels along; on several machines ranks meet
+    by a ``TCPStore`` at the port of the env:// rendezvous."""
     together: bool
     """Wait, when all is ready, until all ranks are: one of them may prove unable to begin."""
     environment: dict[str, str]
@@ -358,4 +370,6 @@ FromRank: TypeAlias = (
 )
 OfService: TypeAlias = Serve | ServiceReady | Served | Inherit | Joined | Place
 """What the pytest process, the service and the processes that it makes say to each other."""
-Message: TypeAlias = ToHost | FromHost | ToRank | FromRank | OfService
+ToHub: TypeAlias = OpenPort | SignalRank | EndSession
+FromHub: TypeAlias = NodeJoined | PortOpened | NodeLost | Unfit
+Message: TypeAlias = ToHost | FromHost | ToHub | FromHub | ToRank | FromRank | OfService

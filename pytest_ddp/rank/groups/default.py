@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from sys import getrefcount
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import FileStore
+from torch._C._distributed_c10d import FileStore, PrefixStore, Store
 from torch.distributed import destroy_process_group, init_process_group, is_initialized
 from torch.distributed.distributed_c10d import _abort_process_group
 
@@ -59,7 +59,7 @@ class DefaultGroup:
         self.missing: Missing | None = None
         """The backend that the last test asked for and this rank does not have."""
 
-    def prepare(self, store: str | None, file: list[int]) -> None:
+    def prepare(self, store: str | None, file: list[int], served: Callable[[], Store]) -> None:
         """Have the group that a test needs: kept, built anew, or none.
 
         None is built of a backend that is :attr:`missing`, on any rank: all have imported the
@@ -67,7 +67,8 @@ class DefaultGroup:
 
         Args:
             store: name of the store by which the ranks meet; None for no group.
-            file: its descriptor if it is a new one; it is ours from now on.
+            file: its descriptor if it is a new one in a file; it is ours from now on.
+            served: reaches the one that rank 0 serves, by which others meet.
 
         Raises:
             RuntimeError: torch cannot build it (``dist.DistError`` and its kin).
@@ -78,9 +79,11 @@ class DefaultGroup:
             self.missing = missing(self._world.backend)
         if store is not None and store != self._store:
             self.destroy()
-            self._take(*file)
+            if file:
+                self._take(*file)
             if self.missing is None:
-                self._build(store)
+                self._build(self._in_file() if file else PrefixStore(store, served()))
+                self._store = store
         self.journal.begin(groups())
         self._known = dict(self.journal.made)
 
@@ -168,17 +171,20 @@ class DefaultGroup:
         os.dup2(file, self._file, inheritable=False)
         os.close(file)
 
-    def _build(self, store: str) -> None:
+    def _in_file(self) -> Store:
         assert self._file is not None, "a store has come without its file"
+        return FileStore(memfile.path_of(self._file), self._world.world_size)
+
+    def _build(self, store: Store) -> None:
         world, device = self._world, self._device()
         init_process_group(
             backend=world.backend,
-            store=FileStore(memfile.path_of(self._file), world.world_size),
+            store=store,
             rank=self._rank,
             world_size=world.world_size,
             device_id=device if self._binds() else None,
         )
-        self._store, self._group = store, dist.group.WORLD
+        self._group = dist.group.WORLD
 
     def _device(self) -> torch.device | None:
         """Make the GPU of this rank the current one."""

@@ -68,6 +68,16 @@ class EnvRendezvous:
         """Whether this rank has served, or asked, since the test began."""
         return self._is_asked or self._server is not None
 
+    def store(self) -> Store:
+        """What this rank reaches the test's store by, for the plugin's own group.
+
+        Raises:
+            RuntimeError: it cannot be reached.
+        """
+        if self._server is not None:
+            return self._server
+        return TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+
     def _serve(self) -> None:
         if self._socket is None:
             return

@@ -138,8 +138,8 @@ class TracedGroup(DefaultGroup):
         super().__init__(TracedJournal(log), world, rank)
         self._log = log
 
-    def prepare(self, store: str | None, file: list[int]) -> None:
-        super().prepare(store, file)
+    def prepare(self, store: str | None, file: list[int], served: Callable[[], Any]) -> None:
+        super().prepare(store, file, served)
         for count in self.counts():
             self._log.write(What.GROUP, count.name, self.journal.before(count.name))
 

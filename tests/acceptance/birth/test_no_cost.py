@@ -252,3 +252,29 @@ def test_the_pytest_process_never_imports_torch(watched: Suite) -> None:
     finished.assert_outcomes(passed=3)
     assert "torch" not in facts(finished)["finished torch"]
     assert facts(finished)["finished children"] != "[]"
+
+
+def test_one_machine_loads_nothing_of_several(suite: Suite) -> None:
+    suite.write(
+        "test_a.py",
+        """
+        import sys
+
+        import pytest
+
+
+        def of_several():
+            rooms = "pytest_ddp.machines", "pytest_ddp.agent"
+            return [name for name in sys.modules if name.startswith(rooms)]
+
+
+        @pytest.mark.ddp(world_size=2)
+        def test_in_ranks(ddp):
+            assert of_several() == []
+
+
+        def test_in_the_pytest_process():
+            assert of_several() == []
+        """,
+    )
+    suite.run().assert_outcomes(passed=2)

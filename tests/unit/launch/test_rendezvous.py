@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import socket
 
-from pytest_ddp.launch.rendezvous import Rendezvous, listen, rank_environment
-from pytest_ddp.wire.hosting import PLACE_VARIABLES
+from pytest_ddp.launch.rendezvous import (
+    Port,
+    Rendezvous,
+    listen,
+    node_environment,
+    open_port,
+    rank_environment,
+)
+from pytest_ddp.wire.hosting import PLACE_VARIABLES, World
 
 
 def test_the_socket_listens_on_loopback_alone() -> None:
@@ -41,13 +48,15 @@ def test_no_rank_is_to_listen_by_itself() -> None:
 
 def test_a_pool_keeps_its_run_and_has_a_new_port_after_each_use() -> None:
     """A rank that is born between two tests is told the port of the next."""
-    pool = Rendezvous(2, "abc")
+    pool = Rendezvous(World("gloo", 2, None, init=True), "abc", open_port)
     first = [pool.environment(rank)["MASTER_PORT"] for rank in (0, 1, 1)]
     pool.renew()  # nobody has been there
     taken = pool.take()
     assert taken is not None
     with taken:
-        assert {str(taken.getsockname()[1])} == set(first)
+        assert taken.listening is not None
+        assert {str(taken.listening.getsockname()[1])} == set(first)
+        assert taken.descriptors == (taken.listening.fileno(),)
         assert pool.take() is None
         assert pool.environment(0)["MASTER_PORT"] in first
         pool.renew()
@@ -60,3 +69,29 @@ def test_a_pool_keeps_its_run_and_has_a_new_port_after_each_use() -> None:
 
 def test_the_place_s_variables_are_those_that_a_rank_has() -> None:
     assert set(PLACE_VARIABLES) == set(rank_environment(0, 1, 1, ""))
+
+
+def test_ranks_of_two_machines_know_their_own() -> None:
+    places = [node_environment(rank, (0, 0, 1), "10.0.0.1") for rank in range(3)]
+    assert [place["LOCAL_RANK"] for place in places] == ["0", "1", "0"]
+    assert [place["LOCAL_WORLD_SIZE"] for place in places] == ["2", "2", "1"]
+    assert [place["GROUP_RANK"] for place in places] == ["0", "0", "1"]
+    assert [place["NODE_RANK"] for place in places] == ["0", "0", "1"]
+    assert {place["GROUP_WORLD_SIZE"] for place in places} == {"2"}
+
+
+def test_a_world_on_one_machine_of_several_is_its_first() -> None:
+    """Whatever the machine's own number: the world has no other."""
+    assert node_environment(1, (3, 3), "10.0.0.3")["GROUP_RANK"] == "0"
+
+
+def test_ranks_of_two_machines_meet_where_the_first_is() -> None:
+    world = World("gloo", 2, None, init=True, nodes=(0, 1))
+    pool = Rendezvous(world, "abc", lambda _: Port("10.0.0.1", 4711))
+    told = [pool.environment(rank) for rank in range(2)]
+    assert {(place["MASTER_ADDR"], place["MASTER_PORT"]) for place in told} == {
+        ("10.0.0.1", "4711")
+    }
+    port = pool.take()
+    assert port is not None
+    assert port.descriptors == ()

@@ -84,7 +84,7 @@ def descriptors_of(message: Any) -> int:
         return len(message.numbers)
     if isinstance(message, TakeTerminal):
         return 3 if message.refusal is None else 0
-    return message.serve_store + message.new_store if isinstance(message, RunTest) else 0
+    return message.serve_store + message.by_file if isinstance(message, RunTest) else 0
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)

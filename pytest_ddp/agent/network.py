@@ -1,0 +1,28 @@
+"""Which interface an address is of."""
+
+from __future__ import annotations
+
+import fcntl
+import struct
+
+from pytest_ddp.system.own import socket
+
+_SIOCGIFADDR = 0x8915
+_LONGEST = 15
+_ADDRESS = slice(20, 24)
+"""Where the answer has an IPv4 address."""
+
+
+def interface_of(address: str) -> str:
+    """The interface that has this IPv4 address; empty if none has."""
+    wanted = socket.inet_aton(address)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            request = struct.pack("256s", name.encode()[:_LONGEST])
+            try:
+                answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
+            except OSError:
+                continue  # it has no address
+            if answer[_ADDRESS] == wanted:
+                return name
+    return ""

@@ -1,0 +1,1 @@
+"""Several machines: who holds them together, and what engines say of them."""

@@ -1,0 +1,72 @@
+"""The begin of a session on several machines: is this node pytest, or an agent?"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+from pytest_ddp.asked.options import Options
+from pytest_ddp.asked.rules import option_error
+from pytest_ddp.machines.torchrun import Place
+from pytest_ddp.system.own import os
+from pytest_ddp.wire.hosting import PLACE_VARIABLES
+
+PLACE = pytest.StashKey[Place]()
+"""That of node 0, in its session."""
+_QUESTIONS = (
+    *("help", "version", "collectonly", "markers", "cacheshow"),
+    *("showfixtures", "show_fixtures_per_test"),
+)
+"""Options with which pytest runs no test."""
+_AGENT = "pytest_ddp.agent.main"
+
+
+def begin(config: pytest.Config) -> int | None:
+    """Be what the engine has made of this node; an agent's exit code, or None for pytest.
+
+    Raises:
+        pytest.UsageError: this is no node of an engine, or something does not go with machines.
+    """
+    if refused := next(_refused(config, Options.from_config(config)), None):
+        raise option_error(f"--ddp-machines does not go with {refused}.")
+    try:
+        place = Place.from_environment(os.environ)
+    except ValueError as error:
+        raise option_error(f"--ddp-machines=torchrun: {error}.") from None
+    if place.node:
+        if any(getattr(config.option, question, None) for question in _QUESTIONS):
+            return 0  # node 0 answers, and starts nothing
+        # Its room is above this one.
+        code: int = import_module(_AGENT).be_agent(place)
+        return code
+    config.stash[PLACE] = place
+    _be_nobody(config)
+    return None
+
+
+def _refused(config: pytest.Config, options: Options) -> Iterator[str]:
+    """What has not been made right over machines, by its name."""
+    option = config.option
+    if hasattr(config, "workerinput") or getattr(option, "tx", None):
+        yield "workers of pytest-xdist (-n): leave it out"
+    if option.usepdb or option.trace:
+        yield "--pdb and --trace: no terminal reaches ranks of other machines"
+    if options.trace is not None:
+        yield "--ddp-trace yet: clocks of machines differ"
+    if options.adopt:
+        yield "--ddp-adopt yet"
+    if options.everywhere is not None:
+        yield "--ddp-everywhere yet"
+    kind: Any = getattr(sys.modules.get("coverage"), "Coverage", None)
+    if kind is not None and kind.current() is not None:
+        yield "coverage yet: data of other machines would be missing"
+
+
+def _be_nobody(config: pytest.Config) -> None:
+    """Take the launcher's variables out of the pytest process, whose own tests are alone."""
+    found = {name: os.environ.pop(name) for name in PLACE_VARIABLES if name in os.environ}
+    config.add_cleanup(lambda: os.environ.update(found))

@@ -1,0 +1,147 @@
+"""The controller's hold on ranks of several machines."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from pytest_ddp.evidence.wording import ranks_text
+from pytest_ddp.launch.launcher import Event, Launcher, NoRankError
+from pytest_ddp.launch.rankprocess import RankProcess
+from pytest_ddp.launch.rendezvous import Port
+from pytest_ddp.launch.streams import Display
+from pytest_ddp.machines.torchrun import Place
+from pytest_ddp.system.own import os, socket, subprocess, time
+from pytest_ddp.wire.channel import Channel
+from pytest_ddp.wire.hosting import Session, World
+from pytest_ddp.wire.machines import (
+    EndSession,
+    NodeJoined,
+    NodeLost,
+    OpenPort,
+    PortOpened,
+    SignalRank,
+    Unfit,
+)
+from pytest_ddp.wire.program import command
+from pytest_ddp.wire.protocol import Message
+
+_HUB = "pytest_ddp.machines.main"
+_PORT_LIMIT = 20.0
+"""Seconds for a machine to open a port; it takes a round trip."""
+_HUB_END = 40.0
+"""Seconds for the hub to tell all machines that pytest ends, those included that still start."""
+
+
+@dataclass(eq=False)
+class RemoteRank(RankProcess):
+    """A rank of another machine, or of this one behind its agent: asked for by messages."""
+
+    hub: Channel = field(kw_only=True)
+    takes_terminal: ClassVar[bool] = False
+
+    def signal(self, number: int) -> None:
+        if not self.gone:
+            self.hub.send(SignalRank(self.serial, number))
+
+    def glance(self) -> tuple[str, float]:
+        """Nothing: the process is not of this machine, where its number may be another's."""
+        return "", 0.0
+
+    def kill_group(self) -> None:
+        """Its agent does so when the connection ends."""
+
+
+class Fleet(Launcher):
+    """A launcher whose host is the hub."""
+
+    def __init__(self, session: Session, display: Display, *, quiet: bool, place: Place) -> None:
+        """Start the hub; agents come while the controller goes on collecting."""
+        self._place = place
+        self._nodes: dict[int, NodeJoined] = {}
+        self._lost: dict[int, str] = {}
+        self._ports: dict[int, deque[int]] = {}
+        self._problem = ""
+        """Why no test can run."""
+        super().__init__(session, display, quiet=quiet)
+
+    def _start_host(self, theirs: socket.socket, quiet: bool) -> subprocess.Popen[bytes]:
+        place = self._place.as_json()
+        role = {"descriptor": theirs.fileno(), "folder": self._folder.path, "place": place}
+        output = self._log if quiet else None
+        with theirs:
+            return subprocess.Popen(
+                command(role, _HUB),
+                env=os.environ,
+                pass_fds=[theirs.fileno(), *self._folder.held],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    def _new_process(self, world: World, number: int, channel: Channel) -> RankProcess:
+        return RemoteRank(self._serials, world, number, channel, hub=self._channel)
+
+    def new_port(self, world: World) -> Port:
+        """Where the ranks of a world can meet next: at the machine of its first.
+
+        Raises:
+            NoRankError: that machine is lost, or does not answer.
+        """
+        node = world.nodes[0]
+        self._channel.send(OpenPort(node))
+        deadline = time.monotonic() + _PORT_LIMIT
+        while not self._ports.get(node):
+            if node in self._lost:
+                raise NoRankError(self._lost[node])
+            if (left := deadline - time.monotonic()) <= 0:
+                raise NoRankError(f"node {node} opened no port within {_PORT_LIMIT:.0f} s")
+            self.poll(left)
+        return Port(self._nodes[node].address, self._ports[node].popleft())
+
+    def where(self, world: World) -> str:
+        ranks: dict[int, list[int]] = {}
+        for rank, node in enumerate(world.nodes):
+            ranks.setdefault(node, []).append(rank)
+        told = (f"{ranks_text(mates)} on {self._name_of(node)}" for node, mates in ranks.items())
+        return f"{', '.join(told)}."
+
+    def _name_of(self, node: int) -> str:
+        joined = self._nodes.get(node)
+        return f"node {node}" if joined is None else f"node {node} ({joined.name})"
+
+    def poll(self, timeout: float | None) -> list[Event]:
+        """As every launcher does.
+
+        Raises:
+            NoRankError: the machines can run no test together.
+        """
+        if self._problem:
+            raise NoRankError(self._problem)
+        return super().poll(timeout)
+
+    def _hear_other(self, message: Message) -> Iterator[Event]:
+        match message:
+            case NodeJoined(node):
+                self._nodes[node] = message
+            case NodeLost(node, why):
+                self._lost[node] = why
+            case PortOpened(node, number):
+                self._ports.setdefault(node, deque()).append(number)
+            case Unfit(problem):
+                self._problem = problem
+                raise NoRankError(problem)
+            case _:
+                yield from super()._hear_other(message)
+
+    def _end_host(self) -> None:
+        self._channel.send(EndSession(self.exit_code))
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_HUB_END)
+        self._channel.close()
+        self._process.kill()
+        self._process.wait()

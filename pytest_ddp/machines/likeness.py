@@ -1,0 +1,55 @@
+"""Whether machines run the same: versions, and what test files hold."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Iterable, Mapping
+from importlib import metadata
+from pathlib import Path
+
+from pytest_ddp.system.own import os
+
+_PACKAGES = ("torch", "pytest", "pytest-ddp")
+_MISSING = "none"
+
+
+def versions() -> dict[str, str]:
+    """What has to be alike, and which folder pytest was called in."""
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = _MISSING
+    return found | {"the current folder": os.getcwd()}
+
+
+def other_version(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str:
+    """The first that differs, in words; empty if none does."""
+    for name, version in ours.items():
+        if (other := theirs.get(name, _MISSING)) != version:
+            return f"{name} is {other} there and {version} on node 0"
+    return ""
+
+
+def digests(files: Iterable[str]) -> dict[str, str]:
+    """A digest of each file's content, empty for one that cannot be read."""
+    return {file: _digest(file) for file in files}
+
+
+def other_file(expected: Mapping[str, str]) -> str:
+    """The first file that is not here as expected, in words; empty if all are."""
+    for file, digest in expected.items():
+        if not (own := _digest(file)) and digest:
+            return f"{file} is missing there"
+        if own != digest:
+            return f"{file} has another content there than on node 0"
+    return ""
+
+
+def _digest(file: str) -> str:
+    try:
+        return hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    except OSError:
+        return ""

@@ -1,0 +1,72 @@
+"""Records between the controller and the hub, which has agents on several machines.
+
+A part of :mod:`pytest_ddp.wire.protocol`, which says how they travel. To the controller a hub is
+a host: what a host is told and tells comes beside these.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# ---------------------------------------------------------------- controller -> hub
+
+
+@dataclass(frozen=True)
+class OpenPort:
+    """Have a node listen for the next test; the answer is :class:`PortOpened`."""
+
+    node: int
+
+
+@dataclass(frozen=True)
+class SignalRank:
+    """Send a signal to a rank's process."""
+
+    serial: int
+    number: int
+
+
+@dataclass(frozen=True)
+class EndSession:
+    """pytest ends with this exit code, and so do the agents."""
+
+    code: int
+
+
+# ---------------------------------------------------------------- hub -> controller
+
+
+@dataclass(frozen=True)
+class NodeJoined:
+    """An agent is there."""
+
+    node: int
+    name: str
+    """The machine's own name."""
+    address: str
+    """Where others reach it."""
+
+
+@dataclass(frozen=True)
+class PortOpened:
+    """A node listens, and nobody else will be told of this port."""
+
+    node: int
+    number: int
+
+
+@dataclass(frozen=True)
+class NodeLost:
+    """A machine does not answer any more; its ranks are told to have exited."""
+
+    node: int
+    why: str
+    """A predicate."""
+
+
+@dataclass(frozen=True)
+class Unfit:
+    """These machines can run no test together."""
+
+    problem: str
+    """A sentence that names the machine, and what to do."""
