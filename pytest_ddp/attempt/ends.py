@@ -23,7 +23,8 @@ from pytest_ddp.wire.protocol import (
 
 _STACK_LIMIT = 0.5
 """Seconds that a rank is given to write its stacks; it needs about a millisecond."""
-_KILL_LIMIT = 5.0
+_KILL_LIMIT = 8.0
+"""Seconds until a killed rank is gone; on a machine that is lost, this is told after 5 to 6."""
 _SAVE_LIMIT = 2.0
 """Seconds that a rank is given to save its coverage; it needs some 10 ms."""
 

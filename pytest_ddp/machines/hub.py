@@ -76,6 +76,8 @@ class Hub:
         self._waiting: dict[int, list[Frame]] = {}
         """Orders for nodes that have not come yet."""
         self._files: dict[str, str] = {}
+        self._is_ready = False
+        """Whether the hosts of all machines are up."""
         self._is_over = False
         self._code = BROKEN_OFF
         self._deadline = time.monotonic() + _JOIN_LIMIT
@@ -288,6 +290,7 @@ class Hub:
                 node.ready = True
                 if sum(other.ready for other in self._nodes.values()) == self._place.nodes:
                     self._deadline = float("inf")
+                    self._is_ready = True
                     self._tell(HostReady(None))
             case RankStarted():
                 self._tell(message)
@@ -304,6 +307,8 @@ class Hub:
         self._lost[node.number] = lost = f"{node} is lost: {why}"
         if self._is_over:
             return
+        if not self._is_ready:
+            self._tell(Unfit(f"{lost}, before all machines were ready"))
         self._tell(NodeLost(node.number, lost))
         for serial, mirror in self._mirrors.items():
             if mirror.node == node.number and mirror.exited is None:

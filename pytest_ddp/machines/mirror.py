@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections import deque
 
 from pytest_ddp.system import memfile
@@ -16,6 +17,11 @@ FILES = 4
 """Those of ``RankFiles``."""
 LOG = 2
 """The part of a stream frame that holds log records."""
+
+
+_DEATH_LIMIT = 1.0
+"""Seconds from the end of a rank's channel until the launcher sees it, which kills such a rank
+soon: most are dying, and their own end says more. It is on its way, over a network."""
 
 
 class Mirror:
@@ -36,7 +42,7 @@ class Mirror:
         self._waiting: tuple[deque[bytes], ...] = (deque(), deque(), deque())
         """What the launcher has not read yet, by stream."""
         self._captured: list[int] = []
-        self._hangs_up = False
+        self._hangs_up_at = math.inf
         self.exited: RankExited | None = None
         """Its end, which is told after all that it has said."""
 
@@ -54,7 +60,7 @@ class Mirror:
 
     def hang_up(self) -> None:
         """The rank has closed its end, after what it has said until now."""
-        self._hangs_up = True
+        self._hangs_up_at = time.monotonic() + _DEATH_LIMIT
 
     def keep(self, part: int, content: bytes) -> None:
         """Have a file hold what the rank's own holds."""
@@ -75,8 +81,8 @@ class Mirror:
     def flush(self) -> bool:
         """Pass on what waits; True if it was the last of a rank that is gone."""
         self.channel.flush()
-        if self._hangs_up and not self.channel.unsent:
-            self._hangs_up = False
+        if time.monotonic() > self._hangs_up_at and not self.channel.unsent:
+            self._hangs_up_at = math.inf
             with contextlib.suppress(OSError):  # nor does the launcher listen any more
                 self._socket.shutdown(socket.SHUT_WR)
         for part, waiting in enumerate(self._waiting):

@@ -70,6 +70,30 @@ EXAMPLES = """
         assert total.item() == (1 if ddp.rank < 2 else 5)
 
 
+    def test_lightning_finds_its_nodes(ddp, tmp_path):
+        from lightning.pytorch import Trainer
+        from lightning.pytorch.demos.boring_classes import BoringModel
+
+        quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar"), False)
+        trainer = Trainer(
+            accelerator="cpu",
+            devices=2,
+            num_nodes=2,
+            strategy="ddp",
+            max_steps=2,
+            default_root_dir=tmp_path,
+            **quiet,
+        )
+        trainer.fit(BoringModel())
+        assert trainer.world_size == 4
+        assert of_all(ddp, trainer.node_rank) == [0, 0, 1, 1]
+
+
+    def test_large_objects_come_whole(ddp):
+        own = os.urandom(3_000_000)
+        assert of_all(ddp, own)[ddp.rank] == own
+
+
     def test_assert(ddp):
         print("printed by", ddp.rank)
         assert ddp.rank != 3
@@ -170,6 +194,8 @@ VERDICTS = {
     "test_temporary_folders_are_the_machines_own": "passed",
     "test_own_group": "passed",
     "test_subgroups": "passed",
+    "test_lightning_finds_its_nodes": "passed",
+    "test_large_objects_come_whole": "passed",
     "test_assert": "failed",
     "test_skip": "skipped",
     "test_skip_of_one": "failed",
