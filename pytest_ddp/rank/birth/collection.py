@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import contextlib
+import functools
+from collections.abc import Callable, Container, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import _pytest.main
+import _pytest.python
 import pytest
 
 from pytest_ddp.rank.birth.imports import Imports
-from pytest_ddp.system.own import traceback
+from pytest_ddp.system.own import os, traceback
+
+_LISTING: tuple[Any, ...] = (_pytest.main, _pytest.python)
+"""Modules of pytest whose collectors list folders."""
 
 
 class Collection:
@@ -38,7 +45,7 @@ class Collection:
         self._way = frozenset(chain(paths, *(path.parents for path in paths)))
         session.config.args = files
         try:
-            with self._imports.as_collected():
+            with self._imports.as_collected(), _listed(self._way):
                 session.config.hook.pytest_collection(session=session)
         except KeyboardInterrupt:
             raise
@@ -92,7 +99,7 @@ class Collection:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
-        # pytest would make a node of each file beside the one that it was asked for.
+        # Where folders are not listed by :func:`_listed`.
         return None if collection_path in self._way else True
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -110,3 +117,36 @@ class Collection:
         result = yield
         waiting.update(left)
         return result
+
+
+@contextlib.contextmanager
+def _listed(way: Iterable[Path]) -> Iterator[None]:
+    """Have pytest find nothing in folders but what is on the way to the files it is asked for.
+
+    It would ask of each other entry, in all folders from the root of the project on, whether it
+    is to be collected. Where tests are isolated each rank did so for each of its tests: that was
+    half of what such a test cost.
+    """
+    listing = functools.partial(_entries, frozenset(map(str, way)))
+    # Other releases of pytest list folders in another way.
+    found = [(module, module.scandir) for module in _LISTING if hasattr(module, "scandir")]
+    for module, _ in found:
+        module.scandir = listing
+    try:
+        yield
+    finally:
+        for module, original in found:
+            module.scandir = original
+
+
+def _entries(
+    way: Container[str],
+    folder: Path,
+    sort_key: Callable[[os.DirEntry[str]], Any] = lambda entry: entry.name,
+) -> list[os.DirEntry[str]]:
+    """In the place of pytest's ``scandir``: entries of a folder, none if it is not there."""
+    try:
+        with os.scandir(folder) as entries:
+            return sorted((entry for entry in entries if entry.path in way), key=sort_key)
+    except FileNotFoundError:
+        return []
