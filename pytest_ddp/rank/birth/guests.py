@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import _pytest.runner
@@ -63,7 +63,9 @@ class Guests:
                 caller._remove_plugin(plugin)
         for caller, impl in self._impls(plugin, _BEGINS):
             if self._is_guest(impl):
-                impl.function = functools.partial(self._begin, impl, impl.function, caller.name)
+                around = impl.wrapper or impl.hookwrapper
+                begin = self._begin_around if around else self._begin
+                impl.function = functools.partial(begin, impl, impl.function, caller.name)
 
     def _impls(self, plugin: object, hooks: tuple[str, ...]) -> Iterator[tuple[Any, Any]]:
         for name in hooks:
@@ -92,6 +94,34 @@ class Guests:
             problem = error
         if hook != "pytest_configure" or not self._begins_alone(begin, *args):
             self._leave_out(impl.plugin, hook, problem)
+
+    def _begin_around(
+        self, impl: Any, begin: Callable[..., Any], hook: str, *args: Any
+    ) -> Generator[None, Any, Any]:
+        """The same for a wrapper, whose part before the others' is its beginning."""
+        around = begin(*args)
+        try:
+            next(around)
+        except Exception as problem:
+            self._leave_out(impl.plugin, hook, problem)
+            return (yield)
+        result, raised = None, None
+        try:
+            result = yield
+        except BaseException as error:
+            raised = error
+        try:
+            if raised is None:
+                around.send(result)
+            else:
+                around.throw(raised)
+        except StopIteration as end:
+            return end.value
+        except Exception as problem:
+            if problem is raised:
+                raise
+            self._leave_out(impl.plugin, hook, problem)
+        return result
 
     def _begins_alone(self, begin: Callable[..., Any], *args: Any) -> bool:
         option = vars(self._config.option)

@@ -81,6 +81,25 @@ ELSEWHERE = """
             raise OSError("no place for me")
 """
 
+AROUND = """
+    import sys
+
+    import pytest
+
+    FAILS = {fails}
+
+    def check(moment):
+        if moment == FAILS and "pytest_ddp.rank.main" in " ".join(sys.orig_argv):
+            raise OSError("no place for me")
+
+    @pytest.hookimpl({wrapper}=True)
+    def pytest_sessionstart(session):
+        check("before")
+        result = yield
+        check("after")
+        return result
+"""
+
 SOURCE = """
     import pytest
 
@@ -117,6 +136,10 @@ PLUGINS = {
     "writes": WRITES,
     "no_configure": ELSEWHERE.format(hook="configure"),
     "no_start": ELSEWHERE.format(hook="sessionstart"),
+    "no_start_around": AROUND.format(wrapper="wrapper", fails="'before'"),
+    "no_end_around": AROUND.format(wrapper="hookwrapper", fails="'after'"),
+    "around": AROUND.format(wrapper="wrapper", fails=None),
+    "old_around": AROUND.format(wrapper="hookwrapper", fails=None),
 }
 
 
@@ -145,7 +168,10 @@ def test_plugins_are_told_what_they_tell_workers(run: Finished) -> None:
     assert len(set(lines)) == 1, lines
 
 
-@pytest.mark.parametrize("name", ["no_configure", "no_start"])
+LEFT_OUT = [name for name in PLUGINS if name.startswith("no_")]
+
+
+@pytest.mark.parametrize("name", LEFT_OUT)
 def test_one_that_cannot_begin_is_left_out_with_a_warning(run: Finished, name: str) -> None:
     told = [text for text in run.warnings if f"the plugin {name} is left out" in text]
     assert len(told) == 1, run.warnings
@@ -153,7 +179,7 @@ def test_one_that_cannot_begin_is_left_out_with_a_warning(run: Finished, name: s
 
 
 def test_nothing_else_is_warned_of(run: Finished) -> None:
-    assert len(run.warnings) == 2, run.warnings
+    assert len(run.warnings) == len(LEFT_OUT), run.warnings
 
 
 @pytest.mark.skipif(UNDER_XDIST, reason="each worker ends a session of its own")
