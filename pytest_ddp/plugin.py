@@ -118,7 +118,9 @@ class Hooks:
         self._config = config
         self._options = options
         self._sight = Sight(config)
-        self._coming = config.stash.setdefault(COMING, Coming())
+        if COMING not in config.stash:  # loaded by a conftest
+            config.stash[COMING] = Coming()
+        self._coming = config.stash[COMING]
         self._started: Controller | None = None
         self._worker_problems: list[str] = []
 

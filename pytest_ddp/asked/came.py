@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
-_KNOWN_TO_HOST = frozenset({"torch", "pytest", "_pytest", "pluggy", "pytest_ddp"})
+_KNOWN_TO_HOST = sys.stdlib_module_names | {"torch", "pytest", "_pytest", "pluggy", "pytest_ddp"}
 
 
 class Coming:
@@ -29,8 +29,7 @@ class Coming:
             return
         new = [name for name in list(sys.modules) if name not in self._known]
         self._known.update(new)
-        tops = ((name, name.partition(".")[0]) for name in new)
-        told = tuple(n for n, t in tops if t not in _KNOWN_TO_HOST | sys.stdlib_module_names)
+        told = tuple(name for name in new if name.partition(".")[0] not in _KNOWN_TO_HOST)
         if told:
             self._came.append((file, told))
 
