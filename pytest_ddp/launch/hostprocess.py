@@ -1,13 +1,14 @@
-"""The host's process, as whoever starts it on a machine knows it."""
+"""The process of a host, or of the hub in its place, as whoever starts it knows it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import IO, Any
 
 from pytest_ddp.launch.rendezvous import HOST_ENVIRONMENT, NOT_FOR_HOST
 from pytest_ddp.system.folder import Folder
 from pytest_ddp.system.own import os, socket, subprocess
-from pytest_ddp.wire.program import command
+from pytest_ddp.wire.program import OF_RANKS, command
 
 
 def start_host(
@@ -24,17 +25,37 @@ def start_host(
         log: takes what it prints; None for the terminal.
         environment: variables beside those of this process.
     """
-    role = {"descriptor": theirs.fileno(), "folder": folder.path}
-    output: Any = log
     theirs_to_see = {k: v for k, v in os.environ.items() if k not in NOT_FOR_HOST}
+    return start(OF_RANKS, {}, theirs, folder, log, theirs_to_see | environment)
+
+
+def start(
+    program: str,
+    told: dict[str, Any],
+    theirs: socket.socket,
+    folder: Folder,
+    log: IO[bytes] | None,
+    environment: Mapping[str, str],
+) -> subprocess.Popen[bytes]:
+    """Start a program that serves this session, apart from the terminal.
+
+    Args:
+        program: the module whose ``main`` it is.
+        told: what it is told beside its channel and the session's folder.
+        theirs: its end of its channel, which is closed here.
+        folder: the session's.
+        log: takes what it prints; None for the terminal.
+        environment: its variables.
+    """
+    role = {"descriptor": theirs.fileno(), "folder": folder.path} | told
     with theirs:
         return subprocess.Popen(
-            command(role),
-            env=theirs_to_see | environment,
+            command(role, program),
+            env=environment,
             pass_fds=[theirs.fileno(), *folder.held],
             stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
+            stdout=log,
+            stderr=log,
             # The terminal's Ctrl-C must not reach the host before its ranks have
             # torn down.
             start_new_session=True,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from pytest_ddp.evidence.wording import ranks_text
+from pytest_ddp.launch.hostprocess import start
 from pytest_ddp.launch.launcher import Event, Launcher, NoRankError
 from pytest_ddp.launch.rankprocess import RankProcess
 from pytest_ddp.launch.rendezvous import Port
@@ -26,7 +27,6 @@ from pytest_ddp.wire.machines import (
     SignalRank,
     Unfit,
 )
-from pytest_ddp.wire.program import command
 from pytest_ddp.wire.protocol import Message
 
 _HUB = "pytest_ddp.machines.main"
@@ -69,19 +69,9 @@ class Fleet(Launcher):
         super().__init__(session, display, quiet=quiet)
 
     def _start_host(self, theirs: socket.socket, quiet: bool) -> subprocess.Popen[bytes]:
-        place = self._place.as_json()
-        role = {"descriptor": theirs.fileno(), "folder": self._folder.path, "place": place}
-        output = self._log if quiet else None
-        with theirs:
-            return subprocess.Popen(
-                command(role, _HUB),
-                env=os.environ,
-                pass_fds=[theirs.fileno(), *self._folder.held],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
+        told = {"place": self._place.as_json()}
+        log = self._log if quiet else None
+        return start(_HUB, told, theirs, self._folder, log, os.environ)
 
     def _new_process(self, world: World, number: int, channel: Channel) -> RankProcess:
         return RemoteRank(self._serials, world, number, channel, hub=self._channel)

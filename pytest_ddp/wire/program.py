@@ -12,10 +12,10 @@ _BOOTSTRAP = (
     "from {module} import main; main(json.loads(sys.argv[2]))"
 )
 """Given to ``python -c``: the controller's import path comes before any import of ours."""
-_OF_RANKS = "pytest_ddp.rank.main"
+OF_RANKS = "pytest_ddp.rank.main"
 
 
-def command(role: dict[str, Any], module: str = _OF_RANKS) -> list[str]:
+def command(role: dict[str, Any], module: str = OF_RANKS) -> list[str]:
     """The command line of a process that runs a module's ``main`` with this role.
 
     Hosts and spawned ranks are :func:`pytest_ddp.rank.main.main`. Every user of the machine can
