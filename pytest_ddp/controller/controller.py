@@ -128,7 +128,7 @@ class Controller:
             basetemp=self._directories.base,
             measured=self._measuring.measured,
         )
-        self._launcher = starting.new_launcher(config, session, self._display)
+        self._launcher = starting.new_launcher(config, self._options, session, self._display)
         if hasattr(config, "workerinput"):
             self._launcher.watch_parent()
         self._supervisor = Supervisor(self._launcher, Reader(config), self._messages.tell)
@@ -272,7 +272,7 @@ class Controller:
 
     @functools.cached_property
     def _found(self) -> tuple[int, str, int]:
-        return starting.what_there_is(self._config)
+        return starting.what_there_is(self._config, self._options)
 
     def _next_of_world(
         self, item: pytest.Item, next_item: pytest.Item | None, world: World

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pytest_ddp.asked.options import early_machines
+from pytest_ddp.asked.options import Options
 from pytest_ddp.asked.plan import LaunchPlan
 from pytest_ddp.attempt.display import Display
 from pytest_ddp.launch import gpus
@@ -16,19 +16,21 @@ from pytest_ddp.launch.launcher import Launcher
 from pytest_ddp.wire.hosting import Session
 
 
-def new_launcher(config: pytest.Config, session: Session, display: Display) -> Launcher:
+def new_launcher(
+    config: pytest.Config, options: Options, session: Session, display: Display
+) -> Launcher:
     """One for this machine, or one that has others by their agents."""
     quiet = not session.verbose_output
-    if early_machines(config) is None:
+    if options.machines is None:
         return Launcher(session, display, quiet=quiet)
     from pytest_ddp.machines import engine, fleet  # noqa: PLC0415
 
     return fleet.Fleet(session, display, quiet=quiet, place=config.stash[engine.PLACE])
 
 
-def what_there_is(config: pytest.Config) -> tuple[int, str, int]:
+def what_there_is(config: pytest.Config, options: Options) -> tuple[int, str, int]:
     """Number of GPUs, their kind, and number of machines with agents."""
-    if early_machines(config) is None:
+    if options.machines is None:
         return gpus.count_gpus(), gpus.device_kind(), 0
     from pytest_ddp.machines import engine  # noqa: PLC0415
 
