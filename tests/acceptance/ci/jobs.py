@@ -47,6 +47,22 @@ TESTS = """
     def test_good(ddp):
         dist.all_reduce(torch.ones(1))
 """
+STAYS = """
+    import time
+    from pathlib import Path
+
+    import pytest
+
+    @pytest.mark.ddp(world_size=2)
+    def test_fails(ddp):
+        assert ddp.rank == 0
+
+    @pytest.mark.ddp(world_size=2)
+    def test_stays(ddp):
+        Path(f"begun{ddp.rank}").touch()
+        time.sleep(600)
+"""
+"""A job that is ended before its time, when one test has failed."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pytest_ddp.battery.parts import parts
-from tests.acceptance.ci.jobs import FILES, Checkout, Job, every
+from tests.acceptance.ci.jobs import FILES, STAYS, Checkout, Job, every
 from tests.acceptance.suite import UNDER_XDIST
 
 pytestmark = pytest.mark.skipif(UNDER_XDIST, reason="jobs say themselves how they run tests")
@@ -21,21 +21,6 @@ pytestmark = pytest.mark.skipif(UNDER_XDIST, reason="jobs say themselves how the
 JOBS = every()
 GROUPS = JOBS[:2]
 START_LIMIT = 120.0
-STAYS = """
-    import time
-    from pathlib import Path
-
-    import pytest
-
-    @pytest.mark.ddp(world_size=2)
-    def test_fails(ddp):
-        assert ddp.rank == 0
-
-    @pytest.mark.ddp(world_size=2)
-    def test_stays(ddp):
-        Path(f"begun{ddp.rank}").touch()
-        time.sleep(600)
-"""
 
 
 def _names(report: Path) -> list[str]:

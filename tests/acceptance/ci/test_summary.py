@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.acceptance.ci.jobs import STAYS
 from tests.acceptance.suite import LOADFILE, Finished, Running, Suite
 from tests.warm import interpreter
 
@@ -50,21 +51,6 @@ OUTSIDE = """
 
     def test_then():
         os.kill(int(PIDS.read_text()), signal.SIGKILL)
-"""
-ENDED = """
-    import time
-    from pathlib import Path
-
-    import pytest
-
-    @pytest.mark.ddp(world_size=2)
-    def test_fails(ddp):
-        assert ddp.rank == 0
-
-    @pytest.mark.ddp(world_size=2)
-    def test_stays(ddp):
-        Path(f"begun{ddp.rank}").touch()
-        time.sleep(600)
 """
 WRITTEN = ("--junitxml=reports/junit.xml", "--ddp-diagnosis=reports/diagnoses")
 
@@ -111,7 +97,7 @@ def test_an_error_outside_of_tests_is_told(suite: Suite) -> None:
 
 @pytest.fixture
 def staying(suite: Suite) -> Running:
-    suite.write("test_ended.py", ENDED)
+    suite.write("test_ended.py", STAYS)
     running = suite.start(*WRITTEN, *LOADFILE)
     deadline = time.monotonic() + START_LIMIT
     while not all((suite.directory / f"begun{rank}").exists() for rank in (0, 1)):
