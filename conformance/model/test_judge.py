@@ -49,6 +49,17 @@ def test_gradients_within_the_tolerance_pass() -> None:
     assert judge.judge_gradients([ALONE, replace(ALONE, alone=False, values=near)], 1e-4) == ()
 
 
+def test_what_rounding_leaves_of_a_gradient_of_zero_passes() -> None:
+    """Of a bias before a normalisation, beside gradients of 4."""
+    alone = replace(ALONE, values=(*ALONE.values, ("norm.bias", (-1.5e-8, 3e-6))))
+    rounded = (*ALONE.values, ("norm.bias", (2e-6, -1e-5)))
+    assert judge.judge_gradients([alone, replace(alone, alone=False, values=rounded)], 1e-4) == ()
+    wrong = replace(alone, alone=False, values=(*ALONE.values, ("norm.bias", (1e-4, 3e-6))))
+    assert texts(judge.judge_gradients([alone, wrong], 1e-4)) == [
+        "step 1, rank 0: the gradient of norm.bias has 0.0001, of one process -1.5e-08"
+    ]
+
+
 def test_the_value_that_is_furthest_off_is_named() -> None:
     wrong = (("weight", (1.5, -6.0)), ("bias", ()))
     history = [ALONE, Gradients(1, 1, False, wrong)]
@@ -113,6 +124,16 @@ ACCUMULATED = [
 
 def test_a_reduction_in_the_last_pass_passes() -> None:
     assert judge.judge_accumulation(ACCUMULATED) == ()
+
+
+def test_collectives_that_every_pass_has_are_those_of_the_forward_pass() -> None:
+    """As of SyncBatchNorm."""
+    history = [replace(seen, collectives=2 + seen.collectives) for seen in ACCUMULATED]
+    assert judge.judge_accumulation(history) == ()
+    history = [replace(seen, collectives=2) for seen in ACCUMULATED]
+    assert [text.partition(": ")[2] for text in texts(judge.judge_accumulation(history))] == [
+        "gradients are reduced in backward pass 1 of 2 already"
+    ] * 2
 
 
 def test_reductions_in_other_passes_are_named() -> None:

@@ -67,11 +67,13 @@ def states(draw: st.DrawFn, moment: str, names: Sequence[str], world_size: int) 
 
 
 def passes(draw: st.DrawFn, step: int, names: tuple[str, ...], world_size: int) -> list[Pass]:
+    """Each may have collectives of its forward pass, and the last one those of the gradients."""
     made = []
+    own = draw(st.integers(0, 2))
     for rank in range(world_size):
         number = draw(st.integers(2, 4))
-        made += [Pass(rank, step, p, names, 0, f"{rank}-{step}-{p}") for p in range(number - 1)]
-        made.append(Pass(rank, step, number - 1, names, draw(st.integers(1, 3)), "reduced"))
+        made += [Pass(rank, step, p, names, own, f"{rank}-{step}-{p}") for p in range(number - 1)]
+        made.append(Pass(rank, step, number - 1, names, own + draw(st.integers(1, 3)), "reduced"))
     return made
 
 
@@ -87,8 +89,7 @@ def gradients(draw: st.DrawFn, step: int, names: Sequence[str], world_size: int)
 
 
 def nudged(values: Sequence[float], share: float) -> tuple[float, ...]:
-    largest = max((abs(value) for value in values if math.isfinite(value)), default=0.0)
-    return tuple(value + share * TOLERANCE * largest for value in values)
+    return tuple(value + share * TOLERANCE * largest_of(values) for value in values)
 
 
 def found_by_all(history: Sequence[Any]) -> dict[str, list[str]]:
@@ -196,7 +197,8 @@ def test_any_other_gradient_is_named(training: Training, data: st.DataObject) ->
     if values:
         place = data.draw(st.integers(0, len(values) - 1))
         right = values[place]
-        wrong = data.draw(floats.filter(lambda w: is_far(w, right, values)))
+        rest = [value for _, others in seen.values for value in others]
+        wrong = data.draw(floats.filter(lambda w: is_far(w, right, values, rest)))
         spoiled = (*values[:place], wrong, *values[place + 1 :])
         expected = f"{where}the gradient of {name} has {wrong:.6g}, of one process "
     else:
@@ -209,11 +211,16 @@ def test_any_other_gradient_is_named(training: Training, data: st.DataObject) ->
     assert text.startswith(expected)
 
 
-def is_far(wrong: float, right: float, values: Sequence[float]) -> bool:
+def is_far(wrong: float, right: float, values: Sequence[float], rest: Sequence[float]) -> bool:
+    """By the other values of the parameter's gradient, and by those of all parameters'."""
     if math.isnan(wrong) or math.isnan(right):
         return math.isnan(wrong) != math.isnan(right)
-    largest = max((abs(value) for value in values if math.isfinite(value)), default=0.0)
-    return wrong != right and not abs(wrong - right) <= 3 * TOLERANCE * largest + 1e-6
+    near = TOLERANCE * max(3 * largest_of(values), largest_of(rest)) + 1e-6
+    return wrong != right and not abs(wrong - right) <= near
+
+
+def largest_of(values: Sequence[float]) -> float:
+    return max((abs(value) for value in values if math.isfinite(value)), default=0.0)
 
 
 @quick
@@ -287,16 +294,22 @@ def test_any_write_is_named(training: Training, data: st.DataObject) -> None:
 @given(trainings(), st.data())
 def test_any_reduction_in_the_wrong_pass_is_named(training: Training, data: st.DataObject) -> None:
     seen = any_record(data, training.history, Pass)
-    early = not seen.collectives
-    text = (
-        f"reduced in backward pass {seen.place + 1} of "
-        if early
-        else "not reduced in the last backward pass"
+    *_, last = (
+        p for p in training.history if isinstance(p, Pass) and (p.step, p.rank) == place_of(seen)
     )
-    found = found_by_all(changed(training.history, seen, collectives=1 if early else 0))
+    where = f"step {seen.step}, rank {seen.rank}: gradients are "
+    if seen is last:
+        text, collectives = "not reduced in the last backward pass", 0
+    else:
+        text, collectives = f"reduced in backward pass {seen.place + 1} of ", last.collectives
+    found = found_by_all(changed(training.history, seen, collectives=collectives))
     assert found.keys() == {"accumulation"}
-    (only,) = found["accumulation"]
-    assert only.startswith(f"step {seen.step}, rank {seen.rank}: gradients are {text}")
+    assert all(line.startswith(where) for line in found["accumulation"])
+    assert found["accumulation"][-1].startswith(where + text)
+
+
+def place_of(seen: Pass) -> tuple[int, int]:
+    return seen.step, seen.rank
 
 
 @quick

@@ -44,6 +44,8 @@ TRAITS: dict[str, str] = {
     "accumulates": "each optimizer step has several backward passes",
     "buffers": "training writes buffers of its model, such as batch statistics; make also returns "
     "how it is evaluated and saved",
+    "sync_batchnorm": "its model normalises by statistics of the samples of all ranks, as "
+    "SyncBatchNorm does, and keeps them in buffers called running_mean and running_var",
     "unused_parameters": "some parameters get no gradient in some steps, or on some ranks",
     "nonlinear": "the metric is no mean over samples, such as F1, a root or a correlation",
 }

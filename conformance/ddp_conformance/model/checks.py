@@ -1,4 +1,4 @@
-"""MOD-01 to MOD-08: a wrapped model and its optimizer step, held against one process.
+"""MOD-01 to MOD-09: a wrapped model and its optimizer step, held against one process.
 
 The steps run in processes of their own: models whose ranks disagree hang or end them.
 """
@@ -17,7 +17,7 @@ from ddp_conformance.launched.endings import came_through, in_order, words_of
 from ddp_conformance.launched.order import Named, Work
 from ddp_conformance.launched.start.launch import Limits
 from ddp_conformance.lifecycle.training_runs import launched
-from ddp_conformance.model import judge, judge_buffers, judge_decisions
+from ddp_conformance.model import judge, judge_buffers, judge_decisions, judge_statistics
 from ddp_conformance.model.steps import take_steps
 from ddp_conformance.model.subjects import TrainStep
 
@@ -58,6 +58,12 @@ MOD_08 = Guarantee(
     "Whether a step is skipped, the scale of its loss and the norm of its gradients MUST be the "
     "same on all ranks, and those of one process on the samples of all ranks.",
     tier=2,
+)
+MOD_09 = Guarantee(
+    "MOD-09",
+    "Running statistics of a synchronised normalisation MUST equal those of one process on the "
+    "samples of all ranks.",
+    tier=3,
 )
 
 PATIENCE = 10.0
@@ -140,6 +146,11 @@ def find_different_decisions(subject: TrainStep, ranks: Ranks) -> Sequence[Viola
     return judged(subject, ranks, lambda h: judge_decisions.judge_decisions(h, subject.tolerance))
 
 
+def find_wrong_statistics(subject: TrainStep, ranks: Ranks) -> Sequence[Violation]:
+    """MOD-09."""
+    return judged(subject, ranks, lambda h: judge_statistics.judge_statistics(h, subject.tolerance))
+
+
 CHECKS = (
     Check(MOD_01, (TrainStep,), find_divergence),
     Check(MOD_02, (TrainStep,), find_wrong_gradients),
@@ -149,4 +160,5 @@ CHECKS = (
     Check(MOD_06, (TrainStep,), find_writes),
     Check(MOD_07, (TrainStep,), find_wrong_accumulation, needs=frozenset({"accumulates"})),
     Check(MOD_08, (TrainStep,), find_different_decisions, needs=frozenset({"decides"})),
+    Check(MOD_09, (TrainStep,), find_wrong_statistics, needs=frozenset({"sync_batchnorm"})),
 )

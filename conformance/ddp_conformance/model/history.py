@@ -77,6 +77,16 @@ class Buffers(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class Statistics(Record):
+    """Running statistics of batches, after the first step."""
+
+    alone: bool
+    """True for a single process with the samples of all ranks, which has rank 0."""
+    values: tuple[tuple[str, tuple[float, ...]], ...]
+    """Name and values of each; none if the model keeps none."""
+
+
+@dataclass(frozen=True, slots=True)
 class Decided(Record):
     """What became of a step's gradients."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from ddp_conformance.frame.history import History
@@ -112,18 +112,38 @@ def _wrong_gradients(
         yield f"{where}: no such step is made, one process with all samples makes it"
         return
     own, expected = dict(found.values), dict(alone.values)
+    floor = tolerance / 10 * _largest(value for values in expected.values() for value in values)
     for name in dict.fromkeys((*own, *expected)):
         values, wanted = own.get(name, ()), expected.get(name, ())
         if len(values) != len(wanted):
             yield f"{where}: {name} has {len(values)} gradient values, one process {len(wanted)}"
             return
-        largest = max((abs(value) for value in wanted if math.isfinite(value)), default=0.0)
-        limit = tolerance * largest + 1e-7
-        off = [pair for pair in zip(values, wanted, strict=True) if _distance(*pair) > limit]
-        if off:
-            value, right = max(off, key=lambda pair: _distance(*pair))
+        # A bias before a normalisation, or of attention's keys, has a gradient of zero, which is
+        # what rounding leaves of the others'.
+        if off := farthest_off(values, wanted, tolerance, floor):
+            value, right = off
             yield f"{where}: the gradient of {name} has {value:.6g}, of one process {right:.6g}"
             return
+
+
+def farthest_off(
+    values: Sequence[float], wanted: Sequence[float], tolerance: float, floor: float = 0.0
+) -> tuple[float, float] | None:
+    """The value that is farthest from what is wanted, and that; None if all are near enough.
+
+    Args:
+        values: what was found.
+        wanted: as many.
+        tolerance: relative to the largest of ``wanted``.
+        floor: what is always near enough.
+    """
+    limit = max(tolerance * _largest(wanted), floor) + 1e-7
+    off = [pair for pair in zip(values, wanted, strict=True) if _distance(*pair) > limit]
+    return max(off, key=lambda pair: _distance(*pair), default=None)
+
+
+def _largest(values: Iterable[float]) -> float:
+    return max((abs(value) for value in values if math.isfinite(value)), default=0.0)
 
 
 def _distance(value: float, right: float) -> float:
@@ -235,10 +255,13 @@ def _wrong_reductions(made: list[Pass]) -> Iterator[str]:
     if len(made) < 2:
         yield f"{len(made)} backward passes, so that nothing is accumulated"
         return
-    early = [seen.place + 1 for seen in made[:-1] if seen.collectives]
+    *before, last = made
+    # A model that communicates in its forward pass, as SyncBatchNorm does, also does in each
+    # backward pass: the last one has more collectives than that.
+    early = [seen.place + 1 for seen in before if seen.collectives >= max(last.collectives, 1)]
     if early:
         yield f"gradients are reduced in backward pass {early[0]} of {len(made)} already"
-    if not made[-1].collectives:
+    if not last.collectives:
         yield "gradients are not reduced in the last backward pass"
 
 

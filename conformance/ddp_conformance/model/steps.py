@@ -32,11 +32,15 @@ from ddp_conformance.model.history import (
     Overwrote,
     Pass,
     State,
+    Statistics,
     Wrapped,
 )
 from ddp_conformance.model.subjects import Trainee
 
 STEPS = 2
+
+STATISTICS = ("running_mean", "running_var")
+"""What torch's normalisations call their buffers, and everybody's after them."""
 
 _kept: list[Any] = []
 """Models: freed after their group, DDP's reducer can hang (see the watch)."""
@@ -138,6 +142,16 @@ class Observer:
         self._journal.add(
             Decided(self._rank, self._number, self._alone, self._stepped, values, self._norm)
         )
+        if number == 0:
+            self._tell_statistics()
+
+    def _tell_statistics(self) -> None:
+        found = tuple(
+            (bare_name(name), _values(buffer))
+            for name, buffer in self._model.named_buffers()
+            if name.rpartition(".")[2] in STATISTICS
+        )
+        self._journal.add(Statistics(self._rank, self._alone, found))
 
     def _sharded(self) -> bool:
         return any(isinstance(parameter, DTensor) for _, parameter in self._trained)
@@ -275,8 +289,8 @@ class Observer:
         return any(id(parameter) in self._ids for parameter in owned)
 
 
-def _values(gradient: Tensor | None) -> tuple[float, ...]:
-    return () if gradient is None else tuple(full(gradient).double().reshape(-1).tolist())
+def _values(tensor: Tensor | None) -> tuple[float, ...]:
+    return () if tensor is None else tuple(full(tensor).double().reshape(-1).tolist())
 
 
 def _collectives() -> int:

@@ -39,12 +39,17 @@ class TrainStep(Subject):
     With the trait ``decides`` a step returns a mapping of what it decided: ``norm``, of the
     gradients of all ranks before they were clipped; ``scale``, what the loss was multiplied by;
     and whatever else must be equal. A step is skipped by not calling the optimizer.
+
+    With the trait ``sync_batchnorm`` normalisations see the samples of all ranks; where
+    ``case.world_size`` is 1, a plain BatchNorm is the same.
     """
 
     kind: ClassVar[str] = "train step"
 
     tolerance: float = 1e-4
-    """Of gradients, relative to the largest value of each parameter's gradient."""
+    """Of gradients, relative to the largest value of each parameter's gradient.
+
+    A tenth of it, relative to the largest of all parameters, is always allowed."""
     timeout: float = 60.0
     """Seconds that a run may take."""
 

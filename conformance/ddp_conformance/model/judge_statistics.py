@@ -1,0 +1,44 @@
+"""Judge of MOD-09: a pure function from what ranks saw of statistics to violations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from ddp_conformance.frame.history import History
+from ddp_conformance.frame.verdict import Violation
+from ddp_conformance.model.history import Statistics
+from ddp_conformance.model.judge import farthest_off
+
+Values = Mapping[str, Sequence[float]]
+
+
+def judge_statistics(history: History, tolerance: float) -> tuple[Violation, ...]:
+    """After the first step all ranks have the statistics of one process that has all samples.
+
+    Of that step alone: the next one's are those of parameters that an optimizer may have made
+    of rounding errors, as Adam does of a bias before a normalisation, whose gradient is zero.
+    """
+    seen = [record for record in history if isinstance(record, Statistics)]
+    if not any(record.values for record in seen if not record.alone):
+        return (Violation("no running_mean or running_var was seen in the model"),)
+    wanted = next((dict(record.values) for record in seen if record.alone), None)
+    if wanted is None:
+        return ()  # the single process broke off, which its end tells
+    return tuple(
+        Violation(f"step 1, rank {record.rank}: {text}")
+        for record in sorted(seen, key=lambda record: record.rank)
+        if not record.alone
+        for text in _wrong(dict(record.values), wanted, tolerance)
+    )
+
+
+def _wrong(own: Values, wanted: Values, tolerance: float) -> Iterator[str]:
+    """The first that is another."""
+    for name in dict.fromkeys((*own, *wanted)):
+        values, right = own.get(name, ()), wanted.get(name, ())
+        if len(values) != len(right):
+            yield f"{name} has {len(values)} values, of one process {len(right)}"
+            return
+        if off := farthest_off(values, right, tolerance):
+            yield f"{name} has {off[0]:.6g}, of one process {off[1]:.6g}"
+            return
