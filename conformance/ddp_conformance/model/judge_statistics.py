@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ddp_conformance.frame.history import History
 from ddp_conformance.frame.verdict import Violation
+from ddp_conformance.launched.endings import ranks_that_came_through
 from ddp_conformance.model.history import Statistics
 from ddp_conformance.model.judge import farthest_off
 
@@ -19,15 +20,15 @@ def judge_statistics(history: History, tolerance: float) -> tuple[Violation, ...
     of rounding errors, as Adam does of a bias before a normalisation, whose gradient is zero.
     """
     seen = [record for record in history if isinstance(record, Statistics)]
-    if not any(record.values for record in seen if not record.alone):
+    told = [record for record in seen if not record.alone]
+    if not any(record.values for record in told) and (told or ranks_that_came_through(history)):
         return (Violation("no running_mean or running_var was seen in the model"),)
     wanted = next((dict(record.values) for record in seen if record.alone), None)
     if wanted is None:
         return ()  # the single process broke off, which its end tells
     return tuple(
         Violation(f"step 1, rank {record.rank}: {text}")
-        for record in sorted(seen, key=lambda record: record.rank)
-        if not record.alone
+        for record in sorted(told, key=lambda record: record.rank)
         for text in _wrong(dict(record.values), wanted, tolerance)
     )
 
