@@ -32,7 +32,8 @@ class Door:
         self._socket = socket.create_server((address, port), backlog=_BACKLOG)
         self._socket.setblocking(False)
         self.address, self.port = self._socket.getsockname()
-        self._peers: dict[socket.socket, tuple[Gate, float]] = {}
+        self._peers: dict[socket.socket, tuple[Gate, float, str]] = {}
+        """With the address, which a peer that has hung up has no more."""
         self.refused: dict[str, str] = {}
         """Why a peer was not let in, by its address; of the first few."""
 
@@ -43,7 +44,7 @@ class Door:
 
     def forget_late(self) -> None:
         """Hang up on peers that take too long."""
-        for peer, (_, deadline) in list(self._peers.items()):
+        for peer, (_, deadline, _) in list(self._peers.items()):
             if time.monotonic() > deadline:
                 self._forget(peer).close()
 
@@ -55,20 +56,20 @@ class Door:
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):  # it has hung up again
-            peer, _ = self._socket.accept()
+            peer, (address, _) = self._socket.accept()
             if len(self._peers) >= _MOST:
                 peer.close()
                 return
             peer.setblocking(False)
             gate = Gate(self._secret)
-            self._peers[peer] = gate, time.monotonic() + _PROOF_LIMIT
+            self._peers[peer] = gate, time.monotonic() + _PROOF_LIMIT, address
             hear = functools.partial(self._hear, peer)
             self._selector.register(peer, selectors.EVENT_READ, hear)
             # A new connection has room for so little.
             peer.send(gate.greeting)
 
     def _hear(self, peer: socket.socket) -> None:
-        gate, _ = self._peers[peer]
+        gate, _, address = self._peers[peer]
         try:
             # One byte more than a proof has, by which a talkative stranger is told.
             data = peer.recv(ANSWER + 1)
@@ -79,7 +80,7 @@ class Door:
             return
         except SealError as error:
             if len(self.refused) < _MOST:
-                self.refused[peer.getpeername()[0]] = str(error)
+                self.refused[address] = str(error)
             data, let_in = b"", None
         except OSError:
             data, let_in = b"", None

@@ -130,6 +130,19 @@ def test_garbage_ends_the_connection_at_once(house: House, said: bytes) -> None:
     assert house.lines == []
 
 
+def test_garbage_of_a_peer_that_is_gone_already_ends_nothing_else(house: House) -> None:
+    """It has no address any more, by which it could be named."""
+    with house.stranger() as peer:
+        house.turn_until(lambda: bool(house.door._peers))
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        peer.send(bytes(seal.ANSWER + 1))
+    house.turn_until(lambda: not house.door._peers)
+    agent = house.knock(SECRET)
+    assert isinstance(agent, Line)
+    agent.close()
+    house.lines[0].close()
+
+
 def test_who_says_nothing_is_hung_up_on(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(door, "_PROOF_LIMIT", 0.2)
     with house.stranger() as peer:
