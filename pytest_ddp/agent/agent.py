@@ -48,8 +48,19 @@ _BACKLOG = 128
 class Agent:
     """Lives as long as its line."""
 
-    def __init__(self, line: Line, node: int, environment: dict[str, str]) -> None:
-        self._line, self._node = line, node
+    def __init__(
+        self, line: Line, node: int, nodes: int | None, environment: dict[str, str]
+    ) -> None:
+        """Begin nothing yet.
+
+        Args:
+            line: to the hub.
+            node: this machine's number.
+            nodes: how many there are, as far as this machine was told; None if it was told by the
+                hub.
+            environment: variables of the host.
+        """
+        self._line, self._node, self._nodes = line, node, nodes
         self._environment = HOST_ENVIRONMENT | environment
         self._folder = Folder()
         self._log = os.fdopen(memfile.create("pytest-ddp host"), "w+b")
@@ -63,6 +74,8 @@ class Agent:
         self._code: int | None = None
         self.gone = ""
         """Why this agent has ended without having been told to; empty if it was told."""
+        self.refused = ""
+        """Why the hub has not taken this agent; empty if it has."""
         self._looks_closely_until = 0.0
         self._next_look = 0.0
         self._host: subprocess.Popen[bytes] | None = None
@@ -73,6 +86,7 @@ class Agent:
         """Work until pytest ends or the line does; the exit code."""
         who = {
             "node": self._node,
+            "nodes": self._nodes,
             "name": socket.gethostname(),
             "address": self._line.own_address,
             "versions": likeness.versions(),
@@ -136,6 +150,8 @@ class Agent:
             case Kind.FILES:
                 if other := likeness.other_file(json.loads(frame.data)):
                     self._refuse(f"has other tests: {other}")
+            case Kind.PROBLEM:
+                self.refused, self._code = frame.data.decode(), _GONE
             case Kind.END:
                 self._code = frame.part
 

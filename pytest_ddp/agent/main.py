@@ -22,7 +22,7 @@ _BETWEEN_TRIES = 0.2
 def main(role: dict[str, Any]) -> NoReturn:
     """Be the agent of the hub's own machine."""
     secret = os.environ.pop(SECRET)
-    sys.exit(_live(role["node"], role["address"], role["port"], secret.encode()))
+    sys.exit(_live(role["node"], None, role["address"], role["port"], secret.encode()))
 
 
 def be_agent(place: Place) -> int:
@@ -35,10 +35,10 @@ def be_agent(place: Place) -> int:
         address, port, secret = torchrun.find(place, users_secret)
     except (OSError, RuntimeError) as error:
         return _complain(place.node, f"node 0 does not tell where pytest is: {error}")
-    return _live(place.node, address, port, secret)
+    return _live(place.node, place.nodes, address, port, secret)
 
 
-def _live(node: int, address: str, port: int, secret: bytes) -> int:
+def _live(node: int, nodes: int | None, address: str, port: int, secret: bytes) -> int:
     # pytest on node 0 decides what Ctrl-C means, and tells.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     deadline = time.monotonic() + _REACH_LIMIT
@@ -54,8 +54,10 @@ def _live(node: int, address: str, port: int, secret: bytes) -> int:
             signal.sigtimedwait([], _BETWEEN_TRIES)
         except OSError as error:
             return _complain(node, f"cannot reach node 0 at {address}:{port}: {error}")
-    agent = Agent(line, node, host_environment(line))
+    agent = Agent(line, node, nodes, host_environment(line))
     code = agent.live()
+    if agent.refused:
+        _complain(node, f"pytest on node 0 refuses this machine: {agent.refused}")
     if agent.gone and node:
         _complain(node, f"pytest on node 0 is gone: {agent.gone}")
     return code

@@ -241,10 +241,8 @@ class Hub:
     def _join(self, line: Line, frame: Frame) -> None:
         who = json.loads(frame.data)
         node = Node(who["node"], who["name"], line)
-        if node.number in self._nodes or node.number in self._lost:
-            problem = f"there are two machines that say that they are {node}"
-            self._tell(Unfit(f"{problem}. Each node needs a RANK of its own"))
-            line.close()
+        if problem := self._misplaced(node, who["nodes"]):
+            self._refuse(node, problem)
             return
         self._nodes[node.number] = node
         self._selector.register(line, selectors.EVENT_READ, functools.partial(self._hear, node))
@@ -258,6 +256,27 @@ class Hub:
         self._brief(node, self._told)
         for waiting in self._waiting.pop(node.number, []):
             line.send(waiting)
+
+    def _misplaced(self, node: Node, nodes: int | None) -> str:
+        """Why a machine cannot be the one that it says it is; empty if it can."""
+        told = self._place.nodes
+        if node.number >= told or nodes not in (None, told):
+            return (
+                f"{node} was told of {nodes} machines, and node 0 of {told}: WORLD_SIZE is the "
+                "same on all nodes, and RANK is below it"
+            )
+        if node.number in self._lost:
+            return f"{self._lost[node.number]}; it cannot come back"
+        if node.number in self._nodes:
+            return f"there are two machines that say that they are {node}: each has its own RANK"
+        return ""
+
+    def _refuse(self, node: Node, problem: str) -> None:
+        """Send a machine away; a session that is complete without it goes on."""
+        if not self._is_ready:
+            self._tell(Unfit(problem))
+        node.line.send(Frame(Kind.PROBLEM, data=problem.encode()))
+        node.line.close()
 
     def _hear(self, node: Node) -> None:
         for frame in node.line.receive():

@@ -41,7 +41,7 @@ class Kind(enum.IntEnum):
     FILES = 9
     """hub: digests of test files, as JSON by path."""
     PROBLEM = 10
-    """agent: why this machine cannot take part, as text."""
+    """both: why this machine cannot take part, as text."""
     END = 11
     """hub: the session is over, ``part`` is pytest's exit code."""
 

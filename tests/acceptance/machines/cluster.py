@@ -1,5 +1,5 @@
-"""Two machines of one kernel: network namespaces joined by a veth pair, with names and TMPDIRs
-of their own.
+"""Machines of one kernel: network namespaces with names and TMPDIRs of their own, joined by a veth
+pair, or by a switch that a test has in its hands.
 
 What they do not have is a clock and a file system of their own.
 """
@@ -7,12 +7,14 @@ What they do not have is a clock and a file system of their own.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,14 +22,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from tests.acceptance.machines.switch import Switch
 from tests.acceptance.suite import Finished, Running, Suite
 
-NAMES = ("alpha", "beta")
-ADDRESSES = ("10.77.0.1", "10.77.0.2")
-_PORT = "29517"
+NAMES = ("alpha", "beta", "gamma")
+ADDRESSES = ("10.77.0.1", "10.77.0.2", "10.77.0.3")
+DEVICE = "veth0"
+"""The interface of each machine."""
+PORT = "29517"
+"""The launcher's, or without a store the hub's."""
 _MARK = "DDP_TEST_CLUSTER"
 """In the environment of each process of a cluster, by which survivors are found."""
 _PATIENCE = 3
+_LETTERS = itertools.cycle("abcdefghijklmnopqrstuvwxyz")
+"""Tell the clusters of one process apart; a device's name has room for 15 characters."""
 
 
 def problem() -> str:
@@ -42,28 +50,32 @@ def problem() -> str:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Both machines, while they are there."""
+    """All machines, while they are there."""
 
     mark: str
     folder: Path
+    size: int
 
     @classmethod
     @contextlib.contextmanager
-    def up(cls) -> Iterator[Cluster]:
-        """Have them for a block, in which no other cluster of this process may be."""
-        mark = f"pddp{os.getpid()}"
-        spaces = [f"{mark}-{name}" for name in NAMES]
+    def up(cls, size: int = 2, switch: Switch | None = None) -> Iterator[Cluster]:
+        """Have them for a block; more than two take a switch."""
+        mark = f"pddp{os.getpid()}{next(_LETTERS)}"
+        spaces = [f"{mark}-{name}" for name in NAMES[:size]]
         with tempfile.TemporaryDirectory(prefix="ddpc-") as folder, contextlib.ExitStack() as end:
             for space in spaces:
                 _ip("netns", "add", space)
                 end.callback(_ip, "netns", "del", space)
-            _ip("link", "add", "veth0", "netns", spaces[0], "type", "veth", "peer", "name",
-                "veth0", "netns", spaces[1])  # fmt: skip
-            for space, address in zip(spaces, ADDRESSES, strict=True):
-                _ip("-n", space, "addr", "add", f"{address}/24", "dev", "veth0")
-                _ip("-n", space, "link", "set", "veth0", "up")
+            if switch is not None:
+                end.enter_context(switch.between(mark, spaces, DEVICE))
+            else:
+                _ip("link", "add", DEVICE, "netns", spaces[0], "type", "veth", "peer", "name",
+                    DEVICE, "netns", spaces[1])  # fmt: skip
+            for space, address in zip(spaces, ADDRESSES, strict=False):
+                _ip("-n", space, "addr", "add", f"{address}/24", "dev", DEVICE)
+                _ip("-n", space, "link", "set", DEVICE, "up")
                 _ip("-n", space, "link", "set", "lo", "up")
-            cluster = cls(mark, Path(folder))
+            cluster = cls(mark, Path(folder), size)
             end.callback(cluster.kill)
             yield cluster
 
@@ -73,56 +85,69 @@ class Cluster:
         *args: str,
         timeout: float = 90.0,
         env: Mapping[str, str] | None = None,
-        of_node_1: Mapping[str, str] | None = None,
+        of: Mapping[int, Mapping[str, str]] | None = None,
         torchrun: bool = False,
         folder_1: Path | None = None,
     ) -> Session:
-        """Run both to their ends, at most ``timeout`` quiet seconds; see :meth:`start`."""
-        alpha, beta = self.start(
-            suite, *args, env=env, of_node_1=of_node_1, torchrun=torchrun, folder_1=folder_1
+        """Run all to their ends, at most ``timeout`` quiet seconds; see :meth:`start`."""
+        alpha, *others = self.start(
+            suite, *args, env=env, of=of, torchrun=torchrun, folder_1=folder_1
         )
         finished = alpha.finish(timeout * _PATIENCE)
         ended = time.monotonic()
-        return Session(finished, beta.finish(30 * _PATIENCE), time.monotonic() - ended)
+        agents = tuple(other.finish(30 * _PATIENCE) for other in others)
+        return Session(finished, agents, time.monotonic() - ended)
 
     def start(
         self,
         suite: Suite,
         *args: str,
         env: Mapping[str, str] | None = None,
-        of_node_1: Mapping[str, str] | None = None,
+        of: Mapping[int, Mapping[str, str]] | None = None,
         torchrun: bool = False,
         folder_1: Path | None = None,
-    ) -> tuple[Running, Running]:
-        """Start pytest on both machines.
+    ) -> list[Running]:
+        """Start pytest on all machines; node 0's comes first.
 
         Args:
             suite: what node 0 runs.
-            args: pytest's arguments on both.
-            env: variables of both nodes.
-            of_node_1: variables that are otherwise on node 1.
+            args: pytest's arguments on all.
+            env: variables of all nodes.
+            of: variables that are otherwise on single nodes.
             torchrun: whether it starts them, instead of this helper as a launcher without a store.
             folder_1: the suite on node 1, mounted over the one of node 0.
         """
-        both = {"PYTEST_DDP_SECRET": "of the tests"} if not torchrun else {}
-        both |= dict(env or {})
+        everywhere = {"PYTEST_DDP_SECRET": "of the tests"} if not torchrun else {}
+        everywhere |= dict(env or {})
         nodes = []
-        for node in (1, 0):
-            variables = both | (dict(of_node_1 or {}) if node else {})
-            start = _Start(self, node, torchrun, folder_1 if node else None)
-            arguments = ("--ddp-machines=torchrun", *args)
-            number = 10 * len(list(suite.directory.parent.iterdir())) + node
-            nodes.append(Running(suite.directory, number, arguments, variables, start))
-        beta, alpha = nodes
-        return alpha, beta
+        for node in reversed(range(self.size)):
+            variables = everywhere | dict((of or {}).get(node, {}))
+            start = _Start(self, node, torchrun, folder_1 if node == 1 else None)
+            nodes.append(_running(suite, args, variables, start))
+        return nodes[::-1]
+
+    def start_node(self, suite: Suite, node: int, *args: str) -> Running:
+        """Start one more on a machine, as the launcher without a store does."""
+        variables = {"PYTEST_DDP_SECRET": "of the tests"}
+        return _running(suite, args, variables, _Start(self, node, False, None))
+
+    def execute(
+        self, node: int, program: str, *args: str, timeout: float = 60.0
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a Python program on a machine, which knows nothing of the session."""
+        command = [*self._enter(node), sys.executable, "-c", textwrap.dedent(program), *args]
+        return subprocess.run(command, check=False, capture_output=True, text=True, timeout=timeout)
+
+    def _enter(self, node: int) -> list[str]:
+        return ["ip", "netns", "exec", f"{self.mark}-{NAMES[node]}"]
 
     @contextlib.contextmanager
     def cut(self) -> Iterator[None]:
         """Have no packet come through in a block."""
         space = f"{self.mark}-{NAMES[1]}"
-        _ip("-n", space, "link", "set", "veth0", "down")
+        _ip("-n", space, "link", "set", DEVICE, "down")
         yield
-        _ip("-n", space, "link", "set", "veth0", "up")
+        _ip("-n", space, "link", "set", DEVICE, "up")
 
     def survivors(self) -> list[str]:
         """Command lines of processes of the cluster that still live."""
@@ -151,18 +176,23 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Session:
-    """What both nodes left."""
+    """What all nodes left."""
 
     alpha: Finished
     """pytest."""
-    beta: Finished
-    """The agent."""
+    agents: tuple[Finished, ...]
+    """The other nodes."""
     later: float
-    """Seconds from pytest's end to the agent's."""
+    """Seconds from pytest's end to the last agent's."""
+
+    @property
+    def beta(self) -> Finished:
+        return self.agents[0]
 
     @cached_property
     def text(self) -> str:
-        return f"{self.alpha.tail()}\n=== node 1\n{self.beta.tail()}"
+        told = (f"=== node {node}\n{end.tail()}" for node, end in enumerate(self.agents, 1))
+        return "\n".join((self.alpha.tail(), *told))
 
 
 @dataclass(frozen=True)
@@ -189,13 +219,12 @@ class _Start:
         tempdir.mkdir(exist_ok=True)
         mount = f"mount --bind {self.mounted} {cwd} && cd {cwd} && " if self.mounted else ""
         inside = f'{mount}hostname {name} && exec "$@"'
-        space = f"{self.cluster.mark}-{name}"
         options: dict[str, Any] = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
-        there = ["ip", "netns", "exec", space, "unshare", "-u", "-m", "sh", "-c", inside, "sh"]
+        own = ["unshare", "-u", "-m", "sh", "-c", inside, "sh"]
         return subprocess.Popen(
-            [*there, sys.executable, *self._launcher(), *arguments],
+            [*self.cluster._enter(self.node), *own, sys.executable, *self._launcher(), *arguments],
             cwd=cwd,
-            env={**env, **self._variables(), "TMPDIR": str(tempdir), _MARK: self.cluster.mark},
+            env={**self._variables(), **env, "TMPDIR": str(tempdir), _MARK: self.cluster.mark},
             start_new_session=True,
             **options,
         )
@@ -204,14 +233,34 @@ class _Start:
         if not self.torchrun:
             return []
         place = [f"--node-rank={self.node}", f"--master-addr={ADDRESSES[0]}"]
-        size = ["--nnodes=2", "--nproc-per-node=1", f"--master-port={_PORT}"]
+        size = [f"--nnodes={self.cluster.size}", "--nproc-per-node=1", f"--master-port={PORT}"]
         return ["-m", "torch.distributed.run", *size, *place]
 
     def _variables(self) -> dict[str, str]:
         if self.torchrun:
             return {}
-        place = {"RANK": str(self.node), "WORLD_SIZE": "2"}
-        return place | {"MASTER_ADDR": ADDRESSES[0], "MASTER_PORT": _PORT}
+        place = {"RANK": str(self.node), "WORLD_SIZE": str(self.cluster.size)}
+        return place | {"MASTER_ADDR": ADDRESSES[0], "MASTER_PORT": PORT}
+
+
+def _running(
+    suite: Suite, args: Sequence[str], variables: Mapping[str, str], start: _Start
+) -> Running:
+    arguments = ("--ddp-machines=torchrun", *args)
+    number = 10 * len(list(suite.directory.parent.iterdir())) + start.node
+    return Running(suite.directory, number, arguments, variables, start)
+
+
+def wait_for(file: Path) -> None:
+    """Wait until an inner test has made a file.
+
+    Raises:
+        AssertionError: it has not, in a time in which it would have under any load.
+    """
+    deadline = time.monotonic() + 120
+    while not file.exists():
+        assert time.monotonic() < deadline, f"no {file.name}"
+        time.sleep(0.05)
 
 
 def _ip(*arguments: str) -> None:

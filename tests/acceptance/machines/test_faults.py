@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.machines.cluster import Cluster, Session
+from tests.acceptance.machines.cluster import Cluster, Session, wait_for
 from tests.acceptance.suite import Suite, flat
 
 DEATHS = """
@@ -161,10 +161,7 @@ LONG = """
 def begun(suite: Suite) -> int:
     """The agent's pid, once the test has begun."""
     file = suite.directory / "begun"
-    deadline = time.monotonic() + 90
-    while not file.exists():
-        assert time.monotonic() < deadline, "the test did not begin"
-        time.sleep(0.05)
+    wait_for(file)
     return int(file.read_text())
 
 
@@ -275,7 +272,7 @@ def test_other_content_of_a_test_file_is_an_error(
 
 def test_an_agent_with_another_secret_is_refused(cluster: Cluster, suite: Suite) -> None:
     suite.write("test_a.py", "def test_plain(): pass")
-    session = cluster.run(suite, of_node_1={"PYTEST_DDP_SECRET": "of somebody else"})
+    session = cluster.run(suite, of={1: {"PYTEST_DDP_SECRET": "of somebody else"}})
     assert session.beta.returncode == 1
     assert "it hung up, as it does on those who do not know the session's secret" in flat(
         session.beta.output
