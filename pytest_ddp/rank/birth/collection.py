@@ -18,6 +18,8 @@ from pytest_ddp.system.own import os, traceback
 
 _LISTING: tuple[Any, ...] = (_pytest.main, _pytest.python)
 """Modules of pytest whose collectors list folders."""
+_NEAREST = 3
+"""How many tests are named in the place of one that is not there."""
 
 
 class Collection:
@@ -75,11 +77,15 @@ class Collection:
         if errors := self._errors.get(file):
             return "its file could not be collected in the rank:\n" + "\n".join(errors)
         path = nodeid.partition("::")[0]
-        alike = sum(known.partition("::")[0] == path for known in self._items)
+        mates = [known for known in self._items if known.partition("::")[0] == path]
+        function = nodeid.partition("[")[0]
+        near = [known for known in mates if known.partition("[")[0] == function]
+        told = f"Of the same function it has {', '.join(near[:_NEAREST])}.\n" if near else ""
         return (
-            f"the rank collected {alike} tests from {path}, but not this one\n"
+            f"the rank collected {len(mates)} tests from {path}, but not this one\n{told}"
             "Collection differs between two processes. Make parameters and ids deterministic: no\n"
-            "random or uuid values, no sets, no times in parametrize (or seed them)."
+            "random or uuid values, no sets, no times in parametrize (or seed them), and over\n"
+            "several machines nothing that differs between them, such as host names and devices."
         )
 
     # ------------------------------------------------------------------ pytest's hooks
