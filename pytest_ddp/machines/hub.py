@@ -228,34 +228,37 @@ class Hub:
         """Hear who it is that has proved to know the secret."""
 
         def hear() -> None:
-            for frame in line.receive():
+            if frames := line.receive():
                 self._selector.unregister(line)
-                self._join(line, frame)
-                return
-            if line.at_end:
+                if (node := self._join(line, frames[0])) is not None:
+                    for frame in frames[1:]:
+                        self._take(node, frame)
+            elif line.at_end:
                 self._selector.unregister(line)
                 line.close()
 
         self._selector.register(line, selectors.EVENT_READ, hear)
 
-    def _join(self, line: Line, frame: Frame) -> None:
+    def _join(self, line: Line, frame: Frame) -> Node | None:
+        """Take a machine in; None if it is sent away."""
         who = json.loads(frame.data)
         node = Node(who["node"], who["name"], line)
-        if problem := self._misplaced(node, who["nodes"]):
+        if problem := self._misplaced(node, who.get("nodes")):
             self._refuse(node, problem)
-            return
+            return None
         self._nodes[node.number] = node
         self._selector.register(line, selectors.EVENT_READ, functools.partial(self._hear, node))
         if self._is_over:
             self._dismiss(node)
-            return
+            return node
         self._tell(NodeJoined(node.number, node.name, who["address"]))
         if other := likeness.other_version(likeness.versions(), who["versions"]):
             self._tell(Unfit(f"{node} is not as node 0: {other}"))
-            return
+            return node
         self._brief(node, self._told)
         for waiting in self._waiting.pop(node.number, []):
             line.send(waiting)
+        return node
 
     def _misplaced(self, node: Node, nodes: int | None) -> str:
         """Why a machine cannot be the one that it says it is; empty if it can."""
