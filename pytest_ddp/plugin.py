@@ -245,11 +245,12 @@ class Hooks:
     # ------------------------------------------------------------------ end
 
     @pytest.hookimpl(wrapper=True, trylast=True)
-    def pytest_runtestloop(self) -> Generator[None, object, object]:
+    def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
         result = yield
         if self._started is not None and self._started.is_measured:
             # pytest-cov reports next, before sessions finish.
-            self._started.finish(interrupted=False, broken_off=False)
+            code = int(session.testsfailed > 0)
+            self._started.finish(interrupted=False, broken_off=False, exit_code=code)
         return result
 
     @pytest.hookimpl(tryfirst=True)

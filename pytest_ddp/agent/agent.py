@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from dataclasses import replace
 
+from pytest_ddp.agent.coveragedata import CoverageData
 from pytest_ddp.agent.localrank import LocalRank
 from pytest_ddp.agent.network import interface_of
 from pytest_ddp.launch.hostprocess import start_host
@@ -34,6 +35,8 @@ from pytest_ddp.wire.protocol import Finish, Message, RankReady, RunTest
 _SILENCE = 10.0
 """Seconds without a sign of life after which the hub is given up."""
 _HOST_END = 2.0
+_SEND_LIMIT = 10.0
+"""Seconds for what is sent home at the end; the hub waits a little longer."""
 _LOOK = 0.2
 """Seconds between two looks at what ranks leave in files."""
 _CLOSE_LOOK = 0.01
@@ -63,6 +66,7 @@ class Agent:
         self._line, self._node, self._nodes = line, node, nodes
         self._environment = HOST_ENVIRONMENT | environment
         self._folder = Folder()
+        self._left = CoverageData()
         self._log = os.fdopen(memfile.create("pytest-ddp host"), "w+b")
         self._told: list[Session | Collected] = []
         self._ranks: dict[int, LocalRank] = {}
@@ -169,17 +173,21 @@ class Agent:
         match message:
             case Session():
                 self._basetemp = message.basetemp
-                self._told = [replace(message, basetemp=self._here(message.basetemp))]
+                self._told = [self._as_here(message)]
                 self._start_host()
             case Collected():
                 self._told.append(message)
                 self._channel.send(message)
             case StartRank():
-                self._start(message)
+                self._start(replace(message, measured=self._left.redirected(message.measured)))
             case KillRank():
                 self._channel.send(message)
             case _:
                 raise AssertionError(f"{message} is not for an agent")
+
+    def _as_here(self, session: Session) -> Session:
+        measured = self._left.redirected(session.measured)
+        return replace(session, basetemp=self._here(session.basetemp), measured=measured)
 
     def _here(self, path: str) -> str:
         """A path below pytest's temporary folder, in a folder of this machine."""
@@ -259,7 +267,7 @@ class Agent:
         if isinstance(message, RunTest | Finish):
             rank.begin()
         if isinstance(message, Session):
-            message = replace(message, basetemp=self._here(message.basetemp))
+            message = self._as_here(message)
         if isinstance(message, RunTest):
             message = replace(message, tmp_path=self._here(message.tmp_path))
             if message.environment["RANK"] == "0":
@@ -331,8 +339,20 @@ class Agent:
             for rank in self._ranks.values():
                 if rank.pid is not None:
                     processes.kill_group(rank.pid)
+        if self._code is not None:
+            self._send_home()
         self._line.close()
+        self._left.close()
         self._folder.close()
+
+    def _send_home(self) -> None:
+        """Send what ranks leave for a coverage report, now that all of them are gone."""
+        for frame in self._left.frames():
+            self._line.send(frame)
+        deadline = time.monotonic() + _SEND_LIMIT
+        while self._line.unsent and time.monotonic() < deadline:
+            signal.sigtimedwait([], _A_MOMENT)
+            self._line.flush()
 
 
 def host_environment(line: Line) -> dict[str, str]:

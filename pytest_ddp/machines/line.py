@@ -44,6 +44,9 @@ class Kind(enum.IntEnum):
     """both: why this machine cannot take part, as text."""
     END = 11
     """hub: the session is over, ``part`` is pytest's exit code."""
+    COVERAGE = 12
+    """agent: a file that ranks leave for a coverage report: the end of its name, a NUL, its
+    content."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,10 +88,11 @@ class Cluster:
         of: Mapping[int, Mapping[str, str]] | None = None,
         torchrun: bool = False,
         folder_1: Path | None = None,
+        program: Sequence[str] = (),
     ) -> Session:
         """Run all to their ends, at most ``timeout`` quiet seconds; see :meth:`start`."""
         alpha, *others = self.start(
-            suite, *args, env=env, of=of, torchrun=torchrun, folder_1=folder_1
+            suite, *args, env=env, of=of, torchrun=torchrun, folder_1=folder_1, program=program
         )
         finished = alpha.finish(timeout * _PATIENCE)
         ended = time.monotonic()
@@ -106,6 +107,7 @@ class Cluster:
         of: Mapping[int, Mapping[str, str]] | None = None,
         torchrun: bool = False,
         folder_1: Path | None = None,
+        program: Sequence[str] = (),
     ) -> list[Running]:
         """Start pytest on all machines; node 0's comes first.
 
@@ -116,13 +118,14 @@ class Cluster:
             of: variables that are otherwise on single nodes.
             torchrun: whether it starts them, instead of this helper as a launcher without a store.
             folder_1: the suite on node 1, mounted over the one of node 0.
+            program: what runs ``-m pytest``, as Python's arguments.
         """
         everywhere = {"PYTEST_DDP_SECRET": "of the tests"} if not torchrun else {}
         everywhere |= dict(env or {})
         nodes = []
         for node in reversed(range(self.size)):
             variables = everywhere | dict((of or {}).get(node, {}))
-            start = _Start(self, node, torchrun, folder_1 if node == 1 else None)
+            start = _Start(self, node, torchrun, folder_1 if node == 1 else None, program)
             nodes.append(_running(suite, args, variables, start))
         return nodes[::-1]
 
@@ -203,6 +206,7 @@ class _Start:
     node: int
     torchrun: bool
     mounted: Path | None
+    program: Sequence[str] = ()
 
     def __call__(
         self,
@@ -222,7 +226,14 @@ class _Start:
         options: dict[str, Any] = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
         own = ["unshare", "-u", "-m", "sh", "-c", inside, "sh"]
         return subprocess.Popen(
-            [*self.cluster._enter(self.node), *own, sys.executable, *self._launcher(), *arguments],
+            [
+                *self.cluster._enter(self.node),
+                *own,
+                sys.executable,
+                *self._launcher(),
+                *self.program,
+                *arguments,
+            ],
             cwd=cwd,
             env={**self._variables(), **env, "TMPDIR": str(tempdir), _MARK: self.cluster.mark},
             start_new_session=True,
