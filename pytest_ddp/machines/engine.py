@@ -62,8 +62,12 @@ def _refused(config: pytest.Config, options: Options) -> Iterator[str]:
     if options.everywhere is not None:
         yield "--ddp-everywhere yet"
     kind: Any = getattr(sys.modules.get("coverage"), "Coverage", None)
-    if kind is not None and kind.current() is not None:
-        yield "coverage yet: data of other machines would be missing"
+    measuring = None if kind is None else kind.current()
+    if measuring is not None and not measuring.get_option("run:parallel"):
+        yield (
+            "coverage run without --parallel-mode: on a shared file system nodes would write over "
+            "each other's data. Add it and run coverage combine, or use pytest --cov"
+        )
 
 
 def _be_nobody(config: pytest.Config) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
-from tests.acceptance.suite import Suite
+from tests.acceptance.suite import Suite, flat
 
 NODE_0 = {
     "RANK": "0",
@@ -23,7 +27,6 @@ NODE_0 = {
         (["--ddp-trace=traces"], "--ddp-trace yet: clocks of machines differ"),
         (["--ddp-adopt=spawn"], "--ddp-adopt yet"),
         (["--ddp-everywhere=2"], "--ddp-everywhere yet"),
-        (["--cov"], "coverage yet: data of other machines would be missing"),
     ],
 )
 def test_what_is_not_made_right_is_refused(suite: Suite, arguments: list[str], words: str) -> None:
@@ -31,6 +34,22 @@ def test_what_is_not_made_right_is_refused(suite: Suite, arguments: list[str], w
     finished = suite.run("--ddp-machines=torchrun", *arguments, env=NODE_0, extra=())
     assert finished.returncode == pytest.ExitCode.USAGE_ERROR
     assert f"--ddp-machines does not go with {words}." in finished.flat
+
+
+def test_coverage_run_whose_data_nodes_would_write_over_is_refused(suite: Suite) -> None:
+    suite.write("test_a.py", "def test_plain(): pass")
+    ran = subprocess.run(
+        [sys.executable, "-m", "coverage", "run", "-m", "pytest", "--ddp-machines=torchrun"],
+        cwd=suite.directory,
+        env={**os.environ, **NODE_0},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "--ddp-machines does not go with coverage run without --parallel-mode" in flat(
+        ran.stderr
+    )
 
 
 def test_pytest_without_a_launcher_is_told_how_to_start(suite: Suite) -> None:
