@@ -48,7 +48,21 @@ _BACKLOG = 128
 class Agent:
     """Lives as long as its line."""
 
-    def __init__(self, line: Line, node: int, environment: dict[str, str]) -> None:
+    def __init__(
+        self,
+        line: Line,
+        node: int,
+        environment: dict[str, str],
+        lifeline: int | None = None,
+    ) -> None:
+        """Take a line to the hub.
+
+        Args:
+            line: whose other end is let in.
+            node: the number of this machine.
+            environment: variables for hosts, beside those of this process.
+            lifeline: has its end when whoever has started this agent is gone; None for nobody.
+        """
         self._line, self._node = line, node
         self._environment = HOST_ENVIRONMENT | environment
         self._folder = Folder()
@@ -68,6 +82,9 @@ class Agent:
         self._host: subprocess.Popen[bytes] | None = None
         self._selector = selectors.DefaultSelector()
         self._selector.register(line, selectors.EVENT_READ, self._hear_hub)
+        if lifeline is not None:
+            cut = functools.partial(self._see_lifeline, lifeline)
+            self._selector.register(lifeline, selectors.EVENT_READ, cut)
 
     def live(self) -> int:
         """Work until pytest ends or the line does; the exit code."""
@@ -118,6 +135,10 @@ class Agent:
     def _hear_hub(self) -> None:
         for frame in self._line.receive():
             self._take(frame)
+
+    def _see_lifeline(self, lifeline: int) -> None:
+        if not os.read(lifeline, 1):
+            self._line.at_end = self._line.at_end or "whoever started this agent has ended"
 
     def _take(self, frame: Frame) -> None:
         rank = self._ranks.get(frame.serial)
