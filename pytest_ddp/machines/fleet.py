@@ -34,6 +34,8 @@ from pytest_ddp.wire.protocol import Message
 _HUB = "pytest_ddp.machines.main"
 _PORT_LIMIT = 20.0
 """Seconds for a machine to open a port; it takes a round trip."""
+_FIND_LIMIT = 60.0
+"""Seconds for an engine to find its machines; to ask a cluster takes a few."""
 _HUB_END = 40.0
 """Seconds for the hub to tell all machines that pytest ends, those included that still start."""
 
@@ -84,9 +86,14 @@ class Fleet(Launcher):
             NoRankError: one does not come, or its machine is not as this one.
             HostDiedError: the hub did not live to tell.
         """
-        if self._engine.starts_agents:
-            while not self.machines or len(self._nodes) < self.machines:
-                self.poll(None)
+        deadline = time.monotonic() + _FIND_LIMIT
+        while not self.machines:
+            if (left := deadline - time.monotonic()) <= 0:
+                said = self.last_words().rpartition("\n")[2] or "nothing"
+                raise NoRankError(f"no machines were found within {_FIND_LIMIT:.0f} s: {said}")
+            self.poll(left)
+        while self._engine.starts_agents and len(self._nodes) < self.machines:
+            self.poll(None)
 
     def _new_process(self, world: World, number: int, channel: Channel) -> RankProcess:
         return RemoteRank(self._serials, world, number, channel, hub=self._channel)
@@ -147,6 +154,9 @@ class Fleet(Launcher):
 
     def _end_host(self) -> None:
         self._channel.send(EndSession(self.exit_code))
+        if not self.machines:
+            # It still looks for machines, and has no agent.
+            self._process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_HUB_END)
         self._channel.close()

@@ -12,12 +12,13 @@ from typing import Any, TypeAlias
 
 from pytest_ddp.machines.engines import actor, sending
 from pytest_ddp.machines.engines.engine import Engine, EngineError, Meeting
-from pytest_ddp.system.own import os
+from pytest_ddp.system.own import os, socket
 
 _START = (
     "Start one: `ray start --head` on this machine, and `ray start --address=HOST:6379` on the "
     "others; or set RAY_ADDRESS to that of one of which this machine is a node"
 )
+_ASK_LIMIT = 10.0
 _ROOM_LIMIT = 30.0
 """Seconds for Ray to set a CPU aside on each node: where one is free that takes milliseconds."""
 _CPUS = 1
@@ -55,6 +56,7 @@ class Ray(Engine):
         Raises:
             EngineError: there is no cluster, or too small a one.
         """
+        _ask(os.environ.get("RAY_ADDRESS", ""))
         import ray  # noqa: PLC0415 - takes seconds, and is there where Ray is used
 
         try:
@@ -62,7 +64,7 @@ class Ray(Engine):
             ray.init(address="auto", configure_logging=False, log_to_driver=False)
         except (ConnectionError, RuntimeError, ValueError) as error:
             first = str(error).partition("\n")[0]
-            raise EngineError(f"no Ray cluster is up here: {first} {_START}.") from error
+            raise EngineError(f"no Ray cluster is up here: {first} {_START}") from error
         own_id = ray.get_runtime_context().get_node_id()
         alive = [node for node in ray.nodes() if node["Alive"]]
         own = next(node for node in alive if node["NodeID"] == own_id)
@@ -151,3 +153,19 @@ class Ray(Engine):
         if self._group is not None:
             remove_placement_group(self._group)
         ray.shutdown()
+
+
+def _ask(address: str) -> None:
+    """See whether somebody listens where RAY_ADDRESS says: Ray itself would try for minutes.
+
+    Raises:
+        EngineError: nobody does.
+    """
+    host, _, port = address.rpartition(":")
+    if not (host and port.isdecimal()):
+        return  # Ray finds it by itself, or says what is wrong with it
+    try:
+        socket.create_connection((host, int(port)), timeout=_ASK_LIMIT).close()
+    except OSError as error:
+        words = f"nobody answers at RAY_ADDRESS={address} ({error})"
+        raise EngineError(f"no Ray cluster is up here: {words}. {_START}") from error

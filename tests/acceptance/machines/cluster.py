@@ -116,6 +116,37 @@ class Cluster:
         beta, alpha = nodes
         return alpha, beta
 
+    def start_alone(
+        self, suite: Suite, *args: str, env: Mapping[str, str | None] | None = None
+    ) -> Running:
+        """Start pytest on node 0, where an engine is to start the agents."""
+        start = _Start(self, 0, torchrun=False, mounted=None, launched=False)
+        number = len(list(suite.directory.parent.iterdir()))
+        return Running(suite.directory, number, args, env or {}, start)
+
+    def run_alone(
+        self, suite: Suite, *args: str, env: Mapping[str, str | None] | None = None
+    ) -> Finished:
+        """The same, to its end."""
+        return self.start_alone(suite, *args, env=env).finish(90 * _PATIENCE)
+
+    def on(self, node: int, before: str = "") -> list[str]:
+        """What to put before a command for it to run on a machine.
+
+        Args:
+            node: which.
+            before: shell commands, each with ``&&`` behind it.
+        """
+        name = NAMES[node]
+        there = ["ip", "netns", "exec", f"{self.mark}-{name}", "unshare", "-u", "-m"]
+        return [*there, "sh", "-c", f'{before}hostname {name} && exec "$@"', "sh"]
+
+    def environment(self, node: int) -> dict[str, str]:
+        """Variables of processes of a machine."""
+        tempdir = self.folder / NAMES[node]
+        tempdir.mkdir(exist_ok=True)
+        return {"TMPDIR": str(tempdir), _MARK: self.mark}
+
     @contextlib.contextmanager
     def cut(self) -> Iterator[None]:
         """Have no packet come through in a block."""
@@ -173,6 +204,8 @@ class _Start:
     node: int
     torchrun: bool
     mounted: Path | None
+    launched: bool = True
+    """Whether there is a launcher at all."""
 
     def __call__(
         self,
@@ -184,18 +217,13 @@ class _Start:
         stdout: int,
         stderr: int,
     ) -> subprocess.Popen[bytes]:
-        name = NAMES[self.node]
-        tempdir = self.cluster.folder / name
-        tempdir.mkdir(exist_ok=True)
         mount = f"mount --bind {self.mounted} {cwd} && cd {cwd} && " if self.mounted else ""
-        inside = f'{mount}hostname {name} && exec "$@"'
-        space = f"{self.cluster.mark}-{name}"
         options: dict[str, Any] = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
-        there = ["ip", "netns", "exec", space, "unshare", "-u", "-m", "sh", "-c", inside, "sh"]
+        there = self.cluster.on(self.node, mount)
         return subprocess.Popen(
             [*there, sys.executable, *self._launcher(), *arguments],
             cwd=cwd,
-            env={**env, **self._variables(), "TMPDIR": str(tempdir), _MARK: self.cluster.mark},
+            env={**env, **self._variables(), **self.cluster.environment(self.node)},
             start_new_session=True,
             **options,
         )
@@ -208,7 +236,7 @@ class _Start:
         return ["-m", "torch.distributed.run", *size, *place]
 
     def _variables(self) -> dict[str, str]:
-        if self.torchrun:
+        if self.torchrun or not self.launched:
             return {}
         place = {"RANK": str(self.node), "WORLD_SIZE": "2"}
         return place | {"MASTER_ADDR": ADDRESSES[0], "MASTER_PORT": _PORT}
