@@ -1,17 +1,24 @@
-"""From the name of an engine to the engine."""
+"""From the name of an engine to the engine; no other is imported."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 from pytest_ddp.asked import machines as asked
 from pytest_ddp.asked.machines import Machines
-from pytest_ddp.machines.engines.engine import Engine, EngineError
-from pytest_ddp.machines.engines.ray import Ray
-from pytest_ddp.machines.engines.torchrun import Torchrun
+from pytest_ddp.machines.engines.engine import Engine
+
+_ROOM = "pytest_ddp.machines.engines"
+_KINDS = {
+    asked.Engine.TORCHRUN: "Torchrun",
+    asked.Engine.RAY: "Ray",
+    asked.Engine.SLURM: "Slurm",
+    asked.Engine.SSH: "Ssh",
+}
+"""The class in the module of the engine's name."""
 
 
 def find(machines: Machines, python: str | None, environment: Mapping[str, str]) -> Engine:
@@ -25,23 +32,19 @@ def find(machines: Machines, python: str | None, environment: Mapping[str, str])
     Raises:
         EngineError: this is no place for it.
     """
-    match machines.engine:
-        case asked.Engine.TORCHRUN:
-            return Torchrun.from_environment(environment)
-        case asked.Engine.RAY:
-            if find_spec("ray") is None:
-                raise EngineError("Ray is not installed here: pip install 'pytest-ddp[ray]'")
-            return Ray(machines.count, python)
-    raise AssertionError(machines)
+    return _kind(machines.engine).asked(machines, python, environment)
 
 
 def as_told(engine: Engine) -> dict[str, Any]:
     """What makes the same engine in the hub's process."""
-    kind = type(engine)
-    return {"module": kind.__module__, "kind": kind.__name__, "told": engine.as_json()}
+    return {"name": engine.name, "told": asdict(engine)}
 
 
 def from_told(told: dict[str, Any]) -> Engine:
     """The engine back."""
-    engine: Engine = getattr(import_module(told["module"]), told["kind"])(**told["told"])
-    return engine
+    return _kind(asked.Engine(told["name"]))(**told["told"])
+
+
+def _kind(name: asked.Engine) -> type[Engine]:
+    kind: type[Engine] = getattr(import_module(f"{_ROOM}.{name}"), _KINDS[name])
+    return kind

@@ -8,8 +8,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pytest_ddp.asked.machines import Engine as Name
+from pytest_ddp.asked.machines import Machines
+
+ADDRESS = "MASTER_ADDR"
+"""The variable by which a user names the address of node 0, where an engine would find another."""
 
 
 class EngineError(Exception):
@@ -34,6 +40,15 @@ class Engine(ABC):
     starts_agents: ClassVar[bool] = True
     """Whether agents come because the hub asks for them; pytest waits for these before it
     collects, so that what is wrong with a machine is one error at the start."""
+
+    name: ClassVar[Name]
+
+    @classmethod
+    @abstractmethod
+    def asked(
+        cls, machines: Machines, python: str | None, environment: Mapping[str, str]
+    ) -> Engine:
+        """The one for a session; see :func:`pytest_ddp.machines.engines.choosing.find`."""
 
     @property
     def node(self) -> int:
@@ -74,7 +89,3 @@ class Engine(ABC):
     @abstractmethod
     def end(self) -> None:
         """End agents that have not ended by themselves, and let go of the machines."""
-
-    def as_json(self) -> dict[str, Any]:
-        """What makes the same engine in another process."""
-        return asdict(self)

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from importlib.util import find_spec
+from typing import Any, ClassVar, TypeAlias
 
+from pytest_ddp.asked.machines import Engine as Name
+from pytest_ddp.asked.machines import Machines
 from pytest_ddp.machines.engines import actor, sending
-from pytest_ddp.machines.engines.engine import Engine, EngineError, Meeting
+from pytest_ddp.machines.engines.engine import ADDRESS, Engine, EngineError, Meeting
 from pytest_ddp.system.own import os, socket
 
 _START = (
@@ -36,6 +39,16 @@ class Ray(Engine):
     """How many nodes are wanted, with that of pytest; None for all."""
     python: str | None
     """The interpreter on the other nodes; None if it is where this one is."""
+    address: str | None
+    """Of this machine, where the user has named it."""
+
+    name: ClassVar[Name] = Name.RAY
+
+    @classmethod
+    def asked(cls, machines: Machines, python: str | None, environment: Mapping[str, str]) -> Ray:
+        if find_spec("ray") is None:
+            raise EngineError("Ray is not installed here: pip install 'pytest-ddp[ray]'")
+        return cls(machines.count, python, environment.get(ADDRESS))
 
     def __post_init__(self) -> None:
         self._others: list[_Node] = []
@@ -69,8 +82,7 @@ class Ray(Engine):
         alive = [node for node in ray.nodes() if node["Alive"]]
         own = next(node for node in alive if node["NodeID"] == own_id)
         self._others = self._chosen([node for node in alive if node is not own])
-        address: str = os.environ.get("MASTER_ADDR") or own["NodeManagerAddress"]
-        return address, 0
+        return self.address or own["NodeManagerAddress"], 0
 
     def _chosen(self, others: list[_Node]) -> list[_Node]:
         able = [node for node in others if node["Resources"].get("CPU", 0) >= _CPUS]

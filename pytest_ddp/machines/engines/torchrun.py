@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, ClassVar
 
+from pytest_ddp.asked.machines import Engine as Name
+from pytest_ddp.asked.machines import Machines
 from pytest_ddp.machines.engines.engine import Engine, EngineError, Meeting
 from pytest_ddp.system.own import json, socket
 from pytest_ddp.wire.machines import SECRET
@@ -38,7 +40,14 @@ class Torchrun(Engine):
     key: str
     """Under which the hub's place is told there."""
 
+    name: ClassVar[Name] = Name.TORCHRUN
     starts_agents: ClassVar[bool] = False
+
+    @classmethod
+    def asked(
+        cls, machines: Machines, python: str | None, environment: Mapping[str, str]
+    ) -> Torchrun:
+        return cls.from_environment(environment)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Torchrun:

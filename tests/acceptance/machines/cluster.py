@@ -25,7 +25,7 @@ from tests.acceptance.suite import Finished, Running, Suite
 NAMES = ("alpha", "beta")
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
 _PORT = "29517"
-_MARK = "DDP_TEST_CLUSTER"
+MARK = "DDP_TEST_CLUSTER"
 """In the environment of each process of a cluster, by which survivors are found."""
 _PATIENCE = 3
 
@@ -145,7 +145,7 @@ class Cluster:
         """Variables of processes of a machine."""
         tempdir = self.folder / NAMES[node]
         tempdir.mkdir(exist_ok=True)
-        return {"TMPDIR": str(tempdir), _MARK: self.mark}
+        return {"TMPDIR": str(tempdir), MARK: self.mark}
 
     @contextlib.contextmanager
     def cut(self) -> Iterator[None]:
@@ -172,7 +172,7 @@ class Cluster:
                 os.kill(pid, signal.SIGKILL)
 
     def _processes(self) -> Iterator[tuple[int, str]]:
-        wanted = f"{_MARK}={self.mark}".encode()
+        wanted = f"{MARK}={self.mark}".encode()
         for entry in Path("/proc").iterdir():
             with contextlib.suppress(OSError):
                 if entry.name.isdecimal() and wanted in (entry / "environ").read_bytes():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_ddp.machines.engines.choosing import as_told, from_told
 from pytest_ddp.machines.engines.engine import EngineError
 from pytest_ddp.machines.engines.torchrun import Torchrun
 from pytest_ddp.wire.machines import SECRET
@@ -24,7 +25,7 @@ BARE = {name: TORCHRUN[name] for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "
 def test_torchrun_s_variables_make_a_place() -> None:
     place = Torchrun.from_environment(TORCHRUN)
     assert (place.node, place.nodes, place.port, place.has_store) == (1, 2, 29500, True)
-    assert Torchrun(**place.as_json()) == place
+    assert from_told(as_told(place)) == place
     assert place.listens_at() == ("127.0.0.1", 0)
 
 
