@@ -51,9 +51,9 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
     remember_options(config)
     if early_machines(config) is None:
         return None
-    from pytest_ddp.machines import engine  # noqa: PLC0415
+    from pytest_ddp.machines import begin  # noqa: PLC0415
 
-    return engine.begin(config)
+    return begin.begin(config)
 
 
 @pytest.hookimpl(tryfirst=True)

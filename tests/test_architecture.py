@@ -42,7 +42,8 @@ _SIDES = ("pytest_ddp.system", "pytest_ddp.wire", "pytest_ddp.neighbours", "pyte
 
 _ROOMS = {
     "pytest_ddp": (
-        *("system", "wire", "neighbours", "asked", "evidence", "launch", "machines", "agent"),
+        *("system", "wire", "neighbours", "asked", "evidence", "launch"),
+        *("machines.engines", "machines", "agent"),
         *("proof", "verdict", "trace", "attempt", "controller", "adopt", "migrate", "summary"),
         *("rank.exits", "rank.groups", "rank.watch", "rank.birth", "rank.care", "rank.adapt"),
         *("rank.adopted", "rank.alike", "rank.served"),
@@ -66,6 +67,7 @@ _MAY_IMPORT = {
 
 _NEED_THE_PUBLIC = {
     "pytest_ddp.system.own",
+    "pytest_ddp.machines.engines.actor",  # a copy of it runs where there is nothing of ours
     "pytest_ddp.rank.birth.sharing",  # watches what imports do with it, before any test
     "pytest_ddp.rank.environment",  # sets the os.environ that tests see
     "pytest_ddp.rank.exits.faults",  # replaces os._exit

@@ -52,16 +52,22 @@ class Agent:
     """Lives as long as its line."""
 
     def __init__(
-        self, line: Line, node: int, nodes: int | None, environment: dict[str, str]
+        self,
+        line: Line,
+        node: int,
+        nodes: int | None,
+        environment: dict[str, str],
+        lifeline: int | None = None,
     ) -> None:
-        """Begin nothing yet.
+        """Take a line to the hub.
 
         Args:
-            line: to the hub.
-            node: this machine's number.
+            line: whose other end is let in.
+            node: the number of this machine.
             nodes: how many there are, as far as this machine was told; None if it was told by the
                 hub.
-            environment: variables of the host.
+            environment: variables for hosts, beside those of this process.
+            lifeline: has its end when whoever has started this agent is gone; None for nobody.
         """
         self._line, self._node, self._nodes = line, node, nodes
         self._environment = HOST_ENVIRONMENT | environment
@@ -85,6 +91,9 @@ class Agent:
         self._host: subprocess.Popen[bytes] | None = None
         self._selector = selectors.DefaultSelector()
         self._selector.register(line, selectors.EVENT_READ, self._hear_hub)
+        if lifeline is not None:
+            cut = functools.partial(self._see_lifeline, lifeline)
+            self._selector.register(lifeline, selectors.EVENT_READ, cut)
 
     def live(self) -> int:
         """Work until pytest ends or the line does; the exit code."""
@@ -136,6 +145,10 @@ class Agent:
     def _hear_hub(self) -> None:
         for frame in self._line.receive():
             self._take(frame)
+
+    def _see_lifeline(self, lifeline: int) -> None:
+        if not os.read(lifeline, 1):
+            self._line.at_end = self._line.at_end or "whoever started this agent has ended"
 
     def _take(self, frame: Frame) -> None:
         rank = self._ranks.get(frame.serial)

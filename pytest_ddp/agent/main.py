@@ -6,12 +6,12 @@ import sys
 from typing import Any, NoReturn
 
 from pytest_ddp.agent.agent import Agent, host_environment
-from pytest_ddp.machines import torchrun
+from pytest_ddp.machines.engines.torchrun import Torchrun
 from pytest_ddp.machines.line import connect
 from pytest_ddp.machines.seal import SealError
-from pytest_ddp.machines.torchrun import SECRET, Place
 from pytest_ddp.system.own import os, signal, time
 from pytest_ddp.wire.hosting import PLACE_VARIABLES
+from pytest_ddp.wire.machines import SECRET
 
 _FAILED = 1
 _REACH_LIMIT = 120.0
@@ -22,23 +22,42 @@ _BETWEEN_TRIES = 0.2
 def main(role: dict[str, Any]) -> NoReturn:
     """Be the agent of the hub's own machine."""
     secret = os.environ.pop(SECRET)
-    sys.exit(_live(role["node"], None, role["address"], role["port"], secret.encode()))
+    sys.exit(live(role["node"], role["address"], role["port"], secret.encode()))
 
 
-def be_agent(place: Place) -> int:
+def be_agent(engine: Torchrun) -> int:
     """Be the agent of a node beside node 0, until pytest ends there; its exit code."""
     users_secret = os.environ.pop(SECRET, "")
     for name in PLACE_VARIABLES:
         # Of the launcher's processes, which ranks are not.
         os.environ.pop(name, None)
     try:
-        address, port, secret = torchrun.find(place, users_secret)
+        address, port, secret = engine.find(users_secret)
     except (OSError, RuntimeError) as error:
-        return _complain(place.node, f"node 0 does not tell where pytest is: {error}")
-    return _live(place.node, place.nodes, address, port, secret)
+        return complain(engine.node, f"node 0 does not tell where pytest is: {error}")
+    return live(engine.node, address, port, secret, nodes=engine.nodes)
 
 
-def _live(node: int, nodes: int | None, address: str, port: int, secret: bytes) -> int:
+def live(
+    node: int,
+    address: str,
+    port: int,
+    secret: bytes,
+    *,
+    nodes: int | None = None,
+    lifeline: int | None = None,
+) -> int:
+    """Be an agent until pytest ends; the exit code.
+
+    Args:
+        node: its number.
+        address: where the hub listens.
+        port: the same.
+        secret: the session's.
+        nodes: how many there are, as far as a launcher has told this machine.
+        lifeline: a descriptor that whoever has started this agent holds open as long as it is to
+            live; None if there is none.
+    """
     # pytest on node 0 decides what Ctrl-C means, and tells.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     deadline = time.monotonic() + _REACH_LIMIT
@@ -47,22 +66,23 @@ def _live(node: int, nodes: int | None, address: str, port: int, secret: bytes) 
             line = connect(address, port, secret)
             break
         except SealError as error:
-            return _complain(node, f"{address}:{port} is not the hub of this session: {error}")
+            return complain(node, f"{address}:{port} is not the hub of this session: {error}")
         except (ConnectionRefusedError, TimeoutError) as error:
             if time.monotonic() > deadline:
-                return _complain(node, f"cannot reach node 0 at {address}:{port}: {error}")
+                return complain(node, f"cannot reach node 0 at {address}:{port}: {error}")
             signal.sigtimedwait([], _BETWEEN_TRIES)
         except OSError as error:
-            return _complain(node, f"cannot reach node 0 at {address}:{port}: {error}")
-    agent = Agent(line, node, nodes, host_environment(line))
+            return complain(node, f"cannot reach node 0 at {address}:{port}: {error}")
+    agent = Agent(line, node, nodes, host_environment(line), lifeline)
     code = agent.live()
     if agent.refused:
-        _complain(node, f"pytest on node 0 refuses this machine: {agent.refused}")
+        complain(node, f"pytest on node 0 refuses this machine: {agent.refused}")
     if agent.gone and node:
-        _complain(node, f"pytest on node 0 is gone: {agent.gone}")
+        complain(node, f"pytest on node 0 is gone: {agent.gone}")
     return code
 
 
-def _complain(node: int, text: str) -> int:
+def complain(node: int, text: str) -> int:
+    """Say why an agent ends; its exit code."""
     print(f"pytest-ddp agent of node {node}: {text}", file=sys.stderr)
     return _FAILED

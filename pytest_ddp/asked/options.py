@@ -16,6 +16,12 @@ from typing import Any, Literal
 import pytest
 
 from pytest_ddp.asked import rules
+from pytest_ddp.asked.machines import (
+    MACHINES,
+    Machines,
+    check_machines_or_none,
+    check_program_or_none,
+)
 from pytest_ddp.asked.rules import option_error
 from pytest_ddp.system import editors
 
@@ -56,12 +62,6 @@ class Adopt(enum.StrEnum):
     """Tests of torch's classes become ddp tests."""
     SPAWN = "spawn"
     """Processes that tests spawn are forks of one that has torch."""
-
-
-class Machines(enum.StrEnum):
-    """Who has the machines that ranks are spread over."""
-
-    TORCHRUN = "torchrun"
 
 
 class Exits(enum.StrEnum):
@@ -108,6 +108,8 @@ class Options:
     """How many ranks may share a GPU, for marks that do not say."""
     machines: Machines | None = None
     """Who has the machines; None for this one alone."""
+    machines_python: str | None = None
+    """The interpreter of the other machines; None if it is where this one is."""
     ranks_per_machine: int | None = None
     """How many ranks a machine takes; None for an equal share."""
 
@@ -248,8 +250,15 @@ _SETTINGS = (
         help="run every test that has no ddp mark on N ranks, as torchrun -m pytest would",
     ),
     _Setting(
-        *("machines", "torchrun", "string", "", rules.check_member_or_none(Machines), ""),
-        help="spread ranks over machines: pytest was started by torchrun, one process on each",
+        *("machines", "ENGINE", "string", "", check_machines_or_none, MACHINES),
+        help="spread ranks over machines: those where torchrun started pytest, one process each; "
+        "nodes of a ray cluster, or N of them (ray:N); those of a slurm allocation; this one and "
+        "hosts that ssh reaches (ssh:HOST,HOST)",
+    ),
+    _Setting(
+        *("machines_python", "PATH", "string", "", check_program_or_none, ""),
+        help="the interpreter on machines that ray, slurm and ssh reach, if it is not where this "
+        "one is",
     ),
     _Setting(
         *("ranks_per_machine", "N", "string", "", rules.check_size_or_none, rules.SIZE),

@@ -229,15 +229,6 @@ def check_member(choices: type[Choice]) -> Callable[[object], Choice]:
     return check
 
 
-def check_member_or_none(choices: type[Choice]) -> Callable[[object], Choice | None]:
-    """Make the rule for an enumeration that may be left out."""
-
-    def check(value: object) -> Choice | None:
-        return None if value == "" else check_member(choices)(value)
-
-    return check
-
-
 def check_members(choices: type[Choice]) -> Callable[[object], frozenset[Choice]]:
     """Make the rule for a list of an enumeration's words, with commas or blanks between them."""
 

@@ -10,32 +10,47 @@ import pytest
 
 from pytest_ddp.asked.options import Options
 from pytest_ddp.asked.plan import LaunchPlan
+from pytest_ddp.asked.rules import option_error
 from pytest_ddp.attempt.display import Display
 from pytest_ddp.launch import gpus
-from pytest_ddp.launch.launcher import Launcher
+from pytest_ddp.launch.launcher import HostDiedError, Launcher, NoRankError
 from pytest_ddp.wire.hosting import Session
+
+_MACHINES = pytest.StashKey[int]()
 
 
 def new_launcher(
     config: pytest.Config, options: Options, session: Session, display: Display
 ) -> Launcher:
-    """One for this machine, or one that has others by their agents."""
+    """One for this machine, or one that has others by their agents.
+
+    Raises:
+        pytest.UsageError: agents that were started on other machines cannot come.
+    """
     quiet = not session.verbose_output
     if options.machines is None:
         return Launcher(session, display, quiet=quiet)
-    from pytest_ddp.machines import engine, fleet  # noqa: PLC0415
+    from pytest_ddp.machines import begin, fleet  # noqa: PLC0415
 
-    return fleet.Fleet(session, display, quiet=quiet, place=config.stash[engine.PLACE])
+    launcher = fleet.Fleet(session, display, quiet=quiet, engine=config.stash[begin.ENGINE])
+    try:
+        launcher.wait_for_agents()
+    except (NoRankError, HostDiedError) as error:
+        launcher.close()
+        raise option_error(f"--ddp-machines={options.machines.engine}: {error}") from None
+    except BaseException:
+        launcher.close()
+        raise
+    config.stash[_MACHINES] = launcher.machines
+    return launcher
 
 
 def what_there_is(config: pytest.Config, options: Options) -> tuple[int, str, int]:
     """Number of GPUs, their kind, and number of machines with agents."""
     if options.machines is None:
         return gpus.count_gpus(), gpus.device_kind(), 0
-    from pytest_ddp.machines import engine  # noqa: PLC0415
-
     # Those of other machines are unknown here.
-    return 0, gpus.device_kind(), config.stash[engine.PLACE].nodes
+    return 0, gpus.device_kind(), config.stash[_MACHINES]
 
 
 @contextlib.contextmanager

@@ -22,13 +22,13 @@ _BACKLOG = 128
 class Door:
     """Lets agents in, and nobody else."""
 
-    def __init__(self, address: str, port: int, secret: bytes) -> None:
+    def __init__(self, address: str, port: int, secret: str) -> None:
         """Listen on one address alone; port 0 is one of the kernel's choice.
 
         Raises:
             OSError: that cannot be.
         """
-        self._secret = secret
+        self.secret = secret
         self._socket = socket.create_server((address, port), backlog=_BACKLOG)
         self._socket.setblocking(False)
         self.address, self.port = self._socket.getsockname()
@@ -61,7 +61,7 @@ class Door:
                 peer.close()
                 return
             peer.setblocking(False)
-            gate = Gate(self._secret)
+            gate = Gate(self.secret.encode())
             self._peers[peer] = gate, time.monotonic() + _PROOF_LIMIT, address
             hear = functools.partial(self._hear, peer)
             self._selector.register(peer, selectors.EVENT_READ, hear)

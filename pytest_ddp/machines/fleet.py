@@ -14,12 +14,14 @@ from pytest_ddp.launch.launcher import Event, Launcher, NoRankError
 from pytest_ddp.launch.rankprocess import RankProcess
 from pytest_ddp.launch.rendezvous import Port
 from pytest_ddp.launch.streams import Display
-from pytest_ddp.machines.torchrun import Place
+from pytest_ddp.machines.engines import choosing
+from pytest_ddp.machines.engines.engine import Engine
 from pytest_ddp.system.own import os, socket, subprocess, time
 from pytest_ddp.wire.channel import Channel
 from pytest_ddp.wire.hosting import Session, World
 from pytest_ddp.wire.machines import (
     EndSession,
+    MachinesFound,
     NodeJoined,
     NodeLost,
     OpenPort,
@@ -32,6 +34,8 @@ from pytest_ddp.wire.protocol import Message
 _HUB = "pytest_ddp.machines.main"
 _PORT_LIMIT = 20.0
 """Seconds for a machine to open a port; it takes a round trip."""
+_FIND_LIMIT = 60.0
+"""Seconds for an engine to find its machines; to ask a cluster takes a few."""
 _HUB_END = 40.0
 """Seconds for the hub to tell all machines that pytest ends, those included that still start."""
 
@@ -58,9 +62,11 @@ class RemoteRank(RankProcess):
 class Fleet(Launcher):
     """A launcher whose host is the hub."""
 
-    def __init__(self, session: Session, display: Display, *, quiet: bool, place: Place) -> None:
+    def __init__(self, session: Session, display: Display, *, quiet: bool, engine: Engine) -> None:
         """Start the hub; agents come while the controller goes on collecting."""
-        self._place = place
+        self._engine = engine
+        self.machines = 0 if engine.starts_agents else engine.nodes
+        """How many there are; 0 while the engine has not told."""
         self._nodes: dict[int, NodeJoined] = {}
         self._lost: dict[int, str] = {}
         self._ports: dict[int, deque[int]] = {}
@@ -69,9 +75,25 @@ class Fleet(Launcher):
         super().__init__(session, display, quiet=quiet)
 
     def _start_host(self, theirs: socket.socket, quiet: bool) -> subprocess.Popen[bytes]:
-        told = {"place": self._place.as_json()}
+        told = {"engine": choosing.as_told(self._engine)}
         log = self._log if quiet else None
         return start(_HUB, told, theirs, self._folder, log, os.environ)
+
+    def wait_for_agents(self) -> None:
+        """Wait until all agents are there that the engine starts; others come when they like.
+
+        Raises:
+            NoRankError: one does not come, or its machine is not as this one.
+            HostDiedError: the hub did not live to tell.
+        """
+        deadline = time.monotonic() + _FIND_LIMIT
+        while not self.machines:
+            if (left := deadline - time.monotonic()) <= 0:
+                said = self.last_words().rpartition("\n")[2] or "nothing"
+                raise NoRankError(f"no machines were found within {_FIND_LIMIT:.0f} s: {said}")
+            self.poll(left)
+        while self._engine.starts_agents and len(self._nodes) < self.machines:
+            self.poll(None)
 
     def _new_process(self, world: World, number: int, channel: Channel) -> RankProcess:
         return RemoteRank(self._serials, world, number, channel, hub=self._channel)
@@ -116,6 +138,8 @@ class Fleet(Launcher):
 
     def _hear_other(self, message: Message) -> Iterator[Event]:
         match message:
+            case MachinesFound(nodes):
+                self.machines = nodes
             case NodeJoined(node):
                 self._nodes[node] = message
             case NodeLost(node, why):
@@ -130,6 +154,9 @@ class Fleet(Launcher):
 
     def _end_host(self) -> None:
         self._channel.send(EndSession(self.exit_code))
+        if not self.machines:
+            # It still looks for machines, and has no agent.
+            self._process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_HUB_END)
         self._channel.close()

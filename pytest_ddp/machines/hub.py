@@ -14,9 +14,9 @@ from pathlib import Path
 
 from pytest_ddp.machines import likeness
 from pytest_ddp.machines.door import Door
+from pytest_ddp.machines.engines.engine import Engine
 from pytest_ddp.machines.line import Frame, Kind, Line
 from pytest_ddp.machines.mirror import Mirror
-from pytest_ddp.machines.torchrun import Place
 from pytest_ddp.system.own import json, os, selectors, signal, time
 from pytest_ddp.wire.channel import Channel, dumps, loads
 from pytest_ddp.wire.hosting import (
@@ -66,8 +66,8 @@ class Node:
 class Hub:
     """Stands between one launcher and the agents."""
 
-    def __init__(self, channel: Channel, place: Place, door: Door) -> None:
-        self._channel, self._place, self._door = channel, place, door
+    def __init__(self, channel: Channel, engine: Engine, door: Door) -> None:
+        self._channel, self._engine, self._door = channel, engine, door
         self._nodes: dict[int, Node] = {}
         self._lost: dict[int, str] = {}
         """What is said of nodes that are not there any more."""
@@ -82,6 +82,7 @@ class Hub:
         self._is_over = False
         self._code = BROKEN_OFF
         self._deadline = time.monotonic() + _JOIN_LIMIT
+        self._next_look = 0.0
         self._selector = selectors.DefaultSelector()
         self._selector.register(channel, selectors.EVENT_READ, self._hear_controller)
         door.open(self._selector, self._meet)
@@ -105,10 +106,14 @@ class Hub:
             self._turn()
 
     def _is_open(self) -> bool:
+        # Agents that an engine has started it ends itself.
+        is_late = not self._engine.starts_agents and self._missing()
+        return bool(is_late) or any(not node.line.at_end for node in self._nodes.values())
+
+    def _missing(self) -> list[int]:
+        """Nodes that have not come yet."""
         known = {*self._nodes, *self._lost}
-        return len(known) < self._place.nodes or any(
-            not node.line.at_end for node in self._nodes.values()
-        )
+        return [number for number in range(self._engine.nodes) if number not in known]
 
     def _dismiss(self, node: Node) -> None:
         node.line.send(Frame(Kind.END, part=self._code))
@@ -131,17 +136,30 @@ class Hub:
             if node.line.at_end:
                 self._lose(node, node.line.at_end)
         self._door.forget_late()
+        self._look_for_ended()
+
+    def _look_for_ended(self) -> None:
+        """See whether agents have ended before they came; afterwards their lines tell."""
+        if self._is_over or time.monotonic() < self._next_look:
+            return
+        self._next_look = time.monotonic() + _TICK
+        if missing := self._missing():
+            ended = self._engine.ended()
+            for number in missing:
+                if number in ended:
+                    self._lost[number] = ended[number]
+                    self._tell(Unfit(ended[number]))
 
     def _what_is_missing(self) -> str:
-        missing = [str(n) for n in range(self._place.nodes) if n not in self._nodes]
+        missing = [str(n) for n in range(self._engine.nodes) if n not in self._nodes]
         if not missing:
             slow = ", ".join(str(node) for node in self._nodes.values() if not node.ready)
             return f"the host of {slow} did not come up within {_JOIN_LIMIT:.0f} s"
         return (
-            f"{len(self._nodes)} of {self._place.nodes} machines came within {_JOIN_LIMIT:.0f} s; "
-            f"missing: node {', '.join(missing)}. Each must reach node 0 at "
-            f"{self._door.address}:{self._door.port} (MASTER_ADDR is {self._place.address}), and "
-            f"have the same PYTEST_DDP_SECRET if one is set{self._who_was_refused()}"
+            f"{len(self._nodes)} of {self._engine.nodes} machines came within {_JOIN_LIMIT:.0f} s; "
+            f"missing: node {', '.join(missing)}. They knock at node 0 at "
+            f"{self._door.address}:{self._door.port}. {self._engine.hint()}"
+            f"{self._who_was_refused()}"
         )
 
     def _who_was_refused(self) -> str:
@@ -263,7 +281,7 @@ class Hub:
 
     def _misplaced(self, node: Node, nodes: int | None) -> str:
         """Why a machine cannot be the one that it says it is; empty if it can."""
-        told = self._place.nodes
+        told = self._engine.nodes
         if node.number >= told or nodes not in (None, told):
             return (
                 f"{node} was told of {nodes} machines, and node 0 of {told}: WORLD_SIZE is the "
@@ -322,7 +340,7 @@ class Hub:
                     fix = "--ddp-start-method=spawn starts them otherwise"
                     self._tell(Unfit(f"ranks cannot be forked on {node}: {fork_problem}; {fix}"))
                 node.ready = True
-                if sum(other.ready for other in self._nodes.values()) == self._place.nodes:
+                if sum(other.ready for other in self._nodes.values()) == self._engine.nodes:
                     self._deadline = float("inf")
                     self._is_ready = True
                     self._tell(HostReady(None))

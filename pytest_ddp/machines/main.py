@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import Any, NoReturn
 
-from pytest_ddp.machines import torchrun
+from pytest_ddp.machines import seal
 from pytest_ddp.machines.door import Door
+from pytest_ddp.machines.engines import choosing
+from pytest_ddp.machines.engines.engine import Engine, EngineError, Meeting
 from pytest_ddp.machines.hub import Hub
-from pytest_ddp.machines.torchrun import SECRET, Place
 from pytest_ddp.system import folder
 from pytest_ddp.system.own import os, socket, subprocess
 from pytest_ddp.wire.channel import Channel
-from pytest_ddp.wire.machines import Unfit
+from pytest_ddp.wire.machines import SECRET, MachinesFound, Unfit
 from pytest_ddp.wire.program import command
 
 _AGENT = "pytest_ddp.agent.main"
@@ -21,38 +23,47 @@ _LAST_WAIT = 3.0
 
 
 def main(role: dict[str, Any]) -> NoReturn:
-    """Be the hub of the node that ``role`` describes."""
+    """Be the hub of the machines of the engine that ``role`` describes."""
     sock = socket.socket(fileno=role["descriptor"])
-    users_secret = os.environ.pop(SECRET, "")
-    place = Place(**role["place"])
-    try:
-        secret = torchrun.secret_of(users_secret)
-        address = place.own_address()
-        door = Door(address, 0 if place.has_store else place.port, secret.encode())
-        torchrun.tell_where(place, address, door.port, secret, is_users=bool(users_secret))
-        # Not before: that imports torch, and nobody opens the door meanwhile.
-        own = _start_agent(door, secret)
-    except (OSError, RuntimeError) as error:
-        Channel(sock).send(
-            Unfit(f"node 0 cannot listen for the others at {place.address}: {error}")
-        )
-        sys.exit(1)
     sock.setblocking(False)
-    Hub(Channel(sock), place, door).serve()
-    try:
-        own.wait(_LAST_WAIT)
-    except subprocess.TimeoutExpired:
-        own.kill()
+    channel = Channel(sock)
+    engine = choosing.from_told(role["engine"])
+    users_secret = os.environ.pop(SECRET, "")
+    with contextlib.ExitStack() as end:
+        try:
+            door = _open_door(channel, engine, users_secret or seal.new_secret())
+            # What this one and the others have to say waits at the door meanwhile.
+            own = _start_agent(door)
+            end.callback(own.kill)
+            end.callback(engine.end)
+            engine.bring(Meeting(door.address, door.port, door.secret, bool(users_secret)))
+        except EngineError as error:
+            channel.send(Unfit(str(error)))
+        except (OSError, RuntimeError) as error:
+            channel.send(Unfit(f"node 0 cannot meet the others: {error}"))
+        else:
+            Hub(channel, engine, door).serve()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                own.wait(_LAST_WAIT)
     folder.remove(role["folder"])
     sys.exit(0)
 
 
-def _start_agent(door: Door, secret: str) -> subprocess.Popen[bytes]:
+def _open_door(channel: Channel, engine: Engine, secret: str) -> Door:
+    address, port = engine.listens_at()
+    channel.send(MachinesFound(engine.nodes))
+    try:
+        return Door(address, port, secret)
+    except OSError as error:
+        raise EngineError(f"node 0 cannot listen for the others at {address}: {error}") from error
+
+
+def _start_agent(door: Door) -> subprocess.Popen[bytes]:
     """That of node 0, which comes in by the door as the others do."""
     role = {"node": 0, "address": door.address, "port": door.port}
     return subprocess.Popen(
         command(role, _AGENT),
-        env=os.environ | {SECRET: secret},
+        env=os.environ | {SECRET: door.secret},
         stdin=subprocess.DEVNULL,
         start_new_session=True,
     )

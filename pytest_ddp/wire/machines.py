@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+SECRET = "PYTEST_DDP_SECRET"
+"""The variable that holds the session's secret, where the user has set one for all nodes."""
+
 # ---------------------------------------------------------------- controller -> hub
 
 
@@ -34,6 +37,13 @@ class EndSession:
 
 
 # ---------------------------------------------------------------- hub -> controller
+
+
+@dataclass(frozen=True)
+class MachinesFound:
+    """The engine has them; the first message of a hub."""
+
+    nodes: int
 
 
 @dataclass(frozen=True)

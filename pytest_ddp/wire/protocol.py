@@ -34,6 +34,7 @@ from pytest_ddp.wire.hosting import (
 )
 from pytest_ddp.wire.machines import (
     EndSession,
+    MachinesFound,
     NodeJoined,
     NodeLost,
     OpenPort,
@@ -371,5 +372,5 @@ FromRank: TypeAlias = (
 OfService: TypeAlias = Serve | ServiceReady | Served | Inherit | Joined | Place
 """What the pytest process, the service and the processes that it makes say to each other."""
 ToHub: TypeAlias = OpenPort | SignalRank | EndSession
-FromHub: TypeAlias = NodeJoined | PortOpened | NodeLost | Unfit
+FromHub: TypeAlias = MachinesFound | NodeJoined | PortOpened | NodeLost | Unfit
 Message: TypeAlias = ToHost | FromHost | ToHub | FromHub | ToRank | FromRank | OfService

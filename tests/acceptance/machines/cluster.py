@@ -31,7 +31,7 @@ DEVICE = "veth0"
 """The interface of each machine."""
 PORT = "29517"
 """The launcher's, or without a store the hub's."""
-_MARK = "DDP_TEST_CLUSTER"
+MARK = "DDP_TEST_CLUSTER"
 """In the environment of each process of a cluster, by which survivors are found."""
 _PATIENCE = 3
 _LETTERS = itertools.cycle("abcdefghijklmnopqrstuvwxyz")
@@ -144,6 +144,37 @@ class Cluster:
     def _enter(self, node: int) -> list[str]:
         return ["ip", "netns", "exec", f"{self.mark}-{NAMES[node]}"]
 
+    def start_alone(
+        self, suite: Suite, *args: str, env: Mapping[str, str | None] | None = None
+    ) -> Running:
+        """Start pytest on node 0, where an engine is to start the agents."""
+        start = _Start(self, 0, torchrun=False, mounted=None, launched=False)
+        number = len(list(suite.directory.parent.iterdir()))
+        return Running(suite.directory, number, args, env or {}, start)
+
+    def run_alone(
+        self, suite: Suite, *args: str, env: Mapping[str, str | None] | None = None
+    ) -> Finished:
+        """The same, to its end."""
+        return self.start_alone(suite, *args, env=env).finish(90 * _PATIENCE)
+
+    def on(self, node: int, before: str = "") -> list[str]:
+        """What to put before a command for it to run on a machine.
+
+        Args:
+            node: which.
+            before: shell commands, each with ``&&`` behind it.
+        """
+        name = NAMES[node]
+        there = ["ip", "netns", "exec", f"{self.mark}-{name}", "unshare", "-u", "-m"]
+        return [*there, "sh", "-c", f'{before}hostname {name} && exec "$@"', "sh"]
+
+    def environment(self, node: int) -> dict[str, str]:
+        """Variables of processes of a machine."""
+        tempdir = self.folder / NAMES[node]
+        tempdir.mkdir(exist_ok=True)
+        return {"TMPDIR": str(tempdir), MARK: self.mark}
+
     @contextlib.contextmanager
     def cut(self) -> Iterator[None]:
         """Have no packet come through in a block."""
@@ -169,7 +200,7 @@ class Cluster:
                 os.kill(pid, signal.SIGKILL)
 
     def _processes(self) -> Iterator[tuple[int, str]]:
-        wanted = f"{_MARK}={self.mark}".encode()
+        wanted = f"{MARK}={self.mark}".encode()
         for entry in Path("/proc").iterdir():
             with contextlib.suppress(OSError):
                 if entry.name.isdecimal() and wanted in (entry / "environ").read_bytes():
@@ -207,6 +238,8 @@ class _Start:
     torchrun: bool
     mounted: Path | None
     program: Sequence[str] = ()
+    launched: bool = True
+    """Whether there is a launcher at all."""
 
     def __call__(
         self,
@@ -218,24 +251,18 @@ class _Start:
         stdout: int,
         stderr: int,
     ) -> subprocess.Popen[bytes]:
-        name = NAMES[self.node]
-        tempdir = self.cluster.folder / name
-        tempdir.mkdir(exist_ok=True)
         mount = f"mount --bind {self.mounted} {cwd} && cd {cwd} && " if self.mounted else ""
-        inside = f'{mount}hostname {name} && exec "$@"'
         options: dict[str, Any] = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
-        own = ["unshare", "-u", "-m", "sh", "-c", inside, "sh"]
         return subprocess.Popen(
             [
-                *self.cluster._enter(self.node),
-                *own,
+                *self.cluster.on(self.node, mount),
                 sys.executable,
                 *self._launcher(),
                 *self.program,
                 *arguments,
             ],
             cwd=cwd,
-            env={**self._variables(), **env, "TMPDIR": str(tempdir), _MARK: self.cluster.mark},
+            env={**self._variables(), **env, **self.cluster.environment(self.node)},
             start_new_session=True,
             **options,
         )
@@ -248,7 +275,7 @@ class _Start:
         return ["-m", "torch.distributed.run", *size, *place]
 
     def _variables(self) -> dict[str, str]:
-        if self.torchrun:
+        if self.torchrun or not self.launched:
             return {}
         place = {"RANK": str(self.node), "WORLD_SIZE": str(self.cluster.size)}
         return place | {"MASTER_ADDR": ADDRESSES[0], "MASTER_PORT": PORT}

@@ -24,7 +24,7 @@ class House:
     """A door and its owner's loop."""
 
     def __init__(self) -> None:
-        self.door = Door("127.0.0.1", 0, SECRET)
+        self.door = Door("127.0.0.1", 0, SECRET.decode())
         self.selector = selectors.DefaultSelector()
         self.lines: list[Line] = []
         self.door.open(self.selector, self.lines.append)

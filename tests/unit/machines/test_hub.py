@@ -12,16 +12,16 @@ import pytest
 from pytest_ddp.machines import hub as module
 from pytest_ddp.machines import likeness
 from pytest_ddp.machines.door import Door
+from pytest_ddp.machines.engines.torchrun import Torchrun
 from pytest_ddp.machines.hub import Hub
 from pytest_ddp.machines.line import Frame, Kind, Line, connect
-from pytest_ddp.machines.torchrun import Place
 from pytest_ddp.system.own import json
 from pytest_ddp.wire.channel import Channel, dumps
 from pytest_ddp.wire.hosting import HostReady
 from pytest_ddp.wire.machines import EndSession, NodeJoined, NodeLost, Unfit
 from pytest_ddp.wire.protocol import Message
 
-SECRET = b"of this session"
+SECRET = "of this session"
 
 
 class Session:
@@ -31,8 +31,8 @@ class Session:
         self.channel, theirs = Channel.pair()
         theirs.setblocking(False)
         self.door = Door("127.0.0.1", 0, SECRET)
-        place = Place(0, nodes, "of-node-0", 29500, True, "key")
-        self.hub = Hub(Channel(theirs), place, self.door)
+        engine = Torchrun(0, nodes, "of-node-0", 29500, True, "key")
+        self.hub = Hub(Channel(theirs), engine, self.door)
         self._thread = threading.Thread(target=self.hub.serve, daemon=True)
         self._thread.start()
         self._heard: list[Message] = []
@@ -40,7 +40,7 @@ class Session:
 
     def join(self, number: int, **changes: Any) -> Line:
         """An agent that has come."""
-        line = connect("127.0.0.1", self.door.port, SECRET)
+        line = connect("127.0.0.1", self.door.port, SECRET.encode())
         self._lines.append(line)
         who = {
             "node": number,
@@ -116,9 +116,9 @@ def test_machines_that_do_not_come_are_counted_and_named(monkeypatch: pytest.Mon
     said = session.hear(Unfit).problem
     session.close()
     assert said == (
-        "2 of 4 machines came within 1 s; missing: node 1, 3. Each must reach node 0 at "
-        f"127.0.0.1:{session.door.port} (MASTER_ADDR is of-node-0), and have the same "
-        "PYTEST_DDP_SECRET if one is set"
+        "2 of 4 machines came within 1 s; missing: node 1, 3. They knock at node 0 at "
+        f"127.0.0.1:{session.door.port}. Each must reach that address (MASTER_ADDR is of-node-0), "
+        "and have the same PYTEST_DDP_SECRET if one is set"
     )
 
 

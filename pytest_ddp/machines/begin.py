@@ -11,12 +11,13 @@ import pytest
 
 from pytest_ddp.asked.options import Options
 from pytest_ddp.asked.rules import option_error
-from pytest_ddp.machines.torchrun import Place
+from pytest_ddp.machines.engines import choosing
+from pytest_ddp.machines.engines.engine import Engine, EngineError
 from pytest_ddp.system.own import os
 from pytest_ddp.wire.hosting import PLACE_VARIABLES
 
-PLACE = pytest.StashKey[Place]()
-"""That of node 0, in its session."""
+ENGINE = pytest.StashKey[Engine]()
+"""Who has the machines, in the session of node 0."""
 _QUESTIONS = (
     *("help", "version", "collectonly", "markers", "cacheshow"),
     *("showfixtures", "show_fixtures_per_test"),
@@ -31,19 +32,21 @@ def begin(config: pytest.Config) -> int | None:
     Raises:
         pytest.UsageError: this is no node of an engine, or something does not go with machines.
     """
-    if refused := next(_refused(config, Options.from_config(config)), None):
+    options = Options.from_config(config)
+    assert options.machines is not None
+    if refused := next(_refused(config, options), None):
         raise option_error(f"--ddp-machines does not go with {refused}.")
     try:
-        place = Place.from_environment(os.environ)
-    except ValueError as error:
-        raise option_error(f"--ddp-machines=torchrun: {error}.") from None
-    if place.node:
+        engine = choosing.find(options.machines, options.machines_python, os.environ)
+    except EngineError as error:
+        raise option_error(f"--ddp-machines={options.machines.engine}: {error}.") from None
+    if engine.node:
         if any(getattr(config.option, question, None) for question in _QUESTIONS):
             return 0  # node 0 answers, and starts nothing
         # Its room is above this one.
-        code: int = import_module(_AGENT).be_agent(place)
+        code: int = import_module(_AGENT).be_agent(engine)
         return code
-    config.stash[PLACE] = place
+    config.stash[ENGINE] = engine
     _be_nobody(config)
     return None
 

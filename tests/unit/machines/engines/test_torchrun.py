@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ddp.machines.torchrun import SECRET, Place
+from pytest_ddp.machines.engines.choosing import as_told, from_told
+from pytest_ddp.machines.engines.engine import EngineError
+from pytest_ddp.machines.engines.torchrun import Torchrun
+from pytest_ddp.wire.machines import SECRET
 
 TORCHRUN = {
     "RANK": "1",
@@ -20,14 +23,14 @@ BARE = {name: TORCHRUN[name] for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "
 
 
 def test_torchrun_s_variables_make_a_place() -> None:
-    place = Place.from_environment(TORCHRUN)
+    place = Torchrun.from_environment(TORCHRUN)
     assert (place.node, place.nodes, place.port, place.has_store) == (1, 2, 29500, True)
-    assert Place(**place.as_json()) == place
-    assert place.own_address() == "127.0.0.1"
+    assert from_told(as_told(place)) == place
+    assert place.listens_at() == ("127.0.0.1", 0)
 
 
 def test_so_do_those_of_another_launcher_with_a_secret() -> None:
-    place = Place.from_environment(BARE | {SECRET: "x"})
+    place = Torchrun.from_environment(BARE | {SECRET: "x"})
     assert (place.node, place.nodes, place.has_store) == (1, 2, False)
 
 
@@ -41,5 +44,5 @@ def test_so_do_those_of_another_launcher_with_a_secret() -> None:
     ],
 )
 def test_what_is_wrong_is_told_with_the_way_out(environment: dict[str, str], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        Place.from_environment(environment)
+    with pytest.raises(EngineError, match=words):
+        Torchrun.from_environment(environment)

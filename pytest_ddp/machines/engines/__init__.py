@@ -1,0 +1,1 @@
+"""Who has the machines of a session, an engine a file; only the one asked for is imported."""

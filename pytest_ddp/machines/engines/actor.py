@@ -1,0 +1,38 @@
+"""What runs in a worker of Ray: a copy of this module, which can import nothing of ours."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import tempfile
+
+_MOST = 4000
+"""Characters of what an agent has said last."""
+
+
+class Keeper:
+    """An actor that has an agent as its child."""
+
+    def keep(self, command: list[str], told: bytes) -> tuple[int, str]:
+        """Start an agent and wait for its end: its exit code, and what it has said.
+
+        The agent ends when its stdin does, also where this worker is killed.
+        """
+        # Ray's variables are about its own processes: a rank is none.
+        environment = {
+            name: text
+            for name, text in os.environ.items()
+            if not name.startswith("RAY_") and name != "PYTHONBREAKPOINT"
+        }
+        with tempfile.TemporaryFile() as said:
+            process = subprocess.Popen(
+                command, env=environment, stdin=subprocess.PIPE, stdout=said, stderr=said
+            )
+            assert process.stdin is not None
+            with process, contextlib.suppress(BrokenPipeError):
+                process.stdin.write(told)
+                process.stdin.flush()
+                process.wait()
+            said.seek(0)
+            return process.returncode, said.read().decode(errors="replace")[-_MOST:]

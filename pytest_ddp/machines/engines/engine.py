@@ -1,0 +1,91 @@
+"""What the hub asks of whoever has the machines.
+
+An engine either was there before pytest, and has started a process on each node already, or starts
+agents itself, once the hub tells it where they have to knock.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pytest_ddp.asked.machines import Engine as Name
+from pytest_ddp.asked.machines import Machines
+
+ADDRESS = "MASTER_ADDR"
+"""The variable by which a user names the address of node 0, where an engine would find another."""
+
+
+class EngineError(Exception):
+    """There are no such machines; the text has the way out."""
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Where agents find the hub, and what they prove themselves by."""
+
+    address: str
+    port: int
+    secret: str
+    is_users: bool
+    """Whether the user has told the secret to all nodes."""
+
+
+@dataclass
+class Engine(ABC):
+    """Who has the machines: plain values in the pytest process, and what they do in the hub's."""
+
+    starts_agents: ClassVar[bool] = True
+    """Whether agents come because the hub asks for them; pytest waits for these before it
+    collects, so that what is wrong with a machine is one error at the start."""
+
+    name: ClassVar[Name]
+
+    @classmethod
+    @abstractmethod
+    def asked(
+        cls, machines: Machines, python: str | None, environment: Mapping[str, str]
+    ) -> Engine:
+        """The one for a session; see :func:`pytest_ddp.machines.engines.choosing.find`."""
+
+    @property
+    def node(self) -> int:
+        """Which of its nodes this process is on; on others than 0 it is to be an agent."""
+        return 0
+
+    @property
+    @abstractmethod
+    def nodes(self) -> int:
+        """How many there are, node 0 included: the machine of pytest, whose agent is the hub's."""
+
+    @abstractmethod
+    def listens_at(self) -> tuple[str, int]:
+        """The address of node 0 by which the others reach it, and a port; 0 is any.
+
+        Raises:
+            EngineError: it is unknown.
+            OSError: the same.
+        """
+
+    @abstractmethod
+    def bring(self, meeting: Meeting) -> None:
+        """Have the agents of all other nodes come.
+
+        Raises:
+            EngineError: they will not.
+            OSError: the same.
+        """
+
+    def ended(self) -> Mapping[int, str]:
+        """Nodes whose agents have ended, with what is known of it."""
+        return {}
+
+    @abstractmethod
+    def hint(self) -> str:
+        """What to look at if agents do not come."""
+
+    @abstractmethod
+    def end(self) -> None:
+        """End agents that have not ended by themselves, and let go of the machines."""

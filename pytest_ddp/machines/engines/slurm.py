@@ -1,0 +1,79 @@
+"""The nodes of a SLURM allocation that pytest runs in, by a step on each but its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pytest_ddp.asked.machines import Engine as Name
+from pytest_ddp.asked.machines import Machines
+from pytest_ddp.machines.engines.commands import Commands
+from pytest_ddp.machines.engines.engine import ADDRESS, EngineError
+from pytest_ddp.system.own import subprocess
+
+_START = (
+    "Start it in a batch script (sbatch --nodes=2), or by "
+    "salloc --nodes=2 srun --nodes=1 --ntasks=1 --overlap pytest --ddp-machines=slurm ..."
+)
+_STEP = (
+    *("srun", "--nodes=1", "--ntasks=1", "--job-name=pytest-ddp"),
+    # Beside the step in which pytest may run itself, and with all that the job has there.
+    *("--overlap", "--cpu-bind=none", "--export=ALL"),
+    # Process managers of MPI would take the agent for a rank.
+    "--mpi=none",
+)
+
+
+@dataclass
+class Slurm(Commands):
+    """Its other nodes."""
+
+    name: ClassVar[Name] = Name.SLURM
+
+    @classmethod
+    def asked(cls, machines: Machines, python: str | None, environment: Mapping[str, str]) -> Slurm:
+        """What SLURM has told.
+
+        Raises:
+            EngineError: pytest runs in no allocation, outside of its nodes, or in several tasks.
+        """
+        if not (nodes := environment.get("SLURM_JOB_NODELIST")):
+            raise EngineError(f"SLURM_JOB_NODELIST not set: this is no allocation. {_START}")
+        if (tasks := environment.get("SLURM_STEP_NUM_TASKS", "1")) != "1":
+            raise EngineError(f"{tasks} tasks run pytest: it is one, and starts agents. {_START}")
+        names = _names(nodes)
+        own = environment.get("SLURMD_NODENAME", "")
+        if own not in names:
+            where = f"on {own}" if own else "on no node of SLURM"
+            raise EngineError(
+                f"pytest runs {where} and not on one of the allocation's ({', '.join(names)}), "
+                f"where node 0 has its ranks. {_START}"
+            )
+        others = [name for name in names if name != own]
+        return cls(others, python, environment.get(ADDRESS))
+
+    def _on(self, host: str, command: list[str]) -> list[str]:
+        return [*_STEP, f"--nodelist={host}", *command]
+
+    def _addresses(self) -> Sequence[str]:
+        return self.hosts
+
+    def _way_out(self, host: str, code: int) -> str:
+        return f" `srun --overlap --nodes=1 --nodelist={host} true` has to work in this allocation"
+
+
+def _names(nodes: str) -> list[str]:
+    """The hosts of a list such as ``gpu[1-3]``, which SLURM's own command understands best."""
+    try:
+        asked = subprocess.run(
+            ["scontrol", "show", "hostnames", nodes],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+        )
+    except FileNotFoundError:
+        raise EngineError("there is no scontrol here, though SLURM_JOB_NODELIST is set") from None
+    if asked.returncode:
+        raise EngineError(f"`scontrol show hostnames {nodes}` failed: {asked.stderr.strip()}")
+    return asked.stdout.split()

@@ -1,0 +1,161 @@
+"""``--ddp-machines=slurm``: with stand-ins for SLURM's commands.
+
+They start processes on the second of two machines, and fail where they are asked otherwise than as
+they expect.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.machines.cluster import Cluster
+from tests.acceptance.machines.test_verdicts import EXAMPLES, PLAIN, TEXTS, VERDICTS
+from tests.acceptance.suite import Finished, Suite, flat
+
+SLURM = "--ddp-machines=slurm"
+PASSING = """
+    import os
+
+    import pytest
+
+
+    @pytest.mark.ddp(world_size=2)
+    def test_passes(ddp):
+        assert ddp.gather(os.environ["SLURMD_NODENAME"]) == ["alpha", "beta"]
+"""
+_SCONTROL = """#!/bin/sh
+[ "$*" = "show hostnames nodes[1-2]" ] || { echo "wrong list" >&2; exit 1; }
+printf 'alpha\\nbeta\\n'
+"""
+_SRUN = """#!/bin/bash
+for argument; do
+    case "$argument" in
+        --nodelist=beta) found=1; shift ;;
+        --nodes=1|--ntasks=1|--overlap|--mpi=none|--export=ALL|--cpu-bind=none) shift ;;
+        --job-name=*) shift ;;
+        -*) echo "srun: unrecognized option '$argument'" >&2; exit 1 ;;
+        *) break ;;
+    esac
+done
+[ "$found" ] || { echo "srun: error: no such node" >&2; exit 1; }
+exec env SLURMD_NODENAME=beta TMPDIR={tempdir} {there} "$@"
+"""
+
+
+@pytest.fixture(scope="module")
+def variables(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Those of a batch script that has both machines."""
+    folder = tmp_path_factory.mktemp("bin")
+    # srun asks a daemon there, which is in no namespace of the caller's.
+    there = " ".join(f"'{word}'" for word in cluster.on(1))
+    tempdir = cluster.environment(1)["TMPDIR"]
+    _program(folder / "scontrol", _SCONTROL)
+    _program(folder / "srun", _SRUN.replace("{there}", there).replace("{tempdir}", tempdir))
+    return {
+        "PATH": f"{folder}:{os.environ['PATH']}",
+        "SLURM_JOB_NODELIST": "nodes[1-2]",
+        "SLURMD_NODENAME": "alpha",
+        # Of the machine, which other ones have in another network.
+        "MASTER_ADDR": "10.77.0.1",
+    }
+
+
+def _program(file: Path, text: str) -> None:
+    file.write_text(text)
+    file.chmod(0o755)
+
+
+@pytest.fixture(scope="module")
+def session(
+    cluster: Cluster, variables: dict[str, str], new_suite: Callable[[], Suite]
+) -> Finished:
+    suite = new_suite()
+    suite.write("test_examples.py", EXAMPLES)
+    suite.write("test_plain.py", PLAIN)
+    return cluster.run_alone(suite, SLURM, env=variables)
+
+
+def test_every_test_has_a_verdict(session: Finished) -> None:
+    assert len(session.results) == len(VERDICTS), session.tail()
+
+
+@pytest.mark.parametrize("name", VERDICTS)
+def test_verdict(session: Finished, name: str) -> None:
+    assert session[name].verdict == VERDICTS[name], session[name].text
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_text(session: Finished, name: str) -> None:
+    assert TEXTS[name] in flat(session[name].text)
+
+
+def test_ranks_keep_what_slurm_says_of_their_node(
+    cluster: Cluster, variables: dict[str, str], suite: Suite
+) -> None:
+    suite.write("test_a.py", PASSING)
+    finished = cluster.run_alone(suite, SLURM, env=variables)
+    finished.assert_outcomes(passed=1)
+    assert finished.returncode == 0
+    assert cluster.survivors_after(3) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"SLURM_JOB_NODELIST": None}, "SLURM_JOB_NODELIST not set: this is no allocation. Start"),
+        ({"SLURM_STEP_NUM_TASKS": "2"}, "2 tasks run pytest: it is one, and starts agents."),
+        ({"SLURMD_NODENAME": None}, "pytest runs on no node of SLURM and not on one of the"),
+        ({"SLURMD_NODENAME": "login"}, "pytest runs on login and not on one of the allocation's "
+         "(alpha, beta)"),
+        ({"SLURM_JOB_NODELIST": "x"}, "`scontrol show hostnames x` failed: wrong list"),
+        ({"SLURMD_NODENAME": "beta"}, "node 1 (alpha) did not come: its command ended with code 1: "
+         "srun: unrecognized option '--nodelist=alpha'. `srun --overlap"),
+    ],
+)  # fmt: skip
+def test_what_is_no_place_for_it_is_an_error_at_the_start(
+    cluster: Cluster,
+    variables: dict[str, str],
+    suite: Suite,
+    changed: dict[str, str | None],
+    words: str,
+) -> None:
+    suite.write("test_a.py", PASSING)
+    finished = cluster.run_alone(suite, SLURM, env={**variables, **changed})
+    assert finished.returncode == pytest.ExitCode.USAGE_ERROR, finished.tail()
+    assert f"ERROR: --ddp-machines=slurm: {words}" in finished.flat
+    assert "sbatch --nodes=2" in finished.flat or "scontrol" in words or "srun" in words
+    assert cluster.survivors_after(3) == []
+
+
+LONG = """
+    import time
+
+    import pytest
+
+
+    @pytest.mark.ddp(world_size=2, timeout=60)
+    def test_long(ddp):
+        if ddp.rank:
+            open("begun", "w").close()
+        time.sleep(40)
+"""
+
+
+def test_nothing_survives_a_kill_of_pytest(
+    cluster: Cluster, variables: dict[str, str], suite: Suite
+) -> None:
+    suite.write("test_a.py", LONG)
+    running = cluster.start_alone(suite, SLURM, env=variables)
+    deadline = time.monotonic() + 90
+    while not (suite.directory / "begun").exists():
+        assert time.monotonic() < deadline, "the test did not begin"
+        time.sleep(0.05)
+    os.kill(running.pid, signal.SIGKILL)
+    running.finish(30)
+    assert cluster.survivors_after(10) == []
