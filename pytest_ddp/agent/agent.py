@@ -30,7 +30,7 @@ from pytest_ddp.wire.hosting import (
     Session,
     StartRank,
 )
-from pytest_ddp.wire.protocol import Finish, Message, RankReady, RunTest
+from pytest_ddp.wire.protocol import Done, Finish, Message, RankReady, RunTest
 
 _SILENCE = 10.0
 """Seconds without a sign of life after which the hub is given up."""
@@ -133,8 +133,8 @@ class Agent:
         self._line.flush()
         self._line.beat()
 
-    def _send_all(self, rank: LocalRank) -> None:
-        for frame in rank.left():
+    def _send_all(self, rank: LocalRank, *, page: bool = True) -> None:
+        for frame in rank.left(page=page):
             self._line.send(frame)
 
     def _tell(self, message: Message, serial: int = 0) -> None:
@@ -311,10 +311,12 @@ class Agent:
         for message, descriptors in received:
             if isinstance(message, RankReady):
                 rank.captures(descriptors)
-        if received:
-            # What it tells may be about them.
-            self._send_all(rank)
-        return [message for message, _ in received]
+        messages = [message for message, _ in received]
+        if messages:
+            # What it tells may be about them. Of a test that it has ended nobody reads the page,
+            # which is ten times as long as all that it tells.
+            self._send_all(rank, page=not all(isinstance(message, Done) for message in messages))
+        return messages
 
     def _hear_stream(self, rank: LocalRank, part: int, descriptor: int) -> None:
         for frame in rank.written(part):

@@ -83,10 +83,17 @@ class LocalRank:
             return logged.receive_packet(self._log)
         return os.read(self._outputs[part], _CHUNK)
 
-    def left(self, *, all_: bool = False) -> Iterator[Frame]:
-        """The files that are not as the hub has them; ``all_`` includes captured output."""
+    def left(self, *, all_: bool = False, page: bool = True) -> Iterator[Frame]:
+        """The files that are not as the hub has them.
+
+        Args:
+            all_: also captured output.
+            page: also the page, which changes with each phase.
+        """
         files = [*self.files.descriptors, *(self._captured if all_ else ())]
         for part, descriptor in enumerate(files):
+            if descriptor == self.files.page and not page:
+                continue
             size = os.fstat(descriptor).st_size
             known = self._sent.get(part, b"")
             if not size and not known:
