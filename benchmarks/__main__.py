@@ -5,7 +5,8 @@ test in processor time, beside torchrun), ``spawns`` (of a test that
 calls ``mp.spawn``, its processes served and not), ``unused`` (of the
 plugin where there is no ddp test), ``profiles`` (where the time of a warm test goes),
 ``overhead`` (of what watches a rank), ``verdicts`` (from a hang to its verdict), ``births``
-(of ranks, and their memory), ``memory`` (of a shared cache). All of them without a name.
+(of ranks, and their memory), ``machines`` (of ranks on other machines, for pytest and its hub),
+``memory`` (of a shared cache). All of them without a name.
 ``--quick`` measures less, to see that all works; ``--write`` puts each table into
 docs/benchmarks.md as soon as it is there; other options go to the part.
 """
@@ -24,7 +25,17 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TextIO
 
-from benchmarks import births, memory, overhead, profiles, sessions, spawns, verdicts, warm
+from benchmarks import (
+    births,
+    machines,
+    memory,
+    overhead,
+    profiles,
+    sessions,
+    spawns,
+    verdicts,
+    warm,
+)
 
 PARTS: dict[str, Callable[[Sequence[str]], None]] = {
     "costs": sessions.main,
@@ -35,6 +46,7 @@ PARTS: dict[str, Callable[[Sequence[str]], None]] = {
     "overhead": overhead.main,
     "verdicts": verdicts.main,
     "births": births.main,
+    "machines": machines.main,
     "memory": memory.main,
 }
 DOCUMENT = Path(__file__).parents[1] / "docs" / "benchmarks.md"

@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from benchmarks import verdicts
+from benchmarks import machines, verdicts
 from benchmarks.__main__ import DOCUMENT, PARTS, with_numbers
 from benchmarks.measure import SUITES, Cost, run
 from benchmarks.overhead import Pairs, table
@@ -23,6 +23,16 @@ def test_the_overhead_is_the_median_of_differences_between_neighbours() -> None:
     assert rows[2].endswith("| 5.0 µs | 8.0 µs | 3.0 µs | 1.600 |")
     assert rows[3].endswith("| 4.0 µs | 5.0 µs | 1.0 µs | 1.250 |")
     assert rows[4].endswith("| 10.00 ms | 12.00 ms | 2.00 ms | 1.200 |")
+
+
+def test_what_node_0_pays_is_told_for_a_rank() -> None:
+    alone = machines.Spent(1, 4, 0.002, 0.0, 0.0, 0.0)
+    spread = machines.Spent(2, 4, 0.002, 0.001, 2.25, 1500.0)
+    rows = list(machines.table([alone, spread]))[2:]
+    assert rows == [
+        "| one machine, 4 ranks | 2.0 ms | 0.0 ms | 0.50 ms | - | - |",
+        "| 2 machines, 4 ranks | 2.0 ms | 1.0 ms | 0.75 ms | 2.2 | 1500 |",
+    ]
 
 
 def test_one_run_that_passed_is_not_outvoted() -> None:
