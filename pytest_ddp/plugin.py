@@ -29,7 +29,7 @@ from pytest_ddp.asked.sight import Sight
 from pytest_ddp.controller.neighbours import end_in_controller
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Sequence
     from pathlib import Path
 
     from pytest_ddp.adopt.everywhere import Place
@@ -84,14 +84,26 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    try:
-        mark = read_mark(metafunc.definition, metafunc.config.stash[_OPTIONS])
-    except pytest.UsageError:
-        return  # told with the item, in one place with all other wrong marks
-    if mark is not None and mark.listed:
+    sizes = _listed_sizes(metafunc, metafunc.config.stash[_OPTIONS])
+    if sizes:
         metafunc.fixturenames.append(WORLD_SIZE_PARAM)
-        ids = [f"ws{size}" for size in mark.world_sizes]
-        metafunc.parametrize(WORLD_SIZE_PARAM, mark.world_sizes, ids=ids, indirect=True)
+        ids = [f"ws{size}" for size in sizes]
+        metafunc.parametrize(WORLD_SIZE_PARAM, sizes, ids=ids, indirect=True)
+
+
+def _listed_sizes(metafunc: pytest.Metafunc, options: Options) -> Sequence[object]:
+    """The world sizes of a test that runs at several, empty for others."""
+    try:
+        mark = read_mark(metafunc.definition, options)
+    except pytest.UsageError:
+        return ()  # told with the item, in one place with all other wrong marks
+    if mark is not None:
+        return mark.world_sizes if mark.listed else ()
+    if Adopt.TESTCASE not in options.adopt:
+        return ()
+    from pytest_ddp.adopt.distributedtest import sizes_in_turn  # noqa: PLC0415
+
+    return sizes_in_turn(metafunc)
 
 
 @pytest.fixture(scope="session")

@@ -7,42 +7,67 @@ instance of the class in place of the test, which starts processes; how a rank i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from pytest_ddp.asked.mark import mark_adopted
+from pytest_ddp.asked.mark import WORLD_SIZE_PARAM, mark_adopted
 from pytest_ddp.asked.rules import MAX_WORLD_SIZE
-from pytest_ddp.neighbours.launchers import is_launcher
+from pytest_ddp.neighbours.launchers import asked_sizes, is_launcher
 
 
 def mark(item: pytest.Item) -> None:
-    """Make a ddp test of a method of such a class that asks for one world size.
+    """Make a ddp test of a method of such a class.
 
-    One that asks for several in turn, or whose fixtures decide, stays with its own harness.
+    One whose fixtures decide how many processes it wants stays with its own harness.
     """
     cls: Any = getattr(item, "cls", None)
     if not is_launcher(cls) or item.get_closest_marker("ddp"):
         return
-    size = _world_size(item, cls)
-    if size is None:
+    sizes = _world_sizes(item, cls)
+    if sizes is None:
         return
     keeps_group = bool(getattr(cls, "reuse_dist_env", False))
-    mark_adopted(item, size, keeps_group=keeps_group, timeout=_timeout(cls))
+    mark_adopted(item, sizes, keeps_group=keeps_group, timeout=_timeout(cls))
 
 
-def _world_size(item: Any, cls: Any) -> int | None:
-    marks = (mark for mark in getattr(item.obj, "pytestmark", ()) if mark.name == "world_size")
+def sizes_in_turn(metafunc: pytest.Metafunc) -> tuple[int, ...]:
+    """The world sizes in the list of such a test; empty where it asks for one, or in another way.
+
+    A rank has one world size in its life, so that each is a test of its own.
+    """
+    cls = metafunc.cls
+    if not is_launcher(cls) or metafunc.definition.get_closest_marker("ddp"):
+        return ()
+    if _is_for_fixture(metafunc.fixturenames, metafunc.function):
+        return ()
+    sizes = _numbers(asked_sizes(metafunc.function, cls))
+    return sizes if sizes is not None and len(sizes) > 1 else ()
+
+
+def _world_sizes(item: Any, cls: Any) -> int | list[int] | None:
     params = item.callspec.params if hasattr(item, "callspec") else {}
-    if (mark := next(marks, None)) is not None:
-        asked = mark.args[0] if mark.args else None
-    elif "world_size" in item.fixturenames:
-        asked = params.get("world_size")
+    if WORLD_SIZE_PARAM in params:
+        return list(_numbers(asked_sizes(item.function, cls)) or ())
+    if _is_for_fixture(item.fixturenames, item.function):
+        sizes = _numbers(params.get("world_size"))
     else:
-        asked = cls.world_size
-    if isinstance(asked, list | tuple) and len(asked) == 1:
-        asked = asked[0]
-    return asked if isinstance(asked, int) and 0 < asked <= MAX_WORLD_SIZE else None
+        sizes = _numbers(asked_sizes(item.function, cls))
+    return sizes[0] if sizes is not None and len(sizes) == 1 else None
+
+
+def _is_for_fixture(fixturenames: Sequence[str], function: Any) -> bool:
+    marks = getattr(function, "pytestmark", ())
+    return "world_size" in fixturenames and not any(mark.name == "world_size" for mark in marks)
+
+
+def _numbers(asked: object) -> tuple[int, ...] | None:
+    sizes = tuple(asked) if isinstance(asked, list | tuple) else (asked,)
+    if len(set(sizes)) < len(sizes):
+        return None
+    numbers = tuple(size for size in sizes if isinstance(size, int) and 0 < size <= MAX_WORLD_SIZE)
+    return numbers if numbers == sizes else None
 
 
 def _timeout(cls: Any) -> float | None:

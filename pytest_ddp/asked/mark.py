@@ -119,11 +119,16 @@ def read_mark(node: pytest.Item, options: Options) -> Mark | None:
 
 
 def mark_adopted(
-    item: pytest.Item, world_size: int, *, keeps_group: bool, timeout: float | None = None
+    item: pytest.Item,
+    world_size: int | list[int],
+    *,
+    keeps_group: bool,
+    timeout: float | None = None,
 ) -> None:
     """Make a ddp test of one without a mark, whose process group is its own.
 
     Its harness has processes of one machine, which meet by a file there, or at localhost.
+    With a list it has been parametrized by :data:`WORLD_SIZE_PARAM` already.
     """
     limit = {} if timeout is None else {"timeout": timeout}
     item.add_marker(pytest.mark.ddp(world_size=world_size, init=False, nodes=1, **limit))

@@ -17,3 +17,15 @@ def is_launcher(cls: Any) -> bool:
         and any(callable(getattr(cls, name, None)) for name in _OF_A_PROCESS)
         and hasattr(cls, "world_size")
     )
+
+
+def asked_sizes(function: Any, cls: Any) -> object:
+    """What such a test says of its world size, before its fixtures do; a list is run in turn.
+
+    The nearest mark of the function wins, as in the harness, which asks nobody else for marks.
+    """
+    marks = (mark for mark in getattr(function, "pytestmark", ()) if mark.name == "world_size")
+    if (mark := next(marks, None)) is not None:
+        return mark.args[0] if mark.args else None
+    asked: object = cls.world_size
+    return asked

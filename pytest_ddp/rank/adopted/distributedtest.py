@@ -6,6 +6,7 @@ and after. Only the ``multiprocessing`` that its launching functions see is anot
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from pytest_ddp.fixture import current
-from pytest_ddp.neighbours.launchers import is_launcher
+from pytest_ddp.neighbours.launchers import asked_sizes, is_launcher
 from pytest_ddp.rank.adopted import environment
 from pytest_ddp.rank.adopted.multiprocessing import Multiprocessing, PoolOfRanks
 from pytest_ddp.system.own import os
@@ -42,8 +43,9 @@ class DistributedTests:
         cls: Any = getattr(item, "cls", None)
         if not is_launcher(cls):
             return (yield)
-        with environment.restored():
+        with environment.restored(), pytest.MonkeyPatch.context() as patch:
             module = self._begin(cls)
+            _launch_own_size(patch, item, cls)
             with module.names.replaced():
                 result = yield
         if not module.has_run:
@@ -64,6 +66,20 @@ class DistributedTests:
             else:
                 pool.use(module)
         return module
+
+
+def _launch_own_size(patch: pytest.MonkeyPatch, item: Any, cls: Any) -> None:
+    """Of a list of world sizes leave the others to the tests that they are."""
+    asked = asked_sizes(item.function, cls)
+    if not isinstance(asked, list | tuple) or len(asked) < 2:
+        return
+    own, launch = current().world_size, cls._launch_procs
+
+    @functools.wraps(launch)
+    def launch_own(harness: Any, world_size: int, *args: Any, **kwargs: Any) -> Any:
+        return launch(harness, world_size, *args, **kwargs) if world_size == own else None
+
+    patch.setattr(cls, "_launch_procs", launch_own)
 
 
 def _launching(cls: type) -> Iterator[FunctionType]:

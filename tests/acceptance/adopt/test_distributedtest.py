@@ -20,6 +20,9 @@ HARNESS = """
     from _pytest.outcomes import Skipped
 
 
+    TOO_MANY = 4  # for the devices of this machine
+
+
     class DistributedTest:
         is_dist_test = True
         world_size = 2
@@ -44,6 +47,8 @@ HARNESS = """
                 self._launch_procs(procs)
 
         def _launch_procs(self, procs):
+            if procs >= TOO_MANY:
+                pytest.skip(f"{procs} devices required")
             mp.set_start_method("forkserver", force=True)
             with socket.socket() as free:
                 free.bind(("", 0))
@@ -122,11 +127,15 @@ TESTS = """
     import pytest
     import torch
     import torch.distributed as dist
-    from common import DistributedTest
+    from common import TOO_MANY, DistributedTest
 
     @pytest.fixture
     def of_one_process():
         return uuid.uuid4().hex
+
+    @pytest.fixture
+    def world_size():
+        return [1, 2]
 
     class TestPool(DistributedTest):
         def test_sum(self, of_one_process, tmpdir, class_tmpdir):
@@ -205,7 +214,32 @@ TESTS = """
     class TestSizes(DistributedTest):
         world_size = [1, 2]
 
-        def test_stays_with_its_harness(self):
+        def test_each(self):
+            total = torch.ones(1)
+            dist.all_reduce(total)
+            assert total == dist.get_world_size()
+            assert f"ws{dist.get_world_size()}" in os.environ["PYTEST_CURRENT_TEST"]
+
+        @pytest.mark.world_size([2, 3])
+        @pytest.mark.parametrize("factor", [5])
+        def test_marked(self, factor, tmpdir):
+            seen = [None] * dist.get_world_size()
+            dist.all_gather_object(seen, str(tmpdir))
+            assert len(set(seen)) == 1 and factor == 5
+
+        @pytest.mark.world_size(2)
+        def test_of_one_size(self):
+            assert dist.get_world_size() == 2
+
+        @pytest.mark.world_size([1, 2])
+        def test_fails_at_one_size(self):
+            assert dist.get_world_size() == 1
+
+        @pytest.mark.world_size([1, TOO_MANY])
+        def test_too_many(self):
+            pass
+
+        def test_stays_with_its_harness(self, world_size):
             dist.barrier()
             assert multiprocessing.parent_process() is not None
 """
@@ -223,8 +257,13 @@ FAILED = {
     "TestPool::test_hangs": "deadlock: ",
     "TestProcesses::test_fails_on_one": "rank 1: assert 1 == 0",
     "TestProcesses::test_exits": "exited with code 3",
+    "TestSizes::test_fails_at_one_size[ws2]": "assert 2 == 1",
 }
-SKIPPED = {"TestPool::test_skips", "TestProcesses::test_skips"}
+SKIPPED = {
+    "TestPool::test_skips",
+    "TestProcesses::test_skips",
+    "TestSizes::test_too_many[ws4]",
+}
 
 
 @pytest.fixture(scope="module")
@@ -245,7 +284,7 @@ def adopted(suite_of_launchers: Suite) -> Finished:
 def test_each_has_its_verdict(adopted: Finished) -> None:
     told = {name.partition("::")[2]: result.verdict for name, result in adopted.results.items()}
     due = dict.fromkeys(FAILED, "failed") | dict.fromkeys(SKIPPED, "skipped")
-    assert len(told) == 18
+    assert len(told) == 27
     assert told == (
         dict.fromkeys(told, "passed") | due | {"TestPool::test_broken_fixture": "error"}
     ), adopted.tail()
