@@ -1,0 +1,229 @@
+"""Workers of a ``DataLoader`` in served processes and in tests of other harnesses."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.suite import SPAWNED, Finished, Suite
+
+LOADING = """
+import os
+import signal
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
+
+
+class Numbers(Dataset):
+    def __init__(self, folder, ends):
+        self.folder, self.ends = folder, ends
+
+    def __len__(self):
+        return 16
+
+    def __getitem__(self, index):
+        Path(self.folder, str(os.getpid())).touch()
+        if self.ends == "killed" and index == 9:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.ends == "never":
+            time.sleep(0.5)
+        return index
+
+
+def load(rank, folder, method, persistent, ends):
+    data = Numbers(folder, ends)
+    sampler = DistributedSampler(data, 2, rank, shuffle=False)
+    loader = DataLoader(
+        data,
+        batch_size=2,
+        sampler=sampler,
+        num_workers=2,
+        multiprocessing_context=method,
+        persistent_workers=persistent,
+    )
+    for _ in range(1000 if ends == "never" else 2):
+        total = torch.cat(list(loader)).sum()
+        dist.all_reduce(total)
+        assert total == sum(range(16))
+    return loader
+
+
+def target(rank, store, folder, method="fork", persistent=False, ends="well"):
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    loader = load(rank, folder, method, persistent, ends)
+    if persistent:
+        loader.kept = iter(loader)
+        target.kept = loader
+    dist.destroy_process_group()
+
+
+def pids(folder):
+    return [int(path.name) for path in Path(folder).iterdir()]
+"""
+SERVED = """
+import os
+import time
+
+import pytest
+import torch.multiprocessing as mp
+
+from loading import pids, target
+
+
+@pytest.fixture
+def args(tmp_path):
+    folder = tmp_path / "workers"
+    folder.mkdir()
+    return str(tmp_path / "store"), str(folder)
+
+
+@pytest.mark.parametrize("method, persistent", [("fork", False), ("fork", True), ("spawn", True)])
+def test_works(args, method, persistent):
+    mp.spawn(target, args=(*args, method, persistent), nprocs=2)
+    workers = pids(args[1])
+    # Two ranks have two each, and new ones for the second epoch.
+    assert len(workers) == (4 if persistent else 8)
+    assert not [pid for pid in workers if os.path.exists(f"/proc/{pid}")]
+
+
+def test_worker_is_killed(args):
+    mp.spawn(target, args=(*args, "fork", False, "killed"), nprocs=2)
+"""
+ENDLESS = """
+import torch.multiprocessing as mp
+
+from loading import target
+
+
+def test_it(tmp_path):
+    mp.spawn(target, args=(str(tmp_path / "store"), "workers", "fork", True, "never"), nprocs=2)
+"""
+ADOPTED = """
+import tempfile
+
+import torch.distributed as dist
+from torch.testing._internal.common_distributed import MultiProcessTestCase
+
+from loading import load
+
+
+class TestLoaders(MultiProcessTestCase):
+    world_size = 2
+
+    def setUp(self):
+        super().setUp()
+        self._spawn_processes()
+
+    def _load(self, method, persistent, ends="well"):
+        store = dist.FileStore(self.file_name, 2)
+        dist.init_process_group("gloo", store=store, rank=self.rank, world_size=2)
+        load(self.rank, "workers", method, persistent, ends)
+        dist.destroy_process_group()
+
+    def test_fork(self):
+        self._load("fork", False)
+
+    def test_forkserver(self):
+        self._load("forkserver", True)
+
+    def test_persistent(self):
+        self._load("fork", True)
+
+    def test_worker_is_killed(self):
+        self._load("fork", False, "killed")
+"""
+PATIENCE = 60
+"""Seconds; a worker looks for its parent every five."""
+TOLD = "is killed by signal: Killed"
+
+
+@pytest.fixture(scope="module")
+def served(new_suite: Callable[[], Suite]) -> Finished:
+    suite = new_suite()
+    suite.write("loading.py", LOADING)
+    suite.write("test_served.py", SERVED)
+    return suite.run("--ddp-adopt=spawn", timeout=200)
+
+
+@pytest.fixture(scope="module")
+def adopted(new_suite: Callable[[], Suite]) -> Finished:
+    suite = new_suite()
+    suite.write("loading.py", LOADING)
+    suite.write("test_adopted.py", ADOPTED)
+    (suite.directory / "workers").mkdir()
+    return suite.run("--ddp-adopt=testcase", timeout=200)
+
+
+def test_served_processes_have_workers(served: Finished) -> None:
+    served.assert_outcomes(passed=3, failed=1)
+    assert not served.warnings, served.tail()
+
+
+def test_adopted_classes_have_workers(adopted: Finished) -> None:
+    passed = {name for name, result in adopted.results.items() if result.verdict == "passed"}
+    names = {"test_fork", "test_forkserver", "test_persistent"}
+    assert {name.rpartition("::")[2] for name in passed} == names, adopted.tail()
+    assert not [text for text in adopted.warnings if "worker" in text], adopted.tail()
+
+
+@pytest.mark.parametrize("harness", ["served", "adopted"])
+def test_a_worker_that_died_is_told(harness: str, request: pytest.FixtureRequest) -> None:
+    found: Finished = request.getfixturevalue(harness)
+    assert found["test_worker_is_killed"].phase("call").outcome == "failed"
+    assert TOLD in found["test_worker_is_killed"].text
+
+
+def test_of_adopted_classes_nothing_is_left(adopted: Finished) -> None:
+    _await_ends(_pids(adopted.directory / "workers"))
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
+def test_of_a_session_that_is_ended_nothing_is_left(suite: Suite, sent: signal.Signals) -> None:
+    # Forked off a warm interpreter, the service would lead a session of its own.
+    suite.fresh = True
+    suite.write("loading.py", LOADING)
+    suite.write("test_endless.py", ENDLESS)
+    workers = suite.directory / "workers"
+    workers.mkdir()
+    running = suite.start("--ddp-adopt=spawn")
+    try:
+        _until(lambda: len(_pids(workers)) == 4)
+    finally:
+        # As a terminal does, and as one who looks for pytest.
+        (os.killpg if sent == signal.SIGINT else os.kill)(running.pid, sent)
+    running.finish(PATIENCE)
+    _await_ends(_pids(workers))
+
+
+def _pids(folder: Path) -> list[int]:
+    return [int(path.name) for path in folder.iterdir()]
+
+
+def _await_ends(pids: list[int]) -> None:
+    assert pids
+    _until(lambda: not [pid for pid in pids if _runs(pid)])
+
+
+def _runs(pid: int) -> bool:
+    """Whether it is there and no zombie, which waits for the machine's first process."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return text.rpartition(")")[2].split()[0] != "Z"
+
+
+def _until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE * (3 if SPAWNED else 1)
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
