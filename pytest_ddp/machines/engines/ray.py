@@ -95,7 +95,8 @@ class Ray(Engine):
             more = f", and {without} without a CPU" if without else ""
             raise EngineError(
                 f"{self.count} machines wanted, {1 + len(able)} in the Ray cluster{more}. Ask for "
-                f"--ddp-machines=ray:{1 + len(able)}, or start others: `ray start --address=HOST:6379`"
+                f"--ddp-machines=ray:{1 + len(able)}, or start others by `ray start "
+                "--address=HOST:6379`"
             )
         return able[: self.count - 1]
 
