@@ -168,7 +168,11 @@ class Hooks:
     @pytest.hookimpl(trylast=True)
     def pytest_sessionstart(self) -> None:
         """Meet the other machines, whose agents have to hear of the session's end in any case."""
-        if self._options.machines is not None:
+        if self._options.machines is None:
+            return
+        from pytest_ddp.machines import begin  # noqa: PLC0415
+
+        if not begin.is_question(self._config):
             self._controller.warm_up()
 
     @pytest.hookimpl(tryfirst=True)

@@ -68,11 +68,12 @@ def live(
         except SealError as error:
             return complain(node, f"{address}:{port} is not the hub of this session: {error}")
         except (ConnectionRefusedError, TimeoutError) as error:
-            if time.monotonic() > deadline:
-                return complain(node, f"cannot reach node 0 at {address}:{port}: {error}")
+            # Whoever holds a lifeline listened before.
+            if lifeline is not None or time.monotonic() > deadline:
+                return complain(node, _unreached(address, port, error))
             signal.sigtimedwait([], _BETWEEN_TRIES)
         except OSError as error:
-            return complain(node, f"cannot reach node 0 at {address}:{port}: {error}")
+            return complain(node, _unreached(address, port, error))
     agent = Agent(line, node, nodes, host_environment(line), lifeline)
     code = agent.live()
     if agent.refused:
@@ -80,6 +81,11 @@ def live(
     if agent.gone and node:
         complain(node, f"pytest on node 0 is gone: {agent.gone}")
     return code
+
+
+def _unreached(address: str, port: int, error: OSError) -> str:
+    words = f"cannot reach node 0 at {address}:{port}: {error}"
+    return f"{words}; MASTER_ADDR, set for pytest, names another address of it"
 
 
 def complain(node: int, text: str) -> int:

@@ -41,7 +41,7 @@ def begin(config: pytest.Config) -> int | None:
     except EngineError as error:
         raise option_error(f"--ddp-machines={options.machines.engine}: {error}.") from None
     if engine.node:
-        if any(getattr(config.option, question, None) for question in _QUESTIONS):
+        if is_question(config):
             return 0  # node 0 answers, and starts nothing
         # Its room is above this one.
         code: int = import_module(_AGENT).be_agent(engine)
@@ -49,6 +49,11 @@ def begin(config: pytest.Config) -> int | None:
     config.stash[ENGINE] = engine
     _be_nobody(config)
     return None
+
+
+def is_question(config: pytest.Config) -> bool:
+    """Whether this session runs no test, and needs no other machine."""
+    return any(getattr(config.option, question, None) for question in _QUESTIONS)
 
 
 def _refused(config: pytest.Config, options: Options) -> Iterator[str]:

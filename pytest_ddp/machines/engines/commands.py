@@ -11,7 +11,7 @@ from typing import IO
 from pytest_ddp.machines.engines import sending
 from pytest_ddp.machines.engines.engine import Engine, EngineError, Meeting
 from pytest_ddp.system import memfile
-from pytest_ddp.system.own import os, socket, subprocess
+from pytest_ddp.system.own import os, socket, subprocess, time
 
 _END_LIMIT = 3.0
 """Seconds for agents that have been told of the end, together."""
@@ -121,9 +121,10 @@ class Commands(Engine):
         return "MASTER_ADDR names another address of this machine, if they cannot reach that one"
 
     def end(self) -> None:
+        deadline = time.monotonic() + _END_LIMIT
         for running in self._running.values():
             with contextlib.suppress(subprocess.TimeoutExpired):
-                running.process.wait(_END_LIMIT)
+                running.process.wait(max(0.0, deadline - time.monotonic()))
             running.process.kill()
             running.process.wait()
 

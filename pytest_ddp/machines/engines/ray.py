@@ -76,8 +76,8 @@ class Ray(Engine):
             # Beside a local cluster the word auto keeps Ray from starting one of its own.
             ray.init(address="auto", configure_logging=False, log_to_driver=False)
         except (ConnectionError, RuntimeError, ValueError) as error:
-            first = str(error).partition("\n")[0]
-            raise EngineError(f"no Ray cluster is up here: {first} {_START}") from error
+            first = str(error).partition("\n")[0].rstrip(". ")
+            raise EngineError(f"no Ray cluster is up here: {first}. {_START}") from error
         own_id = ray.get_runtime_context().get_node_id()
         alive = [node for node in ray.nodes() if node["Alive"]]
         own = next(node for node in alive if node["NodeID"] == own_id)
@@ -95,7 +95,8 @@ class Ray(Engine):
             more = f", and {without} without a CPU" if without else ""
             raise EngineError(
                 f"{self.count} machines wanted, {1 + len(able)} in the Ray cluster{more}. Ask for "
-                f"--ddp-machines=ray:{1 + len(able)}, or start others by `ray start --address=...`."
+                f"--ddp-machines=ray:{1 + len(able)}, or start others by `ray start "
+                "--address=HOST:6379`"
             )
         return able[: self.count - 1]
 

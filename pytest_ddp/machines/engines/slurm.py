@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,7 +15,7 @@ from pytest_ddp.system.own import subprocess
 
 _START = (
     "Start it in a batch script (sbatch --nodes=2), or by "
-    "salloc --nodes=2 srun --nodes=1 --ntasks=1 --overlap pytest --ddp-machines=slurm ..."
+    "salloc --nodes=2 srun --nodes=1 --ntasks=1 --overlap pytest --ddp-machines=slurm"
 )
 _STEP = (
     *("srun", "--nodes=1", "--ntasks=1", "--job-name=pytest-ddp"),
@@ -56,8 +57,8 @@ class Slurm(Commands):
     def _on(self, host: str, command: list[str]) -> list[str]:
         return [*_STEP, f"--nodelist={host}", *command]
 
-    def _addresses(self) -> Sequence[str]:
-        return self.hosts
+    def _addresses(self) -> Iterator[str]:
+        return map(_address, self.hosts)
 
     def _way_out(self, host: str, code: int) -> str:
         return f" `srun --overlap --nodes=1 --nodelist={host} true` has to work in this allocation"
@@ -65,15 +66,23 @@ class Slurm(Commands):
 
 def _names(nodes: str) -> list[str]:
     """The hosts of a list such as ``gpu[1-3]``, which SLURM's own command understands best."""
+    return _scontrol("show", "hostnames", nodes).split()
+
+
+def _address(host: str) -> str:
+    """Where SLURM reaches a node; its name need not be known to anybody else."""
+    found = re.search(r"\bNodeAddr=(\S+)", _scontrol("--oneliner", "show", "node", host))
+    return found[1] if found else host
+
+
+def _scontrol(*arguments: str) -> str:
     try:
         asked = subprocess.run(
-            ["scontrol", "show", "hostnames", nodes],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
+            ["scontrol", *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True
         )
     except FileNotFoundError:
         raise EngineError("there is no scontrol here, though SLURM_JOB_NODELIST is set") from None
     if asked.returncode:
-        raise EngineError(f"`scontrol show hostnames {nodes}` failed: {asked.stderr.strip()}")
-    return asked.stdout.split()
+        command = " ".join(("scontrol", *arguments))
+        raise EngineError(f"`{command}` failed: {asked.stderr.strip()}")
+    return asked.stdout

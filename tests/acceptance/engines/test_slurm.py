@@ -30,8 +30,12 @@ PASSING = """
         assert ddp.gather(os.environ["SLURMD_NODENAME"]) == ["alpha", "beta"]
 """
 _SCONTROL = """#!/bin/sh
-[ "$*" = "show hostnames nodes[1-2]" ] || { echo "wrong list" >&2; exit 1; }
-printf 'alpha\\nbeta\\n'
+case "$*" in
+    "show hostnames nodes[1-2]") printf 'alpha\\nbeta\\n' ;;
+    "--oneliner show node alpha") echo "NodeName=alpha NodeAddr=10.77.0.1 Boards=1" ;;
+    "--oneliner show node beta") echo "NodeName=beta NodeAddr=10.77.0.2 Boards=1" ;;
+    *) echo "wrong list" >&2; exit 1 ;;
+esac
 """
 _SRUN = """#!/bin/bash
 for argument; do
@@ -61,8 +65,6 @@ def variables(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> dic
         "PATH": f"{folder}:{os.environ['PATH']}",
         "SLURM_JOB_NODELIST": "nodes[1-2]",
         "SLURMD_NODENAME": "alpha",
-        # Of the machine, which other ones have in another network.
-        "MASTER_ADDR": "10.77.0.1",
     }
 
 

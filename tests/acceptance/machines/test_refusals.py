@@ -96,6 +96,13 @@ def test_nodes_beside_node_0_answer_no_questions(suite: Suite, question: str) ->
     assert finished.stdout == ""
 
 
+@pytest.mark.parametrize("question", ["--collect-only", "--markers", "--fixtures"])
+def test_questions_start_no_agents(suite: Suite, question: str) -> None:
+    suite.write("test_a.py", "def test_plain(): pass")
+    finished = suite.run("--ddp-machines=ssh:no.such.host.invalid", question, extra=())
+    assert finished.returncode == 0, finished.tail()
+
+
 def test_more_nodes_than_ranks_is_a_wrong_mark(suite: Suite) -> None:
     suite.write(
         "test_a.py",
