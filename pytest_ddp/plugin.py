@@ -240,7 +240,7 @@ class Hooks:
         """Take pytest-timeout's time for a ddp test as our own deadline."""
         if MARK not in item.stash:
             return None
-        self._controller.set_timeout(item, settings.timeout)
+        self._controller.orders.set_timeout(item, settings.timeout)
         return True
 
     @pytest.hookimpl(optionalhook=True)

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
-import itertools
 
 import pytest
 
-from pytest_ddp.asked.marks import MARK
 from pytest_ddp.asked.options import Import, Options, StartMethod
-from pytest_ddp.asked.plan import LaunchPlan, make_plan
+from pytest_ddp.asked.plan import LaunchPlan
 from pytest_ddp.attempt import ends
-from pytest_ddp.attempt.display import Display, listening_level
+from pytest_ddp.attempt.display import Display
 from pytest_ddp.attempt.live import LiveLine, terminal_of
-from pytest_ddp.attempt.order import Order
 from pytest_ddp.attempt.reading import Reader
 from pytest_ddp.attempt.supervisor import Supervisor
 from pytest_ddp.attempt.terminal import Terminal
 from pytest_ddp.controller import standin, starting
 from pytest_ddp.controller.measuring import Measuring
 from pytest_ddp.controller.neighbours import disagreed
+from pytest_ddp.controller.orders import Orders
 from pytest_ddp.controller.raised import raised
 from pytest_ddp.controller.tmppath import SharedDirectories
 from pytest_ddp.controller.unrun import failed_without_ranks, skipped_without_ranks
@@ -37,13 +34,6 @@ from pytest_ddp.verdict.merge import judge
 from pytest_ddp.verdict.messages import Messages
 from pytest_ddp.verdict.subtests import with_subtests
 from pytest_ddp.verdict.trouble import exit_words
-from pytest_ddp.wire.hosting import World
-
-_TIMEOUT = pytest.StashKey[float]()
-"""What pytest-timeout wants of a test, in seconds."""
-
-_DRIVEN = pytest.StashKey[bool]()
-_DOUBTFUL = pytest.StashKey[bool]()  # it failed so that fresh ranks are to run it again
 
 _LAST_TEARDOWN = 60.0
 """Seconds for session fixtures of all ranks at a normal end."""
@@ -62,9 +52,6 @@ class Controller:
         self._options = options
         self._launcher: Launcher | None = None
         self._supervisor: Supervisor | None = None
-        self._ddp_items: list[pytest.Item] = []
-        self._positions: dict[pytest.Item, int] = {}
-        self._plans: dict[pytest.Item, LaunchPlan] = {}
         self._start_method = options.usable_start_method()
         self._fruitless = 0
         """How often in a row a start came to nothing: no rank ever came up."""
@@ -77,6 +64,7 @@ class Controller:
         self._live = LiveLine(terminal_of(config))
         self._display = Display(config, self._live, self._messages.warn)
         self._terminal = Terminal(config, self._messages.warn)
+        self.orders = Orders(config, options, self._live, self._terminal)
         self._measuring = Measuring(config, self._messages.warn)
 
     @property
@@ -98,24 +86,23 @@ class Controller:
 
     def collected(self, items: list[pytest.Item]) -> None:
         """Collection is over: tell the host what it has to collect."""
-        self._ddp_items = [item for item in items if MARK in item.stash]
-        self._positions = {item: position for position, item in enumerate(self._ddp_items)}
-        if self._ddp_items and hasattr(self._config, "workerinput"):
+        self.orders.collected(items)
+        if self.orders.items and hasattr(self._config, "workerinput"):
             # What a worker's terminal is told nobody sees.
             for problem in machine.problems():
                 self._messages.warn(problem)
-        if self._launcher is not None and self._ddp_items:
+        if self._launcher is not None and self.orders.items:
             self._tell_collected(self._launcher)
             self._prestart()
 
     def _tell_collected(self, launcher: Launcher) -> None:
-        launcher.collected(standin.collected(self._config, self._ddp_items))
+        launcher.collected(standin.collected(self._config, self.orders.items))
 
     def _prestart(self) -> None:
         if self._options.machines is not None:
             return  # the agents are still on their way
         with contextlib.suppress(pytest.UsageError):
-            plan = self._plan(self._ddp_items[0])
+            plan = self.orders.plan(self.orders.items[0])
             if plan.skip is None and self._supervisor is not None:
                 self._supervisor.prestart(plan.world)
 
@@ -145,7 +132,7 @@ class Controller:
 
     def run(self, item: pytest.Item, next_item: pytest.Item | None) -> list[pytest.TestReport]:
         """Run a ddp test on its ranks; its reports, one for each phase."""
-        plan = self._plan(item)
+        plan = self.orders.plan(item)
         self._diagnoses = ()
         if plan.skip is not None:
             return skipped_without_ranks(item, plan.skip)
@@ -167,7 +154,7 @@ class Controller:
             self.close()
             os._exit(3)
         self._fruitless = 0
-        item.stash[_DOUBTFUL] = is_doubtful(outcome, self._diagnoses)
+        self.orders.set_doubtful(item, is_doubtful(outcome, self._diagnoses))
         self._messages.after_test(outcome, results)
         self._write_trace(outcome, results)
         return results
@@ -233,62 +220,12 @@ class Controller:
         if self._launcher is None:
             self._restart_host()
         assert self._supervisor is not None
-        following, known = self._next_of_world(item, next_item, plan.world)
         with starting.with_devices(plan) as placed:
-            family = "" if following is None else self._planned(following).family
-            ends = family != plan.family and plan.family != ""
-            told = self._live, self._terminal, listening_level(self._config)
-            order = Order(placed, item, following, known, ends, tmp_path, *told)
-            return self._supervisor.run(order)
+            return self._supervisor.run(self.orders.order(item, next_item, placed, tmp_path))
 
     @functools.cached_property
     def _directories(self) -> SharedDirectories:
         return SharedDirectories(self._config)
-
-    def set_timeout(self, item: pytest.Item, seconds: float) -> None:
-        """Bound a test by pytest-timeout's word, if that is shorter than our own."""
-        item.stash[_TIMEOUT] = seconds
-
-    def set_driven(self, item: pytest.Item) -> None:
-        """Keep plugins in ranks from running a test again: one decides here how often."""
-        item.stash[_DRIVEN] = True
-
-    def _plan(self, item: pytest.Item) -> LaunchPlan:
-        plan = self._planned(item)
-        if item.stash.get(_DRIVEN, False):
-            isolate = plan.isolate or item.stash.get(_DOUBTFUL, False)
-            plan = dataclasses.replace(plan, driven=True, isolate=isolate)
-        timeout = item.stash.get(_TIMEOUT, None)
-        if timeout is not None:
-            plan = dataclasses.replace(plan, timeout=min(timeout, plan.timeout))
-        return plan
-
-    def _planned(self, item: pytest.Item) -> LaunchPlan:
-        # Once for an item, which each test before it looks at too.
-        if (plan := self._plans.get(item)) is None:
-            mark = item.stash[MARK]
-            plan = self._plans[item] = make_plan(item, mark, self._options, *self._found)
-        return plan
-
-    @functools.cached_property
-    def _found(self) -> tuple[int, str, int]:
-        return starting.what_there_is(self._config, self._options)
-
-    def _next_of_world(
-        self, item: pytest.Item, next_item: pytest.Item | None, world: World
-    ) -> tuple[pytest.Item | None, bool]:
-        """The next test of the same ranks, and whether None means that there is none."""
-        if next_item is None:
-            return None, True
-        if hasattr(self._config, "workerinput"):
-            # An xdist worker knows one item ahead.
-            following, known = iter([next_item] if MARK in next_item.stash else []), False
-        else:
-            following = itertools.islice(self._ddp_items, self._positions[item] + 1, None)
-            known = True
-        plans = ((other, self._plan(other)) for other in following)
-        mates = (other for other, plan in plans if plan.skip is None and plan.world == world)
-        return next(mates, None), known
 
     # ------------------------------------------------------------------ trouble and the end
 

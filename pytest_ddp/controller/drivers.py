@@ -63,7 +63,7 @@ class Drivers:
         arguments = {"item": item, "nextitem": next_item}
         for impl in self._impls():
             if impl.plugin in self._refused or _forks(impl):
-                self._controller.set_driven(item)
+                self._controller.orders.set_driven(item)
                 continue
             taken: Any = None
             try:
@@ -71,7 +71,7 @@ class Drivers:
                     taken = impl.function(*(arguments[name] for name in impl.argnames))
             except _Bypassed:
                 self._refuse(impl.plugin)
-                self._controller.set_driven(item)
+                self._controller.orders.set_driven(item)
             except _NoResult:
                 return True
             if taken is not None:
@@ -100,7 +100,7 @@ class Drivers:
                 return original(of, when, log, **kwargs)  # type: ignore[no-any-return]
             assert os.getpid() == process, "a plugin runs a ddp test in a fork of pytest"
             if when == "setup":
-                self._controller.set_driven(item)
+                self._controller.orders.set_driven(item)
                 told = run()
                 subtests[:] = filter(is_subtest, told)
                 reports.update({str(r.when): r for r in told if not is_subtest(r)})
