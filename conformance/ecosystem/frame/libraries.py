@@ -1,4 +1,4 @@
-"""The libraries whose parts are looked at: one file ``test_<module>.py`` each."""
+"""The libraries whose parts are looked at: one file ``<room>/test_<module>.py`` each."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ class Library:
 
     module: str
     distribution: str
+    room: str = ""
+    """The folder of its file. What torch has is of every room, and lies beside them."""
 
     @property
     def installed(self) -> bool:
@@ -31,28 +33,29 @@ class Library:
     @property
     def parts(self) -> Sequence[Part]:
         """What its file declares; imports the library."""
-        file = importlib.import_module(f"conformance.ecosystem.test_{self.module}")
+        folder = ".".join(filter(None, ("conformance.ecosystem", self.room)))
+        file = importlib.import_module(f"{folder}.test_{self.module}")
         parts: Sequence[Part] = file.PARTS
         return parts
 
 
 LIBRARIES = (
     Library("torch", "torch"),
-    Library("lightning", "lightning"),
-    Library("torchmetrics", "torchmetrics"),
-    Library("torch_geometric", "torch-geometric"),
-    Library("tensorboard", "tensorboard"),
-    Library("accelerate", "accelerate"),
-    Library("transformers", "transformers"),
-    Library("ignite", "pytorch-ignite"),
-    Library("datasets", "datasets"),
-    Library("torchdata", "torchdata"),
-    Library("webdataset", "webdataset"),
-    Library("torcheval", "torcheval"),
-    Library("mmengine", "mmengine-lite"),
-    Library("safetensors", "safetensors"),
-    Library("ema_pytorch", "ema-pytorch"),
-    Library("schedulefree", "schedulefree"),
-    Library("pytorch_metric_learning", "pytorch-metric-learning"),
-    Library("monai", "monai"),
+    Library("lightning", "lightning", "training"),
+    Library("torchmetrics", "torchmetrics", "metrics"),
+    Library("torch_geometric", "torch-geometric", "loading"),
+    Library("tensorboard", "tensorboard", "writing"),
+    Library("accelerate", "accelerate", "training"),
+    Library("transformers", "transformers", "training"),
+    Library("ignite", "pytorch-ignite", "training"),
+    Library("datasets", "datasets", "loading"),
+    Library("torchdata", "torchdata", "loading"),
+    Library("webdataset", "webdataset", "loading"),
+    Library("torcheval", "torcheval", "metrics"),
+    Library("mmengine", "mmengine-lite", "training"),
+    Library("safetensors", "safetensors", "writing"),
+    Library("ema_pytorch", "ema-pytorch", "weights"),
+    Library("schedulefree", "schedulefree", "weights"),
+    Library("pytorch_metric_learning", "pytorch-metric-learning", "metrics"),
+    Library("monai", "monai", "training"),
 )

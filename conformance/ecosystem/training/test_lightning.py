@@ -39,7 +39,7 @@ from torch.utils.data import Sampler as TorchSampler
 from torchmetrics import MeanMetric
 
 from conformance.ecosystem.frame.parts import Breach, Part, parametrize_with_parts
-from conformance.ecosystem.lightning_fits import fitted
+from conformance.ecosystem.training.lightning_fits import fitted
 
 if TYPE_CHECKING:
     from ddp_conformance.front.pytest_frontend import BoundCheck
