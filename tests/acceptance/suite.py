@@ -11,6 +11,7 @@ arguments to every inner run: the same promises have to hold under them.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -223,6 +224,7 @@ class Suite:
         timeout: float = 60.0,
         env: Mapping[str, str | None] | None = None,
         extra: Sequence[str] = EXTRA_ARGS,
+        spawns: int = 0,
     ) -> Finished:
         """Run pytest on the suite to its end.
 
@@ -231,11 +233,12 @@ class Suite:
             timeout: seconds on a quiet machine under fork; more is given where more is due.
             env: variables to set, or with None to remove.
             extra: replaces ``DDP_ACCEPTANCE_ARGS``, for a run that cannot be had with it.
+            spawns: how many processes it spawns that may find torch imported.
 
         Raises:
             AssertionError: it did not end in time; its process group has been killed.
         """
-        process = self.start(*args, env=env, extra=extra)
+        process = self.start(*args, env=env, extra=extra, spawns=spawns)
         return process.finish(timeout * _PATIENCE)
 
     def start(
@@ -243,10 +246,12 @@ class Suite:
         *args: str,
         env: Mapping[str, str | None] | None = None,
         extra: Sequence[str] = EXTRA_ARGS,
+        spawns: int = 0,
     ) -> Running:
         """Start pytest on the suite, for tests that interfere with it; see :meth:`run`."""
         self._runs += 1
-        start = interpreter.start_fresh if self.fresh else interpreter.start
+        warm = functools.partial(interpreter.start, spawns=spawns)
+        start = interpreter.start_fresh if self.fresh else warm
         return Running(self.directory, self._runs, (*extra, *args), env or {}, start)
 
 

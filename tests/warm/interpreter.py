@@ -158,10 +158,12 @@ def start(
     stdin: int,
     stdout: int,
     stderr: int,
+    spawns: int = 0,
 ) -> Process | subprocess.Popen[bytes]:
     """Start ``python -m`` or ``-c`` with these arguments, leader of a session of its own.
 
-    With a fresh interpreter where the environment has what one reads when it starts.
+    With a fresh interpreter where the environment has what one reads when it starts. The first
+    ``spawns`` processes that it starts by multiprocessing's ``spawn`` are warm as well.
     """
     if "DDP_TESTS_FRESH" in os.environ or not (server := _server()).serves(env):
         return start_fresh(arguments, cwd=cwd, env=env, stdin=stdin, stdout=stdout, stderr=stderr)
@@ -173,6 +175,7 @@ def start(
         "umask": umask,
         "numbers": [0, 1, 2],
         "heirs": _heirs(arguments),
+        "spawns": spawns,
     }
     return Process(server, server.ask(program, [stdin, stdout, stderr]))
 

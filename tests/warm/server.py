@@ -21,7 +21,8 @@ import sys
 import tempfile
 import threading
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing import util
 from typing import Any
 
 _IMPORTED = (
@@ -40,12 +41,14 @@ _ENDS = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
 _HOST = "from pytest_ddp.rank.main import main"
 _WORKER = "import sys;exec(eval(sys.stdin.readline()))"
 """What hosts of pytest-ddp and workers of xdist are told to execute."""
+_SPAWNED = "--multiprocessing-fork"
 _ABOVE = 1000
 """From here up descriptors are kept while those below are put in their places."""
 
 Program = dict[str, Any]
 """``argv`` after the interpreter's name, ``cwd``, ``env``, ``umask``, in ``numbers`` where the
-descriptors that come with it belong, and how many ``heirs`` it needs."""
+descriptors that come with it belong, how many ``heirs`` it needs for hosts and workers, and how
+many for interpreters that multiprocessing ``spawns``."""
 
 
 def send(channel: socket.socket, message: Any, descriptors: Sequence[int] = ()) -> None:
@@ -99,7 +102,12 @@ class Heirs:
     cannot fork it.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, *, lead: bool) -> None:
+        """
+        Args:
+            count: how many.
+            lead: whether each is the leader of a session of its own.
+        """
         self._waiting: list[tuple[int, socket.socket]] = []
         for _ in range(count):
             channel, theirs = socket.socketpair()
@@ -108,7 +116,7 @@ class Heirs:
             if pid == 0:
                 for _, parents in self._waiting:
                     parents.close()
-                _wait(theirs)
+                _wait(theirs, lead)
             theirs.close()
 
     def stand_in(self) -> None:
@@ -127,22 +135,50 @@ class Heirs:
 
         subprocess.Popen._execute_child = start_or_inherit  # type: ignore[attr-defined]
 
+    def stand_in_for_spawned(self) -> None:
+        """Have multiprocessing start its spawned processes from here while there are any."""
+        start = util.spawnv_passfds  # type: ignore[attr-defined]
+
+        def start_or_inherit(path: Any, args: Any, passed: Any) -> int:
+            if not self._waiting or _SPAWNED not in args:
+                return int(start(path, args, passed))
+            return self._begin(args[args.index("-c") :], [0, 1, 2], sorted(map(int, passed)))
+
+        util.spawnv_passfds = start_or_inherit  # type: ignore[attr-defined]
+
     def _be(self, given: dict[str, Any]) -> int:
-        pid, channel = self._waiting.pop(0)
         standard = (given["p2cread"], given["c2pwrite"], given["errwrite"])
-        here = [number if end == -1 else end for number, end in enumerate(standard)]
-        passed = list(given["pass_fds"])
+        return self._begin(
+            ["-u"] * ("-u" in given["args"]) + given["args"][given["args"].index("-c") :],
+            [number if end == -1 else end for number, end in enumerate(standard)],
+            list(given["pass_fds"]),
+            cwd=given["cwd"],
+            env=given["env"],
+            heirs=1 if _WORKER in given["args"] else 0,
+        )
+
+    def _begin(
+        self,
+        argv: list[str],
+        standard: list[int],
+        passed: list[int],
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        heirs: int = 0,
+    ) -> int:
+        pid, channel = self._waiting.pop(0)
         os.umask(umask := os.umask(0))
         program = {
-            "argv": ["-u"] * ("-u" in given["args"]) + given["args"][given["args"].index("-c") :],
-            "cwd": given["cwd"] or os.getcwd(),
-            "env": dict(os.environ if given["env"] is None else given["env"]),
+            "argv": argv,
+            "cwd": cwd or os.getcwd(),
+            "env": dict(os.environ if env is None else env),
             "umask": umask,
             "numbers": [0, 1, 2, *passed],
-            "heirs": 1 if _WORKER in given["args"] else 0,
+            "heirs": heirs,
+            "spawns": 0,
         }
         with channel:
-            send(channel, program, [*here, *passed])
+            send(channel, program, [*standard, *passed])
         return pid
 
 
@@ -157,9 +193,10 @@ def _is_known(args: Any) -> bool:
     return bool(code == _WORKER and before == [sys.executable, "-u", *flags])
 
 
-def _wait(channel: socket.socket) -> None:
+def _wait(channel: socket.socket, lead: bool) -> None:
     """Be nobody until told who to be: the program ends through :class:`_Inherited`."""
-    os.setsid()
+    if lead:
+        os.setsid()
     nowhere = os.open(os.devnull, os.O_RDWR)
     for number in range(3):
         os.dup2(nowhere, number)
@@ -182,12 +219,14 @@ class _Inherited(BaseException):
 def _become(program: Program, descriptors: Sequence[int]) -> Callable[[], None]:
     """Put this process into the state that a fresh interpreter would be in."""
     _place(descriptors, program["numbers"])
-    Heirs(program["heirs"]).stand_in()
+    Heirs(program["heirs"], lead=True).stand_in()
+    Heirs(program["spawns"], lead=False).stand_in_for_spawned()
     os.chdir(program["cwd"])
     os.umask(program["umask"])
     os.environ.clear()
     os.environ.update(program["env"])
     tempfile.tempdir = None  # TMPDIR may be another one
+    _draw_other_numbers()
     argv = program["argv"]
     sys.orig_argv = [sys.executable, *argv]
     if argv[0] == "-u":
@@ -203,6 +242,15 @@ def _become(program: Program, descriptors: Sequence[int]) -> Callable[[], None]:
     assert argv[0] == "-m", argv
     sys.argv = ["-m", *argv[2:]]
     return lambda: runpy._run_module_as_main(argv[1])  # type: ignore[attr-defined]
+
+
+def _draw_other_numbers() -> None:
+    """Each interpreter begins with seeds of its own; Python sees to that by itself."""
+    import numpy as np
+    import torch
+
+    torch.default_generator.seed()
+    np.random.seed()
 
 
 def _place(descriptors: Sequence[int], numbers: Sequence[int]) -> None:

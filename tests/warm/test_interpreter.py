@@ -99,6 +99,12 @@ def test_it_is_killed_with_its_group_in_time(tmp_path: Path) -> None:
         interpreter.run(["-c", WAITS], cwd=tmp_path, timeout=0.5)
 
 
+def test_its_random_numbers_are_its_own(tmp_path: Path) -> None:
+    code = "import random, numpy, torch; print(random.random(), numpy.random.rand(), torch.rand(1))"
+    drawn = [run(tmp_path, "-c", code).stdout.split() for _ in range(2)]
+    assert all(one != other for one, other in zip(*drawn, strict=True))
+
+
 def test_signals_reach_it(tmp_path: Path) -> None:
     with open(os.devnull) as nothing, (tmp_path / "out").open("w+") as out:
         process = interpreter.start(
@@ -134,3 +140,37 @@ for _ in range(2):
     pid, warm, fresh = done.stdout.splitlines()
     assert warm == f"{pid} True b'passed' given", done.stderr
     assert fresh == f"{pid} False b'passed' given"
+
+
+def test_it_starts_spawned_processes_from_its_own_children(tmp_path: Path) -> None:
+    suite = Suite(tmp_path)
+    suite.write(
+        "test_it.py",
+        """
+        import multiprocessing
+        import os
+        import sys
+
+        CONTEXT = multiprocessing.get_context("spawn")
+        HAD_TORCH = "torch" in sys.modules
+
+
+        def tell(queue):
+            parent = multiprocessing.parent_process().pid
+            queue.put((os.getppid(), parent, os.getpgid(0), os.environ["WORD"], HAD_TORCH))
+            sys.exit(3)
+
+
+        def test_it(monkeypatch):
+            monkeypatch.setenv("WORD", "given")
+            for warm in (True, False):
+                queue = CONTEXT.SimpleQueue()
+                process = CONTEXT.Process(target=tell, args=(queue,))
+                process.start()
+                told = queue.get()
+                process.join()
+                assert told == (os.getpid(), os.getpid(), os.getpgid(0), "given", warm)
+                assert process.exitcode == 3
+        """,
+    )
+    suite.run("-p", "no:ddp", spawns=1).assert_outcomes(passed=1)

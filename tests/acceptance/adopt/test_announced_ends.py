@@ -179,7 +179,7 @@ def test_what_failed_says_how(adopted: Finished, name: str) -> None:
 
 def test_torch_s_harness_says_the_same(suite_of_deaths: Suite) -> None:
     asked = "test_rank_0_aborts or test_the_wrong_rank or test_one_is_killed"
-    plain = suite_of_deaths.run("test_told.py", "-k", asked, timeout=120)
+    plain = suite_of_deaths.run("test_told.py", "-k", asked, timeout=120, spawns=6)
     assert plain["test_rank_0_aborts"].verdict == "passed"
     assert plain["test_one_is_killed"].verdict == "passed"
     assert plain["test_the_wrong_rank"].verdict == "failed"

@@ -76,7 +76,7 @@ def migrate(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str
 
 def test_written_tests_have_the_verdicts_of_before(suite: Suite) -> None:
     file = suite.write("test_it.py", SPAWNING)
-    before = suite.run("-p", "no:ddp", timeout=120)
+    before = suite.run("-p", "no:ddp", timeout=120, spawns=8)
     run = migrate(suite.directory, "--write", ".")
     assert (run.returncode, run.stdout) == (
         0,

@@ -216,7 +216,7 @@ def test_what_failed_says_how(adopted: Finished, name: str) -> None:
 
 
 def test_torch_s_harness_says_the_same_where_it_tells_the_truth(suite_of_torch: Suite) -> None:
-    plain = suite_of_torch.run("test_both.py", timeout=120)
+    plain = suite_of_torch.run("test_both.py", timeout=120, spawns=6)
     plain.assert_outcomes(passed=1, failed=1, skipped=1)
     assert plain["test_fails_on_one"].verdict == "failed"
 
