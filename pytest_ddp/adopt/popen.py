@@ -40,6 +40,7 @@ class ServedPopen(_Popen):  # type: ignore[misc]
         Raises:
             NotServedError: it cannot be served.
         """
+        __tracebackhide__ = True
         self._make = make
         self.name: str = process.name
         self.files = RankFiles()
@@ -64,6 +65,7 @@ class ServedPopen(_Popen):  # type: ignore[misc]
         super()._send_signal(sig)
 
     def _launch(self, process_obj: Any) -> None:
+        __tracebackhide__ = True
         data = self._pickled(process_obj)
         parent_r, child_w = os.pipe()
         child_r, parent_w = os.pipe()
@@ -83,6 +85,7 @@ class ServedPopen(_Popen):  # type: ignore[misc]
             stream.write(data)
 
     def _pickled(self, process_obj: Any) -> memoryview:
+        __tracebackhide__ = True
         preparation = spawn.get_preparation_data(process_obj.name)
         data = io.BytesIO()
         _context.set_spawning_popen(self)

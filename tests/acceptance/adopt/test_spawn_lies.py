@@ -139,6 +139,10 @@ def test_ended_by_the_test(path):
         process.join()
 
 
+def test_unpicklable():
+    mp.spawn(lambda rank: None, nprocs=2)
+
+
 def test_slow(path):
     mp.spawn(targets.slow, args=(path,), nprocs=2)
 
@@ -163,6 +167,12 @@ def _run(suite: Suite, *args: str) -> Finished:
 @pytest.mark.parametrize("name", ["deadlock", "killed", "segv", "left", "raises", "left_alone"])
 def test_spawn_fails(lies: Finished, name: str) -> None:
     assert lies[f"test_spawn[{name}]"].verdict == "failed"
+
+
+def test_what_cannot_be_pickled_is_told_as_by_multiprocessing(lies: Finished) -> None:
+    text = lies["test_unpicklable"].text
+    assert "Can't pickle local object 'test_unpicklable.<locals>.<lambda>'" in text
+    assert "pytest_ddp/" not in text
 
 
 @pytest.mark.parametrize("name", ["deadlock", "killed", "segv", "left", "raises"])
