@@ -1,0 +1,43 @@
+"""What ``--ddp-machines`` may hold."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_ddp.asked.machines import (
+    Engine,
+    Machines,
+    check_machines_or_none,
+    check_program_or_none,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "machines"),
+    [
+        ("", None),
+        ("torchrun", Machines(Engine.TORCHRUN)),
+        ("slurm", Machines(Engine.SLURM)),
+        ("ray", Machines(Engine.RAY)),
+        ("ray:3", Machines(Engine.RAY, count=3)),
+        ("ssh:a", Machines(Engine.SSH, hosts=("a",))),
+        ("ssh:me@a, b,", Machines(Engine.SSH, hosts=("me@a", "b"))),
+    ],
+)
+def test_what_is_understood(text: str, machines: Machines | None) -> None:
+    assert check_machines_or_none(text) == machines
+
+
+@pytest.mark.parametrize(
+    "text", ["mpi", "Ray", "slurm:2", "ray:0", "ray:65", "ray:-1", "ssh:", "ssh:a,-v", 3]
+)
+def test_what_is_not(text: object) -> None:
+    with pytest.raises(ValueError, match=r"it is torchrun|ray:N has|which hosts|an option of ssh"):
+        check_machines_or_none(text)
+
+
+def test_an_interpreter_has_an_absolute_path() -> None:
+    assert check_program_or_none("") is None
+    assert check_program_or_none("/opt/python") == "/opt/python"
+    with pytest.raises(ValueError, match="an absolute path there"):
+        check_program_or_none("python3.11")
