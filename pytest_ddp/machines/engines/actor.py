@@ -7,6 +7,8 @@ import os
 import subprocess
 import tempfile
 
+_NOT_FOUND = 127
+"""As a shell tells it."""
 _MOST = 4000
 """Characters of what an agent has said last."""
 
@@ -26,9 +28,12 @@ class Keeper:
             if not name.startswith("RAY_") and name != "PYTHONBREAKPOINT"
         }
         with tempfile.TemporaryFile() as said:
-            process = subprocess.Popen(
-                command, env=environment, stdin=subprocess.PIPE, stdout=said, stderr=said
-            )
+            try:
+                process = subprocess.Popen(
+                    command, env=environment, stdin=subprocess.PIPE, stdout=said, stderr=said
+                )
+            except OSError as error:
+                return _NOT_FOUND, str(error)
             assert process.stdin is not None
             with process, contextlib.suppress(BrokenPipeError):
                 process.stdin.write(told)

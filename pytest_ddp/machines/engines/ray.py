@@ -149,7 +149,9 @@ class Ray(Engine):
             number = self._running[result]
             address = self._others[number - 1]["NodeManagerAddress"]
             try:
-                words = sending.how_it_ended("its agent", *ray.get(result))
+                code, said = ray.get(result)
+                words = sending.how_it_ended("its agent", code, said)
+                words = f"{words}.{sending.way_to_python(code)}"
             except ray.exceptions.RayError as error:
                 words = f"its actor has ended: {str(error).strip().splitlines()[-1]}"
             self._ended[number] = f"node {number} ({address}) did not come: {words}"

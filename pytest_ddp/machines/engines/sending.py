@@ -23,6 +23,8 @@ _ITS_OWN = re.compile(
     r"|(CUDA|HIP|ROCR)_VISIBLE_DEVICES$"
 )
 """Variables that are about a machine, or a login there."""
+_NOT_FOUND = (126, 127)
+"""Exit codes of shells and of Ray's actor, where there is no such program or none that can run."""
 _LINES = 3
 """Of what a failed command has said; its reason comes last."""
 
@@ -59,6 +61,11 @@ def told_by_stdin(node: int, meeting: Meeting, python: str | None) -> bytes:
 
 def _for_others(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: text for name, text in environment.items() if not _ITS_OWN.match(name)}
+
+
+def way_to_python(code: int) -> str:
+    """What to do if an interpreter was not found, as an exit code says; begins with a blank."""
+    return " --ddp-machines-python names the interpreter there" if code in _NOT_FOUND else ""
 
 
 def how_it_ended(what: str, code: int, said: str) -> str:

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from pytest_ddp.asked.machines import Engine as Name
 from pytest_ddp.asked.machines import Machines
+from pytest_ddp.machines.engines import sending
 from pytest_ddp.machines.engines.commands import Commands
 from pytest_ddp.machines.engines.engine import ADDRESS, EngineError
 from pytest_ddp.system.own import subprocess
@@ -20,7 +21,6 @@ _OPTIONS = (
     *("-o", "ClearAllForwardings=yes", "-T"),
 )
 _SSH_FAILED = 255
-_NOT_FOUND = (126, 127)
 
 
 @dataclass
@@ -43,9 +43,7 @@ class Ssh(Commands):
     def _way_out(self, host: str, code: int) -> str:
         if code == _SSH_FAILED:
             return f" `ssh -o BatchMode=yes {host} true` has to work, without a question"
-        if code in _NOT_FOUND:
-            return " --ddp-machines-python names the interpreter there"
-        return ""
+        return sending.way_to_python(code)
 
 
 def _real_name(host: str) -> str:

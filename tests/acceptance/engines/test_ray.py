@@ -89,6 +89,17 @@ def test_more_machines_than_nodes_are_an_error_with_the_numbers(
     assert "--ddp-machines=ray:2" in finished.flat
 
 
+def test_an_interpreter_that_is_not_there_is_an_error_with_the_way_out(
+    cluster: Cluster, variables: dict[str, str], suite: Suite
+) -> None:
+    suite.write("test_a.py", PLACES)
+    other = "--ddp-machines-python=/no/python"
+    finished = cluster.run_alone(suite, RAY, other, env=variables)
+    assert finished.returncode == pytest.ExitCode.USAGE_ERROR, finished.tail()
+    assert "node 1 (10.77.0.2) did not come: its agent ended with code 127: " in finished.flat
+    assert "'/no/python'. --ddp-machines-python names the interpreter there" in finished.flat
+
+
 def test_one_machine_of_a_cluster_is_that_of_pytest(
     cluster: Cluster, variables: dict[str, str], suite: Suite
 ) -> None:
