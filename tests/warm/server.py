@@ -137,14 +137,15 @@ class Heirs:
 
     def stand_in_for_spawned(self) -> None:
         """Have multiprocessing start its spawned processes from here while there are any."""
-        start = util.spawnv_passfds  # type: ignore[attr-defined]
+        module: Any = util
+        start = module.spawnv_passfds
 
         def start_or_inherit(path: Any, args: Any, passed: Any) -> int:
             if not self._waiting or _SPAWNED not in args:
                 return int(start(path, args, passed))
             return self._begin(args[args.index("-c") :], [0, 1, 2], sorted(map(int, passed)))
 
-        util.spawnv_passfds = start_or_inherit  # type: ignore[attr-defined]
+        module.spawnv_passfds = start_or_inherit
 
     def _be(self, given: dict[str, Any]) -> int:
         standard = (given["p2cread"], given["c2pwrite"], given["errwrite"])
