@@ -2,11 +2,12 @@
 
 import pytest
 import torch
-from ddp_conformance import Cache, TrainLoop
+from ddp_conformance import Cache, TrainLoop, TrainStep
 from ddp_conformance.caches.mutants import precomputed
 from ddp_conformance.determinism.mutants import loops
 from ddp_conformance.frame.registry import checks_for
 from ddp_conformance.frame.verdict import GuaranteeError
+from ddp_conformance.model.mutants import statistics
 
 pytestmark = pytest.mark.ddp
 
@@ -14,9 +15,11 @@ EXPECTED = {
     "test_a_mutant_is_caught[MEM-01]": ("passed", ""),
     "test_a_mutant_is_caught[MEM-04]": ("passed", ""),
     "test_a_mutant_is_caught[MEM-05]": ("passed", ""),
+    "test_a_mutant_is_caught[MOD-09]": ("passed", ""),
     "test_right_code_passes[MEM-01]": ("passed", ""),
     "test_right_code_passes[MEM-04]": ("passed", ""),
     "test_right_code_passes[MEM-05]": ("passed", ""),
+    "test_right_code_passes[MOD-09]": ("passed", ""),
 }
 
 
@@ -29,11 +32,13 @@ MUTANTS = {
     "MEM-01": Cache(precomputed.DeviceOfTheFile, prepare=leave_cuda_tensor),
     "MEM-04": Cache(precomputed.TransformOnDevice),
     "MEM-05": TrainLoop(loops.OnTheFirstGpu, {"gpu"}),
+    "MOD-09": TrainStep(statistics.not_converted, statistics.GPU),
 }
 RIGHT = {
     "MEM-01": Cache(precomputed.RefusedByAll, spoil=leave_cuda_tensor),
     "MEM-04": Cache(precomputed.AsksForDevice),
     "MEM-05": TrainLoop(loops.OnItsOwnGpu, {"gpu"}),
+    "MOD-09": TrainStep(statistics.converted, statistics.GPU),
 }
 
 
