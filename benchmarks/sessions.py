@@ -38,6 +38,10 @@ WITHOUT = (
     Candidate("suite without ddp tests, plugin on", "without_torch", (10, 20)),
 )
 
+ADOPTING = Candidate(
+    "suite without ddp tests, adopting", "without_torch", (10, 20), ("--ddp-adopt=all",)
+)
+
 
 def main(arguments: Sequence[str] = ()) -> None:
     """Measure the same test under each candidate and print markdown tables."""
@@ -105,24 +109,28 @@ def unused(arguments: Sequence[str] = ()) -> None:
     """
     parser = argparse.ArgumentParser(prog="python -m benchmarks unused", description=unused.__doc__)
     parser.add_argument("--quick", action="store_true", help="few sessions")
-    pairs = 4 if parser.parse_args(arguments).quick else 40
-    off, on = _in_turns(pairs)
-    differences = sorted(mine - bare for mine, bare in zip(on, off, strict=True))
-    middle = statistics.median(differences) * 1e3
-    spread = f"{differences[pairs // 4] * 1e3:.0f} to {differences[-1 - pairs // 4] * 1e3:.0f}"
+    turns = 4 if parser.parse_args(arguments).quick else 40
+    off, on, adopting = _in_turns((*WITHOUT, ADOPTING), turns)
     print(
         f"A session without ddp tests takes {statistics.median(off) * 1e3:.0f} ms of CPU without "
-        f"the plugin, and with it {middle:.0f} ms more (the middle half of {pairs} pairs of "
-        f"sessions: {spread} ms)."
+        f"the plugin, and with it {_more(off, on)} (the middle half of {turns} pairs of "
+        f"sessions); with --ddp-adopt=all, which finds nothing to adopt, {_more(on, adopting)} "
+        f"than with the plugin alone."
     )
 
 
-def _in_turns(pairs: int) -> tuple[list[float], list[float]]:
-    """Processor seconds of sessions with the plugin off, and of their neighbours with it on."""
-    spent: dict[str, list[float]] = {candidate.name: [] for candidate in WITHOUT}
-    for number in range(pairs):
-        # Whoever comes second finds warmer caches, so each does in turn.
-        for candidate in WITHOUT if number % 2 else WITHOUT[::-1]:
+def _more(fewer: Sequence[float], more: Sequence[float]) -> str:
+    differences = sorted(mine - bare for mine, bare in zip(more, fewer, strict=True))
+    quarter = len(differences) // 4
+    spread = f"{differences[quarter] * 1e3:.0f} to {differences[-1 - quarter] * 1e3:.0f}"
+    return f"{statistics.median(differences) * 1e3:.0f} ms more [{spread}]"
+
+
+def _in_turns(candidates: Sequence[Candidate], turns: int) -> list[list[float]]:
+    """Processor seconds of sessions of each, turn by turn."""
+    spent: dict[str, list[float]] = {candidate.name: [] for candidate in candidates}
+    for number in range(turns):
+        # Whoever comes later finds warmer caches, so each does in turn.
+        for candidate in candidates if number % 2 else candidates[::-1]:
             spent[candidate.name].append(session(candidate, candidate.counts[0]).cpu)
-    off, on = spent.values()
-    return off, on
+    return list(spent.values())
