@@ -14,6 +14,8 @@ from pathlib import Path
 from tests.acceptance.machines.cluster import ADDRESSES, Cluster
 
 _RAY = Path(sys.executable).with_name("ray")
+_WITH_US = ("setpriv", "--pdeathsig", "TERM")
+"""A run of these tests that is killed ends Ray's processes, too."""
 _PORT = 6399
 _UP_LIMIT = 120
 
@@ -45,7 +47,16 @@ def _start_node(cluster: Cluster, end: contextlib.ExitStack, node: int, *argumen
     memory = ["--object-store-memory=100000000"]
     with (cluster.folder / f"ray-{node}.txt").open("ab") as log:
         process = subprocess.Popen(
-            [*cluster.on(node), str(_RAY), "start", "--block", *own, *memory, *arguments],
+            [
+                *cluster.on(node),
+                *_WITH_US,
+                str(_RAY),
+                "start",
+                "--block",
+                *own,
+                *memory,
+                *arguments,
+            ],
             env={**os.environ, **cluster.environment(node)},
             stdin=subprocess.DEVNULL,
             stdout=log,

@@ -37,7 +37,18 @@ def sshd_up(cluster: Cluster) -> Iterator[dict[str, str]]:
         Path("/run/sshd").mkdir(exist_ok=True)
         with (folder / "log").open("wb") as log:
             server = subprocess.Popen(
-                [*cluster.on(1), _SSHD, "-D", "-e", "-f", str(folder / "sshd_config")],
+                # A run of these tests that is killed ends it, too.
+                [
+                    *cluster.on(1),
+                    "setpriv",
+                    "--pdeathsig",
+                    "KILL",
+                    _SSHD,
+                    "-D",
+                    "-e",
+                    "-f",
+                    str(folder / "sshd_config"),
+                ],
                 env={**os.environ, **cluster.environment(1)},
                 stdin=subprocess.DEVNULL,
                 stdout=log,

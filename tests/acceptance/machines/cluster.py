@@ -42,7 +42,7 @@ def problem() -> str:
     """Why there can be no such machines here; empty if there can."""
     if os.geteuid() != 0:
         return "network namespaces take root"
-    if missing := [name for name in ("ip", "unshare") if shutil.which(name) is None]:
+    if missing := [name for name in ("ip", "unshare", "setpriv") if shutil.which(name) is None]:
         return f"no {' and no '.join(missing)}: apt-get install iproute2 util-linux"
     made = subprocess.run(["unshare", "-n", "-u", "true"], check=False, capture_output=True)
     return "" if made.returncode == 0 else f"no namespaces: {made.stderr.decode().strip()}"
