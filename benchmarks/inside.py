@@ -29,8 +29,6 @@ def pytest_configure(config: pytest.Config) -> None:
 class Meter:
     """Measures one process, which may have been forked since this was made."""
 
-    ddp_only_listens = True
-
     def __init__(self, folder: Path, profile: cProfile.Profile | None) -> None:
         self._folder = folder
         self._profile = profile

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 
@@ -35,11 +35,6 @@ class Order:
     terminal: Terminal
     log_level: int | None
     """From which level on live logs or a log file want records; None if there is neither."""
-
-    def tells_the_same(self, other: Order) -> bool:
-        """Whether ranks hear the same of both; of the time that a test has they hear nothing."""
-        plan = replace(self.plan, timeout=other.plan.timeout)
-        return replace(self, plan=plan) == other
 
     def for_rank(
         self,

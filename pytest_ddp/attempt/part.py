@@ -11,7 +11,6 @@ from pytest_ddp.evidence import nativestacks, pythonstacks
 from pytest_ddp.evidence.outcome import Ending, RankOutcome, TimedReport
 from pytest_ddp.launch.rankprocess import RankProcess
 from pytest_ddp.system.own import signal
-from pytest_ddp.verdict.states import State, state_of
 from pytest_ddp.wire.protocol import Done, EndAnnounced, Passed, Phase
 from pytest_ddp.wire.survey import Calls, Standing
 
@@ -42,20 +41,6 @@ class Part:
         if self.done is not None and self.done.exit_reason is not None:
             return True
         return any(timed.report.failed for timed in self.reports.values())
-
-    @property
-    def is_clear(self) -> bool:
-        """True if it has passed in every phase, and neither rank nor group is in doubt."""
-        done = self.done
-        if self.ending is not Ending.DONE or done is None:
-            return False
-        doubts = (
-            *(done.group_doubt, done.rank_doubt, done.met, done.spent, done.changes),
-            *(done.modules_changed, done.exit_reason is not None, done.neighbours),
-        )
-        told = (*self.reports.values(), *self.subtests)
-        passed = all(timed.plain or state_of(timed.report) is State.PASSED for timed in told)
-        return len(self.reports) == len(Phase) and passed and not any(doubts)
 
     def begin(self, nodeid: str) -> None:
         """Note that the rank has begun the test of this node id."""

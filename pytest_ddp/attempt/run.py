@@ -9,7 +9,6 @@ from typing import TypeAlias
 
 from pytest_ddp import neighbours
 from pytest_ddp.attempt import ends
-from pytest_ddp.attempt.calls import ask_for_calls
 from pytest_ddp.attempt.exchanges import Exchanges
 from pytest_ddp.attempt.lastlook import ANSWER_LIMIT, look_twice
 from pytest_ddp.attempt.live import LiveLine, doing_of
@@ -43,12 +42,14 @@ from pytest_ddp.wire.protocol import (
     Warned,
     XmlNoted,
 )
-from pytest_ddp.wire.survey import Calls, GroupCount, Standing
+from pytest_ddp.wire.survey import CallRecord, Calls, GroupCount, Standing, TellCalls
 
 _GRACE = 2.0
 """Seconds that ranks may go on after another one has failed."""
 _LONG = 60.0
 """Seconds that a user is waited for at a time, where no clock runs."""
+_CALLS_LIMIT = 2.0
+"""Seconds that idle ranks are given to tell their collectives; it takes milliseconds."""
 
 Tell: TypeAlias = Callable[[int, Aside], None]
 
@@ -69,7 +70,7 @@ class Run:
         self._oom = oom
         self._reader = reader
         self._tell = tell
-        self.order = order
+        self._order = order
         self._test = test
         self._plan = order.plan
         self._timed_out = False
@@ -77,8 +78,6 @@ class Run:
         """Whether some rank is known to have run code of the test."""
         self._first_failure: float | None = None
         self._wall, self._began = time.time(), time.monotonic()
-        self._unattended = 0.0
-        """Seconds for which nobody waited here, although the ranks had begun."""
         self._expiry: Expiry | None = None
         self._hang: Hang | None = None
         self._mismatch = self._parting = ""
@@ -104,7 +103,7 @@ class Run:
             self.parts.append(Part(process))
         self._by_process = {part.process: part for part in self.parts}
         self._exchanges = Exchanges([part.process for part in self.parts])
-        self._turns = Turns(self.order.terminal, self._by_process)
+        self._turns = Turns(self._order.terminal, self._by_process)
         self._oom.begin()
         self._wall, self._began = time.time(), time.monotonic()
         processes = [part.process for part in self.parts]
@@ -114,31 +113,20 @@ class Run:
         port = rendezvous.take()
         with port or nullcontext(), file_of(store if new else None, plan.world) as file:
             elsewhere = come_from_elsewhere(processes, plan.nodeid)
-            known = store, new, new or elsewhere, neighbours.brief(self.order.item)
+            known = store, new, new or elsewhere, neighbours.brief(self._order.item)
             for rank, part in enumerate(self.parts):
                 part.process.files.begin()
                 part.process.store = store
                 serves = () if rank or port is None else port.descriptors
                 told = environments[rank], bool(serves), *known, bool(file)
-                part.process.send(self.order.for_rank(rank, self._test, *told), (*serves, *file))
-
-    def take_up(self, order: Order) -> None:
-        """Attend to a test that began ahead, while the one before it was reported.
-
-        Args:
-            order: as it is now, perhaps with another timeout.
-        """
-        # A terminal that is stopped may have held that up for minutes.
-        self._unattended = time.monotonic() - self._began
-        self._prober.postpone(self._unattended + order.plan.timeout - self._plan.timeout)
-        self.order, self._plan = order, order.plan
+                part.process.send(self._order.for_rank(rank, self._test, *told), (*serves, *file))
 
     # ------------------------------------------------------------------ the wait loop
 
     def supervise(self) -> None:
         """Wait until every rank has ended its part, or has been stopped."""
-        live = self.order.live
-        live.begin(self.order.item.name)
+        live = self._order.live
+        live.begin(self._order.item.name)
         try:
             self._wait(live)
         finally:
@@ -156,7 +144,7 @@ class Run:
                 self._timed_out = self._first_failure is None and self._hang is None
                 if self._hang is not None:
                     self._explain(self._prober.counts())
-                if self._first_failure is None and self.order.terminal.wants_post_mortem:
+                if self._first_failure is None and self._order.terminal.wants_post_mortem:
                     self._open_hang()
                 self._stop(self._open())
                 return
@@ -188,7 +176,7 @@ class Run:
         if self._first_failure is not None:
             self._first_failure += stood
         self._prober.postpone(stood)
-        live.begin(self.order.item.name)
+        live.begin(self._order.item.name)
         return True
 
     def _open_hang(self) -> None:
@@ -198,7 +186,7 @@ class Run:
         part = (stuck or self._open())[0]
         part.process.send(EnterHang(self._test))
         self._hear_until(time.monotonic() + ANSWER_LIMIT, lambda: self._turns.taken)
-        if not self._is_looked_at(self.order.live):
+        if not self._is_looked_at(self._order.live):
             self._unopened = f"--pdb: rank {part.process.rank} could not be entered: no answer."
 
     def _hear_until(self, moment: float, done: Callable[[], bool] = lambda: False) -> None:
@@ -212,7 +200,7 @@ class Run:
         if editors.is_attached():
             # It holds ranks, and nobody here is told.
             return math.inf
-        end = self._began + self._unattended + self._plan.timeout
+        end = self._began + self._plan.timeout
         if self._first_failure is not None:
             end = min(end, self._first_failure + self._grace())
         return end
@@ -225,7 +213,7 @@ class Run:
     def _has_quit(self) -> bool:
         """Whether the user has left a debugger for good, and its rank has ended its part."""
         exits = (part.done is not None and part.done.exit_reason for part in self.parts)
-        return self.order.terminal.quits and any(exits)
+        return self._order.terminal.quits and any(exits)
 
     def _now(self) -> float:
         return time.monotonic() - self._began
@@ -234,7 +222,7 @@ class Run:
         match message:
             case Gone():
                 self._take_untold(part)
-                part.is_gone(self.order.item, self._wall, self._now())
+                part.is_gone(self._order.item, self._wall, self._now())
             case Warned() | XmlNoted() | Finished():
                 self._tell(part.process.rank, message)
             case RankReady():
@@ -271,7 +259,7 @@ class Run:
                 self._has_run = True
                 part.done = message
                 part.begin(self._plan.nodeid)
-                part.take_passed(self.order.item, self._wall, message.passed)
+                part.take_passed(self._order.item, self._wall, message.passed)
                 part.process.tied, part.process.together = message.tied, message.together
                 if message.modules_changed:
                     part.process.family = self._plan.family
@@ -298,7 +286,7 @@ class Run:
         if untold.test == self._test:
             self._has_run = True
             part.begin(self._plan.nodeid)
-            part.take_passed(self.order.item, self._wall, untold.passed)
+            part.take_passed(self._order.item, self._wall, untold.passed)
 
     # ------------------------------------------------------------------ comparing
 
@@ -308,16 +296,31 @@ class Run:
         wanted = self._plan.check_collectives and len(counts) == len(self.parts)
         if not (wanted and compare.need_calls(counts)):
             return
-        calls = ask_for_calls(self._launcher, self.parts, self._test)
+        calls = self._ask_for_calls()
         self._mismatch = compare.difference(counts, calls)
         self._suspicions = tuple(compare.suspicions(counts, calls))
 
     def _explain(self, counts: dict[int, tuple[GroupCount, ...]]) -> None:
         """Find where the ranks of a hang parted: the cause may lie before the wait."""
         if compare.need_calls(counts):
-            calls = ask_for_calls(self._launcher, self.parts, self._test)
+            calls = self._ask_for_calls()
             self._parting = compare.difference(counts, calls, sides=2)
             self._suspicions = tuple(compare.suspicions(counts, calls))
+
+    def _ask_for_calls(self) -> dict[int, tuple[CallRecord, ...]]:
+        asked = [part for part in self.parts if not part.process.gone]
+        for part in asked:
+            part.process.send(TellCalls(self._test))
+        deadline = time.monotonic() + _CALLS_LIMIT
+        while any(part.calls is None for part in asked):
+            if (left := deadline - time.monotonic()) <= 0:
+                break
+            for process, message in self._launcher.poll(left):
+                if isinstance(message, Calls):
+                    self._by_process[process].calls = message
+        return {
+            part.process.rank: part.calls.calls for part in self.parts if part.calls is not None
+        }
 
     # ------------------------------------------------------------------ stopping
 
@@ -352,13 +355,6 @@ class Run:
             part.worth_a_retry or part.died_before for part in self.parts
         )
 
-    def is_clear(self) -> bool:
-        """True if it has passed for certain, and left nothing that the next test could notice.
-
-        Only then may that one begin before this one is judged and reported.
-        """
-        return all(part.is_clear for part in self.parts) and compare.are_alike(self._counts())
-
     def is_out_of_step(self) -> bool:
         """True if the ranks that ended well issued different collectives on some group."""
         return compare.out_of_step(self._counts())
@@ -371,7 +367,7 @@ class Run:
         return {part.process.rank: part.done.counts for part in self.parts if part.done is not None}
 
     def outcome(self, notes: tuple[str, ...]) -> RunOutcome:
-        item, failed = self.order.item, any(part.failed for part in self.parts)
+        item, failed = self._order.item, any(part.failed for part in self.parts)
         setup_only = bool(item.config.getoption("setuponly", False))
         return RunOutcome(
             nodeid=item.nodeid,
@@ -394,5 +390,11 @@ class Run:
 
     def _notes(self) -> tuple[str, ...]:
         where = self._launcher.where(self._plan.world)
-        spared = self._prober.spared() if self._hang is None else ""
-        return where, self._parting, spared, *self._suspicions, self._unopened
+        return where, self._parting, self._spared(), *self._suspicions, self._unopened
+
+    def _spared(self) -> str:
+        """What a timeout of a group's or a call's own has cut short; empty if none has."""
+        expected = self._prober.expected
+        if self._hang is not None or expected is None:
+            return ""
+        return f"Only a timeout could end this {expected.sentence}."

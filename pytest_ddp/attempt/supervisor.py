@@ -6,8 +6,7 @@ What an attempt saw becomes a :class:`RunOutcome`; what that means is the merge'
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable
-from typing import TypeAlias
+from collections.abc import Iterable
 
 from pytest_ddp.attempt import ends
 from pytest_ddp.attempt.interruption import look_back
@@ -34,10 +33,6 @@ _IDLE_RANKS = 16
 more with what its tests import."""
 
 
-Following: TypeAlias = Callable[[], Order | None]
-"""What is wanted next, asked once a test has passed; None if that has to wait for its report."""
-
-
 class Supervisor:
     """Runs tests one after the other on the ranks of one launcher, a pool for each world."""
 
@@ -52,29 +47,18 @@ class Supervisor:
         self._session = f"pytest-ddp-{uuid.uuid4().hex[:8]}"
         self._pools: dict[World, Rendezvous] = {}
         """Least recently used first."""
-        self._ahead: Run | None = None
-        """The test that began when the last one had passed."""
 
-    @property
-    def ahead(self) -> Order | None:
-        """What ranks work at already, and is to be run next."""
-        return None if self._ahead is None else self._ahead.order
-
-    def run(self, order: Order, following: Following) -> RunOutcome:
+    def run(self, order: Order) -> RunOutcome:
         """Run a test to its end, whatever its ranks do.
-
-        Args:
-            order: the test, with what is wanted of it; :attr:`ahead`, if it has begun.
-            following: the order that may begin now.
 
         Raises:
             HostDiedError: the host is gone.
             OrphanedError: so is xdist's main process.
         """
-        outcome, retry = self._attempt(order, (), following)
+        outcome, retry = self._attempt(order, ())
         if retry:
             note = "The ranks could not begin at the first try; this is the second."
-            outcome, _ = self._attempt(order, (note,), following)
+            outcome, _ = self._attempt(order, (note,))
         return outcome
 
     def prestart(self, world: World) -> None:
@@ -105,11 +89,14 @@ class Supervisor:
 
     # ------------------------------------------------------------------ one attempt
 
-    def _attempt(
-        self, order: Order, notes: tuple[str, ...], following: Following
-    ) -> tuple[RunOutcome, bool]:
+    def _attempt(self, order: Order, notes: tuple[str, ...]) -> tuple[RunOutcome, bool]:
         world = order.plan.world
-        run = self._take_up(order) or self._start(order)
+        session = self._launcher, self._reader, self._tell, self._oom
+        run = Run(*session, order, self._next_test())
+        if order.plan.isolate or self._is_of_others(world, order.plan.family):
+            self._retire(self._launcher.pool(world))
+        self._bring_up(world, max(order.plan.timeout, _START_LEAST))
+        run.start(self._store(world), self._pools[world])
         try:
             run.supervise()
             run.compare()
@@ -123,64 +110,7 @@ class Supervisor:
             self._launcher.catch_up()
         outcome = run.outcome(notes)
         self._clean_up(run, world)
-        if run.is_clear() and (wanted := following()) is not None:
-            self._go_ahead(wanted, run)
         return outcome, run.is_worth_a_retry() and not notes
-
-    def _start(self, order: Order) -> Run:
-        world = order.plan.world
-        run = self._new_run(order)
-        if order.plan.isolate or self._is_of_others(world, order.plan.family):
-            self._retire(self._launcher.pool(world))
-        self._bring_up(world, max(order.plan.timeout, _START_LEAST))
-        run.start(self._store(world), self._pools[world])
-        return run
-
-    def _new_run(self, order: Order) -> Run:
-        session = self._launcher, self._reader, self._tell, self._oom
-        return Run(*session, order, self._next_test())
-
-    # ------------------------------------------------------------------ ahead
-
-    def _go_ahead(self, order: Order, last: Run) -> None:
-        """Start the next test on the ranks of the last one, if they are as they should be.
-
-        They need not stand still while that one is judged and reported, which takes as long as a
-        short test. Nothing of them is heard until it is this one's turn.
-        """
-        world = order.plan.world
-        here = [part.process for part in last.parts]
-        theirs = [self._launcher.rank(world, number) for number in range(world.world_size)]
-        if here != theirs or not all(map(_is_well, here)):
-            return
-        stores = {process.store for process in here}
-        has_group = len(stores) == 1 and None not in stores
-        if has_group is world.init and not self._is_of_others(world, order.plan.family):
-            self._ahead = self._new_run(order)
-            self._ahead.start(self._store(world), self._pools[world])
-
-    def _take_up(self, order: Order) -> Run | None:
-        """The run that has begun by this order, if one has."""
-        run, self._ahead = self._ahead, None
-        if run is None:
-            return None
-        if not order.tells_the_same(run.order):
-            # Not the test that pytest had announced. Its ranks are in the middle of that.
-            for part in run.parts:
-                self._launcher.kill(part.process)
-            self._lose_killed([part.process for part in run.parts])
-            return None
-        run.take_up(order)
-        return run
-
-    def break_off(self) -> bool:
-        """Interrupt the test that began ahead, since its turn will not come; if there is one."""
-        run, self._ahead = self._ahead, None
-        if run is not None:
-            run.interrupt()
-        return run is not None
-
-    # ------------------------------------------------------------------ worlds and numbers
 
     def _is_of_others(self, world: World, family: str) -> bool:
         """Whether tests of another family have left something in modules of these ranks."""
@@ -308,9 +238,6 @@ class Supervisor:
         for process in processes:
             if not process.gone:
                 self._launcher.kill(process)
-        self._lose_killed(processes)
-
-    def _lose_killed(self, processes: list[RankProcess]) -> None:
         ends.wait_for_ends(self._launcher, processes)
         for process in processes:
             self._launcher.forget(process)
@@ -318,7 +245,3 @@ class Supervisor:
 
 def _is_up(process: RankProcess) -> bool:
     return process.ready and process.pid is not None
-
-
-def _is_well(process: RankProcess) -> bool:
-    return _is_up(process) and not (process.gone or process.lost or process.condemned)

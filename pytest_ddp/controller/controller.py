@@ -7,19 +7,17 @@ import functools
 
 import pytest
 
-from pytest_ddp.asked.marks import MARK
 from pytest_ddp.asked.options import Import, Options, StartMethod
 from pytest_ddp.asked.plan import LaunchPlan
 from pytest_ddp.attempt import ends
 from pytest_ddp.attempt.display import Display
 from pytest_ddp.attempt.live import LiveLine, terminal_of
-from pytest_ddp.attempt.order import Order
 from pytest_ddp.attempt.reading import Reader
 from pytest_ddp.attempt.supervisor import Supervisor
 from pytest_ddp.attempt.terminal import Terminal
 from pytest_ddp.controller import standin, starting
 from pytest_ddp.controller.measuring import Measuring
-from pytest_ddp.controller.neighbours import acts_between_tests, disagreed, may_stop
+from pytest_ddp.controller.neighbours import disagreed
 from pytest_ddp.controller.orders import Orders
 from pytest_ddp.controller.raised import raised
 from pytest_ddp.controller.tmppath import SharedDirectories
@@ -141,10 +139,10 @@ class Controller:
         if self._hopeless is not None:
             return failed_without_ranks(item, self._hopeless)
         try:
-            tmp_path, outcome = self._run_on_ranks(item, next_item, plan)
+            tmp_path = self._directories.name(item)
+            outcome = self._run_on_ranks(item, next_item, plan, tmp_path)
             results = disagreed(item, outcome, self._results(outcome))
-            if not self._is_of_next(tmp_path):
-                self._directories.keep_or_remove(tmp_path, results)
+            self._directories.keep_or_remove(tmp_path, results)
         except HostDiedError as death:
             return self._after_death_of_host(item, next_item, str(death))
         except gpus.LeaseError as problem:
@@ -211,56 +209,19 @@ class Controller:
         return merged.reports
 
     def _run_on_ranks(
-        self, item: pytest.Item, next_item: pytest.Item | None, plan: LaunchPlan
-    ) -> tuple[str, RunOutcome]:
-        """The ``tmp_path`` of the ranks, and what they did."""
-        following = functools.partial(self._following, plan, next_item)
-        if (order := self._begun(item, next_item, plan)) is not None:
-            assert self._supervisor is not None
-            return order.tmp_path, self._supervisor.run(order, following)
+        self,
+        item: pytest.Item,
+        next_item: pytest.Item | None,
+        plan: LaunchPlan,
+        tmp_path: str,
+    ) -> RunOutcome:
         self._bury_host()
         self._fall_back_to_spawn()
         if self._launcher is None:
             self._restart_host()
         assert self._supervisor is not None
         with starting.with_devices(plan) as placed:
-            order = self.orders.order(item, next_item, placed, self._directories.name(item))
-            return order.tmp_path, self._supervisor.run(order, following)
-
-    def _begun(
-        self, item: pytest.Item, next_item: pytest.Item | None, plan: LaunchPlan
-    ) -> Order | None:
-        """The order by which this very test has begun already, if it has."""
-        ahead = self._supervisor.ahead if self._supervisor is not None else None
-        if ahead is None:
-            return None
-        order = self.orders.order(item, next_item, plan, ahead.tmp_path)
-        return order if order.tells_the_same(ahead) else None
-
-    def _following(self, plan: LaunchPlan, next_item: pytest.Item | None) -> Order | None:
-        """What may begin before a test of this plan, which has passed, is reported."""
-        if next_item is None or MARK not in next_item.stash:
-            return None
-        following = self.orders.plan(next_item)
-        alike = following.world == plan.world and following.skip is None
-        if not alike or plan.devices is not None or plan.nodes or following.isolate:
-            return None
-        if not self._is_undisturbed or may_stop(next_item.session):
-            return None
-        tmp_path = self._directories.name(next_item)
-        # Of the test behind it no more counts here than that there may be one.
-        return self.orders.order(next_item, next_item, following, tmp_path)
-
-    def _is_of_next(self, tmp_path: str) -> bool:
-        """Whether a test has left its directory unmade, so that the next one has it, and may be
-        at work there already."""
-        ahead = self._supervisor.ahead if self._supervisor is not None else None
-        return ahead is not None and ahead.tmp_path == tmp_path
-
-    @functools.cached_property
-    def _is_undisturbed(self) -> bool:
-        # Plugins come with collection, and any that could bring more would disturb itself.
-        return not acts_between_tests(self._config)
+            return self._supervisor.run(self.orders.order(item, next_item, placed, tmp_path))
 
     @functools.cached_property
     def _directories(self) -> SharedDirectories:
@@ -344,7 +305,6 @@ class Controller:
             self._measuring.end(broken_off=broken_off)
 
     def _let_finish(self, launcher: Launcher, interrupted: bool) -> None:
-        interrupted |= self._supervisor is not None and self._supervisor.break_off()
         limit = _INTERRUPTED_TEARDOWN if interrupted else _LAST_TEARDOWN
         ranks = launcher.ranks()
         try:

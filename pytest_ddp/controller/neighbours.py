@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from _pytest.runner import CallInfo
 
@@ -11,38 +9,6 @@ from pytest_ddp import neighbours
 from pytest_ddp.controller.unrun import failed_call
 from pytest_ddp.evidence.outcome import RunOutcome
 from pytest_ddp.wire.kept import is_subtest
-
-_BETWEEN = (
-    *("pytest_runtestloop", "pytest_runtest_protocol"),
-    *("pytest_runtest_logstart", "pytest_runtest_logreport", "pytest_runtest_logfinish"),
-    *("pytest_report_teststatus", "pytest_warning_recorded"),
-)
-"""What is called in the pytest process from the end of one ddp test to the next one's."""
-
-
-def acts_between_tests(config: pytest.Config) -> bool:
-    """Whether a plugin may do something there that decides on the next test, or that it can see.
-
-    pytest's own do so after failures alone. One that has ``ddp_only_listens = True`` says that it
-    does not. Those of :mod:`pytest_ddp.neighbours` carry from test to test what ranks are told.
-    """
-    impls = (impl for name in _BETWEEN for impl in getattr(config.hook, name).get_hookimpls())
-    return neighbours.are_there(config) or not all(_only_listens(impl, config) for impl in impls)
-
-
-def _only_listens(impl: Any, config: pytest.Config) -> bool:
-    module = str(getattr(impl.function, "__module__", ""))
-    if module == "pytest_timeout":
-        # Its time for a test is a deadline of ours. That for the session ends it between tests.
-        return not any(ask("session_timeout") for ask in (config.getoption, config.getini))
-    own = module.startswith(("_pytest.", "pytest_ddp."))
-    return own or getattr(impl.plugin, "ddp_only_listens", False) is True
-
-
-def may_stop(session: pytest.Session) -> bool:
-    """Whether the session is to stop already, or a test that has passed in ranks may yet fail."""
-    up_here = session._setupstate.stack
-    return bool(session.shouldstop or session.shouldfail or up_here)
 
 
 def end_in_controller(

@@ -23,11 +23,6 @@ _LEFT_ALONE: set[str] = set()
 """Plugins that could not be asked."""
 
 
-def are_there(config: pytest.Config) -> bool:
-    """Whether there is any of these plugins."""
-    return any(config.pluginmanager.hasplugin(one.plugin) for one in _ALL)
-
-
 def brief(item: pytest.Item) -> Json:
     """In the pytest process, before an attempt: what plugins have for its ranks, by plugin."""
     return _of_each(item.config, lambda one: one.brief(item))

@@ -46,13 +46,13 @@ def out_of_step(counts: Mapping[int, tuple[GroupCount, ...]]) -> bool:
 def _differ(
     counts: Mapping[int, tuple[GroupCount, ...]], part: Callable[[GroupCount], object]
 ) -> bool:
-    if are_alike(counts):
+    if _are_alike(counts):
         return False
     groups = _by_group(counts).values()
     return any(len(set(map(part, members.values()))) > 1 for members in groups)
 
 
-def are_alike(counts: Mapping[int, tuple[GroupCount, ...]]) -> bool:
+def _are_alike(counts: Mapping[int, tuple[GroupCount, ...]]) -> bool:
     """True if all ranks tell the same in every respect, as they nearly always do."""
     told = list(counts.values())
     return told[1:] == told[:-1]
@@ -123,7 +123,7 @@ def unequal_collectives(outcome: RunOutcome) -> str:
     group: nothing is known of them.
     """
     alive = {rank.rank: rank.done.counts for rank in outcome.ranks if rank.done is not None}
-    if are_alike(alive):
+    if _are_alike(alive):
         return ""
     alive = _unbroken(alive)
     issued: dict[tuple[str, tuple[int, ...]], dict[int, int]] = {}

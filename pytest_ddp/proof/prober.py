@@ -50,12 +50,6 @@ class Prober:
         self._interval = _INTERVAL
         self._due = time.monotonic() + _QUIET
 
-    def spared(self) -> str:
-        """What a timeout of a group's or a call's own has cut short; empty if none has."""
-        if self.expected is None:
-            return ""
-        return f"Only a timeout could end this {self.expected.sentence}."
-
     def probe(self) -> None:
         """Ask every living rank, if it is time."""
         if time.monotonic() >= self._due:

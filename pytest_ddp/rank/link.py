@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import NoReturn, Protocol
+from collections.abc import Callable
+from typing import Protocol
 
 from pytest_ddp.fixture import DdpError
 from pytest_ddp.rank.exits import faults
 from pytest_ddp.rank.groups.sidechannel import SideChannel
 from pytest_ddp.rank.watch.standing import Surveyor
-from pytest_ddp.system.own import os, queue, select, signal, threading
+from pytest_ddp.system.own import os, queue, signal, threading
 from pytest_ddp.wire.channel import Channel
 from pytest_ddp.wire.debugging import (
     EnterHang,
@@ -45,11 +45,7 @@ class Debugger(Protocol):
 
 
 class Link:
-    """Reads in a thread of its own, so that the end of the controller is seen at once.
-
-    Between two tests the main thread reads instead, which waits for an order anyway: that the one
-    thread wakes the other was a seventh of what a warm test cost a rank.
-    """
+    """Reads in a thread of its own, so that the end of the controller is seen at once."""
 
     def __init__(self, channel: Channel, side_channel: SideChannel, surveyor: Surveyor) -> None:
         self._channel = channel
@@ -57,13 +53,7 @@ class Link:
         self._surveyor = surveyor
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._order: tuple[RunTest | Finish, list[int]] | None = None
-        self._reading = threading.Lock()
-        """Held by the thread that takes messages from the channel."""
-        self._news = select.epoll()
-        """What the thread waits for: the channel, unless the main thread reads. A descriptor that
-        is taken out while somebody waits wakes nobody, which no lock could do."""
-        self._news.register(channel.fileno(), select.EPOLLIN)
+        self._orders: queue.SimpleQueue[tuple[RunTest | Finish, list[int]]] = queue.SimpleQueue()
         self._replies: queue.SimpleQueue[ExchangeReply] = queue.SimpleQueue()
         self._go: queue.SimpleQueue[Go] = queue.SimpleQueue()
         self._terminal: queue.SimpleQueue[tuple[str | None, list[int]]] = queue.SimpleQueue()
@@ -75,24 +65,8 @@ class Link:
         threading.Thread(target=self._read, name="pytest-ddp link", daemon=True).start()
 
     def next_order(self) -> tuple[RunTest | Finish, list[int]]:
-        """Wait for what the controller wants next; only the main thread may."""
-        descriptor = self._channel.fileno()
-        with self._watched_by_nobody(descriptor), self._reading:
-            # One read may have brought an order and what comes behind it.
-            while self._order is None or self._channel.has_message:
-                self._take_next()
-            order, self._order = self._order, None
-        return order
-
-    @contextlib.contextmanager
-    def _watched_by_nobody(self, descriptor: int) -> Iterator[None]:
-        try:
-            self._news.unregister(descriptor)
-            yield
-        except OSError:
-            faults.leave(EXIT_LINK_LOST)
-        finally:
-            self._news.register(descriptor, select.EPOLLIN)
+        """Wait for what the controller wants next."""
+        return self._orders.get()
 
     def send(
         self, message: FromRank, descriptors: tuple[int, ...] = (), *, more: bool = False
@@ -157,45 +131,30 @@ class Link:
         self.send(LeaveTerminal(self.test, steps, quits))
 
     def _read(self) -> None:
-        with contextlib.suppress(OSError):
-            while self._news.poll():
-                with self._reading:
-                    # What woke this thread may be what the main thread has just taken.
-                    while self._channel.has_message or self._news.poll(0):
-                        self._take_next()
-        self._die()
-
-    def _take_next(self) -> None:
-        """Wait for a message, and see to it."""
-        received = self._receive()
-        if received is None:
-            self._die()
-        message, descriptors = received
-        match message:
-            case ExchangeReply():
-                self._side_channel.leave(message.number)
-                self._replies.put(message)
-            case Probe() | TellCalls():
-                self._answer(message)
-                self.save()
-            case Save():
-                self.save()
-                self.send(Saved(message.test))
-            case Go():
-                self._go.put(message)
-            case TakeTerminal():
-                self._terminal.put((message.refusal, descriptors))
-            case LiftTimeouts() | EnterHang():
-                self._debug(message)
-            case RunTest() | Finish():
-                self._order = message, descriptors
-            case _:
-                raise AssertionError(f"{message} is not for a rank that runs")
-
-    def _die(self) -> NoReturn:
-        """The controller is gone: take the DataLoader workers along."""
+        while (received := self._receive()) is not None:
+            message, descriptors = received
+            match message:
+                case ExchangeReply():
+                    self._side_channel.leave(message.number)
+                    self._replies.put(message)
+                case Probe() | TellCalls():
+                    self._answer(message)
+                    self.save()
+                case Save():
+                    self.save()
+                    self.send(Saved(message.test))
+                case Go():
+                    self._go.put(message)
+                case TakeTerminal():
+                    self._terminal.put((message.refusal, descriptors))
+                case LiftTimeouts() | EnterHang():
+                    self._debug(message)
+                case RunTest() | Finish():
+                    self._orders.put((message, descriptors))
+                case _:
+                    raise AssertionError(f"{message} is not for a rank that runs")
+        # The controller is gone: take the DataLoader workers along.
         os.killpg(0, signal.SIGKILL)
-        faults.leave(EXIT_LINK_LOST)
 
     def _answer(self, question: Probe | TellCalls) -> None:
         # The main thread changes what is read here, and torch's recorder is a private

@@ -29,8 +29,6 @@ def pytest_configure(config: pytest.Config) -> None:
 class Recorder:
     """Appends to the file at once, so that a killed run leaves what it had seen."""
 
-    ddp_only_listens = True
-
     def __init__(self, config: pytest.Config, path: Path) -> None:
         self._config = config
         self._path = path
