@@ -12,6 +12,8 @@ from pytest_ddp.battery.judge import Expected
 _FEW = 2
 _MOST = 8
 """Ranks of the part that has one for each GPU."""
+_LONG = 1200.0
+"""Seconds for what launches programs one after the other."""
 _XDIST = ("xdist",)
 _WORKERS = ("-p", "xdist", "-n", "2")
 _CONFORMANCE = ("ddp_conformance",)
@@ -59,7 +61,9 @@ def parts(gpus: int) -> list[Part]:
         Part("leases", "one test on a GPU at a time", leases, "nccl", 1, 1, _XDIST, _WORKERS),
         Part("crashes", "what a GPU dies of", ("test_gpu_crashes.py",), "nccl", 1, 1),
         Part("aborts", "ranks that end while others wait", aborts, "nccl", _FEW, _FEW),
-        Part("guarantees", "conformance", guarantees, "nccl", _FEW, _FEW, _CONFORMANCE),
+        Part(
+            "guarantees", "conformance", guarantees, "nccl", _FEW, _FEW, _CONFORMANCE, limit=_LONG
+        ),
     ]
     many = max(_FEW + 1, min(gpus, _MOST))
     return [*found, Part("all-gpus", "a rank for each GPU", training, "nccl", many, many)]

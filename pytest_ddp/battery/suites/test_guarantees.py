@@ -2,20 +2,28 @@
 
 import pytest
 import torch
-from ddp_conformance import Cache, TrainLoop, TrainStep
+from ddp_conformance import Cache, Training, TrainLoop, TrainStep
 from ddp_conformance.caches.mutants import precomputed
 from ddp_conformance.determinism.mutants import loops
 from ddp_conformance.frame.registry import checks_for
 from ddp_conformance.frame.verdict import GuaranteeError
+from ddp_conformance.lifecycle.mutants import gpus
 from ddp_conformance.model.mutants import statistics
 
-pytestmark = pytest.mark.ddp
+# LIF-07 launches seven runs, in six of which NCCL's watchdog waits for ten seconds.
+pytestmark = pytest.mark.ddp(timeout=300)
 
 EXPECTED = {
+    "test_a_mutant_is_caught[LIF-01]": ("passed", ""),
+    "test_a_mutant_is_caught[LIF-07]": ("passed", ""),
+    "test_a_mutant_is_caught[LIF-08]": ("passed", ""),
     "test_a_mutant_is_caught[MEM-01]": ("passed", ""),
     "test_a_mutant_is_caught[MEM-04]": ("passed", ""),
     "test_a_mutant_is_caught[MEM-05]": ("passed", ""),
     "test_a_mutant_is_caught[MOD-09]": ("passed", ""),
+    "test_right_code_passes[LIF-01]": ("passed", ""),
+    "test_right_code_passes[LIF-07]": ("passed", ""),
+    "test_right_code_passes[LIF-08]": ("passed", ""),
     "test_right_code_passes[MEM-01]": ("passed", ""),
     "test_right_code_passes[MEM-04]": ("passed", ""),
     "test_right_code_passes[MEM-05]": ("passed", ""),
@@ -29,12 +37,19 @@ def leave_cuda_tensor(case):
 
 
 MUTANTS = {
+    "LIF-01": Training(run=gpus.assert_in_kernel, traits=gpus.TRAITS),
+    "LIF-07": Training(run=gpus.exit_in_finally, traits=gpus.TRAITS, deaths=("raises",)),
+    "LIF-08": Training(run=gpus.wait_for_ever, traits=gpus.TRAITS, timeout=60.0),
     "MEM-01": Cache(precomputed.DeviceOfTheFile, prepare=leave_cuda_tensor),
     "MEM-04": Cache(precomputed.TransformOnDevice),
     "MEM-05": TrainLoop(loops.OnTheFirstGpu, {"gpu"}),
     "MOD-09": TrainStep(statistics.not_converted, statistics.GPU),
 }
+TRAINS = Training(run=gpus.train_on_gpus, traits=gpus.TRAITS, patience=60.0)
 RIGHT = {
+    "LIF-01": TRAINS,
+    "LIF-07": TRAINS,
+    "LIF-08": TRAINS,
     "MEM-01": Cache(precomputed.RefusedByAll, spoil=leave_cuda_tensor),
     "MEM-04": Cache(precomputed.AsksForDevice),
     "MEM-05": TrainLoop(loops.OnItsOwnGpu, {"gpu"}),
