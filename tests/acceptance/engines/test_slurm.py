@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.acceptance.engines.verdicts import Verdicts, examples
 from tests.acceptance.machines.cluster import Cluster
-from tests.acceptance.machines.test_verdicts import EXAMPLES, PLAIN, TEXTS, VERDICTS
-from tests.acceptance.suite import Finished, Suite, flat
+from tests.acceptance.suite import Finished, Suite
 
 SLURM = "--ddp-machines=slurm"
 PASSING = """
@@ -77,24 +77,11 @@ def _program(file: Path, text: str) -> None:
 def session(
     cluster: Cluster, variables: dict[str, str], new_suite: Callable[[], Suite]
 ) -> Finished:
-    suite = new_suite()
-    suite.write("test_examples.py", EXAMPLES)
-    suite.write("test_plain.py", PLAIN)
-    return cluster.run_alone(suite, SLURM, env=variables)
+    return cluster.run_alone(examples(new_suite()), SLURM, env=variables)
 
 
-def test_every_test_has_a_verdict(session: Finished) -> None:
-    assert len(session.results) == len(VERDICTS), session.tail()
-
-
-@pytest.mark.parametrize("name", VERDICTS)
-def test_verdict(session: Finished, name: str) -> None:
-    assert session[name].verdict == VERDICTS[name], session[name].text
-
-
-@pytest.mark.parametrize("name", TEXTS)
-def test_text(session: Finished, name: str) -> None:
-    assert TEXTS[name] in flat(session[name].text)
+class TestVerdicts(Verdicts):
+    """Those of ranks on two machines."""
 
 
 def test_ranks_keep_what_slurm_says_of_their_node(

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.engines.sshd import problem, sshd_up
+from tests.acceptance.engines.verdicts import Verdicts, examples
 from tests.acceptance.machines.cluster import Cluster
-from tests.acceptance.machines.test_verdicts import EXAMPLES, PLAIN, TEXTS, VERDICTS
 from tests.acceptance.suite import Finished, Suite, flat
 
 SSH = "--ddp-machines=ssh:beta"
@@ -40,24 +40,11 @@ def variables(cluster: Cluster) -> Iterator[dict[str, str]]:
 def session(
     cluster: Cluster, variables: dict[str, str], new_suite: Callable[[], Suite]
 ) -> Finished:
-    suite = new_suite()
-    suite.write("test_examples.py", EXAMPLES)
-    suite.write("test_plain.py", PLAIN)
-    return cluster.run_alone(suite, SSH, env=variables)
+    return cluster.run_alone(examples(new_suite()), SSH, env=variables)
 
 
-def test_every_test_has_a_verdict(session: Finished) -> None:
-    assert len(session.results) == len(VERDICTS), session.tail()
-
-
-@pytest.mark.parametrize("name", VERDICTS)
-def test_verdict(session: Finished, name: str) -> None:
-    assert session[name].verdict == VERDICTS[name], session[name].text
-
-
-@pytest.mark.parametrize("name", TEXTS)
-def test_text(session: Finished, name: str) -> None:
-    assert TEXTS[name] in flat(session[name].text)
+class TestVerdicts(Verdicts):
+    """Those of ranks on two machines."""
 
 
 HIDDEN = """
