@@ -116,9 +116,15 @@ def test_tuples_in_a_report_become_lists(ends: Ends) -> None:
     assert ends.hear() == [(PhaseReported(1, {"location": ["a.py", 3, "test"]}), [])]
 
 
-def test_what_json_does_not_know_travels_as_its_repr(ends: Ends) -> None:
-    ends.rank.send(PhaseReported(1, {"user_properties": Path("/tmp/x")}))
-    assert ends.hear() == [(PhaseReported(1, {"user_properties": repr(Path("/tmp/x"))}), [])]
+@dataclasses.dataclass
+class OfUser:
+    value: int
+
+
+@pytest.mark.parametrize("value", [Path("/tmp/x"), OfUser(1), {2}])
+def test_what_json_does_not_know_travels_as_its_repr(ends: Ends, value: object) -> None:
+    ends.rank.send(PhaseReported(1, {"user_properties": value}))
+    assert ends.hear() == [(PhaseReported(1, {"user_properties": repr(value)}), [])]
 
 
 def test_fields_that_a_newer_peer_knows_are_passed_over(ends: Ends) -> None:
