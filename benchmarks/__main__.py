@@ -6,8 +6,8 @@ calls ``mp.spawn``, its processes served and not), ``unused`` (of the
 plugin where there is no ddp test), ``profiles`` (where the time of a warm test goes),
 ``overhead`` (of what watches a rank), ``verdicts`` (from a hang to its verdict), ``births``
 (of ranks, and their memory), ``machines`` (of ranks on other machines, for pytest and its hub),
-``memory`` (of a shared cache). All of them without a name.
-``--quick`` measures less, to see that all works; ``--write`` puts each table into
+``spread`` (of a test on two machines, beside one), ``memory`` (of a shared cache). All of them
+without a name. ``--quick`` measures less, to see that all works; ``--write`` puts each table into
 docs/benchmarks.md as soon as it is there; other options go to the part.
 """
 
@@ -33,6 +33,7 @@ from benchmarks import (
     profiles,
     sessions,
     spawns,
+    spread,
     verdicts,
     warm,
 )
@@ -47,6 +48,7 @@ PARTS: dict[str, Callable[[Sequence[str]], None]] = {
     "verdicts": verdicts.main,
     "births": births.main,
     "machines": machines.main,
+    "spread": spread.main,
     "memory": memory.main,
 }
 DOCUMENT = Path(__file__).parents[1] / "docs" / "benchmarks.md"

@@ -29,7 +29,7 @@ class Candidate:
     arguments: tuple[str, ...] = ()
     """For pytest."""
     launcher: tuple[str, ...] = ()
-    """In the place of ``python``; the world size is appended to torchrun's."""
+    """In the place of ``python``, with the number of ranks for ``{world_size}``."""
     world_size: int = 4
     environment: Mapping[str, str] = field(default_factory=dict)
 
@@ -95,8 +95,7 @@ def session(candidate: Candidate, count: int) -> Spent:
     """
     print(f"{candidate.name}, {candidate.world_size} ranks, {count} tests", file=sys.stderr)
     launcher = candidate.launcher or (sys.executable,)
-    if candidate.launcher:
-        launcher = (*launcher, f"--nproc-per-node={candidate.world_size}")
+    launcher = tuple(word.format(world_size=candidate.world_size) for word in launcher)
     variables = {
         "BENCHMARK_COUNT": str(count),
         "BENCHMARK_WORLD_SIZE": str(candidate.world_size),

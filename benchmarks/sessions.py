@@ -13,7 +13,11 @@ from pathlib import Path
 from benchmarks.measure import Candidate, Cost, costs, session
 
 _NO_DDP = ("-p", "no:ddp")
-_TORCHRUN = (str(Path(sys.executable).parent / "torchrun"), "--standalone")
+_TORCHRUN = (
+    str(Path(sys.executable).parent / "torchrun"),
+    "--standalone",
+    "--nproc-per-node={world_size}",
+)
 _SLOW = (1, 2)
 """Numbers of tests where each starts its ranks afresh and imports torch in them."""
 
@@ -23,6 +27,13 @@ _MANY = (10, 1010)
 PLAIN = Candidate("pytest that imports torch once, no ranks", "plain", (10, 210), _NO_DDP)
 OURS = Candidate("pytest-ddp", "ddp", (10, 110))
 TORCHRUN = Candidate("`torchrun -m pytest`", "under_torchrun", _MANY, _NO_DDP, _TORCHRUN)
+TWO_NODES = Candidate(
+    "two machines",
+    "ddp",
+    OURS.counts,
+    ("--ddp-machines=torchrun",),
+    (sys.executable, str(Path(__file__).with_name("twonodes.py"))),
+)
 SPAWN = Candidate("`mp.spawn` helper", "mp_spawn", _SLOW, _NO_DDP)
 SERVED = Candidate("the same, `--ddp-adopt=spawn`", "mp_spawn", (2, 22), ("--ddp-adopt=spawn",))
 OTHERS = (
