@@ -16,11 +16,17 @@ from pytest_ddp.neighbours.base import Neighbour
 from pytest_ddp.neighbours.benchmark import Benchmark
 from pytest_ddp.neighbours.dependency import Dependency
 from pytest_ddp.neighbours.syrupy import Syrupy
+from pytest_ddp.neighbours.testmon import Testmon
 from pytest_ddp.wire.hosting import Json
 
-_ALL: tuple[Neighbour, ...] = (Allure(), Benchmark(), Dependency(), Syrupy())
+_ALL: tuple[Neighbour, ...] = (Allure(), Benchmark(), Dependency(), Syrupy(), Testmon())
 _LEFT_ALONE: set[str] = set()
 """Plugins that could not be asked."""
+
+
+def withheld(plugin: str | None) -> tuple[str, ...]:
+    """Hooks of a plugin, by the name that pytest knows it by, that ranks do not call."""
+    return next((one.withheld for one in _ALL if one.plugin == plugin), ())
 
 
 def brief(item: pytest.Item) -> Json:

@@ -14,6 +14,8 @@ class Neighbour:
 
     plugin: str
     """The name that pytest knows it by."""
+    withheld: tuple[str, ...] = ()
+    """Hooks of it that host and ranks do not call."""
 
     def brief(self, item: pytest.Item) -> Json:
         """In the pytest process, before each attempt: what its ranks have to know, JSON-able."""

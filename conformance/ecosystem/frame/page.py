@@ -34,8 +34,8 @@ do, and what they do is not enough. The reason says which it is. {count} parts o
 libraries.
 """
 
-_CALL_SITE = re.compile(r" \([^()]*:\d+\)")
-"""Where a collective was called: a place on the machine of the run."""
+_CALL_SITE = re.compile(r" \([^()]*:\d+\)|(?<= )/\S*/(?=\S+\.py:\d+)")
+"""Where a collective was called, and the folder of a file: places on the machine of the run."""
 
 WORDS = ("kept", "broken", "refuses", "says nothing")
 

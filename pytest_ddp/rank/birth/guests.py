@@ -15,6 +15,7 @@ from typing import Any
 import _pytest.runner
 import pytest
 
+from pytest_ddp import neighbours
 from pytest_ddp.rank.birth.ownership import Ownership, top_of
 from pytest_ddp.system.own import os
 from pytest_ddp.wire.hosting import Json
@@ -58,8 +59,9 @@ class Guests:
         if top_of(str(module)) in _NOT_HERE:
             self._config.pluginmanager.unregister(plugin)
             return
-        for caller, impl in self._impls(plugin, WITHHELD):
-            if self._is_guest(impl):
+        known = neighbours.withheld(self._config.pluginmanager.get_name(plugin))
+        for caller, impl in self._impls(plugin, (*WITHHELD, *known)):
+            if caller.name in known or self._is_guest(impl):
                 caller._remove_plugin(plugin)
         for caller, impl in self._impls(plugin, _BEGINS):
             if self._is_guest(impl):
