@@ -127,6 +127,8 @@ SAID = {
     "closes_epoll": CLOSED,
     "unlike_shapes": ("gloo aborted it", "tensors of different shape or dtype"),
 }
+LATE = {"writes_garbage": "passed+error"}
+"""Where the rank has passed its call, and more, before pytest has read what it wrote there."""
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +141,7 @@ def lost(new_suite: Callable[[], Suite]) -> Finished:
 @pytest.mark.parametrize("name", SAID)
 def test_what_was_seen_is_said(lost: Finished, name: str) -> None:
     result = lost[f"test_{name}"]
-    assert result.verdict == "failed", result.text
+    assert result.verdict in {"failed", LATE.get(name)}, result.text
     for words in SAID[name]:
         assert words in flat(result.text)
 
