@@ -8,7 +8,7 @@ from pytest_ddp.asked.mark import MARKER_HELP
 from pytest_ddp.asked.marks import MARK, check_items, read_marks
 from pytest_ddp.asked.options import Options, add_options
 
-ALONE = ("-p", "no:ddp", "-p", "no:asyncio")  # the latter warns unless it is configured
+ALONE = ("-p", "no:ddp")
 
 
 class OptionsOnly:
@@ -22,7 +22,9 @@ class OptionsOnly:
 
 
 @pytest.fixture
-def inner(pytester: pytest.Pytester) -> pytest.Pytester:
+def inner(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    # pytester forgets what was imported, so that each test would import all plugins anew.
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     pytester.plugins.append(OptionsOnly())
     return pytester
 

@@ -12,7 +12,7 @@ from pytest_ddp.asked.options import Options, Output, StartMethod, add_options
 
 OPTIONS = Options("auto", 3, 300.0, StartMethod.FORK, False, 0, Output.FAILED)
 
-ALONE = ("-p", "no:ddp", "-p", "no:asyncio")  # the latter warns unless it is configured
+ALONE = ("-p", "no:ddp")
 
 
 class OptionsOnly:
@@ -26,7 +26,9 @@ class OptionsOnly:
 
 
 @pytest.fixture
-def inner(pytester: pytest.Pytester) -> pytest.Pytester:
+def inner(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    # pytester forgets what was imported, so that each test would import all plugins anew.
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     pytester.plugins.append(OptionsOnly())
     return pytester
 
