@@ -33,6 +33,7 @@ class Together:
         self._handlers = list(handlers)
         self._levels = [handler.level for handler in self._handlers]
         self._loggers: list[logging.Logger] = []
+        self.reached = Reached()
 
     @classmethod
     def of_phases(cls, config: pytest.Config) -> Together:
@@ -52,16 +53,18 @@ class Together:
         if number > 0:
             return
         with logging._lock:  # type: ignore[attr-defined]
-            loggers = _reached()
-            for logger in self._loggers:
-                if logger not in loggers:
-                    self._take_off(logger)
+            loggers = self.reached.now()
+            if loggers != self._loggers:
+                for logger in self._loggers:
+                    if logger not in loggers:
+                        self._take_off(logger)
+                self._loggers = loggers
+            ours, count = self._handlers, -len(self._handlers)
             for logger in loggers:
                 # Last, as they would be if they came anew: handlers may change a record.
-                if logger.handlers[-len(self._handlers) :] != self._handlers:
+                if logger.handlers[count:] != ours:
                     self._take_off(logger)
-                    logger.handlers += self._handlers
-            self._loggers = loggers
+                    logger.handlers += ours
 
     def leave(self, handler: logging.Handler) -> None:
         """The phase ends for one of them."""
@@ -78,6 +81,8 @@ class Together:
             handler.level = level
 
     def _take_off(self, logger: logging.Logger) -> None:
+        if logger.handlers[-len(self._handlers) :] == self._handlers:
+            del logger.handlers[-len(self._handlers) :]
         for handler in self._handlers:
             if handler in logger.handlers:
                 logger.handlers.remove(handler)
@@ -113,7 +118,7 @@ class _AtOnce(_pytest.logging.catching_logs[_Handler]):
 
     def _attach(self, handler: _Handler) -> None:
         with logging._lock:  # type: ignore[attr-defined]
-            self.attached_loggers += _reached()
+            self.attached_loggers += self.together.reached.now()
             for logger in self.attached_loggers:
                 handlers = logger.handlers
                 if handler not in handlers:
@@ -134,12 +139,22 @@ class _AtOnce(_pytest.logging.catching_logs[_Handler]):
         self.attached_loggers.clear()
 
 
-def _reached() -> list[logging.Logger]:
-    """The root, and all whose records do not come to it."""
-    root = logging.getLogger()
-    return [root] + [
-        logger
-        for logger in root.manager.loggerDict.values()
-        # By their class, since to ask place holders for what they do not have takes longer.
-        if isinstance(logger, logging.Logger) and not logger.propagate and logger is not root
-    ]
+class Reached:
+    """The root logger, and all whose records do not come to it."""
+
+    def __init__(self) -> None:
+        self._known: list[logging.Logger | logging.PlaceHolder] = []
+        self._loggers: list[logging.Logger] = []
+        """Those of the known that are no place holders."""
+
+    def now(self) -> list[logging.Logger]:
+        root = logging.getLogger()
+        known = list(root.manager.loggerDict.values())
+        # The classes of hundreds of loggers, most of which are there for ever, are not asked for
+        # in each phase. An element is compared by identity first, which is enough here.
+        if known != self._known:
+            self._known = known
+            self._loggers = [
+                one for one in known if isinstance(one, logging.Logger) and one is not root
+            ]
+        return [root, *[logger for logger in self._loggers if not logger.propagate]]
