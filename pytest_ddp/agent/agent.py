@@ -15,7 +15,7 @@ from pytest_ddp.agent.network import interface_of
 from pytest_ddp.launch.hostprocess import start_host
 from pytest_ddp.launch.rankprocess import WROTE_GARBAGE
 from pytest_ddp.launch.rendezvous import HOST_ENVIRONMENT
-from pytest_ddp.machines import likeness
+from pytest_ddp.machines import clocks, likeness
 from pytest_ddp.machines.line import Frame, Kind, Line
 from pytest_ddp.system import memfile, processes
 from pytest_ddp.system.folder import Folder
@@ -120,7 +120,8 @@ class Agent:
     def _turn(self) -> None:
         unsent = self._line.unsent or any(rank.channel.unsent for rank in self._ranks.values())
         now = time.monotonic()
-        look = _CLOSE_LOOK if now < self._looks_closely_until else _LOOK
+        closely = now < self._looks_closely_until
+        look = _CLOSE_LOOK if closely else _LOOK
         for key, _ in self._selector.select(_A_MOMENT if unsent else look):
             if self._selector.get_map().get(key.fd) is key:
                 key.data()
@@ -128,13 +129,13 @@ class Agent:
             rank.channel.flush()
         if time.monotonic() >= self._next_look:
             for rank in self._ranks.values():
-                self._send_all(rank)
+                self._send_all(rank, trace=closely)
             self._next_look = time.monotonic() + look
         self._line.flush()
         self._line.beat()
 
-    def _send_all(self, rank: LocalRank, *, page: bool = True) -> None:
-        for frame in rank.left(page=page):
+    def _send_all(self, rank: LocalRank, *, page: bool = True, trace: bool = False) -> None:
+        for frame in rank.left(page=page, trace=trace):
             self._line.send(frame)
 
     def _tell(self, message: Message, serial: int = 0) -> None:
@@ -162,6 +163,9 @@ class Agent:
                     # The host has not reaped it, as far as it has told: the number is its own.
                     os.kill(rank.pid, frame.part)
                 self._looks_closely_until = time.monotonic() + _CLOSE_LOOK_FOR
+            case Kind.BEAT:
+                if told := clocks.answer(frame.data, self._line.heard):
+                    self._line.send(Frame(Kind.BEAT, data=told))
             case Kind.PORT:
                 self._open_port()
             case Kind.FILES:
@@ -315,7 +319,8 @@ class Agent:
         if messages:
             # What it tells may be about them. Of a test that it has ended nobody reads the page,
             # which is ten times as long as all that it tells.
-            self._send_all(rank, page=not all(isinstance(message, Done) for message in messages))
+            has_ended = all(isinstance(message, Done) for message in messages)
+            self._send_all(rank, page=not has_ended, trace=True)
         return messages
 
     def _hear_stream(self, rank: LocalRank, part: int, descriptor: int) -> None:

@@ -83,16 +83,21 @@ class LocalRank:
             return logged.receive_packet(self._log)
         return os.read(self._outputs[part], _CHUNK)
 
-    def left(self, *, all_: bool = False, page: bool = True) -> Iterator[Frame]:
+    def left(
+        self, *, all_: bool = False, page: bool = True, trace: bool = False
+    ) -> Iterator[Frame]:
         """The files that are not as the hub has them.
 
         Args:
             all_: also captured output.
             page: also the page, which changes with each phase.
+            trace: also what was written for ``--ddp-trace``: the whole of it, which grows.
         """
         files = [*self.files.descriptors, *(self._captured if all_ else ())]
         for part, descriptor in enumerate(files):
             if descriptor == self.files.page and not page:
+                continue
+            if descriptor == self.files.trace_file and not trace:
                 continue
             size = os.fstat(descriptor).st_size
             known = self._sent.get(part, b"")
@@ -108,7 +113,7 @@ class LocalRank:
         """All that is left of a rank that is gone, but its last messages."""
         for part in list(self._open):
             yield from self.written(part)
-        yield from self.left(all_=True)
+        yield from self.left(all_=True, trace=True)
 
     def close(self) -> None:
         self.channel.close()

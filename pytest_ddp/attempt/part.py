@@ -49,16 +49,31 @@ class Part:
     def take(self, report: pytest.TestReport | None, at: float) -> None:
         """Take a rank's report of a phase, or nothing where a plugin made nothing of it."""
         if report is not None:
+            self._put_here(report)
             self.reports[Phase(report.when)] = TimedReport(report, at)
 
     def take_subtest(self, report: pytest.TestReport | None, at: float) -> None:
         """Take the report of a subtest, after which the rank goes on, whatever it says."""
         if report is not None:
+            self._put_here(report)
             self.subtests.append(TimedReport(report, at))
+
+    def _put_here(self, report: pytest.TestReport) -> None:
+        """Have its times be those of our clock."""
+        # One that the rank made of an interrupt has none.
+        if report.start > 0:
+            report.start = self.process.here(report.start)
+            report.stop = self.process.here(report.stop)
 
     def take_passed(self, item: pytest.Item, began: float, phases: Iterable[Passed]) -> None:
         """Take phases that passed without a word; ``began`` is the test's on the wall clock."""
-        for passed in phases:
+        here = self.process.here
+        self._keep(item, began, ((p, here(p.start), here(p.stop)) for p in phases))
+
+    def _keep(
+        self, item: pytest.Item, began: float, phases: Iterable[tuple[Passed, float, float]]
+    ) -> None:
+        for passed, start, stop in phases:
             report = pytest.TestReport(
                 # One that is parsed already, where pytest has such.
                 nodeid=getattr(item, "id", item.nodeid),
@@ -68,12 +83,10 @@ class Part:
                 longrepr=None,
                 when=passed.phase.value,
                 duration=passed.duration,
-                start=passed.start,
-                stop=passed.stop,
+                start=start,
+                stop=stop,
             )
-            self.reports.setdefault(
-                passed.phase, TimedReport(report, passed.stop - began, plain=True)
-            )
+            self.reports.setdefault(passed.phase, TimedReport(report, stop - began, plain=True))
 
     def end(self, ending: Ending, at: float) -> None:
         """Note how the part ended; a rank has to live until the others have ended theirs too."""
@@ -93,7 +106,9 @@ class Part:
             return
         end, since = began + at, max((timed.at for timed in self.reports.values()), default=0.0)
         call = Passed(Phase.CALL, began + since, end, at - since)
-        self.take_passed(item, began, (call, Passed(Phase.TEARDOWN, end, end, 0.0)))
+        teardown = Passed(Phase.TEARDOWN, end, end, 0.0)
+        # On our clock already.
+        self._keep(item, began, ((p, p.start, p.stop) for p in (call, teardown)))
         self.end(Ending.ANNOUNCED, at)
 
     def _was_announced(self) -> bool:
@@ -122,6 +137,7 @@ class Part:
             done=self.done,
             standing=self.standing,
             trace=process.files.trace(),
+            machine=process.machine,
             setup_only=setup_only,
         )
         if self.ending in (Ending.EXITED, Ending.STOPPED):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from pytest_ddp.wire.machines import Clock
 from pytest_ddp.wire.protocol import Done, Phase
 from pytest_ddp.wire.survey import Standing
 
@@ -27,6 +28,17 @@ class Ending(enum.Enum):
     """The controller stopped it: another rank had failed, or the timeout was over."""
     NOT_BEGUN = "not begun"
     """The item was not found, or the process group could not be built."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Where a rank is, in a session on several machines."""
+
+    name: str
+    """``node 1 (beta)``"""
+    clock: Clock | None = None
+    """How its clocks stand to the controller's; None where they are the same ones."""
+    is_lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +88,8 @@ class RankOutcome:
     """Its last answer to a probe."""
     trace: str = ""
     """What it wrote for ``--ddp-trace``; empty without it."""
+    machine: Machine | None = None
+    """None in a session on one."""
     setup_only: bool = False
     """No call was to follow its setup (``--setup-only``, ``--setup-plan``)."""
 

@@ -14,7 +14,7 @@ class RankFiles:
     """The files of one rank; :class:`pytest_ddp.wire.protocol.StartRank` takes them to it."""
 
     def __init__(self) -> None:
-        self.faults, self.children, self.page, self._trace = self.descriptors = tuple(
+        self.faults, self.children, self.page, self.trace_file = self.descriptors = tuple(
             memfile.create(f"pytest-ddp {name}")
             for name in ("stacks", "stacks of children", "phase", "trace")
         )
@@ -22,7 +22,7 @@ class RankFiles:
 
     def begin(self) -> None:
         """Forget stacks and traces that were written before now."""
-        for descriptor in (self.faults, self.children, self._trace):
+        for descriptor in (self.faults, self.children, self.trace_file):
             # A rank writes at the end of them, wherever that is. A trace is long, and in memory.
             os.ftruncate(descriptor, 0)
 
@@ -44,7 +44,7 @@ class RankFiles:
 
     def trace(self) -> str:
         """What the rank wrote for ``--ddp-trace`` since :meth:`begin`; empty without it."""
-        return _read(self._trace)
+        return _read(self.trace_file)
 
     def has_fatal_stack(self) -> bool:
         """True if the rank has written the stack of a fatal signal since :meth:`begin`."""
@@ -55,7 +55,7 @@ class RankFiles:
         for descriptor in self.descriptors:
             os.close(descriptor)
         # The numbers may be other files' soon.
-        self.faults = self.children = self.page = self._trace = -1
+        self.faults = self.children = self.page = self.trace_file = -1
         self.descriptors = ()
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
+from pytest_ddp.evidence.outcome import Machine
 from pytest_ddp.launch.rankfiles import RankFiles
 from pytest_ddp.launch.streams import Streams
 from pytest_ddp.system import processes
@@ -73,6 +74,16 @@ class RankProcess:
 
     def send(self, message: ToRank, descriptors: tuple[int, ...] = ()) -> None:
         self.channel.send(message, descriptors)
+
+    @property
+    def machine(self) -> Machine | None:
+        """Where it is; None in a session on one machine."""
+        return None
+
+    def here(self, moment: float) -> float:
+        """A moment on the wall clock of its machine, on ours; in seconds since the epoch."""
+        machine = self.machine
+        return moment if machine is None or machine.clock is None else machine.clock.here(moment)
 
     def is_stuck_in_death(self, now: float) -> bool:
         """True if it has written its last stack long ago, and still lives.

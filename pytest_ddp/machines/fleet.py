@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from pytest_ddp.evidence.outcome import Machine
 from pytest_ddp.evidence.wording import ranks_text
 from pytest_ddp.launch.hostprocess import start
 from pytest_ddp.launch.launcher import Event, Launcher, NoRankError
@@ -20,6 +21,8 @@ from pytest_ddp.system.own import os, socket, subprocess, time
 from pytest_ddp.wire.channel import Channel
 from pytest_ddp.wire.hosting import Session, World
 from pytest_ddp.wire.machines import (
+    Clock,
+    ClockMeasured,
     EndSession,
     MachinesFound,
     NodeJoined,
@@ -44,8 +47,13 @@ _HUB_END = 40.0
 class RemoteRank(RankProcess):
     """A rank of another machine, or of this one behind its agent: asked for by messages."""
 
+    fleet: Fleet = field(kw_only=True)
     hub: Channel = field(kw_only=True)
     takes_terminal: ClassVar[bool] = False
+
+    @property
+    def machine(self) -> Machine:
+        return self.fleet.machine(self.world.nodes[self.rank])
 
     def signal(self, number: int) -> None:
         if not self.gone:
@@ -68,6 +76,8 @@ class Fleet(Launcher):
         self.machines = 0 if engine.starts_agents else engine.nodes
         """How many there are; 0 while the engine has not told."""
         self._nodes: dict[int, NodeJoined] = {}
+        self._clocks: dict[int, Clock] = {}
+        """Those of other machines than ours."""
         self._lost: dict[int, str] = {}
         self._ports: dict[int, deque[int]] = {}
         self._problem = ""
@@ -96,7 +106,7 @@ class Fleet(Launcher):
             self.poll(None)
 
     def _new_process(self, world: World, number: int, channel: Channel) -> RankProcess:
-        return RemoteRank(self._serials, world, number, channel, hub=self._channel)
+        return RemoteRank(self._serials, world, number, channel, fleet=self, hub=self._channel)
 
     def new_port(self, world: World) -> Port:
         """Where the ranks of a world can meet next: at the machine of its first.
@@ -122,6 +132,10 @@ class Fleet(Launcher):
         told = (f"{ranks_text(mates)} on {self._name_of(node)}" for node, mates in ranks.items())
         return f"{', '.join(told)}."
 
+    def machine(self, node: int) -> Machine:
+        """What is known of a node."""
+        return Machine(self._name_of(node), self._clocks.get(node), node in self._lost)
+
     def _name_of(self, node: int) -> str:
         joined = self._nodes.get(node)
         return f"node {node}" if joined is None else f"node {node} ({joined.name})"
@@ -142,6 +156,8 @@ class Fleet(Launcher):
                 self.machines = nodes
             case NodeJoined(node):
                 self._nodes[node] = message
+            case ClockMeasured(node, clock):
+                self._clocks[node] = clock
             case NodeLost(node, why):
                 self._lost[node] = why
             case PortOpened(node, number):

@@ -17,6 +17,7 @@ from pytest_ddp.machines.door import Door
 from pytest_ddp.machines.engines.engine import Engine
 from pytest_ddp.machines.line import Frame, Kind, Line
 from pytest_ddp.machines.mirror import Mirror
+from pytest_ddp.machines.node import Node
 from pytest_ddp.system.own import json, os, selectors, signal, time
 from pytest_ddp.wire.channel import Channel, dumps, loads
 from pytest_ddp.wire.hosting import (
@@ -50,17 +51,6 @@ _A_MOMENT = 0.005
 _TICK = 0.5
 BROKEN_OFF = 1
 """Exit code of agents whose pytest ended without a word."""
-
-
-class Node:
-    """One machine, as far as its agent tells."""
-
-    def __init__(self, number: int, name: str, line: Line) -> None:
-        self.number, self.name, self.line = number, name, line
-        self.ready = False
-
-    def __str__(self) -> str:
-        return f"node {self.number} ({self.name})"
 
 
 class Hub:
@@ -130,7 +120,7 @@ class Hub:
             self._part_with(serial)
         for node in list(self._nodes.values()):
             node.line.flush()
-            node.line.beat()
+            node.beat()
             if node.line.silent_for() > SILENCE:
                 node.line.at_end = f"gave no sign of life for {SILENCE:.0f} s"
             if node.line.at_end:
@@ -310,6 +300,9 @@ class Hub:
             case Kind.MESSAGE if frame.serial == 0:
                 self._take_from_host(node, loads(frame.data))
             case Kind.MESSAGE if mirror is not None:
+                if (news := node.news()) is not None:
+                    # Before what it is needed for, of which the controller hears no sooner.
+                    self._tell(news)
                 mirror.tell(loads(frame.data))
             case Kind.STREAM if mirror is not None:
                 mirror.write(frame.part, frame.data)
@@ -317,6 +310,8 @@ class Hub:
                 mirror.keep(frame.part, frame.data)
             case Kind.CLOSED if mirror is not None:
                 mirror.hang_up()
+            case Kind.BEAT:
+                node.take_answer(frame.data)
             case Kind.PORT:
                 self._tell(PortOpened(node.number, frame.part))
             case Kind.PROBLEM:

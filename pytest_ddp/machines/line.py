@@ -14,6 +14,7 @@ _HEADER = struct.Struct(">BQI")
 _CHUNK = 1 << 18
 _SHAKE_LIMIT = 30.0
 """Seconds for a hub to greet and welcome; a loaded machine needs a part of one."""
+_CLOSED = "connection closed"
 BEAT = 1.0
 """Seconds between two signs of life."""
 
@@ -24,7 +25,8 @@ class Kind(enum.IntEnum):
     JOIN = 1
     """agent: who it is, as JSON."""
     BEAT = 2
-    """both: a sign of life."""
+    """both: a sign of life; the hub's may be a question about the agent's clocks, and the agent's
+    the answer, see :mod:`pytest_ddp.machines.clocks`."""
     MESSAGE = 3
     """both: a message of :mod:`pytest_ddp.wire.protocol`; with serial 0 to or from the host."""
     STREAM = 4
@@ -118,6 +120,8 @@ class Line:
                 del self._unsent[:sent]
         except BlockingIOError:
             pass
+        except (ConnectionResetError, BrokenPipeError):
+            self.at_end = _CLOSED
         except OSError as error:
             self.at_end = f"connection lost: {error.strerror}"
 
@@ -128,9 +132,12 @@ class Line:
             while data := self._socket.recv(_CHUNK):
                 self.heard = time.monotonic()
                 frames += map(Frame.unpack, self._seal.open(data))
-            self.at_end = self.at_end or "connection closed"
+            self.at_end = self.at_end or _CLOSED
         except BlockingIOError:
             pass
+        except ConnectionResetError:
+            # Its process has ended, and had not read all that we said.
+            self.at_end = self.at_end or _CLOSED
         except OSError as error:
             self.at_end = f"connection lost: {error.strerror}"
         except SealError as error:

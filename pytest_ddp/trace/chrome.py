@@ -33,8 +33,17 @@ def chrome_trace(timeline: Timeline) -> dict[str, Any]:
             "test": timeline.test,
             "verdict": timeline.verdict or ("failed" if timeline.failed else "passed"),
             "backend": timeline.backend,
+            **_clocks(timeline),
         },
     }
+
+
+def _clocks(timeline: Timeline) -> dict[str, Any]:
+    """By how much each machine's moments may be off, and which machines were lost."""
+    of_others = {t.machine: t.uncertainty / 1e3 for t in timeline.tracks if t.uncertainty}
+    lost = sorted({track.machine for track in timeline.tracks if track.is_lost})
+    known = {"clock_uncertainty_us": of_others, "lost_machines": lost}
+    return {name: value for name, value in known.items() if value}
 
 
 def rows_of(collectives: Iterable[Collective]) -> list[list[Collective]]:
@@ -75,8 +84,7 @@ def title(call: Collective) -> str:
 
 def _metadata(timeline: Timeline) -> Iterator[Event]:
     for track in timeline.tracks:
-        name = f"rank {track.rank}"
-        yield _meta(track.rank, 0, "process_name", name=name)
+        yield _meta(track.rank, 0, "process_name", name=track.name)
         yield _meta(track.rank, 0, "process_sort_index", sort_index=track.rank)
         yield _meta(track.rank, PHASES, "thread_name", name="phases")
         for row in range(len(rows_of(track.events.collectives))):

@@ -164,7 +164,10 @@ class _Reader:
         )
 
     def events(self) -> Events:
-        phases = sorted([*self.phases, *self.open], key=lambda p: (p.begin, p.depth))
+        # The end of its part is a moment of the controller's: by a clock of another machine, which
+        # is not known to the last microsecond, something may have begun after it.
+        still_open = (replace(phase, end=max(phase.begin, phase.end)) for phase in self.open)
+        phases = sorted([*self.phases, *still_open], key=lambda p: (p.begin, p.depth))
         issued = (_ended_with_phase(call, phases) for call in self.recorded.values())
         calls = [*self.collectives, *self.asked.values(), *issued]
         calls.sort(key=lambda call: (call.begin, call.number))

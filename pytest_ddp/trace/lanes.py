@@ -191,7 +191,8 @@ def _lane(timeline: Timeline, lane: Lane, boxes: list[Box], scale: Scale) -> Ite
     rank, stand = lane.track.rank, lane.track.stand
     middle = (lane.top + lane.bottom) / 2
     yield f'<g class="rank" data-rank="{rank}">'
-    yield f'<text class="name" x="14" y="{middle - 3:.1f}">rank {rank}</text>'
+    machine = f"<title>{escape(lane.track.name)}</title>"
+    yield f'<text class="name" x="14" y="{middle - 3:.1f}">rank {rank}{machine}</text>'
     yield f'<text class="end {_badge(stand.end)}" x="14" y="{middle + 15:.1f}">{stand.end}</text>'
     for phase in lane.track.events.phases:
         if phase.depth < _DEEPEST:

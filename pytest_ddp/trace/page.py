@@ -38,6 +38,11 @@ def _facts(timeline: Timeline) -> Iterator[str]:
     yield time_words(timeline.duration)
     if any(track.events.truncated for track in timeline.tracks):
         yield "the traces were full before the end"
+    uncertain = {track.machine: track.uncertainty for track in timeline.tracks if track.uncertainty}
+    for machine, uncertainty in uncertain.items():
+        yield f"times of {escape(machine)} ± {time_words(uncertainty)}"
+    for machine in sorted({track.machine for track in timeline.tracks if track.is_lost}):
+        yield f"what ranks wrote last was lost with {escape(machine)}"
 
 
 def _legend(timeline: Timeline) -> Iterator[str]:
@@ -54,7 +59,7 @@ def _legend(timeline: Timeline) -> Iterator[str]:
 
 def _table(tracks: Iterable[Track]) -> str:
     rows = "".join(
-        f'<tr><th scope="row">rank {track.rank}</th>'
+        f'<tr><th scope="row">{escape(track.name)}</th>'
         f'<td><span class="pill {_pill(track.stand.end)}">{track.stand.end}</span></td>'
         f"<td>{escape(track.stand.words)}</td><td><code>{escape(short_place(track.stand.place))}</code></td></tr>"
         for track in tracks

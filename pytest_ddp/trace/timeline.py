@@ -48,6 +48,17 @@ class Track:
     rank: int
     events: Events
     stand: Stand
+    machine: str = ""
+    """``node 1 (beta)``; empty in a session on one machine."""
+    uncertainty: int = 0
+    """Nanoseconds by which all moments of the rank may be off, since its machine has clocks of its
+    own."""
+    is_lost: bool = False
+    """Whether its machine was lost, and the end of what it wrote with it."""
+
+    @property
+    def name(self) -> str:
+        return f"rank {self.rank}" + (f", {self.machine}" if self.machine else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +101,19 @@ def make_timeline(outcome: RunOutcome, reports: Sequence[pytest.TestReport]) -> 
 
 def _track(rank: RankOutcome, began: int, row: RankLine | None) -> Track:
     until = round(rank.at * 1e9)
-    events = parse(rank.trace, began, until)
+    machine = rank.machine
+    clock = None if machine is None else machine.clock
+    events = parse(rank.trace, began if clock is None else began + clock.ahead, until)
     if rank.standing is not None and rank.ending in (Ending.STOPPED, Ending.EXITED):
         events = _with_pending(events, rank.standing)
-    return Track(rank.rank, events, _stand(rank, until, row))
+    return Track(
+        rank.rank,
+        events,
+        _stand(rank, until, row),
+        "" if machine is None else machine.name,
+        0 if clock is None else clock.uncertainty,
+        machine is not None and machine.is_lost,
+    )
 
 
 def _with_pending(events: Events, standing: Standing) -> Events:

@@ -11,6 +11,23 @@ from dataclasses import dataclass
 SECRET = "PYTEST_DDP_SECRET"
 """The variable that holds the session's secret, where the user has set one for all nodes."""
 
+
+@dataclass(frozen=True)
+class Clock:
+    """How the clocks of another machine stand to those of node 0, as far as it was measured."""
+
+    ahead: int
+    """Nanoseconds by which its monotonic clock is ahead."""
+    wall_ahead: int
+    """The same of its wall clock."""
+    uncertainty: int
+    """Nanoseconds by which both may be off."""
+
+    def here(self, moment: float) -> float:
+        """A moment on its wall clock, on node 0's; in seconds."""
+        return moment - self.wall_ahead / 1e9
+
+
 # ---------------------------------------------------------------- controller -> hub
 
 
@@ -55,6 +72,14 @@ class NodeJoined:
     """The machine's own name."""
     address: str
     """Where others reach it."""
+
+
+@dataclass(frozen=True)
+class ClockMeasured:
+    """The clocks of a node; told before what one of its ranks says, where it is news."""
+
+    node: int
+    clock: Clock
 
 
 @dataclass(frozen=True)

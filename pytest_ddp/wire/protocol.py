@@ -33,6 +33,7 @@ from pytest_ddp.wire.hosting import (
     StartRank,
 )
 from pytest_ddp.wire.machines import (
+    ClockMeasured,
     EndSession,
     MachinesFound,
     NodeJoined,
@@ -372,5 +373,5 @@ FromRank: TypeAlias = (
 OfService: TypeAlias = Serve | ServiceReady | Served | Inherit | Joined | Place
 """What the pytest process, the service and the processes that it makes say to each other."""
 ToHub: TypeAlias = OpenPort | SignalRank | EndSession
-FromHub: TypeAlias = MachinesFound | NodeJoined | PortOpened | NodeLost | Unfit
+FromHub: TypeAlias = MachinesFound | NodeJoined | ClockMeasured | PortOpened | NodeLost | Unfit
 Message: TypeAlias = ToHost | FromHost | ToHub | FromHub | ToRank | FromRank | OfService

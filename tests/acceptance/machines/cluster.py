@@ -1,7 +1,7 @@
 """Machines of one kernel: network namespaces with names and TMPDIRs of their own, joined by a veth
 pair, or by a switch that a test has in its hands.
 
-What they do not have is a clock and a file system of their own.
+What they do not have is a wall clock and a file system of their own.
 """
 
 from __future__ import annotations
@@ -88,11 +88,19 @@ class Cluster:
         of: Mapping[int, Mapping[str, str]] | None = None,
         torchrun: bool = False,
         folder_1: Path | None = None,
+        ahead_1: int = 0,
         program: Sequence[str] = (),
     ) -> Session:
         """Run all to their ends, at most ``timeout`` quiet seconds; see :meth:`start`."""
         alpha, *others = self.start(
-            suite, *args, env=env, of=of, torchrun=torchrun, folder_1=folder_1, program=program
+            suite,
+            *args,
+            env=env,
+            of=of,
+            torchrun=torchrun,
+            folder_1=folder_1,
+            ahead_1=ahead_1,
+            program=program,
         )
         finished = alpha.finish(timeout * _PATIENCE)
         ended = time.monotonic()
@@ -107,6 +115,7 @@ class Cluster:
         of: Mapping[int, Mapping[str, str]] | None = None,
         torchrun: bool = False,
         folder_1: Path | None = None,
+        ahead_1: int = 0,
         program: Sequence[str] = (),
     ) -> list[Running]:
         """Start pytest on all machines; node 0's comes first.
@@ -118,6 +127,7 @@ class Cluster:
             of: variables that are otherwise on single nodes.
             torchrun: whether it starts them, instead of this helper as a launcher without a store.
             folder_1: the suite on node 1, mounted over the one of node 0.
+            ahead_1: seconds by which node 1's monotonic clock is ahead.
             program: what runs ``-m pytest``, as Python's arguments.
         """
         everywhere = {"PYTEST_DDP_SECRET": "of the tests"} if not torchrun else {}
@@ -125,7 +135,8 @@ class Cluster:
         nodes = []
         for node in reversed(range(self.size)):
             variables = everywhere | dict((of or {}).get(node, {}))
-            start = _Start(self, node, torchrun, folder_1 if node == 1 else None, program)
+            folder, ahead = (folder_1, ahead_1) if node == 1 else (None, 0)
+            start = _Start(self, node, torchrun, folder, program, ahead=ahead)
             nodes.append(_running(suite, args, variables, start))
         return nodes[::-1]
 
@@ -158,15 +169,18 @@ class Cluster:
         """The same, to its end."""
         return self.start_alone(suite, *args, env=env).finish(90 * _PATIENCE)
 
-    def on(self, node: int, before: str = "") -> list[str]:
+    def on(self, node: int, before: str = "", ahead: int = 0) -> list[str]:
         """What to put before a command for it to run on a machine.
 
         Args:
             node: which.
             before: shell commands, each with ``&&`` behind it.
+            ahead: seconds by which the machine's monotonic clock is ahead.
         """
         name = NAMES[node]
         there = ["ip", "netns", "exec", f"{self.mark}-{name}", "unshare", "-u", "-m"]
+        if ahead:
+            there += ["-T", f"--monotonic={ahead}"]
         return [*there, "sh", "-c", f'{before}hostname {name} && exec "$@"', "sh"]
 
     def environment(self, node: int) -> dict[str, str]:
@@ -240,6 +254,7 @@ class _Start:
     program: Sequence[str] = ()
     launched: bool = True
     """Whether there is a launcher at all."""
+    ahead: int = 0
 
     def __call__(
         self,
@@ -255,7 +270,7 @@ class _Start:
         options: dict[str, Any] = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
         return subprocess.Popen(
             [
-                *self.cluster.on(self.node, mount),
+                *self.cluster.on(self.node, mount, self.ahead),
                 sys.executable,
                 *self._launcher(),
                 *self.program,

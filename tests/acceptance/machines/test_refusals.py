@@ -24,7 +24,6 @@ NODE_0 = {
     [
         (["--pdb"], "--pdb and --trace: no terminal reaches ranks of other machines"),
         (["-n2"], "workers of pytest-xdist (-n): leave it out"),
-        (["--ddp-trace=traces"], "--ddp-trace yet: clocks of machines differ"),
         (["--ddp-everywhere=2"], "--ddp-everywhere yet"),
     ],
 )

@@ -8,8 +8,6 @@ from pytest_ddp.asked.mark import MARKER_HELP
 from pytest_ddp.asked.marks import MARK, check_items, read_marks
 from pytest_ddp.asked.options import Options, add_options
 
-ALONE = ("-p", "no:ddp")
-
 
 class OptionsOnly:
     """A plugin with our options and marker but none of our other hooks."""
@@ -31,7 +29,7 @@ def inner(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.
 
 def collected(inner: pytest.Pytester, source: str) -> tuple[pytest.CollectReport, Options]:
     """The report of a module's collection, before anybody has looked at its marks."""
-    module = inner.getmodulecol(f"import pytest\n{source}", configargs=ALONE)
+    module = inner.getmodulecol(f"import pytest\n{source}")
     report = pytest.CollectReport(module.nodeid, "passed", None, list(module.collect()))
     return report, Options.from_config(module.config)
 

@@ -12,8 +12,6 @@ from pytest_ddp.asked.options import Options, Output, StartMethod, add_options
 
 OPTIONS = Options("auto", 3, 300.0, StartMethod.FORK, False, 0, Output.FAILED)
 
-ALONE = ("-p", "no:ddp")
-
 
 class OptionsOnly:
     """A plugin with our options and marker but none of our other hooks."""
@@ -34,11 +32,11 @@ def inner(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.
 
 
 def options(inner: pytest.Pytester, *args: str) -> Options:
-    return Options.from_config(inner.parseconfig(*ALONE, *args))
+    return Options.from_config(inner.parseconfig(*args))
 
 
 def items(inner: pytest.Pytester, source: str) -> list[pytest.Item]:
-    module = inner.getmodulecol(f"import pytest, unittest\n{source}", configargs=ALONE)
+    module = inner.getmodulecol(f"import pytest, unittest\n{source}")
     return inner.genitems([module])
 
 
@@ -151,7 +149,7 @@ def test_the_user_sees_a_wrong_option_and_no_traceback(inner: pytest.Pytester) -
         def pytest_configure(self, config: pytest.Config) -> None:
             Options.from_config(config)
 
-    result = inner.runpytest_inprocess(*ALONE, "--ddp-timeout=5min", plugins=[Reader()])
+    result = inner.runpytest_inprocess("--ddp-timeout=5min", plugins=[Reader()])
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     lines = [line for line in result.errlines if line]
     assert lines[0].startswith("ERROR: --ddp-timeout=5min: a timeout is a number of seconds")
@@ -360,7 +358,7 @@ def test_item_that_is_no_function_is_refused(inner: pytest.Pytester) -> None:
     class Query(pytest.Item):
         def runtest(self) -> None: ...
 
-    module = inner.getmodulecol("", configargs=ALONE)
+    module = inner.getmodulecol("")
     item = Query.from_parent(module, name="select")
     check_function(item)
     item.add_marker("ddp")
@@ -384,18 +382,18 @@ def test_pytest_itself_refuses_fixtures_and_plain_generators(
     inner: pytest.Pytester, source: str, said: str
 ) -> None:
     inner.makepyfile(f"import pytest\n{source}\ndef test(): pass")
-    result = inner.runpytest_inprocess(*ALONE, plugins=inner.plugins)
+    result = inner.runpytest_inprocess(plugins=inner.plugins)
     assert result.ret == pytest.ExitCode.INTERRUPTED
     result.stdout.fnmatch_lines([f"*{said}*"])
 
 
 def test_marker_help_is_listed(inner: pytest.Pytester) -> None:
-    result = inner.runpytest_inprocess(*ALONE, "--markers", plugins=inner.plugins)
+    result = inner.runpytest_inprocess("--markers", plugins=inner.plugins)
     result.stdout.fnmatch_lines(["@pytest.mark.ddp(world_size=2, *: run the test on *"])
 
 
 def test_help_lists_every_option_and_ini_twin(inner: pytest.Pytester) -> None:
-    text = inner.runpytest_inprocess(*ALONE, "--help", plugins=inner.plugins).stdout.str()
+    text = inner.runpytest_inprocess("--help", plugins=inner.plugins).stdout.str()
     for name in ("backend", "world-size", "timeout", "start-method", "isolate", "seed", "output"):
         assert f"--ddp-{name}" in text
         assert f"ddp_{name.replace('-', '_')} (" in text

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_ddp.evidence.outcome import Ending, Hang, RankLine, RunOutcome
+from pytest_ddp.evidence.outcome import Ending, Hang, Machine, RankLine, RunOutcome
 from pytest_ddp.trace.chrome import PHASES, chrome_trace
 from pytest_ddp.trace.events import State, parse
 from pytest_ddp.trace.files import stem_of, write
@@ -23,6 +23,7 @@ from pytest_ddp.trace.lanes import picture
 from pytest_ddp.trace.page import page
 from pytest_ddp.trace.scale import Scale, time_words
 from pytest_ddp.trace.timeline import End, Timeline, make_timeline
+from pytest_ddp.wire.machines import Clock
 from pytest_ddp.wire.protocol import Phase
 from pytest_ddp.wire.tracelog import TraceLog, What
 from tests.unit.handmade import failed, lost_in_call, merged, passing, rank, report, run
@@ -70,6 +71,42 @@ def outcome(*texts: str, **known: Any) -> RunOutcome:
 def timeline(*texts: str, **known: Any) -> Timeline:
     made = outcome(*texts, **known)
     return make_timeline(made, merged(*made.ranks, **known))
+
+
+# ------------------------------------------------------------------ machines
+
+
+def on_another(made: RunOutcome, clock: Clock, *, is_lost: bool = False) -> Timeline:
+    """The timeline with the last rank on another machine."""
+    *others, last = made.ranks
+    moved = replace(last, machine=Machine("node 1 (beta)", clock, is_lost))
+    return make_timeline(replace(made, ranks=(*others, moved)), merged(*made.ranks))
+
+
+def shifted(written: str, by: int) -> str:
+    found = [json.loads(line) for line in written.splitlines()]
+    return "\n".join(json.dumps([what, at + by, *rest]) for what, at, *rest in found)
+
+
+def test_a_rank_of_another_machine_is_put_on_our_clock() -> None:
+    plain = lines((What.PHASE, 0, 0, "call", ""), call(6, 1, 41), (What.WAITED, 8, 1, None))
+    day = 86_400 * 10**9
+    made = on_another(outcome(plain, shifted(plain, day)), Clock(day, 0, 200_000))
+    ours, theirs = made.tracks
+    assert theirs.events == ours.events
+    trace = chrome_trace(made)
+    assert trace["otherData"]["clock_uncertainty_us"] == {"node 1 (beta)": 200.0}
+    assert "rank 1, node 1 (beta)" in page(made)
+    assert "times of node 1 (beta) ± 200 µs" in page(made)
+
+
+def test_what_began_after_the_end_by_a_clock_that_is_off_has_no_negative_length() -> None:
+    late = lines((What.PHASE, 0, 0, "call", ""), (What.PHASE, 501, 1, "forward", ""))
+    made = on_another(outcome(late), Clock(0, 0, 2 * MS), is_lost=True)
+    assert all(phase.begin <= phase.end for phase in made.tracks[0].events.phases)
+    assert chrome_trace(made)["otherData"]["lost_machines"] == ["node 1 (beta)"]
+    assert "lost with node 1 (beta)" in page(made)
+    assert_opens_in_perfetto(chrome_trace(made))
 
 
 # ------------------------------------------------------------------ events

@@ -1,0 +1,43 @@
+"""One machine, as the hub knows it."""
+
+from __future__ import annotations
+
+from pytest_ddp.machines.clocks import Clocks
+from pytest_ddp.machines.line import Frame, Kind, Line
+from pytest_ddp.wire.machines import Clock, ClockMeasured
+
+
+class Node:
+    """One machine, as far as its agent tells."""
+
+    def __init__(self, number: int, name: str, line: Line) -> None:
+        self.number, self.name, self.line = number, name, line
+        self.ready = False
+        self._clocks = Clocks()
+        self._told: Clock | None = None
+
+    def __str__(self) -> str:
+        return f"node {self.number} ({self.name})"
+
+    def beat(self) -> None:
+        """Give a sign of life, if it is time; it may be a question about the clocks."""
+        # Those of node 0 are ours.
+        if self.number and (question := self._clocks.question()):
+            self.line.send(Frame(Kind.BEAT, data=question))
+        self.line.beat()
+
+    def take_answer(self, told: bytes) -> None:
+        """Take what came with a sign of life."""
+        self._clocks.take(told, self.line.heard)
+
+    @property
+    def clock(self) -> Clock | None:
+        """How its clocks stand to ours; None where they are ours, or before that is known."""
+        return self._clocks.known
+
+    def news(self) -> ClockMeasured | None:
+        """What is known of its clocks, if the controller does not know it yet."""
+        if self.clock is None or self.clock == self._told:
+            return None
+        self._told = self.clock
+        return ClockMeasured(self.number, self.clock)
