@@ -61,6 +61,8 @@ class Hub:
         self._nodes: dict[int, Node] = {}
         self._lost: dict[int, str] = {}
         """What is said of nodes that are not there any more."""
+        self._sent_away = 0
+        """Machines that came and did not fit."""
         self._mirrors: dict[int, Mirror] = {}
         self._told: list[Message] = []
         """What each host has to hear before all else, also one that comes late."""
@@ -97,8 +99,9 @@ class Hub:
 
     def _is_open(self) -> bool:
         # Agents that an engine has started it ends itself.
-        is_late = not self._engine.starts_agents and self._missing()
-        return bool(is_late) or any(not node.line.at_end for node in self._nodes.values())
+        came = len(self._nodes) + len(self._lost) + self._sent_away
+        is_late = not self._engine.starts_agents and came < self._engine.nodes
+        return is_late or any(not node.line.at_end for node in self._nodes.values())
 
     def _missing(self) -> list[int]:
         """Nodes that have not come yet."""
@@ -287,6 +290,7 @@ class Hub:
         """Send a machine away; a session that is complete without it goes on."""
         if not self._is_ready:
             self._tell(Unfit(problem))
+        self._sent_away += 1
         node.line.send(Frame(Kind.PROBLEM, data=problem.encode()))
         node.line.close()
 
