@@ -58,8 +58,9 @@ def live(
         lifeline: a descriptor that whoever has started this agent holds open as long as it is to
             live; None if there is none.
     """
-    # pytest on node 0 decides what Ctrl-C means, and tells.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # pytest on node 0 decides what Ctrl-C means, and tells. Not SIG_IGN, which ranks would inherit:
+    # their fixtures would be cut off, and a test that interrupts itself would pass.
+    signal.signal(signal.SIGINT, lambda *_: None)
     deadline = time.monotonic() + _REACH_LIMIT
     while True:
         try:
