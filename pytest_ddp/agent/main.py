@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any, NoReturn
 
+from pytest_ddp.agent import gpus
 from pytest_ddp.agent.agent import Agent, host_environment
 from pytest_ddp.machines.engines.torchrun import Torchrun
 from pytest_ddp.machines.line import connect
@@ -60,6 +61,8 @@ def live(
     """
     # pytest on node 0 decides what Ctrl-C means, and tells.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Asked for once, and before there is a line that would be silent meanwhile.
+    gpus.found()
     deadline = time.monotonic() + _REACH_LIMIT
     while True:
         try:

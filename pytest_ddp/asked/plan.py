@@ -159,9 +159,7 @@ def _one_machine_is_too_few(mark: Mark) -> str | None:
     return f"{words}; --ddp-machines has more"
 
 
-def _nodes(
-    spread: Spread, wanted: WorldSize, chosen: Choice
-) -> tuple[tuple[int, ...], str | None]:
+def _nodes(spread: Spread, wanted: WorldSize, chosen: Choice) -> tuple[tuple[int, ...], str | None]:
     """The machine of each rank, or why there are too few of them."""
     try:
         return spread.nodes(wanted, chosen), None

@@ -101,7 +101,9 @@ class Spread:
 
     @property
     def _asked_words(self) -> str:
-        return f"{'one machine' if self.asked == 1 else f'{self.asked} machines'} (nodes={self.asked})"
+        return (
+            f"{'one machine' if self.asked == 1 else f'{self.asked} machines'} (nodes={self.asked})"
+        )
 
     def _advice(self, world_size: int, chosen: Choice) -> str:
         """The least number of ranks for each GPU with which they would fit, if there is one."""

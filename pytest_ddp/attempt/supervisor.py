@@ -182,7 +182,7 @@ class Supervisor:
         others = [other for other in self._pools if other != world]
         idle = sum(other.world_size for other in others)
         for other in others:
-            if idle > _IDLE_RANKS or set(other.devices or ()) & set(world.devices or ()):
+            if idle > _IDLE_RANKS or other.gpus & world.gpus:
                 idle -= other.world_size
                 self._retire(self._launcher.pool(other))
                 self._pools.pop(other).close()

@@ -31,10 +31,13 @@ from pytest_ddp.wire.hosting import (
 )
 from pytest_ddp.wire.machines import (
     EndSession,
+    GpusLeased,
+    LeaseGpus,
     NodeJoined,
     NodeLost,
     OpenPort,
     PortOpened,
+    ReleaseGpus,
     SignalRank,
     Unfit,
 )
@@ -180,6 +183,8 @@ class Hub:
                         self._order(self._mirrors[serial].node, frame)
                 case OpenPort(node):
                     self._order(node, Frame(Kind.PORT))
+                case LeaseGpus(node=node) | ReleaseGpus(node=node):
+                    self._order(node, _for_host(message))
                 case EndSession(code):
                     self._code, self._is_over = code, True
                 case _:
@@ -263,7 +268,9 @@ class Hub:
         if self._is_over:
             self._dismiss(node)
             return node
-        self._tell(NodeJoined(node.number, node.name, who["address"]))
+        # Another version of this package may not tell.
+        found = tuple(who.get("gpus", ())), who.get("gpu_kind", "")
+        self._tell(NodeJoined(node.number, node.name, who["address"], *found))
         if other := likeness.other_version(likeness.versions(), who["versions"]):
             self._tell(Unfit(f"{node} is not as node 0: {other}"))
             return node
@@ -343,7 +350,7 @@ class Hub:
                     self._deadline = float("inf")
                     self._is_ready = True
                     self._tell(HostReady(None))
-            case RankStarted():
+            case RankStarted() | GpusLeased():
                 self._tell(message)
             case RankExited(serial):
                 if serial in self._mirrors:

@@ -47,6 +47,30 @@ class SignalRank:
 
 
 @dataclass(frozen=True)
+class LeaseGpus:
+    """Lease GPUs of a node; the answer is :class:`GpusLeased`, for its agent waits for them."""
+
+    lease: int
+    """Number of this lease among all of the session."""
+    node: int
+    count: int
+    """How many, or how many shares of them."""
+    ranks_per_gpu: int
+    limit: float
+    """Seconds to wait at most."""
+    holder: str
+    """What others who wait for them are told."""
+
+
+@dataclass(frozen=True)
+class ReleaseGpus:
+    """Give a lease back, also one that is still waited for."""
+
+    lease: int
+    node: int
+
+
+@dataclass(frozen=True)
 class EndSession:
     """pytest ends with this exit code, and so do the agents."""
 
@@ -72,6 +96,10 @@ class NodeJoined:
     """The machine's own name."""
     address: str
     """Where others reach it."""
+    gpus: tuple[str, ...] = ()
+    """Names of the GPUs that torch can use there, in its order."""
+    gpu_kind: str = "cuda"
+    """What torch calls them."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +116,17 @@ class PortOpened:
 
     node: int
     number: int
+
+
+@dataclass(frozen=True)
+class GpusLeased:
+    """The end of a wait for GPUs."""
+
+    lease: int
+    devices: tuple[int, ...]
+    """For each share the index of its GPU among the visible ones, in ascending order."""
+    refusal: str = ""
+    """Why there is no lease; empty if there is."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ _ANY_PORT = 9
 class _Running:
     """One command."""
 
-    def __init__(self, command: list[str], told: bytes) -> None:
+    def __init__(self, command: list[str], told: bytes, environment: Mapping[str, str]) -> None:
         self._said: IO[bytes] = os.fdopen(memfile.create("pytest-ddp agent"), "w+b")
         self.process = subprocess.Popen(
             command,
@@ -32,6 +32,7 @@ class _Running:
             stdout=self._said,
             stderr=self._said,
             pipesize=_ROOM,
+            env=environment,
             # Ctrl-C is for pytest alone, which tells the agents.
             start_new_session=True,
         )
@@ -65,6 +66,10 @@ class Commands(Engine):
     @abstractmethod
     def _on(self, host: str, command: list[str]) -> list[str]:
         """What runs a command there, with our stdin."""
+
+    def _environment(self) -> Mapping[str, str]:
+        """What these commands are started with."""
+        return os.environ
 
     @abstractmethod
     def _addresses(self) -> Iterable[str]:
@@ -103,7 +108,7 @@ class Commands(Engine):
         for node, host in enumerate(self.hosts, start=1):
             command = self._on(host, sending.command(self.python))
             told = sending.told_by_stdin(node, meeting, self.python)
-            self._running[node] = _Running(command, told)
+            self._running[node] = _Running(command, told, self._environment())
 
     def ended(self) -> Mapping[int, str]:
         return {
