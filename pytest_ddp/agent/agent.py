@@ -205,11 +205,8 @@ class Agent:
                 self._start(replace(message, measured=self._left.redirected(message.measured)))
             case KillRank():
                 self._channel.send(message)
-            case LeaseGpus():
-                for refused in self._leases.want(message):
-                    self._tell(refused)
-            case ReleaseGpus(number):
-                self._leases.release(number)
+            case LeaseGpus() | ReleaseGpus():
+                self._leases.obey(message)
             case _:
                 raise AssertionError(f"{message} is not for an agent")
 

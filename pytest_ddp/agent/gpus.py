@@ -12,7 +12,7 @@ import pytest
 
 from pytest_ddp.launch import gpus
 from pytest_ddp.launch.gpus import Claim, LeaseError
-from pytest_ddp.wire.machines import GpusLeased, LeaseGpus
+from pytest_ddp.wire.machines import GpusLeased, LeaseGpus, ReleaseGpus
 
 
 def found() -> dict[str, Any]:
@@ -27,29 +27,29 @@ class Leases:
     def __init__(self) -> None:
         self._claims: dict[int, Claim] = {}
         self._waiting: dict[int, Claim] = {}
+        self._answers: list[GpusLeased] = []
+        """Those that came without a wait."""
 
     @property
     def patience(self) -> float:
         """Seconds until somebody has to look again; endless if nobody waits."""
         return gpus.PATIENCE if self._waiting else float("inf")
 
-    def want(self, order: LeaseGpus) -> Iterator[GpusLeased]:
-        """Begin to wait for GPUs; an answer if there is no sense in it."""
-        number = order.lease
-        try:
-            claim = Claim(
-                order.count,
-                limit=order.limit,
-                holder=order.holder,
-                ranks_per_gpu=order.ranks_per_gpu,
-            )
-        except (ValueError, OSError, pytest.UsageError) as error:
-            yield GpusLeased(number, (), str(error))
-        else:
-            self._claims[number] = self._waiting[number] = claim
+    def obey(self, order: LeaseGpus | ReleaseGpus) -> None:
+        """Begin to wait for GPUs, give them back, or leave off waiting."""
+        match order:
+            case LeaseGpus(number):
+                try:
+                    self._claims[number] = self._waiting[number] = _claim(order)
+                except (ValueError, OSError, pytest.UsageError) as error:
+                    self._answers.append(GpusLeased(number, (), str(error)))
+            case ReleaseGpus(number):
+                self._release(number)
 
     def answers(self) -> Iterator[GpusLeased]:
         """See which waits are over."""
+        yield from self._answers
+        self._answers.clear()
         for number, claim in list(self._waiting.items()):
             try:
                 devices, refusal = claim.take(), ""
@@ -59,13 +59,18 @@ class Leases:
                 del self._waiting[number]
                 yield GpusLeased(number, devices, refusal)
 
-    def release(self, number: int) -> None:
-        """Give GPUs back, or leave off waiting for them."""
+    def close(self) -> None:
+        """Give all back, now that no rank is on them any more."""
+        for number in list(self._claims):
+            self._release(number)
+
+    def _release(self, number: int) -> None:
         self._waiting.pop(number, None)
         if (claim := self._claims.pop(number, None)) is not None:
             claim.close()
 
-    def close(self) -> None:
-        """Give all back, now that no rank is on them any more."""
-        for number in list(self._claims):
-            self.release(number)
+
+def _claim(order: LeaseGpus) -> Claim:
+    return Claim(
+        order.count, limit=order.limit, holder=order.holder, ranks_per_gpu=order.ranks_per_gpu
+    )

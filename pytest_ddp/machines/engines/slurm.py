@@ -27,9 +27,10 @@ _STEP = (
 _OF_THE_JOB = re.compile(
     r"SLURM_(GPUS(_PER_(NODE|SOCKET|TASK))?|GPU_BIND|NTASKS_PER_GPU|TRES_PER_TASK)$"
 )
-"""What sbatch and salloc leave for srun to ask the same of each step: a step on one node must not ask
-for the GPUs of all, nor for those of one task. A step that asks for none has all that the job has on
-its node, but for those of a job that got them by ``--exclusive`` alone: ``SLURM_STEP_GRES`` asks.
+"""What sbatch and salloc leave for srun to ask the same of each step: one on a single node must not
+ask for the GPUs of all, nor for those of one task. A step that asks for none has all that the job
+has on its node, but for those of a job that has them by ``--exclusive`` alone: there
+``SLURM_STEP_GRES`` asks.
 
 Source: SLURM's "Generic Resource (GRES) Scheduling", "Running Jobs"; srun(1), "INPUT ENVIRONMENT
 VARIABLES".
