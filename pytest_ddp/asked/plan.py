@@ -15,8 +15,8 @@ import pytest
 from pytest_ddp.asked.devices import Choice, choose, shortage
 from pytest_ddp.asked.mark import WORLD_SIZE_PARAM, Mark
 from pytest_ddp.asked.options import CheckCollectives, Options
-from pytest_ddp.asked.placement import place
-from pytest_ddp.asked.rules import MAX_WORLD_SIZE, WorldSize, mark_error, shown
+from pytest_ddp.asked.placement import crowd, least_machines, place
+from pytest_ddp.asked.rules import MAX_LOCAL_WORLD_SIZE, WorldSize, mark_error, shown
 from pytest_ddp.wire.hosting import World
 
 _SEED_RANGE = 2**32
@@ -91,7 +91,7 @@ def make_plan(
     """
     wanted = _wanted_size(item, mark)
     chosen = _choice(item, mark, options, wanted, gpus, kind)
-    everywhere = min(gpus * chosen.ranks_per_gpu, MAX_WORLD_SIZE)
+    everywhere = min(gpus * chosen.ranks_per_gpu, MAX_LOCAL_WORLD_SIZE)
     world_size = everywhere if wanted == "gpus" else wanted
     skip = _shortage(wanted, chosen, gpus, kind)
     if skip is not None and machines:
@@ -143,10 +143,20 @@ def _nodes(
             f"@pytest.mark.ddp(nodes={mark.nodes}, world_size={world_size}): each machine has a "
             f"rank at least. Ask for as many machines as ranks, or fewer.",
         )
+    least = least_machines(world_size)
+    if mark.nodes is not None and mark.nodes < least:
+        raise mark_error(
+            item,
+            f"@pytest.mark.ddp(nodes={mark.nodes}, world_size={world_size}): one machine takes "
+            f"{MAX_LOCAL_WORLD_SIZE} ranks at most. Ask for {least} machines, or more.",
+        )
     if not machines:
-        if mark.nodes in (None, 1):
+        needed = mark.nodes or least
+        if needed <= 1:
             return (), None
-        words = f"nodes={mark.nodes}: {mark.nodes} machines needed, this session has one"
+        # No error: it may be meant for a cluster, and the suite is run elsewhere, too.
+        asked = f"nodes={needed}" if mark.nodes else crowd(world_size, MAX_LOCAL_WORLD_SIZE)
+        words = f"{asked}: {needed} machines needed, this session has one"
         return (), f"{words}; --ddp-machines has more"
     try:
         return place(world_size, mark.nodes, machines, options.ranks_per_machine), None
