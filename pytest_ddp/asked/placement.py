@@ -11,6 +11,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from pytest_ddp.asked.rules import MAX_LOCAL_WORLD_SIZE
+
+
+def least_machines(world_size: int, most: int = MAX_LOCAL_WORLD_SIZE) -> int:
+    """How many machines so many ranks need, with ``most`` of them on one."""
+    return math.ceil(world_size / most)
+
+
+def crowd(world_size: int, most: int) -> str:
+    """Why they do not fit on fewer."""
+    return f"{world_size} ranks, at most {most} on one"
+
 
 def place(world_size: int, asked: int | None, nodes: int, most: int | None) -> tuple[int, ...]:
     """The machine of each rank, in order.
@@ -19,14 +31,16 @@ def place(world_size: int, asked: int | None, nodes: int, most: int | None) -> t
         world_size: number of ranks, at least ``asked``.
         asked: how many machines the test wants; None to see.
         nodes: how many there are.
-        most: how many ranks a machine takes; None for any number.
+        most: how many ranks a machine is filled with; None to spread them.
 
     Raises:
         ValueError: there are too few machines; the text has the numbers.
     """
-    wanted = asked or (min(nodes, world_size) if most is None else math.ceil(world_size / most))
+    limit = most or MAX_LOCAL_WORLD_SIZE
+    least = least_machines(world_size, limit)
+    wanted = asked or (max(least, min(nodes, world_size)) if most is None else least)
     if wanted > nodes:
-        by_mark = f"nodes={asked}" if asked else f"{world_size} ranks, at most {most} on one"
+        by_mark = f"nodes={asked}" if asked else crowd(world_size, limit)
         raise ValueError(f"{by_mark}: {wanted} machines needed, {nodes} in this session")
     if asked is None and most is not None:
         return tuple(rank // most for rank in range(world_size))
@@ -70,7 +84,7 @@ def all_room(asked: int | None, room: Sequence[int], most: int | None) -> int:
 
 
 def _limited(room: Sequence[int], most: int | None) -> list[int]:
-    return [size if most is None else min(size, most) for size in room]
+    return [min(size, most or MAX_LOCAL_WORLD_SIZE) for size in room]
 
 
 def _chosen(world_size: int, asked: int | None, room: Sequence[int]) -> list[int] | None:

@@ -16,7 +16,8 @@ import pytest
 from pytest_ddp.asked.devices import Choice, choose, shortage
 from pytest_ddp.asked.mark import WORLD_SIZE_PARAM, Mark
 from pytest_ddp.asked.options import CheckCollectives, Options
-from pytest_ddp.asked.rules import MAX_WORLD_SIZE, WorldSize, mark_error, shown
+from pytest_ddp.asked.placement import crowd, least_machines
+from pytest_ddp.asked.rules import MAX_LOCAL_WORLD_SIZE, WorldSize, mark_error, shown
 from pytest_ddp.asked.spread import MachineGpus, Spread
 from pytest_ddp.wire.hosting import World
 
@@ -103,10 +104,10 @@ def make_plan(
         nodes, skip = _nodes(spread, wanted, chosen)
         devices = spread.layout(nodes, chosen)
     else:
-        everywhere = min(gpus * chosen.ranks_per_gpu, MAX_WORLD_SIZE)
+        everywhere = min(gpus * chosen.ranks_per_gpu, MAX_LOCAL_WORLD_SIZE)
         world_size = everywhere if wanted == "gpus" else wanted
         nodes, devices = (), chosen.layout(world_size)
-        skip = _shortage(wanted, chosen, gpus, kind) or _one_machine_is_too_few(mark)
+        skip = _shortage(wanted, chosen, gpus, kind) or _one_machine_is_too_few(mark, world_size)
     return LaunchPlan(
         nodeid=item.nodeid,
         world_size=world_size,
@@ -150,12 +151,22 @@ def _check_nodes(item: pytest.Item, mark: Mark, wanted: WorldSize) -> None:
             f"@pytest.mark.ddp(nodes={mark.nodes}, world_size={wanted}): each machine has a "
             f"rank at least. Ask for as many machines as ranks, or fewer.",
         )
+    if mark.nodes is not None and wanted != "gpus" and mark.nodes < least_machines(wanted):
+        raise mark_error(
+            item,
+            f"@pytest.mark.ddp(nodes={mark.nodes}, world_size={wanted}): one machine takes "
+            f"{MAX_LOCAL_WORLD_SIZE} ranks at most. Ask for {least_machines(wanted)} machines, or "
+            f"more.",
+        )
 
 
-def _one_machine_is_too_few(mark: Mark) -> str | None:
-    if mark.nodes in (None, 1):
+def _one_machine_is_too_few(mark: Mark, world_size: int) -> str | None:
+    needed = mark.nodes or least_machines(world_size)
+    if needed <= 1:
         return None
-    words = f"nodes={mark.nodes}: {mark.nodes} machines needed, this session has one"
+    # No error: it may be meant for a cluster, and the suite is run elsewhere, too.
+    asked = f"nodes={needed}" if mark.nodes else crowd(world_size, MAX_LOCAL_WORLD_SIZE)
+    words = f"{asked}: {needed} machines needed, this session has one"
     return f"{words}; --ddp-machines has more"
 
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from pytest_ddp.asked.rules import MAX_WORLD_SIZE
+from pytest_ddp.asked.rules import MAX_LOCAL_WORLD_SIZE
 from pytest_ddp.doctor.findings import Finding, note, ok, stop
 from pytest_ddp.system import folder, machine
 from pytest_ddp.system.own import os, shutil, tempfile
@@ -83,9 +83,9 @@ def _descriptors() -> Finding:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     ranks = max(0, soft - _DESCRIPTORS_BESIDE) // _DESCRIPTORS_PER_RANK
     told = f"{soft} open files at most (hard limit {hard}): enough for some {ranks} ranks at a time"
-    if soft == resource.RLIM_INFINITY or ranks >= MAX_WORLD_SIZE:
+    if soft == resource.RLIM_INFINITY or ranks >= MAX_LOCAL_WORLD_SIZE:
         return ok("descriptors", told)
-    wanted = MAX_WORLD_SIZE * _DESCRIPTORS_PER_RANK + _DESCRIPTORS_BESIDE
+    wanted = MAX_LOCAL_WORLD_SIZE * _DESCRIPTORS_PER_RANK + _DESCRIPTORS_BESIDE
     make = stop if ranks < 2 else note
     return make("descriptors", told, f"ulimit -n {wanted} before pytest starts")
 
@@ -96,7 +96,7 @@ def _processes() -> Finding:
         return ok("processes", "no limit was found")
     where, left = min(room.items(), key=lambda item: item[1])
     told = f"room for {left} more ({where}): enough for some {left // _THREADS_PER_RANK} ranks"
-    if left >= MAX_WORLD_SIZE * _THREADS_PER_RANK:
+    if left >= MAX_LOCAL_WORLD_SIZE * _THREADS_PER_RANK:
         return ok("processes", told)
     make = stop if left < _FEW_THREADS else note
     fix = "raise it: docker run --pids-limit=-1" if where == "pids.max" else "ulimit -u unlimited"
