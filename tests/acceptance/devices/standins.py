@@ -1,8 +1,8 @@
-"""GPUs that machines of a cluster tell of and do not have: what a driver's tool and torch's files say.
+"""GPUs that machines of a cluster tell of and do not have.
 
-Each process of a machine finds them as it would find others: ``nvidia-smi`` lists those of the machine's
-name, and beside torch's libraries lies one for CUDA. Of torch itself, what ranks ask of CUDA is
-written down instead, by a conftest.
+Each process of a machine finds them as it would find others: ``nvidia-smi`` lists those of the
+machine's name, and beside torch's libraries lies one for CUDA. Of torch itself, what ranks ask of
+CUDA is written down instead, by a conftest.
 """
 
 from __future__ import annotations

@@ -173,26 +173,38 @@ def test_ctrl_c_ends_a_wait_and_what_the_session_has_elsewhere(
 
 
 ALL = """
+    import os
+    import time
+    from pathlib import Path
+
     import pytest
 
 
-    @pytest.mark.parametrize("number", range(8))
-    @pytest.mark.ddp(world_size="gpus", device="cuda", backend="gloo", timeout=100)
+    def test_both_sessions_are_there():
+        Path(os.environ["OURS"]).touch()
+        while not Path(os.environ["THEIRS"]).exists():
+            time.sleep(0.05)
+
+
+    @pytest.mark.parametrize("number", range(6))
+    @pytest.mark.ddp(world_size="gpus", device="cuda", backend="gloo", timeout=60)
     def test_all(ddp, number):
+        time.sleep(0.3)
         assert ddp.gather(ddp.device.index) == [0, 1, 0, 1]
 """
 
 
-def test_sessions_that_count_the_machines_otherwise_do_not_wait_for_each_other_for_ever(
-    cluster: Cluster, suite: Suite, variables: dict[str, str]
+def test_sessions_that_number_machines_otherwise_do_not_wait_for_each_other_for_ever(
+    cluster: Cluster, suite: Suite, tmp_path: Path, variables: dict[str, str]
 ) -> None:
     suite.write("conftest.py", CONFTEST)
     suite.write("test_all.py", ALL)
     place = {"MASTER_ADDR": ADDRESSES[1], "MASTER_PORT": "29518"}
     reversed_ = {0: place | {"RANK": "1"}, 1: place | {"RANK": "0"}}
-    others = cluster.start(suite, env=variables, of=reversed_)[::-1]
-    ours = cluster.start(suite, env=variables)
+    here, there = {"OURS": str(tmp_path / "a")}, {"THEIRS": str(tmp_path / "b")}
+    ours = cluster.start(suite, env={**variables, **here, **there})
+    swapped = {"OURS": there["THEIRS"], "THEIRS": here["OURS"]}
+    others = cluster.start(suite, env=variables | swapped, of=reversed_)[::-1]
     for pytest_, agent in (ours, others):
-        finished = pytest_.finish(180)
-        finished.assert_outcomes(passed=8)
+        pytest_.finish(180).assert_outcomes(passed=7)
         assert agent.finish(30).returncode == 0
