@@ -101,10 +101,10 @@ class Ray(Engine):
         return able[: self.count - 1]
 
     def bring(self, meeting: Meeting) -> None:
-        """Set a CPU aside on each node, and have an actor there start the agent.
+        """Set a CPU and all free GPUs aside on each node, and have an actor start the agent there.
 
         Raises:
-            EngineError: not every node has one that is free.
+            EngineError: not every node has a CPU that is free.
         """
         if not self._others:
             return
@@ -114,7 +114,8 @@ class Ray(Engine):
             PlacementGroupSchedulingStrategy,
         )
 
-        bundles: list[dict[str, float]] = [{"CPU": _CPUS} for _ in self._others]
+        gpus = _free_gpus([node["NodeID"] for node in self._others])
+        bundles: list[dict[str, float]] = [{"CPU": _CPUS, "GPU": count} for count in gpus]
         # Bundles that are spread could lie on the node of pytest as well.
         places = [{_NODE_ID: node["NodeID"]} for node in self._others]
         self._group = placement_group(bundles, "STRICT_SPREAD", bundle_label_selector=places)
@@ -123,9 +124,9 @@ class Ray(Engine):
         # The workers' interpreter need not have this package.
         ray.cloudpickle.register_pickle_by_value(actor)
         kind: Any = ray.remote(num_cpus=_CPUS)(actor.Keeper)
-        for bundle, _ in enumerate(self._others):
+        for bundle, count in enumerate(gpus):
             place = PlacementGroupSchedulingStrategy(self._group, bundle)
-            keeper = kind.options(scheduling_strategy=place).remote()
+            keeper = kind.options(scheduling_strategy=place, num_gpus=count).remote()
             self._keepers.append(keeper)
             node = bundle + 1
             told = sending.told_by_stdin(node, meeting, self.python)
@@ -168,6 +169,15 @@ class Ray(Engine):
         if self._group is not None:
             remove_placement_group(self._group)
         ray.shutdown()
+
+
+def _free_gpus(node_ids: list[str]) -> list[int]:
+    """How many whole GPUs nobody has set aside, node by node."""
+    # Ray's public functions tell what is free in the whole cluster alone.
+    from ray._private.state import available_resources_per_node  # noqa: PLC0415 - as above
+
+    free = available_resources_per_node()
+    return [int(free.get(node_id, {}).get("GPU", 0)) for node_id in node_ids]
 
 
 def _ask(address: str) -> None:

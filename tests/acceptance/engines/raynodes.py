@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tests.acceptance.machines.cluster import ADDRESSES, Cluster
@@ -21,10 +22,17 @@ _UP_LIMIT = 120
 
 
 @contextlib.contextmanager
-def ray_up(cluster: Cluster) -> Iterator[dict[str, str]]:
+def ray_up(
+    cluster: Cluster, *, gpus: int = 0, env: Mapping[str, str] | None = None
+) -> Iterator[dict[str, str]]:
     """Have a Ray cluster of both machines for a block; the variables of its users.
 
     The cluster of machines ends Ray's processes, by the mark that they inherit.
+
+    Args:
+        cluster: the machines.
+        gpus: how many each is said to have.
+        env: variables of Ray's processes and of its users.
     """
     # Ray's sockets lie in there, and their paths may be short only.
     with (
@@ -34,15 +42,23 @@ def ray_up(cluster: Cluster) -> Iterator[dict[str, str]]:
         end.callback(cluster.kill)
         head = ["--head", f"--port={_PORT}", "--include-dashboard=false", f"--temp-dir={folder}"]
         address = f"{ADDRESSES[0]}:{_PORT}"
-        variables = {"RAY_ADDRESS": address, "RAY_TMPDIR": folder}
-        _start_node(cluster, end, 0, *head)
+        own = dict(env or {})
+        variables = own | {"RAY_ADDRESS": address, "RAY_TMPDIR": folder}
+        start = functools.partial(_start_node, cluster, end, own)
+        start(0, f"--num-gpus={gpus}", *head)
         _wait_for_nodes(cluster, variables, 1)
-        _start_node(cluster, end, 1, f"--address={address}")
+        start(1, f"--num-gpus={gpus}", f"--address={address}")
         _wait_for_nodes(cluster, variables, 2)
         yield variables
 
 
-def _start_node(cluster: Cluster, end: contextlib.ExitStack, node: int, *arguments: str) -> None:
+def _start_node(
+    cluster: Cluster,
+    end: contextlib.ExitStack,
+    variables: Mapping[str, str],
+    node: int,
+    *arguments: str,
+) -> None:
     own = [f"--node-ip-address={ADDRESSES[node]}", "--num-cpus=2", "--disable-usage-stats"]
     memory = ["--object-store-memory=100000000"]
     with (cluster.folder / f"ray-{node}.txt").open("ab") as log:
@@ -57,7 +73,7 @@ def _start_node(cluster: Cluster, end: contextlib.ExitStack, node: int, *argumen
                 *memory,
                 *arguments,
             ],
-            env={**os.environ, **cluster.environment(node)},
+            env={**os.environ, **variables, **cluster.environment(node)},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
