@@ -13,6 +13,7 @@ import pytest
 
 from tests.acceptance.devices.standins import CONFTEST, variables_for
 from tests.acceptance.engines.raynodes import ray_up
+from tests.acceptance.engines.slurmcommands import slurm_on
 from tests.acceptance.machines.cluster import Cluster
 from tests.acceptance.suite import Suite, flat
 
@@ -102,3 +103,20 @@ def test_ray_gives_the_gpus_of_a_node_that_nobody_has(
         told = places(finished)
         assert " ".join([*ALPHA, left]).strip() in told
         assert told.count("beta") == told.count(left or "beta") * bool(left)
+
+
+def test_slurm_gives_the_gpus_that_the_job_has_on_a_node(
+    cluster: Cluster, suite: Suite, tmp_path: Path
+) -> None:
+    """The job has two of alpha's three, and one of beta's four; each node sees what SLURM sets."""
+    suite.write("conftest.py", CONFTEST)
+    suite.write("test_a.py", SOURCE)
+    env = variables_for(tmp_path / "gpus", {"alpha": 3, "beta": 4})
+    slurm = slurm_on(cluster, tmp_path, "CUDA_VISIBLE_DEVICES=2")
+    paths = {"PATH": f"{tmp_path}{os.pathsep}{env['PATH']}"}
+    # What sbatch leaves of --gpus=3 --gpus-per-task=1, and sets for the batch script.
+    job = {"SLURM_GPUS": "3", "SLURM_GPUS_PER_TASK": "1", "CUDA_VISIBLE_DEVICES": "0,1"}
+    variables = {**env, **slurm, **paths, **job}
+    finished = cluster.run_alone(suite, "--ddp-machines=slurm", env=variables)
+    alpha = [f"('alpha', 'cuda:{n}', '0,1')" for n in range(2)]
+    assert " ".join([*alpha, "('beta', 'cuda:0', '2')"]) in places(finished), finished.tail()
