@@ -13,6 +13,7 @@ from typing import Any, ClassVar, TypeAlias
 
 from pytest_ddp.asked.machines import Engine as Name
 from pytest_ddp.asked.machines import Machines
+from pytest_ddp.launch.gpus import Build, torch_build
 from pytest_ddp.machines.engines import actor, sending
 from pytest_ddp.machines.engines.engine import ADDRESS, Engine, EngineError, Meeting
 from pytest_ddp.system.own import os, socket
@@ -172,7 +173,9 @@ class Ray(Engine):
 
 
 def _free_gpus(node_ids: list[str]) -> list[int]:
-    """How many whole GPUs nobody has set aside, node by node."""
+    """How many whole GPUs nobody has set aside, node by node; none if torch could not use them."""
+    if torch_build() is Build.CPU:
+        return [0] * len(node_ids)
     # Ray's public functions tell what is free in the whole cluster alone.
     from ray._private.state import available_resources_per_node  # noqa: PLC0415 - as above
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -182,3 +183,50 @@ def test_a_rank_whose_gpu_a_test_has_broken_is_replaced(session: Session) -> Non
     assert session.alpha["test_breaks_it"].verdict == "failed"
     (warning,) = (told for told in session.alpha.warnings if "no longer works" in told)
     assert "on rank 3; the rank is replaced" in warning
+
+
+ON_BETA = """
+    import os
+    import socket
+
+    import pytest
+    import torch
+    import torch.distributed as dist
+
+
+    @pytest.mark.parametrize("number", range(2))
+    @pytest.mark.ddp(world_size=2, device="cuda", backend="gloo", timeout=60)
+    def test_two(ddp, number):
+        total = torch.ones(1)
+        dist.all_reduce(total)
+        assert total.item() == 2
+        names = "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_WORLD_SIZE"
+        place = [socket.gethostname(), str(ddp.device), *(os.environ[name] for name in names)]
+        assert ddp.gather(place) == [
+            ["beta", "cuda:0", "0", "2", "0", "1"], ["beta", "cuda:1", "1", "2", "0", "1"]
+        ]
+
+
+    @pytest.mark.ddp(world_size=2, nodes=2)
+    def test_on_both(ddp):
+        assert ddp.gather(socket.gethostname()) == ["alpha", "beta"]
+        assert ddp.backend == "gloo"
+
+
+    @pytest.mark.ddp(world_size=3, device="cuda", backend="gloo")
+    def test_too_many(ddp): ...
+"""
+
+
+def test_a_node_0_without_gpus_leaves_them_to_others(
+    cluster: Cluster, suite: Suite, tmp_path: Path
+) -> None:
+    """It has one that its variable hides."""
+    suite.write("conftest.py", CONFTEST)
+    suite.write("test_gpus.py", ON_BETA)
+    env = variables_for(tmp_path / "gpus", {"alpha": 1, "beta": 2})
+    session = cluster.run(suite, "-rs", env=env, of={0: {"CUDA_VISIBLE_DEVICES": ""}})
+    session.alpha.assert_outcomes(passed=3, skipped=1)
+    assert (
+        "3 needed, 0 on node 0 (alpha), 2 on node 1 (beta); ranks_per_gpu=2" in session.alpha.flat
+    )

@@ -11,7 +11,7 @@ import pytest
 
 from tests.acceptance.devices.standins import CONFTEST, variables_for
 from tests.acceptance.machines.cluster import ADDRESSES, NAMES, Cluster, wait_for
-from tests.acceptance.suite import Suite, flat
+from tests.acceptance.suite import Running, Suite, flat
 
 HOLDS = """
     import time
@@ -73,12 +73,20 @@ def holding(tmp_path: Path, begun: Path, end: Path, **mark: int) -> Suite:
     return suite
 
 
-def test_who_holds_them_is_told_with_the_machine(
-    cluster: Cluster, suite: Suite, tmp_path: Path, variables: dict[str, str]
-) -> None:
+def holder_on_beta(
+    cluster: Cluster, tmp_path: Path, variables: dict[str, str]
+) -> tuple[Running, Path]:
+    """A pytest of beta's own that has one of its GPUs, until there is a file."""
     begun, end = tmp_path / "begun", tmp_path / "end"
     other = cluster.start_alone(holding(tmp_path, begun, end, world_size=1), env=variables, node=1)
     wait_for(begun)
+    return other, end
+
+
+def test_who_holds_them_is_told_with_the_machine(
+    cluster: Cluster, suite: Suite, tmp_path: Path, variables: dict[str, str]
+) -> None:
+    other, end = holder_on_beta(cluster, tmp_path, variables)
     suite.write("conftest.py", CONFTEST)
     suite.write("test_waiting.py", WAITS)
     session = cluster.run(suite, env=variables | {"END": str(end)})
@@ -146,15 +154,13 @@ def test_an_agent_that_is_killed_gives_back_what_it_has(
     finished = alpha.finish(60)
     beta.finish(30)
     assert "node 1 (beta) is lost" in flat(finished["test_holds"].text)
-    assert claimed(cluster, 0) == "free"
+    assert claimed(cluster, 0, 15) == "free"
 
 
 def test_ctrl_c_ends_a_wait_and_what_the_session_has_elsewhere(
     cluster: Cluster, suite: Suite, tmp_path: Path, variables: dict[str, str]
 ) -> None:
-    begun, end = tmp_path / "begun", tmp_path / "end"
-    other = cluster.start_alone(holding(tmp_path, begun, end, world_size=1), env=variables, node=1)
-    wait_for(begun)
+    other, end = holder_on_beta(cluster, tmp_path, variables)
     suite.write("conftest.py", CONFTEST)
     suite.write("test_waiting.py", WAITS.replace("timeout=3", "timeout=100"))
     alpha, beta = cluster.start(suite, env=variables | {"END": str(end)})
@@ -166,10 +172,10 @@ def test_ctrl_c_ends_a_wait_and_what_the_session_has_elsewhere(
     os.kill(alpha.pid, signal.SIGINT)
     assert alpha.finish(60).returncode == pytest.ExitCode.INTERRUPTED
     beta.finish(30)
-    assert claimed(cluster, 0) == "free"
+    assert claimed(cluster, 0, 15) == "free"
     end.touch()
     other.finish(60).assert_outcomes(passed=1)
-    assert claimed(cluster, 1) == "free"
+    assert claimed(cluster, 1, 15) == "free"
 
 
 ALL = """
