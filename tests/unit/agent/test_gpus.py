@@ -12,6 +12,7 @@ from pytest_ddp.agent import gpus as module
 from pytest_ddp.agent.gpus import Leases
 from pytest_ddp.launch import gpus
 from pytest_ddp.launch.gpus import Build, Gpu
+from pytest_ddp.system import own
 from pytest_ddp.wire.machines import GpusLeased, LeaseGpus, ReleaseGpus
 
 
@@ -19,7 +20,7 @@ from pytest_ddp.wire.machines import GpusLeased, LeaseGpus, ReleaseGpus
 def two_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(gpus, "torch_build", lambda: Build.CUDA)
     monkeypatch.setattr(gpus, "physical_gpus", lambda: (Gpu("GPU-one"), Gpu("GPU-two")))
-    monkeypatch.setattr(gpus.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(own.tempfile, "gettempdir", lambda: str(tmp_path))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 

@@ -166,7 +166,7 @@ def test_gpus_of_a_machine_are_told_and_leased_there(of_two: Session) -> None:
     line = of_two.join(1, gpus=["GPU-a", "GPU-b"], gpu_kind="xpu")
     expected = NodeJoined(1, "m1", "127.0.0.1", ("GPU-a", "GPU-b"), "xpu")
     assert of_two.hear(NodeJoined) == expected
-    orders = [LeaseGpus(7, 1, 2, 1, 3.0, "a test"), ReleaseGpus(7, 1)]
+    orders: list[Message] = [LeaseGpus(7, 1, 2, 1, 3.0, "a test"), ReleaseGpus(7, 1)]
     for order in orders:
         of_two.channel.send(order)
     heard: list[Message] = []
