@@ -79,6 +79,8 @@ class Fleet(Launcher):
         self._clocks: dict[int, Clock] = {}
         """Those of other machines than ours."""
         self._lost: dict[int, str] = {}
+        self._told: dict[int, Machine] = {}
+        """What follows of these three, until the next news."""
         self._ports: dict[int, deque[int]] = {}
         self._problem = ""
         """Why no test can run."""
@@ -133,8 +135,11 @@ class Fleet(Launcher):
         return f"{', '.join(told)}."
 
     def machine(self, node: int) -> Machine:
-        """What is known of a node."""
-        return Machine(self._name_of(node), self._clocks.get(node), node in self._lost)
+        """What is known of a node: each report of a rank there asks for it."""
+        if (known := self._told.get(node)) is None:
+            clock = self._clocks.get(node)
+            known = self._told[node] = Machine(self._name_of(node), clock, node in self._lost)
+        return known
 
     def _name_of(self, node: int) -> str:
         joined = self._nodes.get(node)
@@ -151,6 +156,7 @@ class Fleet(Launcher):
         return super().poll(timeout)
 
     def _hear_other(self, message: Message) -> Iterator[Event]:
+        self._told.clear()
         match message:
             case MachinesFound(nodes):
                 self.machines = nodes
