@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Iterator
 
 import pytest
@@ -34,7 +35,7 @@ def new_launcher(
 
     launcher = fleet.Fleet(session, display, quiet=quiet, engine=config.stash[begin.ENGINE])
     try:
-        launcher.wait_for_agents()
+        launcher.wait_for_agents(functools.partial(_say, config))
     except (NoRankError, HostDiedError) as error:
         launcher.close()
         raise option_error(f"--ddp-machines={options.machines.engine}: {error}") from None
@@ -43,6 +44,13 @@ def new_launcher(
         raise
     config.stash[_MACHINES] = launcher.machines
     return launcher
+
+
+def _say(config: pytest.Config, what: str) -> None:
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None:
+        reporter.ensure_newline()
+        reporter.write_line(f"ddp: {what}")
 
 
 def what_there_is(config: pytest.Config, options: Options) -> tuple[int, str, int]:

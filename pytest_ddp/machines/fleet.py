@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -24,6 +24,7 @@ from pytest_ddp.wire.machines import (
     Clock,
     ClockMeasured,
     EndSession,
+    MachinesAwaited,
     MachinesFound,
     NodeJoined,
     NodeLost,
@@ -82,6 +83,8 @@ class Fleet(Launcher):
         self._told: dict[int, Machine] = {}
         """What follows of these three, until the next news."""
         self._ports: dict[int, deque[int]] = {}
+        self._awaited = ""
+        """What the engine waits for, as it has told just now."""
         self._problem = ""
         """Why no test can run."""
         super().__init__(session, display, quiet=quiet)
@@ -91,19 +94,28 @@ class Fleet(Launcher):
         log = self._log if quiet else None
         return start(_HUB, told, theirs, self._folder, log, os.environ)
 
-    def wait_for_agents(self) -> None:
+    def wait_for_agents(self, say: Callable[[str], object]) -> None:
         """Wait until all agents are there that the engine starts; others come when they like.
+
+        Args:
+            say: shows what an engine waits for, which may be minutes.
 
         Raises:
             NoRankError: one does not come, or its machine is not as this one.
             HostDiedError: the hub did not live to tell.
         """
-        deadline = time.monotonic() + _FIND_LIMIT
+        said, deadline = "", time.monotonic() + _FIND_LIMIT
         while not self.machines:
             if (left := deadline - time.monotonic()) <= 0:
-                said = self.last_words().rpartition("\n")[2] or "nothing"
-                raise NoRankError(f"no machines were found within {_FIND_LIMIT:.0f} s: {said}")
+                last = self.last_words().rpartition("\n")[2] or "nothing"
+                raise NoRankError(f"no machines were found within {_FIND_LIMIT:.0f} s: {last}")
             self.poll(left)
+            if self._awaited:
+                deadline = time.monotonic() + _FIND_LIMIT
+            if self._awaited not in ("", said):
+                said = self._awaited
+                say(said)
+            self._awaited = ""
         while self._engine.starts_agents and len(self._nodes) < self.machines:
             self.poll(None)
 
@@ -158,6 +170,8 @@ class Fleet(Launcher):
     def _hear_other(self, message: Message) -> Iterator[Event]:
         self._told.clear()
         match message:
+            case MachinesAwaited(what):
+                self._awaited = what
             case MachinesFound(nodes):
                 self.machines = nodes
             case NodeJoined(node):

@@ -14,7 +14,7 @@ from pytest_ddp.machines.hub import Hub
 from pytest_ddp.system import descriptors, folder
 from pytest_ddp.system.own import os, socket, subprocess
 from pytest_ddp.wire.channel import Channel
-from pytest_ddp.wire.machines import SECRET, MachinesFound, Unfit
+from pytest_ddp.wire.machines import SECRET, MachinesAwaited, MachinesFound, Unfit
 from pytest_ddp.wire.program import command
 
 _AGENT = "pytest_ddp.agent.main"
@@ -52,7 +52,7 @@ def main(role: dict[str, Any]) -> NoReturn:
 
 
 def _open_door(channel: Channel, engine: Engine, secret: str) -> Door:
-    address, port = engine.listens_at()
+    address, port = engine.listens_at(lambda what: channel.send(MachinesAwaited(what)))
     channel.send(MachinesFound(engine.nodes))
     try:
         return Door(address, port, secret, engine.nodes)

@@ -57,8 +57,15 @@ class EndSession:
 
 
 @dataclass(frozen=True)
+class MachinesAwaited:
+    """The engine has not all of them yet, and waits for what is on its way."""
+
+    what: str
+
+
+@dataclass(frozen=True)
 class MachinesFound:
-    """The engine has them; the first message of a hub."""
+    """The engine has them; before that a hub tells at most what is waited for."""
 
     nodes: int
 

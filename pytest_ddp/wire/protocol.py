@@ -35,6 +35,7 @@ from pytest_ddp.wire.hosting import (
 from pytest_ddp.wire.machines import (
     ClockMeasured,
     EndSession,
+    MachinesAwaited,
     MachinesFound,
     NodeJoined,
     NodeLost,
@@ -373,5 +374,7 @@ FromRank: TypeAlias = (
 OfService: TypeAlias = Serve | ServiceReady | Served | Inherit | Joined | Place
 """What the pytest process, the service and the processes that it makes say to each other."""
 ToHub: TypeAlias = OpenPort | SignalRank | EndSession
-FromHub: TypeAlias = MachinesFound | NodeJoined | ClockMeasured | PortOpened | NodeLost | Unfit
+FromHub: TypeAlias = (
+    MachinesAwaited | MachinesFound | NodeJoined | ClockMeasured | PortOpened | NodeLost | Unfit
+)
 Message: TypeAlias = ToHost | FromHost | ToHub | FromHub | ToRank | FromRank | OfService

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from pytest_ddp.asked.machines import Engine as Name
 from pytest_ddp.asked.machines import Machines
-from pytest_ddp.machines.engines.engine import Engine, EngineError, Meeting
+from pytest_ddp.machines.engines.engine import Engine, EngineError, Meeting, Tell
 from pytest_ddp.system.own import json, socket
 from pytest_ddp.wire.machines import SECRET
 
@@ -93,7 +93,7 @@ class Torchrun(Engine):
     def nodes(self) -> int:
         return self.world_size
 
-    def listens_at(self) -> tuple[str, int]:
+    def listens_at(self, tell: Tell) -> tuple[str, int]:
         try:
             return self._address(), 0 if self.has_store else self.port
         except OSError as error:

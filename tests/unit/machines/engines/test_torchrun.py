@@ -26,7 +26,7 @@ def test_torchrun_s_variables_make_a_place() -> None:
     place = Torchrun.from_environment(TORCHRUN)
     assert (place.node, place.nodes, place.port, place.has_store) == (1, 2, 29500, True)
     assert from_told(as_told(place)) == place
-    assert place.listens_at() == ("127.0.0.1", 0)
+    assert place.listens_at(print) == ("127.0.0.1", 0)
 
 
 def test_so_do_those_of_another_launcher_with_a_secret() -> None:
