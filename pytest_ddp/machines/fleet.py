@@ -76,6 +76,8 @@ class Fleet(Launcher):
         self._engine = engine
         self.machines = 0 if engine.starts_agents else engine.nodes
         """How many there are; 0 while the engine has not told."""
+        self._is_found = False
+        """Whether the engine has told."""
         self._nodes: dict[int, NodeJoined] = {}
         self._clocks: dict[int, Clock] = {}
         """Those of other machines than ours."""
@@ -173,7 +175,7 @@ class Fleet(Launcher):
             case MachinesAwaited(what):
                 self._awaited = what
             case MachinesFound(nodes):
-                self.machines = nodes
+                self.machines, self._is_found = nodes, True
             case NodeJoined(node):
                 self._nodes[node] = message
             case ClockMeasured(node, clock):
@@ -190,8 +192,8 @@ class Fleet(Launcher):
 
     def _end_host(self) -> None:
         self._channel.send(EndSession(self.exit_code))
-        if not self.machines:
-            # It still looks for machines, and has no agent.
+        if not self._is_found:
+            # It still looks for machines, or for the name of this one, and has no agent.
             self._process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_HUB_END)

@@ -75,7 +75,8 @@ class Hub:
         """Whether the hosts of all machines are up."""
         self._is_over = False
         self._code = BROKEN_OFF
-        self._deadline = time.monotonic() + _JOIN_LIMIT
+        self._join_limit = _JOIN_LIMIT + engine.spread
+        self._deadline = time.monotonic() + self._join_limit
         self._next_look = 0.0
         self._selector = selectors.DefaultSelector()
         self._selector.register(channel, selectors.EVENT_READ, self._hear_controller)
@@ -150,11 +151,11 @@ class Hub:
         missing = [str(n) for n in range(self._engine.nodes) if n not in self._nodes]
         if not missing:
             slow = ", ".join(str(node) for node in self._nodes.values() if not node.ready)
-            return f"the host of {slow} did not come up within {_JOIN_LIMIT:.0f} s"
+            return f"the host of {slow} did not come up within {self._join_limit:.0f} s"
         return (
-            f"{len(self._nodes)} of {self._engine.nodes} machines came within {_JOIN_LIMIT:.0f} s; "
-            f"missing: node {', '.join(missing)}. They knock at node 0 at "
-            f"{self._door.address}:{self._door.port}. {self._engine.hint()}"
+            f"{len(self._nodes)} of {self._engine.nodes} machines came within "
+            f"{self._join_limit:.0f} s; missing: node {', '.join(missing)}. They knock at node 0 "
+            f"at {self._door.address}:{self._door.port}. {self._engine.hint()}"
             f"{self._who_was_refused()}"
         )
 

@@ -47,6 +47,11 @@ class Engine(ABC):
 
     name: ClassVar[Name]
 
+    @property
+    def spread(self) -> float:
+        """Seconds that may lie between the starts of its nodes, beside what all of them need."""
+        return 0.0
+
     @classmethod
     @abstractmethod
     def asked(
