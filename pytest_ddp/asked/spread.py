@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -72,8 +73,8 @@ class Spread:
         """The GPU of each rank, where all are free; None on no GPU."""
         if not chosen.has_gpu:
             return None
-        places = (nodes[:rank].count(node) for rank, node in enumerate(nodes))
-        return tuple(place // chosen.ranks_per_gpu for place in places)
+        places = {node: itertools.count() for node in nodes}
+        return tuple(next(places[node]) // chosen.ranks_per_gpu for node in nodes)
 
     def _counted(self, chosen: Choice) -> str:
         return chosen.device if chosen.has_gpu else self.kind

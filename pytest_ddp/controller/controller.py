@@ -101,7 +101,8 @@ class Controller:
     def _prestart(self) -> None:
         if self._options.machines is not None:
             return  # the agents are still on their way
-        with contextlib.suppress(pytest.UsageError):
+        # What is wrong is told when the test comes.
+        with contextlib.suppress(pytest.UsageError, NoRankError):
             plan = self.orders.plan(self.orders.items[0])
             if plan.skip is None and self._supervisor is not None:
                 self._supervisor.prestart(plan.world)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -39,7 +40,7 @@ def new_launcher(
 
     launcher = fleet.Fleet(session, display, quiet=quiet, engine=config.stash[begin.ENGINE])
     try:
-        launcher.wait_for_agents()
+        launcher.wait_for_agents(functools.partial(_say, config))
     except (NoRankError, HostDiedError) as error:
         launcher.close()
         raise option_error(f"--ddp-machines={options.machines.engine}: {error}") from None
@@ -48,6 +49,13 @@ def new_launcher(
         raise
     config.stash[_FLEET] = launcher
     return launcher
+
+
+def _say(config: pytest.Config, what: str) -> None:
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None:
+        reporter.ensure_newline()
+        reporter.write_line(f"ddp: {what}")
 
 
 def what_there_is(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -28,6 +28,7 @@ from pytest_ddp.wire.machines import (
     EndSession,
     GpusLeased,
     LeaseGpus,
+    MachinesAwaited,
     MachinesFound,
     NodeJoined,
     NodeLost,
@@ -80,13 +81,19 @@ class Fleet(Launcher):
         self._engine = engine
         self.machines = 0 if engine.starts_agents else engine.nodes
         """How many there are; 0 while the engine has not told."""
+        self._is_found = False
+        """Whether the engine has told."""
         self._nodes: dict[int, NodeJoined] = {}
         self._clocks: dict[int, Clock] = {}
         """Those of other machines than ours."""
         self._lost: dict[int, str] = {}
+        self._told: dict[int, Machine] = {}
+        """What follows of these three, until the next news."""
         self._ports: dict[int, deque[int]] = {}
         self._leases = 0
         self._leased: dict[int, GpusLeased] = {}
+        self._awaited = ""
+        """What the engine waits for, as it has told just now."""
         self._problem = ""
         """Why no test can run."""
         super().__init__(session, display, quiet=quiet)
@@ -96,19 +103,28 @@ class Fleet(Launcher):
         log = self._log if quiet else None
         return start(_HUB, told, theirs, self._folder, log, os.environ)
 
-    def wait_for_agents(self) -> None:
+    def wait_for_agents(self, say: Callable[[str], object]) -> None:
         """Wait until all agents are there that the engine starts; others come when they like.
+
+        Args:
+            say: shows what an engine waits for, which may be minutes.
 
         Raises:
             NoRankError: one does not come, or its machine is not as this one.
             HostDiedError: the hub did not live to tell.
         """
-        deadline = time.monotonic() + _FIND_LIMIT
+        said, deadline = "", time.monotonic() + _FIND_LIMIT
         while not self.machines:
             if (left := deadline - time.monotonic()) <= 0:
-                said = self.last_words().rpartition("\n")[2] or "nothing"
-                raise NoRankError(f"no machines were found within {_FIND_LIMIT:.0f} s: {said}")
+                last = self.last_words().rpartition("\n")[2] or "nothing"
+                raise NoRankError(f"no machines were found within {_FIND_LIMIT:.0f} s: {last}")
             self.poll(left)
+            if self._awaited:
+                deadline = time.monotonic() + _FIND_LIMIT
+            if self._awaited not in ("", said):
+                said = self._awaited
+                say(said)
+            self._awaited = ""
         while self._engine.starts_agents and len(self._nodes) < self.machines:
             self.poll(None)
 
@@ -197,8 +213,11 @@ class Fleet(Launcher):
         return f"{', '.join(told)}."
 
     def machine(self, node: int) -> Machine:
-        """What is known of a node."""
-        return Machine(self._name_of(node), self._clocks.get(node), node in self._lost)
+        """What is known of a node: each report of a rank there asks for it."""
+        if (known := self._told.get(node)) is None:
+            clock = self._clocks.get(node)
+            known = self._told[node] = Machine(self._name_of(node), clock, node in self._lost)
+        return known
 
     def _name_of(self, node: int) -> str:
         joined = self._nodes.get(node)
@@ -215,9 +234,12 @@ class Fleet(Launcher):
         return super().poll(timeout)
 
     def _hear_other(self, message: Message) -> Iterator[Event]:
+        self._told.clear()
         match message:
+            case MachinesAwaited(what):
+                self._awaited = what
             case MachinesFound(nodes):
-                self.machines = nodes
+                self.machines, self._is_found = nodes, True
             case NodeJoined(node):
                 self._nodes[node] = message
             case ClockMeasured(node, clock):
@@ -236,8 +258,8 @@ class Fleet(Launcher):
 
     def _end_host(self) -> None:
         self._channel.send(EndSession(self.exit_code))
-        if not self.machines:
-            # It still looks for machines, and has no agent.
+        if not self._is_found:
+            # It still looks for machines, or for the name of this one, and has no agent.
             self._process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_HUB_END)

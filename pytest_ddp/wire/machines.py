@@ -11,6 +11,13 @@ from dataclasses import dataclass
 SECRET = "PYTEST_DDP_SECRET"
 """The variable that holds the session's secret, where the user has set one for all nodes."""
 
+LAUNCHER_VARIABLES = (
+    *("PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT"),
+    *("PET_RDZV_BACKEND", "PET_RDZV_ENDPOINT", "PET_RDZV_ID", "PET_RDZV_CONF", "PET_MAX_RESTARTS"),
+)
+"""torchrun's options as variables, which Kubernetes sets on each node: a torchrun that a test
+starts would take them for its own."""
+
 
 @dataclass(frozen=True)
 class Clock:
@@ -81,8 +88,15 @@ class EndSession:
 
 
 @dataclass(frozen=True)
+class MachinesAwaited:
+    """The engine has not all of them yet, and waits for what is on its way."""
+
+    what: str
+
+
+@dataclass(frozen=True)
 class MachinesFound:
-    """The engine has them; the first message of a hub."""
+    """The engine has them; before that a hub tells at most what is waited for."""
 
     nodes: int
 

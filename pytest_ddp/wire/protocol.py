@@ -37,6 +37,7 @@ from pytest_ddp.wire.machines import (
     EndSession,
     GpusLeased,
     LeaseGpus,
+    MachinesAwaited,
     MachinesFound,
     NodeJoined,
     NodeLost,
@@ -377,6 +378,13 @@ OfService: TypeAlias = Serve | ServiceReady | Served | Inherit | Joined | Place
 """What the pytest process, the service and the processes that it makes say to each other."""
 ToHub: TypeAlias = OpenPort | SignalRank | LeaseGpus | ReleaseGpus | EndSession
 FromHub: TypeAlias = (
-    MachinesFound | NodeJoined | ClockMeasured | PortOpened | GpusLeased | NodeLost | Unfit
+    MachinesAwaited
+    | MachinesFound
+    | NodeJoined
+    | ClockMeasured
+    | PortOpened
+    | GpusLeased
+    | NodeLost
+    | Unfit
 )
 Message: TypeAlias = ToHost | FromHost | ToHub | FromHub | ToRank | FromRank | OfService

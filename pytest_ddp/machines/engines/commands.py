@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import IO
 
 from pytest_ddp.machines.engines import sending
-from pytest_ddp.machines.engines.engine import Engine, EngineError, Meeting
+from pytest_ddp.machines.engines.engine import Engine, EngineError, Meeting, Tell
 from pytest_ddp.system import memfile
 from pytest_ddp.system.own import os, socket, subprocess, time
 
@@ -79,7 +79,7 @@ class Commands(Engine):
     def _way_out(self, host: str, code: int) -> str:
         """What may be wrong if a command has ended with this code; begins with a blank."""
 
-    def listens_at(self) -> tuple[str, int]:
+    def listens_at(self, tell: Tell) -> tuple[str, int]:
         """The user's MASTER_ADDR, or the address that this machine has on its way to the others.
 
         Raises:

@@ -14,8 +14,8 @@ from typing import Any, ClassVar, TypeAlias
 from pytest_ddp.asked.machines import Engine as Name
 from pytest_ddp.asked.machines import Machines
 from pytest_ddp.launch.gpus import Build, torch_build
-from pytest_ddp.machines.engines import actor, sending
-from pytest_ddp.machines.engines.engine import ADDRESS, Engine, EngineError, Meeting
+from pytest_ddp.machines.engines import actor, scaler, sending
+from pytest_ddp.machines.engines.engine import ADDRESS, Engine, EngineError, Meeting, Tell
 from pytest_ddp.system.own import os, socket
 
 _START = (
@@ -64,7 +64,7 @@ class Ray(Engine):
     def nodes(self) -> int:
         return 1 + len(self._others)
 
-    def listens_at(self) -> tuple[str, int]:
+    def listens_at(self, tell: Tell) -> tuple[str, int]:
         """Look at the cluster; the address by which Ray knows this node.
 
         Raises:
@@ -80,13 +80,16 @@ class Ray(Engine):
             first = str(error).partition("\n")[0].rstrip(". ")
             raise EngineError(f"no Ray cluster is up here: {first}. {_START}") from error
         own_id = ray.get_runtime_context().get_node_id()
-        alive = [node for node in ray.nodes() if node["Alive"]]
-        own = next(node for node in alive if node["NodeID"] == own_id)
-        self._others = self._chosen([node for node in alive if node is not own])
+        own = next(node for node in ray.nodes() if node["NodeID"] == own_id)
+        why = ""
+        if self.count is not None and 1 + len(_able(_others(own))) < self.count:
+            wait = scaler.Wait(self.count, bool(_able([own])), tell)
+            why = wait.until(lambda: [own, *_able(_others(own))])
+        self._others = self._chosen(_others(own), why)
         return self.address or own["NodeManagerAddress"], 0
 
-    def _chosen(self, others: list[_Node]) -> list[_Node]:
-        able = [node for node in others if node["Resources"].get("CPU", 0) >= _CPUS]
+    def _chosen(self, others: list[_Node], why: str) -> list[_Node]:
+        able = _able(others)
         # The same nodes get the same numbers in each session.
         able.sort(key=lambda node: (node["NodeManagerAddress"], node["NodeID"]))
         if self.count is None:
@@ -95,8 +98,8 @@ class Ray(Engine):
             without = len(others) - len(able)
             more = f", and {without} without a CPU" if without else ""
             raise EngineError(
-                f"{self.count} machines wanted, {1 + len(able)} in the Ray cluster{more}. Ask for "
-                f"--ddp-machines=ray:{1 + len(able)}, or start others by `ray start "
+                f"{self.count} machines wanted, {1 + len(able)} in the Ray cluster{more}: "
+                f"{why}. Ask for --ddp-machines=ray:{1 + len(able)}, or start others by `ray start "
                 "--address=HOST:6379`"
             )
         return able[: self.count - 1]
@@ -181,6 +184,16 @@ def _free_gpus(node_ids: list[str]) -> list[int]:
 
     free = available_resources_per_node()
     return [int(free.get(node_id, {}).get("GPU", 0)) for node_id in node_ids]
+
+
+def _others(own: _Node) -> list[_Node]:
+    import ray  # noqa: PLC0415 - as above
+
+    return [node for node in ray.nodes() if node["Alive"] and node["NodeID"] != own["NodeID"]]
+
+
+def _able(nodes: list[_Node]) -> list[_Node]:
+    return [node for node in nodes if node["Resources"].get("CPU", 0) >= _CPUS]
 
 
 def _ask(address: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from tests.acceptance.machines.cluster import ADDRESSES, Cluster
 
@@ -44,7 +46,7 @@ def ray_up(
         address = f"{ADDRESSES[0]}:{_PORT}"
         own = dict(env or {})
         variables = own | {"RAY_ADDRESS": address, "RAY_TMPDIR": folder}
-        start = functools.partial(_start_node, cluster, end, own)
+        start = functools.partial(_start_node, cluster, end, env=own)
         start(0, f"--num-gpus={gpus}", *head)
         _wait_for_nodes(cluster, variables, 1)
         start(1, f"--num-gpus={gpus}", f"--address={address}")
@@ -52,12 +54,66 @@ def ray_up(
         yield variables
 
 
+_HEAD = f"{'f' * 51}00000"
+"""By this id Ray's provider of nodes that are processes knows the first one."""
+_GROWING_PORT = 6379
+"""The provider knows no other."""
+
+
+@contextlib.contextmanager
+def ray_that_grows(cluster: Cluster, most: int) -> Iterator[dict[str, str]]:
+    """Have a Ray cluster of one node, and an autoscaler that brings ``most`` others.
+
+    All nodes are processes of one machine, which Ray tells apart by their ids.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="ddpr-", ignore_cleanup_errors=True) as folder,
+        contextlib.ExitStack() as end,
+    ):
+        end.callback(cluster.kill)
+        config = Path(folder, "autoscaler.json")
+        config.write_text(json.dumps(_growing(most)))
+        address = f"{ADDRESSES[0]}:{_GROWING_PORT}"
+        variables = {"RAY_ADDRESS": address, "RAY_TMPDIR": folder}
+        head = ["--head", f"--port={_GROWING_PORT}", "--include-dashboard=false"]
+        place = [f"--temp-dir={folder}", f"--autoscaling-config={config}"]
+        fake = {"RAY_FAKE_CLUSTER": "1", "AUTOSCALER_UPDATE_INTERVAL_S": "1"}
+        _start_node(cluster, end, 0, *head, *place, env=fake)
+        _wait_for_nodes(cluster, variables, 1)
+        yield variables
+
+
+def _growing(most: int) -> dict[str, Any]:
+    lists = ("initialization", "setup", "head_setup", "worker_setup", "head_start_ray")
+    files = {"file_mounts": {}, "cluster_synced_files": [], "file_mounts_sync_continuously": False}
+    worker = {"resources": {"CPU": 2, "object_store_memory": 100_000_000}, "node_config": {}}
+    head = {"resources": {"CPU": 2}, "node_config": {}, "max_workers": 0}
+    return {
+        "cluster_name": "growing",
+        "max_workers": most,
+        "upscaling_speed": 1.0,
+        "idle_timeout_minutes": 30,
+        "provider": {"type": "fake_multinode", "head_node_id": _HEAD},
+        "auth": {},
+        "docker": {},
+        **{f"{name}_commands": [] for name in (*lists, "worker_start_ray")},
+        **files,
+        "rsync_exclude": [],
+        "rsync_filter": [],
+        "head_node_type": "ray.head.default",
+        "available_node_types": {
+            "worker": {**worker, "min_workers": 0, "max_workers": most},
+            "ray.head.default": head,
+        },
+    }
+
+
 def _start_node(
     cluster: Cluster,
     end: contextlib.ExitStack,
-    variables: Mapping[str, str],
     node: int,
     *arguments: str,
+    env: Mapping[str, str] | None = None,
 ) -> None:
     own = [f"--node-ip-address={ADDRESSES[node]}", "--num-cpus=2", "--disable-usage-stats"]
     memory = ["--object-store-memory=100000000"]
@@ -73,7 +129,7 @@ def _start_node(
                 *memory,
                 *arguments,
             ],
-            env={**os.environ, **variables, **cluster.environment(node)},
+            env={**os.environ, **cluster.environment(node), **(env or {})},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -24,6 +24,8 @@ from pytest_ddp.asked.placement import all_room, place, place_by_room
         (4, None, 4, 2, (0, 0, 1, 1)),
         (4, 2, 2, 3, (0, 0, 1, 1)),
         (8, 3, 3, 3, (0, 0, 0, 1, 1, 1, 2, 2)),
+        (128, None, 16, None, tuple(rank // 8 for rank in range(128))),
+        (128, None, 2, None, (0,) * 64 + (1,) * 64),
     ],
 )
 def test_ranks_fill_machines_in_order(
@@ -37,6 +39,7 @@ def test_ranks_fill_machines_in_order(
     [
         (4, 3, 2, None, "nodes=3: 3 machines needed, 2 in this session"),
         (9, None, 2, 4, "9 ranks, at most 4 on one: 3 machines needed, 2 in this session"),
+        (129, None, 2, None, "129 ranks, at most 64 on one: 3 machines needed, 2 in this session"),
         (8, 1, 2, 4, "nodes=1: 8 ranks on one machine needed, at most 4 allowed"),
     ],
 )
