@@ -24,6 +24,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.measure import SUITES
+from pytest_ddp.asked.rules import MAX_LOCAL_WORLD_SIZE
 from pytest_ddp.machines import likeness
 from pytest_ddp.machines.line import Frame, Kind, Line, connect
 from pytest_ddp.wire.channel import dumps, loads
@@ -42,8 +43,8 @@ from pytest_ddp.wire.protocol import (
 )
 
 _LIMIT = 300.0
-_SIZES = ((2, 4), (2, 16), (4, 32), (8, 64), (64, 64))
-"""Machines, and ranks of all together: 64 is the most that a test may have."""
+_SIZES = ((2, 4), (2, 16), (4, 32), (8, 64), (64, 64), (16, 128), (32, 256), (64, 512))
+"""Machines, and ranks of all together."""
 _WARM = 5
 """Tests before the first that counts: the ranks come up with them."""
 _LOOK = 0.2
@@ -258,7 +259,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     parser.add_argument("--quick", action="store_true", help="the smallest size, few tests")
     given = parser.parse_args(arguments)
     sizes, count = (_SIZES[:1], 10) if given.quick else (_SIZES, 100)
-    alone = [(1, ranks) for ranks in sorted({ranks for _, ranks in sizes})]
+    alone = [(1, n) for n in sorted({n for _, n in sizes}) if n <= MAX_LOCAL_WORLD_SIZE]
     found = [session(machines, ranks, count) for machines, ranks in (*alone, *sizes)]
     print("\n".join(table(found)))
 

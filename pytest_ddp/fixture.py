@@ -40,6 +40,7 @@ class Ddp:
         self,
         rank: int,
         world_size: int,
+        local_rank: int,
         backend: str,
         device: str,
         device_index: int | None,
@@ -50,8 +51,8 @@ class Ddp:
         """Rank in the default process group, 0 to ``world_size - 1``."""
         self.world_size = world_size
         """Number of ranks of this test."""
-        self.local_rank = rank
-        """Rank on this machine; equal to ``rank``, since a test runs on one machine."""
+        self.local_rank = local_rank
+        """Number of this rank among those on its machine, as ``LOCAL_RANK`` has it."""
         self.backend = backend
         """As torch takes it: ``"gloo"``, ``"nccl"``, ``"cpu:gloo,cuda:nccl"``."""
         self._device = device

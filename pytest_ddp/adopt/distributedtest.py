@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_ddp.asked.mark import WORLD_SIZE_PARAM, mark_adopted
-from pytest_ddp.asked.rules import MAX_WORLD_SIZE
+from pytest_ddp.asked.rules import MAX_LOCAL_WORLD_SIZE
 from pytest_ddp.neighbours.launchers import asked_sizes, is_launcher
 
 
@@ -66,7 +66,8 @@ def _numbers(asked: object) -> tuple[int, ...] | None:
     sizes = tuple(asked) if isinstance(asked, list | tuple) else (asked,)
     if len(set(sizes)) < len(sizes):
         return None
-    numbers = tuple(size for size in sizes if isinstance(size, int) and 0 < size <= MAX_WORLD_SIZE)
+    most = MAX_LOCAL_WORLD_SIZE
+    numbers = tuple(size for size in sizes if isinstance(size, int) and 0 < size <= most)
     return numbers if numbers == sizes else None
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddp.adopt.due import Due
@@ -148,7 +149,7 @@ class Watcher:
             case Standing():
                 process.standing = message
                 if self._prober is not None and process.joined:
-                    hang = self._prober.take(process.number, message, set())
+                    hang = self._prober.take(process.number, message, False)
                     if hang is not None:
                         self._end(hang)
 
@@ -159,7 +160,8 @@ class Watcher:
             self._prober = None
         elif self._prober is None:
             processes: Any = joined
-            self._prober = Prober(0, processes, time.monotonic() + self._timeout)
+            deadline = time.monotonic() + self._timeout
+            self._prober = Prober(0, processes, deadline, attrgetter("number"))
         else:
             self._prober.probe()
 

@@ -10,6 +10,7 @@ import contextlib
 import functools
 from dataclasses import replace
 
+from pytest_ddp.agent import gpus
 from pytest_ddp.agent.coveragedata import CoverageData
 from pytest_ddp.agent.localrank import LocalRank
 from pytest_ddp.agent.network import interface_of
@@ -31,6 +32,7 @@ from pytest_ddp.wire.hosting import (
     Session,
     StartRank,
 )
+from pytest_ddp.wire.machines import LeaseGpus, ReleaseGpus
 from pytest_ddp.wire.protocol import Done, Finish, Message, RankReady, RunTest
 
 _SILENCE = 10.0
@@ -46,7 +48,8 @@ _CLOSE_LOOK_FOR = 0.6
 _A_MOMENT = 0.005
 _GONE = 1
 """Exit code where pytest's is not known."""
-_BACKLOG = 128
+_BACKLOG = 4096
+"""Of the store by which the ranks of all machines meet in one moment."""
 
 
 class Agent:
@@ -74,6 +77,7 @@ class Agent:
         self._environment = HOST_ENVIRONMENT | environment
         self._folder = Folder()
         self._left = CoverageData()
+        self._leases = gpus.Leases()
         self._log = os.fdopen(memfile.create("pytest-ddp host"), "w+b")
         self._told: list[Session | Collected] = []
         self._ranks: dict[int, LocalRank] = {}
@@ -104,6 +108,7 @@ class Agent:
             "name": socket.gethostname(),
             "address": self._line.own_address,
             "versions": likeness.versions(),
+            **gpus.found(),
         }
         self._line.send(Frame(Kind.JOIN, data=json.dumps(who).encode()))
         try:
@@ -122,12 +127,14 @@ class Agent:
         unsent = self._line.unsent or any(rank.channel.unsent for rank in self._ranks.values())
         now = time.monotonic()
         closely = now < self._looks_closely_until
-        look = _CLOSE_LOOK if closely else _LOOK
+        look = min(_CLOSE_LOOK if closely else _LOOK, self._leases.patience)
         for key, _ in self._selector.select(_A_MOMENT if unsent else look):
             if self._selector.get_map().get(key.fd) is key:
                 key.data()
         for rank in self._ranks.values():
             rank.channel.flush()
+        for answer in self._leases.answers():
+            self._tell(answer)
         if time.monotonic() >= self._next_look:
             for rank in self._ranks.values():
                 self._send_all(rank, trace=closely)
@@ -200,6 +207,8 @@ class Agent:
                 self._start(replace(message, measured=self._left.redirected(message.measured)))
             case KillRank():
                 self._channel.send(message)
+            case LeaseGpus() | ReleaseGpus():
+                self._leases.obey(message)
             case _:
                 raise AssertionError(f"{message} is not for an agent")
 
@@ -368,6 +377,7 @@ class Agent:
             for rank in self._ranks.values():
                 if rank.pid is not None:
                     processes.kill_group(rank.pid)
+        self._leases.close()
         if self._code is not None:
             self._send_home()
         self._line.close()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from typing import Any, NoReturn
 
+from pytest_ddp.agent import gpus
 from pytest_ddp.agent.agent import Agent, host_environment
 from pytest_ddp.machines.engines.torchrun import Torchrun
 from pytest_ddp.machines.line import connect
 from pytest_ddp.machines.seal import SealError
 from pytest_ddp.system.own import os, signal, time
 from pytest_ddp.wire.hosting import PLACE_VARIABLES
-from pytest_ddp.wire.machines import SECRET
+from pytest_ddp.wire.machines import LAUNCHER_VARIABLES, SECRET
 
 _FAILED = 1
 _REACH_LIMIT = 120.0
@@ -28,14 +29,15 @@ def main(role: dict[str, Any]) -> NoReturn:
 def be_agent(engine: Torchrun) -> int:
     """Be the agent of a node beside node 0, until pytest ends there; its exit code."""
     users_secret = os.environ.pop(SECRET, "")
-    for name in PLACE_VARIABLES:
+    for name in (*PLACE_VARIABLES, *LAUNCHER_VARIABLES):
         # Of the launcher's processes, which ranks are not.
         os.environ.pop(name, None)
     try:
         address, port, secret = engine.find(users_secret)
     except (OSError, RuntimeError) as error:
         return complain(engine.node, f"node 0 does not tell where pytest is: {error}")
-    return live(engine.node, address, port, secret, nodes=engine.nodes)
+    place = engine.node, address, port, secret
+    return live(*place, nodes=engine.nodes, spread=engine.spread)
 
 
 def live(
@@ -46,6 +48,7 @@ def live(
     *,
     nodes: int | None = None,
     lifeline: int | None = None,
+    spread: float = 0.0,
 ) -> int:
     """Be an agent until pytest ends; the exit code.
 
@@ -57,24 +60,26 @@ def live(
         nodes: how many there are, as far as a launcher has told this machine.
         lifeline: a descriptor that whoever has started this agent holds open as long as it is to
             live; None if there is none.
+        spread: seconds by which node 0 may start later.
     """
     # pytest on node 0 decides what Ctrl-C means, and tells. Not SIG_IGN, which ranks would inherit:
     # their fixtures would be cut off, and a test that interrupts itself would pass.
     signal.signal(signal.SIGINT, lambda *_: None)
-    deadline = time.monotonic() + _REACH_LIMIT
+    # Asked for once, and before there is a line that would be silent meanwhile.
+    gpus.found()
+    deadline = time.monotonic() + _REACH_LIMIT + spread
     while True:
         try:
             line = connect(address, port, secret)
             break
         except SealError as error:
             return complain(node, f"{address}:{port} is not the hub of this session: {error}")
-        except (ConnectionRefusedError, TimeoutError) as error:
-            # Whoever holds a lifeline listened before.
+        except OSError as error:
+            # Whoever holds a lifeline listened before. Others may be there before node 0, or the
+            # way to it, is.
             if lifeline is not None or time.monotonic() > deadline:
                 return complain(node, _unreached(address, port, error))
             signal.sigtimedwait([], _BETWEEN_TRIES)
-        except OSError as error:
-            return complain(node, _unreached(address, port, error))
     agent = Agent(line, node, nodes, host_environment(line), lifeline)
     code = agent.live()
     if agent.refused:

@@ -32,6 +32,11 @@ class Choice:
     def has_gpu(self) -> bool:
         return self.device in ACCELERATORS
 
+    @property
+    def is_exclusive(self) -> bool:
+        """Whether its backend refuses ranks that share a GPU."""
+        return exclusive_name(self.backend) is not None
+
     def layout(self, world_size: int) -> tuple[int, ...] | None:
         """The GPU of each rank where all are free; None on no GPU."""
         if not self.has_gpu:
@@ -127,14 +132,20 @@ def shortage(chosen: Choice, world_size: int, gpus: int, kind: str) -> str | Non
     needed, found = layout[-1] + 1, gpus if chosen.device == kind else 0
     if needed <= found:
         return None
-    numbers = f"{needed} needed, {found} found usable by torch"
+    shares = bool(found) and chosen.ranks_per_gpu == 1 and not chosen.is_exclusive
+    advice = f"; ranks_per_gpu={world_size} lets ranks share one" if shares else ""
+    how = how_gpus_are_wanted(chosen, world_size)
+    return f"{how}: {needed} needed, {found} found usable by torch{advice}"
+
+
+def how_gpus_are_wanted(chosen: Choice, world_size: int) -> str:
+    """The begin of what is told where there are too few."""
     if name := exclusive_name(chosen.backend):
-        return f"{name.upper()} needs {_DEVICE_WORDS[chosen.device]} for each rank: {numbers}"
+        return f"{name.upper()} needs {_DEVICE_WORDS[chosen.device]} for each rank"
     if chosen.ranks_per_gpu > 1:
         ranks = f"{world_size} ranks, at most {chosen.ranks_per_gpu} on one"
-        return f"device={chosen.device!r} for {ranks}: {numbers}"
-    advice = f"; ranks_per_gpu={world_size} lets ranks share one" if found else ""
-    return f"device={chosen.device!r} is a GPU for each rank: {numbers}{advice}"
+        return f"device={chosen.device!r} for {ranks}"
+    return f"device={chosen.device!r} is a GPU for each rank"
 
 
 _DEVICE_WORDS = {"cuda": "a GPU", "xpu": "an XPU"}

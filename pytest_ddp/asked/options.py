@@ -120,7 +120,11 @@ class Options:
         Raises:
             pytest.UsageError: an option's value is not allowed.
         """
-        return cls(**{setting.name: setting.read(config, config.option) for setting in _SETTINGS})
+        read = {setting.name: setting.read(config, config.option) for setting in _SETTINGS}
+        if read["machines"] is None and config.option.ddp_world_size is not None:
+            # Said for this session. A mark or an ini file may be meant for a cluster.
+            _check_fits_here(read["world_size"])
+        return cls(**read)
 
     def usable_start_method(self) -> StartMethod:
         """As asked for, unless an editor's debugger runs threads in what would be forked."""
@@ -246,7 +250,7 @@ _SETTINGS = (
         "died, failed or left early, or leave it to multiprocessing",
     ),
     _Setting(
-        *("everywhere", "N", "string", "", rules.check_size_or_none, rules.SIZE),
+        *("everywhere", "N", "string", "", rules.check_local_size_or_none, rules.LOCAL_SIZE),
         help="run every test that has no ddp mark on N ranks, as torchrun -m pytest would",
     ),
     _Setting(
@@ -261,11 +265,18 @@ _SETTINGS = (
         "one is",
     ),
     _Setting(
-        *("ranks_per_machine", "N", "string", "", rules.check_size_or_none, rules.SIZE),
+        *("ranks_per_machine", "N", "string", ""),
+        *(rules.check_local_size_or_none, rules.LOCAL_SIZE),
         help="with --ddp-machines: fill machines with N ranks each, in order, instead of spreading "
         "each test over all of them",
     ),
 )
+
+
+def _check_fits_here(world_size: int) -> None:
+    if world_size > rules.MAX_LOCAL_WORLD_SIZE:
+        words = f"{rules.LOCAL_SIZE}; --ddp-machines has more machines"
+        raise option_error(f"--ddp-world-size={world_size}: {words}.")
 
 
 def add_options(parser: pytest.Parser) -> None:

@@ -2,12 +2,26 @@
 
 Ranks fill machines in order. Without a number of ranks per machine a test is spread over all of
 them, as evenly as it goes: who asks for machines wants tests to cross them, and what needs one
-machine alone says ``nodes=1``.
+machine alone says ``nodes=1``. Where each rank needs a GPU the even spread gives way to the room
+that there is.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+
+from pytest_ddp.asked.rules import MAX_LOCAL_WORLD_SIZE
+
+
+def least_machines(world_size: int, most: int = MAX_LOCAL_WORLD_SIZE) -> int:
+    """How many machines so many ranks need, with ``most`` of them on one."""
+    return math.ceil(world_size / most)
+
+
+def crowd(world_size: int, most: int) -> str:
+    """Why they do not fit on fewer."""
+    return f"{world_size} ranks, at most {most} on one"
 
 
 def place(world_size: int, asked: int | None, nodes: int, most: int | None) -> tuple[int, ...]:
@@ -17,22 +31,90 @@ def place(world_size: int, asked: int | None, nodes: int, most: int | None) -> t
         world_size: number of ranks, at least ``asked``.
         asked: how many machines the test wants; None to see.
         nodes: how many there are.
-        most: how many ranks a machine takes; None for any number.
+        most: how many ranks a machine is filled with; None to spread them.
 
     Raises:
         ValueError: there are too few machines; the text has the numbers.
     """
-    wanted = asked or (min(nodes, world_size) if most is None else math.ceil(world_size / most))
+    limit = most or MAX_LOCAL_WORLD_SIZE
+    least = least_machines(world_size, limit)
+    wanted = asked or (max(least, min(nodes, world_size)) if most is None else least)
     if wanted > nodes:
-        by_mark = f"nodes={asked}" if asked else f"{world_size} ranks, at most {most} on one"
+        by_mark = f"nodes={asked}" if asked else crowd(world_size, limit)
         raise ValueError(f"{by_mark}: {wanted} machines needed, {nodes} in this session")
     if asked is None and most is not None:
         return tuple(rank // most for rank in range(world_size))
-    share, more = divmod(world_size, wanted)
-    if most is not None and (largest := share + bool(more)) > most:
+    largest = math.ceil(world_size / wanted)
+    if most is not None and largest > most:
         raise ValueError(
             f"nodes={asked}: {largest} ranks on one machine needed, at most {most} allowed "
             f"(--ddp-ranks-per-machine)"
         )
-    sizes = [share + (node < more) for node in range(wanted)]
-    return tuple(node for node, size in enumerate(sizes) for _ in range(size))
+    return _in_order(range(wanted), _deal(world_size, [largest] * wanted))
+
+
+def place_by_room(
+    world_size: int, asked: int | None, room: Sequence[int], most: int | None
+) -> tuple[int, ...] | None:
+    """The machine of each rank where machines have room for so many each; None if they have not.
+
+    Args:
+        world_size: as for :func:`place`, as are ``asked`` and ``most``.
+        asked: machines without room are passed over, so that ``nodes=1`` need not be node 0.
+        room: how many ranks each machine takes.
+        most: how many a machine takes at any rate.
+    """
+    room = _limited(room, most)
+    chosen = _chosen(world_size, asked, room)
+    if chosen is None:
+        return None
+    rooms = [room[node] for node in chosen]
+    fills = asked is None and most is not None
+    sizes = _fill(world_size, rooms) if fills else _deal(world_size, rooms)
+    return _in_order(chosen, sizes)
+
+
+def all_room(asked: int | None, room: Sequence[int], most: int | None) -> int:
+    """How many ranks fit at most; on so many machines as the test wants, 0 if there are fewer."""
+    room = _limited(room, most)
+    if asked is None:
+        return sum(room)
+    chosen = [node for node, size in enumerate(room) if size][:asked]
+    return sum(room[node] for node in chosen) if len(chosen) == asked else 0
+
+
+def _limited(room: Sequence[int], most: int | None) -> list[int]:
+    return [min(size, most or MAX_LOCAL_WORLD_SIZE) for size in room]
+
+
+def _chosen(world_size: int, asked: int | None, room: Sequence[int]) -> list[int] | None:
+    able = [node for node, size in enumerate(room) if size]
+    if asked is None:
+        return able if sum(room) >= world_size else None
+    by_size = sorted(able, key=lambda node: -room[node])
+    for chosen in (able[:asked], sorted(by_size[:asked])):
+        if len(chosen) == asked and sum(room[node] for node in chosen) >= world_size:
+            return chosen
+    return None
+
+
+def _deal(world_size: int, rooms: Sequence[int]) -> list[int]:
+    """How many ranks each of these takes if each takes one in turn, until it has no more room."""
+    sizes = [0] * len(rooms)
+    while (left := world_size - sum(sizes)) > 0:
+        takers = [index for index, size in enumerate(sizes) if size < rooms[index]]
+        for index in takers[:left]:
+            sizes[index] += 1
+    return sizes
+
+
+def _fill(world_size: int, rooms: Sequence[int]) -> list[int]:
+    """The same if each takes all that it can before the next one takes any."""
+    sizes: list[int] = []
+    for room in rooms:
+        sizes.append(min(room, world_size - sum(sizes)))
+    return sizes
+
+
+def _in_order(nodes: Sequence[int], sizes: Sequence[int]) -> tuple[int, ...]:
+    return tuple(node for node, size in zip(nodes, sizes, strict=True) for _ in range(size))

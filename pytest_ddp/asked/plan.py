@@ -8,6 +8,7 @@ controller.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -15,8 +16,9 @@ import pytest
 from pytest_ddp.asked.devices import Choice, choose, shortage
 from pytest_ddp.asked.mark import WORLD_SIZE_PARAM, Mark
 from pytest_ddp.asked.options import CheckCollectives, Options
-from pytest_ddp.asked.placement import place
-from pytest_ddp.asked.rules import MAX_WORLD_SIZE, WorldSize, mark_error, shown
+from pytest_ddp.asked.placement import crowd, least_machines
+from pytest_ddp.asked.rules import MAX_LOCAL_WORLD_SIZE, WorldSize, mark_error, shown
+from pytest_ddp.asked.spread import MachineGpus, Spread
 from pytest_ddp.wire.hosting import World
 
 _SEED_RANGE = 2**32
@@ -35,7 +37,8 @@ class LaunchPlan:
     device: str
     """Kind of device that ranks work on."""
     devices: tuple[int, ...] | None
-    """The GPU of each rank, as index into the visible ones; None where ranks get none."""
+    """The GPU of each rank, as index into the visible ones of its machine; None where ranks get
+    none."""
     ranks_per_gpu: int
     """How many ranks may share a GPU."""
     init: bool
@@ -53,7 +56,7 @@ class LaunchPlan:
     check_collectives: bool
     """Whether ranks that ended must have issued the same collectives."""
     skip: str | None
-    """Why the test cannot run on this machine; None if it can."""
+    """Why the test cannot run on what there is; None if it can."""
     keeps_group: bool = False
     """Whether a default process group that the test leaves stays for those after it."""
     nodes: tuple[int, ...] = ()
@@ -74,7 +77,7 @@ def make_plan(
     options: Options,
     gpus: int,
     kind: str = "cuda",
-    machines: int = 0,
+    machines: Sequence[MachineGpus] = (),
 ) -> LaunchPlan:
     """Decide how to run ``item``.
 
@@ -82,27 +85,35 @@ def make_plan(
         item: the test.
         mark: what its marks say.
         options: what is used where the marks say nothing.
-        gpus: number of GPUs that torch can use.
+        gpus: number of GPUs that torch can use on this machine.
         kind: what torch calls them.
-        machines: number of machines with agents; 0 in a session on this one alone.
+        machines: those with agents, this one among them, whose GPUs count instead; none in a
+            session on this machine alone.
 
     Raises:
         pytest.UsageError: the marks contradict the test's parametrization, or themselves.
     """
     wanted = _wanted_size(item, mark)
+    _check_nodes(item, mark, wanted)
+    spread = Spread(machines, mark.nodes, options.ranks_per_machine)
+    if machines:
+        gpus, kind = spread.gpus_for(wanted), spread.kind
     chosen = _choice(item, mark, options, wanted, gpus, kind)
-    everywhere = min(gpus * chosen.ranks_per_gpu, MAX_WORLD_SIZE)
-    world_size = everywhere if wanted == "gpus" else wanted
-    skip = _shortage(wanted, chosen, gpus, kind)
-    if skip is not None and machines:
-        skip = f"ranks get no GPUs with --ddp-machines yet: {skip}"
-    nodes, too_few = _nodes(item, mark, options, world_size, machines)
+    if machines:
+        world_size = spread.size(wanted, chosen)
+        nodes, skip = _nodes(spread, wanted, chosen)
+        devices = spread.layout(nodes, chosen)
+    else:
+        everywhere = min(gpus * chosen.ranks_per_gpu, MAX_LOCAL_WORLD_SIZE)
+        world_size = everywhere if wanted == "gpus" else wanted
+        nodes, devices = (), chosen.layout(world_size)
+        skip = _shortage(wanted, chosen, gpus, kind) or _one_machine_is_too_few(mark, world_size)
     return LaunchPlan(
         nodeid=item.nodeid,
         world_size=world_size,
         backend=chosen.backend,
         device=chosen.device,
-        devices=chosen.layout(world_size),
+        devices=devices,
         ranks_per_gpu=chosen.ranks_per_gpu,
         init=mark.init,
         isolate=options.isolate if mark.isolate is None else mark.isolate,
@@ -111,7 +122,7 @@ def make_plan(
         seeds=_seeds(item.nodeid, mark, options, world_size),
         env=dict(mark.env),
         check_collectives=options.check_collectives is CheckCollectives.ON,
-        skip=skip or too_few,
+        skip=skip,
         nodes=nodes,
         keeps_group=mark.keeps_group,
     )
@@ -133,23 +144,36 @@ def _wanted_size(item: pytest.Item, mark: Mark) -> WorldSize:
     return wanted
 
 
-def _nodes(
-    item: pytest.Item, mark: Mark, options: Options, world_size: int, machines: int
-) -> tuple[tuple[int, ...], str | None]:
-    """The machine of each rank, or why there are too few of them."""
-    if mark.nodes is not None and world_size and mark.nodes > world_size:
+def _check_nodes(item: pytest.Item, mark: Mark, wanted: WorldSize) -> None:
+    if mark.nodes is not None and wanted != "gpus" and mark.nodes > wanted:
         raise mark_error(
             item,
-            f"@pytest.mark.ddp(nodes={mark.nodes}, world_size={world_size}): each machine has a "
+            f"@pytest.mark.ddp(nodes={mark.nodes}, world_size={wanted}): each machine has a "
             f"rank at least. Ask for as many machines as ranks, or fewer.",
         )
-    if not machines:
-        if mark.nodes in (None, 1):
-            return (), None
-        words = f"nodes={mark.nodes}: {mark.nodes} machines needed, this session has one"
-        return (), f"{words}; --ddp-machines has more"
+    if mark.nodes is not None and wanted != "gpus" and mark.nodes < least_machines(wanted):
+        raise mark_error(
+            item,
+            f"@pytest.mark.ddp(nodes={mark.nodes}, world_size={wanted}): one machine takes "
+            f"{MAX_LOCAL_WORLD_SIZE} ranks at most. Ask for {least_machines(wanted)} machines, or "
+            f"more.",
+        )
+
+
+def _one_machine_is_too_few(mark: Mark, world_size: int) -> str | None:
+    needed = mark.nodes or least_machines(world_size)
+    if needed <= 1:
+        return None
+    # No error: it may be meant for a cluster, and the suite is run elsewhere, too.
+    asked = f"nodes={needed}" if mark.nodes else crowd(world_size, MAX_LOCAL_WORLD_SIZE)
+    words = f"{asked}: {needed} machines needed, this session has one"
+    return f"{words}; --ddp-machines has more"
+
+
+def _nodes(spread: Spread, wanted: WorldSize, chosen: Choice) -> tuple[tuple[int, ...], str | None]:
+    """The machine of each rank, or why there are too few of them."""
     try:
-        return place(world_size, mark.nodes, machines, options.ranks_per_machine), None
+        return spread.nodes(wanted, chosen), None
     except ValueError as error:
         return (), str(error)
 

@@ -29,8 +29,10 @@ ACCELERATORS = ("cuda", "xpu")
 """Kinds of devices that are counted and leased."""
 DEVICES = ("cpu", *ACCELERATORS, "meta")
 
-MAX_WORLD_SIZE = 64
+MAX_LOCAL_WORLD_SIZE = 64
 """Each rank is a process with torch in it; more of them on one machine is a slip of the pen."""
+MAX_WORLD_SIZE = 4096
+"""On machines together. The pytest process hears each rank: more of them nobody has measured."""
 MAX_TIMEOUT = 7 * 24 * 3600.0
 """Seconds. Beyond a week it is a mistaken unit; far beyond, waiting calls overflow."""
 MAX_SEED = 2**32 - 1
@@ -57,7 +59,8 @@ BACKEND = (
     "cpu:gloo,cuda:nccl"
 )
 DEVICE = "the device is one of cpu, cuda, xpu and meta"
-SHARING = f"ranks_per_gpu is a whole number from 1 to {MAX_WORLD_SIZE}"
+LOCAL_SIZE = f"one machine takes a whole number of ranks from 1 to {MAX_LOCAL_WORLD_SIZE}"
+SHARING = f"ranks_per_gpu is a whole number from 1 to {MAX_LOCAL_WORLD_SIZE}"
 NODES = f"a number of machines is a whole number from 1 to {MAX_WORLD_SIZE}"
 SECONDS = f"a timeout is a number of seconds above 0, at most {MAX_TIMEOUT:.0f} (a week)"
 SEED = f"a seed is a whole number from 0 to {MAX_SEED}"
@@ -74,7 +77,7 @@ def check_size(value: object) -> int:
     if value < 1:
         raise ValueError(f"a process group has at least 1 rank; {SIZE}")
     if value > MAX_WORLD_SIZE:
-        raise ValueError(f"each rank is a process on this machine, so {SIZE}")
+        raise ValueError(f"each rank is a process, so {SIZE}")
     return value
 
 
@@ -132,7 +135,7 @@ def check_device_or_none(value: object) -> str | None:
 
 def check_sharing(value: object) -> int:
     """How many ranks share a GPU."""
-    if _is_int(value) and 1 <= value <= MAX_WORLD_SIZE:
+    if _is_int(value) and 1 <= value <= MAX_LOCAL_WORLD_SIZE:
         return value
     raise ValueError(SHARING)
 
@@ -195,12 +198,14 @@ def check_rank(value: object) -> int | None:
     return int(text)
 
 
-def check_size_or_none(value: object) -> int | None:
-    """One world size, as text or number; None for an empty text."""
+def check_local_size_or_none(value: object) -> int | None:
+    """A number of ranks on one machine, as text or number; None for an empty text."""
     if value == "":
         return None
     text = str(value)
-    return check_size(int(text) if text.isdecimal() else value)
+    if text.isdecimal() and 1 <= int(text) <= MAX_LOCAL_WORLD_SIZE:
+        return int(text)
+    raise ValueError(LOCAL_SIZE)
 
 
 def check_nodes(value: object) -> int:

@@ -55,8 +55,9 @@ class Exchanges:
         return f"{waiting} can never complete: {', '.join(absent)}"
 
     def _mismatch(self) -> str | None:
-        kinds = {(e.operation, e.number, e.source) for e in self._waiting.values()}
-        if len(kinds) < 2:
+        # All before the last one were alike, or would not wait any more.
+        first, last = next(iter(self._waiting.values())), next(reversed(self._waiting.values()))
+        if _kind(first) == _kind(last):
             return None
         here = [(p.rank, self._waiting[p]) for p in self._processes if p in self._waiting]
         places = [f"rank {rank} is in {_words(exchange)}" for rank, exchange in here]
@@ -64,6 +65,10 @@ class Exchanges:
 
     def _payloads(self) -> tuple[str, ...]:
         return tuple(self._waiting[process].payload for process in self._processes)
+
+
+def _kind(exchange: Exchange) -> tuple[object, ...]:
+    return exchange.operation, exchange.number, exchange.source
 
 
 def _words(exchange: Exchange) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import pytest
@@ -13,6 +13,20 @@ from pytest_ddp.launch.rankprocess import RankProcess
 from pytest_ddp.system.own import signal
 from pytest_ddp.wire.protocol import Done, EndAnnounced, Passed, Phase
 from pytest_ddp.wire.survey import Calls, Standing
+
+
+class ForAll:
+    """Whether all parts are so, as they never cease to be; of hundreds few are looked at."""
+
+    def __init__(self, parts: list[Part], is_so: Callable[[Part], bool]) -> None:
+        self._parts, self._is_so = parts, is_so
+        self._known = 0
+        """Those before this one are."""
+
+    def __call__(self) -> bool:
+        while self._known < len(self._parts) and self._is_so(self._parts[self._known]):
+            self._known += 1
+        return self._known == len(self._parts)
 
 
 class Part:

@@ -13,7 +13,7 @@ from pytest_ddp.attempt.exchanges import Exchanges
 from pytest_ddp.attempt.lastlook import ANSWER_LIMIT, look_twice
 from pytest_ddp.attempt.live import LiveLine, doing_of
 from pytest_ddp.attempt.order import Order, come_from_elsewhere, file_of, is_new
-from pytest_ddp.attempt.part import Part
+from pytest_ddp.attempt.part import ForAll, Part
 from pytest_ddp.attempt.reading import Reader
 from pytest_ddp.attempt.terminal import Turns
 from pytest_ddp.evidence.outcome import Ending, Expiry, Hang, RunOutcome
@@ -85,6 +85,8 @@ class Run:
         """Why a hang could not be looked into."""
         self._suspicions: tuple[str, ...] = ()
         self.parts: list[Part] = []
+        self._have_begun = ForAll(self.parts, lambda part: part.began)
+        self._have_ended = ForAll(self.parts, lambda part: part.ending is not None)
         self._by_process: dict[RankProcess, Part] = {}
 
     # ------------------------------------------------------------------ start
@@ -134,7 +136,7 @@ class Run:
             self._turns.end()
 
     def _wait(self, live: LiveLine) -> None:
-        while self._open():
+        while not self._have_ended():
             if self._is_looked_at(live):
                 continue
             left = self._deadline() - time.monotonic()
@@ -149,7 +151,8 @@ class Run:
                 self._stop(self._open())
                 return
             self._prober.probe()
-            live.show({p.process.rank: doing_of(p.ending, p.standing) for p in self.parts})
+            if not live.due_in():
+                live.show({p.process.rank: doing_of(p.ending, p.standing) for p in self.parts})
             wait = min(left, self._prober.due_in(), live.due_in(), self._turns.due_in())
             self._hear(wait)
 
@@ -231,14 +234,14 @@ class Run:
                 """Something late from the test before."""
             case Standing():
                 part.standing = message
-                ended = {part.process.rank for part in self.parts if part.ending is not None}
-                self._hang = self._prober.take(part.process.rank, message, ended) or self._hang
+                has_ended = part.ending is not None
+                self._hang = self._prober.take(part.process.rank, message, has_ended) or self._hang
                 return
             case Calls():
                 raise AssertionError("nobody asked for calls while the test ran")
             case Began():
                 part.begin(self._plan.nodeid)
-                if all(part.began for part in self.parts):
+                if self._have_begun():
                     self._go()
             case WantTerminal():
                 self._turns.want(part.process)
@@ -390,11 +393,5 @@ class Run:
 
     def _notes(self) -> tuple[str, ...]:
         where = self._launcher.where(self._plan.world)
-        return where, self._parting, self._spared(), *self._suspicions, self._unopened
-
-    def _spared(self) -> str:
-        """What a timeout of a group's or a call's own has cut short; empty if none has."""
-        expected = self._prober.expected
-        if self._hang is not None or expected is None:
-            return ""
-        return f"Only a timeout could end this {expected.sentence}."
+        spared = self._prober.spared() if self._hang is None else ""
+        return where, self._parting, spared, *self._suspicions, self._unopened

@@ -17,6 +17,7 @@ from pytest_ddp.evidence.outcome import Ending, RunOutcome
 from pytest_ddp.launch.launcher import Launcher, NoRankError
 from pytest_ddp.launch.rankprocess import RankProcess
 from pytest_ddp.launch.rendezvous import Rendezvous
+from pytest_ddp.system import descriptors
 from pytest_ddp.system.memory import OomWatch
 from pytest_ddp.system.own import time
 from pytest_ddp.verdict.trouble import exit_words
@@ -62,14 +63,20 @@ class Supervisor:
         return outcome
 
     def prestart(self, world: World) -> None:
-        """Ask for the ranks of a world ahead of need; they come up while others work."""
+        """Ask for the ranks of a world ahead of need; they come up while others work.
+
+        Raises:
+            NoRankError: this process may not open so many files.
+        """
+        missing = [n for n in range(world.world_size) if self._launcher.rank(world, n) is None]
+        if missing and (problem := descriptors.make_room(len(missing))):
+            raise NoRankError(problem)
         rendezvous = self._pools.pop(world, None)
         if rendezvous is None:
             self._runs += 1
             run_id = f"{self._session}-{self._runs}"
             rendezvous = Rendezvous(world, run_id, self._launcher.new_port)
         self._pools[world] = rendezvous
-        missing = [n for n in range(world.world_size) if self._launcher.rank(world, n) is None]
         if 0 in missing:
             # The rank that had the socket behind the port is gone.
             rendezvous.renew()
@@ -182,7 +189,7 @@ class Supervisor:
         others = [other for other in self._pools if other != world]
         idle = sum(other.world_size for other in others)
         for other in others:
-            if idle > _IDLE_RANKS or set(other.devices or ()) & set(world.devices or ()):
+            if idle > _IDLE_RANKS or other.gpus & world.gpus:
                 idle -= other.world_size
                 self._retire(self._launcher.pool(other))
                 self._pools.pop(other).close()

@@ -101,7 +101,8 @@ class Controller:
     def _prestart(self) -> None:
         if self._options.machines is not None:
             return  # the agents are still on their way
-        with contextlib.suppress(pytest.UsageError):
+        # What is wrong is told when the test comes.
+        with contextlib.suppress(pytest.UsageError, NoRankError):
             plan = self.orders.plan(self.orders.items[0])
             if plan.skip is None and self._supervisor is not None:
                 self._supervisor.prestart(plan.world)
@@ -132,13 +133,13 @@ class Controller:
 
     def run(self, item: pytest.Item, next_item: pytest.Item | None) -> list[pytest.TestReport]:
         """Run a ddp test on its ranks; its reports, one for each phase."""
-        plan = self.orders.plan(item)
         self._diagnoses = ()
-        if plan.skip is not None:
-            return skipped_without_ranks(item, plan.skip)
-        if self._hopeless is not None:
-            return failed_without_ranks(item, self._hopeless)
         try:
+            plan = self.orders.plan(item)
+            if plan.skip is not None:
+                return skipped_without_ranks(item, plan.skip)
+            if self._hopeless is not None:
+                return failed_without_ranks(item, self._hopeless)
             tmp_path = self._directories.name(item)
             outcome = self._run_on_ranks(item, next_item, plan, tmp_path)
             results = disagreed(item, outcome, self._results(outcome))
@@ -220,7 +221,7 @@ class Controller:
         if self._launcher is None:
             self._restart_host()
         assert self._supervisor is not None
-        with starting.with_devices(plan) as placed:
+        with starting.with_devices(self._config, plan) as placed:
             return self._supervisor.run(self.orders.order(item, next_item, placed, tmp_path))
 
     @functools.cached_property
@@ -278,6 +279,8 @@ class Controller:
         return failed_without_ranks(item, f"{text}: {last}\n\n{words}")
 
     def _without_rank(self, item: pytest.Item, problem: str) -> list[pytest.TestReport]:
+        if self._hopeless is not None:
+            return failed_without_ranks(item, self._hopeless)
         if self._launcher is not None and self._is_fruitless_again(self._launcher):
             self._hopeless = f"no rank can be started; see {item.nodeid}."
         why = pythonstacks.last_exception(problem) or problem.partition("\n")[0].rstrip(":")

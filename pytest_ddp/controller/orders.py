@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+from collections.abc import Sequence
 
 import pytest
 
 from pytest_ddp.asked.marks import MARK
 from pytest_ddp.asked.options import Options
 from pytest_ddp.asked.plan import LaunchPlan, make_plan
+from pytest_ddp.asked.spread import MachineGpus
 from pytest_ddp.attempt.display import listening_level
 from pytest_ddp.attempt.live import LiveLine
 from pytest_ddp.attempt.order import Order
@@ -57,7 +59,12 @@ class Orders:
         item.stash[_DOUBTFUL] = doubtful
 
     def plan(self, item: pytest.Item) -> LaunchPlan:
-        """How the next attempt at a test is to run."""
+        """How the next attempt at a test is to run.
+
+        Raises:
+            NoRankError: machines that are to come do not; of a single one nothing is waited for.
+            HostDiedError: the same.
+        """
         plan = self._planned(item)
         if item.stash.get(_DRIVEN, False):
             isolate = plan.isolate or item.stash.get(_DOUBTFUL, False)
@@ -89,7 +96,7 @@ class Orders:
         return plan
 
     @functools.cached_property
-    def _found(self) -> tuple[int, str, int]:
+    def _found(self) -> tuple[int, str, Sequence[MachineGpus]]:
         return starting.what_there_is(self._config, self._options)
 
     def _next_of_world(

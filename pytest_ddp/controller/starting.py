@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_ddp.asked.options import Options
 from pytest_ddp.asked.plan import LaunchPlan
 from pytest_ddp.asked.rules import option_error
+from pytest_ddp.asked.spread import MachineGpus
 from pytest_ddp.attempt.display import Display
 from pytest_ddp.launch import gpus
 from pytest_ddp.launch.launcher import HostDiedError, Launcher, NoRankError
-from pytest_ddp.wire.hosting import Session
+from pytest_ddp.wire.hosting import Session, World
 
-_MACHINES = pytest.StashKey[int]()
+if TYPE_CHECKING:
+    from pytest_ddp.machines.fleet import Fleet
+
+_FLEET: pytest.StashKey[Fleet] = pytest.StashKey()
 
 
 def new_launcher(
@@ -34,35 +40,52 @@ def new_launcher(
 
     launcher = fleet.Fleet(session, display, quiet=quiet, engine=config.stash[begin.ENGINE])
     try:
-        launcher.wait_for_agents()
+        launcher.wait_for_agents(functools.partial(_say, config))
     except (NoRankError, HostDiedError) as error:
         launcher.close()
         raise option_error(f"--ddp-machines={options.machines.engine}: {error}") from None
     except BaseException:
         launcher.close()
         raise
-    config.stash[_MACHINES] = launcher.machines
+    config.stash[_FLEET] = launcher
     return launcher
 
 
-def what_there_is(config: pytest.Config, options: Options) -> tuple[int, str, int]:
-    """Number of GPUs, their kind, and number of machines with agents."""
+def _say(config: pytest.Config, what: str) -> None:
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None:
+        reporter.ensure_newline()
+        reporter.write_line(f"ddp: {what}")
+
+
+def what_there_is(
+    config: pytest.Config, options: Options
+) -> tuple[int, str, Sequence[MachineGpus]]:
+    """Number of GPUs here, their kind, and the machines with agents, once all have told.
+
+    Raises:
+        NoRankError: one of them does not come, or is not as this one.
+        HostDiedError: the hub did not live to tell.
+    """
     if options.machines is None:
-        return gpus.count_gpus(), gpus.device_kind(), 0
-    # Those of other machines are unknown here.
-    return 0, gpus.device_kind(), config.stash[_MACHINES]
+        return gpus.count_gpus(), gpus.device_kind(), ()
+    return 0, "cuda", config.stash[_FLEET].gpus()
 
 
 @contextlib.contextmanager
-def with_devices(plan: LaunchPlan) -> Iterator[LaunchPlan]:
-    """Lease the GPUs of a plan, if it has any."""
+def with_devices(config: pytest.Config, plan: LaunchPlan) -> Iterator[LaunchPlan]:
+    """Lease the GPUs of a plan, if it has any, on the machines whose they are."""
     if plan.devices is None:
         yield plan
         return
-    with gpus.lease(
-        len(plan.devices),
-        limit=plan.timeout,
-        holder=plan.nodeid,
-        ranks_per_gpu=plan.ranks_per_gpu,
-    ) as leased:
+    terms = plan.ranks_per_gpu, plan.timeout, plan.nodeid
+    with _lease(config, plan.world, *terms) as leased:
         yield dataclasses.replace(plan, devices=leased)
+
+
+def _lease(
+    config: pytest.Config, world: World, ranks_per_gpu: int, limit: float, holder: str
+) -> contextlib.AbstractContextManager[tuple[int, ...]]:
+    if world.nodes:
+        return config.stash[_FLEET].lease(world, ranks_per_gpu, limit, holder)
+    return gpus.lease(world.world_size, limit=limit, holder=holder, ranks_per_gpu=ranks_per_gpu)

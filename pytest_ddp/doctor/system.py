@@ -9,15 +9,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from pytest_ddp.asked.rules import MAX_WORLD_SIZE
+from pytest_ddp.asked.rules import MAX_LOCAL_WORLD_SIZE
 from pytest_ddp.doctor.findings import Finding, note, ok, stop
-from pytest_ddp.system import folder, machine
+from pytest_ddp.system import descriptors, folder, machine
 from pytest_ddp.system.own import os, shutil, tempfile
 
-_DESCRIPTORS_PER_RANK = 8
-"""That the pytest process holds: a rank's channel, files and streams."""
-_DESCRIPTORS_BESIDE = 64
-"""For pytest itself and what tests open in its process."""
 _THREADS_PER_RANK = 8
 """gloo's, the link's and torch's, with some room; the kernel counts threads as processes."""
 _FEW_THREADS = 4 * _THREADS_PER_RANK
@@ -81,13 +77,18 @@ def _shm(path: str = "/dev/shm") -> Finding:
 
 def _descriptors() -> Finding:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    ranks = max(0, soft - _DESCRIPTORS_BESIDE) // _DESCRIPTORS_PER_RANK
-    told = f"{soft} open files at most (hard limit {hard}): enough for some {ranks} ranks at a time"
-    if soft == resource.RLIM_INFINITY or ranks >= MAX_WORLD_SIZE:
+    if resource.RLIM_INFINITY in (soft, hard):
+        return ok("descriptors", "any number of open files")
+    ranks = max(0, hard - descriptors.BESIDE) // descriptors.PER_RANK
+    told = (
+        f"{soft} open files at most, and {hard} where ranks need them (the hard limit): enough for "
+        f"some {ranks} ranks at a time"
+    )
+    if ranks >= MAX_LOCAL_WORLD_SIZE:
         return ok("descriptors", told)
-    wanted = MAX_WORLD_SIZE * _DESCRIPTORS_PER_RANK + _DESCRIPTORS_BESIDE
+    wanted = descriptors.wanted_for(MAX_LOCAL_WORLD_SIZE)
     make = stop if ranks < 2 else note
-    return make("descriptors", told, f"ulimit -n {wanted} before pytest starts")
+    return make("descriptors", told, f"ulimit -Hn {wanted} before pytest starts, as root")
 
 
 def _processes() -> Finding:
@@ -96,7 +97,7 @@ def _processes() -> Finding:
         return ok("processes", "no limit was found")
     where, left = min(room.items(), key=lambda item: item[1])
     told = f"room for {left} more ({where}): enough for some {left // _THREADS_PER_RANK} ranks"
-    if left >= MAX_WORLD_SIZE * _THREADS_PER_RANK:
+    if left >= MAX_LOCAL_WORLD_SIZE * _THREADS_PER_RANK:
         return ok("processes", told)
     make = stop if left < _FEW_THREADS else note
     fix = "raise it: docker run --pids-limit=-1" if where == "pids.max" else "ulimit -u unlimited"

@@ -30,7 +30,7 @@ _SMI_OF_WSL = "/usr/lib/wsl/lib/nvidia-smi"
 """Where Windows puts it; services and cron have no such folder in their PATH."""
 _SMI_TIMEOUT = 60.0
 """Seconds; a driver that must first wake eight GPUs takes some ten."""
-_PATIENCE = 0.05
+PATIENCE = 0.05
 """Seconds between two looks at GPUs that are busy."""
 _QUEUE = "queue"
 
@@ -231,78 +231,90 @@ def lease(
     if count == 0:
         yield ()
         return
-    devices = visible_devices()
-    needed = math.ceil(count / ranks_per_gpu)
-    if needed > len(devices):
-        raise ValueError(f"{needed} GPUs are needed, {len(devices)} are visible")
-    folder = _private(directory or Path(tempfile.gettempdir(), f"pytest-ddp-gpus-{os.getuid()}"))
-    names = [re.sub(r"[^\w.-]", "_", device) for device in devices]
-    with contextlib.ExitStack() as held:
-        taken = _acquire(count, Locks(folder, holder, held), names, ranks_per_gpu, limit)
-        if taken:
-            yield taken
-            return
-    raise LeaseError(_refusal(count, names, folder, limit, ranks_per_gpu))
+    claim = Claim(count, directory, limit=limit, holder=holder, ranks_per_gpu=ranks_per_gpu)
+    with contextlib.closing(claim):
+        yield _waited_for(claim)
 
 
-def _acquire(
-    count: int, locks: Locks, names: Sequence[str], ranks_per_gpu: int, limit: float
-) -> tuple[int, ...]:
-    """Lock any ``count`` shares of the devices; none if they do not come free in time.
+def _waited_for(claim: Claim) -> tuple[int, ...]:
+    try:
+        while not (taken := claim.take()):
+            # The kernel tells of a lock that came free only whoever waits for it without a bound.
+            select.select((), (), (), PATIENCE)
+        return taken
+    except LeaseError as error:
+        advice = "Start fewer xdist workers (-n), or give the test a longer timeout."
+        raise LeaseError(f"{error}\n  {advice}") from None
 
-    Only the holder of the queue lock collects GPUs, and giving them back needs no
-    lock: so nobody waits in a circle, and whoever wants all GPUs is not passed over
-    for ever by others that want one.
+
+class Claim:
+    """A lease that may still have to wait, for those who have other things to do meanwhile.
+
+    Only the holder of the queue lock collects GPUs, and giving them back needs no lock: so nobody
+    waits in a circle, and whoever wants all GPUs is not passed over for ever by others that want
+    one.
     """
-    deadline = time.monotonic() + limit
-    left = [(gpu, share) for gpu in range(len(names)) for share in shares_of(ranks_per_gpu)]
-    taken: list[int] = []
-    with contextlib.ExitStack() as turn:
-        queue = dataclasses.replace(locks, held=turn)
-        while not queue.take(_QUEUE):
-            if not _wait(deadline):
-                return ()
-        while True:
-            for gpu, share in list(left):
-                if len(taken) < count and locks.take(names[gpu], share):
-                    taken.append(gpu)
-                    left.remove((gpu, share))
-            if len(taken) == count:
-                return tuple(sorted(taken))
-            if not _wait(deadline):
-                return ()
 
+    def __init__(
+        self,
+        count: int,
+        directory: Path | None = None,
+        *,
+        limit: float = math.inf,
+        holder: str = "",
+        ranks_per_gpu: int = 1,
+    ) -> None:
+        """Begin to wait; see :func:`lease`, whose exceptions this and :meth:`take` raise."""
+        devices = visible_devices()
+        needed = math.ceil(count / ranks_per_gpu)
+        if needed > len(devices):
+            raise ValueError(f"{needed} GPUs are needed, {len(devices)} are visible")
+        folder = directory or Path(tempfile.gettempdir(), f"pytest-ddp-gpus-{os.getuid()}")
+        self._names = [re.sub(r"[^\w.-]", "_", device) for device in devices]
+        self._count, self._ranks_per_gpu, self._limit = count, ranks_per_gpu, limit
+        self._deadline = time.monotonic() + limit
+        shares = shares_of(ranks_per_gpu)
+        self._left = [(gpu, share) for gpu in range(len(devices)) for share in shares]
+        self._taken: list[int] = []
+        self._turn = contextlib.ExitStack()
+        self._has_turn = False
+        self._locks = Locks(_private(folder), holder, contextlib.ExitStack())
 
-def _wait(deadline: float) -> bool:
-    """Let others go on for a moment; False if it is too late for that.
+    def take(self) -> tuple[int, ...]:
+        """Take what is free; the GPU of each share once all are held, and nothing before that."""
+        queue = dataclasses.replace(self._locks, held=self._turn)
+        self._has_turn = self._has_turn or queue.take(_QUEUE)
+        if self._has_turn:
+            for gpu, share in list(self._left):
+                if len(self._taken) < self._count and self._locks.take(self._names[gpu], share):
+                    self._taken.append(gpu)
+                    self._left.remove((gpu, share))
+        if len(self._taken) == self._count:
+            self._turn.close()
+            return tuple(sorted(self._taken))
+        if time.monotonic() >= self._deadline:
+            self.close()
+            raise LeaseError(self._refusal())
+        return ()
 
-    The kernel tells of a lock that came free only whoever waits for it without a bound.
-    """
-    if time.monotonic() >= deadline:
-        return False
-    select.select((), (), (), _PATIENCE)
-    return True
+    def close(self) -> None:
+        """Give all back, and the place in the queue."""
+        self._turn.close()
+        self._locks.held.close()
 
-
-def _refusal(
-    count: int, names: Sequence[str], folder: Path, limit: float, ranks_per_gpu: int
-) -> str:
-    shares = f" shares of 1/{ranks_per_gpu}" if ranks_per_gpu > 1 else ""
-    what = f"{count}{shares} of GPUs" if shares else f"{count} GPUs"
-    held = [
-        f"{name}{share.words} is held by {who}"
-        for name in names
-        for share, who in holders(folder, name)
-    ]
-    waits = [f"{who} waits for GPUs before it" for _, who in holders(folder, _QUEUE)]
-    return "\n".join(
-        [
-            f"{what} did not come free within {limit:.0f} s: tests of other pytest processes "
-            f"use them",
-            *(f"  {line}" for line in (*held, *waits)),
-            "  Start fewer xdist workers (-n), or give the test a longer timeout.",
+    def _refusal(self) -> str:
+        folder, parts = self._locks.folder, self._ranks_per_gpu
+        shares = f" shares of 1/{parts}" if parts > 1 else ""
+        what = f"{self._count}{shares} of GPUs" if shares else f"{self._count} GPUs"
+        held = [
+            f"{name}{share.words} is held by {who}"
+            for name in self._names
+            for share, who in holders(folder, name)
         ]
-    )
+        waits = [f"{who} waits for GPUs before it" for _, who in holders(folder, _QUEUE)]
+        words = f"{what} did not come free within {self._limit:.0f} s"
+        first = f"{words}: tests of other pytest processes use them"
+        return "\n".join([first, *(f"  {line}" for line in (*held, *waits))])
 
 
 def _private(folder: Path) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -89,6 +90,9 @@ class Launcher:
         self._next_look = 0.0
         self._unsent: set[Channel | RankProcess] = set()
         """Whose sockets were full, and are watched for room."""
+        self._cut_off: set[RankProcess] = set()
+        """Whose channels have closed."""
+        self._channel.when_full = functools.partial(self._unsent.add, self._channel)
         self._process = self._start_host(theirs, quiet)
         self._selector = selectors.DefaultSelector()
         self._display = display
@@ -157,6 +161,7 @@ class Launcher:
         self._serials += 1
         channel, theirs = Channel.pair()
         process = self._new_process(world, number, channel)
+        channel.when_full = functools.partial(self._unsent.add, process)
         told, folder = self._session, self._folder.path
         place = process.serial, number, world, environment, folder
         order = StartRank(*place, bool(serves), told.traces, told.measured)
@@ -180,6 +185,8 @@ class Launcher:
         if self._ranks.get((process.world, process.rank)) is process:
             del self._ranks[process.world, process.rank]
         self._unwatch(process)
+        self._unsent.discard(process)
+        self._cut_off.discard(process)
         self._listening.remove(process.streams)
         process.close()
 
@@ -202,7 +209,7 @@ class Launcher:
             OrphanedError: see :meth:`watch_parent`.
         """
         self._watch_unsent()
-        if any(process.lost for process in self._ranks.values()):
+        if self._cut_off:
             timeout = _LOST_LIMIT if timeout is None else min(timeout, _LOST_LIMIT)
         due = self._display.due_in()
         timeout = due if timeout is None else min(timeout, due)
@@ -228,8 +235,8 @@ class Launcher:
 
     def _kill_lost(self) -> None:
         """End ranks whose channel has closed for longer than a death takes."""
-        for process in self._ranks.values():
-            if process.lost and not process.gone and time.monotonic() > process.lost + _LOST_LIMIT:
+        for process in self._cut_off:
+            if not process.gone and time.monotonic() > process.lost + _LOST_LIMIT:
                 process.condemned = process.condemned or LOST_CHANNEL
                 self.kill(process)
 
@@ -244,11 +251,8 @@ class Launcher:
                 self.kill(process)
 
     def _watch_unsent(self) -> None:
-        sources: list[Channel | RankProcess] = [self._channel, *self._ranks.values()]
-        for source in sources:
-            channel = source if isinstance(source, Channel) else source.channel
-            if channel.unsent or source in self._unsent:
-                self._watch_room(source, channel)
+        for source in list(self._unsent):
+            self._watch_room(source, source if isinstance(source, Channel) else source.channel)
 
     def _watch_room(self, source: Channel | RankProcess, channel: Channel) -> None:
         self._unsent.discard(source)
@@ -287,6 +291,7 @@ class Launcher:
             # It dies, or it lives on without its channel and is of no use.
             self._unwatch(source)
             source.lost = source.lost or time.monotonic()
+            self._cut_off.add(source)
 
     def _hear_host(self) -> Iterator[Event]:
         for message, _ in self._channel.receive_available():

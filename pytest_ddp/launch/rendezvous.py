@@ -6,6 +6,7 @@ chosen or probed: the kernel gives one, and the open socket itself is handed on.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
@@ -86,6 +87,7 @@ class Rendezvous:
         self._new_port = new_port
         self._port: Port | None = None
         self._is_taken = False
+        self._places = node_environments(world.nodes)
 
     def environment(self, rank: int) -> dict[str, str]:
         """The torchrun variables of a rank for the next test, or for its birth before it."""
@@ -95,7 +97,7 @@ class Rendezvous:
         place = rank_environment(rank, self._world.world_size, self._port.number, self._run_id)
         if not self._world.nodes:
             return place
-        return place | node_environment(rank, self._world.nodes, self._port.address)
+        return place | self._places[rank] | {"MASTER_ADDR": self._port.address}
 
     def take(self) -> Port | None:
         """The port of the next test, which has begun; None if rank 0 listens there already."""
@@ -115,26 +117,27 @@ class Rendezvous:
             self._port.close()
 
 
-def node_environment(rank: int, nodes: tuple[int, ...], address: str) -> dict[str, str]:
-    """What is otherwise for a rank if not all ranks are on one machine.
+def node_environments(nodes: tuple[int, ...]) -> list[dict[str, str]]:
+    """What is otherwise for each rank if not all ranks are on one machine; ``nodes`` has theirs.
 
     torchrun sets no ``NODE_RANK``; Lightning and launchers of other makes do, or read it.
-
-    Args:
-        rank: of the world.
-        nodes: the machine of each rank.
-        address: of rank 0's machine.
     """
-    mates = [other for other, node in enumerate(nodes) if node == nodes[rank]]
-    group = sorted({*nodes}).index(nodes[rank])
-    return {
-        "LOCAL_RANK": str(mates.index(rank)),
-        "LOCAL_WORLD_SIZE": str(len(mates)),
-        "GROUP_RANK": str(group),
-        "NODE_RANK": str(group),
-        "GROUP_WORLD_SIZE": str(len({*nodes})),
-        "MASTER_ADDR": address,
-    }
+    groups = {node: str(group) for group, node in enumerate(sorted({*nodes}))}
+    mates = Counter(nodes)
+    seen: Counter[int] = Counter()
+    places = []
+    for node in nodes:
+        places.append(
+            {
+                "LOCAL_RANK": str(seen[node]),
+                "LOCAL_WORLD_SIZE": str(mates[node]),
+                "GROUP_RANK": groups[node],
+                "NODE_RANK": groups[node],
+                "GROUP_WORLD_SIZE": str(len(groups)),
+            }
+        )
+        seen[node] += 1
+    return places
 
 
 def rank_environment(rank: int, world_size: int, port: int, run_id: str) -> dict[str, str]:

@@ -15,6 +15,7 @@ from pytest_ddp.machines.engines import choosing
 from pytest_ddp.machines.engines.engine import Engine, EngineError
 from pytest_ddp.system.own import os
 from pytest_ddp.wire.hosting import PLACE_VARIABLES
+from pytest_ddp.wire.machines import LAUNCHER_VARIABLES
 
 ENGINE = pytest.StashKey[Engine]()
 """Who has the machines, in the session of node 0."""
@@ -74,5 +75,6 @@ def _refused(config: pytest.Config, options: Options) -> Iterator[str]:
 
 def _be_nobody(config: pytest.Config) -> None:
     """Take the launcher's variables out of the pytest process, whose own tests are alone."""
-    found = {name: os.environ.pop(name) for name in PLACE_VARIABLES if name in os.environ}
+    names = (*PLACE_VARIABLES, *LAUNCHER_VARIABLES)
+    found = {name: os.environ.pop(name) for name in names if name in os.environ}
     config.add_cleanup(lambda: os.environ.update(found))

@@ -13,22 +13,23 @@ from pytest_ddp.system.own import selectors, socket, time
 _PROOF_LIMIT = 10.0
 """Seconds that a peer has to prove itself."""
 _MOST = 16
-"""Peers that may do so at once: agents come one by one, and a scan must not use up descriptors."""
-
-
-_BACKLOG = 128
+"""Peers that may do so at once, beside the agents, of which all may come in one moment: a scan must
+not use up descriptors."""
+_BACKLOG = 4096
+"""As many as there are agents at most; the kernel allows fewer where it has been told so."""
 
 
 class Door:
     """Lets agents in, and nobody else."""
 
-    def __init__(self, address: str, port: int, secret: str) -> None:
+    def __init__(self, address: str, port: int, secret: str, agents: int = 0) -> None:
         """Listen on one address alone; port 0 is one of the kernel's choice.
 
         Raises:
             OSError: that cannot be.
         """
         self.secret = secret
+        self._most = _MOST + agents
         self._socket = socket.create_server((address, port), backlog=_BACKLOG)
         self._socket.setblocking(False)
         self.address, self.port = self._socket.getsockname()
@@ -57,7 +58,7 @@ class Door:
     def _accept(self) -> None:
         with contextlib.suppress(OSError):  # it has hung up again
             peer, (address, _) = self._socket.accept()
-            if len(self._peers) >= _MOST:
+            if len(self._peers) >= self._most:
                 peer.close()
                 return
             peer.setblocking(False)

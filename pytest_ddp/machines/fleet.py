@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from pytest_ddp.asked.spread import MachineGpus
 from pytest_ddp.evidence.outcome import Machine
 from pytest_ddp.evidence.wording import ranks_text
+from pytest_ddp.launch.gpus import LeaseError
 from pytest_ddp.launch.hostprocess import start
 from pytest_ddp.launch.launcher import Event, Launcher, NoRankError
 from pytest_ddp.launch.rankprocess import RankProcess
@@ -24,19 +26,23 @@ from pytest_ddp.wire.machines import (
     Clock,
     ClockMeasured,
     EndSession,
+    GpusLeased,
+    LeaseGpus,
+    MachinesAwaited,
     MachinesFound,
     NodeJoined,
     NodeLost,
     OpenPort,
     PortOpened,
+    ReleaseGpus,
     SignalRank,
     Unfit,
 )
 from pytest_ddp.wire.protocol import Message
 
 _HUB = "pytest_ddp.machines.main"
-_PORT_LIMIT = 20.0
-"""Seconds for a machine to open a port; it takes a round trip."""
+_ANSWER_LIMIT = 20.0
+"""Seconds for a machine to answer, as with a port; it takes a round trip."""
 _FIND_LIMIT = 60.0
 """Seconds for an engine to find its machines; to ask a cluster takes a few."""
 _HUB_END = 40.0
@@ -75,11 +81,19 @@ class Fleet(Launcher):
         self._engine = engine
         self.machines = 0 if engine.starts_agents else engine.nodes
         """How many there are; 0 while the engine has not told."""
+        self._is_found = False
+        """Whether the engine has told."""
         self._nodes: dict[int, NodeJoined] = {}
         self._clocks: dict[int, Clock] = {}
         """Those of other machines than ours."""
         self._lost: dict[int, str] = {}
+        self._told: dict[int, Machine] = {}
+        """What follows of these three, until the next news."""
         self._ports: dict[int, deque[int]] = {}
+        self._leases = 0
+        self._leased: dict[int, GpusLeased] = {}
+        self._awaited = ""
+        """What the engine waits for, as it has told just now."""
         self._problem = ""
         """Why no test can run."""
         super().__init__(session, display, quiet=quiet)
@@ -89,21 +103,87 @@ class Fleet(Launcher):
         log = self._log if quiet else None
         return start(_HUB, told, theirs, self._folder, log, os.environ)
 
-    def wait_for_agents(self) -> None:
+    def wait_for_agents(self, say: Callable[[str], object]) -> None:
         """Wait until all agents are there that the engine starts; others come when they like.
+
+        Args:
+            say: shows what an engine waits for, which may be minutes.
 
         Raises:
             NoRankError: one does not come, or its machine is not as this one.
             HostDiedError: the hub did not live to tell.
         """
-        deadline = time.monotonic() + _FIND_LIMIT
+        said, deadline = "", time.monotonic() + _FIND_LIMIT
         while not self.machines:
             if (left := deadline - time.monotonic()) <= 0:
-                said = self.last_words().rpartition("\n")[2] or "nothing"
-                raise NoRankError(f"no machines were found within {_FIND_LIMIT:.0f} s: {said}")
+                last = self.last_words().rpartition("\n")[2] or "nothing"
+                raise NoRankError(f"no machines were found within {_FIND_LIMIT:.0f} s: {last}")
             self.poll(left)
+            if self._awaited:
+                deadline = time.monotonic() + _FIND_LIMIT
+            if self._awaited not in ("", said):
+                said = self._awaited
+                say(said)
+            self._awaited = ""
         while self._engine.starts_agents and len(self._nodes) < self.machines:
             self.poll(None)
+
+    def gpus(self) -> tuple[MachineGpus, ...]:
+        """What each machine has; waits for those that are still on their way.
+
+        Raises:
+            NoRankError: one does not come, or its machine is not as this one.
+        """
+        while len(self._nodes) < self.machines:
+            self.poll(None)
+        nodes = [self._nodes[node] for node in range(self.machines)]
+        return tuple(
+            MachineGpus(self._name_of(one.node), len(one.gpus), one.gpu_kind) for one in nodes
+        )
+
+    @contextlib.contextmanager
+    def lease(
+        self, world: World, ranks_per_gpu: int, limit: float, holder: str
+    ) -> Iterator[tuple[int, ...]]:
+        """Hold GPUs for the ranks of a world, each on its machine, for a block; that of each rank.
+
+        Machines are asked one after the other, in an order that all sessions share: two sessions
+        that each held what the other waits for would wait for ever.
+
+        Raises:
+            LeaseError: they did not come free within ``limit`` seconds.
+            NoRankError: a machine is lost.
+        """
+        deadline = time.monotonic() + limit
+        holder = f"{holder} of pytest on {self._nodes[0].name}"
+        found: dict[int, Iterator[int]] = {}
+        with contextlib.ExitStack() as held:
+            for node in sorted({*world.nodes}, key=self._turn_of):
+                self._leases += 1
+                left = max(0.0, deadline - time.monotonic())
+                place = self._leases, node, world.nodes.count(node)
+                order = LeaseGpus(*place, ranks_per_gpu, left, holder)
+                held.callback(self._channel.send, ReleaseGpus(order.lease, node))
+                self._channel.send(order)
+                found[node] = iter(self._wait_for_gpus(order))
+            yield tuple(next(found[node]) for node in world.nodes)
+
+    def _turn_of(self, node: int) -> tuple[str, tuple[str, ...]]:
+        # The numbers of machines are those of one session.
+        return self._nodes[node].name, self._nodes[node].gpus
+
+    def _wait_for_gpus(self, order: LeaseGpus) -> tuple[int, ...]:
+        deadline = time.monotonic() + order.limit + _ANSWER_LIMIT
+        while (answer := self._leased.pop(order.lease, None)) is None:
+            if order.node in self._lost:
+                raise NoRankError(self._lost[order.node])
+            if (left := deadline - time.monotonic()) <= 0:
+                raise NoRankError(f"{self._name_of(order.node)} does not tell about its GPUs")
+            self.poll(left)
+        if answer.refusal:
+            advice = "Wait until they have ended, or give the test a longer timeout."
+            raise LeaseError(f"{self._name_of(order.node)}: {answer.refusal}\n  {advice}")
+        return answer.devices
 
     def _new_process(self, world: World, number: int, channel: Channel) -> RankProcess:
         return RemoteRank(self._serials, world, number, channel, fleet=self, hub=self._channel)
@@ -116,12 +196,12 @@ class Fleet(Launcher):
         """
         node = world.nodes[0]
         self._channel.send(OpenPort(node))
-        deadline = time.monotonic() + _PORT_LIMIT
+        deadline = time.monotonic() + _ANSWER_LIMIT
         while not self._ports.get(node):
             if node in self._lost:
                 raise NoRankError(self._lost[node])
             if (left := deadline - time.monotonic()) <= 0:
-                raise NoRankError(f"node {node} opened no port within {_PORT_LIMIT:.0f} s")
+                raise NoRankError(f"node {node} opened no port within {_ANSWER_LIMIT:.0f} s")
             self.poll(left)
         return Port(self._nodes[node].address, self._ports[node].popleft())
 
@@ -133,8 +213,11 @@ class Fleet(Launcher):
         return f"{', '.join(told)}."
 
     def machine(self, node: int) -> Machine:
-        """What is known of a node."""
-        return Machine(self._name_of(node), self._clocks.get(node), node in self._lost)
+        """What is known of a node: each report of a rank there asks for it."""
+        if (known := self._told.get(node)) is None:
+            clock = self._clocks.get(node)
+            known = self._told[node] = Machine(self._name_of(node), clock, node in self._lost)
+        return known
 
     def _name_of(self, node: int) -> str:
         joined = self._nodes.get(node)
@@ -151,13 +234,18 @@ class Fleet(Launcher):
         return super().poll(timeout)
 
     def _hear_other(self, message: Message) -> Iterator[Event]:
+        self._told.clear()
         match message:
+            case MachinesAwaited(what):
+                self._awaited = what
             case MachinesFound(nodes):
-                self.machines = nodes
+                self.machines, self._is_found = nodes, True
             case NodeJoined(node):
                 self._nodes[node] = message
             case ClockMeasured(node, clock):
                 self._clocks[node] = clock
+            case GpusLeased(lease):
+                self._leased[lease] = message
             case NodeLost(node, why):
                 self._lost[node] = why
             case PortOpened(node, number):
@@ -170,11 +258,12 @@ class Fleet(Launcher):
 
     def _end_host(self) -> None:
         self._channel.send(EndSession(self.exit_code))
-        if not self.machines:
-            # It still looks for machines, and has no agent.
+        if not self._is_found:
+            # It still looks for machines, or for the name of this one, and has no agent.
             self._process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_HUB_END)
         self._channel.close()
         self._process.kill()
         self._process.wait()
+        self._problem = self._problem or "the hub of the machines has ended, and all agents with it"

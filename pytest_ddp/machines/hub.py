@@ -31,10 +31,13 @@ from pytest_ddp.wire.hosting import (
 )
 from pytest_ddp.wire.machines import (
     EndSession,
+    GpusLeased,
+    LeaseGpus,
     NodeJoined,
     NodeLost,
     OpenPort,
     PortOpened,
+    ReleaseGpus,
     SignalRank,
     Unfit,
 )
@@ -64,6 +67,8 @@ class Hub:
         self._sent_away = 0
         """Machines that came and did not fit."""
         self._mirrors: dict[int, Mirror] = {}
+        self._busy: set[int] = set()
+        """Serials of ranks with something that waits: of hundreds few, and others are not asked."""
         self._told: list[Message] = []
         """What each host has to hear before all else, also one that comes late."""
         self._waiting: dict[int, list[Frame]] = {}
@@ -73,7 +78,8 @@ class Hub:
         """Whether the hosts of all machines are up."""
         self._is_over = False
         self._code = BROKEN_OFF
-        self._deadline = time.monotonic() + _JOIN_LIMIT
+        self._join_limit = _JOIN_LIMIT + engine.spread
+        self._deadline = time.monotonic() + self._join_limit
         self._next_look = 0.0
         self._selector = selectors.DefaultSelector()
         self._selector.register(channel, selectors.EVENT_READ, self._hear_controller)
@@ -112,14 +118,15 @@ class Hub:
         node.line.send(Frame(Kind.END, part=self._code))
 
     def _turn(self) -> None:
-        unsent = self._channel.unsent or any(m.unsent for m in self._mirrors.values())
+        unsent = self._channel.unsent or any(self._mirrors[serial].unsent for serial in self._busy)
         waits = unsent or any(node.line.unsent for node in self._nodes.values())
         for key, _ in self._selector.select(_A_MOMENT if waits else _TICK):
             # One before it may have let go of this one.
             if self._selector.get_map().get(key.fd) is key:
                 key.data()
         self._channel.flush()
-        for serial in [serial for serial, mirror in self._mirrors.items() if mirror.flush()]:
+        self._busy = {serial for serial in self._busy if self._mirrors[serial].is_busy}
+        for serial in [serial for serial in self._busy if self._mirrors[serial].flush()]:
             self._part_with(serial)
         for node in list(self._nodes.values()):
             node.line.flush()
@@ -147,11 +154,11 @@ class Hub:
         missing = [str(n) for n in range(self._engine.nodes) if n not in self._nodes]
         if not missing:
             slow = ", ".join(str(node) for node in self._nodes.values() if not node.ready)
-            return f"the host of {slow} did not come up within {_JOIN_LIMIT:.0f} s"
+            return f"the host of {slow} did not come up within {self._join_limit:.0f} s"
         return (
-            f"{len(self._nodes)} of {self._engine.nodes} machines came within {_JOIN_LIMIT:.0f} s; "
-            f"missing: node {', '.join(missing)}. They knock at node 0 at "
-            f"{self._door.address}:{self._door.port}. {self._engine.hint()}"
+            f"{len(self._nodes)} of {self._engine.nodes} machines came within "
+            f"{self._join_limit:.0f} s; missing: node {', '.join(missing)}. They knock at node 0 "
+            f"at {self._door.address}:{self._door.port}. {self._engine.hint()}"
             f"{self._who_was_refused()}"
         )
 
@@ -180,6 +187,8 @@ class Hub:
                         self._order(self._mirrors[serial].node, frame)
                 case OpenPort(node):
                     self._order(node, Frame(Kind.PORT))
+                case LeaseGpus(node=node) | ReleaseGpus(node=node):
+                    self._order(node, _for_host(message))
                 case EndSession(code):
                     self._code, self._is_over = code, True
                 case _:
@@ -208,6 +217,7 @@ class Hub:
             self._tell(RankStarted(serial, 0))
             why = f"cannot run: {self._lost[node]}"
             mirror.exited = RankExited(serial, -signal.SIGKILL, why)
+            self._busy.add(serial)
         else:
             self._order(node, _for_host(order))
 
@@ -223,6 +233,7 @@ class Hub:
     def _part_with(self, serial: int) -> None:
         """Let go of a rank that is gone, of which all else has been told."""
         mirror = self._mirrors.pop(serial)
+        self._busy.discard(serial)
         self._selector.unregister(mirror.channel)
         if mirror.exited is not None:
             self._tell(mirror.exited)
@@ -263,7 +274,9 @@ class Hub:
         if self._is_over:
             self._dismiss(node)
             return node
-        self._tell(NodeJoined(node.number, node.name, who["address"]))
+        # Another version of this package may not tell.
+        found = tuple(who.get("gpus", ())), who.get("gpu_kind", "")
+        self._tell(NodeJoined(node.number, node.name, who["address"], *found))
         if other := likeness.other_version(likeness.versions(), who["versions"]):
             self._tell(Unfit(f"{node} is not as node 0: {other}"))
             return node
@@ -299,7 +312,8 @@ class Hub:
             self._take(node, frame)
 
     def _take(self, node: Node, frame: Frame) -> None:
-        mirror = self._mirrors.get(frame.serial)
+        if (mirror := self._mirrors.get(frame.serial)) is not None:
+            self._busy.add(frame.serial)
         match frame.kind:
             case Kind.MESSAGE if frame.serial == 0:
                 self._take_from_host(node, loads(frame.data))
@@ -343,12 +357,13 @@ class Hub:
                     self._deadline = float("inf")
                     self._is_ready = True
                     self._tell(HostReady(None))
-            case RankStarted():
+            case RankStarted() | GpusLeased():
                 self._tell(message)
             case RankExited(serial):
                 if serial in self._mirrors:
                     # After all that it has said.
                     self._mirrors[serial].exited = message
+                    self._busy.add(serial)
 
     def _lose(self, node: Node, why: str) -> None:
         """Write off a machine and its ranks."""
@@ -366,6 +381,7 @@ class Hub:
                 # Without a verb that has a plural: it is said of several ranks, too.
                 words = f"went with its machine: {lost}"
                 mirror.exited = RankExited(serial, -signal.SIGKILL, words)
+                self._busy.add(serial)
 
 
 def _for_host(message: Message) -> Frame:

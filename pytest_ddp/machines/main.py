@@ -11,10 +11,10 @@ from pytest_ddp.machines.door import Door
 from pytest_ddp.machines.engines import choosing
 from pytest_ddp.machines.engines.engine import Engine, EngineError, Meeting
 from pytest_ddp.machines.hub import Hub
-from pytest_ddp.system import folder
+from pytest_ddp.system import descriptors, folder
 from pytest_ddp.system.own import os, socket, subprocess
 from pytest_ddp.wire.channel import Channel
-from pytest_ddp.wire.machines import SECRET, MachinesFound, Unfit
+from pytest_ddp.wire.machines import SECRET, MachinesAwaited, MachinesFound, Unfit
 from pytest_ddp.wire.program import command
 
 _AGENT = "pytest_ddp.agent.main"
@@ -42,6 +42,8 @@ def main(role: dict[str, Any]) -> NoReturn:
         except (OSError, RuntimeError) as error:
             channel.send(Unfit(f"node 0 cannot meet the others: {error}"))
         else:
+            # Not before: what was started until now inherits the limit that the user has set.
+            descriptors.raise_to_hard_limit()
             Hub(channel, engine, door).serve()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 own.wait(_LAST_WAIT)
@@ -50,10 +52,10 @@ def main(role: dict[str, Any]) -> NoReturn:
 
 
 def _open_door(channel: Channel, engine: Engine, secret: str) -> Door:
-    address, port = engine.listens_at()
+    address, port = engine.listens_at(lambda what: channel.send(MachinesAwaited(what)))
     channel.send(MachinesFound(engine.nodes))
     try:
-        return Door(address, port, secret)
+        return Door(address, port, secret, engine.nodes)
     except OSError as error:
         raise EngineError(f"node 0 cannot listen for the others at {address}: {error}") from error
 

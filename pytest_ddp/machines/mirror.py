@@ -50,6 +50,11 @@ class Mirror:
     def unsent(self) -> bool:
         return self.exited is not None or self.channel.unsent or any(self._waiting)
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether :meth:`flush` has something to do, now or a little later."""
+        return self._hangs_up_at < math.inf or self.unsent
+
     def tell(self, message: Message) -> None:
         """Say what the rank has said."""
         if isinstance(message, RankReady):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any
+
 from pytest_ddp.evidence.outcome import Hang
 from pytest_ddp.launch.rankprocess import RankProcess
 from pytest_ddp.proof.prover import Stand, prove
@@ -19,13 +23,22 @@ _SLOWEST = 2.0
 class Prober:
     """One test's probes and their answers."""
 
-    def __init__(self, test: int, processes: list[RankProcess], deadline: float) -> None:
+    def __init__(
+        self,
+        test: int,
+        processes: list[RankProcess],
+        deadline: float,
+        rank_of: Callable[[Any], int] = attrgetter("rank"),
+    ) -> None:
         self._test = test
+        self._rank_of = rank_of
         self._deadline = deadline
         """When the test is stopped, on the monotonic clock."""
-        self.expected: Hang | None = None
+        self._expected: Hang | None = None
         """What would be a hang if no timeout of a group's or a call's own ended it in time."""
         self._processes = processes
+        self._open = list(processes)
+        """Those before which all that follow have answered the last probe, or are gone."""
         self._number = 0
         self._interval = _INTERVAL
         self._due = time.monotonic() + _QUIET
@@ -47,6 +60,7 @@ class Prober:
         """All clocks stood still for so long, and what ranks said before is of no use."""
         self._deadline += seconds
         self._before, self._now, self._number = {}, {}, self._number + 1
+        self._open = list(self._processes)
         self._interval = _INTERVAL
         self._due = time.monotonic() + _QUIET
 
@@ -61,6 +75,7 @@ class Prober:
             self._before = self._now
         self._number += 1
         self._now = {}
+        self._open = list(self._processes)
         self._ended = set()
         for process in self._processes:
             if not process.gone:
@@ -68,19 +83,19 @@ class Prober:
         self._due = time.monotonic() + self._interval
         self._interval = min(self._interval * 1.2, _SLOWEST)
 
-    def take(self, rank: int, standing: Standing, ended: set[int]) -> Hang | None:
+    def take(self, rank: int, standing: Standing, has_ended: bool) -> Hang | None:
         """Take an answer; the proof of a hang if it completes one.
 
         Args:
             rank: who answered.
             standing: the answer.
-            ended: ranks that have run their part to the end.
+            has_ended: whether it has run its part to the end.
         """
         if standing.number != self._number:
             return None
         self._now[rank] = standing
         # Of a rank that has ended since it answered, the answer says too little.
-        if rank in ended:
+        if has_ended:
             self._ended.add(rank)
         return self._prove() if self.is_answered() else None
 
@@ -91,7 +106,7 @@ class Prober:
         }
         hang = prove(stands, self._deadline - time.monotonic())
         if hang is None:
-            self.expected = prove(stands) or self.expected
+            self._expected = prove(stands) or self._expected
         return hang
 
     def counts(self) -> dict[int, tuple[GroupCount, ...]]:
@@ -100,7 +115,14 @@ class Prober:
 
     def is_answered(self) -> bool:
         """True if every living rank has answered the last probe."""
-        return len(self._now) >= sum(not process.gone for process in self._processes)
+        # Of hundreds few are looked at for each answer.
+        while self._open and (self._open[-1].gone or self._rank_of(self._open[-1]) in self._now):
+            self._open.pop()
+        return not self._open
+
+    def spared(self) -> str:
+        """What a timeout of a group's or a call's own has cut short; empty if none has."""
+        return f"Only a timeout could end this {self._expected.sentence}." if self._expected else ""
 
     def answers(self) -> dict[int, Standing]:
         """What was answered to the last probe, by rank."""

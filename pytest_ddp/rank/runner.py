@@ -220,6 +220,7 @@ class Runner:
         return Ddp(
             rank,
             world.world_size,
+            world.local_rank(rank),
             world.backend,
             world.device,
             None if world.devices is None else world.devices[rank],

@@ -64,6 +64,9 @@ class Channel:
         self._received_count = 0
         self.at_end = False
         """True once the peer has closed its end (and every copy of it)."""
+        self.when_full: Callable[[], object] | None = None
+        """Is called when something has to wait in ``unsent``: who has hundreds of channels asks
+        none of them."""
 
     @classmethod
     def pair(cls) -> tuple[Channel, socket.socket]:
@@ -125,7 +128,8 @@ class Channel:
             while self._unsent:
                 self._send_some()
         except BlockingIOError:
-            pass
+            if self.when_full is not None:
+                self.when_full()
         except (BrokenPipeError, ConnectionResetError):
             if self._socket.getblocking():
                 raise

@@ -23,7 +23,8 @@ class World:
     """As torch takes it: ``gloo``, ``cpu:gloo,cuda:nccl``."""
     world_size: int
     devices: tuple[int, ...] | None
-    """The GPU of each rank, as index into the visible ones; None where ranks get none."""
+    """The GPU of each rank, as index into the visible ones of its machine; None where ranks get
+    none."""
     init: bool
     """Whether its ranks hold a default process group of the plugin's."""
     keeps_group: bool = False
@@ -32,6 +33,16 @@ class World:
     """Kind of device that ranks work on: that of ``devices``, or ``cpu`` or ``meta``."""
     nodes: tuple[int, ...] = ()
     """The machine of each rank, by its number; empty in a session on one machine."""
+
+    @property
+    def gpus(self) -> frozenset[tuple[int, int]]:
+        """The GPUs of its ranks, each with its machine."""
+        devices = self.devices or ()
+        return frozenset(zip(self.nodes or (0,) * len(devices), devices, strict=False))
+
+    def local_rank(self, rank: int) -> int:
+        """The number of a rank among those of its machine."""
+        return self.nodes[:rank].count(self.nodes[rank]) if self.nodes else rank
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,13 @@ from dataclasses import dataclass
 SECRET = "PYTEST_DDP_SECRET"
 """The variable that holds the session's secret, where the user has set one for all nodes."""
 
+LAUNCHER_VARIABLES = (
+    *("PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT"),
+    *("PET_RDZV_BACKEND", "PET_RDZV_ENDPOINT", "PET_RDZV_ID", "PET_RDZV_CONF", "PET_MAX_RESTARTS"),
+)
+"""torchrun's options as variables, which Kubernetes sets on each node: a torchrun that a test
+starts would take them for its own."""
+
 
 @dataclass(frozen=True)
 class Clock:
@@ -47,6 +54,30 @@ class SignalRank:
 
 
 @dataclass(frozen=True)
+class LeaseGpus:
+    """Lease GPUs of a node; the answer is :class:`GpusLeased`, for its agent waits for them."""
+
+    lease: int
+    """Number of this lease among all of the session."""
+    node: int
+    count: int
+    """How many, or how many shares of them."""
+    ranks_per_gpu: int
+    limit: float
+    """Seconds to wait at most."""
+    holder: str
+    """What others who wait for them are told."""
+
+
+@dataclass(frozen=True)
+class ReleaseGpus:
+    """Give a lease back, also one that is still waited for."""
+
+    lease: int
+    node: int
+
+
+@dataclass(frozen=True)
 class EndSession:
     """pytest ends with this exit code, and so do the agents."""
 
@@ -57,8 +88,15 @@ class EndSession:
 
 
 @dataclass(frozen=True)
+class MachinesAwaited:
+    """The engine has not all of them yet, and waits for what is on its way."""
+
+    what: str
+
+
+@dataclass(frozen=True)
 class MachinesFound:
-    """The engine has them; the first message of a hub."""
+    """The engine has them; before that a hub tells at most what is waited for."""
 
     nodes: int
 
@@ -72,6 +110,10 @@ class NodeJoined:
     """The machine's own name."""
     address: str
     """Where others reach it."""
+    gpus: tuple[str, ...] = ()
+    """Names of the GPUs that torch can use there, in its order."""
+    gpu_kind: str = "cuda"
+    """What torch calls them."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +130,17 @@ class PortOpened:
 
     node: int
     number: int
+
+
+@dataclass(frozen=True)
+class GpusLeased:
+    """The end of a wait for GPUs."""
+
+    lease: int
+    devices: tuple[int, ...]
+    """For each share the index of its GPU among the visible ones, in ascending order."""
+    refusal: str = ""
+    """Why there is no lease; empty if there is."""
 
 
 @dataclass(frozen=True)

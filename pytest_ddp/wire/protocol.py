@@ -35,11 +35,15 @@ from pytest_ddp.wire.hosting import (
 from pytest_ddp.wire.machines import (
     ClockMeasured,
     EndSession,
+    GpusLeased,
+    LeaseGpus,
+    MachinesAwaited,
     MachinesFound,
     NodeJoined,
     NodeLost,
     OpenPort,
     PortOpened,
+    ReleaseGpus,
     SignalRank,
     Unfit,
 )
@@ -372,6 +376,15 @@ FromRank: TypeAlias = (
 )
 OfService: TypeAlias = Serve | ServiceReady | Served | Inherit | Joined | Place
 """What the pytest process, the service and the processes that it makes say to each other."""
-ToHub: TypeAlias = OpenPort | SignalRank | EndSession
-FromHub: TypeAlias = MachinesFound | NodeJoined | ClockMeasured | PortOpened | NodeLost | Unfit
+ToHub: TypeAlias = OpenPort | SignalRank | LeaseGpus | ReleaseGpus | EndSession
+FromHub: TypeAlias = (
+    MachinesAwaited
+    | MachinesFound
+    | NodeJoined
+    | ClockMeasured
+    | PortOpened
+    | GpusLeased
+    | NodeLost
+    | Unfit
+)
 Message: TypeAlias = ToHost | FromHost | ToHub | FromHub | ToRank | FromRank | OfService

@@ -7,6 +7,8 @@ import os
 import subprocess
 import tempfile
 
+_NOT_PASSED_ON = ("PYTHONBREAKPOINT", "ONEAPI_DEVICE_SELECTOR")
+"""Of Ray's worker: its debugger, and Intel GPUs by numbers that hold for that process."""
 _NOT_FOUND = 127
 """As a shell tells it."""
 _MOST = 4000
@@ -25,8 +27,9 @@ class Keeper:
         environment = {
             name: text
             for name, text in os.environ.items()
-            if not name.startswith("RAY_") and name != "PYTHONBREAKPOINT"
+            if not name.startswith("RAY_") and name not in _NOT_PASSED_ON
         }
+        environment |= _visible()
         with tempfile.TemporaryFile() as said:
             try:
                 process = subprocess.Popen(
@@ -41,3 +44,17 @@ class Keeper:
                 process.wait()
             said.seek(0)
             return process.returncode, said.read().decode(errors="replace")[-_MOST:]
+
+
+def _visible() -> dict[str, str]:
+    """Variables that leave the GPUs which Ray has set aside for this actor, and hide all others.
+
+    Ray has set some for its worker, unless ``RAY_EXPERIMENTAL_NOSET_*`` keeps it from that.
+    """
+    import ray  # noqa: PLC0415 - it is there where this runs, and not where it is read
+
+    gpus = ray.get_runtime_context().get_accelerator_ids().get("GPU", [])
+    numbers = ",".join(sorted(gpus, key=lambda number: (len(number), number)))
+    cuda = dict.fromkeys(("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"), numbers)
+    # An empty mask would hide nothing.
+    return cuda | {"ZE_AFFINITY_MASK": numbers or "none"}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import IO
 
 from pytest_ddp.machines.engines import sending
-from pytest_ddp.machines.engines.engine import Engine, EngineError, Meeting
+from pytest_ddp.machines.engines.engine import Engine, EngineError, Meeting, Tell
 from pytest_ddp.system import memfile
 from pytest_ddp.system.own import os, socket, subprocess, time
 
@@ -24,7 +24,7 @@ _ANY_PORT = 9
 class _Running:
     """One command."""
 
-    def __init__(self, command: list[str], told: bytes) -> None:
+    def __init__(self, command: list[str], told: bytes, environment: Mapping[str, str]) -> None:
         self._said: IO[bytes] = os.fdopen(memfile.create("pytest-ddp agent"), "w+b")
         self.process = subprocess.Popen(
             command,
@@ -32,6 +32,7 @@ class _Running:
             stdout=self._said,
             stderr=self._said,
             pipesize=_ROOM,
+            env=environment,
             # Ctrl-C is for pytest alone, which tells the agents.
             start_new_session=True,
         )
@@ -66,6 +67,10 @@ class Commands(Engine):
     def _on(self, host: str, command: list[str]) -> list[str]:
         """What runs a command there, with our stdin."""
 
+    def _environment(self) -> Mapping[str, str]:
+        """What these commands are started with."""
+        return os.environ
+
     @abstractmethod
     def _addresses(self) -> Iterable[str]:
         """Of the hosts, by name or number."""
@@ -74,7 +79,7 @@ class Commands(Engine):
     def _way_out(self, host: str, code: int) -> str:
         """What may be wrong if a command has ended with this code; begins with a blank."""
 
-    def listens_at(self) -> tuple[str, int]:
+    def listens_at(self, tell: Tell) -> tuple[str, int]:
         """The user's MASTER_ADDR, or the address that this machine has on its way to the others.
 
         Raises:
@@ -103,7 +108,7 @@ class Commands(Engine):
         for node, host in enumerate(self.hosts, start=1):
             command = self._on(host, sending.command(self.python))
             told = sending.told_by_stdin(node, meeting, self.python)
-            self._running[node] = _Running(command, told)
+            self._running[node] = _Running(command, told, self._environment())
 
     def ended(self) -> Mapping[int, str]:
         return {

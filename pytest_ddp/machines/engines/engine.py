@@ -7,15 +7,19 @@ agents itself, once the hub tells it where they have to knock.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 from pytest_ddp.asked.machines import Engine as Name
 from pytest_ddp.asked.machines import Machines
 
 ADDRESS = "MASTER_ADDR"
 """The variable by which a user names the address of node 0, where an engine would find another."""
+
+
+Tell: TypeAlias = Callable[[str], object]
+"""Says on pytest's terminal what is waited for."""
 
 
 class EngineError(Exception):
@@ -43,6 +47,11 @@ class Engine(ABC):
 
     name: ClassVar[Name]
 
+    @property
+    def spread(self) -> float:
+        """Seconds that may lie between the starts of its nodes, beside what all of them need."""
+        return 0.0
+
     @classmethod
     @abstractmethod
     def asked(
@@ -61,8 +70,11 @@ class Engine(ABC):
         """How many there are, node 0 included: the machine of pytest, whose agent is the hub's."""
 
     @abstractmethod
-    def listens_at(self) -> tuple[str, int]:
+    def listens_at(self, tell: Tell) -> tuple[str, int]:
         """The address of node 0 by which the others reach it, and a port; 0 is any.
+
+        Args:
+            tell: says what is waited for; an engine may wait as long as it says something.
 
         Raises:
             EngineError: it is unknown.

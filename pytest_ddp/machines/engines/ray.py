@@ -13,8 +13,9 @@ from typing import Any, ClassVar, TypeAlias
 
 from pytest_ddp.asked.machines import Engine as Name
 from pytest_ddp.asked.machines import Machines
-from pytest_ddp.machines.engines import actor, sending
-from pytest_ddp.machines.engines.engine import ADDRESS, Engine, EngineError, Meeting
+from pytest_ddp.launch.gpus import Build, torch_build
+from pytest_ddp.machines.engines import actor, scaler, sending
+from pytest_ddp.machines.engines.engine import ADDRESS, Engine, EngineError, Meeting, Tell
 from pytest_ddp.system.own import os, socket
 
 _START = (
@@ -63,7 +64,7 @@ class Ray(Engine):
     def nodes(self) -> int:
         return 1 + len(self._others)
 
-    def listens_at(self) -> tuple[str, int]:
+    def listens_at(self, tell: Tell) -> tuple[str, int]:
         """Look at the cluster; the address by which Ray knows this node.
 
         Raises:
@@ -79,13 +80,16 @@ class Ray(Engine):
             first = str(error).partition("\n")[0].rstrip(". ")
             raise EngineError(f"no Ray cluster is up here: {first}. {_START}") from error
         own_id = ray.get_runtime_context().get_node_id()
-        alive = [node for node in ray.nodes() if node["Alive"]]
-        own = next(node for node in alive if node["NodeID"] == own_id)
-        self._others = self._chosen([node for node in alive if node is not own])
+        own = next(node for node in ray.nodes() if node["NodeID"] == own_id)
+        why = ""
+        if self.count is not None and 1 + len(_able(_others(own))) < self.count:
+            wait = scaler.Wait(self.count, bool(_able([own])), tell)
+            why = wait.until(lambda: [own, *_able(_others(own))])
+        self._others = self._chosen(_others(own), why)
         return self.address or own["NodeManagerAddress"], 0
 
-    def _chosen(self, others: list[_Node]) -> list[_Node]:
-        able = [node for node in others if node["Resources"].get("CPU", 0) >= _CPUS]
+    def _chosen(self, others: list[_Node], why: str) -> list[_Node]:
+        able = _able(others)
         # The same nodes get the same numbers in each session.
         able.sort(key=lambda node: (node["NodeManagerAddress"], node["NodeID"]))
         if self.count is None:
@@ -94,17 +98,17 @@ class Ray(Engine):
             without = len(others) - len(able)
             more = f", and {without} without a CPU" if without else ""
             raise EngineError(
-                f"{self.count} machines wanted, {1 + len(able)} in the Ray cluster{more}. Ask for "
-                f"--ddp-machines=ray:{1 + len(able)}, or start others by `ray start "
+                f"{self.count} machines wanted, {1 + len(able)} in the Ray cluster{more}: "
+                f"{why}. Ask for --ddp-machines=ray:{1 + len(able)}, or start others by `ray start "
                 "--address=HOST:6379`"
             )
         return able[: self.count - 1]
 
     def bring(self, meeting: Meeting) -> None:
-        """Set a CPU aside on each node, and have an actor there start the agent.
+        """Set a CPU and all free GPUs aside on each node, and have an actor start the agent there.
 
         Raises:
-            EngineError: not every node has one that is free.
+            EngineError: not every node has a CPU that is free.
         """
         if not self._others:
             return
@@ -114,7 +118,8 @@ class Ray(Engine):
             PlacementGroupSchedulingStrategy,
         )
 
-        bundles: list[dict[str, float]] = [{"CPU": _CPUS} for _ in self._others]
+        gpus = _free_gpus([node["NodeID"] for node in self._others])
+        bundles: list[dict[str, float]] = [{"CPU": _CPUS, "GPU": count} for count in gpus]
         # Bundles that are spread could lie on the node of pytest as well.
         places = [{_NODE_ID: node["NodeID"]} for node in self._others]
         self._group = placement_group(bundles, "STRICT_SPREAD", bundle_label_selector=places)
@@ -123,9 +128,9 @@ class Ray(Engine):
         # The workers' interpreter need not have this package.
         ray.cloudpickle.register_pickle_by_value(actor)
         kind: Any = ray.remote(num_cpus=_CPUS)(actor.Keeper)
-        for bundle, _ in enumerate(self._others):
+        for bundle, count in enumerate(gpus):
             place = PlacementGroupSchedulingStrategy(self._group, bundle)
-            keeper = kind.options(scheduling_strategy=place).remote()
+            keeper = kind.options(scheduling_strategy=place, num_gpus=count).remote()
             self._keepers.append(keeper)
             node = bundle + 1
             told = sending.told_by_stdin(node, meeting, self.python)
@@ -168,6 +173,27 @@ class Ray(Engine):
         if self._group is not None:
             remove_placement_group(self._group)
         ray.shutdown()
+
+
+def _free_gpus(node_ids: list[str]) -> list[int]:
+    """How many whole GPUs nobody has set aside, node by node; none if torch could not use them."""
+    if torch_build() is Build.CPU:
+        return [0] * len(node_ids)
+    # Ray's public functions tell what is free in the whole cluster alone.
+    from ray._private.state import available_resources_per_node  # noqa: PLC0415 - as above
+
+    free = available_resources_per_node()
+    return [int(free.get(node_id, {}).get("GPU", 0)) for node_id in node_ids]
+
+
+def _others(own: _Node) -> list[_Node]:
+    import ray  # noqa: PLC0415 - as above
+
+    return [node for node in ray.nodes() if node["Alive"] and node["NodeID"] != own["NodeID"]]
+
+
+def _able(nodes: list[_Node]) -> list[_Node]:
+    return [node for node in nodes if node["Resources"].get("CPU", 0) >= _CPUS]
 
 
 def _ask(address: str) -> None:

@@ -11,7 +11,7 @@ from pytest_ddp.asked.machines import Engine as Name
 from pytest_ddp.asked.machines import Machines
 from pytest_ddp.machines.engines.commands import Commands
 from pytest_ddp.machines.engines.engine import ADDRESS, EngineError
-from pytest_ddp.system.own import subprocess
+from pytest_ddp.system.own import os, subprocess
 
 _START = (
     "Start it in a batch script (sbatch --nodes=2), or by "
@@ -24,6 +24,17 @@ _STEP = (
     # Process managers of MPI would take the agent for a rank.
     "--mpi=none",
 )
+_OF_THE_JOB = re.compile(
+    r"SLURM_(GPUS(_PER_(NODE|SOCKET|TASK))?|GPU_BIND|NTASKS_PER_GPU|TRES_PER_TASK)$"
+)
+"""What sbatch and salloc leave for srun to ask the same of each step: one on a single node must not
+ask for the GPUs of all, nor for those of one task. A step that asks for none has all that the job
+has on its node, but for those of a job that has them by ``--exclusive`` alone: there
+``SLURM_STEP_GRES`` asks.
+
+Source: SLURM's "Generic Resource (GRES) Scheduling", "Running Jobs"; srun(1), "INPUT ENVIRONMENT
+VARIABLES".
+"""
 
 
 @dataclass
@@ -56,6 +67,9 @@ class Slurm(Commands):
 
     def _on(self, host: str, command: list[str]) -> list[str]:
         return [*_STEP, f"--nodelist={host}", *command]
+
+    def _environment(self) -> dict[str, str]:
+        return {name: text for name, text in os.environ.items() if not _OF_THE_JOB.match(name)}
 
     def _addresses(self) -> Iterator[str]:
         return map(_address, self.hosts)

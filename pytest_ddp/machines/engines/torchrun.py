@@ -7,6 +7,7 @@ Kubernetes' PyTorchJob is, leaves ``MASTER_PORT`` free: there the hub listens it
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -14,8 +15,8 @@ from typing import Any, ClassVar
 
 from pytest_ddp.asked.machines import Engine as Name
 from pytest_ddp.asked.machines import Machines
-from pytest_ddp.machines.engines.engine import Engine, EngineError, Meeting
-from pytest_ddp.system.own import json, socket
+from pytest_ddp.machines.engines.engine import Engine, EngineError, Meeting, Tell
+from pytest_ddp.system.own import json, signal, socket, time
 from pytest_ddp.wire.machines import SECRET
 
 _COMMAND = (
@@ -24,6 +25,15 @@ _COMMAND = (
 )
 _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _WAIT = timedelta(seconds=120)
+_SPREAD = 480.0
+"""Seconds: the pods of a job start in any order, and one may have its image to fetch."""
+_NAME_LIMIT = 120.0
+"""Seconds for a name to lead somewhere: that of a pod is made known when the pod runs."""
+_BETWEEN_TRIES = 0.5
+_NOT_YET = (socket.EAI_AGAIN, socket.EAI_NONAME, socket.EAI_NODATA)
+"""What a resolver says of a name that may be known a little later."""
+_PROCESSES = "PET_NPROC_PER_NODE"
+"""torchrun's option as a variable, which Kubernetes' PyTorchJob sets."""
 
 
 @dataclass
@@ -67,15 +77,21 @@ class Torchrun(Engine):
                 f"started by the plugin, and the launcher starts one process a node. Start it by "
                 f"{_COMMAND}"
             )
+        run = environment.get("TORCHELASTIC_RUN_ID", "")
+        attempt = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
+        has_store = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        processes = environment.get(_PROCESSES, "")
+        if not has_store and processes.isdecimal() and int(processes) > 1:
+            raise EngineError(
+                f"{_PROCESSES}={processes}: WORLD_SIZE counts processes, and this plugin wants one "
+                'on each node, which starts the ranks. Write nprocPerNode: "1" into the PyTorchJob'
+            )
         try:
             rank, world_size, port = (
                 int(environment[name]) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT")
             )
         except ValueError as error:
             raise EngineError(f"RANK, WORLD_SIZE and MASTER_PORT are numbers: {error}") from None
-        run = environment.get("TORCHELASTIC_RUN_ID", "")
-        attempt = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
-        has_store = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
         if not has_store and not environment.get(SECRET):
             raise EngineError(
                 f"this launcher has no store by which nodes could agree on a secret. Set {SECRET} "
@@ -93,11 +109,16 @@ class Torchrun(Engine):
     def nodes(self) -> int:
         return self.world_size
 
-    def listens_at(self) -> tuple[str, int]:
+    @property
+    def spread(self) -> float:
+        # torchrun's own nodes have met already.
+        return 0.0 if self.has_store else _SPREAD
+
+    def listens_at(self, tell: Tell) -> tuple[str, int]:
         try:
             return self._address(), 0 if self.has_store else self.port
         except OSError as error:
-            words = f"MASTER_ADDR={self.master} leads nowhere from node 0: {error}"
+            words = f"MASTER_ADDR={self.master} leads nowhere from node {self.rank}: {error}"
             raise EngineError(words) from error
 
     def bring(self, meeting: Meeting) -> None:
@@ -108,6 +129,11 @@ class Torchrun(Engine):
             self._store().set(self.key, json.dumps(known))
 
     def hint(self) -> str:
+        if self.world_size > 1 and self._is_ours_alone():
+            return (
+                f"MASTER_ADDR={self.master} leads to this machine alone: if the others are "
+                "elsewhere, set it to this machine's address in the network, before pytest starts"
+            )
         return (
             f"Each must reach that address (MASTER_ADDR is {self.master}), and have the same "
             f"{SECRET} if one is set"
@@ -130,8 +156,28 @@ class Torchrun(Engine):
         return told["address"], told["port"], secret.encode()
 
     def _address(self) -> str:
+        """The number behind the name of node 0.
+
+        Raises:
+            OSError: it has had none for two minutes.
+        """
+        deadline = time.monotonic() + _NAME_LIMIT
+        while True:
+            try:
+                return self._looked_up()
+            except socket.gaierror as error:
+                if error.errno not in _NOT_YET or time.monotonic() > deadline:
+                    raise
+            signal.sigtimedwait([], _BETWEEN_TRIES)
+
+    def _looked_up(self) -> str:
         found = socket.getaddrinfo(self.master, None, socket.AF_INET, socket.SOCK_STREAM)
         return str(found[0][4][0])
+
+    def _is_ours_alone(self) -> bool:
+        with contextlib.suppress(OSError):
+            return self._looked_up().startswith("127.")
+        return False
 
     def _store(self) -> Any:
         from torch import distributed  # noqa: PLC0415 - takes seconds; in hub and agents alone

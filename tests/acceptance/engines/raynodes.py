@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from tests.acceptance.machines.cluster import ADDRESSES, Cluster
 
@@ -21,10 +24,17 @@ _UP_LIMIT = 120
 
 
 @contextlib.contextmanager
-def ray_up(cluster: Cluster) -> Iterator[dict[str, str]]:
+def ray_up(
+    cluster: Cluster, *, gpus: int = 0, env: Mapping[str, str] | None = None
+) -> Iterator[dict[str, str]]:
     """Have a Ray cluster of both machines for a block; the variables of its users.
 
     The cluster of machines ends Ray's processes, by the mark that they inherit.
+
+    Args:
+        cluster: the machines.
+        gpus: how many each is said to have.
+        env: variables of Ray's processes and of its users.
     """
     # Ray's sockets lie in there, and their paths may be short only.
     with (
@@ -34,15 +44,77 @@ def ray_up(cluster: Cluster) -> Iterator[dict[str, str]]:
         end.callback(cluster.kill)
         head = ["--head", f"--port={_PORT}", "--include-dashboard=false", f"--temp-dir={folder}"]
         address = f"{ADDRESSES[0]}:{_PORT}"
-        variables = {"RAY_ADDRESS": address, "RAY_TMPDIR": folder}
-        _start_node(cluster, end, 0, *head)
+        own = dict(env or {})
+        variables = own | {"RAY_ADDRESS": address, "RAY_TMPDIR": folder}
+        start = functools.partial(_start_node, cluster, end, env=own)
+        start(0, f"--num-gpus={gpus}", *head)
         _wait_for_nodes(cluster, variables, 1)
-        _start_node(cluster, end, 1, f"--address={address}")
+        start(1, f"--num-gpus={gpus}", f"--address={address}")
         _wait_for_nodes(cluster, variables, 2)
         yield variables
 
 
-def _start_node(cluster: Cluster, end: contextlib.ExitStack, node: int, *arguments: str) -> None:
+_HEAD = f"{'f' * 51}00000"
+"""By this id Ray's provider of nodes that are processes knows the first one."""
+_GROWING_PORT = 6379
+"""The provider knows no other."""
+
+
+@contextlib.contextmanager
+def ray_that_grows(cluster: Cluster, most: int) -> Iterator[dict[str, str]]:
+    """Have a Ray cluster of one node, and an autoscaler that brings ``most`` others.
+
+    All nodes are processes of one machine, which Ray tells apart by their ids.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="ddpr-", ignore_cleanup_errors=True) as folder,
+        contextlib.ExitStack() as end,
+    ):
+        end.callback(cluster.kill)
+        config = Path(folder, "autoscaler.json")
+        config.write_text(json.dumps(_growing(most)))
+        address = f"{ADDRESSES[0]}:{_GROWING_PORT}"
+        variables = {"RAY_ADDRESS": address, "RAY_TMPDIR": folder}
+        head = ["--head", f"--port={_GROWING_PORT}", "--include-dashboard=false"]
+        place = [f"--temp-dir={folder}", f"--autoscaling-config={config}"]
+        fake = {"RAY_FAKE_CLUSTER": "1", "AUTOSCALER_UPDATE_INTERVAL_S": "1"}
+        _start_node(cluster, end, 0, *head, *place, env=fake)
+        _wait_for_nodes(cluster, variables, 1)
+        yield variables
+
+
+def _growing(most: int) -> dict[str, Any]:
+    lists = ("initialization", "setup", "head_setup", "worker_setup", "head_start_ray")
+    files = {"file_mounts": {}, "cluster_synced_files": [], "file_mounts_sync_continuously": False}
+    worker = {"resources": {"CPU": 2, "object_store_memory": 100_000_000}, "node_config": {}}
+    head = {"resources": {"CPU": 2}, "node_config": {}, "max_workers": 0}
+    return {
+        "cluster_name": "growing",
+        "max_workers": most,
+        "upscaling_speed": 1.0,
+        "idle_timeout_minutes": 30,
+        "provider": {"type": "fake_multinode", "head_node_id": _HEAD},
+        "auth": {},
+        "docker": {},
+        **{f"{name}_commands": [] for name in (*lists, "worker_start_ray")},
+        **files,
+        "rsync_exclude": [],
+        "rsync_filter": [],
+        "head_node_type": "ray.head.default",
+        "available_node_types": {
+            "worker": {**worker, "min_workers": 0, "max_workers": most},
+            "ray.head.default": head,
+        },
+    }
+
+
+def _start_node(
+    cluster: Cluster,
+    end: contextlib.ExitStack,
+    node: int,
+    *arguments: str,
+    env: Mapping[str, str] | None = None,
+) -> None:
     own = [f"--node-ip-address={ADDRESSES[node]}", "--num-cpus=2", "--disable-usage-stats"]
     memory = ["--object-store-memory=100000000"]
     with (cluster.folder / f"ray-{node}.txt").open("ab") as log:
@@ -57,7 +129,7 @@ def _start_node(cluster: Cluster, end: contextlib.ExitStack, node: int, *argumen
                 *memory,
                 *arguments,
             ],
-            env={**os.environ, **cluster.environment(node)},
+            env={**os.environ, **cluster.environment(node), **(env or {})},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -72,7 +72,7 @@ def test_more_machines_than_nodes_are_an_error_with_the_numbers(
     suite.write("test_a.py", PLACES)
     finished = cluster.run_alone(suite, "--ddp-machines=ray:3", env=variables)
     assert finished.returncode == pytest.ExitCode.USAGE_ERROR, finished.tail()
-    assert "3 machines wanted, 2 in the Ray cluster" in finished.flat
+    assert "3 machines wanted, 2 in the Ray cluster: no other was on its way" in finished.flat
     assert "--ddp-machines=ray:2" in finished.flat
 
 

@@ -1,8 +1,4 @@
-"""``--ddp-machines=slurm``: with stand-ins for SLURM's commands.
-
-They start processes on the second of two machines, and fail where they are asked otherwise than as
-they expect.
-"""
+"""``--ddp-machines=slurm``: with stand-ins for SLURM's commands."""
 
 from __future__ import annotations
 
@@ -10,10 +6,10 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
+from tests.acceptance.engines.slurmcommands import slurm_on
 from tests.acceptance.engines.verdicts import Verdicts, examples
 from tests.acceptance.machines.cluster import Cluster
 from tests.acceptance.suite import Finished, Suite
@@ -29,48 +25,12 @@ PASSING = """
     def test_passes(ddp):
         assert ddp.gather(os.environ["SLURMD_NODENAME"]) == ["alpha", "beta"]
 """
-_SCONTROL = """#!/bin/sh
-case "$*" in
-    "show hostnames nodes[1-2]") printf 'alpha\\nbeta\\n' ;;
-    "--oneliner show node alpha") echo "NodeName=alpha NodeAddr=10.77.0.1 Boards=1" ;;
-    "--oneliner show node beta") echo "NodeName=beta NodeAddr=10.77.0.2 Boards=1" ;;
-    *) echo "wrong list" >&2; exit 1 ;;
-esac
-"""
-_SRUN = """#!/bin/bash
-for argument; do
-    case "$argument" in
-        --nodelist=beta) found=1; shift ;;
-        --nodes=1|--ntasks=1|--overlap|--mpi=none|--export=ALL|--cpu-bind=none) shift ;;
-        --job-name=*) shift ;;
-        -*) echo "srun: unrecognized option '$argument'" >&2; exit 1 ;;
-        *) break ;;
-    esac
-done
-[ "$found" ] || { echo "srun: error: no such node" >&2; exit 1; }
-exec env SLURMD_NODENAME=beta TMPDIR={tempdir} {there} "$@"
-"""
 
 
 @pytest.fixture(scope="module")
 def variables(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Those of a batch script that has both machines."""
-    folder = tmp_path_factory.mktemp("bin")
-    # srun asks a daemon there, which is in no namespace of the caller's.
-    there = " ".join(f"'{word}'" for word in cluster.on(1))
-    tempdir = cluster.environment(1)["TMPDIR"]
-    _program(folder / "scontrol", _SCONTROL)
-    _program(folder / "srun", _SRUN.replace("{there}", there).replace("{tempdir}", tempdir))
-    return {
-        "PATH": f"{folder}:{os.environ['PATH']}",
-        "SLURM_JOB_NODELIST": "nodes[1-2]",
-        "SLURMD_NODENAME": "alpha",
-    }
-
-
-def _program(file: Path, text: str) -> None:
-    file.write_text(text)
-    file.chmod(0o755)
+    return slurm_on(cluster, tmp_path_factory.mktemp("bin"))
 
 
 @pytest.fixture(scope="module")

@@ -157,10 +157,14 @@ class Cluster:
         return ["ip", "netns", "exec", self._network(node)]
 
     def start_alone(
-        self, suite: Suite, *args: str, env: Mapping[str, str | None] | None = None
+        self,
+        suite: Suite,
+        *args: str,
+        env: Mapping[str, str | None] | None = None,
+        node: int = 0,
     ) -> Running:
-        """Start pytest on node 0, where an engine is to start the agents."""
-        start = _Start(self, 0, torchrun=False, mounted=None, launched=False)
+        """Start pytest on one machine, where an engine is to start the agents, or nobody."""
+        start = _Start(self, node, torchrun=False, mounted=None, launched=False)
         number = len(list(suite.directory.parent.iterdir()))
         return Running(suite.directory, number, args, env or {}, start)
 

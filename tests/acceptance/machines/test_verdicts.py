@@ -234,7 +234,7 @@ TEXTS = {
     "test_interrupt": "ranks 0, 3 of 4 failed alike in call: KeyboardInterrupt",
     "test_timeout": "timed out after 2 s: rank 3 has not finished call",
     "test_three_machines": "nodes=3: 3 machines needed, 2 in this session",
-    "test_gpus": "ranks get no GPUs with --ddp-machines yet",
+    "test_gpus": "NCCL needs a GPU for each rank: 4 needed, 0 on node 0 (alpha), 0 on node 1",
 }
 
 

@@ -29,7 +29,7 @@ def test_what_is_understood(text: str, machines: Machines | None) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["mpi", "Ray", "slurm:2", "ray:0", "ray:65", "ray:-1", "ssh:", "ssh:a,-v", 3]
+    "text", ["mpi", "Ray", "slurm:2", "ray:0", "ray:4097", "ray:-1", "ssh:", "ssh:a,-v", 3]
 )
 def test_what_is_not(text: object) -> None:
     with pytest.raises(ValueError, match=r"it is torchrun|ray:N has|which hosts|an option of ssh"):

@@ -105,9 +105,9 @@ WRONG_OPTIONS = [
     ("ddp_device", "gpu", "cpu, cuda, xpu and meta"),
     ("ddp_ranks_per_gpu", "0", "a whole number from 1 to 64"),
     ("ddp_world_size", "0", "at least 1 rank"),
-    ("ddp_world_size", "two", "a whole number from 1 to 64"),
-    ("ddp_world_size", "2.0", "a whole number from 1 to 64"),
-    ("ddp_world_size", "1000000", "a process on this machine"),
+    ("ddp_world_size", "two", "a whole number from 1 to 4096"),
+    ("ddp_world_size", "2.0", "a whole number from 1 to 4096"),
+    ("ddp_world_size", "1000000", "each rank is a process"),
     ("ddp_timeout", "nan", "seconds above 0"),
     ("ddp_timeout", "5min", "seconds above 0"),
     ("ddp_start_method", "forkserver", "fork and spawn"),
@@ -129,6 +129,18 @@ def test_wrong_value_names_option_value_and_allowed_ones(
     assert allowed in text
 
 
+def test_more_ranks_than_one_machine_takes_need_machines(inner: pytest.Pytester) -> None:
+    many = "--ddp-world-size=128"
+    with pytest.raises(pytest.UsageError) as caught:
+        options(inner, many)
+    text = words(str(caught.value))
+    assert text.startswith(f"{many}: one machine takes a whole number of ranks from 1 to 64")
+    assert "--ddp-machines has more" in text
+    assert options(inner, many, "--ddp-machines=ssh:a").world_size == 128
+    # It may be meant for a cluster, on which the suite runs, too.
+    assert options(inner, "-o", "ddp_world_size=128").world_size == 128
+
+
 def test_wrong_switch_in_a_file(inner: pytest.Pytester) -> None:
     with pytest.raises(pytest.UsageError, match=r"ddp_isolate.*'perhaps'"):
         options(inner, "-o", "ddp_isolate=perhaps")
@@ -141,7 +153,7 @@ def test_wrong_type_in_toml(inner: pytest.Pytester) -> None:
     text = words(str(caught.value))
     assert "ini option ddp_world_size" in text
     assert "'two'" in text
-    assert "a whole number from 1 to 64" in text
+    assert "a whole number from 1 to 4096" in text
 
 
 def test_the_user_sees_a_wrong_option_and_no_traceback(inner: pytest.Pytester) -> None:
@@ -242,7 +254,7 @@ def test(x): pass
 WRONG_MARKS = [
     ("world_size=0", "at least 1 rank"),
     ("world_size='four'", '"gpus" for one rank on each GPU'),
-    ("world_size=10**6", "a process on this machine"),
+    ("world_size=10**6", "each rank is a process"),
     ("world_size=[]", "Name at least one"),
     ("backend='mpi'", "started by mpirun"),
     ("backend='cuda:nccl,'", "cpu:gloo,cuda:nccl"),

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from pytest_ddp.asked.mark import WORLD_SIZE_PARAM, Mark
 from pytest_ddp.asked.options import Options, Output, StartMethod
 from pytest_ddp.asked.plan import LaunchPlan, make_plan
+from pytest_ddp.asked.spread import MachineGpus
 
 OPTIONS = Options(
     backend="auto",
@@ -321,6 +322,37 @@ def test_seeds_wrap_around_where_numpy_has_no_more() -> None:
 def test_seeds_are_those_of_every_other_process() -> None:
     """A failure is reproduced in another interpreter, where strings hash otherwise."""
     assert plan(mark(2)).seeds == (0xB6ECCA49, 0xB6ECCA4A)
+
+
+# --------------------------------------------------------------------- machines
+
+
+def on(machines: int, of: Mark) -> LaunchPlan:
+    there = [MachineGpus(f"node {node}", 0) for node in range(machines)]
+    return make_plan(item(), of, OPTIONS, 0, machines=there)
+
+
+def test_more_ranks_than_one_machine_takes_are_a_skip_without_machines() -> None:
+    """No error: a suite with tests for a cluster is run on a laptop, too."""
+    words = "128 ranks, at most 64 on one: 2 machines needed, this session has one"
+    assert on(0, mark(128)).skip == f"{words}; --ddp-machines has more"
+    assert on(0, mark(64)).skip is None
+
+
+def test_on_machines_they_are_spread() -> None:
+    got = on(16, mark(128))
+    assert (got.skip, got.nodes[::8], len(got.seeds)) == (None, tuple(range(16)), 128)
+    words = "129 ranks, at most 64 on one: 3 machines needed, 2 in this session"
+    assert on(2, mark(129)).skip == words
+
+
+@pytest.mark.parametrize("machines", [0, 4])
+def test_fewer_machines_than_so_many_ranks_need_contradict_the_mark(machines: int) -> None:
+    with pytest.raises(pytest.UsageError) as caught:
+        on(machines, mark(129, nodes=2))
+    text = " ".join(str(caught.value).split())
+    assert "nodes=2, world_size=129): one machine takes 64 ranks at most" in text
+    assert "Ask for 3 machines, or more." in text
 
 
 def test_the_front_imports_no_torch() -> None:

@@ -19,6 +19,7 @@ from pytest_ddp.asked.rules import (
     check_bool,
     check_device,
     check_env,
+    check_local_size_or_none,
     check_member,
     check_seconds,
     check_seed,
@@ -48,6 +49,9 @@ unhurried = settings(deadline=None)  # a busy machine is no failure
     [
         (check_size, 1, 1),
         (check_size, 64, 64),
+        (check_size, 4096, 4096),
+        (check_local_size_or_none, "64", 64),
+        (check_local_size_or_none, "", None),
         (check_sizes, 4, ((4,), False)),
         (check_sizes, "gpus", (("gpus",), False)),
         (check_sizes, [4], ((4,), True)),
@@ -83,13 +87,16 @@ def test_allowed(check: Callable[[object], object], value: object, result: objec
 REFUSED: list[tuple[Callable[[object], object], object, str]] = [
     (check_size, 0, "at least 1 rank"),
     (check_size, -2, "at least 1 rank"),
-    (check_size, 65, "a process on this machine"),
-    (check_size, 10**6, "a process on this machine"),
-    (check_size, True, "a whole number from 1 to 64"),
-    (check_size, None, "a whole number from 1 to 64"),
-    (check_size, 4.0, "a whole number from 1 to 64"),
-    (check_size, "4", "a whole number from 1 to 64"),
-    (check_size, [4], "a whole number from 1 to 64"),
+    (check_size, 4097, "each rank is a process"),
+    (check_size, 10**6, "each rank is a process"),
+    (check_size, True, "a whole number from 1 to 4096"),
+    (check_size, None, "a whole number from 1 to 4096"),
+    (check_size, 4.0, "a whole number from 1 to 4096"),
+    (check_size, "4", "a whole number from 1 to 4096"),
+    (check_size, [4], "a whole number from 1 to 4096"),
+    (check_local_size_or_none, "65", "one machine takes a whole number of ranks from 1 to 64"),
+    (check_local_size_or_none, "0", "one machine takes"),
+    (check_local_size_or_none, "two", "one machine takes"),
     (check_sizes, "four", '"gpus" for one rank on each GPU'),
     (check_sizes, True, "such as [1, 2, 4]"),
     (check_sizes, 0, "at least 1 rank"),
@@ -98,11 +105,11 @@ REFUSED: list[tuple[Callable[[object], object], object, str]] = [
     (check_sizes, range(0), "Name at least one"),
     (check_sizes, [2, 2], "2 stands in the list more than once"),
     (check_sizes, ["gpus", "gpus"], "gpus stands in the list more than once"),
-    (check_sizes, [1, True], "a whole number from 1 to 64"),
+    (check_sizes, [1, True], "a whole number from 1 to 4096"),
     (check_sizes, [1, 0], "at least 1 rank"),
-    (check_sizes, [[1]], "a whole number from 1 to 64"),
+    (check_sizes, [[1]], "a whole number from 1 to 4096"),
     (check_sizes, {1, 2}, "such as [1, 2, 4]"),
-    (check_sizes, range(1, 10**12), "a process on this machine"),
+    (check_sizes, range(1, 10**12), "each rank is a process"),
     (check_backend, "mpi", "started by mpirun"),
     (check_backend, "cpu:mpi", "started by mpirun"),
     (check_backend, "", "a name such as gloo or nccl"),
@@ -166,13 +173,13 @@ def test_refused(check: Callable[[object], object], value: object, said: str) ->
 
 @unhurried
 @given(st.integers())
-def test_a_world_size_is_allowed_exactly_from_1_to_64(value: int) -> None:
+def test_a_world_size_is_allowed_exactly_from_1_to_4096(value: int) -> None:
     try:
         assert check_size(value) == value
     except ValueError:
         assert not 1 <= value <= MAX_WORLD_SIZE
     else:
-        assert 1 <= value <= 64
+        assert 1 <= value <= 4096
 
 
 @unhurried

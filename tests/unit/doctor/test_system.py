@@ -19,15 +19,15 @@ def about(topic: str) -> Finding:
 
 
 @pytest.mark.parametrize(
-    ("soft", "level", "ranks"),
-    [(64, Level.STOP, 0), (256, Level.NOTE, 24), (1024, Level.OK, 120)],
+    ("hard", "level", "ranks"),
+    [(64, Level.STOP, 0), (256, Level.NOTE, 19), (1024, Level.OK, 96)],
 )
-def test_descriptors(monkeypatch: pytest.MonkeyPatch, soft: int, level: Level, ranks: int) -> None:
-    monkeypatch.setattr(resource, "getrlimit", lambda which: (soft, 4096))
+def test_descriptors(monkeypatch: pytest.MonkeyPatch, hard: int, level: Level, ranks: int) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (64, hard))
     found = about("descriptors")
     assert found.level is level
     assert f"some {ranks} ranks" in found.text
-    assert ("ulimit -n" in found.fix) is (level is not Level.OK)
+    assert ("ulimit -Hn" in found.fix) is (level is not Level.OK)
 
 
 @pytest.mark.parametrize(("left", "level"), [(8, Level.STOP), (100, Level.NOTE), (9999, Level.OK)])

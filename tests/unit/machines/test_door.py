@@ -23,8 +23,8 @@ SECRET = b"of this session"
 class House:
     """A door and its owner's loop."""
 
-    def __init__(self) -> None:
-        self.door = Door("127.0.0.1", 0, SECRET.decode())
+    def __init__(self, agents: int = 0) -> None:
+        self.door = Door("127.0.0.1", 0, SECRET.decode(), agents)
         self.selector = selectors.DefaultSelector()
         self.lines: list[Line] = []
         self.door.open(self.selector, self.lines.append)
@@ -160,6 +160,16 @@ def test_a_crowd_of_strangers_uses_up_little_and_passes(house: House) -> None:
     assert isinstance(agent, Line)
     agent.close()
     house.lines[0].close()
+
+
+def test_all_agents_may_come_in_one_moment() -> None:
+    house = House(agents=40)
+    with contextlib.ExitStack() as stack:
+        crowd = [stack.enter_context(house.stranger()) for _ in range(57)]
+        house.turn_until(lambda: len(house.door._peers) == 56)
+        assert hung_up(house, crowd[56])
+    house.door.close()
+    house.selector.close()
 
 
 def test_a_line_that_somebody_writes_into_ends(house: House) -> None:

@@ -16,9 +16,17 @@ from pytest_ddp.machines.engines.torchrun import Torchrun
 from pytest_ddp.machines.hub import Hub
 from pytest_ddp.machines.line import Frame, Kind, Line, connect
 from pytest_ddp.system.own import json
-from pytest_ddp.wire.channel import Channel, dumps
+from pytest_ddp.wire.channel import Channel, dumps, loads
 from pytest_ddp.wire.hosting import HostReady
-from pytest_ddp.wire.machines import EndSession, NodeJoined, NodeLost, Unfit
+from pytest_ddp.wire.machines import (
+    EndSession,
+    GpusLeased,
+    LeaseGpus,
+    NodeJoined,
+    NodeLost,
+    ReleaseGpus,
+    Unfit,
+)
 from pytest_ddp.wire.protocol import Message
 
 SECRET = "of this session"
@@ -152,3 +160,31 @@ def test_a_machine_that_was_told_of_others_is_refused(
     said = refusal(of_two.join(1, **changes))
     assert "WORLD_SIZE is the same on all nodes, and RANK is below it" in said
     assert of_two.hear(Unfit).problem == said
+
+
+def test_gpus_of_a_machine_are_told_and_leased_there(of_two: Session) -> None:
+    line = of_two.join(1, gpus=["GPU-a", "GPU-b"], gpu_kind="xpu")
+    expected = NodeJoined(1, "m1", "127.0.0.1", ("GPU-a", "GPU-b"), "xpu")
+    assert of_two.hear(NodeJoined) == expected
+    orders: list[Message] = [LeaseGpus(7, 1, 2, 1, 3.0, "a test"), ReleaseGpus(7, 1)]
+    for order in orders:
+        of_two.channel.send(order)
+    heard: list[Message] = []
+
+    def both() -> bool | None:
+        frames = [frame for frame in line.receive() if frame.kind is Kind.MESSAGE]
+        heard.extend(loads(frame.data) for frame in frames)
+        return len(heard) == 2 or None
+
+    _within(both)
+    assert heard == orders
+    answer = GpusLeased(7, (0, 1))
+    line.send(Frame(Kind.MESSAGE, data=dumps(answer).encode()))
+    assert of_two.hear(GpusLeased) == answer
+
+
+def test_an_agent_that_tells_of_no_gpus_is_told_what_does_not_fit(of_two: Session) -> None:
+    """One of an older version, whose versions are looked at after it has joined."""
+    of_two.join(1, versions={**likeness.versions(), "pytest-ddp": "0.0.1"})
+    assert of_two.hear(NodeJoined).gpus == ()
+    assert "pytest-ddp is 0.0.1 there" in of_two.hear(Unfit).problem

@@ -68,7 +68,7 @@ def answer(asking: Prober, answers: dict[int, Standing], number: int, *ended: in
     found: object = None
     for rank, made in answers.items():
         assert found is None
-        found = asking.take(rank, replace(made, number=number), set(ended))
+        found = asking.take(rank, replace(made, number=number), rank in ended)
     return found
 
 

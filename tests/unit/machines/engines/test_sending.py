@@ -35,7 +35,8 @@ def run(record: dict[str, Any]) -> subprocess.CompletedProcess[str]:
 
 def test_variables_of_a_machine_stay_there(monkeypatch: pytest.MonkeyPatch) -> None:
     own = {"HOME", "TMPDIR", "SSH_AUTH_SOCK", "SLURM_NODEID", "RAY_ADDRESS", "CUDA_VISIBLE_DEVICES"}
-    others = {"PATH", "PYTHONPATH", "HOMEPAGE", "NCCL_DEBUG", "MY_HOME"}
+    own |= {"ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "GPU_DEVICE_ORDINAL"}
+    others = {"PATH", "PYTHONPATH", "HOMEPAGE", "NCCL_DEBUG", "MY_HOME", "CUDA_DEVICE_ORDER"}
     for name in own | others | {"PYTEST_DDP_SECRET"}:
         monkeypatch.setenv(name, "x")
     found = told()["environment"]

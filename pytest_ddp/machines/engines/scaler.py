@@ -1,0 +1,100 @@
+"""Nodes that a Ray cluster does not have yet: its autoscaler is asked for them, and waited for."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from pytest_ddp.system.own import shutil, signal, subprocess, time
+
+SIGN_LIMIT = 30.0
+"""Seconds without a sign that a node comes: an autoscaler looks each 5 s at what is wanted."""
+_LIMIT = 900.0
+"""Seconds in all: a cloud's nodes take minutes; where it has none, Ray tries without end."""
+_LOOK = 1.0
+_NONE = "(no pending nodes)"
+_STATUS_LIMIT = 20.0
+"""Seconds for ``ray status``, which imports Ray."""
+
+
+class Wait:
+    """A request for nodes, as long as it stands."""
+
+    def __init__(self, nodes: int, with_ours: bool, tell: Callable[[str], object]) -> None:
+        """Ask for them.
+
+        Args:
+            nodes: how many there are to be.
+            with_ours: whether that of pytest has a CPU that Ray knows of.
+            tell: says on pytest's terminal what is waited for.
+        """
+        from ray.util.placement_group import placement_group  # noqa: PLC0415 - takes seconds
+
+        self._nodes, self._tell = nodes, tell
+        # A group that waits is what an autoscaler acts on. Not `request_resources`, which asks
+        # for CPUs: one large node would do.
+        bundles = [{"CPU": 1.0} for _ in range(nodes if with_ours else nodes - 1)]
+        self._group = placement_group(bundles, "STRICT_SPREAD")
+
+    def until(self, there: Callable[[], list[dict[str, Any]]]) -> str:
+        """Wait while nodes come, or are on their way; why no more do, or empty if all are there.
+
+        Args:
+            there: the nodes that there are now, as Ray tells them.
+        """
+        try:
+            return self._until(there)
+        finally:
+            from ray.util.placement_group import remove_placement_group  # noqa: PLC0415
+
+            # The agents' own group needs these CPUs. Nodes without work stay for minutes.
+            remove_placement_group(self._group)
+
+    def _until(self, there: Callable[[], list[dict[str, Any]]]) -> str:
+        began = hoped = time.monotonic()
+        most = len(there())
+        while (found := len(known := there())) < self._nodes:
+            pending = coming(status(), known)
+            now = time.monotonic()
+            if pending or found > most:
+                most, hoped = max(most, found), now
+                words = f"{found} of {self._nodes} machines are in the Ray cluster"
+                self._tell(f"{words}; {pending or 'its autoscaler brings more'}")
+            if now > hoped + SIGN_LIMIT:
+                return f"no other was on its way within {SIGN_LIMIT:.0f} s"
+            if now > began + _LIMIT:
+                return f"not all came within {_LIMIT:.0f} s ({pending})"
+            signal.sigtimedwait([], _LOOK)
+        return ""
+
+
+def status() -> str:
+    """What ``ray status`` says: no public call tells what an autoscaler is about to do."""
+    beside = Path(sys.executable).with_name("ray")
+    ray = str(beside) if beside.exists() else shutil.which("ray")
+    if ray is None:
+        return ""
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        asked = [ray, "status"]
+        return subprocess.run(
+            asked, capture_output=True, text=True, timeout=_STATUS_LIMIT, stdin=subprocess.DEVNULL
+        ).stdout
+    return ""
+
+
+def coming(said: str, known: Iterable[dict[str, Any]]) -> str:
+    """The nodes that an autoscaler has on their way, in its words; empty if there are none.
+
+    Args:
+        said: by ``ray status``.
+        known: nodes that are there, of which it may still say that they are set up.
+    """
+    _, _, rest = said.partition("\nPending:\n")
+    rows = itertools.takewhile(lambda line: line.startswith(" "), rest.splitlines())
+    names = {node[key] for node in known for key in ("NodeManagerAddress", "NodeID")}
+    found = [row.strip() for row in rows if row.strip().partition(":")[0] not in names]
+    return "" if found == [_NONE] else ", ".join(found)
