@@ -110,6 +110,10 @@ class Options:
     """Who has the machines; None for this one alone."""
     machines_python: str | None = None
     """The interpreter of the other machines; None if it is where this one is."""
+    ship: bool = False
+    """Whether other machines get the rootdir's files."""
+    ship_limit: int = 256
+    """How many MiB they may have."""
     ranks_per_machine: int | None = None
     """How many ranks a machine takes; None for an equal share."""
 
@@ -120,7 +124,10 @@ class Options:
         Raises:
             pytest.UsageError: an option's value is not allowed.
         """
-        return cls(**{setting.name: setting.read(config, config.option) for setting in _SETTINGS})
+        read = {setting.name: setting.read(config, config.option) for setting in _SETTINGS}
+        if config.option.ddp_ship and read["machines"] is None:
+            raise option_error(f"--ddp-ship: {rules.SHIPS_NOWHERE}.")
+        return cls(**read)
 
     def usable_start_method(self) -> StartMethod:
         """As asked for, unless an editor's debugger runs threads in what would be forked."""
@@ -261,6 +268,15 @@ _SETTINGS = (
         "one is",
     ),
     _Setting(
+        *("ship", "", "bool", False, rules.check_bool, rules.BOOL),
+        help="with --ddp-machines: send the rootdir's files to the other machines, which need no "
+        "file system in common with this one then",
+    ),
+    _Setting(
+        *("ship_limit", "MIB", "int", 256, rules.check_mebibytes, rules.MEBIBYTES),
+        help="with --ddp-ship: how many MiB these files may have",
+    ),
+    _Setting(
         *("ranks_per_machine", "N", "string", "", rules.check_size_or_none, rules.SIZE),
         help="with --ddp-machines: fill machines with N ranks each, in order, instead of spreading "
         "each test over all of them",
@@ -296,13 +312,13 @@ def early_everywhere(config: pytest.Config) -> int | None:
     return size
 
 
-def early_machines(config: pytest.Config) -> Machines | None:
-    """``machines``, before the session begins.
+def early_machines(config: pytest.Config, given: object) -> Machines | None:
+    """``machines``, before the session begins; ``given`` are the options as they are by now.
 
     Raises:
         pytest.UsageError: its value is not allowed.
     """
-    machines: Machines | None = _setting("machines").read(config, config.option)
+    machines: Machines | None = _setting("machines").read(config, given)
     return machines
 
 

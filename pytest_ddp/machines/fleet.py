@@ -19,7 +19,7 @@ from pytest_ddp.machines.engines import choosing
 from pytest_ddp.machines.engines.engine import Engine
 from pytest_ddp.system.own import os, socket, subprocess, time
 from pytest_ddp.wire.channel import Channel
-from pytest_ddp.wire.hosting import Session, World
+from pytest_ddp.wire.hosting import Json, Session, World
 from pytest_ddp.wire.machines import (
     Clock,
     ClockMeasured,
@@ -39,6 +39,8 @@ _PORT_LIMIT = 20.0
 """Seconds for a machine to open a port; it takes a round trip."""
 _FIND_LIMIT = 60.0
 """Seconds for an engine to find its machines; to ask a cluster takes a few."""
+_PACKED = 5.0
+"""MiB that are packed in a second, at least."""
 _HUB_END = 40.0
 """Seconds for the hub to tell all machines that pytest ends, those included that still start."""
 
@@ -70,9 +72,26 @@ class RemoteRank(RankProcess):
 class Fleet(Launcher):
     """A launcher whose host is the hub."""
 
-    def __init__(self, session: Session, display: Display, *, quiet: bool, engine: Engine) -> None:
-        """Start the hub; agents come while the controller goes on collecting."""
-        self._engine = engine
+    def __init__(
+        self,
+        session: Session,
+        display: Display,
+        *,
+        quiet: bool,
+        engine: Engine,
+        ships: Json | None = None,
+    ) -> None:
+        """Start the hub; agents come while the controller goes on collecting.
+
+        Args:
+            session: as for every launcher, as is the next.
+            display: see there.
+            quiet: see there.
+            engine: who has the machines.
+            ships: what is sent to them, as of :func:`pytest_ddp.machines.shipping.asked`; None for
+                nothing.
+        """
+        self._engine, self._ships = engine, ships
         self.machines = 0 if engine.starts_agents else engine.nodes
         """How many there are; 0 while the engine has not told."""
         self._nodes: dict[int, NodeJoined] = {}
@@ -85,7 +104,7 @@ class Fleet(Launcher):
         super().__init__(session, display, quiet=quiet)
 
     def _start_host(self, theirs: socket.socket, quiet: bool) -> subprocess.Popen[bytes]:
-        told = {"engine": choosing.as_told(self._engine)}
+        told = {"engine": choosing.as_told(self._engine), "ships": self._ships}
         log = self._log if quiet else None
         return start(_HUB, told, theirs, self._folder, log, os.environ)
 
@@ -96,11 +115,12 @@ class Fleet(Launcher):
             NoRankError: one does not come, or its machine is not as this one.
             HostDiedError: the hub did not live to tell.
         """
-        deadline = time.monotonic() + _FIND_LIMIT
+        limit = _FIND_LIMIT + (self._ships["limit"] / _PACKED if self._ships else 0.0)
+        deadline = time.monotonic() + limit
         while not self.machines:
             if (left := deadline - time.monotonic()) <= 0:
                 said = self.last_words().rpartition("\n")[2] or "nothing"
-                raise NoRankError(f"no machines were found within {_FIND_LIMIT:.0f} s: {said}")
+                raise NoRankError(f"no machines were found within {limit:.0f} s: {said}")
             self.poll(left)
         while self._engine.starts_agents and len(self._nodes) < self.machines:
             self.poll(None)

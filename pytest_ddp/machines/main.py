@@ -6,7 +6,7 @@ import contextlib
 import sys
 from typing import Any, NoReturn
 
-from pytest_ddp.machines import seal
+from pytest_ddp.machines import seal, shipping
 from pytest_ddp.machines.door import Door
 from pytest_ddp.machines.engines import choosing
 from pytest_ddp.machines.engines.engine import Engine, EngineError, Meeting
@@ -31,18 +31,22 @@ def main(role: dict[str, Any]) -> NoReturn:
     users_secret = os.environ.pop(SECRET, "")
     with contextlib.ExitStack() as end:
         try:
+            shipment = shipping.pack(**role["ships"]) if role["ships"] else None
             door = _open_door(channel, engine, users_secret or seal.new_secret())
             # What this one and the others have to say waits at the door meanwhile.
             own = _start_agent(door)
             end.callback(own.kill)
             end.callback(engine.end)
-            engine.bring(Meeting(door.address, door.port, door.secret, bool(users_secret)))
+            place = door.address, door.port, door.secret
+            engine.bring(Meeting(*place, bool(users_secret), ships=shipment is not None))
+        except shipping.ShipError as error:
+            channel.send(Unfit(f"--ddp-ship: {error}"))
         except EngineError as error:
             channel.send(Unfit(str(error)))
         except (OSError, RuntimeError) as error:
             channel.send(Unfit(f"node 0 cannot meet the others: {error}"))
         else:
-            Hub(channel, engine, door).serve()
+            Hub(channel, engine, door, shipment).serve()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 own.wait(_LAST_WAIT)
     folder.remove(role["folder"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -90,6 +91,7 @@ class Cluster:
         folder_1: Path | None = None,
         ahead_1: int = 0,
         program: Sequence[str] = (),
+        hidden_1: bool = False,
     ) -> Session:
         """Run all to their ends, at most ``timeout`` quiet seconds; see :meth:`start`."""
         alpha, *others = self.start(
@@ -101,6 +103,7 @@ class Cluster:
             folder_1=folder_1,
             ahead_1=ahead_1,
             program=program,
+            hidden_1=hidden_1,
         )
         finished = alpha.finish(timeout * _PATIENCE)
         ended = time.monotonic()
@@ -117,6 +120,7 @@ class Cluster:
         folder_1: Path | None = None,
         ahead_1: int = 0,
         program: Sequence[str] = (),
+        hidden_1: bool = False,
     ) -> list[Running]:
         """Start pytest on all machines; node 0's comes first.
 
@@ -129,6 +133,7 @@ class Cluster:
             folder_1: the suite on node 1, mounted over the one of node 0.
             ahead_1: seconds by which node 1's monotonic clock is ahead.
             program: what runs ``-m pytest``, as Python's arguments.
+            hidden_1: whether node 1 does not have the suite's folder, nor what is beside it.
         """
         everywhere = {"PYTEST_DDP_SECRET": "of the tests"} if not torchrun else {}
         everywhere |= dict(env or {})
@@ -136,7 +141,11 @@ class Cluster:
         for node in reversed(range(self.size)):
             variables = everywhere | dict((of or {}).get(node, {}))
             folder, ahead = (folder_1, ahead_1) if node == 1 else (None, 0)
-            start = _Start(self, node, torchrun, folder, program, ahead=ahead)
+            start = _Start(
+                *(self, node, torchrun, folder, program),
+                ahead=ahead,
+                hides=hidden_1 and node == 1,
+            )
             nodes.append(_running(suite, args, variables, start))
         return nodes[::-1]
 
@@ -255,6 +264,7 @@ class _Start:
     launched: bool = True
     """Whether there is a launcher at all."""
     ahead: int = 0
+    hides: bool = False
 
     def __call__(
         self,
@@ -267,6 +277,8 @@ class _Start:
         stderr: int,
     ) -> subprocess.Popen[bytes]:
         mount = f"mount --bind {self.mounted} {cwd} && cd {cwd} && " if self.mounted else ""
+        if self.hides:
+            mount = hiding(cwd)
         options: dict[str, Any] = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
         return subprocess.Popen(
             [
@@ -302,6 +314,11 @@ def _running(
     arguments = ("--ddp-machines=torchrun", *args)
     number = 10 * len(list(suite.directory.parent.iterdir())) + start.node
     return Running(suite.directory, number, arguments, variables, start)
+
+
+def hiding(folder: Path) -> str:
+    """What a machine runs first, to have a file system of its own in which a folder is not."""
+    return f"mount -t tmpfs none {shlex.quote(str(folder.parent))} && cd / && "
 
 
 def wait_for(file: Path) -> None:
