@@ -21,9 +21,10 @@ _UP_LIMIT = 120
 
 
 @contextlib.contextmanager
-def ray_up(cluster: Cluster) -> Iterator[dict[str, str]]:
+def ray_up(cluster: Cluster, before_1: str = "") -> Iterator[dict[str, str]]:
     """Have a Ray cluster of both machines for a block; the variables of its users.
 
+    What node 1 does first is as of :meth:`Cluster.on`.
     The cluster of machines ends Ray's processes, by the mark that they inherit.
     """
     # Ray's sockets lie in there, and their paths may be short only.
@@ -35,20 +36,22 @@ def ray_up(cluster: Cluster) -> Iterator[dict[str, str]]:
         head = ["--head", f"--port={_PORT}", "--include-dashboard=false", f"--temp-dir={folder}"]
         address = f"{ADDRESSES[0]}:{_PORT}"
         variables = {"RAY_ADDRESS": address, "RAY_TMPDIR": folder}
-        _start_node(cluster, end, 0, *head)
+        _start_node(cluster, end, 0, "", *head)
         _wait_for_nodes(cluster, variables, 1)
-        _start_node(cluster, end, 1, f"--address={address}")
+        _start_node(cluster, end, 1, before_1, f"--address={address}")
         _wait_for_nodes(cluster, variables, 2)
         yield variables
 
 
-def _start_node(cluster: Cluster, end: contextlib.ExitStack, node: int, *arguments: str) -> None:
+def _start_node(
+    cluster: Cluster, end: contextlib.ExitStack, node: int, before: str, *arguments: str
+) -> None:
     own = [f"--node-ip-address={ADDRESSES[node]}", "--num-cpus=2", "--disable-usage-stats"]
     memory = ["--object-store-memory=100000000"]
     with (cluster.folder / f"ray-{node}.txt").open("ab") as log:
         process = subprocess.Popen(
             [
-                *cluster.on(node),
+                *cluster.on(node, before),
                 *_WITH_US,
                 str(_RAY),
                 "start",
