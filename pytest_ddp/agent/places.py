@@ -27,8 +27,8 @@ _WHOLE = frozenset({"nodeid", "location", "keywords", "problem", "filename"})
 _KEPT = frozenset({"sections", "payload", "message"})
 _END = r"(?=/|$|[^\w.-])"
 """Where the name of a folder is over."""
-_PAGE = 2
-"""The part of a file frame that is a rank's page."""
+_PAGE, _TRACE = 2, 3
+"""Parts of file frames: a rank's page, and what it writes for ``--ddp-trace``."""
 
 
 class Places:
@@ -80,32 +80,20 @@ class Places:
     def outward(self, frame: Frame) -> Frame:
         """A frame of the agent's, as the hub is to read it."""
         match frame.kind:
-            case Kind.MESSAGE if self._is_in(frame.data):
+            case Kind.MESSAGE if _in_json(self.there) in frame.data:
                 return self._with(frame, self._told_home(json.loads(frame.data)))
             case Kind.PROBLEM:
                 return Frame(frame.kind, data=self.home(frame.data.decode()).encode())
             case Kind.FILE if frame.part == _PAGE:
                 page = marker.changed(frame.data, self._home_if_path)
                 return Frame(frame.kind, frame.serial, frame.part, page)
-            case Kind.FILE if frame.part < FILES and self._is_in(frame.data):
-                return Frame(frame.kind, frame.serial, frame.part, self._quoted_home(frame.data))
+            case Kind.FILE if frame.part < FILES:
+                written = _in_json if frame.part == _TRACE else _in_stacks
+                there, home = (b'"' + written(path) + b"/" for path in (self.there, self._home))
+                data = frame.data.replace(there, home)
+                return Frame(frame.kind, frame.serial, frame.part, data)
             case _:
                 return frame
-
-    def _is_in(self, data: bytes) -> bool:
-        return any(form in data for form in self._forms)
-
-    @functools.cached_property
-    def _forms(self) -> tuple[bytes, ...]:
-        """The copy's path, as it stands in JSON and in faulthandler's stacks."""
-        return (json.dumps(self.there)[1:-1].encode(), *_for_stacks(self.there))
-
-    def _quoted_home(self, data: bytes) -> bytes:
-        """Stacks, and lines of a trace: paths stand behind a quote."""
-        homes = (json.dumps(self._home)[1:-1].encode(), *_for_stacks(self._home))
-        for there, home in zip(self._forms, homes, strict=True):
-            data = data.replace(b'"' + there + b"/", b'"' + home + b"/")
-        return data
 
     @staticmethod
     def _with(frame: Frame, body: Any) -> Frame:
@@ -152,10 +140,15 @@ def _whole(roots: Iterable[str], kept: Iterable[str]) -> str:
     return rf"{before}{others}(?:{'|'.join(longest_first)}){_END}"
 
 
-def _for_stacks(path: str) -> tuple[bytes, bytes]:
-    """A path in UTF-8, and as faulthandler writes it."""
-    plain = path.encode(errors="surrogateescape")
-    return plain, path.encode("ascii", "backslashreplace")
+@functools.cache
+def _in_json(path: str) -> bytes:
+    return json.dumps(path)[1:-1].encode()
+
+
+@functools.cache
+def _in_stacks(path: str) -> bytes:
+    """As faulthandler writes it."""
+    return path.encode("ascii", "backslashreplace")
 
 
 def _walk(value: Any, change: Callable[[str], str]) -> Any:

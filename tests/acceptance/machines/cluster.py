@@ -92,6 +92,7 @@ class Cluster:
         ahead_1: int = 0,
         program: Sequence[str] = (),
         hidden_1: bool = False,
+        before_1: str = "",
     ) -> Session:
         """Run all to their ends, at most ``timeout`` quiet seconds; see :meth:`start`."""
         alpha, *others = self.start(
@@ -104,6 +105,7 @@ class Cluster:
             ahead_1=ahead_1,
             program=program,
             hidden_1=hidden_1,
+            before_1=before_1,
         )
         finished = alpha.finish(timeout * _PATIENCE)
         ended = time.monotonic()
@@ -121,6 +123,7 @@ class Cluster:
         ahead_1: int = 0,
         program: Sequence[str] = (),
         hidden_1: bool = False,
+        before_1: str = "",
     ) -> list[Running]:
         """Start pytest on all machines; node 0's comes first.
 
@@ -134,6 +137,7 @@ class Cluster:
             ahead_1: seconds by which node 1's monotonic clock is ahead.
             program: what runs ``-m pytest``, as Python's arguments.
             hidden_1: whether node 1 does not have the suite's folder, nor what is beside it.
+            before_1: what node 1 does first, as of :meth:`on`.
         """
         everywhere = {"PYTEST_DDP_SECRET": "of the tests"} if not torchrun else {}
         everywhere |= dict(env or {})
@@ -141,11 +145,8 @@ class Cluster:
         for node in reversed(range(self.size)):
             variables = everywhere | dict((of or {}).get(node, {}))
             folder, ahead = (folder_1, ahead_1) if node == 1 else (None, 0)
-            start = _Start(
-                *(self, node, torchrun, folder, program),
-                ahead=ahead,
-                hides=hidden_1 and node == 1,
-            )
+            first = before_1 + (hiding(suite.directory) if hidden_1 else "") if node == 1 else ""
+            start = _Start(*(self, node, torchrun, folder, program), ahead=ahead, before=first)
             nodes.append(_running(suite, args, variables, start))
         return nodes[::-1]
 
@@ -264,7 +265,7 @@ class _Start:
     launched: bool = True
     """Whether there is a launcher at all."""
     ahead: int = 0
-    hides: bool = False
+    before: str = ""
 
     def __call__(
         self,
@@ -277,12 +278,10 @@ class _Start:
         stderr: int,
     ) -> subprocess.Popen[bytes]:
         mount = f"mount --bind {self.mounted} {cwd} && cd {cwd} && " if self.mounted else ""
-        if self.hides:
-            mount = hiding(cwd)
         options: dict[str, Any] = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
         return subprocess.Popen(
             [
-                *self.cluster.on(self.node, mount, self.ahead),
+                *self.cluster.on(self.node, mount + self.before, self.ahead),
                 sys.executable,
                 *self._launcher(),
                 *self.program,
