@@ -92,8 +92,9 @@ class Fleet(Launcher):
                 nothing.
         """
         self._engine, self._ships = engine, ships
-        self.machines = 0 if engine.starts_agents else engine.nodes
-        """How many there are; 0 while the engine has not told."""
+        self.machines = 0 if engine.starts_agents or ships is not None else engine.nodes
+        """How many there are; 0 while the engine has not told, or files are being packed: what is
+        sent is what was there before collection."""
         self._nodes: dict[int, NodeJoined] = {}
         self._clocks: dict[int, Clock] = {}
         """Those of other machines than ours."""
@@ -190,7 +191,7 @@ class Fleet(Launcher):
 
     def _end_host(self) -> None:
         self._channel.send(EndSession(self.exit_code))
-        if not self.machines:
+        if not self.machines and self._engine.starts_agents:
             # It still looks for machines, and has no agent.
             self._process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):

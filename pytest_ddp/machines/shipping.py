@@ -41,11 +41,11 @@ class Told:
     """The same without links."""
     folder: str
     """In which pytest was called: a path below the rootdir, empty for itself."""
-    kept: tuple[str, ...]
+    kept: list[str]
     """Below the rootdir, and not part of it: an interpreter's files."""
-    first: tuple[str, ...]
+    first: list[str]
     """Folders in the rootdir that stand on ``sys.path`` before the standard library."""
-    then: tuple[str, ...]
+    then: list[str]
     """Those behind it, which must come before installed packages: an older copy may be there."""
     links: dict[str, str]
     """Links that lead out of the rootdir, by path, with where they lead to."""
@@ -65,6 +65,10 @@ class Shipment:
         """A part of the archive, counted from 0; an empty one is behind the last."""
         data = os.pread(self._archive.fileno(), _CHUNK, number * _CHUNK)
         return Frame(Kind.CHUNK, part=number, data=data)
+
+    def close(self) -> None:
+        """Let go of it."""
+        self._archive.close()
 
 
 def asked(rootdir: Path, ini: Path | None, limit: int) -> dict[str, Any]:
@@ -96,6 +100,7 @@ def pack(rootdir: str, ini: str, limit: int) -> Shipment:
     try:
         links = _write(archive, rootdir, real, paths)
     except OSError as error:
+        archive.close()
         file = error.filename or "the temporary directory"
         raise ShipError(
             f"{file}: {error.strerror}. What tests do not need stays here if git ignores it"
@@ -105,7 +110,7 @@ def pack(rootdir: str, ini: str, limit: int) -> Shipment:
     inside = sorted(place for place in kept if _below(place, rootdir) or _below(place, real))
     folder = os.path.relpath(os.getcwd(), real)
     place = "" if folder == "." else folder
-    return Shipment(Told(rootdir, real, place, tuple(inside), first, then, links), archive)
+    return Shipment(Told(rootdir, real, place, inside, first, then, links), archive)
 
 
 def check_place(rootdir: str, real: str, folder: str, ini: str) -> None:
@@ -138,7 +143,8 @@ def check_size(rootdir: str, paths: Iterable[str], limit: int) -> None:
     sizes = {path: _size(os.path.join(rootdir, path)) for path in paths}
     if (total := sum(sizes.values())) <= limit * _MIB:
         return
-    largest = sorted(sizes, key=lambda path: -sizes[path])[:_SHOWN]
+    large = (path for path in sizes if sizes[path] >= min(_MIB / 10, max(sizes.values())))
+    largest = sorted(large, key=lambda path: -sizes[path])[:_SHOWN]
     shown = ", ".join(f"{path} ({_mib(sizes[path])})" for path in largest)
     raise ShipError(
         f"{len(sizes)} files in {rootdir} have {_mib(total)}, and {limit} MiB is the limit; the "
@@ -216,20 +222,21 @@ def _target(link: str, roots: Iterable[str], path: str) -> str:
 # ---------------------------------------------------------------- what is imported
 
 
-def _import_path(real: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _import_path(real: str) -> tuple[list[str], list[str]]:
     """Folders of ``sys.path`` in the rootdir, before and behind the standard library."""
-    path = [os.path.realpath(entry) for entry in sys.path]
+    # Others are words to the finder of an editable install.
+    path = [os.path.realpath(entry) for entry in sys.path if not entry or os.path.isabs(entry)]
     library = {os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")}
     border = min((path.index(entry) for entry in library if entry in path), default=len(path))
     prefixes = tuple(os.path.realpath(place) for place in (sys.prefix, sys.base_prefix))
 
-    def inside(entries: Iterable[str]) -> tuple[str, ...]:
+    def inside(entries: Iterable[str]) -> list[str]:
         own = (entry for entry in entries if _below(entry, real))
-        return tuple(dict.fromkeys(e for e in own if not any(_below(e, p) for p in prefixes)))
+        return [*dict.fromkeys(e for e in own if not any(_below(e, p) for p in prefixes))]
 
     first = inside(path[:border])
     then = inside([*path[border:], *map(os.path.realpath, _redirected())])
-    return first, tuple(entry for entry in then if entry not in first)
+    return first, [entry for entry in then if entry not in first]
 
 
 def _redirected() -> Iterator[str]:

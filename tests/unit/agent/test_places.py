@@ -14,7 +14,7 @@ from pytest_ddp.machines.shipping import Told
 from pytest_ddp.wire import marker
 
 HOME, REAL, THERE = "/home/ü/proj", "/data/proj", "/tmp/pddp-ab_1/shipped/tree/proj"
-PLACES = Places(Told(HOME, REAL, "", (f"{HOME}/.venv",), (), (), {}), THERE)
+PLACES = Places(Told(HOME, REAL, "", [f"{HOME}/.venv"], [], [], {}), THERE)
 
 
 @pytest.mark.parametrize(
