@@ -105,12 +105,13 @@ def pack(rootdir: str, ini: str, limit: int) -> Shipment:
         raise ShipError(
             f"{file}: {error.strerror}. What tests do not need stays here if git ignores it"
         ) from error
-    first, then = _import_path(real)
-    kept = {os.path.realpath(place) for place in (sys.prefix, sys.base_prefix)} | {sys.prefix}
-    inside = sorted(place for place in kept if _below(place, rootdir) or _below(place, real))
+    interpreters = {os.path.realpath(place) for place in (sys.prefix, sys.base_prefix)}
+    own = {place for place in interpreters if _below(place, real)}
+    kept = sorted(own | {sys.prefix for _ in own})
+    first, then = _import_path(real, own)
     folder = os.path.relpath(os.getcwd(), real)
     place = "" if folder == "." else folder
-    return Shipment(Told(rootdir, real, place, inside, first, then, links), archive)
+    return Shipment(Told(rootdir, real, place, kept, first, then, links), archive)
 
 
 def check_place(rootdir: str, real: str, folder: str, ini: str) -> None:
@@ -222,17 +223,16 @@ def _target(link: str, roots: Iterable[str], path: str) -> str:
 # ---------------------------------------------------------------- what is imported
 
 
-def _import_path(real: str) -> tuple[list[str], list[str]]:
+def _import_path(real: str, kept: Iterable[str]) -> tuple[list[str], list[str]]:
     """Folders of ``sys.path`` in the rootdir, before and behind the standard library."""
     # Others are words to the finder of an editable install.
     path = [os.path.realpath(entry) for entry in sys.path if not entry or os.path.isabs(entry)]
     library = {os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")}
     border = min((path.index(entry) for entry in library if entry in path), default=len(path))
-    prefixes = tuple(os.path.realpath(place) for place in (sys.prefix, sys.base_prefix))
 
     def inside(entries: Iterable[str]) -> list[str]:
         own = (entry for entry in entries if _below(entry, real))
-        return [*dict.fromkeys(e for e in own if not any(_below(e, p) for p in prefixes))]
+        return [*dict.fromkeys(e for e in own if not any(_below(e, place) for place in kept))]
 
     first = inside(path[:border])
     then = inside([*path[border:], *map(os.path.realpath, _redirected())])

@@ -227,6 +227,16 @@ def test_an_interpreter_in_the_rootdir_is_no_part_of_it(
     assert told.then == []
 
 
+def test_a_rootdir_in_the_interpreter_s_folder_is_sent_with_its_import_path(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As /usr/src/app in a container, where Python's prefix is /usr."""
+    monkeypatch.setattr(sys, "prefix", str(root.parent))
+    monkeypatch.setattr(sys, "path", [str(root), *sys.path])
+    told = told_of(pack(root))
+    assert (told.kept, told.first) == ([], [str(root)])
+
+
 @pytest.mark.parametrize("where", ["/", "home"])
 def test_a_rootdir_that_nobody_can_mean(
     where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
