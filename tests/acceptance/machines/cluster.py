@@ -247,6 +247,12 @@ class Session:
     def beta(self) -> Finished:
         return self.agents[0]
 
+    @property
+    def verdicts(self) -> dict[str, str]:
+        """By the names of the test functions."""
+        results = self.alpha.results.values()
+        return {result.nodeid.rpartition(":")[2]: result.verdict for result in results}
+
     @cached_property
     def text(self) -> str:
         told = (f"=== node {node}\n{end.tail()}" for node, end in enumerate(self.agents, 1))

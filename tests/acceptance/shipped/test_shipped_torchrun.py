@@ -15,7 +15,8 @@ from tests.acceptance.suite import Finished, Suite
 @pytest.fixture(scope="module")
 def both(cluster: Cluster, new_suite: Callable[[], Suite]) -> Session:
     suite = write(new_suite())
-    return cluster.run(suite, *ARGUMENTS, torchrun=True, hidden_1=True, env=variables(suite))
+    arguments = (*ARGUMENTS, "--ddp-trace=traces")
+    return cluster.run(suite, *arguments, torchrun=True, hidden_1=True, env=variables(suite))
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +37,12 @@ def test_nothing_is_left_of_it(cluster: Cluster, both: Session) -> None:
     assert cluster.survivors_after(3) == []
     for name in ("alpha", "beta"):
         assert not list((cluster.folder / name).glob("pddp-*"))
+
+
+def test_traces_have_node_0_s_paths(session: Finished) -> None:
+    traces = [path.read_text() for path in (session.directory / "traces").glob("*test_stuck*")]
+    assert any(f"{session.directory}/tests/test_files.py:" in trace for trace in traces)
+    assert not [trace for trace in traces if "/shipped/" in trace]
 
 
 def test_what_tests_write_there_stays_there(session: Finished) -> None:
