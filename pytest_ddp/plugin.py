@@ -50,7 +50,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
     remember_options(config)
-    if early_machines(config) is None:
+    if early_machines(config, config.option) is None:
         return None
     from pytest_ddp.machines import begin  # noqa: PLC0415
 
@@ -62,6 +62,10 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     early_config.stash[COMING] = Coming()
+    if early_config.known_args_namespace.ddp_ship:
+        from pytest_ddp.machines import begin  # noqa: PLC0415
+
+        begin.be_agent_early(early_config)
     size = early_everywhere(early_config)
     if size is not None and not early_config.pluginmanager.hasplugin(_RANK_PLUGIN):
         from pytest_ddp.adopt.everywhere import Place  # noqa: PLC0415
@@ -175,7 +179,7 @@ class Hooks:
             return
         from pytest_ddp.machines import begin  # noqa: PLC0415
 
-        if not begin.is_question(self._config):
+        if not begin.is_question(self._config.option):
             self._controller.warm_up()
 
     @pytest.hookimpl(tryfirst=True)

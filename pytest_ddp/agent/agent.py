@@ -14,6 +14,7 @@ from pytest_ddp.agent import gpus
 from pytest_ddp.agent.coveragedata import CoverageData
 from pytest_ddp.agent.localrank import LocalRank
 from pytest_ddp.agent.network import interface_of
+from pytest_ddp.agent.shipped import Shipped
 from pytest_ddp.launch.hostprocess import start_host
 from pytest_ddp.launch.rankprocess import WROTE_GARBAGE
 from pytest_ddp.launch.rendezvous import HOST_ENVIRONMENT
@@ -96,6 +97,7 @@ class Agent:
         self._host: subprocess.Popen[bytes] | None = None
         self._selector = selectors.DefaultSelector()
         self._selector.register(line, selectors.EVENT_READ, self._hear_hub)
+        self._shipped = Shipped(line, self._folder, self._selector)
         if lifeline is not None:
             cut = functools.partial(self._see_lifeline, lifeline)
             self._selector.register(lifeline, selectors.EVENT_READ, cut)
@@ -177,8 +179,10 @@ class Agent:
             case Kind.PORT:
                 self._open_port()
             case Kind.FILES:
-                if other := likeness.other_file(json.loads(frame.data)):
+                if other := self._shipped.other_file(json.loads(frame.data)):
                     self._refuse(f"has other tests: {other}")
+            case Kind.SHIPMENT | Kind.CHUNK:
+                self._shipped.take(frame)
             case Kind.PROBLEM:
                 self.refused, self._code = frame.data.decode(), _GONE
             case Kind.END:
@@ -382,11 +386,12 @@ class Agent:
             self._send_home()
         self._line.close()
         self._left.close()
+        self._shipped.stop()
         self._folder.close()
 
     def _send_home(self) -> None:
         """Send what ranks leave for a coverage report, now that all of them are gone."""
-        for frame in self._left.frames():
+        for frame in self._left.frames(self._shipped.home):
             self._line.send(frame)
         deadline = time.monotonic() + _SEND_LIMIT
         while self._line.unsent and time.monotonic() < deadline:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import sys
 from collections.abc import Iterator
 from importlib import import_module
@@ -9,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ddp.asked.options import Options
+from pytest_ddp.asked.options import Options, early_machines
 from pytest_ddp.asked.rules import option_error
 from pytest_ddp.machines.engines import choosing
 from pytest_ddp.machines.engines.engine import Engine, EngineError
@@ -42,7 +44,7 @@ def begin(config: pytest.Config) -> int | None:
     except EngineError as error:
         raise option_error(f"--ddp-machines={options.machines.engine}: {error}.") from None
     if engine.node:
-        if is_question(config):
+        if is_question(config.option):
             return 0  # node 0 answers, and starts nothing
         # Its room is above this one.
         code: int = import_module(_AGENT).be_agent(engine)
@@ -52,9 +54,26 @@ def begin(config: pytest.Config) -> int | None:
     return None
 
 
-def is_question(config: pytest.Config) -> bool:
-    """Whether this session runs no test, and needs no other machine."""
-    return any(getattr(config.option, question, None) for question in _QUESTIONS)
+def be_agent_early(config: pytest.Config) -> None:
+    """Be an agent before conftests are looked for, on a node that gets its files by ``--ddp-ship``.
+
+    It has none of them yet, and would refuse the options that they add.
+
+    Raises:
+        SystemExit: pytest on node 0 has ended, or cannot be reached.
+    """
+    machines = early_machines(config, config.known_args_namespace)
+    if machines is None or is_question(config.known_args_namespace):
+        return
+    with contextlib.suppress(EngineError):  # told later, with all else
+        engine = choosing.find(machines, None, os.environ)
+        if engine.node:
+            raise SystemExit(import_module(_AGENT).be_agent(engine))
+
+
+def is_question(option: argparse.Namespace) -> bool:
+    """Whether a session with these options runs no test, and needs no other machine."""
+    return any(getattr(option, question, None) for question in _QUESTIONS)
 
 
 def _refused(config: pytest.Config, options: Options) -> Iterator[str]:

@@ -21,7 +21,7 @@ from pytest_ddp.machines.engines import choosing
 from pytest_ddp.machines.engines.engine import Engine
 from pytest_ddp.system.own import os, socket, subprocess, time
 from pytest_ddp.wire.channel import Channel
-from pytest_ddp.wire.hosting import Session, World
+from pytest_ddp.wire.hosting import Json, Session, World
 from pytest_ddp.wire.machines import (
     Clock,
     ClockMeasured,
@@ -45,6 +45,8 @@ _ANSWER_LIMIT = 20.0
 """Seconds for a machine to answer, as with a port; it takes a round trip."""
 _FIND_LIMIT = 60.0
 """Seconds for an engine to find its machines; to ask a cluster takes a few."""
+_PACKED = 5.0
+"""MiB that are packed in a second, at least."""
 _HUB_END = 40.0
 """Seconds for the hub to tell all machines that pytest ends, those included that still start."""
 
@@ -76,11 +78,29 @@ class RemoteRank(RankProcess):
 class Fleet(Launcher):
     """A launcher whose host is the hub."""
 
-    def __init__(self, session: Session, display: Display, *, quiet: bool, engine: Engine) -> None:
-        """Start the hub; agents come while the controller goes on collecting."""
-        self._engine = engine
-        self.machines = 0 if engine.starts_agents else engine.nodes
-        """How many there are; 0 while the engine has not told."""
+    def __init__(
+        self,
+        session: Session,
+        display: Display,
+        *,
+        quiet: bool,
+        engine: Engine,
+        ships: Json | None = None,
+    ) -> None:
+        """Start the hub; agents come while the controller goes on collecting.
+
+        Args:
+            session: as for every launcher, as is the next.
+            display: see there.
+            quiet: see there.
+            engine: who has the machines.
+            ships: what is sent to them, as of :func:`pytest_ddp.machines.shipping.asked`; None for
+                nothing.
+        """
+        self._engine, self._ships = engine, ships
+        self.machines = 0 if engine.starts_agents or ships is not None else engine.nodes
+        """How many there are; 0 while the engine has not told, or files are being packed: what is
+        sent is what was there before collection."""
         self._is_found = False
         """Whether the engine has told."""
         self._nodes: dict[int, NodeJoined] = {}
@@ -99,7 +119,7 @@ class Fleet(Launcher):
         super().__init__(session, display, quiet=quiet)
 
     def _start_host(self, theirs: socket.socket, quiet: bool) -> subprocess.Popen[bytes]:
-        told = {"engine": choosing.as_told(self._engine)}
+        told = {"engine": choosing.as_told(self._engine), "ships": self._ships}
         log = self._log if quiet else None
         return start(_HUB, told, theirs, self._folder, log, os.environ)
 
@@ -113,11 +133,12 @@ class Fleet(Launcher):
             NoRankError: one does not come, or its machine is not as this one.
             HostDiedError: the hub did not live to tell.
         """
-        said, deadline = "", time.monotonic() + _FIND_LIMIT
+        limit = _FIND_LIMIT + (self._ships["limit"] / _PACKED if self._ships else 0.0)
+        said, deadline = "", time.monotonic() + limit
         while not self.machines:
             if (left := deadline - time.monotonic()) <= 0:
                 last = self.last_words().rpartition("\n")[2] or "nothing"
-                raise NoRankError(f"no machines were found within {_FIND_LIMIT:.0f} s: {last}")
+                raise NoRankError(f"no machines were found within {limit:.0f} s: {last}")
             self.poll(left)
             if self._awaited:
                 deadline = time.monotonic() + _FIND_LIMIT
@@ -258,7 +279,7 @@ class Fleet(Launcher):
 
     def _end_host(self) -> None:
         self._channel.send(EndSession(self.exit_code))
-        if not self._is_found:
+        if not self._is_found and (self._engine.starts_agents or self._ships is None):
             # It still looks for machines, or for the name of this one, and has no agent.
             self._process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):

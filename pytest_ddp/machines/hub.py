@@ -18,6 +18,7 @@ from pytest_ddp.machines.engines.engine import Engine
 from pytest_ddp.machines.line import Frame, Kind, Line
 from pytest_ddp.machines.mirror import Mirror
 from pytest_ddp.machines.node import Node
+from pytest_ddp.machines.shipping import Shipment
 from pytest_ddp.system.own import json, os, selectors, signal, time
 from pytest_ddp.wire.channel import Channel, dumps, loads
 from pytest_ddp.wire.hosting import (
@@ -59,8 +60,11 @@ BROKEN_OFF = 1
 class Hub:
     """Stands between one launcher and the agents."""
 
-    def __init__(self, channel: Channel, engine: Engine, door: Door) -> None:
+    def __init__(
+        self, channel: Channel, engine: Engine, door: Door, shipment: Shipment | None = None
+    ) -> None:
         self._channel, self._engine, self._door = channel, engine, door
+        self._shipment = shipment
         self._nodes: dict[int, Node] = {}
         self._lost: dict[int, str] = {}
         """What is said of nodes that are not there any more."""
@@ -199,7 +203,8 @@ class Hub:
         if isinstance(message, Collected):
             self._files = likeness.digests((*message.files, *message.conftests))
         for node in self._nodes.values():
-            self._brief(node, [message])
+            if node.has_files:
+                self._brief(node, [message])
 
     def _brief(self, node: Node, messages: Iterable[Message]) -> None:
         for message in messages:
@@ -240,7 +245,7 @@ class Hub:
         mirror.close()
 
     def _order(self, number: int, frame: Frame) -> None:
-        if (node := self._nodes.get(number)) is not None:
+        if (node := self._nodes.get(number)) is not None and node.has_files:
             node.line.send(frame)
         elif number not in self._lost:
             self._waiting.setdefault(number, []).append(frame)
@@ -277,13 +282,21 @@ class Hub:
         # Another version of this package may not tell.
         found = tuple(who.get("gpus", ())), who.get("gpu_kind", "")
         self._tell(NodeJoined(node.number, node.name, who["address"], *found))
-        if other := likeness.other_version(likeness.versions(), who["versions"]):
+        ships = self._shipment is not None and node.number > 0
+        if other := likeness.other_version(likeness.versions(), who["versions"], ships=ships):
             self._tell(Unfit(f"{node} is not as node 0: {other}"))
-            return node
+        elif self._shipment is not None and ships:
+            line.send(self._shipment.announced())
+        else:
+            self._tell_all(node)
+        return node
+
+    def _tell_all(self, node: Node) -> None:
+        """Tell a machine that has the files what it has missed."""
+        node.has_files = True
         self._brief(node, self._told)
         for waiting in self._waiting.pop(node.number, []):
-            line.send(waiting)
-        return node
+            node.line.send(waiting)
 
     def _misplaced(self, node: Node, nodes: int | None) -> str:
         """Why a machine cannot be the one that it says it is; empty if it can."""
@@ -336,6 +349,12 @@ class Hub:
                 self._tell(Unfit(f"{node} {frame.data.decode()}"))
             case Kind.COVERAGE:
                 self._keep_coverage(node, frame.data)
+            case Kind.CHUNK if self._shipment is not None:
+                node.line.send(self._shipment.chunk(frame.part))
+                # While it gets files a machine is not late.
+                self._deadline = max(self._deadline, time.monotonic() + _JOIN_LIMIT)
+            case Kind.SHIPMENT:
+                self._tell_all(node)
 
     def _keep_coverage(self, node: Node, data: bytes) -> None:
         """Write a file of a machine beside the data of the pytest process, which takes it up."""

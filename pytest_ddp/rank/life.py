@@ -65,6 +65,7 @@ def live(
         made = instruments.make(page, trace, order)
         for descriptor in (*files[:4], *streams):
             os.close(descriptor)
+        made.group.journal.root = f"{session.config.rootpath}/"
         landmarks.install(made.lifecycle)
         measuring = None if order.measured is None else Measuring(order.measured)
         rendezvous = EnvRendezvous()

@@ -52,7 +52,7 @@ def main(role: dict[str, Any]) -> NoReturn:
         for descriptor in role["files"]:
             os.set_inheritable(descriptor, False)
         _spawned_rank(channel, role["files"], order)
-    session = _expect(channel, Session)
+    session = _expect(channel, Session, role["folder"])
     if session.spawns:
         _spawn(channel, session, role["folder"])
     _host(channel, session, role["folder"])
@@ -71,7 +71,7 @@ def _host(channel: Channel, session: Session, own_folder: str) -> NoReturn:
     # Now that pytest has marked its plugins for rewriting, and while the controller still
     # collects.
     preload.what_ranks_use()
-    collected = _expect(channel, Collected)
+    collected = _expect(channel, Collected, own_folder)
     # Looked for before, too: the host of shared imports is a fork itself, without the threads.
     problem = threads.problem("their host")
     if problem is None:
@@ -115,7 +115,7 @@ def _be_called_as(session: Session) -> None:
 
 
 def _spawn(channel: Channel, session: Session, own_folder: str) -> NoReturn:
-    path = _expect(channel, Collected).path
+    path = _expect(channel, Collected, own_folder).path
 
     def spawn(order: StartRank, descriptors: list[int]) -> int:
         known = {"order": dumps(order), "path": path, "parent": os.getpid()}
@@ -183,9 +183,11 @@ def _live(
     live(channel, files, order, session, collection, own)
 
 
-def _expect(channel: Channel, kind: type[_Kind]) -> _Kind:
+def _expect(channel: Channel, kind: type[_Kind], own_folder: str = "") -> _Kind:
     received = channel.receive()
     if received is None:
+        # Whoever has started this host may have been killed, and the folder is ours as well.
+        folder.remove(own_folder)
         faults.leave(0)
     message, _ = received
     assert isinstance(message, kind), message

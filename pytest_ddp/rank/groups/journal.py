@@ -72,6 +72,8 @@ class Journal:
         after the default group was destroyed."""
         self.asked_for: set[str] = set()
         """Groups that the user's own code has made, by name; the others are a library's."""
+        self.root = ""
+        """Where files lie that are the same on another machine, below a root of its own."""
         self.greet: Callable[[dist.ProcessGroup], None] = lambda group: None
         """Called with each group that is made."""
         self._before: dict[str, int] = {}
@@ -255,7 +257,7 @@ class Journal:
             key = (operation, numel, dtype, hash(reduce_op), root, id(code), frame.f_lasti)
             if (question := self._questions.get(key)) is None:
                 asked = (operation, numel, dtype, _name(reduce_op), root)
-                question = self._questions[key] = _Question.of(asked, _site(frame))
+                question = self._questions[key] = _Question.of(asked, _site(frame), self.root)
             self.what[name] = _fold(self.what.get(name, 0), step, question.what)
             self.where[name] = _fold(self.where.get(name, 0), step, question.where)
             return _new_call(Call, (name, number, *question.rest))
@@ -305,8 +307,8 @@ class _Question(NamedTuple):
     where: int
 
     @classmethod
-    def of(cls, asked: tuple[Any, ...], site: Site) -> _Question:
-        place = (site.code.co_filename, site.line)
+    def of(cls, asked: tuple[Any, ...], site: Site, root: str) -> _Question:
+        place = (site.code.co_filename.removeprefix(root), site.line)
         return cls((*asked, None, site, None), _checksum(asked), _checksum(place))
 
 

@@ -25,16 +25,17 @@ _UP_LIMIT = 120
 
 @contextlib.contextmanager
 def ray_up(
-    cluster: Cluster, *, gpus: int = 0, env: Mapping[str, str] | None = None
+    cluster: Cluster, *, gpus: int = 0, env: Mapping[str, str] | None = None, before_1: str = ""
 ) -> Iterator[dict[str, str]]:
     """Have a Ray cluster of both machines for a block; the variables of its users.
 
-    The cluster of machines ends Ray's processes, by the mark that they inherit.
+    The cluster of machines ends Ray's processes.
 
     Args:
         cluster: the machines.
         gpus: how many each is said to have.
         env: variables of Ray's processes and of its users.
+        before_1: what node 1 does first, as of :meth:`Cluster.on`.
     """
     # Ray's sockets lie in there, and their paths may be short only.
     with (
@@ -49,7 +50,7 @@ def ray_up(
         start = functools.partial(_start_node, cluster, end, env=own)
         start(0, f"--num-gpus={gpus}", *head)
         _wait_for_nodes(cluster, variables, 1)
-        start(1, f"--num-gpus={gpus}", f"--address={address}")
+        start(1, f"--num-gpus={gpus}", f"--address={address}", before=before_1)
         _wait_for_nodes(cluster, variables, 2)
         yield variables
 
@@ -114,13 +115,14 @@ def _start_node(
     node: int,
     *arguments: str,
     env: Mapping[str, str] | None = None,
+    before: str = "",
 ) -> None:
     own = [f"--node-ip-address={ADDRESSES[node]}", "--num-cpus=2", "--disable-usage-stats"]
     memory = ["--object-store-memory=100000000"]
     with (cluster.folder / f"ray-{node}.txt").open("ab") as log:
         process = subprocess.Popen(
             [
-                *cluster.on(node),
+                *cluster.on(node, before),
                 *_WITH_US,
                 str(_RAY),
                 "start",

@@ -25,8 +25,13 @@ def problem() -> str:
 
 
 @contextlib.contextmanager
-def sshd_up(cluster: Cluster) -> Iterator[dict[str, str]]:
-    """Have a server on node 1, whom ssh calls beta, for a block; the variables of its users."""
+def sshd_up(cluster: Cluster, before: str = "") -> Iterator[dict[str, str]]:
+    """Have a server on node 1, whom ssh calls beta, for a block; the variables of its users.
+
+    Args:
+        cluster: the machines.
+        before: what node 1 does first, as of :meth:`Cluster.on`.
+    """
     assert _SSHD is not None
     with tempfile.TemporaryDirectory(prefix="ddps-") as name:
         folder = Path(name)
@@ -39,7 +44,7 @@ def sshd_up(cluster: Cluster) -> Iterator[dict[str, str]]:
             server = subprocess.Popen(
                 # A run of these tests that is killed ends it, too.
                 [
-                    *cluster.on(1),
+                    *cluster.on(1, before),
                     "setpriv",
                     "--pdeathsig",
                     "KILL",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -91,6 +92,8 @@ class Cluster:
         folder_1: Path | None = None,
         ahead_1: int = 0,
         program: Sequence[str] = (),
+        hidden_1: bool = False,
+        before_1: str = "",
     ) -> Session:
         """Run all to their ends, at most ``timeout`` quiet seconds; see :meth:`start`."""
         alpha, *others = self.start(
@@ -102,6 +105,8 @@ class Cluster:
             folder_1=folder_1,
             ahead_1=ahead_1,
             program=program,
+            hidden_1=hidden_1,
+            before_1=before_1,
         )
         finished = alpha.finish(timeout * _PATIENCE)
         ended = time.monotonic()
@@ -118,6 +123,8 @@ class Cluster:
         folder_1: Path | None = None,
         ahead_1: int = 0,
         program: Sequence[str] = (),
+        hidden_1: bool = False,
+        before_1: str = "",
     ) -> list[Running]:
         """Start pytest on all machines; node 0's comes first.
 
@@ -130,6 +137,8 @@ class Cluster:
             folder_1: the suite on node 1, mounted over the one of node 0.
             ahead_1: seconds by which node 1's monotonic clock is ahead.
             program: what runs ``-m pytest``, as Python's arguments.
+            hidden_1: whether node 1 does not have the suite's folder, nor what is beside it.
+            before_1: what node 1 does first, as of :meth:`on`.
         """
         everywhere = {"PYTEST_DDP_SECRET": "of the tests"} if not torchrun else {}
         everywhere |= dict(env or {})
@@ -137,7 +146,9 @@ class Cluster:
         for node in reversed(range(self.size)):
             variables = everywhere | dict((of or {}).get(node, {}))
             folder, ahead = (folder_1, ahead_1) if node == 1 else (None, 0)
-            start = _Start(*(self, node, torchrun, folder, program), ahead=ahead, fresh=suite.fresh)
+            first = before_1 + (hiding(suite.directory) if hidden_1 else "") if node == 1 else ""
+            place = self, node, torchrun, folder, program
+            start = _Start(*place, ahead=ahead, before=first, fresh=suite.fresh)
             nodes.append(_running(suite, args, variables, start))
         return nodes[::-1]
 
@@ -248,6 +259,12 @@ class Session:
     def beta(self) -> Finished:
         return self.agents[0]
 
+    @property
+    def verdicts(self) -> dict[str, str]:
+        """By the names of the test functions."""
+        results = self.alpha.results.values()
+        return {result.nodeid.rpartition(":")[2]: result.verdict for result in results}
+
     @cached_property
     def text(self) -> str:
         told = (f"=== node {node}\n{end.tail()}" for node, end in enumerate(self.agents, 1))
@@ -266,6 +283,7 @@ class _Start:
     launched: bool = True
     """Whether there is a launcher at all."""
     ahead: int = 0
+    before: str = ""
     fresh: bool = False
 
     def __call__(
@@ -280,7 +298,7 @@ class _Start:
     ) -> interpreter.Process | subprocess.Popen[bytes]:
         mount = f"mount --bind {self.mounted} {cwd} && cd {cwd} && " if self.mounted else ""
         # What starts pytest by itself gives it a fresh one, and a clock cannot be moved later.
-        fresh = self.fresh or self.torchrun or self.program or self.ahead
+        fresh = self.fresh or self.torchrun or self.program or self.ahead or self.before
         return (interpreter.start_fresh if fresh else interpreter.start)(
             [*self._launcher(), *self.program, *arguments],
             cwd=cwd,
@@ -288,7 +306,7 @@ class _Start:
             stdin=stdin,
             stdout=stdout,
             stderr=stderr,
-            machine=self.cluster.machine(self.node, mount, self.ahead),
+            machine=self.cluster.machine(self.node, mount + self.before, self.ahead),
         )
 
     def _launcher(self) -> list[str]:
@@ -311,6 +329,11 @@ def _running(
     arguments = ("--ddp-machines=torchrun", *args)
     number = 10 * len(list(suite.directory.parent.iterdir())) + start.node
     return Running(suite.directory, number, arguments, variables, start)
+
+
+def hiding(folder: Path) -> str:
+    """What a machine runs first, to have a file system of its own in which a folder is not."""
+    return f"mount -t tmpfs none {shlex.quote(str(folder.parent))} && cd / && "
 
 
 def wait_for(file: Path) -> None:

@@ -67,6 +67,16 @@ DEATHS = """
 """
 
 
+OF_DEATHS = {
+    "test_before": "passed",
+    "test_host_killed": "failed",
+    "test_after_death_of_host": "passed",
+    "test_agent_killed": "failed",
+    "test_after_death_of_agent": "error",
+    "test_on_what_is_left": "passed",
+}
+
+
 @pytest.fixture(scope="module")
 def deaths(cluster: Cluster, new_suite: Callable[[], Suite]) -> Session:
     suite = new_suite()
@@ -75,17 +85,7 @@ def deaths(cluster: Cluster, new_suite: Callable[[], Suite]) -> Session:
 
 
 def test_verdicts_of_deaths(deaths: Session) -> None:
-    verdicts = {
-        nodeid.rpartition(":")[2]: result.verdict for nodeid, result in deaths.alpha.results.items()
-    }
-    assert verdicts == {
-        "test_before": "passed",
-        "test_host_killed": "failed",
-        "test_after_death_of_host": "passed",
-        "test_agent_killed": "failed",
-        "test_after_death_of_agent": "error",
-        "test_on_what_is_left": "passed",
-    }, deaths.text
+    assert deaths.verdicts == OF_DEATHS, deaths.text
 
 
 def test_a_host_that_is_killed_is_named(deaths: Session) -> None:
