@@ -288,7 +288,9 @@ class Agent:
         if isinstance(message, RunTest):
             message = replace(message, tmp_path=self._here(message.tmp_path))
             if message.environment["RANK"] == "0":
-                taken = self._ports.pop(int(message.environment["MASTER_PORT"]))
+                # None if nobody has met by it since an order that it went with.
+                taken = self._ports.pop(int(message.environment["MASTER_PORT"]), None)
+            if taken is not None:
                 message = replace(message, serve_store=True)
                 descriptors = (taken.fileno(),)
         rank.channel.send(message, descriptors)
