@@ -287,15 +287,17 @@ class Agent:
             message = self._as_here(message)
         if isinstance(message, RunTest):
             message = replace(message, tmp_path=self._here(message.tmp_path))
-            if message.environment["RANK"] == "0":
-                # None if nobody has met by it since an order that it went with.
-                taken = self._ports.pop(int(message.environment["MASTER_PORT"]), None)
-            if taken is not None:
+            if (taken := self._port_for(rank, message)) is not None:
                 message = replace(message, serve_store=True)
                 descriptors = (taken.fileno(),)
         rank.channel.send(message, descriptors)
         if taken is not None:
             taken.close()
+
+    def _port_for(self, rank: LocalRank, order: RunTest) -> socket.socket | None:
+        """What a rank 0 is to serve a store on that has not been given it by an earlier order."""
+        told = rank.environment = order.environment or rank.environment
+        return self._ports.pop(int(told["MASTER_PORT"]), None) if told["RANK"] == "0" else None
 
     def _hear_rank(self, rank: LocalRank) -> None:
         for message in self._messages(rank):

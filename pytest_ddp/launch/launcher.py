@@ -157,6 +157,7 @@ class Launcher:
         self._serials += 1
         channel, theirs = Channel.pair()
         process = self._new_process(world, number, channel)
+        process.environment = environment
         told, folder = self._session, self._folder.path
         place = process.serial, number, world, environment, folder
         order = StartRank(*place, bool(serves), told.traces, told.measured)

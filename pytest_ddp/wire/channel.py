@@ -109,7 +109,12 @@ class Channel:
             OSError: the peer is gone (only on a blocking end; the controller learns
                 of a lost rank by the host's word, not by a failed send).
         """
-        body = dumps(message).encode()
+        self.send_body(dumps(message).encode(), descriptors, more=more)
+
+    def send_body(
+        self, body: bytes, descriptors: Sequence[int] = (), *, more: bool = False
+    ) -> None:
+        """The same of a message that is in words already, as of :func:`dumps`."""
         frame = _HEADER.pack(len(body), self._sent_count) + body
         self._sent_count += 1
         if descriptors:
@@ -265,7 +270,7 @@ def _descriptor_count(message: Message) -> int:
 
 
 def dumps(message: Message) -> str:
-    """A message as text, for a command line."""
+    """A message as text."""
     return _to_json({"kind": type(message).__name__, **message.__dict__})
 
 
