@@ -164,6 +164,7 @@ class Runner:
         if not self._collection.has(file):
             self._modules = None
             self._care.forget()
+            self._log_handlers.detach()
             seeding.unseed()
             with self._group.hidden(), self._live_logs.collecting():
                 self._collection.collect(self._session, [file])
@@ -192,7 +193,6 @@ class Runner:
         self._care.begin()
         self._debugger.begin()
         exit_reason, exit_code = self._run_protocol(order, item)
-        self._log_handlers.detach()
         self._debugger.end()
         output.flush()
         fixture.set_current(None)
@@ -292,6 +292,7 @@ class Runner:
 
     def _finish(self) -> None:
         problems: list[str] = []
+        self._log_handlers.detach()
         self._side_channel.begin(self._place.world.world_size)
         self._live_logs.set_when("teardown")
         try:

@@ -48,6 +48,8 @@ _LOADER_WORKER = "pt_data_worker"
 """What torch's DataLoader has its workers call themselves."""
 _SETTLE = 0.5
 """Seconds that a thread or process which is on its way out is given."""
+_getsignal: Any = getattr(signal.getsignal, "__wrapped__", signal.getsignal)
+"""Without looking for the name of what it finds, which is wanted only where that has changed."""
 _is_alive, _join = threading.Thread.is_alive, threading.Thread.join
 """A test may patch the methods of all threads."""
 _FOREIGN: Any = getattr(threading, "_DummyThread", ())
@@ -83,7 +85,7 @@ class Settings:
             alarm="on" if any(signal.getitimer(signal.ITIMER_REAL)) else "off",
             debug=get_debug_level(),
             meshes=torchstate.entered_meshes(),
-            handlers=tuple(map(signal.getsignal, faults.WATCHED)),
+            handlers=tuple(map(_getsignal, faults.WATCHED)),
             faulthandler="on" if faulthandler.is_enabled() else "off",
         )
 
@@ -182,6 +184,7 @@ def _restore_handlers(ours: tuple[Any, ...], theirs: tuple[Any, ...]) -> Iterato
 
 
 def _name(handler: Any) -> str:
+    handler = signal.Handlers(handler) if isinstance(handler, int) else handler
     return str(getattr(handler, "name", getattr(handler, "__qualname__", handler)))
 
 
