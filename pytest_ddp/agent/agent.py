@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
+from typing import cast
 
 from pytest_ddp.agent.coveragedata import CoverageData
 from pytest_ddp.agent.localrank import LocalRank
@@ -20,7 +21,7 @@ from pytest_ddp.machines.line import Frame, Kind, Line
 from pytest_ddp.system import memfile, processes
 from pytest_ddp.system.folder import Folder
 from pytest_ddp.system.own import json, os, selectors, signal, socket, subprocess, time
-from pytest_ddp.wire.channel import Channel, ChannelError, dumps, loads
+from pytest_ddp.wire.channel import Channel, ChannelError, dumps, is_a, loads
 from pytest_ddp.wire.hosting import (
     Collected,
     HostReady,
@@ -138,8 +139,8 @@ class Agent:
         for frame in rank.left(page=page, trace=trace):
             self._line.send(frame)
 
-    def _tell(self, message: Message, serial: int = 0) -> None:
-        self._line.send(Frame(Kind.MESSAGE, serial, data=dumps(message).encode()))
+    def _tell(self, message: Message) -> None:
+        self._line.send(Frame(Kind.MESSAGE, data=dumps(message).encode()))
 
     # ------------------------------------------------------------------ the hub
 
@@ -157,7 +158,7 @@ class Agent:
             case Kind.MESSAGE if frame.serial == 0:
                 self._obey(loads(frame.data))
             case Kind.MESSAGE if rank is not None:
-                self._pass_on(rank, loads(frame.data))
+                self._pass_on(rank, frame.data)
             case Kind.SIGNAL if rank is not None:
                 if rank.pid is not None:
                     # The host has not reaped it, as far as it has told: the number is its own.
@@ -278,21 +279,23 @@ class Agent:
             read = functools.partial(self._hear_stream, rank, part, descriptor)
             self._selector.register(descriptor, selectors.EVENT_READ, read)
 
-    def _pass_on(self, rank: LocalRank, message: Message) -> None:
-        descriptors: tuple[int, ...] = ()
-        taken: socket.socket | None = None
-        if isinstance(message, RunTest | Finish):
-            rank.begin()
-        if isinstance(message, Session):
-            message = self._as_here(message)
-        if isinstance(message, RunTest):
-            message = replace(message, tmp_path=self._here(message.tmp_path))
-            if (taken := self._port_for(rank, message)) is not None:
-                message = replace(message, serve_store=True)
-                descriptors = (taken.fileno(),)
-        rank.channel.send(message, descriptors)
-        if taken is not None:
-            taken.close()
+    def _pass_on(self, rank: LocalRank, body: bytes) -> None:
+        if is_a(RunTest, body):
+            self._order(rank, cast("RunTest", loads(body)))
+        elif is_a(Session, body):
+            rank.channel.send(self._as_here(cast("Session", loads(body))))
+        else:
+            if is_a(Finish, body):
+                rank.begin()
+            rank.channel.send_body(body)
+
+    def _order(self, rank: LocalRank, test: RunTest) -> None:
+        rank.begin()
+        port = self._port_for(rank, test)
+        here = replace(test, tmp_path=self._here(test.tmp_path), serve_store=port is not None)
+        rank.channel.send(here, () if port is None else (port.fileno(),))
+        if port is not None:
+            port.close()
 
     def _port_for(self, rank: LocalRank, order: RunTest) -> socket.socket | None:
         """What a rank 0 is to serve a store on that has not been given it by an earlier order."""
@@ -300,32 +303,31 @@ class Agent:
         return self._ports.pop(int(told["MASTER_PORT"]), None) if told["RANK"] == "0" else None
 
     def _hear_rank(self, rank: LocalRank) -> None:
-        for message in self._messages(rank):
-            self._tell(message, rank.serial)
+        for body in self._bodies(rank):
+            self._line.send(Frame(Kind.MESSAGE, rank.serial, data=body))
         if rank.channel.at_end:
             self._selector.unregister(rank.channel)
             self._line.send(Frame(Kind.CLOSED, rank.serial))
 
-    def _messages(self, rank: LocalRank) -> list[Message]:
-        received = []
+    def _bodies(self, rank: LocalRank) -> list[bytes]:
+        bodies: list[bytes] = []
         try:
-            received = rank.channel.receive_available()
+            bodies = rank.channel.receive_bodies()
+            for body in bodies:
+                if is_a(RankReady, body):
+                    rank.captures(rank.channel.take_descriptors(loads(body)))
         except (ChannelError, OSError, ValueError) as error:
             # The test wrote into our descriptor. Nothing that comes now can be trusted.
-            received = list(error.before) if isinstance(error, ChannelError) else []
+            bodies = [*error.before] if isinstance(error, ChannelError) else []
             rank.channel.at_end = True
             rank.why = WROTE_GARBAGE
             self._channel.send(KillRank(rank.serial))
-        for message, descriptors in received:
-            if isinstance(message, RankReady):
-                rank.captures(descriptors)
-        messages = [message for message, _ in received]
-        if messages:
+        if bodies:
             # What it tells may be about them. Of a test that it has ended nobody reads the page,
             # which is ten times as long as all that it tells.
-            has_ended = all(isinstance(message, Done) for message in messages)
+            has_ended = all(is_a(Done, body) for body in bodies)
             self._send_all(rank, page=not has_ended, trace=True)
-        return messages
+        return bodies
 
     def _hear_stream(self, rank: LocalRank, part: int, descriptor: int) -> None:
         for frame in rank.written(part):

@@ -213,9 +213,8 @@ class Hub:
 
     def _hear_launcher(self, serial: int) -> None:
         mirror = self._mirrors[serial]
-        for message, _ in mirror.channel.receive_available():
-            frame = Frame(Kind.MESSAGE, serial, data=dumps(message).encode())
-            self._order(mirror.node, frame)
+        for body in mirror.channel.receive_bodies():
+            self._order(mirror.node, Frame(Kind.MESSAGE, serial, data=body))
         if mirror.channel.at_end:
             # The launcher has forgotten this rank.
             self._part_with(serial)
@@ -307,7 +306,7 @@ class Hub:
                 if (news := node.news()) is not None:
                     # Before what it is needed for, of which the controller hears no sooner.
                     self._tell(news)
-                mirror.tell(loads(frame.data))
+                mirror.tell(frame.data)
             case Kind.STREAM if mirror is not None:
                 mirror.write(frame.part, frame.data)
             case Kind.FILE if mirror is not None:
