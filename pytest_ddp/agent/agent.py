@@ -6,14 +6,14 @@ goes over the line: messages both ways, what is written, what files hold. It end
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from dataclasses import replace
+from typing import cast
 
 from pytest_ddp.agent import gpus
 from pytest_ddp.agent.coveragedata import CoverageData
 from pytest_ddp.agent.localrank import LocalRank
-from pytest_ddp.agent.network import interface_of
+from pytest_ddp.agent.ports import Ports
 from pytest_ddp.agent.shipped import Shipped
 from pytest_ddp.launch.hostprocess import start_host
 from pytest_ddp.launch.rankprocess import WROTE_GARBAGE
@@ -23,7 +23,7 @@ from pytest_ddp.machines.line import Frame, Kind, Line
 from pytest_ddp.system import memfile, processes
 from pytest_ddp.system.folder import Folder
 from pytest_ddp.system.own import json, os, selectors, signal, socket, subprocess, time
-from pytest_ddp.wire.channel import Channel, ChannelError, dumps, loads
+from pytest_ddp.wire.channel import Channel, ChannelError, dumps, is_a, loads
 from pytest_ddp.wire.hosting import (
     Collected,
     HostReady,
@@ -82,8 +82,7 @@ class Agent:
         self._log = os.fdopen(memfile.create("pytest-ddp host"), "w+b")
         self._told: list[Session | Collected] = []
         self._ranks: dict[int, LocalRank] = {}
-        self._ports: dict[int, socket.socket] = {}
-        """What listens for the rank 0 of a test that has not come yet."""
+        self._ports = Ports(line.own_address)
         self._basetemp = ""
         """pytest's on node 0."""
         self._is_ready = False
@@ -148,8 +147,8 @@ class Agent:
         for frame in rank.left(page=page, trace=trace):
             self._line.send(frame)
 
-    def _tell(self, message: Message, serial: int = 0) -> None:
-        self._line.send(Frame(Kind.MESSAGE, serial, data=dumps(message).encode()))
+    def _tell(self, message: Message) -> None:
+        self._line.send(Frame(Kind.MESSAGE, data=dumps(message).encode()))
 
     # ------------------------------------------------------------------ the hub
 
@@ -167,7 +166,7 @@ class Agent:
             case Kind.MESSAGE if frame.serial == 0:
                 self._obey(loads(frame.data))
             case Kind.MESSAGE if rank is not None:
-                self._pass_on(rank, loads(frame.data))
+                self._pass_on(rank, frame.data)
             case Kind.SIGNAL if rank is not None:
                 if rank.pid is not None:
                     # The host has not reaped it, as far as it has told: the number is its own.
@@ -177,7 +176,7 @@ class Agent:
                 if told := clocks.answer(frame.data, self._line.heard):
                     self._line.send(Frame(Kind.BEAT, data=told))
             case Kind.PORT:
-                self._open_port()
+                self._line.send(Frame(Kind.PORT, part=self._ports.open()))
             case Kind.FILES:
                 if other := self._shipped.other_file(json.loads(frame.data)):
                     self._refuse(f"has other tests: {other}")
@@ -190,13 +189,6 @@ class Agent:
 
     def _refuse(self, why: str) -> None:
         self._line.send(Frame(Kind.PROBLEM, data=why.encode()))
-
-    def _open_port(self) -> None:
-        # Of this address alone: others of the machine may be anybody's to reach.
-        listening = socket.create_server((self._line.own_address, 0), backlog=_BACKLOG)
-        number = listening.getsockname()[1]
-        self._ports[number] = listening
-        self._line.send(Frame(Kind.PORT, part=number))
 
     def _obey(self, message: Message) -> None:
         match message:
@@ -284,12 +276,9 @@ class Agent:
 
     def _start(self, order: StartRank) -> None:
         rank = self._ranks[order.serial] = LocalRank(order)
-        # By which the user's code may meet while it is imported, as under torchrun.
-        serves = order.world.keeps_group and order.rank == 0
-        order = replace(order, folder=self._folder.path, serve_store=serves)
-        with self._port_of(order.environment) if serves else contextlib.nullcontext() as listening:
-            passed = () if listening is None else (listening.fileno(),)
-            self._channel.send(order, (*rank.descriptors, *passed))
+        with self._ports.of_birth(order) as port:
+            here = replace(order, folder=self._folder.path, serve_store=bool(port))
+            self._channel.send(here, (*rank.descriptors, *port))
         rank.passed_on()
         hear = functools.partial(self._hear_rank, rank)
         self._selector.register(rank.channel, selectors.EVENT_READ, hear)
@@ -297,53 +286,48 @@ class Agent:
             read = functools.partial(self._hear_stream, rank, part, descriptor)
             self._selector.register(descriptor, selectors.EVENT_READ, read)
 
-    def _pass_on(self, rank: LocalRank, message: Message) -> None:
-        descriptors: tuple[int, ...] = ()
-        taken: socket.socket | None = None
-        if isinstance(message, RunTest | Finish):
-            rank.begin()
-        if isinstance(message, Session):
-            message = self._as_here(message)
-        if isinstance(message, RunTest):
-            message = replace(message, tmp_path=self._here(message.tmp_path))
-            if message.environment["RANK"] == "0":
-                taken = self._port_of(message.environment)
-                message = replace(message, serve_store=True)
-                descriptors = (taken.fileno(),)
-        rank.channel.send(message, descriptors)
-        if taken is not None:
-            taken.close()
+    def _pass_on(self, rank: LocalRank, body: bytes) -> None:
+        if is_a(RunTest, body):
+            self._order(rank, cast("RunTest", loads(body)))
+        elif is_a(Session, body):
+            rank.channel.send(self._as_here(cast("Session", loads(body))))
+        else:
+            if is_a(Finish, body):
+                rank.begin()
+            rank.channel.send_body(body)
 
-    def _port_of(self, environment: dict[str, str]) -> socket.socket:
-        return self._ports.pop(int(environment["MASTER_PORT"]))
+    def _order(self, rank: LocalRank, test: RunTest) -> None:
+        rank.begin()
+        with self._ports.of_test(rank, test) as port:
+            here = replace(test, tmp_path=self._here(test.tmp_path), serve_store=bool(port))
+            rank.channel.send(here, port)
 
     def _hear_rank(self, rank: LocalRank) -> None:
-        for message in self._messages(rank):
-            self._tell(message, rank.serial)
+        for body in self._bodies(rank):
+            self._line.send(Frame(Kind.MESSAGE, rank.serial, data=body))
         if rank.channel.at_end:
             self._selector.unregister(rank.channel)
             self._line.send(Frame(Kind.CLOSED, rank.serial))
 
-    def _messages(self, rank: LocalRank) -> list[Message]:
-        received = []
+    def _bodies(self, rank: LocalRank) -> list[bytes]:
+        bodies: list[bytes] = []
         try:
-            received = rank.channel.receive_available()
+            bodies = rank.channel.receive_bodies()
+            for body in bodies:
+                if is_a(RankReady, body):
+                    rank.captures(rank.channel.take_descriptors(loads(body)))
         except (ChannelError, OSError, ValueError) as error:
             # The test wrote into our descriptor. Nothing that comes now can be trusted.
-            received = list(error.before) if isinstance(error, ChannelError) else []
+            bodies = [*error.before] if isinstance(error, ChannelError) else []
             rank.channel.at_end = True
             rank.why = WROTE_GARBAGE
             self._channel.send(KillRank(rank.serial))
-        for message, descriptors in received:
-            if isinstance(message, RankReady):
-                rank.captures(descriptors)
-        messages = [message for message, _ in received]
-        if messages:
+        if bodies:
             # What it tells may be about them. Of a test that it has ended nobody reads the page,
             # which is ten times as long as all that it tells.
-            has_ended = all(isinstance(message, Done) for message in messages)
+            has_ended = all(is_a(Done, body) for body in bodies)
             self._send_all(rank, page=not has_ended, trace=True)
-        return messages
+        return bodies
 
     def _hear_stream(self, rank: LocalRank, part: int, descriptor: int) -> None:
         for frame in rank.written(part):
@@ -397,10 +381,3 @@ class Agent:
         while self._line.unsent and time.monotonic() < deadline:
             signal.sigtimedwait([], _A_MOMENT)
             self._line.flush()
-
-
-def host_environment(line: Line) -> dict[str, str]:
-    """What hosts need to know of the network; what the user has set stays."""
-    interface = interface_of(line.own_address)
-    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
-    return {name: os.environ.get(name, interface) for name in names if interface}

@@ -24,6 +24,8 @@ class LocalRank:
 
     def __init__(self, order: StartRank) -> None:
         self.serial = order.serial
+        self.environment = order.environment
+        """The torchrun variables that it was told last."""
         self.channel, self.theirs = Channel.pair()
         self.files = RankFiles()
         self._streams = Streams(order.rank, order.world.world_size)

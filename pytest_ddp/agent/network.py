@@ -1,11 +1,11 @@
-"""Which interface an address is of."""
+"""The network of this machine, by the address that it reaches the hub from."""
 
 from __future__ import annotations
 
 import fcntl
 import struct
 
-from pytest_ddp.system.own import socket
+from pytest_ddp.system.own import os, socket
 
 _SIOCGIFADDR = 0x8915
 _LONGEST = 15
@@ -26,3 +26,10 @@ def interface_of(address: str) -> str:
             if answer[_ADDRESS] == wanted:
                 return name
     return ""
+
+
+def host_environment(address: str) -> dict[str, str]:
+    """What hosts need to know of the network; what the user has set stays."""
+    interface = interface_of(address)
+    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+    return {name: os.environ.get(name, interface) for name in names if interface}

@@ -14,6 +14,7 @@ from pytest_ddp.attempt.terminal import Terminal
 from pytest_ddp.launch.rankprocess import RankProcess
 from pytest_ddp.system import memfile
 from pytest_ddp.system.own import os
+from pytest_ddp.wire.channel import dumps
 from pytest_ddp.wire.hosting import Json, World
 from pytest_ddp.wire.protocol import RunTest
 
@@ -36,25 +37,21 @@ class Order:
     log_level: int | None
     """From which level on live logs or a log file want records; None if there is neither."""
 
-    def for_rank(
+    def for_ranks(
         self,
-        rank: int,
         test: int,
-        environment: dict[str, str],
-        serves: bool,
         store: str | None,
         new: bool,
         together: bool,
         briefed: Json,
         by_file: bool,
-    ) -> RunTest:
-        """What one rank is told.
+    ) -> tuple[RunTest, bytes]:
+        """What all ranks are told that need no other torchrun variables, and serve nothing.
+
+        Also in words: it is the same for nearly all, and put in words once.
 
         Args:
-            rank: of the world.
             test: number of the run.
-            environment: the torchrun variables.
-            serves: whether it is handed the socket behind their port.
             store: name of the store of the process group.
             new: whether the ranks do not meet by it yet.
             together: whether no rank begins before all are ready.
@@ -62,7 +59,7 @@ class Order:
             by_file: whether the file of a new store travels along.
         """
         following = self.next_item
-        return RunTest(
+        told = RunTest(
             test=test,
             nodeid=self.plan.nodeid,
             file=str(self.item.path),
@@ -73,18 +70,18 @@ class Order:
             new_store=new,
             by_file=by_file,
             together=together,
-            environment=environment,
+            environment=None,
             env=self.plan.env,
             driven=self.plan.driven,
             of_family=bool(self.plan.family),
             ends_family=self.ends_family,
-            seed=self.plan.seeds[rank],
-            shared_seed=self.plan.seeds[0],
+            seeds=self.plan.seeds,
             tmp_path=self.tmp_path,
-            serve_store=serves,
+            serve_store=False,
             log_level=self.log_level,
             neighbours=briefed,
         )
+        return told, dumps(told).encode()
 
 
 def come_from_elsewhere(processes: Iterable[RankProcess], nodeid: str) -> bool:

@@ -115,13 +115,13 @@ class Run:
         port = rendezvous.take()
         with port or nullcontext(), file_of(store if new else None, plan.world) as file:
             elsewhere = come_from_elsewhere(processes, plan.nodeid)
-            known = store, new, new or elsewhere, neighbours.brief(self._order.item)
+            known = store, new, new or elsewhere, neighbours.brief(self._order.item), bool(file)
+            told = self._order.for_ranks(self._test, *known)
             for rank, part in enumerate(self.parts):
                 part.process.files.begin()
                 part.process.store = store
                 serves = () if rank or port is None else port.descriptors
-                told = environments[rank], bool(serves), *known, bool(file)
-                part.process.send(self._order.for_rank(rank, self._test, *told), (*serves, *file))
+                part.process.order(*told, environments[rank], serves, file)
 
     # ------------------------------------------------------------------ the wait loop
 

@@ -195,8 +195,7 @@ class Supervisor:
                 self._pools.pop(other).close()
 
     def _clean_up(self, run: Run, world: World) -> None:
-        # That of another machine goes to its rank 0 with each order.
-        if run.has_met() or world.nodes:
+        if run.has_met():
             self._pools[world].renew()
         out_of_step = run.is_out_of_step()
         lost, retired, regroup = [], [], False

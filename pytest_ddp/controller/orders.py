@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -22,6 +23,8 @@ from pytest_ddp.wire.hosting import World
 
 _TIMEOUT = pytest.StashKey[float]()
 """What pytest-timeout wants of a test, in seconds."""
+_AHEAD = 64
+"""Tests that are planned with one: one right after the other, each takes a part of the time."""
 
 _DRIVEN = pytest.StashKey[bool]()
 _DOUBTFUL = pytest.StashKey[bool]()  # it failed so that fresh ranks are to run it again
@@ -90,10 +93,16 @@ class Orders:
 
     def _planned(self, item: pytest.Item) -> LaunchPlan:
         # Once for an item, which each test before it looks at too.
-        if (plan := self._plans.get(item)) is None:
-            mark = item.stash[MARK]
-            plan = self._plans[item] = make_plan(item, mark, self._options, *self._found)
-        return plan
+        if item not in self._plans:
+            self._plans[item] = self._made(item)
+            begin = self._positions.get(item, len(self.items)) + 1
+            with contextlib.suppress(pytest.UsageError):  # told when its turn comes
+                for other in self.items[begin : begin + _AHEAD]:
+                    self._plans[other] = self._made(other)
+        return self._plans[item]
+
+    def _made(self, item: pytest.Item) -> LaunchPlan:
+        return make_plan(item, item.stash[MARK], self._options, *self._found)
 
     @functools.cached_property
     def _found(self) -> tuple[int, str, Sequence[MachineGpus]]:

@@ -162,6 +162,7 @@ class Launcher:
         channel, theirs = Channel.pair()
         process = self._new_process(world, number, channel)
         channel.when_full = functools.partial(self._unsent.add, process)
+        process.environment = environment
         told, folder = self._session, self._folder.path
         place = process.serial, number, world, environment, folder
         order = StartRank(*place, bool(serves), told.traces, told.measured)

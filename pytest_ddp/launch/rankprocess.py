@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -14,7 +14,7 @@ from pytest_ddp.system import processes
 from pytest_ddp.system.own import os
 from pytest_ddp.wire.channel import Channel
 from pytest_ddp.wire.hosting import World
-from pytest_ddp.wire.protocol import ToRank
+from pytest_ddp.wire.protocol import RunTest, ToRank
 
 _DEATH_LIMIT = 2.0
 """Seconds that a rank may live after it has written its last stack; torch's needs some 0.1."""
@@ -43,6 +43,8 @@ class RankProcess:
     pid: int | None = None
     ready: bool = False
     returncode: int | None = None
+    environment: dict[str, str] | None = None
+    """The torchrun variables that it was told last."""
     store: str | None = None
     """What its process group met by; None if it holds none that may be reused."""
     tied: bool = False
@@ -74,6 +76,31 @@ class RankProcess:
 
     def send(self, message: ToRank, descriptors: tuple[int, ...] = ()) -> None:
         self.channel.send(message, descriptors)
+
+    def order(
+        self,
+        test: RunTest,
+        body: bytes,
+        environment: dict[str, str],
+        serves: tuple[int, ...],
+        file: tuple[int, ...],
+    ) -> None:
+        """Have it run a test.
+
+        Args:
+            test: what all ranks are told.
+            body: the same in words.
+            environment: its torchrun variables.
+            serves: the socket that it is to serve a store on, if it is.
+            file: that of a new store of the process group, if there is one.
+        """
+        descriptors = (*serves, *file)
+        if environment == self.environment and not serves:
+            self.channel.send_body(body, descriptors)
+            return
+        changed = None if environment == self.environment else environment
+        self.environment = environment
+        self.send(replace(test, environment=changed, serve_store=bool(serves)), descriptors)
 
     @property
     def machine(self) -> Machine | None:

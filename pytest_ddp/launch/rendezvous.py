@@ -88,16 +88,24 @@ class Rendezvous:
         self._port: Port | None = None
         self._is_taken = False
         self._places = node_environments(world.nodes)
+        self._environments: dict[int, dict[str, str]] = {}
+        """Of ranks that meet at this port."""
 
     def environment(self, rank: int) -> dict[str, str]:
         """The torchrun variables of a rank for the next test, or for its birth before it."""
         if self._port is None:
             self._port = self._new_port(self._world)
             self._is_taken = False
-        place = rank_environment(rank, self._world.world_size, self._port.number, self._run_id)
+            self._environments.clear()
+        if rank not in self._environments:
+            self._environments[rank] = self._made(rank, self._port)
+        return self._environments[rank]
+
+    def _made(self, rank: int, port: Port) -> dict[str, str]:
+        place = rank_environment(rank, self._world.world_size, port.number, self._run_id)
         if not self._world.nodes:
             return place
-        return place | self._places[rank] | {"MASTER_ADDR": self._port.address}
+        return place | self._places[rank] | {"MASTER_ADDR": port.address}
 
     def take(self) -> Port | None:
         """The port of the next test, which has begun; None if rank 0 listens there already."""

@@ -228,9 +228,8 @@ class Hub:
 
     def _hear_launcher(self, serial: int) -> None:
         mirror = self._mirrors[serial]
-        for message, _ in mirror.channel.receive_available():
-            frame = Frame(Kind.MESSAGE, serial, data=dumps(message).encode())
-            self._order(mirror.node, frame)
+        for body in mirror.channel.receive_bodies():
+            self._order(mirror.node, Frame(Kind.MESSAGE, serial, data=body))
         if mirror.channel.at_end:
             # The launcher has forgotten this rank.
             self._part_with(serial)
@@ -300,12 +299,8 @@ class Hub:
 
     def _misplaced(self, node: Node, nodes: int | None) -> str:
         """Why a machine cannot be the one that it says it is; empty if it can."""
-        told = self._engine.nodes
-        if node.number >= told or nodes not in (None, told):
-            return (
-                f"{node} was told of {nodes} machines, and node 0 of {told}: WORLD_SIZE is the "
-                "same on all nodes, and RANK is below it"
-            )
+        if other := node.told_otherwise(nodes, self._engine.nodes):
+            return other
         if node.number in self._lost:
             return f"{self._lost[node.number]}; it cannot come back"
         if node.number in self._nodes:
@@ -334,7 +329,7 @@ class Hub:
                 if (news := node.news()) is not None:
                     # Before what it is needed for, of which the controller hears no sooner.
                     self._tell(news)
-                mirror.tell(loads(frame.data))
+                mirror.tell(frame.data)
             case Kind.STREAM if mirror is not None:
                 mirror.write(frame.part, frame.data)
             case Kind.FILE if mirror is not None:

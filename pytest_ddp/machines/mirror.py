@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import deque
+from typing import cast
 
 from pytest_ddp.system import memfile
 from pytest_ddp.system.own import json, os, socket, time
 from pytest_ddp.wire import logged
-from pytest_ddp.wire.channel import Channel
+from pytest_ddp.wire.channel import Channel, is_a, loads
 from pytest_ddp.wire.hosting import RankExited
-from pytest_ddp.wire.protocol import Message, RankReady
+from pytest_ddp.wire.protocol import RankReady
 
 FILES = 4
 """Those of ``RankFiles``."""
@@ -55,13 +56,14 @@ class Mirror:
         """Whether :meth:`flush` has something to do, now or a little later."""
         return self._hangs_up_at < math.inf or self.unsent
 
-    def tell(self, message: Message) -> None:
+    def tell(self, body: bytes) -> None:
         """Say what the rank has said."""
-        if isinstance(message, RankReady):
-            self._captured = [memfile.create(f"pytest-ddp {name}") for name in message.captured]
-            self.channel.send(message, self._captured)
+        if is_a(RankReady, body):
+            ready = cast("RankReady", loads(body))
+            self._captured = [memfile.create(f"pytest-ddp {name}") for name in ready.captured]
+            self.channel.send_body(body, self._captured)
         else:
-            self.channel.send(message)
+            self.channel.send_body(body)
 
     def hang_up(self) -> None:
         """The rank has closed its end, after what it has said until now."""

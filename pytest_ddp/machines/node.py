@@ -21,6 +21,20 @@ class Node:
     def __str__(self) -> str:
         return f"node {self.number} ({self.name})"
 
+    def told_otherwise(self, nodes: int | None, ours: int) -> str:
+        """What its launcher has told it otherwise than node 0's, in words; empty if nothing.
+
+        Args:
+            nodes: how many machines it was told of; None if nobody told.
+            ours: how many node 0 was told of.
+        """
+        if self.number < ours and nodes in (None, ours):
+            return ""
+        return (
+            f"{self} was told of {nodes} machines, and node 0 of {ours}: WORLD_SIZE is the same on "
+            "all nodes, and RANK is below it"
+        )
+
     def beat(self) -> None:
         """Give a sign of life, if it is time; it may be a question about the clocks."""
         # Those of node 0 are ours.

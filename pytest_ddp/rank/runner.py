@@ -72,7 +72,7 @@ class Runner:
         self._live_logs = live_logs
         self._rendezvous = rendezvous
         self._care = Care(self._group.journal.asked_for)
-        self._environment = environment
+        self._environment, self._variables = environment, place.environment
         self._garbage = Garbage(self._lifecycle)
         self._setup_show = SetupShow(self._config)
         self._subtests = Subtests(self._config, self._kept)
@@ -128,7 +128,8 @@ class Runner:
     def _run(self, order: RunTest, descriptors: list[int]) -> None:
         listening, store = descriptors[: order.serve_store], descriptors[order.serve_store :]
         self._link.test = order.test
-        self._environment.apply(order.environment)
+        self._variables = order.environment or self._variables
+        self._environment.apply(self._variables)
         self._lifecycle.begin(Phase.SETUP.value)
         self._side_channel.begin(self._place.world.world_size)
         self._surveyor.begin()
@@ -144,8 +145,12 @@ class Runner:
                 self._link.send(NotBegun(order.test, missing, self._is_used))
                 return
             if order.env:
-                self._environment.apply(order.environment | order.env)
+                self._environment.apply(self._variables | order.env)
+            if order.new_store:
+                self._care.forget()
+            phases = self._lifecycle.torch_phases
             self._group.prepare(order.store, store, self._rendezvous.store)
+            self._garbage.spare_group(self._lifecycle.torch_phases - phases)
         except Exception as error:
             problem = "the process group could not be built:\n" + text_of(error)
             self._link.send(NotBegun(order.test, problem, True))
@@ -160,6 +165,8 @@ class Runner:
     def _collect(self, file: str) -> None:
         if not self._collection.has(file):
             self._modules = None
+            self._care.forget()
+            self._log_handlers.detach()
             seeding.unseed()
             with self._group.hidden(), self._live_logs.collecting():
                 self._collection.collect(self._session, [file])
@@ -173,13 +180,14 @@ class Runner:
     def _run_item(self, order: RunTest, item: pytest.Item) -> Done:
         self._is_used, self._is_broken_off = True, False
         self._warn_of_shortcomings()
-        seeding.seed_everything(order.seed)
-        self._reseeder.begin(order.seed)
+        seed = order.seeds[self._place.rank]
+        seeding.seed_everything(seed)
+        self._reseeder.begin(seed)
         fixture.set_current(self._ddp)
         fixtures.share_tmp_path(order.tmp_path)
         self._phases.begin()
         self._subtests.begin()
-        self._properties.seed = order.shared_seed
+        self._properties.seed = order.seeds[0]
         if order.of_family and self._modules is None:
             self._modules = ModuleState(packages_of_plugins(self._config))
         neighbours.learn(item, order.neighbours)
@@ -187,12 +195,11 @@ class Runner:
         self._care.begin()
         self._debugger.begin()
         exit_reason, exit_code = self._run_protocol(order, item)
-        self._log_handlers.detach()
         self._debugger.end()
         output.flush()
         fixture.set_current(None)
         self._surveyor.end()
-        self._garbage.collect()
+        self._garbage.collect(alone=self._care.ended_alone)
         counts = self._group.counts()
         return Done(
             test=order.test,
@@ -288,6 +295,7 @@ class Runner:
 
     def _finish(self) -> None:
         problems: list[str] = []
+        self._log_handlers.detach()
         self._side_channel.begin(self._place.world.world_size)
         self._live_logs.set_when("teardown")
         try:

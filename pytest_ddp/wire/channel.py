@@ -16,7 +16,7 @@ import types
 import typing
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
-from typing import Any
+from typing import Any, TypeVar
 
 from pytest_ddp.system.own import json, os, socket
 from pytest_ddp.wire.debugging import TakeTerminal
@@ -28,6 +28,7 @@ _HEADER = struct.Struct(">IQ")
 _ROOM = socket.CMSG_LEN(16 * array.array("i").itemsize)
 """Bytes for descriptors, more than a message has."""
 _CHUNK = 1 << 18
+_Read = TypeVar("_Read")
 _from_json = json.JSONDecoder().decode
 _OURS = f"{__package__}."
 """Where records are declared; a report may hold a dataclass of the user's."""
@@ -37,8 +38,8 @@ _KINDS: dict[str, type] = {kind.__name__: kind for kind in typing.get_args(Messa
 class ChannelError(Exception):
     """The peer sent something that is no frame of ours: the stream cannot be trusted."""
 
-    before: Sequence[tuple[Message, list[int]]] = ()
-    """Messages that had come whole before it."""
+    before: Sequence[Any] = ()
+    """What had come whole before it."""
 
 
 class Channel:
@@ -112,7 +113,12 @@ class Channel:
             OSError: the peer is gone (only on a blocking end; the controller learns
                 of a lost rank by the host's word, not by a failed send).
         """
-        body = dumps(message).encode()
+        self.send_body(dumps(message).encode(), descriptors, more=more)
+
+    def send_body(
+        self, body: bytes, descriptors: Sequence[int] = (), *, more: bool = False
+    ) -> None:
+        """The same of a message that is in words already, as of :func:`dumps`."""
         frame = _HEADER.pack(len(body), self._sent_count) + body
         self._sent_count += 1
         if descriptors:
@@ -186,6 +192,27 @@ class Channel:
         self._read_available()
         return self._whole_messages()
 
+    def receive_bodies(self) -> list[bytes]:
+        """Messages as they came, for who passes them on; their descriptors wait to be taken.
+
+        Raises:
+            ChannelError: the peer sent something that is no frame.
+        """
+        while self._read_available():
+            """There may be more."""
+        return self._all(self._next_body)
+
+    def take_descriptors(self, message: Message) -> list[int]:
+        """Those of a message that came.
+
+        Raises:
+            ChannelError: it came without them.
+        """
+        due = _descriptor_count(message)
+        if len(self._descriptors) < due:
+            raise ChannelError(f"{type(message).__name__} came without its {due} descriptors")
+        return [self._descriptors.popleft() for _ in range(due)]
+
     def _read_available(self) -> bool:
         try:
             return not self.at_end and self._read()
@@ -193,14 +220,18 @@ class Channel:
             return False
 
     def _whole_messages(self) -> list[tuple[Message, list[int]]]:
-        messages = []
+        return self._all(self._next)
+
+    @staticmethod
+    def _all(next_: Callable[[], _Read | None]) -> list[_Read]:
+        found = []
         try:
-            while (message := self._next()) is not None:
-                messages.append(message)
+            while (one := next_()) is not None:
+                found.append(one)
         except ChannelError as error:
-            error.before = messages
+            error.before = found
             raise
-        return messages
+        return found
 
     def _read(self) -> bool:
         try:
@@ -227,16 +258,19 @@ class Channel:
         return end if len(self._received) >= end else None
 
     def _next(self) -> tuple[Message, list[int]] | None:
+        if (body := self._next_body()) is None:
+            return None
+        message = loads(body)
+        return message, self.take_descriptors(message)
+
+    def _next_body(self) -> bytes | None:
         end = self._end_of_frame()
         if end is None:
             return None
         self._received_count += 1
-        message = loads(bytes(self._received[_HEADER.size : end]))
+        body = bytes(self._received[_HEADER.size : end])
         del self._received[:end]
-        due = _descriptor_count(message)
-        if len(self._descriptors) < due:
-            raise ChannelError(f"{type(message).__name__} came without its {due} descriptors")
-        return message, [self._descriptors.popleft() for _ in range(due)]
+        return body
 
 
 def _descriptors(ancillary: Iterable[tuple[int, int, bytes]]) -> Iterator[int]:
@@ -269,8 +303,18 @@ def _descriptor_count(message: Message) -> int:
 
 
 def dumps(message: Message) -> str:
-    """A message as text, for a command line."""
+    """A message as text."""
     return _to_json({"kind": type(message).__name__, **message.__dict__})
+
+
+def is_a(kind: type[Message], body: bytes) -> bool:
+    """Whether a message in words is of this kind."""
+    return body.startswith(_beginning(kind.__name__))
+
+
+@functools.cache
+def _beginning(kind: str) -> bytes:
+    return f'{{"kind":"{kind}"'.encode()
 
 
 def loads(text: str | bytes) -> Message:

@@ -28,6 +28,7 @@ class Kept:
     def __init__(self, page: Page, config: pytest.Config) -> None:
         self._page = page
         self._config = config
+        self._readers: list[Any] = []
         self._wanted = True
         self._has_subtest = False
         """Whether a wordless report of a subtest has been told whole."""
@@ -37,7 +38,9 @@ class Kept:
     def begin(self, test: int) -> None:
         """The rank has begun a test: from here on it is the test's own doing."""
         # Asked anew, because each file may have a conftest of its own.
-        self._wanted = not _has_readers(self._config)
+        readers = _readers(self._config)
+        if readers != self._readers:
+            self._readers, self._wanted = readers, all(map(_is_pytests, readers))
         self._passed = []
         self._has_subtest = False
         self._lines = [str(test)]
@@ -111,12 +114,12 @@ def _is_plain(report: pytest.TestReport) -> bool:
     return type(report) is pytest.TestReport and is_wordless(report)
 
 
-def _has_readers(config: Any) -> bool:
-    """Whether a plugin other than pytest's own has a part in how reports travel."""
+def _readers(config: Any) -> list[Any]:
+    """Implementations of the hooks that have a part in how reports travel."""
     hook = config.hook
     parts = (hook.pytest_report_to_serializable, hook.pytest_report_from_serializable)
-    return any(
-        not str(getattr(part.function, "__module__", "")).startswith("_pytest.")
-        for hooks in parts
-        for part in hooks.get_hookimpls()
-    )
+    return [reader for part in parts for reader in part.get_hookimpls()]
+
+
+def _is_pytests(reader: Any) -> bool:
+    return str(getattr(reader.function, "__module__", "")).startswith("_pytest.")

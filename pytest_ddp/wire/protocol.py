@@ -78,7 +78,10 @@ class Operation(enum.StrEnum):
 
 @dataclass(frozen=True)
 class RunTest:
-    """Run one item under pytest's own protocol."""
+    """Run one item under pytest's own protocol.
+
+    Nearly always all ranks are told the same, which is put in words once.
+    """
 
     test: int
     """Number of the run; every answer carries it."""
@@ -100,8 +103,8 @@ class RunTest:
     by a ``TCPStore`` at the port of the env:// rendezvous."""
     together: bool
     """Wait, when all is ready, until all ranks are: one of them may prove unable to begin."""
-    environment: dict[str, str]
-    """The torchrun variables."""
+    environment: dict[str, str] | None
+    """The torchrun variables of this rank; None if they are those that it was told last."""
     env: dict[str, str]
     """What the mark adds to them, for the test alone."""
     driven: bool
@@ -110,10 +113,9 @@ class RunTest:
     """The rank has to know what modules hold before it."""
     ends_family: bool
     """The rank has to say whether modules keep something else after it."""
-    seed: int
-    """Seed of this rank's random number generators (python, NumPy, torch)."""
-    shared_seed: int
-    """Seed of what all ranks must draw alike, as Hypothesis's examples."""
+    seeds: tuple[int, ...]
+    """Seed of each rank's random number generators (python, NumPy, torch); the first is also that
+    of what all ranks must draw alike, as Hypothesis's examples."""
     tmp_path: str
     """The directory that all ranks of the test share; the first that asks for it makes it."""
     serve_store: bool

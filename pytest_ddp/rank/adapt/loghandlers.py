@@ -20,7 +20,7 @@ _MUTE = 1 << 31
 
 
 class Together:
-    """Handlers that stay where they are from the first phase of a test to its end.
+    """Handlers that stay where they are from phase to phase, and from test to test.
 
     Between two phases they hear nothing, as if pytest had detached them.
     """
@@ -72,7 +72,7 @@ class Together:
         handler.level = _MUTE
 
     def detach(self) -> None:
-        """The test is over."""
+        """Something else than a phase of a test comes: an import, or the end."""
         with logging._lock:  # type: ignore[attr-defined]
             for logger in self._loggers:
                 self._take_off(logger)
@@ -92,7 +92,7 @@ def attach_at_once(together: Together) -> None:
     """Have pytest attach and detach a handler under one lock, from now on in this process.
 
     Args:
-        together: stay attached until they are told that the test is over.
+        together: stay attached until they are told that something else comes.
     """
     # Other releases of pytest know the root logger only, or go another way.
     if "attached_loggers" in getattr(_pytest.logging.catching_logs, "__slots__", ()):

@@ -48,6 +48,9 @@ _LOADER_WORKER = "pt_data_worker"
 """What torch's DataLoader has its workers call themselves."""
 _SETTLE = 0.5
 """Seconds that a thread or process which is on its way out is given."""
+_getsignal: Any = getattr(signal.getsignal, "__wrapped__", signal.getsignal)
+"""Without looking for the name of what it finds, which is wanted only where that has changed."""
+_function_modes: Callable[[], int] = getattr(torch._C, "_len_torch_function_stack", lambda: 1)
 _is_alive, _join = threading.Thread.is_alive, threading.Thread.join
 """A test may patch the methods of all threads."""
 _FOREIGN: Any = getattr(threading, "_DummyThread", ())
@@ -77,13 +80,13 @@ class Settings:
             environment=_environment(),
             directory=_directory(),
             dtype=get_default_dtype(),
-            device=get_default_device(),
+            device=_device(),
             grad=is_grad_enabled(),
             threads=get_num_threads(),
             alarm="on" if any(signal.getitimer(signal.ITIMER_REAL)) else "off",
             debug=get_debug_level(),
             meshes=torchstate.entered_meshes(),
-            handlers=tuple(map(signal.getsignal, faults.WATCHED)),
+            handlers=tuple(map(_getsignal, faults.WATCHED)),
             faulthandler="on" if faulthandler.is_enabled() else "off",
         )
 
@@ -143,6 +146,11 @@ def _directory() -> str:
         return "a directory that is gone"
 
 
+def _device() -> torch.device:
+    # Another one than the CPU is on the stack of function modes, which torch takes long to search.
+    return get_default_device() if _function_modes() else torch.device("cpu")
+
+
 def _set_device(device: torch.device) -> None:
     set_default_device(None if device.type == "cpu" else device)
 
@@ -182,6 +190,7 @@ def _restore_handlers(ours: tuple[Any, ...], theirs: tuple[Any, ...]) -> Iterato
 
 
 def _name(handler: Any) -> str:
+    handler = signal.Handlers(handler) if isinstance(handler, int) else handler
     return str(getattr(handler, "name", getattr(handler, "__qualname__", handler)))
 
 
@@ -251,19 +260,23 @@ class Company:
         """Whether there is a default process group now that was not there."""
         return is_initialized() and id(dist.group.WORLD) not in self.default
 
-    def strangers(self, asked_for: Container[str]) -> tuple[Left, ...]:
-        """Who is here now and was not, once those on their way out have gone.
-
-        Args:
-            asked_for: groups that the test has made, by name. It cannot know of others.
-        """
-        now = Company.now()
-        if leaving := now.threads - self.threads:
+    @classmethod
+    def settled(cls, before: Company) -> Company:
+        """Who is here now, once newcomers that are on their way out have gone."""
+        now = cls.now()
+        if leaving := now.threads - before.threads:
             for thread in leaving:
                 _join(thread, _SETTLE)
-            now = Company.now()
-        if now.children - self.children:
-            now = _settled(self)
+            now = cls.now()
+        return _without_ended(before) if now.children - before.children else now
+
+    def strangers(self, now: Company, asked_for: Container[str]) -> tuple[Left, ...]:
+        """Who is in a later company, and not in this one.
+
+        Args:
+            now: the later one.
+            asked_for: groups that the test has made, by name. It cannot know of others.
+        """
         children = map(processes.look, sorted(now.children - self.children))
         groups = sorted(name for name in now.groups - self.groups if name in asked_for)
         return (
@@ -272,6 +285,16 @@ class Company:
             *(Left("process group", repr(name)) for name in groups),
             *(Left(service) for service in sorted(now.services - self.services)),
         )
+
+
+def is_now(settings: Settings, company: Company) -> bool:
+    """Whether all is as it was that plugins may change between two tests, in their hooks."""
+    return (
+        settings.environment == _environment()
+        and settings.directory == _directory()
+        and company.threads == _threads()
+        and company.children == _children()
+    )
 
 
 def group_names() -> list[str]:
@@ -304,7 +327,7 @@ def _counts(thread: threading.Thread) -> bool:
     )
 
 
-def _settled(company: Company) -> Company:
+def _without_ended(company: Company) -> Company:
     # multiprocessing reaps children that have ended only when it is asked.
     # A DataLoader whose workers persist ends them when it is collected.
     gc.collect()

@@ -14,7 +14,7 @@ from pytest_ddp.launch.rankfiles import RankFiles
 from pytest_ddp.launch.streams import Record, Streams, Text
 from pytest_ddp.machines import mirror as module
 from pytest_ddp.machines.mirror import LOG, Mirror
-from pytest_ddp.wire.channel import Channel
+from pytest_ddp.wire.channel import Channel, dumps
 from pytest_ddp.wire.hosting import RankExited
 from pytest_ddp.wire.protocol import Began, RankReady
 
@@ -53,7 +53,7 @@ def test_files_hold_what_the_rank_s_hold(ends: Ends) -> None:
 
 
 def test_capture_files_come_with_ready(ends: Ends) -> None:
-    ends.mirror.tell(RankReady(3, 4711, ("stdout", "stderr")))
+    ends.mirror.tell(dumps(RankReady(3, 4711, ("stdout", "stderr"))).encode())
     ((ready, captured),) = ends.channel.receive_available()
     assert ready == RankReady(3, 4711, ("stdout", "stderr"))
     ends.mirror.keep(5, b"last words")

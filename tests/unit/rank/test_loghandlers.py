@@ -154,7 +154,7 @@ def test_phases_hear_all_and_nothing_is_heard_between(
     ]
 
 
-def test_between_tests_all_is_as_before(phases: Phases, loggers: list[logging.Logger]) -> None:
+def test_detached_all_is_as_before(phases: Phases, loggers: list[logging.Logger]) -> None:
     def state() -> list[object]:
         levels = [logger.level for logger in loggers], [one.level for one in phases.handlers]
         return [levels, *(list(logger.handlers) for logger in loggers)]

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_ddp.wire.channel import Channel, ChannelError
+from pytest_ddp.wire.channel import Channel, ChannelError, is_a, loads
 from pytest_ddp.wire.debugging import TakeTerminal
 from pytest_ddp.wire.hosting import KillRank, StartRank
 from pytest_ddp.wire.protocol import (
@@ -203,3 +203,28 @@ def test_descriptors_that_did_not_come(ends: Ends, sent: int) -> None:
 def test_stand_is_no_message() -> None:
     # What the prover works with never crosses a process.
     assert type(stuck()) not in KINDS
+
+
+def test_a_message_is_passed_on_as_it_came(ends: Ends) -> None:
+    """By who knows its kind alone, and takes its descriptors."""
+    with both() as onward, Path(os.devnull).open() as file:
+        ends.rank.send(READY, [file.fileno()] * 2)
+        ends.rank.send(Finish())
+        first, second = ends.controller.receive_bodies()
+        assert is_a(RankReady, first)
+        assert not is_a(RankReady, second)
+        taken = ends.controller.take_descriptors(loads(first))
+        onward.rank.send_body(first, taken)
+        onward.rank.send_body(second)
+        (ready, descriptors), finish = onward.hear()
+        assert [ready, finish] == [READY, (Finish(), [])]
+        assert [os.readlink(f"/proc/self/fd/{one}") for one in descriptors] == [os.devnull] * 2
+        for descriptor in (*taken, *descriptors):
+            os.close(descriptor)
+
+
+def test_frames_before_one_out_of_order_are_passed_on(ends: Ends) -> None:
+    ends.write(wire(Finish()) + frame(b"{}", number=7))
+    with pytest.raises(ChannelError, match="frame 7 came where 1 was due") as error:
+        ends.controller.receive_bodies()
+    assert error.value.before == [b'{"kind":"Finish"}']
