@@ -8,6 +8,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 from typing import TYPE_CHECKING, Any
@@ -53,7 +54,9 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
         return None
     from pytest_ddp.machines import begin  # noqa: PLC0415
 
-    return begin.begin(config)
+    place = config.stash.get(_PLACE, None)
+    with contextlib.nullcontext() if place is None else place.left():
+        return begin.begin(config)
 
 
 @pytest.hookimpl(tryfirst=True)

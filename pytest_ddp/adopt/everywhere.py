@@ -7,8 +7,9 @@ of rank 0 and, where it asks for a group, one that talks to nobody.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -26,7 +27,7 @@ def mark(item: pytest.Item, world_size: int) -> None:
     if not isinstance(item, pytest.Function) or inspect.isasyncgenfunction(item.function):
         return
     if item.get_closest_marker("ddp") is None:
-        mark_adopted(item, world_size, keeps_group=True)
+        mark_adopted(item, world_size, keeps_group=True, spread=True)
 
 
 class Place:
@@ -37,12 +38,22 @@ class Place:
         from torch.distributed import distributed_c10d  # noqa: PLC0415 - they will need it
 
         self._world_size = world_size
+        self._init = distributed_c10d.init_process_group
+        self._take()
+
+    def _take(self) -> None:
         self._taken = True
-        own = rank_environment(0, world_size, _NOBODY, "pytest-ddp-collection")
+        own = rank_environment(0, self._world_size, _NOBODY, "pytest-ddp-collection")
         self._before = {name: os.environ.get(name) for name in own}
         os.environ.update(own)
-        self._init = distributed_c10d.init_process_group
         self._set_init(self._with_nobody())
+
+    @contextlib.contextmanager
+    def left(self) -> Iterator[None]:
+        """Have it given up in a block, for what asks for this process's own place."""
+        self.leave()
+        yield
+        self._take()
 
     def leave(self) -> None:
         """Give it up; for the second time, do nothing."""

@@ -6,6 +6,7 @@ goes over the line: messages both ways, what is written, what files hold. It end
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from dataclasses import replace
 
@@ -279,7 +280,12 @@ class Agent:
 
     def _start(self, order: StartRank) -> None:
         rank = self._ranks[order.serial] = LocalRank(order)
-        self._channel.send(replace(order, folder=self._folder.path), rank.descriptors)
+        # By which the user's code may meet while it is imported, as under torchrun.
+        serves = order.world.keeps_group and order.rank == 0
+        order = replace(order, folder=self._folder.path, serve_store=serves)
+        with self._port_of(order.environment) if serves else contextlib.nullcontext() as listening:
+            passed = () if listening is None else (listening.fileno(),)
+            self._channel.send(order, (*rank.descriptors, *passed))
         rank.passed_on()
         hear = functools.partial(self._hear_rank, rank)
         self._selector.register(rank.channel, selectors.EVENT_READ, hear)
@@ -297,12 +303,15 @@ class Agent:
         if isinstance(message, RunTest):
             message = replace(message, tmp_path=self._here(message.tmp_path))
             if message.environment["RANK"] == "0":
-                taken = self._ports.pop(int(message.environment["MASTER_PORT"]))
+                taken = self._port_of(message.environment)
                 message = replace(message, serve_store=True)
                 descriptors = (taken.fileno(),)
         rank.channel.send(message, descriptors)
         if taken is not None:
             taken.close()
+
+    def _port_of(self, environment: dict[str, str]) -> socket.socket:
+        return self._ports.pop(int(environment["MASTER_PORT"]))
 
     def _hear_rank(self, rank: LocalRank) -> None:
         for message in self._messages(rank):

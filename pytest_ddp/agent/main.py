@@ -62,8 +62,9 @@ def live(
             live; None if there is none.
         spread: seconds by which node 0 may start later.
     """
-    # pytest on node 0 decides what Ctrl-C means, and tells.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # pytest on node 0 decides what Ctrl-C means, and tells. Not SIG_IGN, which ranks would inherit:
+    # their fixtures would be cut off, and a test that interrupts itself would pass.
+    signal.signal(signal.SIGINT, lambda *_: None)
     # Asked for once, and before there is a line that would be silent meanwhile.
     gpus.found()
     deadline = time.monotonic() + _REACH_LIMIT + spread

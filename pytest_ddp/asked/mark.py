@@ -124,14 +124,22 @@ def mark_adopted(
     *,
     keeps_group: bool,
     timeout: float | None = None,
+    spread: bool = False,
 ) -> None:
     """Make a ddp test of one without a mark, whose process group is its own.
 
-    Its harness has processes of one machine, which meet by a file there, or at localhost.
-    With a list it has been parametrized by :data:`WORLD_SIZE_PARAM` already.
+    Args:
+        item: the test; with a list it has been parametrized by :data:`WORLD_SIZE_PARAM` already.
+        world_size: of its harness.
+        keeps_group: see :attr:`Mark.keeps_group`.
+        timeout: in seconds; None for that of the options.
+        spread: whether its ranks may be on several machines. Those of a harness that starts
+            processes meet by a file of one machine, or at localhost.
     """
-    limit = {} if timeout is None else {"timeout": timeout}
-    item.add_marker(pytest.mark.ddp(world_size=world_size, init=False, nodes=1, **limit))
+    arguments: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
+    if not spread:
+        arguments["nodes"] = 1
+    item.add_marker(pytest.mark.ddp(world_size=world_size, init=False, **arguments))
     item.stash[_KEEPS_GROUP] = keeps_group
 
 

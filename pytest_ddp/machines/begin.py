@@ -64,8 +64,6 @@ def _refused(config: pytest.Config, options: Options) -> Iterator[str]:
         yield "workers of pytest-xdist (-n): leave it out"
     if option.usepdb or option.trace:
         yield "--pdb and --trace: no terminal reaches ranks of other machines"
-    if options.everywhere is not None:
-        yield "--ddp-everywhere yet"
     kind: Any = getattr(sys.modules.get("coverage"), "Coverage", None)
     measuring = None if kind is None else kind.current()
     if measuring is not None and not measuring.get_option("run:parallel"):

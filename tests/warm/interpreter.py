@@ -28,6 +28,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from tests.warm.machine import Machine
 from tests.warm.server import receive, send
 
 _SERVER = Path(__file__).with_name("server.py")
@@ -159,14 +160,17 @@ def start(
     stdout: int,
     stderr: int,
     spawns: int = 0,
+    machine: Machine | None = None,
 ) -> Process | subprocess.Popen[bytes]:
     """Start ``python -m`` or ``-c`` with these arguments, leader of a session of its own.
 
     With a fresh interpreter where the environment has what one reads when it starts. The first
-    ``spawns`` processes that it starts by multiprocessing's ``spawn`` are warm as well.
+    ``spawns`` processes that it starts by multiprocessing's ``spawn`` are warm as well. Without a
+    ``machine`` it is on this one.
     """
     if "DDP_TESTS_FRESH" in os.environ or not (server := _server()).serves(env):
-        return start_fresh(arguments, cwd=cwd, env=env, stdin=stdin, stdout=stdout, stderr=stderr)
+        standard = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
+        return start_fresh(arguments, cwd=cwd, env=env, **standard, machine=machine)
     os.umask(umask := os.umask(0))
     program = {
         "argv": list(arguments),
@@ -176,6 +180,8 @@ def start(
         "numbers": [0, 1, 2],
         "heirs": _heirs(arguments),
         "spawns": spawns,
+        "network": None if machine is None else machine.network,
+        "commands": "" if machine is None else machine.commands,
     }
     return Process(server, server.ask(program, [stdin, stdout, stderr]))
 
@@ -194,10 +200,11 @@ def start_fresh(
     stdin: int,
     stdout: int,
     stderr: int,
+    machine: Machine | None = None,
 ) -> subprocess.Popen[bytes]:
     """The same with an interpreter that has imported nothing."""
     return subprocess.Popen(
-        [sys.executable, *arguments],
+        [*(() if machine is None else machine.prefix()), sys.executable, *arguments],
         cwd=cwd,
         env=env,
         stdin=stdin,
@@ -214,6 +221,7 @@ def run(
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
     merged: bool = False,
+    machine: Machine | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run ``python`` with these arguments to its end.
 
@@ -222,6 +230,7 @@ def run(
         cwd: our own unless given, as is ``env``.
         env: see ``cwd``.
         merged: have standard error in ``stdout``, where it was written.
+        machine: this one unless given.
 
     Raises:
         subprocess.TimeoutExpired: it ran longer; its process group has been killed.
@@ -238,6 +247,7 @@ def run(
             stdin=nothing.fileno(),
             stdout=stdout.fileno(),
             stderr=(stdout if merged else stderr).fileno(),
+            machine=machine,
         )
         try:
             code = process.wait(timeout)

@@ -7,6 +7,7 @@ A program of its own: what it imports is what every program finds imported. See
 from __future__ import annotations
 
 import atexit
+import ctypes
 import fcntl
 import gc
 import importlib
@@ -39,8 +40,16 @@ _MANY = 250
 """Descriptors in one message; the kernel takes no more than 253."""
 _ENDS = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
 _HOST = "from pytest_ddp.rank.main import main"
+_HUB = "from pytest_ddp.machines.main import main"
+_AGENT = "from pytest_ddp.agent.main import main"
 _WORKER = "import sys;exec(eval(sys.stdin.readline()))"
-"""What hosts of pytest-ddp and workers of xdist are told to execute."""
+"""What processes of pytest-ddp and workers of xdist are told to execute."""
+_WITH_AN_HEIR = _HUB, _AGENT, _WORKER
+"""Those that start one of these in turn."""
+_NEW_NETWORK, _NEW_MOUNTS, _NEW_NAME = 0x40000000, 0x00020000, 0x04000000
+"""``CLONE_NEWNET``, ``CLONE_NEWNS`` and ``CLONE_NEWUTS`` of ``linux/sched.h``."""
+_OWN_SYS = "mount --make-rslave / && umount -l /sys && mount -t sysfs sysfs /sys && "
+"""``/sys`` shows the interfaces of the network in which it was mounted."""
 _SPAWNED = "--multiprocessing-fork"
 _ABOVE = 1000
 """From here up descriptors are kept while those below are put in their places."""
@@ -48,7 +57,8 @@ _ABOVE = 1000
 Program = dict[str, Any]
 """``argv`` after the interpreter's name, ``cwd``, ``env``, ``umask``, in ``numbers`` where the
 descriptors that come with it belong, how many ``heirs`` it needs for hosts and workers, and how
-many for interpreters that multiprocessing ``spawns``."""
+many for interpreters that multiprocessing ``spawns``; the ``network`` of its machine, None for
+ours, and shell ``commands`` that make it one."""
 
 
 def send(channel: socket.socket, message: Any, descriptors: Sequence[int] = ()) -> None:
@@ -155,7 +165,7 @@ class Heirs:
             list(given["pass_fds"]),
             cwd=given["cwd"],
             env=given["env"],
-            heirs=1 if _WORKER in given["args"] else 0,
+            heirs=int(any(what in code for code in given["args"] for what in _WITH_AN_HEIR)),
         )
 
     def _begin(
@@ -177,6 +187,7 @@ class Heirs:
             "numbers": [0, 1, 2, *passed],
             "heirs": heirs,
             "spawns": 0,
+            "network": None,  # it is there already
         }
         with channel:
             send(channel, program, [*standard, *passed])
@@ -189,7 +200,7 @@ def _is_known(args: Any) -> bool:
     if not isinstance(args, list) or "-c" not in args:
         return False
     before, (_, code, *_) = args[: args.index("-c")], args[args.index("-c") :]
-    if _HOST in code:
+    if any(what in code for what in (_HOST, _HUB, _AGENT)):
         return before == [sys.executable, *flags]
     return bool(code == _WORKER and before == [sys.executable, "-u", *flags])
 
@@ -220,6 +231,8 @@ class _Inherited(BaseException):
 def _become(program: Program, descriptors: Sequence[int]) -> Callable[[], None]:
     """Put this process into the state that a fresh interpreter would be in."""
     _place(descriptors, program["numbers"])
+    if program["network"] is not None:
+        _enter(program["network"], program["commands"])
     Heirs(program["heirs"], lead=True).stand_in()
     Heirs(program["spawns"], lead=False).stand_in_for_spawned()
     os.chdir(program["cwd"])
@@ -243,6 +256,16 @@ def _become(program: Program, descriptors: Sequence[int]) -> Callable[[], None]:
     assert argv[0] == "-m", argv
     sys.argv = ["-m", *argv[2:]]
     return lambda: runpy._run_module_as_main(argv[1])  # type: ignore[attr-defined]
+
+
+def _enter(network: str, commands: str) -> None:
+    """Be on another machine, as by ``ip netns exec`` and ``unshare``."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with open(f"/run/netns/{network}") as space:
+        failed = libc.setns(space.fileno(), _NEW_NETWORK)
+    if failed or libc.unshare(_NEW_MOUNTS | _NEW_NAME):
+        raise OSError(ctypes.get_errno(), f"no namespaces in {network}")
+    subprocess.run(["sh", "-c", _OWN_SYS + commands], check=True)
 
 
 def _draw_other_numbers() -> None:

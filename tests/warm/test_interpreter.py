@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.acceptance.machines.cluster import Cluster, problem
 from tests.acceptance.suite import Suite
 from tests.warm import interpreter
 
@@ -174,3 +176,28 @@ def test_it_starts_spawned_processes_from_its_own_children(tmp_path: Path) -> No
         """,
     )
     suite.run("-p", "no:ddp", spawns=1).assert_outcomes(passed=1)
+
+
+@pytest.mark.skipif(bool(problem()), reason=problem())
+def test_it_is_on_a_machine_as_a_fresh_one_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = """
+import os, socket, sys
+print(socket.gethostname(), sorted(os.listdir("/sys/class/net")), os.listdir("."))
+print("torch" in sys.modules)
+"""
+    (tmp_path / "mounted").mkdir()
+    (tmp_path / "mounted" / "file").touch()
+    with Cluster.up() as cluster:
+        machine = cluster.machine(
+            1, f"mount --bind {tmp_path}/mounted {tmp_path} && cd {tmp_path} && "
+        )
+        run_there = functools.partial(
+            interpreter.run, ["-c", code], cwd=tmp_path, timeout=60, machine=machine
+        )
+        warm = run_there()
+        monkeypatch.setenv("DDP_TESTS_FRESH", "1")
+        fresh = run_there()
+    assert warm.stdout == "beta ['lo', 'veth0'] ['file']\nTrue\n", warm.stderr
+    assert fresh.stdout == warm.stdout.replace("True", "False"), fresh.stderr

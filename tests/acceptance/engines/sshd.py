@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.acceptance.machines.cluster import ADDRESSES, MARK, Cluster
+from tests.acceptance.machines.cluster import ADDRESSES, Cluster
 
 _SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 _UP_LIMIT = 20
@@ -55,11 +55,11 @@ def sshd_up(cluster: Cluster) -> Iterator[dict[str, str]]:
                 stderr=log,
                 start_new_session=True,
             )
+        cluster.servers.add(server.pid)
         try:
             _wait_for(cluster, folder)
             yield {"PATH": f"{folder}:{os.environ['PATH']}"}
         finally:
-            # It writes its title over the mark by which the cluster finds its processes.
             server.kill()
             server.wait()
             cluster.kill()
@@ -75,7 +75,7 @@ def _write_config(cluster: Cluster, folder: Path) -> None:
     (folder / "sshd_config").write_text(
         f"ListenAddress {ADDRESSES[1]}\nHostKey {folder}/host\nPidFile none\n"
         f"AuthorizedKeysFile {folder}/user.pub\nStrictModes no\nPermitRootLogin yes\nUsePAM no\n"
-        f"SetEnv {MARK}={cluster.mark} TMPDIR={tempdir}\n"
+        f"SetEnv TMPDIR={tempdir}\n"
     )
     key = (folder / "host.pub").read_text()
     (folder / "known").write_text(f"{ADDRESSES[1]} {key}")

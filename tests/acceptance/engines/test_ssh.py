@@ -182,7 +182,7 @@ def test_a_cut_network_is_a_lost_machine_and_ends_in_time(
         finished = running.finish(60)
     text = flat(finished["test_long"].text)
     assert "node 1 (beta) is lost: gave no sign of life for 5 s" in text
-    assert not [line for line in cluster.survivors_after(15) if "pytest_ddp" in line]
+    assert not [line for line in cluster.survivors_after(15) if "ssh" not in line]
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])

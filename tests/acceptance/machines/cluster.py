@@ -17,13 +17,14 @@ import tempfile
 import textwrap
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from tests.acceptance.machines.switch import Switch
 from tests.acceptance.suite import Finished, Running, Suite
+from tests.warm import interpreter
+from tests.warm.machine import Machine
 
 NAMES = ("alpha", "beta", "gamma")
 ADDRESSES = ("10.77.0.1", "10.77.0.2", "10.77.0.3")
@@ -31,8 +32,6 @@ DEVICE = "veth0"
 """The interface of each machine."""
 PORT = "29517"
 """The launcher's, or without a store the hub's."""
-MARK = "DDP_TEST_CLUSTER"
-"""In the environment of each process of a cluster, by which survivors are found."""
 _PATIENCE = 3
 _LETTERS = itertools.cycle("abcdefghijklmnopqrstuvwxyz")
 """Tell the clusters of one process apart; a device's name has room for 15 characters."""
@@ -55,6 +54,8 @@ class Cluster:
     mark: str
     folder: Path
     size: int
+    servers: set[int] = field(default_factory=set)
+    """Processes of the machines that are nobody's survivors."""
 
     @classmethod
     @contextlib.contextmanager
@@ -136,7 +137,7 @@ class Cluster:
         for node in reversed(range(self.size)):
             variables = everywhere | dict((of or {}).get(node, {}))
             folder, ahead = (folder_1, ahead_1) if node == 1 else (None, 0)
-            start = _Start(self, node, torchrun, folder, program, ahead=ahead)
+            start = _Start(*(self, node, torchrun, folder, program), ahead=ahead, fresh=suite.fresh)
             nodes.append(_running(suite, args, variables, start))
         return nodes[::-1]
 
@@ -153,7 +154,7 @@ class Cluster:
         return subprocess.run(command, check=False, capture_output=True, text=True, timeout=timeout)
 
     def _enter(self, node: int) -> list[str]:
-        return ["ip", "netns", "exec", f"{self.mark}-{NAMES[node]}"]
+        return ["ip", "netns", "exec", self._network(node)]
 
     def start_alone(
         self,
@@ -181,29 +182,32 @@ class Cluster:
             before: shell commands, each with ``&&`` behind it.
             ahead: seconds by which the machine's monotonic clock is ahead.
         """
-        name = NAMES[node]
-        there = ["ip", "netns", "exec", f"{self.mark}-{name}", "unshare", "-u", "-m"]
-        if ahead:
-            there += ["-T", f"--monotonic={ahead}"]
-        return [*there, "sh", "-c", f'{before}hostname {name} && exec "$@"', "sh"]
+        return self.machine(node, before, ahead).prefix()
+
+    def machine(self, node: int, before: str = "", ahead: int = 0) -> Machine:
+        """See :meth:`on`."""
+        return Machine(self._network(node), NAMES[node], before, ahead)
+
+    def _network(self, node: int) -> str:
+        return f"{self.mark}-{NAMES[node]}"
 
     def environment(self, node: int) -> dict[str, str]:
         """Variables of processes of a machine."""
         tempdir = self.folder / NAMES[node]
         tempdir.mkdir(exist_ok=True)
-        return {"TMPDIR": str(tempdir), MARK: self.mark}
+        return {"TMPDIR": str(tempdir)}
 
     @contextlib.contextmanager
     def cut(self) -> Iterator[None]:
         """Have no packet come through in a block."""
-        space = f"{self.mark}-{NAMES[1]}"
+        space = self._network(1)
         _ip("-n", space, "link", "set", DEVICE, "down")
         yield
         _ip("-n", space, "link", "set", DEVICE, "up")
 
     def survivors(self) -> list[str]:
         """Command lines of processes of the cluster that still live."""
-        return [command for _, command in self._processes()]
+        return [command for pid, command in self._processes() if pid not in self.servers]
 
     def survivors_after(self, seconds: float) -> list[str]:
         """Those that have not ended by then."""
@@ -218,10 +222,13 @@ class Cluster:
                 os.kill(pid, signal.SIGKILL)
 
     def _processes(self) -> Iterator[tuple[int, str]]:
-        wanted = f"{MARK}={self.mark}".encode()
+        """Those in the machines' networks; an environment is that of the warm interpreter."""
+        networks = [
+            os.stat(f"/run/netns/{self._network(node)}").st_ino for node in range(self.size)
+        ]
         for entry in Path("/proc").iterdir():
             with contextlib.suppress(OSError):
-                if entry.name.isdecimal() and wanted in (entry / "environ").read_bytes():
+                if entry.name.isdecimal() and (entry / "ns/net").stat().st_ino in networks:
                     command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
                     yield int(entry.name), command
 
@@ -259,6 +266,7 @@ class _Start:
     launched: bool = True
     """Whether there is a launcher at all."""
     ahead: int = 0
+    fresh: bool = False
 
     def __call__(
         self,
@@ -269,21 +277,18 @@ class _Start:
         stdin: int,
         stdout: int,
         stderr: int,
-    ) -> subprocess.Popen[bytes]:
+    ) -> interpreter.Process | subprocess.Popen[bytes]:
         mount = f"mount --bind {self.mounted} {cwd} && cd {cwd} && " if self.mounted else ""
-        options: dict[str, Any] = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
-        return subprocess.Popen(
-            [
-                *self.cluster.on(self.node, mount, self.ahead),
-                sys.executable,
-                *self._launcher(),
-                *self.program,
-                *arguments,
-            ],
+        # What starts pytest by itself gives it a fresh one, and a clock cannot be moved later.
+        fresh = self.fresh or self.torchrun or self.program or self.ahead
+        return (interpreter.start_fresh if fresh else interpreter.start)(
+            [*self._launcher(), *self.program, *arguments],
             cwd=cwd,
             env={**self._variables(), **env, **self.cluster.environment(self.node)},
-            start_new_session=True,
-            **options,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            machine=self.cluster.machine(self.node, mount, self.ahead),
         )
 
     def _launcher(self) -> list[str]:

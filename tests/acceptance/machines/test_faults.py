@@ -158,6 +158,20 @@ LONG = """
 """
 
 
+TORN_DOWN = """
+    import os
+    import pathlib
+
+    import pytest
+
+    @pytest.fixture(scope="session", autouse=True)
+    def wide():
+        yield
+        if "RANK" in os.environ:
+            pathlib.Path(f"torn_down_{os.environ['RANK']}").touch()
+"""
+
+
 def begun(suite: Suite) -> int:
     """The agent's pid, once the test has begun."""
     file = suite.directory / "begun"
@@ -187,12 +201,15 @@ def test_a_hub_that_is_killed_ends_all_machines(cluster: Cluster, suite: Suite) 
 
 def test_ctrl_c_ends_both_as_it_ends_pytest(cluster: Cluster, suite: Suite) -> None:
     suite.write("test_a.py", LONG)
+    suite.write("conftest.py", TORN_DOWN)
     alpha, beta = cluster.start(suite)
     begun(suite)
     os.kill(alpha.pid, signal.SIGINT)
     finished = alpha.finish(30)
     assert finished.returncode == pytest.ExitCode.INTERRUPTED, finished.tail()
     assert beta.finish(30).returncode == pytest.ExitCode.INTERRUPTED
+    torn_down = {file.name for file in suite.directory.glob("torn_down_*")}
+    assert torn_down == {f"torn_down_{rank}" for rank in range(4)}, finished.tail()
     assert cluster.survivors_after(3) == []
 
 

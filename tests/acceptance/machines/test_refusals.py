@@ -24,7 +24,6 @@ NODE_0 = {
     [
         (["--pdb"], "--pdb and --trace: no terminal reaches ranks of other machines"),
         (["-n2"], "workers of pytest-xdist (-n): leave it out"),
-        (["--ddp-everywhere=2"], "--ddp-everywhere yet"),
     ],
 )
 def test_what_is_not_made_right_is_refused(suite: Suite, arguments: list[str], words: str) -> None:

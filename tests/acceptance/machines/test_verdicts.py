@@ -147,6 +147,12 @@ EXAMPLES = """
         dist.barrier()
 
 
+    def test_interrupt(ddp):
+        if ddp.rank in (0, 3):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(1)
+
+
     @pytest.mark.ddp(timeout=2)
     def test_timeout(ddp):
         if ddp.rank == 3:
@@ -206,6 +212,7 @@ VERDICTS = {
     "test_exit": "failed",
     "test_crash": "failed",
     "test_kill": "failed",
+    "test_interrupt": "failed",
     "test_timeout": "failed",
     "test_after_all_that": "passed",
     "test_on_one": "passed",
@@ -224,6 +231,7 @@ TEXTS = {
     "test_exit": "exit code 0 is no verdict",
     "test_crash": "rank 3 died of SIGSEGV in call, at test_examples.py:",
     "test_kill": "rank 2 died of SIGKILL in call, begun at test_examples.py:",
+    "test_interrupt": "ranks 0, 3 of 4 failed alike in call: KeyboardInterrupt",
     "test_timeout": "timed out after 2 s: rank 3 has not finished call",
     "test_three_machines": "nodes=3: 3 machines needed, 2 in this session",
     "test_gpus": "NCCL needs a GPU for each rank: 4 needed, 0 on node 0 (alpha), 0 on node 1",
