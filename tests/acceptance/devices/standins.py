@@ -65,4 +65,6 @@ def variables_for(folder: Path, counts: Mapping[str, int]) -> dict[str, str]:
     return {
         "PYTHONPATH": os.pathsep.join(paths),
         "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
+        # Read at the start: a warm interpreter, which has found torch before, is none for these.
+        "PYTHONNOUSERSITE": "1",
     }
