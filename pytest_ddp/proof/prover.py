@@ -62,8 +62,9 @@ def prove(stands: Mapping[int, Stand], left: float = -math.inf) -> Hang | None:
         left: seconds that the test has left. A rank whose wait a timeout may end before is
             not stuck: it goes on, if only with an error that the test may expect.
     """
+    lacking: dict[Wait, list[tuple[int, str]]] = {}
     needs = {
-        rank: list(_needs(rank, stands))
+        rank: list(_needs(rank, stands, lacking))
         for rank, stand in stands.items()
         if stand.stuck and not any(wait.may_end_within(left) for wait in stand.now.waits)
     }
@@ -101,17 +102,30 @@ def _is_in_vain(need: Need, stuck: dict[int, list[Need]], stands: Mapping[int, S
     return other.ended or (need.other in stuck and other.now.alone)
 
 
-def _needs(rank: int, stands: Mapping[int, Stand]) -> Iterator[Need]:
+def _needs(
+    rank: int, stands: Mapping[int, Stand], lacking: dict[Wait, list[tuple[int, str]]]
+) -> Iterator[Need]:
+    """Whom a rank needs; ``lacking`` has what is known of a wait that hundreds may be in."""
     for wait in stands[rank].now.waits:
-        if wait.group == SIDE_CHANNEL and not _is_unanswered(wait, stands):
+        if wait.peer is not None:
+            found = list(_lacking(wait, rank, stands))
+        elif (known := lacking.get(wait)) is not None:
+            found = known
+        else:
+            found = lacking[wait] = list(_lacking(wait, rank, stands))
+        yield from (Need(rank, wait, *other) for other in found if other[0] != rank)
+
+
+def _lacking(wait: Wait, rank: int, stands: Mapping[int, Stand]) -> Iterator[tuple[int, str]]:
+    """Who has not done its part, or another one; in a collective for all of its ranks alike."""
+    if wait.group == SIDE_CHANNEL and not _is_unanswered(wait, stands):
+        return
+    for other in wait.members if wait.peer is None else (wait.peer,):
+        if other not in stands:
             continue
-        others = wait.members if wait.peer is None else (wait.peer,)
-        for other in others:
-            if other == rank or other not in stands:
-                continue
-            contradiction = _contradiction(wait, stands[other].now)
-            if contradiction or not _has_reached(wait, rank, stands[other].now):
-                yield Need(rank, wait, other, contradiction)
+        contradiction = _contradiction(wait, stands[other].now)
+        if contradiction or not _has_reached(wait, rank, stands[other].now):
+            yield other, contradiction
 
 
 def _is_unanswered(wait: Wait, stands: Mapping[int, Stand]) -> bool:

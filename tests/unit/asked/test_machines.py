@@ -10,6 +10,7 @@ from pytest_ddp.asked.machines import (
     check_machines_or_none,
     check_program_or_none,
 )
+from pytest_ddp.asked.options import Options
 
 
 @pytest.mark.parametrize(
@@ -41,3 +42,16 @@ def test_an_interpreter_has_an_absolute_path() -> None:
     assert check_program_or_none("/opt/python") == "/opt/python"
     with pytest.raises(ValueError, match="an absolute path there"):
         check_program_or_none("python3.11")
+
+
+def test_more_ranks_than_one_machine_takes_need_machines(
+    pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pytestconfig.option, "ddp_world_size", "128")
+    with pytest.raises(pytest.UsageError) as caught:
+        Options.from_config(pytestconfig)
+    text = " ".join(str(caught.value).split())
+    assert text.startswith("--ddp-world-size=128: one machine takes a whole number of ranks from 1")
+    assert "--ddp-machines has more" in text
+    monkeypatch.setattr(pytestconfig.option, "ddp_machines", "ssh:a")
+    assert Options.from_config(pytestconfig).world_size == 128

@@ -129,18 +129,6 @@ def test_wrong_value_names_option_value_and_allowed_ones(
     assert allowed in text
 
 
-def test_more_ranks_than_one_machine_takes_need_machines(inner: pytest.Pytester) -> None:
-    many = "--ddp-world-size=128"
-    with pytest.raises(pytest.UsageError) as caught:
-        options(inner, many)
-    text = words(str(caught.value))
-    assert text.startswith(f"{many}: one machine takes a whole number of ranks from 1 to 64")
-    assert "--ddp-machines has more" in text
-    assert options(inner, many, "--ddp-machines=ssh:a").world_size == 128
-    # It may be meant for a cluster, on which the suite runs, too.
-    assert options(inner, "-o", "ddp_world_size=128").world_size == 128
-
-
 def test_wrong_switch_in_a_file(inner: pytest.Pytester) -> None:
     with pytest.raises(pytest.UsageError, match=r"ddp_isolate.*'perhaps'"):
         options(inner, "-o", "ddp_isolate=perhaps")

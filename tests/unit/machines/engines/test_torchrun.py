@@ -54,7 +54,7 @@ def test_a_name_that_stays_unknown_is_an_error_that_has_it(monkeypatch: pytest.M
     monkeypatch.setattr(torchrun, "_NAME_LIMIT", -1.0)
     monkeypatch.setattr(own.socket, "getaddrinfo", look_up)
     place = Torchrun.from_environment(BARE | {SECRET: "x", "RANK": "0", "MASTER_ADDR": "pod-0"})
-    with pytest.raises(EngineError, match="MASTER_ADDR=pod-0 leads nowhere from node 0: .*known"):
+    with pytest.raises(EngineError, match=r"MASTER_ADDR=pod-0 leads nowhere from node 0: .*known"):
         place.listens_at(print)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,20 +17,12 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.acceptance.machines.cluster import ADDRESSES, Cluster, problem
+from tests.acceptance.machines.cluster import ADDRESSES, Cluster
 from tests.acceptance.suite import Running, Suite
 
 MANIFEST = Path(__file__).parents[3] / "docs" / "ci" / "pytorchjob.yml"
 _PORT = "23456"
 """The operator's, where the job names none."""
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    if why := problem():
-        pytest.skip(why)
-    with Cluster.up() as cluster:
-        yield cluster
 
 
 @dataclass(frozen=True)

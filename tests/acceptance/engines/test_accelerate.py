@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.acceptance.machines.cluster import Cluster, problem
+from tests.acceptance.machines.cluster import Cluster
 from tests.acceptance.suite import Suite
 
 pytest.importorskip("accelerate")
@@ -66,13 +66,10 @@ LOOP = """
 """
 
 
-def test_its_loop_crosses_machines(suite: Suite) -> None:
-    if why := problem():
-        pytest.skip(why)
+def test_its_loop_crosses_machines(cluster: Cluster, suite: Suite) -> None:
     suite.write("test_a.py", LOOP)
-    with Cluster.up() as cluster:
-        session = cluster.run(suite, torchrun=True)
-        assert cluster.survivors_after(3) == []
+    session = cluster.run(suite, torchrun=True)
+    assert cluster.survivors_after(3) == []
     session.alpha.assert_outcomes(passed=2, failed=1)
     assert "rank 3" in session.alpha["test_says_where_it_is_wrong"].text
     assert session.alpha.returncode == 1, session.text
