@@ -81,13 +81,12 @@ class Launcher:
         self._folder = Folder()
         self._channel, theirs = Channel.pair()
         self._ranks: dict[tuple[World, int], RankProcess] = {}
-        self._serials = 0
         self.ready: HostReady | None = None
         self.had_rank = False
         """Whether any rank ever came up."""
         self.exit_code = 1
         """That of pytest, as far as it is known: agents of other machines end with it."""
-        self._next_look = 0.0
+        self._serials, self._next_look = 0, 0.0
         self._unsent: set[Channel | RankProcess] = set()
         """Whose sockets were full, and are watched for room."""
         self._cut_off: set[RankProcess] = set()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
-from pathlib import Path
 
 from pytest_ddp.machines import likeness
 from pytest_ddp.machines.door import Door
@@ -19,7 +18,7 @@ from pytest_ddp.machines.line import Frame, Kind, Line
 from pytest_ddp.machines.mirror import Mirror
 from pytest_ddp.machines.node import Node
 from pytest_ddp.machines.shipping import Shipment
-from pytest_ddp.system.own import json, os, selectors, signal, time
+from pytest_ddp.system.own import json, selectors, signal, time
 from pytest_ddp.wire.channel import Channel, dumps, loads
 from pytest_ddp.wire.hosting import (
     Collected,
@@ -352,13 +351,9 @@ class Hub:
                 self._tell_all(node)
 
     def _keep_coverage(self, node: Node, data: bytes) -> None:
-        """Write a file of a machine beside the data of the pytest process, which takes it up."""
         measured = next((told.measured for told in self._told if isinstance(told, Session)), None)
         if measured is not None:
-            suffix, _, content = data.partition(b"\0")
-            # Two machines may have one name.
-            end = f".node{node.number}.{os.path.basename(suffix.decode())}"
-            Path(measured.data_file + end).write_bytes(content)
+            node.keep_coverage(measured.data_file, data)
 
     def _take_from_host(self, node: Node, message: Message) -> None:
         match message:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from pytest_ddp.machines.clocks import Clocks
 from pytest_ddp.machines.line import Frame, Kind, Line
+from pytest_ddp.system.own import os
 from pytest_ddp.wire.machines import Clock, ClockMeasured
 
 
@@ -57,3 +60,10 @@ class Node:
             return None
         self._told = self.clock
         return ClockMeasured(self.number, self.clock)
+
+    def keep_coverage(self, data_file: str, told: bytes) -> None:
+        """Write a file of it beside the data of the pytest process, which takes it up."""
+        suffix, _, content = told.partition(b"\0")
+        # Two machines may have one name.
+        end = f".node{self.number}.{os.path.basename(suffix.decode())}"
+        Path(data_file + end).write_bytes(content)
