@@ -40,6 +40,7 @@ _PORT_LIMIT = 20.0
 """Seconds for a machine to open a port; it takes a round trip."""
 _FIND_LIMIT = 60.0
 """Seconds for an engine to find its machines; to ask a cluster takes a few."""
+_A_MOMENT = 0.2
 _HUB_END = 40.0
 """Seconds for the hub to tell all machines that pytest ends, those included that still start."""
 
@@ -76,8 +77,6 @@ class Fleet(Launcher):
         self._engine = engine
         self.machines = 0 if engine.starts_agents else engine.nodes
         """How many there are; 0 while the engine has not told."""
-        self._is_found = False
-        """Whether the engine has told."""
         self._nodes: dict[int, NodeJoined] = {}
         self._clocks: dict[int, Clock] = {}
         """Those of other machines than ours."""
@@ -175,7 +174,7 @@ class Fleet(Launcher):
             case MachinesAwaited(what):
                 self._awaited = what
             case MachinesFound(nodes):
-                self.machines, self._is_found = nodes, True
+                self.machines, self._awaited = nodes, ""
             case NodeJoined(node):
                 self._nodes[node] = message
             case ClockMeasured(node, clock):
@@ -190,13 +189,20 @@ class Fleet(Launcher):
             case _:
                 yield from super()._hear_other(message)
 
+    def _is_looking(self) -> bool:
+        """Whether the hub still looks for machines, or the address of this one: it has no agent."""
+        for message, _ in self._channel.receive_available():
+            if isinstance(message, MachinesAwaited | MachinesFound):
+                self._awaited = message.what if isinstance(message, MachinesAwaited) else ""
+        return not self.machines or bool(self._awaited)
+
     def _end_host(self) -> None:
         self._channel.send(EndSession(self.exit_code))
-        if not self._is_found:
-            # It still looks for machines, or for the name of this one, and has no agent.
-            self._process.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_HUB_END)
+        deadline = time.monotonic() + _HUB_END
+        while not self._is_looking() and time.monotonic() < deadline:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_A_MOMENT)
+                break
         self._channel.close()
         self._process.kill()
         self._process.wait()
