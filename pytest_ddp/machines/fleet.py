@@ -45,8 +45,7 @@ _ANSWER_LIMIT = 20.0
 """Seconds for a machine to answer, as with a port; it takes a round trip."""
 _FIND_LIMIT = 60.0
 """Seconds for an engine to find its machines; to ask a cluster takes a few."""
-_PACKED = 5.0
-"""MiB that are packed in a second, at least."""
+_A_MOMENT = 0.2
 _HUB_END = 40.0
 """Seconds for the hub to tell all machines that pytest ends, those included that still start."""
 
@@ -78,31 +77,11 @@ class RemoteRank(RankProcess):
 class Fleet(Launcher):
     """A launcher whose host is the hub."""
 
-    def __init__(
-        self,
-        session: Session,
-        display: Display,
-        *,
-        quiet: bool,
-        engine: Engine,
-        ships: Json | None = None,
-    ) -> None:
-        """Start the hub; agents come while the controller goes on collecting.
-
-        Args:
-            session: as for every launcher, as is the next.
-            display: see there.
-            quiet: see there.
-            engine: who has the machines.
-            ships: what is sent to them, as of :func:`pytest_ddp.machines.shipping.asked`; None for
-                nothing.
-        """
-        self._engine, self._ships = engine, ships
-        self.machines = 0 if engine.starts_agents or ships is not None else engine.nodes
-        """How many there are; 0 while the engine has not told, or files are being packed: what is
-        sent is what was there before collection."""
-        self._is_found = False
-        """Whether the engine has told."""
+    def __init__(self, session: Session, display: Display, *, quiet: bool, engine: Engine) -> None:
+        """Start the hub; agents come while the controller goes on collecting."""
+        self._engine = engine
+        self.machines = 0 if engine.starts_agents else engine.nodes
+        """How many there are; 0 while the engine has not told."""
         self._nodes: dict[int, NodeJoined] = {}
         self._clocks: dict[int, Clock] = {}
         """Those of other machines than ours."""
@@ -260,7 +239,7 @@ class Fleet(Launcher):
             case MachinesAwaited(what):
                 self._awaited = what
             case MachinesFound(nodes):
-                self.machines, self._is_found = nodes, True
+                self.machines, self._awaited = nodes, ""
             case NodeJoined(node):
                 self._nodes[node] = message
             case ClockMeasured(node, clock):
@@ -277,13 +256,22 @@ class Fleet(Launcher):
             case _:
                 yield from super()._hear_other(message)
 
+    def _is_looking(self) -> bool:
+        """Whether the hub still looks for machines, or the address of this one: it has no agent."""
+        for message, _ in self._channel.receive_available():
+            if isinstance(message, MachinesAwaited | MachinesFound):
+                self._awaited = message.what if isinstance(message, MachinesAwaited) else ""
+        # Files are packed before there is a door, and agents wait at it.
+        packs = self._ships is not None and not self._engine.starts_agents
+        return bool(self._awaited) or not (self.machines or packs)
+
     def _end_host(self) -> None:
         self._channel.send(EndSession(self.exit_code))
-        if not self._is_found and (self._engine.starts_agents or self._ships is None):
-            # It still looks for machines, or for the name of this one, and has no agent.
-            self._process.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_HUB_END)
+        deadline = time.monotonic() + _HUB_END
+        while not self._is_looking() and time.monotonic() < deadline:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_A_MOMENT)
+                break
         self._channel.close()
         self._process.kill()
         self._process.wait()

@@ -116,7 +116,7 @@ class Torchrun(Engine):
 
     def listens_at(self, tell: Tell) -> tuple[str, int]:
         try:
-            return self._address(), 0 if self.has_store else self.port
+            return self._address(tell), 0 if self.has_store else self.port
         except OSError as error:
             words = f"MASTER_ADDR={self.master} leads nowhere from node {self.rank}: {error}"
             raise EngineError(words) from error
@@ -150,12 +150,12 @@ class Torchrun(Engine):
             RuntimeError: it has not told within two minutes, or its store is gone.
         """
         if not self.has_store:
-            return self._address(), self.port, users_secret.encode()
+            return self._address(lambda _: None), self.port, users_secret.encode()
         told = json.loads(self._store().get(self.key))
         secret: str = users_secret or told["secret"]
         return told["address"], told["port"], secret.encode()
 
-    def _address(self) -> str:
+    def _address(self, tell: Tell) -> str:
         """The number behind the name of node 0.
 
         Raises:
@@ -168,6 +168,7 @@ class Torchrun(Engine):
             except socket.gaierror as error:
                 if error.errno not in _NOT_YET or time.monotonic() > deadline:
                     raise
+            tell(f"MASTER_ADDR={self.master} leads nowhere yet")
             signal.sigtimedwait([], _BETWEEN_TRIES)
 
     def _looked_up(self) -> str:
