@@ -13,7 +13,6 @@ from dataclasses import replace
 from pytest_ddp.agent import gpus
 from pytest_ddp.agent.coveragedata import CoverageData
 from pytest_ddp.agent.localrank import LocalRank
-from pytest_ddp.agent.network import interface_of
 from pytest_ddp.launch.hostprocess import start_host
 from pytest_ddp.launch.rankprocess import WROTE_GARBAGE
 from pytest_ddp.launch.rendezvous import HOST_ENVIRONMENT
@@ -392,10 +391,3 @@ class Agent:
         while self._line.unsent and time.monotonic() < deadline:
             signal.sigtimedwait([], _A_MOMENT)
             self._line.flush()
-
-
-def host_environment(line: Line) -> dict[str, str]:
-    """What hosts need to know of the network; what the user has set stays."""
-    interface = interface_of(line.own_address)
-    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
-    return {name: os.environ.get(name, interface) for name in names if interface}

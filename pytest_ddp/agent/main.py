@@ -6,7 +6,8 @@ import sys
 from typing import Any, NoReturn
 
 from pytest_ddp.agent import gpus
-from pytest_ddp.agent.agent import Agent, host_environment
+from pytest_ddp.agent.agent import Agent
+from pytest_ddp.agent.network import host_environment
 from pytest_ddp.machines.engines.torchrun import Torchrun
 from pytest_ddp.machines.line import connect
 from pytest_ddp.machines.seal import SealError
@@ -80,7 +81,7 @@ def live(
             if lifeline is not None or time.monotonic() > deadline:
                 return complain(node, _unreached(address, port, error))
             signal.sigtimedwait([], _BETWEEN_TRIES)
-    agent = Agent(line, node, nodes, host_environment(line), lifeline)
+    agent = Agent(line, node, nodes, host_environment(line.own_address), lifeline)
     code = agent.live()
     if agent.refused:
         complain(node, f"pytest on node 0 refuses this machine: {agent.refused}")

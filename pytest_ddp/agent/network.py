@@ -1,16 +1,23 @@
-"""Which interface an address is of."""
+"""Which interface an address is of, and what hosts are told of it."""
 
 from __future__ import annotations
 
 import fcntl
 import struct
 
-from pytest_ddp.system.own import socket
+from pytest_ddp.system.own import os, socket
 
 _SIOCGIFADDR = 0x8915
 _LONGEST = 15
 _ADDRESS = slice(20, 24)
 """Where the answer has an IPv4 address."""
+
+
+def host_environment(address: str) -> dict[str, str]:
+    """What hosts need to know of the network of this address; what the user has set stays."""
+    interface = interface_of(address)
+    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+    return {name: os.environ.get(name, interface) for name in names if interface}
 
 
 def interface_of(address: str) -> str:
