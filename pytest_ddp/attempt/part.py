@@ -82,7 +82,7 @@ class Part:
     def take_passed(self, item: pytest.Item, began: float, phases: Iterable[Passed]) -> None:
         """Take phases that passed without a word; ``began`` is the test's on the wall clock."""
         here = self.process.here
-        self._keep(item, began, ((p, here(p.start), here(p.stop)) for p in phases))
+        self._keep(item, began, ((p, here(p.start / 1e9), here(p.stop / 1e9)) for p in phases))
 
     def _keep(
         self, item: pytest.Item, began: float, phases: Iterable[tuple[Passed, float, float]]
@@ -96,7 +96,7 @@ class Part:
                 outcome="passed",
                 longrepr=None,
                 when=passed.phase.value,
-                duration=passed.duration,
+                duration=passed.duration / 1e9,
                 start=start,
                 stop=stop,
             )
@@ -119,10 +119,9 @@ class Part:
             self.end(Ending.EXITED, at)
             return
         end, since = began + at, max((timed.at for timed in self.reports.values()), default=0.0)
-        call = Passed(Phase.CALL, began + since, end, at - since)
-        teardown = Passed(Phase.TEARDOWN, end, end, 0.0)
-        # On our clock already.
-        self._keep(item, began, ((p, p.start, p.stop) for p in (call, teardown)))
+        call = Passed(Phase.CALL, 0, 0, int((at - since) * 1e9))
+        teardown = Passed(Phase.TEARDOWN, 0, 0, 0)
+        self._keep(item, began, ((call, began + since, end), (teardown, end, end)))
         self.end(Ending.ANNOUNCED, at)
 
     def _was_announced(self) -> bool:

@@ -50,9 +50,12 @@ class Kept:
         """Keep a report; False if it says something that has to be told by itself."""
         if not (self._wanted and _is_plain(report)):
             return False
-        passed = Passed(Phase(report.when), report.start, report.stop, report.duration)
-        self._passed.append(passed)
-        self._lines.append(f"{report.when} {report.start} {report.stop} {report.duration}")
+        try:
+            times = tuple(int(at * 1e9) for at in (report.start, report.stop, report.duration))
+        except (TypeError, ValueError, OverflowError):
+            return False  # a plugin has put something else there
+        self._passed.append(Passed(Phase(report.when), *times))
+        self._lines.append(" ".join(map(str, (report.when, *times))))
         self._write()
         return True
 
@@ -93,7 +96,7 @@ def read(path: Path) -> Untold:
 
 
 def _read(phase: str, start: str, stop: str, duration: str) -> Passed:
-    return Passed(Phase(phase), float(start), float(stop), float(duration))
+    return Passed(Phase(phase), int(start), int(stop), int(duration))
 
 
 def is_subtest(report: pytest.TestReport) -> bool:

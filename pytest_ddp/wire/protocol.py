@@ -224,10 +224,11 @@ class Passed:
     """A phase that passed without a word: no output, no property, nothing expected otherwise."""
 
     phase: Phase
-    start: float
-    """Seconds since the epoch, as is the next."""
-    stop: float
-    duration: float
+    start: int
+    """Nanoseconds since the epoch, as is the next: a float takes thrice as long to write."""
+    stop: int
+    duration: int
+    """Nanoseconds."""
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -49,7 +50,8 @@ def config(*modules: str) -> Any:
 
 
 def passed(phase: Phase, report: pytest.TestReport) -> Passed:
-    return Passed(phase, report.start, report.stop, report.duration)
+    times = (int(at * 1e9) for at in (report.start, report.stop, report.duration))
+    return Passed(phase, *times)
 
 
 def test_nothing_is_kept_before_the_first_test(path: Path) -> None:
@@ -83,7 +85,7 @@ def test_rank_is_killed(path: Path) -> None:
     assert killed.returncode == -9
     told = kept.read(path)
     assert (told.test, [one.phase for one in told.passed]) == (7, [Phase.SETUP])
-    assert told.passed[0].start == 1e9 + 1 / 3
+    assert told.passed[0].start == int((1e9 + 1 / 3) * 1e9)
 
 
 @pytest.mark.parametrize(
@@ -96,8 +98,9 @@ def test_rank_is_killed(path: Path) -> None:
         made.report(Phase.CALL, sections={"Captured stdout call": "said"}),
         made.report(Phase.CALL, user_properties=[("name", "value")]),
         made.report(Phase.CALL, of_a_plugin=1),
+        made.report(Phase.CALL, duration=math.nan),
     ],
-    ids=["failed", "skipped", "xfailed", "xpassed", "output", "property", "attribute"],
+    ids=["failed", "skipped", "xfailed", "xpassed", "output", "property", "attribute", "duration"],
 )
 def test_report_that_says_more_is_not_kept(path: Path, report: pytest.TestReport) -> None:
     mine = Kept(Page(str(path)), config())
