@@ -45,6 +45,8 @@ _ANSWER_LIMIT = 20.0
 """Seconds for a machine to answer, as with a port; it takes a round trip."""
 _FIND_LIMIT = 60.0
 """Seconds for an engine to find its machines; to ask a cluster takes a few."""
+_PACKED = 5.0
+"""MiB that are packed in a second, at least."""
 _A_MOMENT = 0.2
 _HUB_END = 40.0
 """Seconds for the hub to tell all machines that pytest ends, those included that still start."""
@@ -77,11 +79,29 @@ class RemoteRank(RankProcess):
 class Fleet(Launcher):
     """A launcher whose host is the hub."""
 
-    def __init__(self, session: Session, display: Display, *, quiet: bool, engine: Engine) -> None:
-        """Start the hub; agents come while the controller goes on collecting."""
-        self._engine = engine
-        self.machines = 0 if engine.starts_agents else engine.nodes
-        """How many there are; 0 while the engine has not told."""
+    def __init__(
+        self,
+        session: Session,
+        display: Display,
+        *,
+        quiet: bool,
+        engine: Engine,
+        ships: Json | None = None,
+    ) -> None:
+        """Start the hub; agents come while the controller goes on collecting.
+
+        Args:
+            session: as for every launcher, as is the next.
+            display: see there.
+            quiet: see there.
+            engine: who has the machines.
+            ships: what is sent to them, as of :func:`pytest_ddp.machines.shipping.asked`; None for
+                nothing.
+        """
+        self._engine, self._ships = engine, ships
+        self.machines = 0 if engine.starts_agents or ships is not None else engine.nodes
+        """How many there are; 0 while the engine has not told, or files are being packed: what is
+        sent is what was there before collection."""
         self._nodes: dict[int, NodeJoined] = {}
         self._clocks: dict[int, Clock] = {}
         """Those of other machines than ours."""
