@@ -10,6 +10,7 @@ from tests.acceptance.machines.cluster import Cluster, Session
 from tests.acceptance.suite import Suite, flat
 
 EXAMPLES = """
+    import contextlib
     import os
     import signal
     import socket
@@ -147,6 +148,16 @@ EXAMPLES = """
         dist.barrier()
 
 
+    def test_garbage(ddp):
+        # Into the rank's channel, and into the socket of its log.
+        if ddp.rank == 3:
+            for number in range(3, 256):
+                with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as end:
+                    if end.family == socket.AF_UNIX:
+                        os.write(number, b"garbage" * 100)
+            time.sleep(1000)
+
+
     def test_interrupt(ddp):
         if ddp.rank in (0, 3):
             os.kill(os.getpid(), signal.SIGINT)
@@ -212,6 +223,7 @@ VERDICTS = {
     "test_exit": "failed",
     "test_crash": "failed",
     "test_kill": "failed",
+    "test_garbage": "failed",
     "test_interrupt": "failed",
     "test_timeout": "failed",
     "test_after_all_that": "passed",
@@ -231,6 +243,7 @@ TEXTS = {
     "test_exit": "exit code 0 is no verdict",
     "test_crash": "rank 3 died of SIGSEGV in call, at test_examples.py:",
     "test_kill": "rank 2 died of SIGKILL in call, begun at test_examples.py:",
+    "test_garbage": "rank 3 was ended because something else wrote into its connection to pytest",
     "test_interrupt": "ranks 0, 3 of 4 failed alike in call: KeyboardInterrupt",
     "test_timeout": "timed out after 2 s: rank 3 has not finished call",
     "test_three_machines": "nodes=3: 3 machines needed, 2 in this session",
