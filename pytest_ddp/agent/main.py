@@ -66,6 +66,8 @@ def live(
     # pytest on node 0 decides what Ctrl-C means, and tells. Not SIG_IGN, which ranks would inherit:
     # their fixtures would be cut off, and a test that interrupts itself would pass.
     signal.signal(signal.SIGINT, lambda *_: None)
+    # Ray's workers have it blocked, which is inherited as well.
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     # Asked for once, and before there is a line that would be silent meanwhile.
     gpus.found()
     deadline = time.monotonic() + _REACH_LIMIT + spread
