@@ -148,9 +148,7 @@ class Runner:
                 self._environment.apply(self._variables | order.env)
             if order.new_store:
                 self._care.forget()
-            phases = self._lifecycle.torch_phases
             self._group.prepare(order.store, store, self._rendezvous.store)
-            self._garbage.spare_group(self._lifecycle.torch_phases - phases)
         except Exception as error:
             problem = "the process group could not be built:\n" + text_of(error)
             self._link.send(NotBegun(order.test, problem, True))
@@ -199,7 +197,7 @@ class Runner:
         output.flush()
         fixture.set_current(None)
         self._surveyor.end()
-        self._garbage.collect(alone=self._care.ended_alone)
+        self._garbage.collect()
         counts = self._group.counts()
         return Done(
             test=order.test,

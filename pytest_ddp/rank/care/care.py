@@ -50,11 +50,6 @@ class Care:
         self.has_other_default_group = False
         """The test ended with a default group that was not there before, nor of a wide fixture."""
 
-    @property
-    def ended_alone(self) -> bool:
-        """Whether the last test has ended and nothing that is wider than it."""
-        return self._ended_with is not None
-
     def spent(self) -> bool:
         """Whether something was done, here or by fixtures that ended, that cannot be undone."""
         return bool(torchstate.traces() - self._company.traces)
