@@ -146,8 +146,6 @@ class Runner:
                 return
             if order.env:
                 self._environment.apply(self._variables | order.env)
-            if order.new_store:
-                self._care.forget()
             self._group.prepare(order.store, store, self._rendezvous.store)
         except Exception as error:
             problem = "the process group could not be built:\n" + text_of(error)
@@ -163,7 +161,6 @@ class Runner:
     def _collect(self, file: str) -> None:
         if not self._collection.has(file):
             self._modules = None
-            self._care.forget()
             self._log_handlers.detach()
             seeding.unseed()
             with self._group.hidden(), self._live_logs.collecting():

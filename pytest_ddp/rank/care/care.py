@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Container, Generator, Iterator
+from collections.abc import Container, Iterator
 from typing import Any
 
 import pytest
 
-from pytest_ddp.rank.care.surroundings import Company, Settings, is_now
+from pytest_ddp.rank.care.surroundings import Company, Settings
 from pytest_ddp.rank.exits import faults
 from pytest_ddp.rank.groups import torchstate
 from pytest_ddp.wire.protocol import Left
@@ -27,22 +27,13 @@ class Care:
             asked_for: names of the process groups that the user's own code has made.
         """
         self._asked_for = asked_for
-        self._settings: Settings
-        self._ended_with: Company | None = None
-        """Who was there when the last test had ended; None if more has ended since then."""
         self.begin()
 
     def begin(self) -> None:
         """Take the state of now as what the next test must return to."""
-        known, self._ended_with = self._ended_with, None
-        if known is not None and is_now(self._settings, known):
-            # All else takes a twentieth of a warm test to look at, and was looked at when the last
-            # one had ended; since then nothing but hooks of plugins has run.
-            self._company = known
-        else:
-            faults.rearm()
-            self._settings = Settings.now()
-            self._company = Company.now()
+        faults.rearm()
+        self._settings = Settings.now()
+        self._company = Company.now()
         self.changes: tuple[str, ...] = ()
         self.strangers: tuple[Left, ...] = ()
         self.has_more_groups = False
@@ -65,7 +56,7 @@ class Care:
             self._company = self._company.follow(company, Company.now())
 
     @pytest.hookimpl(wrapper=True, trylast=True)
-    def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, Any, Any]:
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Iterator[None]:
         failure: BaseException | None = None
         try:
             # An item's parent has the item's chain of collectors but for itself.
@@ -73,21 +64,12 @@ class Care:
             item.session._setupstate.teardown_exact(parent)
         except BaseException as error:
             failure = error
-        now = Company.settled(self._company)
-        self.strangers = self._company.strangers(now, self._asked_for)
+        self.strangers = self._company.strangers(self._asked_for)
         self.has_more_groups = self._company.has_more_groups()
         self.has_other_default_group = self._company.has_other_default_group()
         self.changes = (*self._settings.restore(), *faults.rearm())
-        self._ended_with, up = None, len(item.session._setupstate.stack)
         with _keep_first(failure):
-            result = yield
-        if len(item.session._setupstate.stack) == up:
-            self._ended_with = now
-        return result
-
-    def forget(self) -> None:
-        """More than hooks has run since the last test: an import, which may change anything."""
-        self._ended_with = None
+            return (yield)
 
 
 @contextlib.contextmanager

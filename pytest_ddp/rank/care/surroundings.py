@@ -254,23 +254,19 @@ class Company:
         """Whether there is a default process group now that was not there."""
         return is_initialized() and id(dist.group.WORLD) not in self.default
 
-    @classmethod
-    def settled(cls, before: Company) -> Company:
-        """Who is here now, once newcomers that are on their way out have gone."""
-        now = cls.now()
-        if leaving := now.threads - before.threads:
-            for thread in leaving:
-                _join(thread, _SETTLE)
-            now = cls.now()
-        return _without_ended(before) if now.children - before.children else now
-
-    def strangers(self, now: Company, asked_for: Container[str]) -> tuple[Left, ...]:
-        """Who is in a later company, and not in this one.
+    def strangers(self, asked_for: Container[str]) -> tuple[Left, ...]:
+        """Who is here now and was not, once those on their way out have gone.
 
         Args:
-            now: the later one.
             asked_for: groups that the test has made, by name. It cannot know of others.
         """
+        now = Company.now()
+        if leaving := now.threads - self.threads:
+            for thread in leaving:
+                _join(thread, _SETTLE)
+            now = Company.now()
+        if now.children - self.children:
+            now = _settled(self)
         children = map(processes.look, sorted(now.children - self.children))
         groups = sorted(name for name in now.groups - self.groups if name in asked_for)
         return (
@@ -279,16 +275,6 @@ class Company:
             *(Left("process group", repr(name)) for name in groups),
             *(Left(service) for service in sorted(now.services - self.services)),
         )
-
-
-def is_now(settings: Settings, company: Company) -> bool:
-    """Whether all is as it was that plugins may change between two tests, in their hooks."""
-    return (
-        settings.environment == _environment()
-        and settings.directory == _directory()
-        and company.threads == _threads()
-        and company.children == _children()
-    )
 
 
 def group_names() -> list[str]:
@@ -321,7 +307,7 @@ def _counts(thread: threading.Thread) -> bool:
     )
 
 
-def _without_ended(company: Company) -> Company:
+def _settled(company: Company) -> Company:
     # multiprocessing reaps children that have ended only when it is asked.
     # A DataLoader whose workers persist ends them when it is collected.
     gc.collect()

@@ -124,4 +124,4 @@ def test_a_wrong_number_is_refused(suite: Suite, value: str) -> None:
     found = suite.run(f"--ddp-everywhere={value}")
     assert found.returncode == pytest.ExitCode.USAGE_ERROR
     assert f"ERROR: --ddp-everywhere={value}: " in found.output
-    assert "a world size is a whole number from 1 to 64" in found.flat
+    assert "one machine takes a whole number of ranks from 1 to 64" in found.flat

@@ -135,6 +135,7 @@ def test_a_folder_below_the_rootdir(cluster: Cluster, suite: Suite) -> None:
     suite.write("test_a.py", PASSING)
     suite.write("inner/deep/test_b.py", PASSING)
     inner = Suite.__new__(Suite)
+    inner.fresh = False
     inner.directory = suite.directory / "inner" / "deep"
     session = cluster.run(inner, SHIP, "test_b.py", "../../test_a.py")
     session.alpha.assert_outcomes(passed=2)

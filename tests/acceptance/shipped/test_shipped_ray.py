@@ -17,7 +17,7 @@ from tests.acceptance.suite import Finished, Suite
 def session(cluster: Cluster, new_suite: Callable[[], Suite]) -> Iterator[Finished]:
     pytest.importorskip("ray")
     suite = write(new_suite())
-    with ray_up(cluster, hiding(suite.directory)) as way:
+    with ray_up(cluster, before_1=hiding(suite.directory)) as way:
         env = variables(suite) | way
         yield cluster.run_alone(suite, "--ddp-machines=ray", *ARGUMENTS, env=env)
 
