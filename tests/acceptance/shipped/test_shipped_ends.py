@@ -98,28 +98,6 @@ PASSING = """
 """
 
 
-def test_a_copy_of_an_agent_that_was_killed_at_once_is_removed_by_the_next_session(
-    cluster: Cluster, suite: Suite
-) -> None:
-    suite.write("test_a.py", PASSING)
-    alpha, beta = cluster.start(suite, SHIP, hidden_1=True)
-    deadline = time.monotonic() + 60
-    while not any((copy / "shipped").exists() for copy in copies(cluster)):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    # Its host takes longer to import torch.
-    os.kill(beta.pid, signal.SIGKILL)
-    ended = alpha.finish(60)
-    # Of the test, or where pytest still waited for the machines, of the session.
-    assert ended.returncode in (pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.USAGE_ERROR)
-    assert "node 1 (beta) is lost: connection" in ended.flat
-    assert beta.finish(60).returncode == -signal.SIGKILL
-    cluster.run(suite, SHIP, hidden_1=True).alpha.assert_outcomes(passed=1)
-    # A host that has not seen its agent die looks up when it has imported torch, and removes it.
-    assert cluster.survivors_after(60) == []
-    assert copies(cluster) == []
-
-
 def test_many_files_and_a_large_one_lose_no_machine(cluster: Cluster, suite: Suite) -> None:
     suite.write("test_a.py", PASSING)
     for folder in range(20):
