@@ -49,8 +49,6 @@ _CLOSE_LOOK_FOR = 0.6
 _A_MOMENT = 0.005
 _GONE = 1
 """Exit code where pytest's is not known."""
-_BACKLOG = 4096
-"""Of the store by which the ranks of all machines meet in one moment."""
 
 
 class Agent:

@@ -10,7 +10,8 @@ from pytest_ddp.system.own import socket
 from pytest_ddp.wire.hosting import StartRank
 from pytest_ddp.wire.protocol import RunTest
 
-_BACKLOG = 128
+_BACKLOG = 4096
+"""Of the store by which the ranks of all machines meet in one moment."""
 
 
 class Ports:
