@@ -75,6 +75,10 @@ class DefaultGroup:
         """
         if self.journal.made != self._known:
             torchstate.forget_meshes()
+        if not groups():
+            # torch counts a group that it could not build, and names the next one by the count: a
+            # rank that has seen a failure, and a new one, would look for each other for ever.
+            dist.distributed_c10d._world.group_count = 0
         if self._group is None:
             self.missing = missing(self._world.backend)
         if store is not None and store != self._store:

@@ -188,3 +188,41 @@ def test_collective_under_way_does_not_hold_up_the_next_test(
     finished = suite.run("--ddp-timeout=20", *tests)
     assert finished[f"test_{bad}"].verdict == "failed"
     assert finished[f"test_next_on_{world_size}"].verdict == "passed"
+
+
+FAILED_TO_INIT = """
+    import os
+    from datetime import timedelta
+
+    import pytest
+    import torch
+    import torch.distributed as dist
+
+    pytestmark = pytest.mark.ddp(world_size=2, init=False, timeout=20)
+
+
+    def test_one_dies_before(ddp):
+        if ddp.rank == 1:
+            os._exit(3)
+        with open("pid", "w") as file:
+            file.write(str(os.getpid()))
+        dist.init_process_group("gloo", timeout=timedelta(seconds=1))
+
+
+    def test_next_one(ddp):
+        if ddp.rank == 0:
+            assert open("pid").read() == str(os.getpid())
+        dist.init_process_group("gloo")
+        total = torch.ones(1)
+        dist.all_reduce(total)
+        assert total == 2
+        dist.destroy_process_group()
+"""
+
+
+def test_init_that_failed_does_not_count_for_the_next_test(suite: Suite) -> None:
+    """torch numbers default groups, by the failed ones too: a rank and a new one would not meet."""
+    suite.write("test_it.py", FAILED_TO_INIT)
+    finished = suite.run()
+    assert finished["test_one_dies_before"].verdict == "failed"
+    assert finished["test_next_one"].verdict == "passed", finished["test_next_one"].text
