@@ -17,10 +17,11 @@ from pytest_ddp.machines.mirror import FILES
 from pytest_ddp.machines.shipping import Told
 from pytest_ddp.system.own import base64, json
 from pytest_ddp.wire import marker
+from pytest_ddp.wire.channel import is_a
+from pytest_ddp.wire.hosting import Collected, Session, StartRank
+from pytest_ddp.wire.protocol import Message, RunTest
 
-_INWARD = tuple(
-    f'{{"kind":"{kind}"'.encode() for kind in ("Session", "Collected", "StartRank", "RunTest")
-)
+_INWARD: tuple[type[Message], ...] = (Session, Collected, StartRank, RunTest)
 """Messages that tell a host or rank of files; what ranks exchange is told as it is."""
 _WHOLE = frozenset({"nodeid", "location", "keywords", "problem", "filename"})
 """Fields without a text of a test's in them: parameters in a node id may be paths."""
@@ -70,7 +71,7 @@ class Places:
     def inward(self, frame: Frame) -> Frame:
         """A frame of the hub's, as the agent is to read it."""
         match frame.kind:
-            case Kind.MESSAGE if frame.data.startswith(_INWARD):
+            case Kind.MESSAGE if any(is_a(kind, frame.data) for kind in _INWARD):
                 return self._with(frame, self._told_here(json.loads(frame.data)))
             case Kind.FILES:
                 return self._with(frame, _walk(json.loads(frame.data), self.here))
