@@ -23,8 +23,6 @@ from pytest_ddp.system.own import json, os, queue, selectors, threading
 _FOLDER = "shipped"
 _AHEAD = 4
 """Parts that are asked for at a time, where a round trip is long."""
-
-
 _WAY_OUT = ". TMPDIR there names another place for them"
 
 
