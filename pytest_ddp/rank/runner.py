@@ -146,7 +146,9 @@ class Runner:
                 return
             if order.env:
                 self._environment.apply(self._variables | order.env)
+            phases = self._lifecycle.torch_phases
             self._group.prepare(order.store, store, self._rendezvous.store)
+            self._garbage.spare_group(self._lifecycle.torch_phases - phases)
         except Exception as error:
             problem = "the process group could not be built:\n" + text_of(error)
             self._link.send(NotBegun(order.test, problem, True))
@@ -194,7 +196,7 @@ class Runner:
         output.flush()
         fixture.set_current(None)
         self._surveyor.end()
-        self._garbage.collect()
+        self._garbage.collect(alone=self._care.ended_alone)
         counts = self._group.counts()
         return Done(
             test=order.test,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Container, Iterator
+from collections.abc import Container, Generator, Iterator
 from typing import Any
 
 import pytest
@@ -40,6 +40,8 @@ class Care:
         """The test came by groups, its own or such as a library keeps (a device mesh's)."""
         self.has_other_default_group = False
         """The test ended with a default group that was not there before, nor of a wide fixture."""
+        self.ended_alone = False
+        """Nothing that is wider than the test has ended with it."""
 
     def spent(self) -> bool:
         """Whether something was done, here or by fixtures that ended, that cannot be undone."""
@@ -56,7 +58,7 @@ class Care:
             self._company = self._company.follow(company, Company.now())
 
     @pytest.hookimpl(wrapper=True, trylast=True)
-    def pytest_runtest_teardown(self, item: pytest.Item) -> Iterator[None]:
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, Any, Any]:
         failure: BaseException | None = None
         try:
             # An item's parent has the item's chain of collectors but for itself.
@@ -68,8 +70,11 @@ class Care:
         self.has_more_groups = self._company.has_more_groups()
         self.has_other_default_group = self._company.has_other_default_group()
         self.changes = (*self._settings.restore(), *faults.rearm())
+        wider = len(item.session._setupstate.stack)
         with _keep_first(failure):
-            return (yield)
+            result = yield
+        self.ended_alone = len(item.session._setupstate.stack) == wider
+        return result
 
 
 @contextlib.contextmanager

@@ -50,6 +50,7 @@ _SETTLE = 0.5
 """Seconds that a thread or process which is on its way out is given."""
 _getsignal: Any = getattr(signal.getsignal, "__wrapped__", signal.getsignal)
 """Without looking for the name of what it finds, which is wanted only where that has changed."""
+_function_modes: Callable[[], int] = getattr(torch._C, "_len_torch_function_stack", lambda: 1)
 _is_alive, _join = threading.Thread.is_alive, threading.Thread.join
 """A test may patch the methods of all threads."""
 _FOREIGN: Any = getattr(threading, "_DummyThread", ())
@@ -79,7 +80,7 @@ class Settings:
             environment=_environment(),
             directory=_directory(),
             dtype=get_default_dtype(),
-            device=get_default_device(),
+            device=_device(),
             grad=is_grad_enabled(),
             threads=get_num_threads(),
             alarm="on" if any(signal.getitimer(signal.ITIMER_REAL)) else "off",
@@ -143,6 +144,11 @@ def _directory() -> str:
         return os.getcwd()
     except FileNotFoundError:
         return "a directory that is gone"
+
+
+def _device() -> torch.device:
+    # Another one than the CPU is on the stack of function modes, which torch takes long to search.
+    return get_default_device() if _function_modes() else torch.device("cpu")
 
 
 def _set_device(device: torch.device) -> None:

@@ -75,3 +75,89 @@ def finished(new_suite: Callable[[], Suite]) -> Finished:
 def test_no_model_outlives_its_test(finished: Finished, test: str) -> None:
     verdict = "failed" if test == "test_failure" else "passed"
     assert finished[test].verdict == verdict, finished.tail()
+
+
+CYCLES = """
+    import gc
+    import weakref
+
+    import pytest
+    import torch.distributed as dist
+
+    from pytest_ddp.rank.care import garbage
+
+    garbage._CHEAP = 60.0  # seconds: also on a busy machine
+    gc.disable()
+    pytestmark = pytest.mark.ddp(world_size=2)
+    LEFT, KEPT = {}, {}
+
+    class Cycle:
+        def __init__(self, value=None):
+            self.me, self.value = self, value
+
+    def leave(name, cycle):
+        LEFT[name] = weakref.ref(cycle)
+
+    def is_gone(name):
+        return LEFT[name]() is None
+
+    @pytest.fixture(scope="class")
+    def wide():
+        cycle = Cycle()
+        leave("wide", cycle)
+        yield cycle
+
+    def test_first(ddp):
+        leave("body", Cycle())
+
+    def test_much(ddp):
+        assert is_gone("body")
+        cycle = Cycle()
+        leave("much", cycle)
+        gc.collect(1)  # as the collector does by chance: the cycle is among the old now
+
+    class TestWide:
+        def test_of_wide(self, wide):
+            assert is_gone("much")
+
+        def test_of_wide_again(self, wide):
+            assert not is_gone("wide")
+
+    def test_after_wide(ddp):
+        assert is_gone("wide")
+        KEPT["old"] = Cycle()
+        leave("old", KEPT["old"])
+
+    def test_lets_go(ddp):
+        del KEPT["old"]
+
+    @pytest.mark.parametrize("number", range(10))
+    def test_later(ddp, number):
+        pass
+
+    def test_old_is_gone(ddp):
+        assert is_gone("old")
+
+    def test_group(ddp):
+        dist.destroy_process_group(dist.new_group([0, 1]))
+        KEPT["group"] = Cycle()
+        leave("group", KEPT["group"])
+
+    def test_lets_go_of_group(ddp):
+        del KEPT["group"]
+
+    def test_group_is_gone():
+        assert is_gone("group")
+"""
+
+
+@pytest.fixture(scope="module")
+def cycles(new_suite: Callable[[], Suite]) -> Finished:
+    suite = new_suite()
+    suite.write("test_cycles.py", CYCLES)
+    return suite.run(timeout=120)
+
+
+@pytest.mark.parametrize("test", re.findall(r"def (test_(?!later)\w+)", CYCLES))
+def test_no_cycle_outlives_what_held_it_for_long(cycles: Finished, test: str) -> None:
+    assert cycles[test].verdict == "passed", cycles.tail()
