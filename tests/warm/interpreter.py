@@ -174,7 +174,7 @@ def start(
     os.umask(umask := os.umask(0))
     program = {
         "argv": list(arguments),
-        "cwd": str(cwd),
+        "cwd": (machine and machine.cwd) or str(cwd),
         "env": dict(env),
         "umask": umask,
         "numbers": [0, 1, 2],
@@ -187,8 +187,9 @@ def start(
 
 
 def _heirs(arguments: Sequence[str]) -> int:
-    """How many hosts of pytest-ddp, or workers of xdist with one each, it may start."""
-    wanted = re.search(r"(?:^| )-n ?(\d+)", " ".join(arguments))
+    """How many hosts of pytest-ddp it may start, or xdist's workers or a launcher's programs with
+    one each."""
+    wanted = re.search(r"(?:^| )(?:-n ?|--nproc-per-node=)(\d+)", " ".join(arguments))
     return max(1, int(wanted[1])) if wanted else 1
 
 

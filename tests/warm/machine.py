@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 
 
@@ -17,6 +18,8 @@ class Machine:
     """Shell commands of its own mounts, each with ``&&`` behind it."""
     ahead: int = 0
     """Seconds by which its monotonic clock is ahead: for fresh interpreters alone."""
+    cwd: str = ""
+    """Where programs begin if not where they are told: its own mounts may have covered that."""
 
     @property
     def commands(self) -> str:
@@ -28,4 +31,5 @@ class Machine:
         there = ["ip", "netns", "exec", self.network, "unshare", "-u", "-m"]
         if self.ahead:
             there += ["-T", f"--monotonic={self.ahead}"]
-        return [*there, "sh", "-c", f'{self.commands} && exec "$@"', "sh"]
+        begin = f"cd {shlex.quote(self.cwd)} && " if self.cwd else ""
+        return [*there, "sh", "-c", f'{self.commands} && {begin}exec "$@"', "sh"]

@@ -51,6 +51,8 @@ _NEW_NETWORK, _NEW_MOUNTS, _NEW_NAME = 0x40000000, 0x00020000, 0x04000000
 _OWN_SYS = "mount --make-rslave / && umount -l /sys && mount -t sysfs sysfs /sys && "
 """``/sys`` shows the interfaces of the network in which it was mounted."""
 _SPAWNED = "--multiprocessing-fork"
+_LAUNCHER = "torch.distributed.run"
+"""Starts programs by ``-u -m``; what else does that wants a fresh interpreter."""
 _ABOVE = 1000
 """From here up descriptors are kept while those below are put in their places."""
 
@@ -129,14 +131,18 @@ class Heirs:
                 _wait(theirs, lead)
             theirs.close()
 
-    def stand_in(self) -> None:
-        """Have ``subprocess`` start hosts, and workers of xdist, from here while there are any."""
+    def stand_in(self, *, launched: bool) -> None:
+        """Have ``subprocess`` start hosts, and workers of xdist, from here while there are any.
+
+        Args:
+            launched: whether modules that are run are the launcher's, and start from here, too.
+        """
         start = subprocess.Popen._execute_child  # type: ignore[attr-defined]
         signature = inspect.signature(start)
 
         def start_or_inherit(process: Any, *args: Any, **kwargs: Any) -> None:
             given = signature.bind(process, *args, **kwargs).arguments
-            if not self._waiting or not _is_known(given["args"]):
+            if not self._waiting or not _is_known(given["args"], launched):
                 start(process, *args, **kwargs)
                 return
             process.pid = self._be(given)
@@ -159,13 +165,15 @@ class Heirs:
 
     def _be(self, given: dict[str, Any]) -> int:
         standard = (given["p2cread"], given["c2pwrite"], given["errwrite"])
+        args = list(given["args"])
+        with_an_heir = any(what in code for code in args for what in _WITH_AN_HEIR)
         return self._begin(
-            ["-u"] * ("-u" in given["args"]) + given["args"][given["args"].index("-c") :],
+            ["-u"] * ("-u" in args) + args[args.index(_kind(args)) :],
             [number if end == -1 else end for number, end in enumerate(standard)],
             list(given["pass_fds"]),
             cwd=given["cwd"],
             env=given["env"],
-            heirs=int(any(what in code for code in given["args"] for what in _WITH_AN_HEIR)),
+            heirs=int(_kind(args) == "-m" or with_an_heir),
         )
 
     def _begin(
@@ -194,9 +202,16 @@ class Heirs:
         return pid
 
 
-def _is_known(args: Any) -> bool:
+def _kind(args: Sequence[str]) -> str:
+    """Whether it is code or a module that is run."""
+    return "-m" if args[1:3] == ["-u", "-m"] else "-c"
+
+
+def _is_known(args: Any, launched: bool) -> bool:
     """Whether this starts a host or a worker; what else a test starts might be anything."""
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    if launched and isinstance(args, tuple) and args[:3] == (sys.executable, "-u", "-m"):
+        return True
     if not isinstance(args, list) or "-c" not in args:
         return False
     before, (_, code, *_) = args[: args.index("-c")], args[args.index("-c") :]
@@ -233,7 +248,8 @@ def _become(program: Program, descriptors: Sequence[int]) -> Callable[[], None]:
     _place(descriptors, program["numbers"])
     if program["network"] is not None:
         _enter(program["network"], program["commands"])
-    Heirs(program["heirs"], lead=True).stand_in()
+    launched = program["argv"][:2] == ["-m", _LAUNCHER]
+    Heirs(program["heirs"], lead=True).stand_in(launched=launched)
     Heirs(program["spawns"], lead=False).stand_in_for_spawned()
     os.chdir(program["cwd"])
     os.umask(program["umask"])

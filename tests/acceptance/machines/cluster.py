@@ -146,9 +146,9 @@ class Cluster:
         for node in reversed(range(self.size)):
             variables = everywhere | dict((of or {}).get(node, {}))
             folder, ahead = (folder_1, ahead_1) if node == 1 else (None, 0)
-            first = before_1 + (hiding(suite.directory) if hidden_1 else "") if node == 1 else ""
-            place = self, node, torchrun, folder, program
-            start = _Start(*place, ahead=ahead, before=first, fresh=suite.fresh)
+            hidden, before = (hidden_1, before_1) if node == 1 else (False, "")
+            place = self, node, torchrun, folder, hidden, program
+            start = _Start(*place, ahead=ahead, before=before, fresh=suite.fresh)
             nodes.append(_running(suite, args, variables, start))
         return nodes[::-1]
 
@@ -195,9 +195,9 @@ class Cluster:
         """
         return self.machine(node, before, ahead).prefix()
 
-    def machine(self, node: int, before: str = "", ahead: int = 0) -> Machine:
-        """See :meth:`on`."""
-        return Machine(self._network(node), NAMES[node], before, ahead)
+    def machine(self, node: int, before: str = "", ahead: int = 0, cwd: str = "") -> Machine:
+        """See :meth:`on`; with a directory, that is where programs begin."""
+        return Machine(self._network(node), NAMES[node], before, ahead, cwd)
 
     def _network(self, node: int) -> str:
         return f"{self.mark}-{NAMES[node]}"
@@ -279,6 +279,7 @@ class _Start:
     node: int
     torchrun: bool
     mounted: Path | None
+    hidden: bool = False
     program: Sequence[str] = ()
     launched: bool = True
     """Whether there is a launcher at all."""
@@ -296,9 +297,8 @@ class _Start:
         stdout: int,
         stderr: int,
     ) -> interpreter.Process | subprocess.Popen[bytes]:
-        mount = f"mount --bind {self.mounted} {cwd} && cd {cwd} && " if self.mounted else ""
         # What starts pytest by itself gives it a fresh one, and a clock cannot be moved later.
-        fresh = self.fresh or self.torchrun or self.program or self.ahead or self.before
+        fresh = self.fresh or self.program or self.ahead
         return (interpreter.start_fresh if fresh else interpreter.start)(
             [*self._launcher(), *self.program, *arguments],
             cwd=cwd,
@@ -306,8 +306,13 @@ class _Start:
             stdin=stdin,
             stdout=stdout,
             stderr=stderr,
-            machine=self.cluster.machine(self.node, mount + self.before, self.ahead),
+            machine=self._machine(cwd),
         )
+
+    def _machine(self, cwd: Path) -> Machine:
+        mount = f"mount --bind {self.mounted} {cwd} && " if self.mounted else ""
+        before = self.before + mount + (hiding(cwd) if self.hidden else "")
+        return self.cluster.machine(self.node, before, self.ahead, "/" if self.hidden else str(cwd))
 
     def _launcher(self) -> list[str]:
         if not self.torchrun:
