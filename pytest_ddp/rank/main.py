@@ -22,6 +22,7 @@ from pytest_ddp.rank.birth.owncode import OwnCode
 from pytest_ddp.rank.birth.session import configure
 from pytest_ddp.rank.exits import faults
 from pytest_ddp.rank.nursery import Nursery, Start
+from pytest_ddp.rank.watch import uncompiled
 from pytest_ddp.system import folder, processes
 from pytest_ddp.system.own import gc, os, socket, subprocess
 from pytest_ddp.wire.channel import Channel, dumps, loads
@@ -95,6 +96,7 @@ def _host(channel: Channel, session: Session, own_folder: str) -> NoReturn:
             return child
 
         channel.send(HostReady(problem or threads.problem("their host")))
+        uncompiled.hide_own_frames_now()
         gc.collect()
         gc.freeze()
         # Now it has to outlive the controller, to clean up after a ``kill -9`` of it.

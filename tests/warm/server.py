@@ -323,6 +323,9 @@ def _import_all() -> None:
     # xdist tells its workers which path it found when it was imported.
     for name in [name for name in sys.modules if name.split(".")[0] in ("test_imports", "xdist")]:
         del sys.modules[name]
+    # What is found out once about each module is known to all forks as well: 0.1 s a rank.
+    inspect.getmodule(compile("", "of no module", "exec"))
+    sys.modules["pytest_ddp.rank.watch.uncompiled"].hide_own_frames_now()
     sys.stdout.flush()
     gc.collect()
     gc.freeze()
