@@ -5,10 +5,10 @@ for each, and once more in the host of pytest-ddp: five CPU seconds, most of wha
 A fork of a process that has done so begins in milliseconds, with arguments, directory,
 environment, descriptors and session of its own, and may do as it likes.
 
-What differs: torch and pytest's plugins are in ``sys.modules`` from the beginning, ``/proc``
-shows the server's command line and environment, a session has children that wait to become its
-host or its xdist workers, and no object is destroyed at the end. Tests to which one of these
-matters ask for a fresh interpreter; with ``DDP_TESTS_FRESH`` in the environment all get one.
+What differs: torch and pytest's plugins are in ``sys.modules`` from the beginning, a session has
+children that wait to become its host or its xdist workers, and no object is destroyed at the end.
+Tests to which one of these matters ask for a fresh interpreter; with ``DDP_TESTS_FRESH`` in the
+environment all get one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tests.warm.machine import Machine
-from tests.warm.server import receive, send
+from tests.warm.server import ROOM, receive, send
 
 _SERVER = Path(__file__).with_name("server.py")
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -96,8 +96,8 @@ class _Server:
         self._channel, theirs = socket.socketpair()
         with tempfile.TemporaryFile() as log:
             self._process = subprocess.Popen(
-                [sys.executable, str(_SERVER), str(theirs.fileno())],
-                env=self._environment,
+                [sys.executable, str(_SERVER), str(theirs.fileno()), ROOM],
+                env=self._environment | {"DDP_TESTS_ROOM": ROOM},
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import json
 import os
@@ -67,6 +68,24 @@ def test_a_program_finds_what_it_would_in_a_fresh_one(
     del expected["env"]["DDP_TESTS_FRESH"]
     assert told == expected
     assert (warm.returncode, warm.stderr) == (0, "a word\n")
+
+
+def test_proc_shows_it_and_what_it_forks_as_fresh_ones(tmp_path: Path) -> None:
+    """Survivors of a run are known by its variables, and a hub by its command line."""
+    tell = """
+import os
+if os.fork() == 0:
+    for name in ("cmdline", "environ"):
+        with open(f"/proc/self/{name}", "rb") as file:
+            print(list(filter(None, file.read().split(b"\\0"))), flush=True)
+    os._exit(0)
+os.wait()
+"""
+    done = run(tmp_path, "-c", tell, WORD="ä")
+    command, variables = map(ast.literal_eval, done.stdout.splitlines())
+    assert command == [os.fsencode(word) for word in (sys.executable, "-c", tell)], done.stderr
+    expected = os.environ | {"WORD": "ä"}
+    assert variables == [os.fsencode(f"{name}={value}") for name, value in expected.items()]
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,6 @@ class Watched:
 
     def __init__(self, suite: Suite, source: str) -> None:
         self.suite = suite
-        suite.fresh = True  # /proc shows the environment that a process was started with
         self._run = uuid.uuid4().hex
         # Not below the suite's own: torch's shared memory manager makes a socket in it, whose
         # path has room for 107 characters.
