@@ -16,8 +16,13 @@ pytestmark = pytest.mark.skipif(
     bool(EXTRA_ARGS), reason="compares modes, of which DDP_ACCEPTANCE_ARGS has chosen one"
 )
 
+ONE_OF_EACH_END = (
+    "raises or sigkill or exit0 or keyboard or skip_one or skip_mark or xfail_strict or xfail_crash"
+    " or in_setup or one_less or in_teardown"
+)
+"""For the mode in which each rank that is born imports torch: 3 s of a CPU."""
 MODES = {
-    "spawn": ("--ddp-start-method=spawn",),
+    "spawn": ("--ddp-start-method=spawn", "-k", ONE_OF_EACH_END),
     "xdist": ("-n", "2"),
     "isolated": ("--ddp-isolate",),
     "quiet": ("-qq", "-s"),
@@ -29,8 +34,9 @@ def run(new_suite: Callable[[], Suite]) -> Callable[..., Finished]:
     """Runs the examples once with the given arguments."""
     suite = new_suite()
     suite.write("test_deaths.py", source("body", 1))
-    suite.write("test_skips.py", skips.SOURCE)
-    suite.write("test_unequal.py", with_next(UNEQUAL))
+    # That each rank may be the one is shown elsewhere.
+    suite.write("test_skips.py", skips.SOURCE.replace("range(3)", "[1]"))
+    suite.write("test_unequal.py", with_next(UNEQUAL.replace("range(3)", "[1]")))
 
     @functools.cache
     def run_once(*args: str) -> Finished:
@@ -50,7 +56,7 @@ def told(finished: Finished) -> dict[str, list[tuple[str, str, str]]]:
 @pytest.mark.parametrize("mode", MODES)
 def test_same_verdicts(run: Callable[..., Finished], mode: str) -> None:
     plain, other = told(run()), told(run(*MODES[mode]))
-    assert len(plain) > 90
-    assert other.keys() == plain.keys()
-    assert {name: other[name] for name in plain if other[name] != plain[name]} == {}
+    assert len(plain) > 75
+    assert (len(other) > 25) if mode == "spawn" else (other.keys() == plain.keys())
+    assert {name: other[name] for name in other if other[name] != plain.get(name)} == {}
     assert run(*MODES[mode]).returncode == run().returncode == pytest.ExitCode.TESTS_FAILED
