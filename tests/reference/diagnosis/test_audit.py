@@ -1,9 +1,6 @@
 """The audit tells harmless work in place from writes that part the ranks' models."""
 
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -11,6 +8,7 @@ from ddp_reference.diagnosis import Finding, audit_in_place
 from torch import nn
 
 from tests.reference.diagnosis import models
+from tests.warm import interpreter
 
 HERE = Path(__file__).parent
 INPUT = torch.arange(8.0).reshape(2, 4)
@@ -70,9 +68,7 @@ def test_the_module_and_the_random_state_are_left_alone() -> None:
 
 @pytest.mark.parametrize(("factory", "code"), [("by_rank", 1), ("harmless", 0)])
 def test_the_command_exits_with_its_verdict(factory: str, code: int) -> None:
-    command: list[Any] = [sys.executable, "-m", "ddp_reference.diagnosis", "audit"]
-    done = subprocess.run(
-        [*command, f"models:{factory}"], cwd=HERE, capture_output=True, text=True, timeout=60
-    )
+    command = ["-m", "ddp_reference.diagnosis", "audit", f"models:{factory}"]
+    done = interpreter.run(command, cwd=HERE, timeout=60)
     assert done.returncode == code, done.stderr
     assert done.stdout.startswith("HARMFUL:  parameter scale" if code else "harmless: ")

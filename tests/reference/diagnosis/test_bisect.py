@@ -1,13 +1,14 @@
 """The bisection finds the first failing block, and how it fails."""
 
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from ddp_reference.diagnosis import first_failing_block
 
+from tests.warm import interpreter
+
+pytestmark = pytest.mark.usefixtures("warm_ranks")
 HERE = Path(__file__).parent
 
 
@@ -41,7 +42,7 @@ def test_a_factory_that_is_not_there_is_told() -> None:
 
 
 def test_the_command_exits_with_1() -> None:
-    command = [sys.executable, "-m", "ddp_reference.diagnosis", "bisect", "models:crashing"]
-    done = subprocess.run(command, cwd=HERE, capture_output=True, text=True, timeout=240)
+    command = ["-m", "ddp_reference.diagnosis", "bisect", "models:crashing"]
+    done = interpreter.run(command, cwd=HERE, timeout=240)
     assert done.returncode == 1, done.stderr
     assert done.stdout.startswith("block 3 of 6 fails: Crashing\n")

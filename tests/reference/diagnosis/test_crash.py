@@ -11,7 +11,9 @@ from ddp_reference.diagnosis import CrashReport, RankEnd, crash_report, launch
 from ddp_reference.diagnosis.report import cause_of, look
 
 from pytest_ddp.wire.marker import PHASE, Page, note_of
+from tests.warm import interpreter
 
+pytestmark = pytest.mark.usefixtures("warm_ranks")
 HERE = Path(__file__).parent
 SCRIPT = HERE / "crashing.py"
 SEGV = -signal.SIGSEGV
@@ -115,10 +117,8 @@ def test_a_rank_that_was_stopped_tells_where_it_was(tmp_path: Path) -> None:
 
 
 def test_the_command_says_it_and_exits_with_1() -> None:
-    command = [sys.executable, "-m", "ddp_reference.diagnosis", "crash", "--ranks", "2", "--"]
-    done = subprocess.run(
-        [*command, str(SCRIPT), "forward"], capture_output=True, text=True, timeout=90
-    )
+    command = ["-m", "ddp_reference.diagnosis", "crash", "--ranks", "2", "--"]
+    done = interpreter.run([*command, str(SCRIPT), "forward"], timeout=90)
     assert done.returncode == 1, done.stderr
     assert done.stdout.startswith("rank 1 died of SIGSEGV\n  in phase  first forward of DDP\n")
 
