@@ -52,7 +52,7 @@ _OWN_SYS = "mount --make-rslave / && umount -l /sys && mount -t sysfs sysfs /sys
 """``/sys`` shows the interfaces of the network in which it was mounted."""
 _SPAWNED = "--multiprocessing-fork"
 _LAUNCHER = "torch.distributed.run"
-"""Starts programs by ``-u -m``; what else does that wants a fresh interpreter."""
+"""Starts modules and files by ``-u``; what else does that wants a fresh interpreter."""
 ROOM = "-" * 32768
 """A last argument and a variable of the server, whose places those of its forks are put into."""
 _ABOVE = 1000
@@ -137,7 +137,7 @@ class Heirs:
         """Have ``subprocess`` start hosts, and workers of xdist, from here while there are any.
 
         Args:
-            launched: whether modules that are run are the launcher's, and start from here, too.
+            launched: whether it is the launcher, whose programs start from here, too.
         """
         start = subprocess.Popen._execute_child  # type: ignore[attr-defined]
         signature = inspect.signature(start)
@@ -168,14 +168,15 @@ class Heirs:
     def _be(self, given: dict[str, Any]) -> int:
         standard = (given["p2cread"], given["c2pwrite"], given["errwrite"])
         args = list(given["args"])
+        is_code = isinstance(given["args"], list)  # a launcher gives a tuple
         with_an_heir = any(what in code for code in args for what in _WITH_AN_HEIR)
         return self._begin(
-            ["-u"] * ("-u" in args) + args[args.index(_kind(args)) :],
+            ["-u"] * ("-u" in args) + args[args.index("-c") :] if is_code else args[1:],
             [number if end == -1 else end for number, end in enumerate(standard)],
             list(given["pass_fds"]),
             cwd=given["cwd"],
             env=given["env"],
-            heirs=int(_kind(args) == "-m" or with_an_heir),
+            heirs=int(with_an_heir or args[2:4] == ["-m", "pytest"]),
         )
 
     def _begin(
@@ -204,15 +205,10 @@ class Heirs:
         return pid
 
 
-def _kind(args: Sequence[str]) -> str:
-    """Whether it is code or a module that is run."""
-    return "-m" if args[1:3] == ["-u", "-m"] else "-c"
-
-
 def _is_known(args: Any, launched: bool) -> bool:
     """Whether this starts a host or a worker; what else a test starts might be anything."""
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-    if launched and isinstance(args, tuple) and args[:3] == (sys.executable, "-u", "-m"):
+    if launched and isinstance(args, tuple) and args[:2] == (sys.executable, "-u"):
         return True
     if not isinstance(args, list) or "-c" not in args:
         return False
@@ -266,15 +262,24 @@ def _become(program: Program, descriptors: Sequence[int]) -> Callable[[], None]:
         argv = argv[1:]
         sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]
     paths = filter(None, program["env"].get("PYTHONPATH", "").split(os.pathsep))
-    first = "" if argv[0] == "-c" else program["cwd"]
+    first = {"-c": "", "-m": program["cwd"]}.get(argv[0], os.path.dirname(os.path.abspath(argv[0])))
     sys.path[:] = [first, *dict.fromkeys(map(os.path.abspath, paths)), *sys.path]
     main = sys.modules["__main__"] = types.ModuleType("__main__")
+    if argv[0] == "-m":
+        sys.argv = ["-m", *argv[2:]]
+        return lambda: runpy._run_module_as_main(argv[1])  # type: ignore[attr-defined]
     if argv[0] == "-c":
         sys.argv = ["-c", *argv[2:]]
-        return lambda: exec(compile(argv[1], "<string>", "exec"), vars(main))
-    assert argv[0] == "-m", argv
-    sys.argv = ["-m", *argv[2:]]
-    return lambda: runpy._run_module_as_main(argv[1])  # type: ignore[attr-defined]
+        return lambda: exec(_compiled(argv[1], "<string>"), vars(main))
+    sys.argv = argv
+    main.__file__ = argv[0]
+    with open(argv[0], "rb") as file:
+        code = _compiled(file.read(), argv[0])
+    return lambda: exec(code, vars(main))
+
+
+def _compiled(source: str | bytes, name: str) -> types.CodeType:
+    return compile(source, name, "exec", dont_inherit=True)  # annotations of ours are not its
 
 
 def _show(arguments: Sequence[str], variables: Mapping[str, str]) -> None:
