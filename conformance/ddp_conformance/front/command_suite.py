@@ -14,7 +14,9 @@ from ddp_conformance.front.pytest_frontend import BoundCheck, param
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One test for each check, subject and world size."""
     request = Request.from_json(metafunc.config.getoption("conformance_request"))
-    params = [param(pair, world_size) for pair, world_size in cells_of(request)]
+    # Whatever descriptions are tried, the part is the same: nobody else's state is in these ranks.
+    shared = request.suggest
+    params = [param(pair, size, share_ranks=shared) for pair, size in cells_of(request)]
     metafunc.parametrize(("subject", "check"), params)
 
 

@@ -25,9 +25,11 @@ from pytest_ddp.system.own import gc, threading
 
 _LOOKED_AFTER = frozenset(
     {"torch", "numpy", "pytest_ddp", "ddp_conformance", "pytest", "_pytest", "pluggy"}
+    | {"sympy", "mpmath"}
 )
 """Packages of which only replaced code counts: of what torch keeps, the rank restores by name what
-a test can change (:mod:`surroundings`), and the rest is caches."""
+a test can change (:mod:`surroundings`), and the rest is caches. Its compiler does its algebra with
+sympy, which has more functions and classes than all else that it imports."""
 _MOST = 500_000
 """Objects that are looked at; what keeps more is not known, and counts as changed."""
 _LARGE = 10_000
@@ -37,6 +39,8 @@ _PLAIN = frozenset({int, float, complex, str, bytes, bool, type(None)})
 _NOTES = frozenset({"__warningregistry__", "__annotations__"})
 _CODE = (FunctionType, type, staticmethod, classmethod, property)
 _CONTAINERS = (list, set, frozenset, deque, tuple)
+_NEVER_OTHER = (tuple, frozenset)
+"""What is in them stays, and is looked into by itself."""
 _WEAK = (weakref.WeakSet, weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
 
 Content: TypeAlias = dict[Any, Any]
@@ -142,7 +146,7 @@ class ModuleState:
         kind = self._kinds.get(id(type(thing))) or self._meet(type(thing))
         if not (self._is_others_work(thing) if kind.counts is None else kind.counts):
             return
-        held = self._hold(kind.read, thing)
+        held = kind.read(thing) if _is(thing, _NEVER_OTHER) else self._hold(kind.read, thing)
         if len(held) < _LARGE:
             self._put(held)
 

@@ -116,14 +116,14 @@ def test_a_missing_gpu_is_a_skip_where_it_is_declared(tmp_path: Path) -> None:
     assert found["reason"].startswith("NCCL needs a GPU for each rank: 64 needed")
 
 
-def test_the_list_names_all(tmp_path: Path) -> None:
-    done = run(tmp_path, "ddp_conformance", "--list")
-    assert done.code == 0
+def test_the_list_names_all(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--list"]) == 0
+    text = capsys.readouterr().out
     for name in known_ids():
-        assert name in done.text
-    assert "SMP-03   MUST   --sampler, --loader; needs evaluates" in done.text
-    assert "  pads             repeats less than one sample, or one batch" in done.text
-    assert max(map(len, done.text.splitlines())) <= 100
+        assert name in text
+    assert "SMP-03   MUST   --sampler, --loader; needs evaluates" in text
+    assert "  pads             repeats less than one sample, or one batch" in text
+    assert max(map(len, text.splitlines())) <= 100
 
 
 # ---------------------------------------------------------------- pytest's plugins
@@ -153,18 +153,13 @@ def test_a_plugin_is_loaded_if_it_is_asked_for(
     assert text in done.text
 
 
-@pytest.mark.parametrize(
-    "setting",
-    [
-        {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
-        {"PYTEST_PLUGINS": "fragile"},
-        {"PYTEST_ADDOPTS": "--no-such-option"},
-    ],
-    ids=lambda setting: next(iter(setting)),
-)
-def test_what_is_set_for_other_tests_does_not_matter(
-    setting: dict[str, str], tmp_path: Path
-) -> None:
+def test_what_is_set_for_other_tests_does_not_matter(tmp_path: Path) -> None:
+    """All at once: each would do harm whatever the others are."""
+    setting = {
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "PYTEST_PLUGINS": "fragile",
+        "PYTEST_ADDOPTS": "--no-such-option",
+    }
     asked = ("ddp_conformance", "--sampler", "parts:strided", "-t", "uneven", "-k", "SMP-01")
     done = run(written(tmp_path, parts=PARTS, **PLUGINS), *asked, "-w", "2", **setting)
     assert done.code == 0, done.text
