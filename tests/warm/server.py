@@ -262,9 +262,11 @@ def _become(program: Program, descriptors: Sequence[int]) -> Callable[[], None]:
     if argv[0] == "-u":
         argv = argv[1:]
         sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]
-    paths = filter(None, program["env"].get("PYTHONPATH", "").split(os.pathsep))
+    told = filter(None, program["env"].get("PYTHONPATH", "").split(os.pathsep))
+    paths = [*dict.fromkeys(map(os.path.abspath, told))]
     first = "" if argv[0] == "-c" else program["cwd"]
-    sys.path[:] = [first, *dict.fromkeys(map(os.path.abspath, paths)), *sys.path]
+    sys.path[:] = [first, *paths, *sys.path]
+    _customize(paths)
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     if argv[0] == "-c":
         sys.argv = ["-c", *argv[2:]]
@@ -291,6 +293,14 @@ def _draw_other_numbers() -> None:
 
     torch.default_generator.seed()
     np.random.seed()
+
+
+def _customize(folders: Sequence[str]) -> None:
+    """Run what one of these folders has for the start of each interpreter."""
+    for folder in folders:
+        if os.path.isfile(file := os.path.join(folder, "sitecustomize.py")):
+            runpy.run_path(file)
+            return
 
 
 def _place(descriptors: Sequence[int], numbers: Sequence[int]) -> None:
