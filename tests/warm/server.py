@@ -60,7 +60,8 @@ Program = dict[str, Any]
 """``argv`` after the interpreter's name, ``cwd``, ``env``, ``umask``, in ``numbers`` where the
 descriptors that come with it belong, how many ``heirs`` it needs for hosts and workers, and how
 many for interpreters that multiprocessing ``spawns``; the ``network`` of its machine, None for
-ours, and shell ``commands`` that make it one."""
+ours, and shell ``commands`` that make it one; or the process ``beside`` which it is to be, on
+whatever machine that is."""
 
 
 def send(channel: socket.socket, message: Any, descriptors: Sequence[int] = ()) -> None:
@@ -173,7 +174,8 @@ class Heirs:
             list(given["pass_fds"]),
             cwd=given["cwd"],
             env=given["env"],
-            heirs=int(_kind(args) == "-m" or with_an_heir),
+            # pytest starts a hub, and a host for tests of other harnesses.
+            heirs=2 if _kind(args) == "-m" else int(with_an_heir),
         )
 
     def _begin(
@@ -196,6 +198,7 @@ class Heirs:
             "heirs": heirs,
             "spawns": 0,
             "network": None,  # it is there already
+            "beside": None,
         }
         with channel:
             send(channel, program, [*standard, *passed])
@@ -248,6 +251,8 @@ def _become(program: Program, descriptors: Sequence[int]) -> Callable[[], None]:
     _place(descriptors, program["numbers"])
     if program["network"] is not None:
         _enter(program["network"], program["commands"])
+    if program["beside"] is not None:
+        _join(program["beside"])
     launched = program["argv"][:2] == ["-m", _LAUNCHER]
     Heirs(program["heirs"], lead=True).stand_in(launched=launched)
     Heirs(program["spawns"], lead=False).stand_in_for_spawned()
@@ -259,8 +264,8 @@ def _become(program: Program, descriptors: Sequence[int]) -> Callable[[], None]:
     _draw_other_numbers()
     argv = program["argv"]
     sys.orig_argv = [sys.executable, *argv]
-    if argv[0] == "-u":
-        argv = argv[1:]
+    if argv[0] == "-u" or program["env"].get("PYTHONUNBUFFERED"):
+        argv = argv[argv[0] == "-u" :]
         sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]
     told = filter(None, program["env"].get("PYTHONPATH", "").split(os.pathsep))
     paths = [*dict.fromkeys(map(os.path.abspath, told))]
@@ -284,6 +289,13 @@ def _enter(network: str, commands: str) -> None:
     if failed or libc.unshare(_NEW_MOUNTS | _NEW_NAME):
         raise OSError(ctypes.get_errno(), f"no namespaces in {network}")
     subprocess.run(["sh", "-c", _OWN_SYS + commands], check=True)
+
+
+def _join(pid: int) -> None:
+    """Be on the machine of a process, with its mounts."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.setns(os.pidfd_open(pid), _NEW_NETWORK | _NEW_MOUNTS | _NEW_NAME):
+        raise OSError(ctypes.get_errno(), f"no way to the namespaces of process {pid}")
 
 
 def _draw_other_numbers() -> None:
