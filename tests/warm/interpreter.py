@@ -37,7 +37,7 @@ _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM
 _SET_BY_TORCH = "INDUCTOR_CACHE_DIR$"
 """Wherever its compiler is imported, and so in an outer run at some time; read when it is used."""
 _READ_AT_START = re.compile(
-    rf"PYTHON(?!PATH$)|TORCH(?!{_SET_BY_TORCH})|LD_|LC_|LANG|KMP_|(OMP|OPENBLAS|MKL)_(?!NUM)"
+    rf"PYTHON(?!(PATH|UNBUFFERED)$)|TORCH(?!{_SET_BY_TORCH})|LD_|LC_|LANG|KMP_|(OMP|OPENBLAS|MKL)_(?!NUM)"
 )
 
 
@@ -168,9 +168,40 @@ def start(
     ``spawns`` processes that it starts by multiprocessing's ``spawn`` are warm as well. Without a
     ``machine`` it is on this one.
     """
-    if "DDP_TESTS_FRESH" in os.environ or not (server := _server()).serves(env):
+    if not is_warm(env):
         standard = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
         return start_fresh(arguments, cwd=cwd, env=env, **standard, machine=machine)
+    return _start(arguments, cwd, env, [stdin, stdout, stderr], spawns=spawns, machine=machine)
+
+
+def is_warm(env: Mapping[str, str]) -> bool:
+    """Whether a program with this environment finds what the warm interpreter has imported."""
+    return "DDP_TESTS_FRESH" not in os.environ and _server().serves(env)
+
+
+def start_beside(
+    pid: int,
+    arguments: Sequence[str],
+    *,
+    cwd: str,
+    env: Mapping[str, str],
+    descriptors: Sequence[int],
+) -> Process:
+    """Start the same where a process is: on its machine, with its mounts, and warm."""
+    return _start(arguments, Path(cwd), env, descriptors, beside=pid)
+
+
+def _start(
+    arguments: Sequence[str],
+    cwd: Path,
+    env: Mapping[str, str],
+    descriptors: Sequence[int],
+    *,
+    spawns: int = 0,
+    machine: Machine | None = None,
+    beside: int | None = None,
+) -> Process:
+    server = _server()
     os.umask(umask := os.umask(0))
     program = {
         "argv": list(arguments),
@@ -182,8 +213,9 @@ def start(
         "spawns": spawns,
         "network": None if machine is None else machine.network,
         "commands": "" if machine is None else machine.commands,
+        "beside": beside,
     }
-    return Process(server, server.ask(program, [stdin, stdout, stderr]))
+    return Process(server, server.ask(program, descriptors))
 
 
 def _heirs(arguments: Sequence[str]) -> int:

@@ -62,7 +62,8 @@ Program = dict[str, Any]
 """``argv`` after the interpreter's name, ``cwd``, ``env``, ``umask``, in ``numbers`` where the
 descriptors that come with it belong, how many ``heirs`` it needs for hosts and workers, and how
 many for interpreters that multiprocessing ``spawns``; the ``network`` of its machine, None for
-ours, and shell ``commands`` that make it one."""
+ours, and shell ``commands`` that make it one; or the process ``beside`` which it is to be, on
+whatever machine that is."""
 
 
 def send(channel: socket.socket, message: Any, descriptors: Sequence[int] = ()) -> None:
@@ -176,7 +177,8 @@ class Heirs:
             list(given["pass_fds"]),
             cwd=given["cwd"],
             env=given["env"],
-            heirs=int(with_an_heir or args[2:4] == ["-m", "pytest"]),
+            # pytest starts a hub, and a host for tests of other harnesses.
+            heirs=2 if args[2:4] == ["-m", "pytest"] else int(with_an_heir),
         )
 
     def _begin(
@@ -199,6 +201,7 @@ class Heirs:
             "heirs": heirs,
             "spawns": 0,
             "network": None,  # it is there already
+            "beside": None,
         }
         with channel:
             send(channel, program, [*standard, *passed])
@@ -246,6 +249,8 @@ def _become(program: Program, descriptors: Sequence[int]) -> Callable[[], None]:
     _place(descriptors, program["numbers"])
     if program["network"] is not None:
         _enter(program["network"], program["commands"])
+    if program["beside"] is not None:
+        _join(program["beside"])
     launched = program["argv"][:2] == ["-m", _LAUNCHER]
     Heirs(program["heirs"], lead=True).stand_in(launched=launched)
     Heirs(program["spawns"], lead=False).stand_in_for_spawned()
@@ -258,12 +263,14 @@ def _become(program: Program, descriptors: Sequence[int]) -> Callable[[], None]:
     argv = program["argv"]
     sys.orig_argv = [sys.executable, *argv]
     _show(sys.orig_argv, program["env"])
-    if argv[0] == "-u":
-        argv = argv[1:]
+    if argv[0] == "-u" or program["env"].get("PYTHONUNBUFFERED"):
+        argv = argv[argv[0] == "-u" :]
         sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]
-    paths = filter(None, program["env"].get("PYTHONPATH", "").split(os.pathsep))
+    told = filter(None, program["env"].get("PYTHONPATH", "").split(os.pathsep))
+    paths = [*dict.fromkeys(map(os.path.abspath, told))]
     first = {"-c": "", "-m": program["cwd"]}.get(argv[0], os.path.dirname(os.path.abspath(argv[0])))
-    sys.path[:] = [first, *dict.fromkeys(map(os.path.abspath, paths)), *sys.path]
+    sys.path[:] = [first, *paths, *sys.path]
+    _customize(paths)
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     if argv[0] == "-m":
         sys.argv = ["-m", *argv[2:]]
@@ -308,6 +315,13 @@ def _enter(network: str, commands: str) -> None:
     subprocess.run(["sh", "-c", _OWN_SYS + commands], check=True)
 
 
+def _join(pid: int) -> None:
+    """Be on the machine of a process, with its mounts."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.setns(os.pidfd_open(pid), _NEW_NETWORK | _NEW_MOUNTS | _NEW_NAME):
+        raise OSError(ctypes.get_errno(), f"no way to the namespaces of process {pid}")
+
+
 def _draw_other_numbers() -> None:
     """Each interpreter begins with seeds of its own; Python sees to that by itself."""
     import numpy as np
@@ -315,6 +329,14 @@ def _draw_other_numbers() -> None:
 
     torch.default_generator.seed()
     np.random.seed()
+
+
+def _customize(folders: Sequence[str]) -> None:
+    """Run what one of these folders has for the start of each interpreter."""
+    for folder in folders:
+        if os.path.isfile(file := os.path.join(folder, "sitecustomize.py")):
+            runpy.run_path(file)
+            return
 
 
 def _place(descriptors: Sequence[int], numbers: Sequence[int]) -> None:

@@ -115,6 +115,13 @@ def test_what_an_interpreter_reads_at_its_start_makes_it_fresh(
     assert done.stdout == "False\n"
 
 
+def test_it_begins_with_what_is_there_for_each_start(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.begun_with = 'this'\n")
+    code = "import sys; print(sys.begun_with, sys.stdout.write_through, 'torch' in sys.modules)"
+    done = run(tmp_path, "-c", code, PYTHONPATH=str(tmp_path), PYTHONUNBUFFERED="1")
+    assert done.stdout == "this True True\n", done.stderr
+
+
 def test_it_is_killed_with_its_group_in_time(tmp_path: Path) -> None:
     with pytest.raises(subprocess.TimeoutExpired):
         interpreter.run(["-c", WAITS], cwd=tmp_path, timeout=0.5)

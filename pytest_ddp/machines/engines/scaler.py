@@ -16,6 +16,8 @@ SIGN_LIMIT = 30.0
 _LIMIT = 900.0
 """Seconds in all: a cloud's nodes take minutes; where it has none, Ray tries without end."""
 _LOOK = 1.0
+_RAREST = 5.0
+"""Seconds between two questions at most: each takes a second of a CPU, which Ray's import is."""
 _NONE = "(no pending nodes)"
 _STATUS_LIMIT = 20.0
 """Seconds for ``ray status``, which imports Ray."""
@@ -55,10 +57,13 @@ class Wait:
             remove_placement_group(self._group)
 
     def _until(self, there: Callable[[], list[dict[str, Any]]]) -> str:
-        began = hoped = time.monotonic()
+        began = hoped = asks = time.monotonic()
         most = len(there())
+        pause, pending = _LOOK, ""
         while (found := len(known := there())) < self._nodes:
-            pending = coming(status(), known)
+            if time.monotonic() >= asks:
+                pending = coming(status(), known)
+                asks, pause = time.monotonic() + pause, min(pause + _LOOK, _RAREST)
             now = time.monotonic()
             if pending or found > most:
                 most, hoped = max(most, found), now

@@ -2,7 +2,7 @@
 // it reduces. It tells no sequence numbers and writes nothing into a flight recorder.
 
 #include <pybind11/chrono.h>
-#include <torch/python.h>
+#include <torch/csrc/utils/pybind.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/csrc/distributed/c10d/Types.hpp>

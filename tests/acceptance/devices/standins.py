@@ -33,6 +33,8 @@ class WithCuda:
 
 
 sys.meta_path.insert(0, WithCuda)
+if "torch" in sys.modules:
+    sys.modules["torch"].__spec__.submodule_search_locations.append({folder!r})
 """
 _SMI = """#!/bin/sh
 case "$(uname -n)" in
@@ -65,6 +67,4 @@ def variables_for(folder: Path, counts: Mapping[str, int]) -> dict[str, str]:
     return {
         "PYTHONPATH": os.pathsep.join(paths),
         "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
-        # Read at the start: a warm interpreter, which has found torch before, is none for these.
-        "PYTHONNOUSERSITE": "1",
     }

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.acceptance.suite import Finished, Suite
+from tests.warm import interpreter
 
 pytestmark = pytest.mark.skipif(
     not (shutil.which("c++") and shutil.which("ninja")), reason="builds with c++ and ninja"
@@ -88,12 +87,8 @@ SOURCE = """
 def finished(new_suite: Callable[[], Suite], tmp_path_factory: pytest.TempPathFactory) -> Finished:
     folder = tmp_path_factory.mktemp("dummy")
     source = Path(__file__).with_name("dummy.cpp")
-    subprocess.run(
-        [sys.executable, "-c", BUILD, str(source), str(folder)],
-        check=True,
-        stdin=subprocess.DEVNULL,
-        timeout=400,
-    )
+    built = interpreter.run(["-c", BUILD, str(source), str(folder)], timeout=400)
+    assert built.returncode == 0, built.stderr
     suite = new_suite()
     suite.write("conftest.py", CONFTEST.format(folder=str(folder)))
     suite.write("test_dummy.py", SOURCE)

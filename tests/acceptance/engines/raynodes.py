@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
 import subprocess
@@ -21,13 +20,25 @@ _WITH_US = ("setpriv", "--pdeathsig", "TERM")
 """A run of these tests that is killed ends Ray's processes, too."""
 _PORT = 6399
 _UP_LIMIT = 120
+_QUIET = {
+    # Workers that nobody has asked for, on each node for each session: a second each.
+    **dict.fromkeys(("RAY_enable_worker_prestart", "RAY_prestart_worker_first_driver"), "0"),
+    "RAY_enable_metrics_collection": "0",
+    "RAY_memory_monitor_refresh_ms": "0",
+}
+"""What Ray's processes do beside their work costs more than that."""
 
 
 @contextlib.contextmanager
 def ray_up(
-    cluster: Cluster, *, gpus: int = 0, env: Mapping[str, str] | None = None, before_1: str = ""
+    cluster: Cluster,
+    *,
+    gpus: int = 0,
+    env: Mapping[str, str] | None = None,
+    of: Mapping[int, Mapping[str, str]] | None = None,
+    before_1: str = "",
 ) -> Iterator[dict[str, str]]:
-    """Have a Ray cluster of both machines for a block; the variables of its users.
+    """Have a Ray cluster of all machines for a block; the variables of its users.
 
     The cluster of machines ends Ray's processes.
 
@@ -35,6 +46,7 @@ def ray_up(
         cluster: the machines.
         gpus: how many each is said to have.
         env: variables of Ray's processes and of its users.
+        of: variables that Ray's processes have on single nodes alone.
         before_1: what node 1 does first, as of :meth:`Cluster.on`.
     """
     # Ray's sockets lie in there, and their paths may be short only.
@@ -47,11 +59,15 @@ def ray_up(
         address = f"{ADDRESSES[0]}:{_PORT}"
         own = dict(env or {})
         variables = own | {"RAY_ADDRESS": address, "RAY_TMPDIR": folder}
-        start = functools.partial(_start_node, cluster, end, env=own)
-        start(0, f"--num-gpus={gpus}", *head)
-        _wait_for_nodes(cluster, variables, 1)
-        start(1, f"--num-gpus={gpus}", f"--address={address}", before=before_1)
-        _wait_for_nodes(cluster, variables, 2)
+        counted = _counted(cluster, end, address, cluster.size)
+        for node in range(cluster.size):
+            place = [f"--address={address}"] if node else head
+            before = before_1 if node == 1 else ""
+            variables_of = {**own, **(of or {}).get(node, {})}
+            arguments = [f"--num-gpus={gpus}", *place]
+            _start_node(cluster, end, node, *arguments, env=variables_of, before=before)
+            # Not together: their sockets lie in one folder, and each takes the next free name.
+            _wait_for_nodes(cluster, counted, node + 1)
         yield variables
 
 
@@ -79,8 +95,9 @@ def ray_that_grows(cluster: Cluster, most: int) -> Iterator[dict[str, str]]:
         head = ["--head", f"--port={_GROWING_PORT}", "--include-dashboard=false"]
         place = [f"--temp-dir={folder}", f"--autoscaling-config={config}"]
         fake = {"RAY_FAKE_CLUSTER": "1", "AUTOSCALER_UPDATE_INTERVAL_S": "1"}
+        counted = _counted(cluster, end, address, 1)
         _start_node(cluster, end, 0, *head, *place, env=fake)
-        _wait_for_nodes(cluster, variables, 1)
+        _wait_for_nodes(cluster, counted, 1)
         yield variables
 
 
@@ -118,7 +135,7 @@ def _start_node(
     before: str = "",
 ) -> None:
     own = [f"--node-ip-address={ADDRESSES[node]}", "--num-cpus=2", "--disable-usage-stats"]
-    memory = ["--object-store-memory=100000000"]
+    memory = ["--object-store-memory=100000000", "--include-log-monitor=false"]
     with (cluster.folder / f"ray-{node}.txt").open("ab") as log:
         process = subprocess.Popen(
             [
@@ -131,7 +148,7 @@ def _start_node(
                 *memory,
                 *arguments,
             ],
-            env={**os.environ, **cluster.environment(node), **(env or {})},
+            env={**os.environ, **_QUIET, **cluster.environment(node), **(env or {})},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -142,25 +159,44 @@ def _start_node(
 
 
 _COUNT = """
-import sys, ray
-ray.init(address="auto", configure_logging=False, log_to_driver=False)
-sys.exit(sum(node["Alive"] for node in ray.nodes()) != int(sys.argv[1]))
+import sys, time
+from ray._raylet import GcsClient
+
+address, most = sys.argv[1:]
+known = 0
+while known < int(most):
+    try:
+        nodes = len(GcsClient(address=address).get_all_node_info())
+    except Exception as error:
+        print(error)
+        nodes = 0
+    if nodes > known:
+        known = nodes
+        print(f"nodes: {nodes}", flush=True)
+    time.sleep(0.2)
 """
 
 
-def _wait_for_nodes(cluster: Cluster, variables: dict[str, str], count: int) -> None:
-    deadline = time.monotonic() + _UP_LIMIT
-    while True:
-        asked = subprocess.run(
-            [*cluster.on(0), sys.executable, "-c", _COUNT, str(count)],
-            env={**os.environ, **cluster.environment(0), **variables},
+def _counted(cluster: Cluster, end: contextlib.ExitStack, address: str, most: int) -> Path:
+    """Where nodes are counted, by what is no driver: Ray would start workers for one."""
+    file = cluster.folder / "ray-count.txt"
+    with file.open("wb") as log:
+        process = subprocess.Popen(
+            [*cluster.on(0), *_WITH_US, sys.executable, "-c", _COUNT, address, str(most)],
+            env={**os.environ, **cluster.environment(0)},
             stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_UP_LIMIT,
-            check=False,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
         )
-        if asked.returncode == 0:
-            return
-        said = asked.stderr.decode() + (cluster.folder / "ray-0.txt").read_text()
-        assert time.monotonic() < deadline, said
-        time.sleep(0.2)
+    end.callback(process.wait, _UP_LIMIT)
+    end.callback(cluster.kill)
+    return file
+
+
+def _wait_for_nodes(cluster: Cluster, counted: Path, count: int) -> None:
+    deadline = time.monotonic() + _UP_LIMIT
+    while f"nodes: {count}\n" not in counted.read_text():
+        said = sorted(cluster.folder.glob("ray-*.txt"))
+        assert time.monotonic() < deadline, "\n".join(file.read_text() for file in said)
+        time.sleep(0.05)

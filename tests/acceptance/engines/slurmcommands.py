@@ -6,10 +6,15 @@ they expect.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shlex
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from tests.acceptance.machines.cluster import Cluster
+from tests.warm.python import standing_in
 
 _SCONTROL = """#!/bin/sh
 case "$*" in
@@ -33,27 +38,38 @@ for name in SLURM_GPUS SLURM_GPUS_PER_NODE SLURM_GPUS_PER_TASK SLURM_GPU_BIND; d
     [ -z "${!name}" ] || { echo "srun: error: $name is for a step on all nodes" >&2; exit 1; }
 done
 [ "$found" ] || { echo "srun: error: no such node" >&2; exit 1; }
-exec env SLURMD_NODENAME=beta TMPDIR={tempdir} {step} {there} "$@"
+[ "$1" = {own} ] || { echo "srun: error: no such program: $1" >&2; exit 1; }
+shift
+exec env SLURMD_NODENAME=beta TMPDIR={tempdir} {step} {there} {python} "$@"
 """
 
 
-def slurm_on(cluster: Cluster, folder: Path, step: str = "") -> dict[str, str]:
-    """Variables of a batch script that has both machines.
+@contextlib.contextmanager
+def slurm_on(cluster: Cluster, folder: Path, step: str = "") -> Iterator[dict[str, str]]:
+    """Have variables of a batch script that has both machines, for a block.
 
     Args:
         cluster: the machines.
         folder: for the commands.
         step: what SLURM sets in a step on the second, as ``NAME=TEXT``.
     """
-    # srun asks a daemon there, which is in no namespace of the caller's.
-    there = " ".join(f"'{word}'" for word in cluster.on(1))
-    tempdir = cluster.environment(1)["TMPDIR"]
-    srun = _SRUN.replace("{there}", there).replace("{tempdir}", tempdir).replace("{step}", step)
-    for name, text in (("scontrol", _SCONTROL), ("srun", srun)):
-        (folder / name).write_text(text)
-        (folder / name).chmod(0o755)
-    return {
-        "PATH": f"{folder}:{os.environ['PATH']}",
-        "SLURM_JOB_NODELIST": "nodes[1-2]",
-        "SLURMD_NODENAME": "alpha",
-    }
+    with standing_in() as python:
+        fields = {
+            "own": sys.executable,
+            "tempdir": cluster.environment(1)["TMPDIR"],
+            "step": step,
+            # srun asks a daemon there, which is in no namespace of the caller's.
+            "there": shlex.join(cluster.on(1)),
+            "python": str(python),
+        }
+        srun = _SRUN
+        for name, text in fields.items():
+            srun = srun.replace(f"{{{name}}}", text)
+        for name, text in (("scontrol", _SCONTROL), ("srun", srun)):
+            (folder / name).write_text(text)
+            (folder / name).chmod(0o755)
+        yield {
+            "PATH": f"{folder}:{os.environ['PATH']}",
+            "SLURM_JOB_NODELIST": "nodes[1-2]",
+            "SLURMD_NODENAME": "alpha",
+        }

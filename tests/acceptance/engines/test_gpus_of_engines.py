@@ -6,7 +6,7 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,8 +14,11 @@ import pytest
 from tests.acceptance.devices.standins import CONFTEST, variables_for
 from tests.acceptance.engines.raynodes import ray_up
 from tests.acceptance.engines.slurmcommands import slurm_on
-from tests.acceptance.machines.cluster import Cluster
+from tests.acceptance.machines import switch as switches
+from tests.acceptance.machines.cluster import Cluster, problem
+from tests.acceptance.machines.switch import Switch
 from tests.acceptance.suite import Suite, flat
+from tests.warm.python import standing_in
 
 SOURCE = """
     import os
@@ -39,70 +42,76 @@ def places(finished: object) -> str:
     return flat(" ".join(text for _, text in call.sections))
 
 
-@pytest.fixture(params=["as it is", "NOSET"])
-def ray_variables(
-    cluster: Cluster, tmp_path: Path, request: pytest.FixtureRequest
-) -> Iterator[dict[str, str]]:
+@pytest.fixture
+def three() -> Iterator[Cluster]:
+    """Three machines: Ray leaves masks of GPUs to others on the last one."""
     pytest.importorskip("ray")
-    env = variables_for(tmp_path / "gpus", {"alpha": 3, "beta": 4})
-    if request.param == "NOSET":
-        env |= {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}
-    with ray_up(cluster, gpus=2, env=env) as variables:
-        yield variables
+    if why := problem() or switches.problem():
+        pytest.skip(why)
+    with Cluster.up(3, Switch()) as cluster:
+        yield cluster
 
 
+NOSET = {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}
 HOLD = """
-import sys, time
+import sys
 import ray
+from ray.util.placement_group import placement_group
 
 ray.init(address="auto", configure_logging=False, log_to_driver=False)
-
-
-@ray.remote(num_cpus=0, num_gpus=int(sys.argv[1]))
-class Holder:
-    def where(self):
-        return ray.get_runtime_context().get_node_id()
-
-
-beta = next(n["NodeID"] for n in ray.nodes() if n["NodeManagerAddress"] == "10.77.0.2")
-there = {"ray.io/node-id": beta}
-holder = Holder.options(label_selector=there).remote()
-assert ray.get(holder.where.remote()) == beta
-print("held", flush=True)
-sys.stdin.read()
+others = [node for node in ray.nodes() if node["NodeManagerAddress"] != "10.77.0.1"]
+there = [{"ray.io/node-id": node["NodeID"]} for node in others]
+bundles = [{"GPU": 1.0}] * len(others)
+groups = []
+while sys.stdin.readline():
+    groups.append(placement_group(bundles, "STRICT_SPREAD", bundle_label_selector=there))
+    assert groups[-1].wait(60)
+    print("held", flush=True)
 """
 
 
 @contextlib.contextmanager
-def held(cluster: Cluster, count: int, variables: dict[str, str]) -> Iterator[None]:
-    """Have somebody else hold GPUs of beta's by Ray, for a block."""
-    command = [*cluster.on(0), sys.executable, "-c", HOLD, str(count)]
+def somebody(cluster: Cluster, variables: dict[str, str]) -> Iterator[Callable[[], None]]:
+    """Have somebody else take one more GPU of beta's and gamma's by Ray, at each call."""
+    command = [*cluster.on(0), sys.executable, "-c", HOLD]
     env = {**os.environ, **cluster.environment(0), **variables}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, env=env, **pipes) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        assert process.stdout.readline() == "held\n"
-        yield
+
+        def takes() -> None:
+            process.stdin.write("one\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == "held\n"
+
+        yield takes
         process.stdin.close()
         process.wait(60)
 
 
 def test_ray_gives_the_gpus_of_a_node_that_nobody_has(
-    cluster: Cluster, ray_variables: dict[str, str], suite: Suite
+    three: Cluster, suite: Suite, tmp_path: Path
 ) -> None:
-    """Ray was told of two on each machine, and somebody takes one of beta's, then both."""
+    """Ray was told of two on each machine, and somebody takes one of the others', then both."""
     suite.write("conftest.py", CONFTEST)
     suite.write("test_a.py", SOURCE)
-    finished = cluster.run_alone(suite, "--ddp-machines=ray", env=ray_variables)
-    beta = ["('beta', 'cuda:0', '0,1')", "('beta', 'cuda:1', '0,1')"]
-    assert " ".join([*ALPHA, *beta]) in places(finished), finished.tail()
-    for taken, left in ((1, "('beta', 'cuda:0', '1')"), (2, "")):
-        with held(cluster, taken, ray_variables):
-            finished = cluster.run_alone(suite, "--ddp-machines=ray", env=ray_variables)
-        told = places(finished)
-        assert " ".join([*ALPHA, left]).strip() in told
-        assert told.count("beta") == told.count(left or "beta") * bool(left)
+    env = variables_for(tmp_path / "gpus", {"alpha": 3, "beta": 4, "gamma": 4})
+    with (
+        ray_up(three, gpus=2, env=env, of={2: NOSET}) as variables,
+        standing_in() as python,
+        somebody(three, variables) as takes,
+    ):
+        for left in ("0,1", "1", ""):
+            arguments = "--ddp-machines=ray", f"--ddp-machines-python={python}"
+            finished = three.run_alone(suite, *arguments, env=variables)
+            told = places(finished)
+            visible = [f"'cuda:{n}', '{left}')" for n in range(len(left.split(",")) * bool(left))]
+            there = [f"('{name}', {one}" for name in ("beta", "gamma") for one in visible]
+            assert " ".join([*ALPHA, *there]) in told, finished.tail()
+            assert [told.count(name) for name in ("beta", "gamma")] == [len(visible)] * 2
+            if left:
+                takes()
 
 
 def test_slurm_gives_the_gpus_that_the_job_has_on_a_node(
@@ -112,11 +121,11 @@ def test_slurm_gives_the_gpus_that_the_job_has_on_a_node(
     suite.write("conftest.py", CONFTEST)
     suite.write("test_a.py", SOURCE)
     env = variables_for(tmp_path / "gpus", {"alpha": 3, "beta": 4})
-    slurm = slurm_on(cluster, tmp_path, "CUDA_VISIBLE_DEVICES=2")
     paths = {"PATH": f"{tmp_path}{os.pathsep}{env['PATH']}"}
     # What sbatch leaves of --gpus=3 --gpus-per-task=1, and sets for the batch script.
     job = {"SLURM_GPUS": "3", "SLURM_GPUS_PER_TASK": "1", "CUDA_VISIBLE_DEVICES": "0,1"}
-    variables = {**env, **slurm, **paths, **job}
-    finished = cluster.run_alone(suite, "--ddp-machines=slurm", env=variables)
+    with slurm_on(cluster, tmp_path, "CUDA_VISIBLE_DEVICES=2") as slurm:
+        variables = {**env, **slurm, **paths, **job}
+        finished = cluster.run_alone(suite, "--ddp-machines=slurm", env=variables)
     alpha = [f"('alpha', 'cuda:{n}', '0,1')" for n in range(2)]
     assert " ".join([*alpha, "('beta', 'cuda:0', '2')"]) in places(finished), finished.tail()

@@ -7,7 +7,6 @@ the operator sets: those of torchrun's options as well. The job is that of docs/
 from __future__ import annotations
 
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import yaml
 
 from tests.acceptance.machines.cluster import ADDRESSES, Cluster
 from tests.acceptance.suite import Running, Suite
+from tests.warm import interpreter
 
 MANIFEST = Path(__file__).parents[3] / "docs" / "ci" / "pytorchjob.yml"
 _PORT = "23456"
@@ -35,13 +35,13 @@ class Pod:
 
     def __call__(
         self, arguments: Sequence[str], *, cwd: Path, env: Mapping[str, str], **streams: int
-    ) -> subprocess.Popen[bytes]:
+    ) -> interpreter.Process | subprocess.Popen[bytes]:
         mount = f"mount --bind {self.hosts} /etc/hosts && "
-        return subprocess.Popen(
-            [*self.cluster.on(self.node, mount), sys.executable, *arguments],
+        return interpreter.start(
+            arguments,
             cwd=cwd,
             env={**env, **self.cluster.environment(self.node)},
-            start_new_session=True,
+            machine=self.cluster.machine(self.node, mount),
             **streams,
         )
 

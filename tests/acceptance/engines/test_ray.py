@@ -9,6 +9,7 @@ import pytest
 from tests.acceptance.engines.raynodes import ray_up
 from tests.acceptance.engines.verdicts import Verdicts, examples
 from tests.acceptance.machines.cluster import Cluster
+from tests.acceptance.machines.test_verdicts import VERDICTS
 from tests.acceptance.suite import Finished, Suite, flat
 
 RAY = "--ddp-machines=ray"
@@ -22,17 +23,6 @@ def variables(cluster: Cluster) -> Iterator[dict[str, str]]:
         yield variables
 
 
-@pytest.fixture(scope="module")
-def session(
-    cluster: Cluster, variables: dict[str, str], new_suite: Callable[[], Suite]
-) -> Finished:
-    return cluster.run_alone(examples(new_suite()), RAY, env=variables)
-
-
-class TestVerdicts(Verdicts):
-    """Those of ranks on two machines."""
-
-
 PLACES = """
     import os
 
@@ -40,7 +30,7 @@ PLACES = """
 
 
     @pytest.mark.ddp(world_size=2)
-    def test_places(ddp):
+    def test_environment(ddp):
         assert ddp.gather(os.environ["MINE"]) == ["of the call"] * 2
         assert not [name for name in os.environ if name.startswith("RAY_") and ddp.rank]
         with open("/proc/self/environ") as file:
@@ -53,23 +43,38 @@ PLACES = """
 
         assert "ray" not in sys.modules
 """
+OF_PLACES = ("test_environment", "test_interpreters_are_not_ray_s")
 
 
-def test_ranks_find_the_call_s_environment_and_nothing_of_ray_s(
-    cluster: Cluster, variables: dict[str, str], suite: Suite
-) -> None:
-    suite.write("test_a.py", PLACES)
-    finished = cluster.run_alone(
-        suite, "--ddp-machines=ray:2", env=variables | {"MINE": "of the call"}
-    )
-    finished.assert_outcomes(passed=2)
-    assert finished.returncode == 0
+@pytest.fixture(scope="module")
+def session(
+    cluster: Cluster, variables: dict[str, str], new_suite: Callable[[], Suite]
+) -> Finished:
+    suite = examples(new_suite())
+    suite.write("test_places.py", PLACES)
+    return cluster.run_alone(suite, f"{RAY}:2", env=variables | {"MINE": "of the call"})
+
+
+class TestVerdicts(Verdicts):
+    """Those of ranks on two machines."""
+
+    def test_every_test_has_a_verdict(self, session: Finished) -> None:
+        assert len(session.results) == len(VERDICTS) + len(OF_PLACES), session.tail()
+
+    @pytest.mark.parametrize("name", OF_PLACES)
+    def test_ranks_find_the_call_s_environment_and_nothing_of_ray_s(
+        self, session: Finished, name: str
+    ) -> None:
+        assert session[name].verdict == "passed", session[name].text
+
+
+EASY = "import pytest\n@pytest.mark.ddp(world_size=2)\ndef test_a(ddp): ..."
 
 
 def test_more_machines_than_nodes_are_an_error_with_the_numbers(
     cluster: Cluster, variables: dict[str, str], suite: Suite
 ) -> None:
-    suite.write("test_a.py", PLACES)
+    suite.write("test_a.py", EASY)
     finished = cluster.run_alone(suite, "--ddp-machines=ray:3", env=variables)
     assert finished.returncode == pytest.ExitCode.USAGE_ERROR, finished.tail()
     assert "3 machines wanted, 2 in the Ray cluster: no other was on its way" in finished.flat
@@ -79,7 +84,7 @@ def test_more_machines_than_nodes_are_an_error_with_the_numbers(
 def test_an_interpreter_that_is_not_there_is_an_error_with_the_way_out(
     cluster: Cluster, variables: dict[str, str], suite: Suite
 ) -> None:
-    suite.write("test_a.py", PLACES)
+    suite.write("test_a.py", EASY)
     other = "--ddp-machines-python=/no/python"
     finished = cluster.run_alone(suite, RAY, other, env=variables)
     assert finished.returncode == pytest.ExitCode.USAGE_ERROR, finished.tail()
@@ -90,9 +95,10 @@ def test_an_interpreter_that_is_not_there_is_an_error_with_the_way_out(
 def test_one_machine_of_a_cluster_is_that_of_pytest(
     cluster: Cluster, variables: dict[str, str], suite: Suite
 ) -> None:
-    suite.write("test_a.py", "import pytest\n@pytest.mark.ddp(world_size=2)\ndef test_a(ddp): ...")
+    suite.write("test_a.py", EASY)
     finished = cluster.run_alone(suite, "--ddp-machines=ray:1", env=variables)
     finished.assert_outcomes(passed=1)
+    assert finished.returncode == 0
 
 
 def test_no_cluster_is_an_error_with_the_way_to_one(suite: Suite) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -28,9 +28,12 @@ PASSING = """
 
 
 @pytest.fixture(scope="module")
-def variables(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def variables(
+    cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, str]]:
     """Those of a batch script that has both machines."""
-    return slurm_on(cluster, tmp_path_factory.mktemp("bin"))
+    with slurm_on(cluster, tmp_path_factory.mktemp("bin")) as variables:
+        yield variables
 
 
 @pytest.fixture(scope="module")

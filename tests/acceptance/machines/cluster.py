@@ -13,7 +13,6 @@ import shlex
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import textwrap
 import time
@@ -161,11 +160,8 @@ class Cluster:
         self, node: int, program: str, *args: str, timeout: float = 60.0
     ) -> subprocess.CompletedProcess[str]:
         """Run a Python program on a machine, which knows nothing of the session."""
-        command = [*self._enter(node), sys.executable, "-c", textwrap.dedent(program), *args]
-        return subprocess.run(command, check=False, capture_output=True, text=True, timeout=timeout)
-
-    def _enter(self, node: int) -> list[str]:
-        return ["ip", "netns", "exec", self._network(node)]
+        command = ["-c", textwrap.dedent(program), *args]
+        return interpreter.run(command, timeout=timeout, machine=self.machine(node))
 
     def start_alone(
         self,
