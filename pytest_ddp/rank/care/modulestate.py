@@ -25,9 +25,11 @@ from pytest_ddp.system.own import gc, threading
 
 _LOOKED_AFTER = frozenset(
     {"torch", "numpy", "pytest_ddp", "ddp_conformance", "pytest", "_pytest", "pluggy"}
+    | {"sympy", "mpmath"}
 )
 """Packages of which only replaced code counts: of what torch keeps, the rank restores by name what
-a test can change (:mod:`surroundings`), and the rest is caches."""
+a test can change (:mod:`surroundings`), and the rest is caches; as is all that the second line's,
+with which its compiler calculates shapes, keep in many thousand objects."""
 _MOST = 500_000
 """Objects that are looked at; what keeps more is not known, and counts as changed."""
 _LARGE = 10_000
