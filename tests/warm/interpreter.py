@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tests.warm.machine import Machine
-from tests.warm.server import ROOM, receive, send
+from tests.warm.server import ROOM, heirs_of, receive, send
 
 _SERVER = Path(__file__).with_name("server.py")
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -178,19 +178,12 @@ def start(
         "env": dict(env),
         "umask": umask,
         "numbers": [0, 1, 2],
-        "heirs": _heirs(arguments),
+        "heirs": heirs_of(arguments),
         "spawns": spawns,
         "network": None if machine is None else machine.network,
         "commands": "" if machine is None else machine.commands,
     }
     return Process(server, server.ask(program, [stdin, stdout, stderr]))
-
-
-def _heirs(arguments: Sequence[str]) -> int:
-    """How many hosts of pytest-ddp it may start, or xdist's workers or a launcher's programs with
-    one each."""
-    wanted = re.search(r"(?:^| )(?:-n ?|--nproc-per-node=)(\d+)", " ".join(arguments))
-    return max(1, int(wanted[1])) if wanted else 1
 
 
 def start_fresh(

@@ -14,6 +14,7 @@ import importlib
 import inspect
 import json
 import os
+import re
 import runpy
 import socket
 import struct
@@ -43,18 +44,23 @@ _HOST = "from pytest_ddp.rank.main import main"
 _HUB = "from pytest_ddp.machines.main import main"
 _AGENT = "from pytest_ddp.agent.main import main"
 _WORKER = "import sys;exec(eval(sys.stdin.readline()))"
-"""What processes of pytest-ddp and workers of xdist are told to execute."""
+_DOCTORS = "-m pytest -p ddp -p no:cacheprovider ", "-m pytest_ddp.doctor.probe"
+"""What processes of pytest-ddp, workers of xdist and those of the doctor are told to execute."""
 _WITH_AN_HEIR = _HUB, _AGENT, _WORKER
 """Those that start one of these in turn."""
 _NEW_NETWORK, _NEW_MOUNTS, _NEW_NAME = 0x40000000, 0x00020000, 0x04000000
 """``CLONE_NEWNET``, ``CLONE_NEWNS`` and ``CLONE_NEWUTS`` of ``linux/sched.h``."""
 _OWN_SYS = "mount --make-rslave / && umount -l /sys && mount -t sysfs sysfs /sys && "
 """``/sys`` shows the interfaces of the network in which it was mounted."""
+_PYTHON = sys.executable
+"""A test may name another one that is to start what it starts."""
 _SPAWNED = "--multiprocessing-fork"
 _LAUNCHER = "torch.distributed.run"
 """Starts programs by ``-u -m``; what else does that wants a fresh interpreter."""
 ROOM = "-" * 32768
 """A last argument and a variable of the server, whose places those of its forks are put into."""
+_CHANNELS: list[socket.socket] = []
+"""To all heirs of this process: closed later in one of them, they would be other descriptors."""
 _ABOVE = 1000
 """From here up descriptors are kept while those below are put in their places."""
 
@@ -125,29 +131,32 @@ class Heirs:
         self._waiting: list[tuple[int, socket.socket]] = []
         for _ in range(count):
             channel, theirs = socket.socketpair()
+            _CHANNELS.append(channel)
             pid = os.fork()
             self._waiting.append((pid, channel))
             if pid == 0:
-                for _, parents in self._waiting:
-                    parents.close()
+                while _CHANNELS:
+                    _CHANNELS.pop().close()
                 _wait(theirs, lead)
             theirs.close()
 
-    def stand_in(self, *, launched: bool) -> None:
-        """Have ``subprocess`` start hosts, and workers of xdist, from here while there are any.
-
-        Args:
-            launched: whether modules that are run are the launcher's, and start from here, too.
-        """
+    def stand_in(self, argv: Sequence[str]) -> None:
+        """Have ``subprocess`` start hosts, workers of xdist, and the modules of a program that is
+        the launcher, from here while there are any."""
+        launched = argv[:2] == ["-m", _LAUNCHER]
+        # Unlike other hosts these stay in the session of what starts them.
+        services = Heirs(int("--ddp-adopt" in str(argv)), lead=False)
         start = subprocess.Popen._execute_child  # type: ignore[attr-defined]
         signature = inspect.signature(start)
 
         def start_or_inherit(process: Any, *args: Any, **kwargs: Any) -> None:
             given = signature.bind(process, *args, **kwargs).arguments
-            if not self._waiting or not _is_known(given["args"], launched):
+            stays = _HOST in str(given["args"]) and not given["start_new_session"]
+            heirs = services if stays and services._waiting else self
+            if not heirs._waiting or not _is_known(given["args"], launched):
                 start(process, *args, **kwargs)
                 return
-            process.pid = self._be(given)
+            process.pid = heirs._be(given)
             process._child_created = True
             process._close_pipe_fds(*(given[end] for end in _ENDS))
 
@@ -168,14 +177,15 @@ class Heirs:
     def _be(self, given: dict[str, Any]) -> int:
         standard = (given["p2cread"], given["c2pwrite"], given["errwrite"])
         args = list(given["args"])
+        first = args.index("-m" if "-m" in args[1:3] else "-c")
         with_an_heir = any(what in code for code in args for what in _WITH_AN_HEIR)
         return self._begin(
-            ["-u"] * ("-u" in args) + args[args.index(_kind(args)) :],
+            ["-u"] * ("-u" in args) + args[first:],
             [number if end == -1 else end for number, end in enumerate(standard)],
             list(given["pass_fds"]),
-            cwd=given["cwd"],
+            cwd=os.fspath(given["cwd"] or os.getcwd()),
             env=given["env"],
-            heirs=int(_kind(args) == "-m" or with_an_heir),
+            heirs=heirs_of(args) if args[first] == "-m" else int(with_an_heir),
         )
 
     def _begin(
@@ -204,22 +214,29 @@ class Heirs:
         return pid
 
 
-def _kind(args: Sequence[str]) -> str:
-    """Whether it is code or a module that is run."""
-    return "-m" if args[1:3] == ["-u", "-m"] else "-c"
+def heirs_of(arguments: Sequence[str]) -> int:
+    """How many hosts of pytest-ddp it may start, or xdist's workers or a launcher's programs with
+    one each, or modules of the doctor's: its probe, its trial and two parts of its proof."""
+    text = " ".join(arguments)
+    if text.startswith("-m pytest_ddp doctor"):
+        return 4 if "--prove" in text else 2
+    wanted = re.search(r"(?:^| )(?:-n ?|--nproc-per-node=)(\d+)", text)
+    return max(1, int(wanted[1])) if wanted else 1
 
 
 def _is_known(args: Any, launched: bool) -> bool:
     """Whether this starts a host or a worker; what else a test starts might be anything."""
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-    if launched and isinstance(args, tuple) and args[:3] == (sys.executable, "-u", "-m"):
+    if launched and isinstance(args, tuple) and args[:3] == (_PYTHON, "-u", "-m"):
         return True
+    if isinstance(args, list) and args[:2] == [_PYTHON, "-m"]:
+        return " ".join(args[1:]).startswith(_DOCTORS)
     if not isinstance(args, list) or "-c" not in args:
         return False
     before, (_, code, *_) = args[: args.index("-c")], args[args.index("-c") :]
     if any(what in code for what in (_HOST, _HUB, _AGENT)):
-        return before == [sys.executable, *flags]
-    return bool(code == _WORKER and before == [sys.executable, "-u", *flags])
+        return before == [_PYTHON, *flags]
+    return bool(code == _WORKER and before == [_PYTHON, "-u", *flags])
 
 
 def _wait(channel: socket.socket, lead: bool) -> None:
@@ -250,8 +267,7 @@ def _become(program: Program, descriptors: Sequence[int]) -> Callable[[], None]:
     _place(descriptors, program["numbers"])
     if program["network"] is not None:
         _enter(program["network"], program["commands"])
-    launched = program["argv"][:2] == ["-m", _LAUNCHER]
-    Heirs(program["heirs"], lead=True).stand_in(launched=launched)
+    Heirs(program["heirs"], lead=True).stand_in(program["argv"])
     Heirs(program["spawns"], lead=False).stand_in_for_spawned()
     os.chdir(program["cwd"])
     os.umask(program["umask"])
