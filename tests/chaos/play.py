@@ -42,7 +42,8 @@ class Played:
 def play(plan: Plan, directory: Path) -> Played:
     """Write the suite into the directory and run it there."""
     suite = Suite(directory / "suite")
-    suite.fresh = True  # /proc shows the environment that a process was started with
+    # An early signal is to find a host that imports torch.
+    suite.fresh = any(kill.moment in ("start", "collection") for kill in plan.kills)
     for name, source in plan.files.items():
         suite.write(name, source)
     run, notes = uuid.uuid4().hex, directory / "notes"
@@ -79,7 +80,6 @@ def play(plan: Plan, directory: Path) -> Played:
 
 def _run_next_session(directory: Path, env: dict[str, str]) -> None:
     suite = Suite(directory)
-    suite.fresh = True
     suite.write(
         "test_next.py", "import pytest\n\n@pytest.mark.ddp(world_size=1)\ndef test_next(): pass"
     )

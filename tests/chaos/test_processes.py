@@ -29,7 +29,6 @@ PATIENCE = 120
 
 def test_hosts_and_ranks_are_told_apart(tmp_path: Path) -> None:
     suite = Suite(tmp_path / "suite")
-    suite.fresh = True  # processes are known by their command lines
     suite.write("test_it.py", SOURCE)
     running = suite.start()
     ranks = [suite.directory / "rank-0", suite.directory / "rank-1"]

@@ -29,9 +29,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tests.warm.machine import Machine
-from tests.warm.server import ROOM, receive, send
+from tests.warm.placing import ROOM
+from tests.warm.server import heirs_of, receive, send
 
-_SERVER = Path(__file__).with_name("server.py")
+_ROOT = Path(__file__).parents[2]
+_SERVER = "import sys; sys.path[0] = sys.argv[2]; from tests.warm.server import main; main()"
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 """Threads of a computation would not survive a fork; pytest-ddp's host is started so, too."""
 _SET_BY_TORCH = "INDUCTOR_CACHE_DIR$"
@@ -96,7 +98,7 @@ class _Server:
         self._channel, theirs = socket.socketpair()
         with tempfile.TemporaryFile() as log:
             self._process = subprocess.Popen(
-                [sys.executable, str(_SERVER), str(theirs.fileno()), ROOM],
+                [sys.executable, "-c", _SERVER, str(theirs.fileno()), str(_ROOT), ROOM],
                 env=self._environment | {"DDP_TESTS_ROOM": ROOM},
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
@@ -209,20 +211,13 @@ def _start(
         "env": dict(env),
         "umask": umask,
         "numbers": [0, 1, 2],
-        "heirs": _heirs(arguments),
+        "heirs": heirs_of(arguments),
         "spawns": spawns,
         "network": None if machine is None else machine.network,
         "commands": "" if machine is None else machine.commands,
         "beside": beside,
     }
     return Process(server, server.ask(program, descriptors))
-
-
-def _heirs(arguments: Sequence[str]) -> int:
-    """How many hosts of pytest-ddp it may start, or xdist's workers or a launcher's programs with
-    one each."""
-    wanted = re.search(r"(?:^| )(?:-n ?|--nproc-per-node=)(\d+)", " ".join(arguments))
-    return max(1, int(wanted[1])) if wanted else 1
 
 
 def start_fresh(

@@ -7,13 +7,12 @@ A program of its own: what it imports is what every program finds imported. See
 from __future__ import annotations
 
 import atexit
-import ctypes
-import fcntl
 import gc
 import importlib
 import inspect
 import json
 import os
+import re
 import runpy
 import socket
 import struct
@@ -25,6 +24,8 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import util
 from typing import Any
+
+from tests.warm.placing import ABOVE, customize, draw_other_numbers, enter, join, place, show
 
 _IMPORTED = (
     *("torch", "torch.distributed", "torch._dynamo", "torch.utils._device", "numpy.random"),
@@ -43,21 +44,17 @@ _HOST = "from pytest_ddp.rank.main import main"
 _HUB = "from pytest_ddp.machines.main import main"
 _AGENT = "from pytest_ddp.agent.main import main"
 _WORKER = "import sys;exec(eval(sys.stdin.readline()))"
-"""What processes of pytest-ddp and workers of xdist are told to execute."""
+_DOCTORS = "-m pytest -p ddp -p no:cacheprovider ", "-m pytest_ddp.doctor.probe"
+"""What processes of pytest-ddp, workers of xdist and those of the doctor are told to execute."""
 _WITH_AN_HEIR = _HUB, _AGENT, _WORKER
 """Those that start one of these in turn."""
-_NEW_NETWORK, _NEW_MOUNTS, _NEW_NAME = 0x40000000, 0x00020000, 0x04000000
-"""``CLONE_NEWNET``, ``CLONE_NEWNS`` and ``CLONE_NEWUTS`` of ``linux/sched.h``."""
-_OWN_SYS = "mount --make-rslave / && umount -l /sys && mount -t sysfs sysfs /sys && "
-"""``/sys`` shows the interfaces of the network in which it was mounted."""
+_PYTHON = sys.executable
+"""A test may name another one that is to start what it starts."""
 _SPAWNED = "--multiprocessing-fork"
 _LAUNCHER = "torch.distributed.run"
 """Starts modules and files by ``-u``; what else does that wants a fresh interpreter."""
-ROOM = "-" * 32768
-"""A last argument and a variable of the server, whose places those of its forks are put into."""
-_ABOVE = 1000
-"""From here up descriptors are kept while those below are put in their places."""
-
+_CHANNELS: list[socket.socket] = []
+"""To all heirs of this process: closed later in one of them, they would be other descriptors."""
 Program = dict[str, Any]
 """``argv`` after the interpreter's name, ``cwd``, ``env``, ``umask``, in ``numbers`` where the
 descriptors that come with it belong, how many ``heirs`` it needs for hosts and workers, and how
@@ -126,29 +123,32 @@ class Heirs:
         self._waiting: list[tuple[int, socket.socket]] = []
         for _ in range(count):
             channel, theirs = socket.socketpair()
+            _CHANNELS.append(channel)
             pid = os.fork()
             self._waiting.append((pid, channel))
             if pid == 0:
-                for _, parents in self._waiting:
-                    parents.close()
+                while _CHANNELS:
+                    _CHANNELS.pop().close()
                 _wait(theirs, lead)
             theirs.close()
 
-    def stand_in(self, *, launched: bool) -> None:
-        """Have ``subprocess`` start hosts, and workers of xdist, from here while there are any.
-
-        Args:
-            launched: whether it is the launcher, whose programs start from here, too.
-        """
+    def stand_in(self, argv: Sequence[str]) -> None:
+        """Have ``subprocess`` start hosts, workers of xdist, and the programs of the launcher,
+        from here while there are any."""
+        launched = argv[:2] == ["-m", _LAUNCHER]
+        # Unlike other hosts these stay in the session of what starts them.
+        services = Heirs(int("--ddp-adopt" in str(argv)), lead=False)
         start = subprocess.Popen._execute_child  # type: ignore[attr-defined]
         signature = inspect.signature(start)
 
         def start_or_inherit(process: Any, *args: Any, **kwargs: Any) -> None:
             given = signature.bind(process, *args, **kwargs).arguments
-            if not self._waiting or not _is_known(given["args"], launched):
+            stays = _HOST in str(given["args"]) and not given["start_new_session"]
+            heirs = services if stays and services._waiting else self
+            if not heirs._waiting or not _is_known(given["args"], launched):
                 start(process, *args, **kwargs)
                 return
-            process.pid = self._be(given)
+            process.pid = heirs._be(given)
             process._child_created = True
             process._close_pipe_fds(*(given[end] for end in _ENDS))
 
@@ -169,16 +169,16 @@ class Heirs:
     def _be(self, given: dict[str, Any]) -> int:
         standard = (given["p2cread"], given["c2pwrite"], given["errwrite"])
         args = list(given["args"])
-        is_code = isinstance(given["args"], list)  # a launcher gives a tuple
         with_an_heir = any(what in code for code in args for what in _WITH_AN_HEIR)
+        is_code = isinstance(given["args"], list) and args[1] != "-m"
+        # pytest starts a hub, and a host for tests of other harnesses.
         return self._begin(
             ["-u"] * ("-u" in args) + args[args.index("-c") :] if is_code else args[1:],
             [number if end == -1 else end for number, end in enumerate(standard)],
             list(given["pass_fds"]),
-            cwd=given["cwd"],
+            cwd=os.fspath(given["cwd"] or os.getcwd()),
             env=given["env"],
-            # pytest starts a hub, and a host for tests of other harnesses.
-            heirs=2 if args[2:4] == ["-m", "pytest"] else int(with_an_heir),
+            heirs=int(with_an_heir) or 2 * ("-m pytest " in " ".join(args)),
         )
 
     def _begin(
@@ -208,17 +208,29 @@ class Heirs:
         return pid
 
 
+def heirs_of(arguments: Sequence[str]) -> int:
+    """How many hosts of pytest-ddp it may start, or xdist's workers or a launcher's programs with
+    one each, or modules of the doctor's: its probe, its trial and two parts of its proof."""
+    text = " ".join(arguments)
+    if text.startswith("-m pytest_ddp doctor"):
+        return 4 if "--prove" in text else 2
+    wanted = re.search(r"(?:^| )(?:-n ?|--nproc-per-node=)(\d+)", text)
+    return max(1, int(wanted[1])) if wanted else 1
+
+
 def _is_known(args: Any, launched: bool) -> bool:
     """Whether this starts a host or a worker; what else a test starts might be anything."""
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-    if launched and isinstance(args, tuple) and args[:2] == (sys.executable, "-u"):
+    if launched and isinstance(args, tuple) and args[:2] == (_PYTHON, "-u"):
         return True
+    if isinstance(args, list) and args[:2] == [_PYTHON, "-m"]:
+        return " ".join(args[1:]).startswith(_DOCTORS)
     if not isinstance(args, list) or "-c" not in args:
         return False
     before, (_, code, *_) = args[: args.index("-c")], args[args.index("-c") :]
     if any(what in code for what in (_HOST, _HUB, _AGENT)):
-        return before == [sys.executable, *flags]
-    return bool(code == _WORKER and before == [sys.executable, "-u", *flags])
+        return before == [_PYTHON, *flags]
+    return bool(code == _WORKER and before == [_PYTHON, "-u", *flags])
 
 
 def _wait(channel: socket.socket, lead: bool) -> None:
@@ -229,7 +241,7 @@ def _wait(channel: socket.socket, lead: bool) -> None:
     for number in range(3):
         os.dup2(nowhere, number)
     os.closerange(3, channel.fileno())
-    os.closerange(channel.fileno() + 1, _ABOVE)
+    os.closerange(channel.fileno() + 1, ABOVE)
     received = receive(channel)
     channel.close()
     if received is None:
@@ -246,23 +258,22 @@ class _Inherited(BaseException):
 
 def _become(program: Program, descriptors: Sequence[int]) -> Callable[[], None]:
     """Put this process into the state that a fresh interpreter would be in."""
-    _place(descriptors, program["numbers"])
+    place(descriptors, program["numbers"])
     if program["network"] is not None:
-        _enter(program["network"], program["commands"])
+        enter(program["network"], program["commands"])
     if program["beside"] is not None:
-        _join(program["beside"])
-    launched = program["argv"][:2] == ["-m", _LAUNCHER]
-    Heirs(program["heirs"], lead=True).stand_in(launched=launched)
+        join(program["beside"])
+    Heirs(program["heirs"], lead=True).stand_in(program["argv"])
     Heirs(program["spawns"], lead=False).stand_in_for_spawned()
     os.chdir(program["cwd"])
     os.umask(program["umask"])
     os.environ.clear()
     os.environ.update(program["env"])
     tempfile.tempdir = None  # TMPDIR may be another one
-    _draw_other_numbers()
+    draw_other_numbers()
     argv = program["argv"]
     sys.orig_argv = [sys.executable, *argv]
-    _show(sys.orig_argv, program["env"])
+    show(sys.orig_argv, program["env"])
     if argv[0] == "-u" or program["env"].get("PYTHONUNBUFFERED"):
         argv = argv[argv[0] == "-u" :]
         sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]
@@ -270,7 +281,7 @@ def _become(program: Program, descriptors: Sequence[int]) -> Callable[[], None]:
     paths = [*dict.fromkeys(map(os.path.abspath, told))]
     first = {"-c": "", "-m": program["cwd"]}.get(argv[0], os.path.dirname(os.path.abspath(argv[0])))
     sys.path[:] = [first, *paths, *sys.path]
-    _customize(paths)
+    customize(paths)
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     if argv[0] == "-m":
         sys.argv = ["-m", *argv[2:]]
@@ -287,65 +298,6 @@ def _become(program: Program, descriptors: Sequence[int]) -> Callable[[], None]:
 
 def _compiled(source: str | bytes, name: str) -> types.CodeType:
     return compile(source, name, "exec", dont_inherit=True)  # annotations of ours are not its
-
-
-def _show(arguments: Sequence[str], variables: Mapping[str, str]) -> None:
-    """Have ``/proc`` show these: for a process that has cleared its environment.
-
-    The kernel reads them where it put them when the server began, and moving that place takes a
-    privilege. The C library has pointers to the variables that were there.
-    """
-    with open("/proc/self/stat") as file:
-        # The 48th to the 51st field of proc(5); the list begins with the third.
-        places = [int(field) for field in file.read().rpartition(")")[2].split()[45:49]]
-    words = list(arguments), [f"{name}={value}" for name, value in variables.items()]
-    for begin, end, shown in zip(places[::2], places[1::2], words, strict=True):
-        text = b"".join(os.fsencode(word) + b"\0" for word in shown)
-        # A reader finds nothing of another program, and less of this one if it has no room.
-        ctypes.memmove(begin, text[: end - begin - 1].ljust(end - begin, b"\0"), end - begin)
-
-
-def _enter(network: str, commands: str) -> None:
-    """Be on another machine, as by ``ip netns exec`` and ``unshare``."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    with open(f"/run/netns/{network}") as space:
-        failed = libc.setns(space.fileno(), _NEW_NETWORK)
-    if failed or libc.unshare(_NEW_MOUNTS | _NEW_NAME):
-        raise OSError(ctypes.get_errno(), f"no namespaces in {network}")
-    subprocess.run(["sh", "-c", _OWN_SYS + commands], check=True)
-
-
-def _join(pid: int) -> None:
-    """Be on the machine of a process, with its mounts."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.setns(os.pidfd_open(pid), _NEW_NETWORK | _NEW_MOUNTS | _NEW_NAME):
-        raise OSError(ctypes.get_errno(), f"no way to the namespaces of process {pid}")
-
-
-def _draw_other_numbers() -> None:
-    """Each interpreter begins with seeds of its own; Python sees to that by itself."""
-    import numpy as np
-    import torch
-
-    torch.default_generator.seed()
-    np.random.seed()
-
-
-def _customize(folders: Sequence[str]) -> None:
-    """Run what one of these folders has for the start of each interpreter."""
-    for folder in folders:
-        if os.path.isfile(file := os.path.join(folder, "sitecustomize.py")):
-            runpy.run_path(file)
-            return
-
-
-def _place(descriptors: Sequence[int], numbers: Sequence[int]) -> None:
-    kept = [fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, _ABOVE) for number in descriptors]
-    for number in descriptors:
-        os.close(number)
-    for number, wanted in zip(kept, numbers, strict=True):
-        os.dup2(number, wanted)
-        os.close(number)
 
 
 def _import_all() -> None:
@@ -366,8 +318,10 @@ def _import_all() -> None:
         code = pytest.main(["-p", "no:cacheprovider", "--rootdir", directory, test])
     assert code == 0, "the session that imports pytest's plugins has failed"
     sys.path[:] = path
-    # xdist tells its workers which path it found when it was imported.
-    for name in [name for name in sys.modules if name.split(".")[0] in ("test_imports", "xdist")]:
+    # xdist tells its workers which path it found when it was imported, and a suite may have tests
+    # of its own by these names.
+    strangers = ("test_imports", "xdist", "tests")
+    for name in [name for name in sys.modules if name.split(".")[0] in strangers]:
         del sys.modules[name]
     # What is found out once about each module is known to all forks as well: 0.1 s a rank.
     inspect.getmodule(compile("", "of no module", "exec"))
@@ -377,14 +331,17 @@ def _import_all() -> None:
     gc.freeze()
 
 
-def _main(descriptor: int) -> Callable[[], None] | None:
-    channel = socket.socket(fileno=descriptor)
-    del sys.path[0]  # this file's directory
+def main() -> None:
+    """Be the server, whose descriptor is the first argument, and in its forks their programs."""
+    del sys.path[0]  # where it was found
+    channel = socket.socket(fileno=int(sys.argv[1]))
     _import_all()
     try:
-        return serve(channel)
+        program = serve(channel)
     except _Inherited as inherited:
-        return inherited.program
+        program = inherited.program
+    if program is not None:
+        _run(program)
 
 
 def _run(program: Callable[[], None]) -> None:
@@ -401,9 +358,3 @@ def _run(program: Callable[[], None]) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code & 0xFF)
-
-
-if __name__ == "__main__":
-    program = _main(int(sys.argv[1]))
-    if program is not None:
-        _run(program)

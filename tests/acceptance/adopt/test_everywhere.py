@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 
 import pytest
@@ -17,6 +15,7 @@ from tests.acceptance.adopt.everywhere_examples import (
     PLACE,
 )
 from tests.acceptance.suite import Finished, Suite
+from tests.warm import interpreter
 
 WITHOUT_A_GROUP = """
     import pytest
@@ -61,7 +60,7 @@ def test_as_under_torchrun(at_need: Suite) -> None:
     But for the group of a fixture, the second that is built: torch 2.13 hangs in that under
     torchrun, as its agent's store has what the first has left.
     """
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     pytest_of_each = [
         "-m",
         "pytest",
@@ -74,15 +73,7 @@ def test_as_under_torchrun(at_need: Suite) -> None:
     ]
     ours = ("PYTEST_", "RANK", "WORLD_SIZE")
     env = {name: text for name, text in os.environ.items() if not name.startswith(ours)}
-    done = subprocess.run(
-        [*command, *pytest_of_each],
-        cwd=at_need.directory,
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        stdin=subprocess.DEVNULL,
-    )
+    done = interpreter.run([*command, *pytest_of_each], cwd=at_need.directory, env=env, timeout=120)
     assert done.stdout.count("7 passed, 1 skipped") == 2, done.stdout + done.stderr
 
 

@@ -23,8 +23,6 @@ def _passes(found: Finished) -> None:
 
 
 def test_served_processes_are_as_spawned_ones(suite: Suite) -> None:
-    # Forked off a warm interpreter, the service would lead a session of its own.
-    suite.fresh = True
     found = _run(suite, "--ddp-adopt=spawn", served=True)
     _passes(found)
     assert not found.warnings

@@ -103,7 +103,6 @@ def test_a_service_with_threads(suite: Suite, filters: tuple[str, ...]) -> None:
         exec(source)
     """
     suite.write("python", source)
-    suite.fresh = True
     suite.write("test_it.py", PRELUDE + NOT_SERVED)
     found = suite.run("--ddp-adopt=spawn", *filters)
     found.assert_outcomes(passed=2)
@@ -115,7 +114,6 @@ def test_a_service_with_threads(suite: Suite, filters: tuple[str, ...]) -> None:
 
 def test_a_service_that_dies(suite: Suite) -> None:
     suite.write("python", "#!/bin/sh\necho has no licence\n")
-    suite.fresh = True
     suite.write("test_it.py", PRELUDE + NOT_SERVED)
     found = suite.run("--ddp-adopt=spawn")
     found.assert_outcomes(passed=2)

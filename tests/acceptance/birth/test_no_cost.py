@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.acceptance.suite import UNDER_XDIST, Finished, Suite
@@ -96,11 +98,33 @@ TEXT = """
         assert TEXT
 """
 
+SEVERAL = """
+    import sys
+
+    import pytest
+
+
+    def of_several():
+        rooms = "pytest_ddp.machines", "pytest_ddp.agent"
+        return [name for name in sys.modules if name.startswith(rooms)]
+
+
+    @pytest.mark.ddp(world_size=2)
+    def test_several_in_ranks(ddp):
+        assert of_several() == []
+
+
+    def test_several_in_the_pytest_process():
+        assert of_several() == []
+"""
+
 EARLY = """
     import psutil
     import pytest
 
-    print("\\n@children", len(psutil.Process().children()))
+    print("\\n@children", children := len(psutil.Process().children()))
+    if children:
+        pytest.skip("the host need not import torch", allow_module_level=True)
 
 
     @pytest.mark.ddp(world_size=1)
@@ -164,6 +188,7 @@ def test_collect_only(watched: Suite, flags: list[str]) -> None:
 
 @pytest.mark.parametrize("flags", [["--fixtures"], ["--markers"], ["--help"], ["--version"]])
 def test_questions_about_pytest(watched: Suite, flags: list[str]) -> None:
+    watched.fresh = False  # they are about the answers
     watched.write("test_ddp.py", MARKED)
     finished = watched.run(*flags)
     assert finished.returncode == pytest.ExitCode.OK
@@ -200,7 +225,9 @@ def test_ddp_tests_in_files_that_last_failed_leaves_out(watched: Suite) -> None:
     watched.write("test_a.py", "def test_fails(): assert False")
     watched.write("test_ddp.py", MARKED)
     cache = ("-p", "cacheprovider")
+    watched.fresh = False  # it is the next session that could import what this one has
     watched.run(*cache, "test_a.py").assert_outcomes(failed=1)
+    watched.fresh = True
     finished = watched.run("-s", *cache, "--lf")
     finished.assert_outcomes(failed=1)
     assert_free(finished)
@@ -233,7 +260,8 @@ def test_host_starts_before_its_first_file_is_imported(
     """Both import torch then, side by side; unless other tests may have been picked."""
     suite.write("test_early.py", EARLY)
     finished = suite.run("-s", *flags)
-    assert finished.returncode == pytest.ExitCode.OK
+    code = pytest.ExitCode.NO_TESTS_COLLECTED if early else pytest.ExitCode.OK
+    assert finished.returncode == code
     told = [line for line in finished.stdout.splitlines() if line.startswith("@")]
     assert told[0] == f"@children {int(early)}"
 
@@ -245,36 +273,24 @@ def test_every_ddp_test_skipped_for_lack_of_gpus(watched: Suite) -> None:
     assert facts(finished)["finished torch"] == "[]"
 
 
-def test_the_pytest_process_never_imports_torch(watched: Suite) -> None:
+@pytest.fixture(scope="module")
+def whole(new_suite: Callable[[], Suite]) -> Finished:
+    """A session that runs ddp tests, and takes as long as its host needs to import torch."""
+    suite = new_suite()
+    suite.fresh = True
+    suite.write("conftest.py", CONFTEST)
+    suite.write("test_ddp.py", MARKED)
+    suite.write("test_several.py", SEVERAL)
+    return suite.run("-s", "-k", "marked or sizes or several", timeout=30)
+
+
+def test_the_pytest_process_never_imports_torch(whole: Finished) -> None:
     """Not with ddp tests either; and this shows that the other tests could fail."""
-    watched.write("test_ddp.py", MARKED)
-    finished = watched.run("-s", "-k", "marked or sizes", timeout=30)
-    finished.assert_outcomes(passed=3)
-    assert "torch" not in facts(finished)["finished torch"]
-    assert facts(finished)["finished children"] != "[]"
+    whole.assert_outcomes(passed=5)
+    assert "torch" not in facts(whole)["finished torch"]
+    assert facts(whole)["finished children"] != "[]"
 
 
-def test_one_machine_loads_nothing_of_several(suite: Suite) -> None:
-    suite.write(
-        "test_a.py",
-        """
-        import sys
-
-        import pytest
-
-
-        def of_several():
-            rooms = "pytest_ddp.machines", "pytest_ddp.agent"
-            return [name for name in sys.modules if name.startswith(rooms)]
-
-
-        @pytest.mark.ddp(world_size=2)
-        def test_in_ranks(ddp):
-            assert of_several() == []
-
-
-        def test_in_the_pytest_process():
-            assert of_several() == []
-        """,
-    )
-    suite.run().assert_outcomes(passed=2)
+def test_one_machine_loads_nothing_of_several(whole: Finished) -> None:
+    assert whole["test_several_in_ranks"].verdict == "passed"
+    assert whole["test_several_in_the_pytest_process"].verdict == "passed"

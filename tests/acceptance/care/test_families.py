@@ -109,6 +109,9 @@ LIBRARY = """
             counts["other"] = 1
             del counts["other"]
             is_available("mine")
+            # As torch's compiler does: what sympy keeps are caches.
+            import sympy
+            sympy.expand((sympy.Symbol("mine") + 1) ** 2)
 """
 
 TESTS = """

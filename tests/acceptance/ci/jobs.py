@@ -23,6 +23,7 @@ _PYTHON = f"""\
 #!/bin/bash
 case "$*" in
     "-m pip "*|"-m venv "*|"-m pytest_ddp doctor"*) echo "$*" >> not-run;;
+    "-m pytest "*) exec "${{FOR_PYTEST:-{sys.executable}}}" "$@";;
     *) exec {sys.executable} "$@";;
 esac
 """
@@ -134,8 +135,14 @@ def _load(file: str) -> Any:
 class Checkout:
     """A user's project with a copy of the files, on a machine with stand-ins."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, python: Path | None = None) -> None:
+        """
+        Args:
+            directory: for all that there is.
+            python: runs pytest, if another interpreter is to.
+        """
         self.directory = directory / "project"
+        self._python = {} if python is None else {"FOR_PYTEST": str(python)}
         self._tools = directory / "tools"
         for name, source in STAND_INS.items():
             self._write(self._tools / name, source)
@@ -180,4 +187,4 @@ class Checkout:
             for name, value in os.environ.items()
             if not name.startswith(("PYTEST", "DDP_ACCEPTANCE", "COV"))
         }
-        return clean | {"PATH": f"{self._tools}:{os.environ['PATH']}", "CI": "true"}
+        return clean | self._python | {"PATH": f"{self._tools}:{os.environ['PATH']}", "CI": "true"}

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import re
 import signal
+import tempfile
 import textwrap
 import time
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from pytest_ddp.battery.parts import parts
+from tests.acceptance.ci.door import standing_in
 from tests.acceptance.ci.jobs import FILES, STAYS, Checkout, Job, every
 from tests.acceptance.suite import UNDER_XDIST
 
@@ -23,13 +26,21 @@ GROUPS = JOBS[:2]
 START_LIMIT = 120.0
 
 
+@pytest.fixture(scope="module")
+def python() -> Iterator[Path]:
+    """Runs the pytest of a job that nobody interrupts: a signal would end this alone."""
+    # A socket's path has room for 107 characters.
+    with tempfile.TemporaryDirectory() as folder, standing_in(Path(folder)) as program:
+        yield program
+
+
 def _names(report: Path) -> list[str]:
     return [case.get("name", "") for case in ElementTree.parse(report).iter("testcase")]
 
 
 @pytest.mark.parametrize("job", JOBS[2:], ids=str)
-def test_a_red_job_tells_why(job: Job, tmp_path: Path) -> None:
-    checkout = Checkout(tmp_path)
+def test_a_red_job_tells_why(job: Job, tmp_path: Path, python: Path) -> None:
+    checkout = Checkout(tmp_path, python)
     codes = checkout.run(job)
     log = checkout.read("log")
     assert 1 in codes, log
@@ -41,10 +52,10 @@ def test_a_red_job_tells_why(job: Job, tmp_path: Path) -> None:
     assert left >= {".json", ".html"}, log
 
 
-def test_the_groups_of_a_job_run_each_test_once(tmp_path: Path) -> None:
+def test_the_groups_of_a_job_run_each_test_once(tmp_path: Path, python: Path) -> None:
     names, codes = [], []
     for job in GROUPS:
-        checkout = Checkout(tmp_path / job.name)
+        checkout = Checkout(tmp_path / job.name, python)
         codes += checkout.run(job)
         names += _names(checkout.directory / "reports" / "junit.xml")
         assert checkout.read("summary.md").startswith(f"### Group {job.environment['GROUP']}: 1 ")

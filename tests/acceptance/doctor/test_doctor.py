@@ -77,7 +77,8 @@ def test_what_stops_is_the_exit_code(tmp_path: Path) -> None:
     assert "no ddp test was tried" in run.stdout
 
 
-def test_a_torch_that_cannot_be_imported(tmp_path: Path) -> None:
+def test_a_torch_that_cannot_be_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DDP_TESTS_FRESH", "1")
     (tmp_path / "torch.py").write_text("raise OSError('libtorch.so: no such file')\n")
     run = doctor(tmp_path)
     assert run.returncode == 1

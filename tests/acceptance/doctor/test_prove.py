@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from pytest_ddp.battery.parts import Part
-from pytest_ddp.battery.prove import Result, prove
+from pytest_ddp.battery.prove import Result
 from tests.acceptance.doctor.test_doctor import install
 from tests.warm import interpreter
 
 VERDICTS = Part("verdicts", "", ("test_verdicts.py",), "gloo", 2)
+PROVE = """
+import pickle
+from pytest_ddp.battery.parts import Part
+from pytest_ddp.battery.prove import prove
+
+(result,) = prove([{part!r}], 0, lambda _: None)
+with open({file!r}, "wb") as file:
+    pickle.dump(result, file)
+"""
 WORKERS = Part("workers", "", ("test_leases.py",), "gloo", 2)
 
 
@@ -49,7 +60,12 @@ def mutate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def outcome(part: Part) -> Result:
-    (result,) = prove([part], 0, lambda _: None)
+    """Of a part that a warm interpreter runs, whose sessions are as warm."""
+    with tempfile.NamedTemporaryFile() as file:
+        run = interpreter.run(("-c", PROVE.format(part=part, file=file.name)), timeout=600)
+        assert run.returncode == 0, run.stdout + run.stderr
+        result = pickle.load(file)
+    assert isinstance(result, Result)
     return result
 
 

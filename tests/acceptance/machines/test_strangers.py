@@ -125,7 +125,6 @@ STRANGER = """
 
 def test_strangers_at_the_door_change_nothing(cluster: Cluster, suite: Suite) -> None:
     """A scan, other protocols, a gigabyte, and peers that say nothing and stay."""
-    suite.fresh = True  # the hub is known by its command line
     suite.write("test_a.py", LONG)
     suite.write("waits", "")
     alpha, beta = cluster.start(suite)
