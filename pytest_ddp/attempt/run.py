@@ -44,8 +44,8 @@ from pytest_ddp.wire.protocol import (
 )
 from pytest_ddp.wire.survey import CallRecord, Calls, GroupCount, Standing, TellCalls
 
-_GRACE = 2.0
-"""Seconds that ranks may go on after another one has failed."""
+_GRACE, _LAST_GRACE = 2.0, 10.0
+"""Seconds that ranks may go on after another one has failed, and one that has failed itself."""
 _LONG = 60.0
 """Seconds that a user is waited for at a time, where no clock runs."""
 _CALLS_LIMIT = 2.0
@@ -76,7 +76,7 @@ class Run:
         self._timed_out = False
         self._has_run = False
         """Whether some rank is known to have run code of the test."""
-        self._first_failure: float | None = None
+        self._failed_at: float | None = None
         self._wall, self._began = time.time(), time.monotonic()
         self._expiry: Expiry | None = None
         self._hang: Hang | None = None
@@ -140,13 +140,13 @@ class Run:
             if self._is_looked_at(live):
                 continue
             left = self._deadline() - time.monotonic()
-            if left <= 0 and self._first_failure is None and self._hang is None:
+            if left <= 0 and self._failed_at is None and self._hang is None:
                 _, self._expiry = self.look()
             if left <= 0 or self._hang is not None:
-                self._timed_out = self._first_failure is None and self._hang is None
+                self._timed_out = self._failed_at is None and self._hang is None
                 if self._hang is not None:
                     self._explain(self._prober.counts())
-                if self._first_failure is None and self._order.terminal.wants_post_mortem:
+                if self._failed_at is None and self._order.terminal.wants_post_mortem:
                     self._open_hang()
                 self._stop(self._open())
                 return
@@ -176,8 +176,8 @@ class Run:
             return False
         stood = self._turns.stood_still()
         self._began += stood
-        if self._first_failure is not None:
-            self._first_failure += stood
+        if self._failed_at is not None:
+            self._failed_at += stood
         self._prober.postpone(stood)
         live.begin(self._order.item.name)
         return True
@@ -204,14 +204,16 @@ class Run:
             # It holds ranks, and nobody here is told.
             return math.inf
         end = self._began + self._plan.timeout
-        if self._first_failure is not None:
-            end = min(end, self._first_failure + self._grace())
+        if self._failed_at is not None:
+            end = min(end, self._failed_at + self._grace())
         return end
 
     def _grace(self) -> float:
         # Where one rank could not begin, the others wait in the set-up of the group.
         hopeless = any(part.ending is Ending.NOT_BEGUN for part in self.parts)
-        return 0.1 if hopeless or self._has_quit() else _GRACE
+        if hopeless or self._has_quit():
+            return 0.1
+        return _LAST_GRACE if any(part.failed for part in self._open()) else _GRACE
 
     def _has_quit(self) -> bool:
         """Whether the user has left a debugger for good, and its rank has ended its part."""
@@ -250,7 +252,7 @@ class Run:
                 self._turns.leave(part.process, message)
                 if not message.quits:
                     return
-                self._first_failure = self._first_failure or time.monotonic()
+                self._failed_at = self._failed_at or time.monotonic()
             case NotBegun():
                 part.problem, part.worth_a_retry = message.problem, message.worth_a_retry
                 part.end(Ending.NOT_BEGUN, self._now())
@@ -275,8 +277,8 @@ class Run:
         if part.ending is not None:
             self._turns.leave(part.process)
             self._exchanges.leave(part.process, part.ending.value)
-        if self._first_failure is None and part.failed:
-            self._first_failure = time.monotonic()
+        if part.failed and (self._failed_at is None or part.ending is not None):
+            self._failed_at = time.monotonic()
 
     def _go(self) -> None:
         self._has_run = True
