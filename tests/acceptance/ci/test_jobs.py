@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import tempfile
 import textwrap
 import time
 import xml.etree.ElementTree as ElementTree
@@ -15,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from pytest_ddp.battery.parts import parts
-from tests.acceptance.ci.door import standing_in
 from tests.acceptance.ci.jobs import FILES, STAYS, Checkout, Job, every
 from tests.acceptance.suite import UNDER_XDIST
+from tests.warm.python import standing_in
 
 pytestmark = pytest.mark.skipif(UNDER_XDIST, reason="jobs say themselves how they run tests")
 
@@ -29,8 +28,7 @@ START_LIMIT = 120.0
 @pytest.fixture(scope="module")
 def python() -> Iterator[Path]:
     """Runs the pytest of a job that nobody interrupts: a signal would end this alone."""
-    # A socket's path has room for 107 characters.
-    with tempfile.TemporaryDirectory() as folder, standing_in(Path(folder)) as program:
+    with standing_in() as program:
         yield program
 
 
