@@ -77,6 +77,7 @@ class Run:
         self._has_run = False
         """Whether some rank is known to have run code of the test."""
         self._failed_at: float | None = None
+        """When a rank first failed, and later when the last that had failed ended its part."""
         self._wall, self._began = time.time(), time.monotonic()
         self._expiry: Expiry | None = None
         self._hang: Hang | None = None
