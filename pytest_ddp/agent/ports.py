@@ -38,8 +38,8 @@ class Ports:
 
     def of_test(self, rank: LocalRank, order: RunTest) -> AbstractContextManager[tuple[int, ...]]:
         """That of a rank 0 which an earlier order has not given it."""
-        told = rank.environment = order.environment or rank.environment
-        return self._given(told, told["RANK"] == "0")
+        rank.environment |= order.environment
+        return self._given(rank.environment, rank.environment["RANK"] == "0")
 
     @contextmanager
     def _given(self, environment: Mapping[str, str], serves: bool) -> Iterator[tuple[int, ...]]:

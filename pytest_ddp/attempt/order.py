@@ -14,7 +14,6 @@ from pytest_ddp.attempt.terminal import Terminal
 from pytest_ddp.launch.rankprocess import RankProcess
 from pytest_ddp.system import memfile
 from pytest_ddp.system.own import os
-from pytest_ddp.wire.channel import dumps
 from pytest_ddp.wire.hosting import Json, World
 from pytest_ddp.wire.protocol import RunTest
 
@@ -45,10 +44,8 @@ class Order:
         together: bool,
         briefed: Json,
         by_file: bool,
-    ) -> tuple[RunTest, bytes]:
+    ) -> RunTest:
         """What all ranks are told that need no other torchrun variables, and serve nothing.
-
-        Also in words: it is the same for nearly all, and put in words once.
 
         Args:
             test: number of the run.
@@ -59,7 +56,7 @@ class Order:
             by_file: whether the file of a new store travels along.
         """
         following = self.next_item
-        told = RunTest(
+        return RunTest(
             test=test,
             nodeid=self.plan.nodeid,
             file=str(self.item.path),
@@ -70,7 +67,7 @@ class Order:
             new_store=new,
             by_file=by_file,
             together=together,
-            environment=None,
+            environment={},
             env=self.plan.env,
             driven=self.plan.driven,
             of_family=bool(self.plan.family),
@@ -81,7 +78,6 @@ class Order:
             log_level=self.log_level,
             neighbours=briefed,
         )
-        return told, dumps(told).encode()
 
 
 def come_from_elsewhere(processes: Iterable[RankProcess], nodeid: str) -> bool:

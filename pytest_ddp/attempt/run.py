@@ -18,7 +18,7 @@ from pytest_ddp.attempt.reading import Reader
 from pytest_ddp.attempt.terminal import Turns
 from pytest_ddp.evidence.outcome import Ending, Expiry, Hang, RunOutcome
 from pytest_ddp.launch.launcher import Gone, Launcher
-from pytest_ddp.launch.rankprocess import RankProcess
+from pytest_ddp.launch.rankprocess import RankProcess, Wording
 from pytest_ddp.launch.rendezvous import Rendezvous
 from pytest_ddp.proof import compare
 from pytest_ddp.proof.prober import Prober
@@ -100,16 +100,13 @@ class Run:
             rendezvous: where code under test may meet by itself.
         """
         plan = self._plan
-        for rank in range(plan.world_size):
-            process = self._launcher.rank(plan.world, rank)
-            assert process is not None
-            self.parts.append(Part(process))
+        processes = self._launcher.pool(plan.world)
+        self.parts += map(Part, processes)
         self._by_process = {part.process: part for part in self.parts}
-        self._exchanges = Exchanges([part.process for part in self.parts])
+        self._exchanges = Exchanges(processes)
         self._turns = Turns(self._order.terminal, self._by_process)
         self._oom.begin()
         self._wall, self._began = time.time(), time.monotonic()
-        processes = [part.process for part in self.parts]
         self._prober = Prober(self._test, processes, self._began + self._plan.timeout)
         environments = [rendezvous.environment(rank) for rank in range(plan.world_size)]
         new = is_new(store, processes)
@@ -117,12 +114,12 @@ class Run:
         with port or nullcontext(), file_of(store if new else None, plan.world) as file:
             elsewhere = come_from_elsewhere(processes, plan.nodeid)
             known = store, new, new or elsewhere, neighbours.brief(self._order.item), bool(file)
-            told = self._order.for_ranks(self._test, *known)
+            told = Wording(self._order.for_ranks(self._test, *known))
             for rank, part in enumerate(self.parts):
                 part.process.files.begin()
                 part.process.store = store
                 serves = () if rank or port is None else port.descriptors
-                part.process.order(*told, environments[rank], serves, file)
+                part.process.order(told, environments[rank], serves, file)
 
     # ------------------------------------------------------------------ the wait loop
 

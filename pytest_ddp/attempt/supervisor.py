@@ -68,7 +68,8 @@ class Supervisor:
         Raises:
             NoRankError: this process may not open so many files.
         """
-        missing = [n for n in range(world.world_size) if self._launcher.rank(world, n) is None]
+        known = {process.rank for process in self._launcher.pool(world)}
+        missing = [rank for rank in range(world.world_size) if rank not in known]
         if missing and (problem := descriptors.make_room(len(missing))):
             raise NoRankError(problem)
         rendezvous = self._pools.pop(world, None)

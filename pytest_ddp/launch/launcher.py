@@ -80,7 +80,9 @@ class Launcher:
         self._log = os.fdopen(memfile.create("pytest-ddp host"), "w+b")
         self._folder = Folder()
         self._channel, theirs = Channel.pair()
-        self._ranks: dict[tuple[World, int], RankProcess] = {}
+        self._ranks: dict[int, RankProcess] = {}
+        """By serial."""
+        self._pools: dict[World, list[RankProcess]] = {}
         self.ready: HostReady | None = None
         self.had_rank = False
         """Whether any rank ever came up."""
@@ -133,13 +135,9 @@ class Launcher:
 
     # ------------------------------------------------------------------ ranks
 
-    def rank(self, world: World, number: int) -> RankProcess | None:
-        """The process of this rank."""
-        return self._ranks.get((world, number))
-
     def pool(self, world: World) -> list[RankProcess]:
-        """Those ranks of a world that were started and not forgotten."""
-        return [process for process in self._ranks.values() if process.world == world]
+        """Those ranks of a world that were started and not forgotten, by their numbers."""
+        return sorted(self._pools.get(world, ()), key=lambda process: process.rank)
 
     def start(
         self,
@@ -156,7 +154,6 @@ class Launcher:
             environment: the torchrun variables of its birth.
             serves: the socket behind their port, for the rank that serves it from its birth on.
         """
-        assert (world, number) not in self._ranks
         self._serials += 1
         channel, theirs = Channel.pair()
         process = self._new_process(world, number, channel)
@@ -172,7 +169,8 @@ class Launcher:
         self._listening.add(process.streams)
         if self._session.spawns:
             process.send(self._session)
-        self._ranks[world, number] = process
+        self._ranks[process.serial] = process
+        self._pools.setdefault(world, []).append(process)
         self._selector.register(channel, selectors.EVENT_READ, process)
         return process
 
@@ -182,8 +180,8 @@ class Launcher:
 
     def forget(self, process: RankProcess) -> None:
         """Drop a rank that is gone, so that the next test starts a new one."""
-        if self._ranks.get((process.world, process.rank)) is process:
-            del self._ranks[process.world, process.rank]
+        del self._ranks[process.serial]
+        self._pools[process.world].remove(process)
         self._unwatch(process)
         self._unsent.discard(process)
         self._cut_off.discard(process)
@@ -299,10 +297,10 @@ class Launcher:
                 case HostReady():
                     self.ready = message
                 case RankStarted():
-                    for process in self._with_serial(message.serial):
+                    if (process := self._ranks.get(message.serial)) is not None:
                         process.pid = message.pid
                 case RankExited():
-                    for process in self._with_serial(message.serial):
+                    if (process := self._ranks.get(message.serial)) is not None:
                         yield from self._last_messages(process)
                         process.condemned = process.condemned or message.why
                         process.returncode = message.returncode
@@ -316,9 +314,6 @@ class Launcher:
     def _last_messages(self, process: RankProcess) -> Iterator[Event]:
         if not process.channel.at_end:
             yield from self._hear_rank(process, process.channel.receive_available)
-
-    def _with_serial(self, serial: int) -> Iterator[RankProcess]:
-        return (process for process in list(self._ranks.values()) if process.serial == serial)
 
     def wait_until_ready(self) -> None:
         """Wait until the host can start ranks.

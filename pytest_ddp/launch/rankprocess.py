@@ -12,7 +12,7 @@ from pytest_ddp.launch.rankfiles import RankFiles
 from pytest_ddp.launch.streams import Streams
 from pytest_ddp.system import processes
 from pytest_ddp.system.own import os
-from pytest_ddp.wire.channel import Channel
+from pytest_ddp.wire.channel import Channel, dumps
 from pytest_ddp.wire.hosting import World
 from pytest_ddp.wire.protocol import RunTest, ToRank
 
@@ -26,6 +26,22 @@ WROTE_GARBAGE = (
     "a descriptor that is not its own?)"
 )
 """What a rank may be condemned for."""
+
+
+class Wording:
+    """An order to run a test, put in words: once, as nearly all ranks are told the same."""
+
+    def __init__(self, test: RunTest) -> None:
+        self._test = test
+        self._known: dict[tuple[bool, frozenset[tuple[str, str]]], bytes] = {}
+
+    def of(self, changed: dict[str, str], *, serves: bool) -> bytes:
+        """That for a rank whose torchrun variables have changed so, which may serve the store."""
+        what = serves, frozenset(changed.items())
+        if what not in self._known:
+            told = replace(self._test, environment=changed, serve_store=serves)
+            self._known[what] = dumps(told).encode()
+        return self._known[what]
 
 
 @dataclass(eq=False)
@@ -43,7 +59,7 @@ class RankProcess:
     pid: int | None = None
     ready: bool = False
     returncode: int | None = None
-    environment: dict[str, str] | None = None
+    environment: dict[str, str] = field(default_factory=dict)
     """The torchrun variables that it was told last."""
     store: str | None = None
     """What its process group met by; None if it holds none that may be reused."""
@@ -79,8 +95,7 @@ class RankProcess:
 
     def order(
         self,
-        test: RunTest,
-        body: bytes,
+        test: Wording,
         environment: dict[str, str],
         serves: tuple[int, ...],
         file: tuple[int, ...],
@@ -89,18 +104,13 @@ class RankProcess:
 
         Args:
             test: what all ranks are told.
-            body: the same in words.
             environment: its torchrun variables.
             serves: the socket that it is to serve a store on, if it is.
             file: that of a new store of the process group, if there is one.
         """
-        descriptors = (*serves, *file)
-        if environment == self.environment and not serves:
-            self.channel.send_body(body, descriptors)
-            return
-        changed = None if environment == self.environment else environment
+        changed = dict(environment.items() - self.environment.items())
         self.environment = environment
-        self.send(replace(test, environment=changed, serve_store=bool(serves)), descriptors)
+        self.channel.send_body(test.of(changed, serves=bool(serves)), (*serves, *file))
 
     @property
     def machine(self) -> Machine | None:

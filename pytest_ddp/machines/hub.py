@@ -95,7 +95,7 @@ class Hub:
             if time.monotonic() > self._deadline:
                 self._deadline = float("inf")
                 self._tell(Unfit(self._what_is_missing()))
-        for node in list(self._nodes.values()):
+        for node in self._nodes.values():
             self._dismiss(node)
         if self._is_over:
             self._wait_for_late()
@@ -107,8 +107,8 @@ class Hub:
             self._turn()
 
     def _is_open(self) -> bool:
-        # Agents that an engine has started it ends itself.
         came = len(self._nodes) + len(self._lost) + self._sent_away
+        # Agents that an engine has started it ends itself.
         is_late = not self._engine.starts_agents and came < self._engine.nodes
         return is_late or any(not node.line.at_end for node in self._nodes.values())
 
@@ -122,8 +122,8 @@ class Hub:
 
     def _turn(self) -> None:
         unsent = self._channel.unsent or any(self._mirrors[serial].unsent for serial in self._busy)
-        waits = unsent or any(node.line.unsent for node in self._nodes.values())
-        for key, _ in self._selector.select(_A_MOMENT if waits else _TICK):
+        full = [node.line for node in self._nodes.values() if node.line.unsent]
+        for key, _ in self._selector.select(_A_MOMENT if unsent or full else _TICK):
             # One before it may have let go of this one.
             if self._selector.get_map().get(key.fd) is key:
                 key.data()
@@ -131,27 +131,24 @@ class Hub:
         self._busy = {serial for serial in self._busy if self._mirrors[serial].is_busy}
         for serial in [serial for serial in self._busy if self._mirrors[serial].flush()]:
             self._part_with(serial)
-        for node in list(self._nodes.values()):
-            node.line.flush()
-            node.beat()
-            if node.line.silent_for() > SILENCE:
-                node.line.at_end = f"gave no sign of life for {SILENCE:.0f} s"
-            if node.line.at_end:
-                self._lose(node, node.line.at_end)
+        for line in full:
+            line.flush()
+        if time.monotonic() > self._next_look:
+            self._next_look = time.monotonic() + _TICK
+            for node in self._nodes.values():
+                node.watch(SILENCE)
+            self._look_for_ended()
+        for node in [node for node in self._nodes.values() if node.line.at_end]:
+            self._lose(node, node.line.at_end)
         self._door.forget_late()
-        self._look_for_ended()
 
     def _look_for_ended(self) -> None:
         """See whether agents have ended before they came; afterwards their lines tell."""
-        if self._is_over or time.monotonic() < self._next_look:
-            return
-        self._next_look = time.monotonic() + _TICK
-        if missing := self._missing():
+        if not self._is_over and (missing := self._missing()):
             ended = self._engine.ended()
-            for number in missing:
-                if number in ended:
-                    self._lost[number] = ended[number]
-                    self._tell(Unfit(ended[number]))
+            for number in sorted(ended.keys() & missing):
+                self._lost[number] = ended[number]
+                self._tell(Unfit(ended[number]))
 
     def _what_is_missing(self) -> str:
         missing = [str(n) for n in range(self._engine.nodes) if n not in self._nodes]
@@ -287,6 +284,7 @@ class Hub:
             line.send(self._shipment.announced())
         else:
             self._tell_all(node)
+        node.beat()
         return node
 
     def _tell_all(self, node: Node) -> None:
@@ -337,6 +335,7 @@ class Hub:
                 mirror.hang_up()
             case Kind.BEAT:
                 node.take_answer(frame.data)
+                node.beat()
             case Kind.PORT:
                 self._tell(PortOpened(node.number, frame.part))
             case Kind.PROBLEM:

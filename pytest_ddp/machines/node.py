@@ -45,6 +45,12 @@ class Node:
             self.line.send(Frame(Kind.BEAT, data=question))
         self.line.beat()
 
+    def watch(self, limit: float) -> None:
+        """Exchange signs of life: its line is at its end after so many seconds without one."""
+        self.beat()
+        if self.line.silent_for() > limit:
+            self.line.at_end = f"gave no sign of life for {limit:.0f} s"
+
     def take_answer(self, told: bytes) -> None:
         """Take what came with a sign of life."""
         self._clocks.take(told, self.line.heard)

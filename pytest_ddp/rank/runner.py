@@ -128,7 +128,7 @@ class Runner:
     def _run(self, order: RunTest, descriptors: list[int]) -> None:
         listening, store = descriptors[: order.serve_store], descriptors[order.serve_store :]
         self._link.test = order.test
-        self._variables = order.environment or self._variables
+        self._variables = self._variables | order.environment
         self._environment.apply(self._variables)
         self._lifecycle.begin(Phase.SETUP.value)
         self._side_channel.begin(self._place.world.world_size)

@@ -103,8 +103,8 @@ class RunTest:
     by a ``TCPStore`` at the port of the env:// rendezvous."""
     together: bool
     """Wait, when all is ready, until all ranks are: one of them may prove unable to begin."""
-    environment: dict[str, str] | None
-    """The torchrun variables of this rank; None if they are those that it was told last."""
+    environment: dict[str, str]
+    """The torchrun variables of this rank that are other than it was told last."""
     env: dict[str, str]
     """What the mark adds to them, for the test alone."""
     driven: bool
