@@ -25,7 +25,7 @@ _MANY = (10, 1010)
 """Numbers of tests where a start of many seconds, never the same, would hide a test's cost."""
 
 PLAIN = Candidate("pytest that imports torch once, no ranks", "plain", (10, 210), _NO_DDP)
-OURS = Candidate("pytest-ddp", "ddp", (10, 110))
+OURS = Candidate("pytest-ddp", "ddp", (10, 510))
 TORCHRUN = Candidate("`torchrun -m pytest`", "under_torchrun", _MANY, _NO_DDP, _TORCHRUN)
 TWO_NODES = Candidate(
     "two machines",
