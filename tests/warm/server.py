@@ -10,6 +10,7 @@ import atexit
 import gc
 import importlib
 import inspect
+import itertools
 import json
 import os
 import re
@@ -274,9 +275,12 @@ def _become(program: Program, descriptors: Sequence[int]) -> Callable[[], None]:
     argv = program["argv"]
     sys.orig_argv = [sys.executable, *argv]
     show(sys.orig_argv, program["env"])
-    if argv[0] == "-u" or program["env"].get("PYTHONUNBUFFERED"):
-        argv = argv[argv[0] == "-u" :]
+    flags = [*itertools.takewhile(("-u", "-B").__contains__, argv)]
+    argv = argv[len(flags) :]
+    if "-u" in flags or program["env"].get("PYTHONUNBUFFERED"):
         sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]
+    wants_none = program["env"].get("PYTHONDONTWRITEBYTECODE")
+    sys.dont_write_bytecode = bool("-B" in flags or wants_none)
     told = filter(None, program["env"].get("PYTHONPATH", "").split(os.pathsep))
     paths = [*dict.fromkeys(map(os.path.abspath, told))]
     first = {"-c": "", "-m": program["cwd"]}.get(argv[0], os.path.dirname(os.path.abspath(argv[0])))

@@ -159,7 +159,7 @@ for _ in range(2):
     reading, writing = os.pipe()
     os.write(writing, b"passed")
     child = subprocess.Popen(
-        [{sys.executable!r}, *look, str(reading)],
+        [{sys.executable!r}, *subprocess._args_from_interpreter_flags(), *look, str(reading)],
         pass_fds=[reading], env={{"WORD": "given"}}, start_new_session=True,
     )
     assert child.wait() == 0
@@ -227,3 +227,19 @@ print("torch" in sys.modules)
         fresh = run_there()
     assert warm.stdout == "beta ['lo', 'veth0'] ['file']\nTrue\n", warm.stderr
     assert fresh.stdout == warm.stdout.replace("True", "False"), fresh.stderr
+
+
+def test_flags_of_the_interpreter(tmp_path: Path) -> None:
+    """Ours are started with ``-B`` where whoever starts us wants no bytecode."""
+    tell = "import sys; print(sys.dont_write_bytecode, sys.argv)"
+    keeping = {"PYTHONDONTWRITEBYTECODE": ""}
+    told = [
+        run(tmp_path, *flags, "-c", tell, "-B", **env).stdout
+        for flags, env in (
+            ((), keeping),
+            (("-u", "-B"), keeping),
+            (("-B",), keeping),
+            ((), {"PYTHONDONTWRITEBYTECODE": "1"}),
+        )
+    ]
+    assert told == [f"{wanted} ['-c', '-B']\n" for wanted in (False, True, True, True)]
