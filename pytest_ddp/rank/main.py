@@ -20,7 +20,7 @@ from pytest_ddp.rank.birth.collection import Collection
 from pytest_ddp.rank.birth.elsewhere import Elsewhere
 from pytest_ddp.rank.birth.owncode import OwnCode
 from pytest_ddp.rank.birth.session import configure
-from pytest_ddp.rank.exits import faults
+from pytest_ddp.rank.exits import exiting, faults
 from pytest_ddp.rank.nursery import Nursery, Start
 from pytest_ddp.rank.watch import uncompiled
 from pytest_ddp.system import folder, processes
@@ -97,6 +97,7 @@ def _host(channel: Channel, session: Session, own_folder: str) -> NoReturn:
 
         channel.send(HostReady(problem or threads.problem("their host")))
         uncompiled.hide_own_frames_now()
+        exiting.spare_torch()
         gc.collect()
         gc.freeze()
         # Now it has to outlive the controller, to clean up after a ``kill -9`` of it.

@@ -330,6 +330,7 @@ def _import_all() -> None:
     # What is found out once about each module is known to all forks as well: 0.1 s a rank.
     inspect.getmodule(compile("", "of no module", "exec"))
     sys.modules["pytest_ddp.rank.watch.uncompiled"].hide_own_frames_now()
+    importlib.import_module("pytest_ddp.rank.exits.exiting").spare_torch()
     sys.stdout.flush()
     gc.collect()
     gc.freeze()

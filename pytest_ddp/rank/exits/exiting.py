@@ -26,6 +26,8 @@ _LITTLE_PATIENCE = 0.2
 """The same where the test that left them has been told of already."""
 _BUFFERED = io.TextIOWrapper | io.BufferedWriter | io.BufferedRandom | io.BufferedRWPair
 
+_known_finalizers = 0
+"""How many finalizers there were when torch's were left out."""
 _frozen: weakref.WeakSet[Any] = weakref.WeakSet()
 """Files that the rank had opened when it froze what was there."""
 
@@ -118,12 +120,19 @@ def _unraisable_into(raised: list[str]) -> Iterator[None]:
 
 
 def spare_torch() -> None:
-    """Leave out torch's taking apart of its operators: 30 ms for a process that goes anyhow."""
+    """Leave out torch's taking apart of its operators: 30 ms for a process that goes anyhow.
+
+    What forks ranks does it for them, whose memory it would make their own.
+    """
+    global _known_finalizers
     registry: Any = getattr(weakref.finalize, "_registry", {})
+    if len(registry) == _known_finalizers:
+        return
     for finalizer in list(registry):
         found = finalizer.peek()
         if found is not None and getattr(found[1], "__module__", "") == "torch.library":
             finalizer.atexit = False
+    _known_finalizers = len(registry)
 
 
 def _stop_tracker() -> None:
