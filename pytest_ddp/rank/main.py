@@ -7,6 +7,7 @@ all is the same code.
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
@@ -23,7 +24,7 @@ from pytest_ddp.rank.birth.session import configure
 from pytest_ddp.rank.exits import exiting, faults
 from pytest_ddp.rank.nursery import Nursery, Start
 from pytest_ddp.rank.watch import uncompiled
-from pytest_ddp.system import folder, processes
+from pytest_ddp.system import folder, hugepages, processes
 from pytest_ddp.system.own import gc, os, socket, subprocess
 from pytest_ddp.wire.channel import Channel, dumps, loads
 from pytest_ddp.wire.hosting import (
@@ -35,6 +36,8 @@ from pytest_ddp.wire.hosting import (
 from pytest_ddp.wire.program import command
 
 _Kind = TypeVar("_Kind")
+_MANY = 32
+"""Births after which huge pages have cost no more than they would have saved."""
 
 
 def main(role: dict[str, Any]) -> NoReturn:
@@ -84,9 +87,11 @@ def _host(channel: Channel, session: Session, own_folder: str) -> NoReturn:
             with measuring.during(session.measured):
                 own.load(pytest_session)
                 collection.collect(pytest_session, collected.files)
-        host = os.getpid()
+        host, births = os.getpid(), itertools.count(1)
 
         def fork(order: StartRank, descriptors: list[int]) -> int:
+            if next(births) == _MANY:
+                hugepages.collapse()
             child = os.fork()
             if child == 0:
                 channel.close()

@@ -334,6 +334,7 @@ def _import_all() -> None:
     sys.stdout.flush()
     gc.collect()
     gc.freeze()
+    importlib.import_module("pytest_ddp.system.hugepages").collapse()
 
 
 def main() -> None:

@@ -219,6 +219,18 @@ REPLACED = """
 """
 
 
+MANY = """
+    LEFT = bytearray(1 << 20)
+
+    @pytest.mark.ddp(world_size=40, init=False)
+    def test_rank(ddp):
+        assert not any(LEFT) and torch.relu is not None
+        LEFT[:] = b"x" * len(LEFT)
+        torch.relu = None
+        assert len(set(ddp.gather(os.getpid()))) == 40
+"""
+
+
 PREAMBLE = "import os\nimport signal\nimport pytest\nimport torch\n"
 
 
@@ -304,3 +316,9 @@ def test_isolation_of_all(suite: Suite) -> None:
     run.finished.assert_outcomes(passed=3)
     tests = re.findall(r"def (test_\w+)", LAWFUL)
     assert len({pid for test in tests for pid in run.pids(test)}) == 6
+
+
+def test_many_births(suite: Suite) -> None:
+    """Before the last of them the host puts its memory into huge pages; no rank sees another's."""
+    suite.write("test_many.py", PREAMBLE + textwrap.dedent(MANY))
+    suite.run().assert_outcomes(passed=1)
