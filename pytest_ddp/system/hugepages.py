@@ -9,6 +9,8 @@ from pathlib import Path
 _SIZE = 1 << 21
 _COLLAPSE = 25
 """``MADV_COLLAPSE`` of Linux 6.1."""
+_MOST = 1 << 28
+"""Bytes of a piece: what is larger is data, which would be copied for seconds."""
 
 
 def collapse() -> None:
@@ -20,7 +22,7 @@ def collapse() -> None:
     libc = ctypes.CDLL(None)
     for first, last in list(_anonymous()):
         begin, end = -(-first // _SIZE) * _SIZE, last // _SIZE * _SIZE
-        if begin < end:
+        if 0 < end - begin <= _MOST:
             libc.madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), _COLLAPSE)
 
 
