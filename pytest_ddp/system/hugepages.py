@@ -17,7 +17,7 @@ def collapse() -> None:
     """Have the memory of this process in them, so that a fork has a shorter table to copy.
 
     With torch imported there are some 40,000 pages: a fork and its end take 4 ms of a processor in
-    place of 14. It takes some 0.1 s itself, and where the kernel does not do it all is as before.
+    place of 14. It takes some 0.2 s itself, and where the kernel does not do it all is as before.
     """
     libc = ctypes.CDLL(None)
     for first, last in list(_anonymous()):
