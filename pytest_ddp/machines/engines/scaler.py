@@ -60,6 +60,7 @@ class Wait:
         began = hoped = asks = time.monotonic()
         most = len(there())
         pause, pending = _LOOK, ""
+        self._say(most, "its autoscaler is asked for more")
         while (found := len(known := there())) < self._nodes:
             if time.monotonic() >= asks:
                 pending = coming(status(), known)
@@ -67,14 +68,16 @@ class Wait:
             now = time.monotonic()
             if pending or found > most:
                 most, hoped = max(most, found), now
-                words = f"{found} of {self._nodes} machines are in the Ray cluster"
-                self._tell(f"{words}; {pending or 'its autoscaler brings more'}")
+                self._say(found, pending or "its autoscaler brings more")
             if now > hoped + SIGN_LIMIT:
                 return f"no other was on its way within {SIGN_LIMIT:.0f} s"
             if now > began + _LIMIT:
                 return f"not all came within {_LIMIT:.0f} s ({pending})"
             signal.sigtimedwait([], _LOOK)
         return ""
+
+    def _say(self, found: int, more: str) -> None:
+        self._tell(f"{found} of {self._nodes} machines are in the Ray cluster; {more}")
 
 
 def status() -> str:
