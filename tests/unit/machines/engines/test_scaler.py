@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+import sys
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
+from pytest_ddp.machines.engines import scaler
 from pytest_ddp.machines.engines.scaler import coming
 
 SAID = """======== Autoscaler status: 2026-11-24 19:11:33.660532 ========
@@ -42,3 +48,29 @@ def test_nodes_on_their_way_are_told_in_ray_s_words(pending: str, words: str | N
 @pytest.mark.parametrize("said", ["", "No cluster status. It may take a few seconds."])
 def test_other_words_are_no_sign(said: str) -> None:
     assert coming(said, KNOWN) == ""
+
+
+def test_a_wait_tells_a_node_on_its_way_by_each_of_its_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ray calls it by another one from moment to moment; and once it is there, not at all."""
+    groups = SimpleNamespace(
+        placement_group=lambda *_: "a group", remove_placement_group=lambda _: None
+    )
+    monkeypatch.setitem(sys.modules, "ray.util.placement_group", groups)
+    moments = iter((" (no pending nodes)", " worker, 1 launching", " ff02: worker, uninitialized"))
+    monkeypatch.setattr(scaler, "status", lambda: SAID.format(pending=next(moments)))
+    monkeypatch.setattr(scaler, "_LOOK", 0.0)
+    # Once before the first look, and once for each of the three.
+    there: list[list[dict[str, Any]]] = [*itertools.repeat(KNOWN, 4), [*KNOWN, {"NodeID": "ff02"}]]
+    looks = iter(there)
+    told: list[str] = []
+    assert scaler.Wait(2, with_ours=True, tell=told.append).until(lambda: next(looks)) == ""
+    assert told == [
+        f"1 of 2 machines are in the Ray cluster; {more}"
+        for more in (
+            "its autoscaler is asked for more",
+            "worker, 1 launching",
+            "ff02: worker, uninitialized",
+        )
+    ]
