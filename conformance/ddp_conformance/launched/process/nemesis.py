@@ -71,6 +71,6 @@ class Nemesis:
             return False
         try:
             stat = Path(f"/proc/{pid}/task/{pid}/stat").read_text(errors="replace")
-        except FileNotFoundError:
+        except (FileNotFoundError, ProcessLookupError):  # the second: it ended once opened
             return True
         return stat.rpartition(")")[2].split()[0] in "SZX"
