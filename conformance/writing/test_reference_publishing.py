@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from ddp_conformance import Case, Guard, Preparation, Subject, Writer, parametrize_with_checks
-from ddp_reference.resnet.agreement import from_rank_zero, rank_and_world_size
+from ddp_reference.resnet.agreement import from_rank_zero
 from ddp_reference.resnet.data import ImageNetDataModule
 from ddp_reference.resnet.index import ImageFile, ImageIndex, read_index, write_index
 from ddp_reference.resnet.make_data import make_data
 from ddp_reference.resnet.run_logger import RunLogger
 from ddp_reference.windows.make_data import ArchivePlan, make_archive
+
+from conformance.writing.guards import resnet_guard, windows_guard
 
 if TYPE_CHECKING:
     from ddp_conformance.front.pytest_frontend import BoundCheck
@@ -28,7 +29,6 @@ with warnings.catch_warnings():
     from datetime import datetime
 
     from ddp_reference.windows.datamodule import GNNDataModule
-    from ddp_reference.windows.placement import current_placement
     from ddp_reference.windows.textlog import TextLog
 
 # ---------------------------------------------------------------- writers
@@ -97,25 +97,6 @@ class PublishedIndex:
 def listed_images(directory: Path) -> list[int]:
     path = directory / INDEX
     return [len(read_index(path).train) - 1] if path.exists() else []
-
-
-# ---------------------------------------------------------------- guards
-
-
-def resnet_guard(case: Case) -> Callable[[Callable[[], Any]], None]:
-    def guarded(action: Callable[[], Any]) -> None:
-        if rank_and_world_size()[0] == 0:
-            action()
-
-    return guarded
-
-
-def windows_guard(case: Case) -> Callable[[Callable[[], Any]], None]:
-    def guarded(action: Callable[[], Any]) -> None:
-        if current_placement(None).rank == 0:
-            action()
-
-    return guarded
 
 
 # ---------------------------------------------------------------- data modules

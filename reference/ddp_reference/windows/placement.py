@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch.distributed as dist
-from lightning.pytorch import Trainer
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Trainer
 
 
 @dataclass(frozen=True)
