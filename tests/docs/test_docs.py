@@ -2,22 +2,21 @@
 
 A python block that begins with a comment naming a file is written to that file; a
 console block is run; a text block is what the last command must have printed. "..."
-stands for anything. What a page has no file name for must at least compile.
+stands for anything. What a page has no file name for must at least compile. Commands see
+the packages that this one declares, and those that the page says to install, and no others.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import shlex
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.warm import interpreter
+from tests.docs import declared
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
@@ -39,35 +38,26 @@ def _blocks(page: Path) -> list[Block]:
     return [Block(*found.groups()) for found in _BLOCK.finditer(page.read_text())]
 
 
-def _run(command: str, directory: Path) -> str:
-    if command.startswith("pytest "):
-        command = command.replace("pytest", "python -m pytest -p no:cacheprovider", 1)
-    finished = _start(command, directory)
-    printed = finished.stdout + finished.stderr
-    if not command.startswith("python -m pytest "):
-        assert finished.returncode == 0, f"$ {command}\n{printed}"
-    return printed
-
-
-def _start(command: str, directory: Path) -> subprocess.CompletedProcess[str]:
-    if re.fullmatch(r"python -m [^;|&!]+", command):
-        arguments = shlex.split(command)[1:]
-        return interpreter.run(arguments, cwd=directory, env=_environment(), timeout=240)
-    scripts = Path(sys.executable).parent
-    return subprocess.run(
+def _run(command: str, directory: Path, programs: Path) -> str:
+    finished = subprocess.run(
         ["timeout", "-k", "5", "240", "bash", "-c", command],
         cwd=directory,
-        env=_environment() | {"PATH": f"{scripts}:{os.environ['PATH']}"},
+        env=_environment() | {"PATH": f"{programs}:{os.environ['PATH']}"},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         check=False,
     )
+    printed = finished.stdout + finished.stderr
+    if not re.match(r"(python -m )?pytest ", command):
+        assert finished.returncode == 0, f"$ {command}\n{printed}"
+    return printed
 
 
 def _environment() -> dict[str, str]:
     # An outer pytest or xdist must not speak to the one in the example.
-    return {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    return variables | {"PYTEST_ADDOPTS": "-p no:cacheprovider"}
 
 
 def _must_contain(printed: str, expected: str) -> None:
@@ -79,12 +69,17 @@ def _must_contain(printed: str, expected: str) -> None:
     )
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_page_is_true(page: Path, tmp_path: Path) -> None:
-    (tmp_path / "pytest.ini").write_text(
-        "[pytest]\nasyncio_default_fixture_loop_scope = function\n"
-    )
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=() if page.name == "README.md" else pytest.mark.exhaustive)
+        for page in PAGES
+    ],
+    ids=lambda page: page.name,
+)
+def test_page_is_true(page: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     printed = ""
+    programs = declared.make(tmp_path_factory.mktemp("venv"), declared.named_by(page.read_text()))
     for block in _blocks(page):
         if block.kind == "python":
             compile(block.text, str(page), "exec")
@@ -95,7 +90,7 @@ def test_page_is_true(page: Path, tmp_path: Path) -> None:
             for line in block.text.splitlines():
                 command = line.removeprefix("$ ")
                 if not command.startswith(_MADE_BY_CI):
-                    printed = _run(command, tmp_path)
+                    printed = _run(command, tmp_path, programs)
         elif block.kind == "text":
             _must_contain(printed, block.text)
 

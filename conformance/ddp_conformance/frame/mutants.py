@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
@@ -41,18 +42,26 @@ class Twin:
 
 
 @cache
-def all_mutants() -> tuple[Mutant, ...]:
-    """The mutants of all groups."""
-    return tuple(mutant for module in _modules() for mutant in getattr(module, "MUTANTS", ()))
+def all_mutants(*, installed_only: bool = False) -> tuple[Mutant, ...]:
+    """The mutants of all groups; or those alone whose libraries, such as Lightning, are there."""
+    modules = _modules(installed_only=installed_only)
+    return tuple(mutant for module in modules for mutant in getattr(module, "MUTANTS", ()))
 
 
 @cache
-def all_twins() -> tuple[Twin, ...]:
-    """The benign twins of all groups."""
-    return tuple(twin for module in _modules() for twin in getattr(module, "TWINS", ()))
+def all_twins(*, installed_only: bool = False) -> tuple[Twin, ...]:
+    """The benign twins of all groups; or those alone whose libraries are there."""
+    modules = _modules(installed_only=installed_only)
+    return tuple(twin for module in modules for twin in getattr(module, "TWINS", ()))
 
 
-def _modules() -> tuple[ModuleType, ...]:
-    folders = [importlib.import_module(f"ddp_conformance.{group}.mutants") for group in GROUPS]
-    found = [m for f in folders for m in pkgutil.iter_modules(f.__path__, f"{f.__name__}.")]
-    return tuple(importlib.import_module(module.name) for module in found)
+def _modules(*, installed_only: bool) -> Iterator[ModuleType]:
+    for group in GROUPS:
+        folder = importlib.import_module(f"ddp_conformance.{group}.mutants")
+        for found in pkgutil.iter_modules(folder.__path__, f"{folder.__name__}."):
+            try:
+                yield importlib.import_module(found.name)
+            except ModuleNotFoundError as error:
+                ours = str(error.name).startswith("ddp_conformance")
+                if ours or not installed_only:
+                    raise

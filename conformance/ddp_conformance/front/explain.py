@@ -21,8 +21,13 @@ SPEC = Path(__file__).parents[1] / "SPEC.md"
 def explanation(guarantee_id: str) -> Iterator[str]:
     """The lines: its entry, the first mutant, the names of the others, and the twin most alike."""
     yield from _entry(guarantee_id)
-    broken, *others = [mutant for mutant in all_mutants() if mutant.guarantee == guarantee_id]
-    kept = most_alike(broken, [twin for twin in all_twins() if _is_bound(twin, guarantee_id)])
+    mutants = [m for m in all_mutants(installed_only=True) if m.guarantee == guarantee_id]
+    twins = [t for t in all_twins(installed_only=True) if _is_bound(t, guarantee_id)]
+    if not (mutants and twins):
+        yield "# Its examples use Lightning: pip install 'pytest-ddp[lightning]'"
+        return
+    broken, *others = mutants
+    kept = most_alike(broken, twins)
     yield f"# Breaks it: {broken.defect}\n"
     yield from _example(broken.subject, _code_of(broken.subject))
     known = _code_of(broken.subject)

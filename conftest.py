@@ -1,0 +1,46 @@
+"""The two tiers of the tests: what ``make test`` runs, and what only ``make test-all`` does.
+
+``make test`` keeps each promise once. What repeats a promise in another place (another world size,
+another rank that dies, several machines, other people's libraries) is marked ``exhaustive`` here,
+in one table, so that a test file says nothing about tiers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent
+
+EXHAUSTIVE = (
+    "conformance/ecosystem/",
+    "tests/acceptance/ci/",
+    "tests/acceptance/engines/",
+    "tests/acceptance/machines/",
+    "tests/acceptance/plugins/test_zoo.py",
+    "tests/acceptance/shipped/",
+)
+"""Folders and files of which ``make test`` runs nothing."""
+
+WORLD_SIZE = re.compile(r"(?<=[\[-])ws(\d+)(?=[\]-])")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of the exhaustive tier."""
+    at_sizes: defaultdict[str, list[tuple[int, pytest.Item]]] = defaultdict(list)
+    for item in items:
+        place = item.path.relative_to(ROOT).as_posix() if item.path.is_relative_to(ROOT) else ""
+        size = WORLD_SIZE.search(item.nodeid)
+        if place.startswith(EXHAUSTIVE):
+            item.add_marker("exhaustive")
+        elif place.startswith("conformance/") and size is not None:
+            test = item.nodeid.replace(size[0], "", 1)
+            at_sizes[test].append((int(size[1]), item))
+    for sized in at_sizes.values():
+        smallest = min((size for size, _ in sized if size > 1), default=1)
+        for size, item in sized:
+            if size != smallest:
+                item.add_marker("exhaustive")
