@@ -11,7 +11,7 @@ from typing import Any, Literal
 from uuid import uuid4
 
 from lightning.pytorch import LightningDataModule
-from torch.utils.data import Sampler, get_worker_info
+from torch.utils.data import get_worker_info
 from torch_geometric.loader import DataLoader
 
 from ddp_reference.windows.archive import BinFile, organize_bins_times
@@ -203,15 +203,22 @@ class GNNDataModule(LightningDataModule):
         sampler = ExactSampler(self.val.dataset, placement, fill_empty=fill_empty)
         return self._loader(self.val.dataset, sampler)
 
-    def _loader(self, dataset: BinDataset, sampler: Sampler[int]) -> DataLoader:
-        return DataLoader(
+    def _loader(self, dataset: BinDataset, sampler: PaddedSampler | ExactSampler) -> DataLoader:
+        level = log.getEffectiveLevel()
+        loader = DataLoader(
             dataset,
             batch_size=self.batch_size,
             sampler=sampler,
             num_workers=self.num_workers,
-            worker_init_fn=partial(init_worker, stamp=dataset.stamp),
+            worker_init_fn=partial(init_worker, stamp=dataset.stamp, log_level=level),
             multiprocessing_context=self._worker_context(),
         )
+        log.info(
+            "new loader: id=%d sampler=%s samples=%d version=%d rank=%d token=%s",
+            *(id(loader), type(sampler).__name__, len(sampler)),
+            *(dataset.stamp.version, dataset.stamp.rank, dataset.stamp.token),
+        )
+        return loader
 
     def _worker_context(self) -> BaseContext | str | None:
         if self.num_workers and self.multiprocessing_context is not None:

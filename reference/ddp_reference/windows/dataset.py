@@ -102,12 +102,14 @@ class BinDataset(Dataset[Data]):
         }
 
 
-def init_worker(worker_id: int, *, stamp: Stamp) -> None:
+def init_worker(worker_id: int, *, stamp: Stamp, log_level: int) -> None:
     """Give a DataLoader worker random streams of its own, and log what it reads.
 
     torch's seed is new for each iterator and differs by worker, but ranks that share a
-    seed share it too, so the rank joins in.
+    seed share it too, so the rank joins in. A worker that was not forked from its rank has no
+    logging handlers of its own; one that was keeps those of the rank.
     """
+    logging.basicConfig(level=log_level)
     seeds = np.random.SeedSequence([torch.initial_seed(), stamp.rank, worker_id])
     words = [int(word) for word in seeds.generate_state(3)]
     torch.manual_seed(words[0])

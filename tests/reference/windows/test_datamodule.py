@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -228,7 +231,7 @@ def draws_of_epoch(rank: int) -> list[list[float]]:
 
     from torch.utils.data import DataLoader as TorchLoader
 
-    init = partial(init_worker, stamp=Stamp(rank=rank))
+    init = partial(init_worker, stamp=Stamp(rank=rank), log_level=logging.WARNING)
     loader = TorchLoader(Draws(), batch_size=1, num_workers=2, worker_init_fn=init)
     return [batch[0].tolist() for batch in loader]
 
@@ -242,3 +245,37 @@ def test_random_streams_differ_by_rank_worker_and_epoch() -> None:
         assert len(set(column)) == 2 * 2 * 2
     torch.manual_seed(0)
     assert draws_of_epoch(0) == rows[:2]
+
+
+PROGRAM = """
+import logging
+import sys
+
+from ddp_reference.windows.datamodule import GNNDataModule
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO)
+    dates = ("2024-01-01", "2024-01-04", "2024-01-10", "2024-01-12")
+    data = GNNDataModule(
+        sys.argv[1], *dates, batch_size=4, num_workers=2, multiprocessing_context=sys.argv[2]
+    )
+    data.setup("fit")
+    for _ in data.train_dataloader():
+        pass
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_loaders_and_workers_of_each_start_method_log(
+    archive: Path, tmp_path: Path, method: str
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    command = [sys.executable, str(program), str(archive), method]
+    logged = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=True
+    ).stderr
+    workers = re.findall(r"worker reads: version=1 rank=0 worker=(\d) token=(\w+)", logged)
+    assert sorted(number for number, _ in workers) == ["0", "1"], logged
+    loader = r"new loader: id=\d+ sampler=PaddedSampler samples=\d+ version=1 rank=0 token=(\w+)"
+    assert re.findall(loader, logged) == [workers[0][1]]
