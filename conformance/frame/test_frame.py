@@ -130,8 +130,8 @@ def test_a_violation_tells_guarantee_subject_and_evidence() -> None:
     assert lines[0].startswith("SMP-01: In one epoch every sample MUST be delivered")
     assert lines[1] == "everything breaks it at world size 2:"
     assert lines[2] == "  size 1, epoch 0: index 0 delivered by ranks 0 and 1"
-    assert lines[-2] == "  and 53 more"  # 2 epochs of 1 + 2 + 3 + 7 + 16 samples, less 5
-    assert lines[-1] == "  to be seen again with --ddp-nemesis-seed=0"
+    assert lines[-1] == "  and 53 more"  # 2 epochs of 1 + 2 + 3 + 7 + 16 samples, less 5
+    assert not any("nemesis" in line for line in lines), "a seed of 0 needs no option"
 
 
 def test_a_subject_that_keeps_it_passes() -> None:
@@ -352,9 +352,7 @@ def _bound_on(ranks: SimulatedRanks, check: Check, subject: Subject) -> str:
 def test_own_guarantees_can_be_added() -> None:
     guarantee = Guarantee("OWN-01", "Nothing MUST happen.")
     check = Check(guarantee, (Sampler,), lambda subject, ranks: [Violation("it happened")])
-    with pytest.raises(
-        GuaranteeError, match=r"^OWN-01: Nothing MUST happen\.\n.*\n  it happened\n"
-    ):
+    with pytest.raises(GuaranteeError, match=r"^OWN-01: Nothing MUST happen\.\n.*\n  it happened$"):
         check(Sampler(strided), SimulatedRanks.alone())
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from ddp_conformance import Loader, Metric, Sampler, Writer
 from ddp_conformance.frame.subjects import Subject
@@ -55,11 +57,31 @@ def test_a_trait_that_excuses_is_named() -> None:
     assert "  needs 'uneven': SMP-02: seen" in lines
 
 
-def test_where_nothing_fits_the_reasons_are_told() -> None:
-    fits, lines = suggested(Writer(len), {"first_wins": {"WRT-04"}, "Writer": {"WRT-01"}})
+def test_where_nothing_fits_the_closest_is_shown_with_all_that_it_breaks() -> None:
+    broken = {"Writer(len)": {"WRT-04"}, "first_wins": {"WRT-04"}, "Writer": {"WRT-01"}}
+    fits, lines = suggested(Writer(len), broken)
     assert not fits
-    assert lines[:2] == ["does not fit: Writer(len)", "  WRT-01 failed: seen"]
-    assert lines[-2:] == ["  WRT-01 failed: seen", "  WRT-04 failed: seen"]
+    assert lines == [
+        "no description fits; the closest is Writer(len, traits={'replaces'})",
+        "  WRT-01 failed: seen",
+    ]
+
+
+def test_a_breach_that_a_trait_excuses_is_shown_beside_what_is_undecided() -> None:
+    metric = Metric(len)
+    verdicts = [
+        replace(one, word=Word.UNKNOWN, witness=(), reason="no reset")
+        if one.guarantee == "MET-05"
+        else one
+        for one in judged(metric, {"": {"MET-01"}})
+    ]
+    fits, lines = suggestion(descriptions(metric), verdicts)
+    assert not fits
+    assert lines == [
+        "no description fits; the closest is Metric(len)",
+        "  MET-01 failed (does not bind 'nonlinear'): seen",
+        "  MET-05 unknown: no reset",
+    ]
 
 
 def test_another_kind_is_left_out_where_one_is_known() -> None:
@@ -69,6 +91,16 @@ def test_another_kind_is_left_out_where_one_is_known() -> None:
     fits, lines = suggestion(tried, verdicts)
     assert not fits
     assert not any("Metric" in line for line in lines)
+
+
+def test_what_is_of_no_kind_is_shown_what_each_needs() -> None:
+    subjects = (Sampler(len), Metric(len))
+    tried = [one for subject in subjects for one in descriptions(subject)]
+    verdicts = [one for subject in subjects for one in judged(subject, {}, unknown=True)]
+    fits, lines = suggestion(tried, verdicts)
+    assert not fits
+    assert any("Metric, which has update(), compute() and reset()" in line for line in lines)
+    assert any("Sampler, which is iterable and gives indices" in line for line in lines)
 
 
 @pytest.mark.parametrize("subject", [Sampler(len), Loader(len), Writer(len), Metric(len)])

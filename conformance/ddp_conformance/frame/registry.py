@@ -92,11 +92,12 @@ class Check:
                 [reason],
             ) from None
         if violations:
+            # Without the option, and where it is unknown, the seed is 0 in each run.
+            seed = f"\n  seen with {nemesis.OPTION}={nemesis.seed()}" if nemesis.seed() else ""
             raise GuaranteeError(
                 f"{self.id}: {self.guarantee.statement}\n"
                 f"{subject.name} breaks it at world size {ranks.world_size}:\n"
-                f"{listing(violations)}\n"
-                f"  to be seen again with {nemesis.OPTION}={nemesis.seed()}",
+                f"{listing(violations)}{seed}",
                 violations,
             )
 

@@ -11,9 +11,13 @@ import difflib
 import io
 import sys
 import textwrap
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
+from typing import TextIO
+
+import pytest
 
 from ddp_conformance.frame import nemesis
 from ddp_conformance.frame.registry import all_checks, all_kinds, known_ids
@@ -65,6 +69,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return suggest(request, given) if given.suggest else run(request, given)
 
 
+class Progress:
+    """Says, from two seconds on, what is tried: each check on a terminal's line, else each kind."""
+
+    def __init__(self, checks: int, stream: TextIO) -> None:
+        self._checks = checks
+        self._stream = stream
+        self._began = time.monotonic()
+        self._started = 0
+        self._kind = ""
+
+    @pytest.hookimpl
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """Show the check that starts."""
+        self._started += 1
+        if time.monotonic() - self._began < 2:
+            return
+        tried = nodeid.partition("[")[2].removesuffix("]")
+        kind = tried.partition("(")[0]
+        if self._stream.isatty():
+            line = f"{self._started} of {self._checks}: {tried}"
+            self._stream.write(f"\r\x1b[K{line[:78]}")
+        elif kind != self._kind:
+            self._kind = kind
+            self._stream.write(f"{self._started} of {self._checks} checks: as {kind}\n")
+        self._stream.flush()
+
+    def end(self) -> None:
+        """Clear the line of a terminal."""
+        if self._stream.isatty():
+            self._stream.write("\r\x1b[K")
+
+
 def run(request: Request, given: argparse.Namespace) -> int:
     """Run the checks with pytest; the exit code follows from the verdicts."""
     verdicts = Verdicts()
@@ -82,7 +118,10 @@ def suggest(request: Request, given: argparse.Namespace) -> int:
     """Say which description fits; 0 if one does, 1 if none."""
     verdicts, told = Verdicts(), io.StringIO()
     with redirect_stdout(told):
-        code = run_pytest([*_pytest_arguments(request, given)], given.plugin, verdicts)
+        progress = Progress(len(cells_of(request)), sys.stderr)
+        arguments = [*_pytest_arguments(request, given)]
+        code = run_pytest(arguments, given.plugin, verdicts, progress)
+    progress.end()
     if code is not None:
         print(told.getvalue())
         return code

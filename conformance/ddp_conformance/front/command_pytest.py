@@ -23,16 +23,16 @@ _SETTINGS = ("PYTEST_ADDOPTS", "PYTEST_PLUGINS")
 """Environment variables that are meant for the user's own tests."""
 
 
-def run_pytest(arguments: Sequence[str], plugins: Sequence[str], collector: object) -> int | None:
+def run_pytest(arguments: Sequence[str], plugins: Sequence[str], *collectors: object) -> int | None:
     """None when all checks have run, or were refused; else the exit code of the command.
 
-    ``plugins`` are the user's, in addition; ``collector`` is a plugin object.
+    ``plugins`` are the user's, in addition; ``collectors`` are plugin objects.
     """
     loaded = [part for name in (*PLUGINS, *plugins) for part in ("-p", name)]
     try:
         with _without_settings():
             ended = pytest.main(
-                ["--disable-plugin-autoload", *loaded, *arguments], plugins=[collector]
+                ["--disable-plugin-autoload", *loaded, *arguments], plugins=collectors
             )
     except Exception as error:  # of a plugin, outside of all that pytest guards
         return _not_run(describe(error))

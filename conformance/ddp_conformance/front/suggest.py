@@ -42,6 +42,13 @@ _DESCRIPTIONS: dict[type[Subject], tuple[AbstractSet[str], ...]] = {
 }
 """By kind, those that allow least before those that allow more."""
 
+_METHODS = {
+    "Loader": "which is iterable and gives batches",
+    "Sampler": "which is iterable and gives indices",
+    "Metric": "which has update(), compute() and reset()",
+}
+"""What the factory of a kind has to give."""
+
 _BINDING = frozenset({"shuffles", "evaluates"})
 """Traits that only bind a part to more, and ask nothing of its factory."""
 
@@ -115,9 +122,32 @@ def suggestion(tried: Sequence[Description], judged: Sequence[Judged]) -> tuple[
         if not _in_the_way(one, verdicts):
             return True, [f"fits: {one.subject.name}", *_besides(one, tried, verdicts)]
     plain = [one for one in tried if not one.is_batched]
-    # What is of another kind can mostly not be judged at all.
-    known = [one for one in plain if not _is_unknown(one, verdicts)]
-    return False, [line for one in known or plain for line in _reasons(one, verdicts)]
+    closest = max(plain, key=lambda one: _closeness(one, verdicts))
+    if all(_is_of_another_kind(one, verdicts) for one in plain):
+        return False, [*_unlike_all(plain, verdicts)]
+    return False, [*_reasons(closest, verdicts)]
+
+
+def _closeness(one: Description, verdicts: Verdicts) -> tuple[float, float]:
+    """First the part of its guarantees that could be decided, then the part that is kept."""
+    words = [verdict.word for _, verdict in _verdicts_of(one, verdicts)]
+    decided = [word for word in words if word is not Word.UNKNOWN]
+    kept = [word for word in words if word is Word.PASSED]
+    return len(decided) / max(len(words), 1), len(kept) / max(len(words), 1)
+
+
+def _is_of_another_kind(one: Description, verdicts: Verdicts) -> bool:
+    """Nothing of it could be decided."""
+    return all(verdict.word is Word.UNKNOWN for _, verdict in _verdicts_of(one, verdicts))
+
+
+def _unlike_all(tried: Sequence[Description], verdicts: Verdicts) -> Iterator[str]:
+    yield "no guarantee of these kinds could be decided:"
+    for one in {type(one.subject): one for one in reversed(tried)}.values():
+        _, first = _verdicts_of(one, verdicts)[0]
+        kind = type(one.subject).__name__
+        yield f"  {kind}, {_METHODS.get(kind, 'whose factory is called')}: {first.reason}"
+    yield "a part of another kind is given as a subject: WRITER = Writer(make_writer)"
 
 
 def _verdicts_of(one: Description, verdicts: Verdicts) -> list[tuple[Check, Judged]]:
@@ -133,10 +163,6 @@ def _in_the_way(one: Description, verdicts: Verdicts) -> list[Judged]:
         if verdict.word is Word.UNKNOWN
         or (verdict.word is Word.FAILED and not check.excused and not check.needs & _BINDING)
     ]
-
-
-def _is_unknown(one: Description, verdicts: Verdicts) -> bool:
-    return any(verdict.word is Word.UNKNOWN for _, verdict in _verdicts_of(one, verdicts))
 
 
 def _besides(one: Description, tried: Sequence[Description], verdicts: Verdicts) -> Iterator[str]:
@@ -161,9 +187,13 @@ def _line(check: Check, verdict: Judged) -> str:
 
 
 def _reasons(one: Description, verdicts: Verdicts) -> Iterator[str]:
-    yield f"does not fit: {one.subject.name}"
-    for verdict in _in_the_way(one, verdicts):
-        yield f"  {verdict.guarantee} {verdict.word.lower()}{_evidence(verdict)}"
+    """All that it breaks, and all that could not be decided."""
+    yield f"no description fits; the closest is {one.subject.name}"
+    for check, verdict in _verdicts_of(one, verdicts):
+        if verdict.word is not Word.PASSED and not check.needs & _BINDING:
+            excuse = f" (does not bind {min(check.excused)!r})" if check.excused else ""
+            word = verdict.word.lower()
+            yield f"  {verdict.guarantee} {word}{excuse}{_evidence(verdict)}"
 
 
 def _evidence(verdict: Judged) -> str:

@@ -47,7 +47,10 @@ PARTS = """
         (
             "everything",
             1,
-            ["does not fit: Sampler(everything, traits={'pads'})", "  SMP-01 failed: size "],
+            [
+                "no description fits; the closest is Sampler(everything, traits=",
+                "  SMP-01 failed: size ",
+            ],
         ),
     ],
 )
