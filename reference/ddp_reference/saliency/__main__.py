@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 import torch.distributed as dist
@@ -17,9 +18,16 @@ from ddp_reference.saliency.dataset import DatasetError
 from ddp_reference.saliency.trainer import Config, Trainer
 
 
+class _Parser(argparse.ArgumentParser):
+    """Raises instead of printing, which under torchrun every rank would do."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(f"{message}; see {self.prog} --help")
+
+
 def parse(arguments: Sequence[str] | None) -> Config:
-    """The command line as a configuration."""
-    parser = argparse.ArgumentParser(
+    """The command line as a configuration; raises ValueError for a wrong one."""
+    parser = _Parser(
         prog="python -m ddp_reference.saliency",
         description="Train a small saliency network on MIT1003, on one rank or under torchrun.",
     )
@@ -33,6 +41,10 @@ def parse(arguments: Sequence[str] | None) -> Config:
     # Not --log: torchrun takes it for an abbreviation of its own options.
     parser.add_argument("--log-file", type=Path, help="file for one line of JSON per epoch")
     options = parser.parse_args(arguments)
+    if options.batch_size < 1 or min(options.size) < 1 or not options.learning_rate > 0:
+        raise ValueError("--batch-size, --size and --learning-rate must be more than 0")
+    if options.epochs < 0 or options.num_workers < 0:
+        raise ValueError("--epochs and --num-workers must be at least 0")
     return Config(
         data_path=options.data,
         epochs=options.epochs,
@@ -90,9 +102,19 @@ def train(config: Config, world_size: int, rank: int, device: torch.device) -> i
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns the exit code."""
-    config = parse(arguments)
+    config, problem = None, ""
+    try:
+        config = parse(arguments)
+    except ValueError as error:  # the same on all ranks
+        problem = str(error)
     with process_group() as (world_size, rank, device):
-        return train(config, world_size, rank, device)
+        if config is not None:
+            return train(config, world_size, rank, device)
+        if rank == 0:
+            print(f"error: {problem}", file=sys.stderr, flush=True)
+        if world_size > 1:
+            dist.barrier()  # torchrun stops all ranks once one has ended
+        return 2
 
 
 if __name__ == "__main__":

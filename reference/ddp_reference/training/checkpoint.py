@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 
 from ddp_reference.cache.format import save_whole
 
-from .distributed import World
+from .distributed import ConfigError, World
 
 Value = TypeVar("Value")
 
@@ -97,14 +97,16 @@ def load_checkpoint(
 
     Any strategy and any number of ranks may go on from any other. Random states are those
     of each rank if there are as many as then; the parts here draw none, noise and order
-    being functions of seed and epoch. Raises ValueError when the run's ``identity`` is
-    another one.
+    being functions of seed and epoch. Raises ConfigError when the run's ``identity`` is
+    another one, or there is no such file.
     """
+    if not path.is_file():
+        raise ConfigError(f"there is no checkpoint {path} to resume from")
     content = torch.load(path, map_location="cpu", weights_only=True)
     for name, value in identity.items():
         if content["identity"].get(name) != value:
             had = content["identity"].get(name)
-            raise ValueError(f"{path} was trained with {name} {had!r}, not {value!r}")
+            raise ConfigError(f"{path} was trained with {name} {had!r}, not {value!r}")
     options = StateDictOptions(full_state_dict=True)
     set_model_state_dict(model, normalise_keys(content["model"]), options=options)
     set_optimizer_state_dict(model, optimizer, content["optimizer"], options=options)

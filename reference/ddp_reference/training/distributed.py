@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 Backend = Literal["auto", "gloo", "nccl"]
 DEFAULT_TIMEOUT = timedelta(minutes=10)
 _FAILURE = "first failure"
+_SAYING = timedelta(seconds=30)
+"""Until the rank that prints what is wrong has done so."""
 
 
 class World(NamedTuple):
@@ -37,6 +39,10 @@ class World(NamedTuple):
     rank: int
     world_size: int
     local_rank: int
+
+
+class ConfigError(ValueError):
+    """There can be no such run: options, data or checkpoint do not go together."""
 
 
 class PeerFailureError(RuntimeError):
@@ -67,7 +73,7 @@ def setup_distributed(backend: Backend = "auto", timeout: timedelta = DEFAULT_TI
 
     The backend is decided by all ranks together: NCCL only if *every* rank has a GPU of
     its own, else gloo for everyone. A rank that fell back alone would wait for ever for
-    peers that speak something else. Raises ValueError on all ranks when they ask for
+    peers that speak something else. Raises ConfigError on all ranks when they ask for
     different backends, or for NCCL where one of them cannot have it.
     """
     if dist.is_initialized():
@@ -94,6 +100,15 @@ def setup_distributed(backend: Backend = "auto", timeout: timedelta = DEFAULT_TI
     _session.store, _session.owns_group = store, True
     log.info("rank %d of %d: %s on %s", rank, world_size, chosen, device)
     return World(device, True, rank, world_size, local_rank)
+
+
+def announced_world() -> World:
+    """The place in a run that the environment tells of, before ranks have met; on the CPU."""
+    rank, world_size, local_rank = (
+        int(os.environ.get(name, default))
+        for name, default in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0))
+    )
+    return World(torch.device("cpu"), "RANK" in os.environ, rank, world_size, local_rank)
 
 
 def teardown_distributed() -> None:
@@ -138,6 +153,9 @@ def distributed_session(
 
 def _abandon(world: World, error: BaseException) -> None:
     text = f"rank {world.rank} failed: {type(error).__name__}: {error}"
+    if isinstance(error, ConfigError):  # on all ranks, as a rule
+        _first_failure(text)
+        return
     log.error("%s", text)
     if dist.is_initialized() and dist.get_backend() == "nccl":
         # Destroying a NCCL group waits for work that the peers will never join;
@@ -146,6 +164,30 @@ def _abandon(world: World, error: BaseException) -> None:
     first = _first_failure(text)
     if first != text:
         raise PeerFailureError(first) from error
+
+
+def say_once(problem: str) -> None:
+    """Have one rank print why there can be no run, and the others wait until it has.
+
+    torchrun stops all ranks when one has ended, and would stop the one that is to print.
+    """
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        if os.environ.get("RANK", "0") == "0":
+            _say(problem)
+        return
+    try:
+        store, _, _ = _rendezvous(_SAYING)
+        if store.add("speakers", 1) == 1:
+            _say(problem)
+            store.set("said", "")
+        store.wait(["said"], _SAYING)
+    except (RuntimeError, OSError) as error:
+        log.warning("cannot ask the store who says it: %s", error)
+        _say(problem)
+
+
+def _say(problem: str) -> None:
+    print(f"error: {problem}", file=sys.stderr, flush=True)
 
 
 def _first_failure(text: str) -> str:
@@ -189,15 +231,15 @@ def agree_on_backend(store: Store, rank: int, world_size: int, vote: Vote) -> st
 
 
 def count_votes(votes: Sequence[Vote]) -> str:
-    """The backend for these votes, one per rank; raises ValueError where there is none."""
+    """The backend for these votes, one per rank; raises ConfigError where there is none."""
     requests = {vote.requested for vote in votes}
     if len(requests) > 1:
         listed = ", ".join(f"rank {rank}: {vote.requested}" for rank, vote in enumerate(votes))
-        raise ValueError(f"ranks ask for different backends: {listed}")
+        raise ConfigError(f"ranks ask for different backends: {listed}")
     obstacles = [f"rank {rank}: {v.obstacle}" for rank, v in enumerate(votes) if v.obstacle]
     requested = requests.pop()
     if requested == "nccl" and obstacles:
-        raise ValueError(f"backend nccl is not possible ({obstacles[0]}); ask for auto or gloo")
+        raise ConfigError(f"backend nccl is not possible ({obstacles[0]}); ask for auto or gloo")
     if requested == "auto" and obstacles:
         log.info("gloo for all %d ranks, since %s", len(votes), obstacles[0])
     return "gloo" if obstacles or requested == "gloo" else "nccl"
