@@ -55,7 +55,7 @@ class Announced:
         return call
 
     @property
-    def __class__(self) -> Any:  # type: ignore[override]
+    def __class__(self) -> Any:  # type: ignore[misc]
         # unittest.mock, inspect and cloudpickle ask whether it is a function.
         return FunctionType
 

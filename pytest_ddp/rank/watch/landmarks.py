@@ -102,7 +102,8 @@ def _wrap_function(lifecycle: Lifecycle, module: ModuleType, name: str) -> None:
 
 def _modules(lifecycle: Lifecycle) -> None:
     """``Module.__init__`` logs its use before all else, by a function that can be replaced."""
-    log: Any = getattr(torch._C, "_log_api_usage_once", None)
+    core: Any = torch._C
+    log = getattr(core, "_log_api_usage_once", None)
     if log is not None:  # an older or newer torch
         initialise = torch.nn.Module.__init__.__code__
 
@@ -113,7 +114,7 @@ def _modules(lifecycle: Lifecycle) -> None:
                 _enter_construction(lifecycle, frame.f_locals["self"], frame)
             log(event)
 
-        torch._C._log_api_usage_once = begin_construction
+        core._log_api_usage_once = begin_construction
     for name in ("to", "cuda"):
         _wrap(lifecycle, torch.nn.Module, name, functools.partial(_method_label, name))
 
