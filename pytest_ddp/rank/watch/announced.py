@@ -54,8 +54,8 @@ class Announced:
         call.end = end
         return call
 
-    @property
-    def __class__(self) -> Any:  # type: ignore[misc]
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
         # unittest.mock, inspect and cloudpickle ask whether it is a function.
         return FunctionType
 
