@@ -11,8 +11,9 @@ from collections.abc import Sequence
 
 from torch.distributed.elastic.multiprocessing.errors import record
 
+from ddp_reference.saying import say_once
 from ddp_reference.training.config import parse_config
-from ddp_reference.training.distributed import ConfigError, announced_world, say_once
+from ddp_reference.training.distributed import ConfigError, announced_world
 from ddp_reference.training.lifecycle import check, run
 from ddp_reference.training.stages import STAGES
 
@@ -24,7 +25,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         check(config, announced_world())
         run(STAGES[config.stage], config)
     except ConfigError as error:
-        say_once(str(error))
+        text = f"error: {error}"
+        is_first = announced_world().rank == 0
+        say_once(lambda: print(text, file=sys.stderr, flush=True), is_first=is_first)
         return 2
     return 0
 

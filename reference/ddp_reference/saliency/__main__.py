@@ -16,6 +16,7 @@ import torch.distributed as dist
 from ddp_reference.leaving import leave_group
 from ddp_reference.saliency.dataset import DatasetError
 from ddp_reference.saliency.trainer import Config, Trainer
+from ddp_reference.saying import say_once
 
 
 class _Parser(argparse.ArgumentParser):
@@ -76,13 +77,17 @@ def process_group() -> Iterator[tuple[int, int, torch.device]]:
         leave_group()
 
 
+def _complain(text: str) -> None:
+    print(f"error: {text}", file=sys.stderr, flush=True)
+
+
 def train(config: Config, world_size: int, rank: int, device: torch.device) -> int:
     """Train and print; returns the exit code."""
     try:
         trainer = Trainer(config, world_size, rank, device)
     except DatasetError as error:
-        if rank == 0:  # the same error on all ranks
-            print(f"error: {error}", file=sys.stderr)
+        text = str(error)  # the same on all ranks
+        say_once(lambda: _complain(text), is_first=rank == 0)
         return 2
     try:
         for result in trainer.fit():
@@ -110,10 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with process_group() as (world_size, rank, device):
         if config is not None:
             return train(config, world_size, rank, device)
-        if rank == 0:
-            print(f"error: {problem}", file=sys.stderr, flush=True)
-        if world_size > 1:
-            dist.barrier()  # torchrun stops all ranks once one has ended
+        say_once(lambda: _complain(problem), is_first=rank == 0)
         return 2
 
 

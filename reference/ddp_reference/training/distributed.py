@@ -27,8 +27,6 @@ log = logging.getLogger(__name__)
 Backend = Literal["auto", "gloo", "nccl"]
 DEFAULT_TIMEOUT = timedelta(minutes=10)
 _FAILURE = "first failure"
-_SAYING = timedelta(seconds=30)
-"""Until the rank that prints what is wrong has done so."""
 
 
 class World(NamedTuple):
@@ -164,30 +162,6 @@ def _abandon(world: World, error: BaseException) -> None:
     first = _first_failure(text)
     if first != text:
         raise PeerFailureError(first) from error
-
-
-def say_once(problem: str) -> None:
-    """Have one rank print why there can be no run, and the others wait until it has.
-
-    torchrun stops all ranks when one has ended, and would stop the one that is to print.
-    """
-    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
-        if os.environ.get("RANK", "0") == "0":
-            _say(problem)
-        return
-    try:
-        store, _, _ = _rendezvous(_SAYING)
-        if store.add("speakers", 1) == 1:
-            _say(problem)
-            store.set("said", "")
-        store.wait(["said"], _SAYING)
-    except (RuntimeError, OSError) as error:
-        log.warning("cannot ask the store who says it: %s", error)
-        _say(problem)
-
-
-def _say(problem: str) -> None:
-    print(f"error: {problem}", file=sys.stderr, flush=True)
 
 
 def _first_failure(text: str) -> str:
