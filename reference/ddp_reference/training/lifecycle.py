@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.optim import AdamW, Optimizer
 
-from ddp_reference.cache import SHARED_MEMORY, LatentCache, Recipe, open_on_all_ranks
+from ddp_reference.cache import SHARED_MEMORY, CacheError, LatentCache, Recipe, open_on_all_ranks
 
 from .burgers import latent_pairs
 from .checkpoint import Progress, load_checkpoint
@@ -96,11 +96,14 @@ def run_identity(config: TrainConfig, cache: LatentCache) -> dict[str, object]:
 
 
 def open_data(config: TrainConfig) -> LatentCache:
-    """The data of the run, built if missing; raises ConfigError when they are of another kind."""
+    """The data of the run, built if missing; raises ConfigError where they cannot be used."""
     produce = partial(latent_pairs, config.samples, config.seed)
     recipe = Recipe(produce, f"burgers {config.samples} {config.seed}")
     segment_dir = SHARED_MEMORY if config.memory == "shared" else None
-    cache = open_on_all_ranks(config.data_path, recipe=recipe, segment_dir=segment_dir)
+    try:
+        cache = open_on_all_ranks(config.data_path, recipe=recipe, segment_dir=segment_dir)
+    except CacheError as error:  # on all ranks
+        raise ConfigError(str(error)) from error
     for key, width in WIDTHS.items():
         shape = tuple(cache.tensor(key).shape) if key in cache.keys else None
         if shape != (len(cache), width):

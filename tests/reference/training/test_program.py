@@ -92,7 +92,9 @@ WRONG = {
     "unknown": (("--stage", "nothing"), "invalid choice: 'nothing'"),
     "for these ranks": (("--batch-size", "7"), "batch_size 7 cannot be divided by 2 ranks"),
     "strategy": (("--strategy", "none"), "strategy none would train 2 models"),
-    "checkpoint": (("--resume", "nowhere.ckpt"), "there is no checkpoint nowhere.ckpt"),
+    "checkpoint": (("--resume", "nowhere.ckpt"), "nowhere.ckpt is no checkpoint of a run: File"),
+    "no checkpoint": (("--resume", "bad.pt"), "bad.pt is no checkpoint of a run: Unpickling"),
+    "no data": (("--data", "bad.pt"), "cache bad.pt: not readable as a torch archive"),
     "data": (("--samples", "2"), "1 training samples for 2 ranks"),
 }
 """Of a configuration the first is seen when it is read, the last in the run."""
@@ -102,6 +104,7 @@ WRONG = {
 def test_one_rank_says_what_is_wrong_with_a_configuration(
     directory: Path, options: tuple[str, ...], said: str
 ) -> None:
+    (directory / "bad.pt").write_text("garbage")
     done = run(directory, *TRAIN, *options, ranks=2)
     # torchrun stops the other rank when one has ended; its report begins with such a line.
     ours = re.split(r"^[EW]\d{4} ", done.stderr, maxsplit=1, flags=re.MULTILINE)[0].splitlines()
