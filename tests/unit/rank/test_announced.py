@@ -36,7 +36,7 @@ class Thing:
         return self, a, _getframe(1).f_code.co_name
 
 
-original, function = function, Announced(function, _begin)  # type: ignore[assignment]
+original, function = function, Announced(function, _begin)
 Thing.__init__ = Announced(Thing.__init__, _begin)  # type: ignore[method-assign]
 Thing.method = Announced(Thing.method, _begin)  # type: ignore[method-assign]
 
