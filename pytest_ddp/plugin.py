@@ -28,6 +28,7 @@ from pytest_ddp.asked.options import (
 from pytest_ddp.asked.settled import remember_options
 from pytest_ddp.asked.sight import Sight
 from pytest_ddp.controller.neighbours import end_in_controller
+from pytest_ddp.system import support
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -78,6 +79,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", MARKER_HELP)
     config.stash[_OPTIONS] = options = Options.from_config(config)
     if not config.pluginmanager.hasplugin(_RANK_PLUGIN):
+        if problem := support.problem():
+            from pytest_ddp.controller.unsupported import WithoutRanks  # noqa: PLC0415
+
+            plain = WithoutRanks(options, problem, _adoption(options))
+            config.pluginmanager.register(plain, "ddp-controller")
+            return
         config.pluginmanager.register(Hooks(config, options), "ddp-controller")
         if Adopt.SPAWN in options.adopt:
             from pytest_ddp.adopt.spawn import Spawns  # noqa: PLC0415
@@ -130,6 +137,14 @@ def _ddp_world_size(request: pytest.FixtureRequest) -> Any:
     return request.param
 
 
+def _adoption(options: Options) -> Callable[[pytest.Item], None] | None:
+    if not options.adopt and options.everywhere is None:
+        return None
+    from pytest_ddp.adopt.taking import adoption  # noqa: PLC0415
+
+    return adoption(options)
+
+
 class Hooks:
     """The hooks of the controller; no rank has them."""
 
@@ -151,11 +166,7 @@ class Hooks:
 
     @functools.cached_property
     def _adopt(self) -> Callable[[pytest.Item], None] | None:
-        if not self._options.adopt and self._options.everywhere is None:
-            return None
-        from pytest_ddp.adopt.taking import adoption  # noqa: PLC0415
-
-        return adoption(self._options)
+        return _adoption(self._options)
 
     @property
     def _problems(self) -> list[str]:

@@ -80,13 +80,22 @@ class Order:
         )
 
 
-def come_from_elsewhere(processes: Iterable[RankProcess], nodeid: str) -> bool:
-    """Whether some rank has run tests of another file last, and may have this one to import.
+_START_LIMIT = 300.0
+"""Seconds for ranks to come up, and to import the file of a test."""
 
-    What tests have left may keep pytest from it, in one rank and not in the others.
+
+def start_limit(timeout: float) -> float:
+    """Seconds until something is broken that comes before a test with this time of its own."""
+    return max(timeout, _START_LIMIT)
+
+
+def may_import(processes: Iterable[RankProcess], nodeid: str) -> bool:
+    """Whether some rank is new or has run tests of another file last.
+
+    To import this one takes no time of the test, and what tests have left may keep pytest from
+    it, in one rank and not in the others.
     """
-    files = {process.test.partition("::")[0] for process in processes if process.test}
-    return not files <= {nodeid.partition("::")[0]}
+    return {process.test.partition("::")[0] for process in processes} != {nodeid.partition("::")[0]}
 
 
 def is_new(store: str | None, processes: Iterable[RankProcess]) -> bool:

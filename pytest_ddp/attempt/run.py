@@ -12,7 +12,7 @@ from pytest_ddp.attempt import ends
 from pytest_ddp.attempt.exchanges import Exchanges
 from pytest_ddp.attempt.lastlook import ANSWER_LIMIT, look_twice
 from pytest_ddp.attempt.live import LiveLine, doing_of
-from pytest_ddp.attempt.order import Order, come_from_elsewhere, file_of, is_new
+from pytest_ddp.attempt.order import Order, file_of, is_new, may_import, start_limit
 from pytest_ddp.attempt.part import ForAll, Part
 from pytest_ddp.attempt.reading import Reader
 from pytest_ddp.attempt.terminal import Turns
@@ -79,6 +79,8 @@ class Run:
         self._failed_at: float | None = None
         """When a rank first failed, and later when the last that had failed ended its part."""
         self._wall, self._began = time.time(), time.monotonic()
+        self._since, self._limit = self._began, self._plan.timeout
+        """When the clock that now runs was started, and after how many seconds it ends the test."""
         self._expiry: Expiry | None = None
         self._hang: Hang | None = None
         self._mismatch = self._parting = ""
@@ -107,13 +109,15 @@ class Run:
         self._turns = Turns(self._order.terminal, self._by_process)
         self._oom.begin()
         self._wall, self._began = time.time(), time.monotonic()
-        self._prober = Prober(self._test, processes, self._began + self._plan.timeout)
+        self._since = self._began
         environments = [rendezvous.environment(rank) for rank in range(plan.world_size)]
         new = is_new(store, processes)
         port = rendezvous.take()
         with port or nullcontext(), file_of(store if new else None, plan.world) as file:
-            elsewhere = come_from_elsewhere(processes, plan.nodeid)
-            known = store, new, new or elsewhere, neighbours.brief(self._order.item), bool(file)
+            together = new or may_import(processes, plan.nodeid)
+            self._limit = start_limit(plan.timeout) if together else plan.timeout
+            self._prober = Prober(self._test, processes, self._since + self._limit)
+            known = store, new, together, neighbours.brief(self._order.item), bool(file)
             told = Wording(self._order.for_ranks(self._test, *known))
             for rank, part in enumerate(self.parts):
                 part.process.files.begin()
@@ -174,6 +178,7 @@ class Run:
             return False
         stood = self._turns.stood_still()
         self._began += stood
+        self._since += stood
         if self._failed_at is not None:
             self._failed_at += stood
         self._prober.postpone(stood)
@@ -201,7 +206,7 @@ class Run:
         if editors.is_attached():
             # It holds ranks, and nobody here is told.
             return math.inf
-        end = self._began + self._plan.timeout
+        end = self._since + self._limit
         if self._failed_at is not None:
             end = min(end, self._failed_at + self._grace())
         return end
@@ -280,6 +285,8 @@ class Run:
 
     def _go(self) -> None:
         self._has_run = True
+        self._since, self._limit = time.monotonic(), self._plan.timeout
+        self._prober.end_by(self._since + self._limit)
         for part in self.parts:
             part.process.send(Go(self._test))
 
@@ -382,7 +389,7 @@ class Run:
             start=self._wall,
             duration=self._now(),
             began=self._began,
-            timeout=self._plan.timeout if self._timed_out else None,
+            timeout=self._limit if self._timed_out else None,
             expiry=self._expiry if self._timed_out else None,
             hang=self._hang,
             mismatch=self._mismatch,

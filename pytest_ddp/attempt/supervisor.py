@@ -10,10 +10,12 @@ from collections.abc import Iterable
 
 from pytest_ddp.attempt import ends
 from pytest_ddp.attempt.interruption import look_back
-from pytest_ddp.attempt.order import Order
+from pytest_ddp.attempt.order import Order, start_limit
 from pytest_ddp.attempt.reading import Reader
 from pytest_ddp.attempt.run import Run, Tell
+from pytest_ddp.evidence import pythonstacks
 from pytest_ddp.evidence.outcome import Ending, RunOutcome
+from pytest_ddp.evidence.wording import ranks_text
 from pytest_ddp.launch.launcher import Launcher, NoRankError
 from pytest_ddp.launch.rankprocess import RankProcess
 from pytest_ddp.launch.rendezvous import Rendezvous
@@ -23,10 +25,6 @@ from pytest_ddp.system.own import time
 from pytest_ddp.verdict.trouble import exit_words
 from pytest_ddp.wire.hosting import World
 
-_START_LIMIT = 120.0
-"""Seconds for host and ranks to come up; beyond it something is broken."""
-_START_LEAST = 30.0
-"""The same for tests with a shorter time of their own."""
 _TEARDOWN_LIMIT = 10.0
 """Seconds for the wide fixtures and the exit handlers of a rank that is retired."""
 _IDLE_RANKS = 16
@@ -103,7 +101,7 @@ class Supervisor:
         run = Run(*session, order, self._next_test())
         if order.plan.isolate or self._is_of_others(world, order.plan.family):
             self._retire(self._launcher.pool(world))
-        self._bring_up(world, max(order.plan.timeout, _START_LEAST))
+        self._bring_up(world, start_limit(order.plan.timeout))
         run.start(self._store(world), self._pools[world])
         try:
             run.supervise()
@@ -146,10 +144,10 @@ class Supervisor:
         self._bury(world)
         self._make_room(world)
         self.prestart(world)
-        deadline = time.monotonic() + min(limit, _START_LIMIT)
+        deadline = time.monotonic() + limit
         while late := [one for one in self._launcher.pool(world) if not _is_up(one)]:
             if time.monotonic() > deadline:
-                raise NoRankError(self._hang_at_start(late, min(limit, _START_LIMIT)))
+                raise NoRankError(self._hang_at_start(late, limit))
             self._launcher.poll(deadline - time.monotonic())
             if self._bury(world):
                 self.prestart(world)
@@ -182,7 +180,11 @@ class Supervisor:
         ends.wait_for_ends(self._launcher, late)
         for process in late:
             self._launcher.forget(process)
-        first = f"rank {late[0].rank} did not come up within {seconds:.0f} s"
+        ranks = ranks_text(process.rank for process in late)
+        if file := pythonstacks.imported_file(stacks[late[0]]):
+            first = f"the import of {file} has not ended after {seconds:.0f} s on {ranks}"
+        else:
+            first = f"{ranks} did not come up within {seconds:.0f} s"
         return f"{first}:\n{stacks[late[0]] or self._launcher.last_words()}"
 
     def _make_room(self, world: World) -> None:

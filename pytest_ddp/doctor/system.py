@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import platform
 import resource
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_ddp.asked.rules import MAX_LOCAL_WORLD_SIZE
 from pytest_ddp.doctor.findings import Finding, note, ok, stop
-from pytest_ddp.system import descriptors, folder, machine
+from pytest_ddp.system import descriptors, folder, machine, support
 from pytest_ddp.system.own import os, shutil, tempfile
 
 _THREADS_PER_RANK = 8
@@ -28,11 +27,8 @@ def findings() -> list[Finding]:
 
 def _kernel() -> Finding:
     told = f"{platform.system()} {platform.release()}, {platform.machine()}, {_cores()} cores"
-    missing = [name for name in ("pidfd_open", "memfd_create", "setsid") if not hasattr(os, name)]
-    if sys.platform == "linux" and not missing:
-        return ok("system", told)
-    without = f" without {' and '.join(missing)}" if missing else ""
-    return stop("system", f"{told}{without}", "ddp tests run on Linux 5.3 and newer only")
+    problem = support.problem()
+    return stop("system", told, problem) if problem else ok("system", told)
 
 
 def _cores() -> int:

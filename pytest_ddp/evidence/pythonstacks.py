@@ -235,6 +235,12 @@ def _frame(match: re.Match[str]) -> Frame:
     return Frame(match["file"] or "???", int(line) if line.isdecimal() else 0, match["name"])
 
 
+def imported_file(text: str) -> str:
+    """The user's file whose import all others are part of; empty if none was under way."""
+    files = (frame.file for frame in reversed(main_stack(text)) if frame.function == "<module>")
+    return next((shorten(file) for file in files if is_user_file(file)), "")
+
+
 def last_exception(text: str) -> str:
     """The last line of a Python traceback in ``text``; empty if there is none."""
     _, found, traceback = text.rpartition("Traceback (most recent call last):")

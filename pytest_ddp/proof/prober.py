@@ -56,6 +56,10 @@ class Prober:
         self._interval = _INTERVAL
         self._due = max(self._due, time.monotonic() + _QUIET)
 
+    def end_by(self, deadline: float) -> None:
+        """The test is stopped at another moment, on the monotonic clock."""
+        self._deadline = deadline
+
     def postpone(self, seconds: float) -> None:
         """All clocks stood still for so long, and what ranks said before is of no use."""
         self._deadline += seconds

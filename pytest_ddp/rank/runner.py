@@ -34,6 +34,7 @@ from pytest_ddp.rank.watch.standing import recorder_problem
 from pytest_ddp.system.own import os
 from pytest_ddp.wire.hosting import StartRank
 from pytest_ddp.wire.kept import Kept
+from pytest_ddp.wire.marker import IMPORT
 from pytest_ddp.wire.protocol import (
     Began,
     Done,
@@ -165,8 +166,11 @@ class Runner:
             self._modules = None
             self._log_handlers.detach()
             seeding.unseed()
+            # Code of the file itself, which gives the phase its place.
+            importing = self._lifecycle.enter_function(IMPORT, compile("", file, "exec"))
             with self._group.hidden(), self._live_logs.collecting():
                 self._collection.collect(self._session, [file])
+            self._lifecycle.leave(importing)
             self._garbage.spare_collected()
 
     def _warn_of_shortcomings(self) -> None:

@@ -25,6 +25,7 @@ from pytest_ddp.verdict.trouble import (
     tell_apart,
     what_happened,
 )
+from pytest_ddp.wire.marker import IMPORT
 from pytest_ddp.wire.protocol import Phase
 
 
@@ -213,8 +214,13 @@ def _stopped_verdict(failure: Failure, stopped: Sequence[Trouble]) -> str:
     if failure.outcome.hang is not None:
         return first_line(failure.outcome.hang.sentence)
     if failure.outcome.timeout is not None:
+        seconds = f"after {failure.outcome.timeout:g} s"
+        importing = [t.rank.rank for t in stopped if t.doing.startswith(_IMPORTS)]
+        if importing:
+            file = failure.outcome.nodeid.partition("::")[0]
+            return f"the import of {file} has not ended {seconds} on {ranks_text(importing)}"
         words = ", ".join(_unfinished(failure.outcome, stopped))
-        return f"timed out after {failure.outcome.timeout:g} s: {words}"
+        return f"timed out {seconds}: {words}"
     parts = []
     for phase in Phase:
         if ranks := [t.rank.rank for t in stopped if t.phase is phase]:
@@ -242,6 +248,7 @@ def _unfinished(outcome: RunOutcome, stopped: Sequence[Trouble]) -> Iterator[str
         yield f"{ranks_text(waits)} {'wait' if len(waits) > 1 else 'waits'}"
 
 
+_IMPORTS = f"{Phase.SETUP}: {IMPORT}"
 _UNFINISHED = ("has not finished", "have not finished")
 _AT_TIMEOUT = {
     "suspended": ("is suspended in", "are suspended in"),

@@ -24,6 +24,8 @@ SEEN = 1
 be held by the other one when the process forks."""
 KEPT = 2
 """The area of what the rank will tell at the end of its test, by :mod:`pytest_ddp.wire.kept`."""
+IMPORT = "import of the test file"
+"""A phase inside of setup, whose time is not the test's."""
 _AREAS = (PHASE, SEEN, KEPT)
 SIZE = len(_AREAS) * AREA
 _BEGINS = tuple((area * AREA + 1, area * AREA + 1 + _SLOT) for area in _AREAS)

@@ -36,7 +36,7 @@ class _Origin(enum.IntEnum):
 _USER = _Origin.USER
 _PUBLIC = (
     *("/distributed/distributed_c10d.py", "/distributed/c10d_logger.py"),
-    *("/pytest_ddp/rank/groups/journal.py", "/pytest_ddp/rank/watch/landmarks.py"),
+    "/pytest_ddp/rank/groups/journal.py",
 )
 """Files of the functions that make groups, and of what wraps them."""
 _LIBRARY_FOLDERS = (

@@ -3,11 +3,12 @@
 Set up in the rank alone. What a test file imported from torch it imported before the rank
 was forked, so that other names for a function must lead here as well: methods are set on
 their class, functions below their decorator. Where torch announces something, the
-announcement is used instead.
+announcement is used instead. No frame of ours stands between torch's and its caller's, which
+would move warnings to other lines.
 
-A plain module's forward is no phase. A global hook would make ``torch.compile`` warn and
-trace the hook, and a frame of ours around each call would move warnings to other lines.
-Nor is a forward under ``fully_shard``, but for the first: its hooks are a module's own.
+A plain module's forward is no phase: a global hook would make ``torch.compile`` warn and
+trace the hook. Nor is a forward under ``fully_shard``, but for the first: its hooks are a
+module's own.
 """
 
 from __future__ import annotations
@@ -28,12 +29,13 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from pytest_ddp.rank.watch.announced import Announced, End
 from pytest_ddp.rank.watch.imports import ImportWatch
 from pytest_ddp.rank.watch.lifecycle import Anchor, Lifecycle
 from pytest_ddp.rank.watch.uncompiled import hide_own_frames
 
 Label: TypeAlias = str | Callable[[Any], str]
-"""The name of a phase, or what makes it of the call's first argument."""
+"""The name of a phase, or what makes it of a method's instance."""
 
 
 def install(lifecycle: Lifecycle) -> None:
@@ -41,11 +43,9 @@ def install(lifecycle: Lifecycle) -> None:
     for name in ("init_process_group", "new_group"):
         _wrap_function(lifecycle, distributed_c10d, name)
     _modules(lifecycle)
-    _wrap(lifecycle, DistributedDataParallel, "__init__", "DDP construction")
-    _forward(
+    _wrapper(
         lifecycle,
         DistributedDataParallel,
-        ("_pre_forward", "_post_forward"),
         "DDP",
         lambda module: not getattr(module, "_lazy_init_ran", True),
     )
@@ -66,28 +66,18 @@ def install(lifecycle: Lifecycle) -> None:
 # ------------------------------------------------------------------ calls that are phases
 
 
-def _within(lifecycle: Lifecycle, original: Callable[..., Any], label: Label) -> Callable[..., Any]:
-    """``original``, as a phase."""
-
-    @functools.wraps(original)
-    def within(*args: Any, **kwargs: Any) -> Any:
-        __tracebackhide__ = True
-        # What the compiler traces must be torch's own code and nothing else.
-        if torch.compiler.is_compiling():
-            return original(*args, **kwargs)
-        depth = lifecycle.enter(label if isinstance(label, str) else label(*args[:1]))
-        try:
-            return original(*args, **kwargs)
-        finally:
-            lifecycle.leave(depth)
-
-    return within
-
-
 def _wrap(lifecycle: Lifecycle, owner: Any, name: str, label: Label) -> None:
     original = getattr(owner, name, None)
     if original is not None:  # an older or newer torch
-        setattr(owner, name, _within(lifecycle, original, label))
+        setattr(owner, name, _as_phase(lifecycle, original, label))
+
+
+def _as_phase(lifecycle: Lifecycle, original: Any, label: Label) -> Announced:
+    def begin(instance: Any, caller: FrameType) -> End:
+        name = label if isinstance(label, str) else label(instance)
+        return functools.partial(lifecycle.leave, lifecycle.enter(name))
+
+    return Announced(original, begin)
 
 
 def _wrap_function(lifecycle: Lifecycle, module: ModuleType, name: str) -> None:
@@ -104,26 +94,29 @@ def _wrap_function(lifecycle: Lifecycle, module: ModuleType, name: str) -> None:
         return
     for cell in decorated.__closure__ or ():
         if cell.cell_contents is function:
-            cell.cell_contents = _within(lifecycle, function, name)
+            cell.cell_contents = _as_phase(lifecycle, function, name)
 
 
 # ------------------------------------------------------------------ modules
 
 
 def _modules(lifecycle: Lifecycle) -> None:
-    initialise: Any = torch.nn.Module.__init__
+    """``Module.__init__`` logs its use before all else, by a function that can be replaced."""
+    core: Any = torch._C
+    log = getattr(core, "_log_api_usage_once", None)
+    if log is not None:  # an older or newer torch
+        initialise = torch.nn.Module.__init__.__code__
 
-    @functools.wraps(initialise)
-    def begin_construction(self: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
-        __tracebackhide__ = True
-        if not torch.compiler.is_compiling() and not lifecycle.in_torch():
-            _enter_construction(lifecycle, self, _getframe(1))
-        initialise(self, *args, **kwargs)
+        @functools.wraps(log)
+        def begin_construction(event: str) -> None:
+            frame = _getframe(1)
+            if frame.f_code is initialise and not lifecycle.in_torch():
+                _enter_construction(lifecycle, frame.f_locals["self"], frame)
+            log(event)
 
-    module_type: Any = torch.nn.Module
-    module_type.__init__ = begin_construction
+        core._log_api_usage_once = begin_construction
     for name in ("to", "cuda"):
-        _wrap(lifecycle, module_type, name, functools.partial(_method_label, name))
+        _wrap(lifecycle, torch.nn.Module, name, functools.partial(_method_label, name))
 
 
 def _enter_construction(
@@ -131,9 +124,7 @@ def _enter_construction(
 ) -> None:
     """Begin the construction of a module that no other one's construction asks for.
 
-    It lasts as long as the call that constructs it; nothing announces its end, and a
-    frame of ours around it would be in the way of those that look at their caller's
-    arguments, as Lightning's ``save_hyperparameters`` does.
+    It lasts as long as the call that constructs it; nothing announces its end.
     """
     while frame is not None and _is_method_of(frame, module):
         frame = frame.f_back
@@ -147,41 +138,16 @@ def _is_method_of(frame: FrameType, module: torch.nn.Module) -> bool:
     return code.co_argcount > 0 and frame.f_locals.get(code.co_varnames[0]) is module
 
 
-def _method_label(name: str, module: torch.nn.Module | None = None) -> str:
-    return f"{type(module).__name__}.{name}()"
+def _method_label(name: str, module: torch.nn.Module | None) -> str:
+    # Without a module it was called by way of its class.
+    return f"{'Module' if module is None else type(module).__name__}.{name}()"
 
 
-def _forward(
-    lifecycle: Lifecycle,
-    owner: Any,
-    ends: tuple[str, str],
-    kind: str,
-    is_first: Callable[[Any], bool],
-) -> None:
-    """The forward of a wrapper, between two functions that it calls first and last."""
-    before, after = ends
-    pre, post = getattr(owner, before, None), getattr(owner, after, None)
-    if pre is None or post is None:
-        return
-
-    @functools.wraps(pre)
-    def enter(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-        __tracebackhide__ = True
-        if not torch.compiler.is_compiling():
-            name = f"first forward of {kind}" if is_first(module) else f"forward of {kind}"
-            lifecycle.enter(name, anchor=Anchor.within(_getframe(1)))
-        return pre(module, *args, **kwargs)
-
-    @functools.wraps(post)
-    def leave(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-        __tracebackhide__ = True
-        result = post(module, *args, **kwargs)
-        if not torch.compiler.is_compiling():
-            lifecycle.leave_anchored(_getframe(1))
-        return result
-
-    setattr(owner, before, enter)
-    setattr(owner, after, leave)
+def _wrapper(lifecycle: Lifecycle, owner: Any, kind: str, is_first: Callable[[Any], bool]) -> None:
+    """A module that wraps others: its construction and its forward."""
+    _wrap(lifecycle, owner, "__init__", f"{kind} construction")
+    forward = f"forward of {kind}"
+    _wrap(lifecycle, owner, "forward", lambda module: "first " * is_first(module) + forward)
 
 
 # ------------------------------------------------------------------ steps
@@ -226,9 +192,7 @@ def _compilation(lifecycle: Lifecycle, callback: Any) -> None:
 
 def _fsdp(lifecycle: Lifecycle, module: Any) -> None:
     wrapper = module.FullyShardedDataParallel
-    _wrap(lifecycle, wrapper, "__init__", "FSDP construction")
-    ends = ("_root_pre_forward", "_post_forward")
-    _forward(lifecycle, module, ends, "FSDP", lambda state: getattr(state, "_is_root", 0) is None)
+    _wrapper(lifecycle, wrapper, "FSDP", lambda state: getattr(state, "_is_root", 0) is None)
 
 
 def _fully_shard(lifecycle: Lifecycle, module: Any) -> None:
@@ -237,14 +201,11 @@ def _fully_shard(lifecycle: Lifecycle, module: Any) -> None:
     if original is None:
         return
 
-    @functools.wraps(original)
-    def lazy_init(state: Any, *args: Any, **kwargs: Any) -> Any:
-        __tracebackhide__ = True
-        frame: FrameType | None = _getframe(1)
+    def begin(state: Any, caller: FrameType) -> None:
+        frame: FrameType | None = caller
         while frame is not None and frame.f_code.co_name != "_call_impl":
             frame = frame.f_back
-        if state._is_root is None and frame is not None:
+        if getattr(state, "_is_root", 0) is None and frame is not None:
             lifecycle.enter("first forward under fully_shard", anchor=Anchor.within(frame))
-        return original(state, *args, **kwargs)
 
-    module.FSDPState._lazy_init = lazy_init
+    module.FSDPState._lazy_init = Announced(original, begin)

@@ -27,6 +27,7 @@ from ddp_reference.resnet.module import ResNetModule
 from ddp_reference.resnet.resolution import ResolutionScheduleCallback
 from ddp_reference.resnet.run_logger import RunLogger
 from ddp_reference.resnet.text_log import TextLoggingCallback
+from ddp_reference.saying import say_once
 
 END_SECONDS = 60.0
 """How long rank 0 waits for the ranks that it has started, once it has succeeded."""
@@ -48,8 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = parse(arguments)
         return run(settings)
     except ConfigError as error:
-        if _rank() == 0:
-            _complain(str(error))
+        text = str(error)
+        say_once(lambda: _complain(text), is_first=_rank() == 0)
         return 2
     except CorruptImageError as error:
         _complain(_last_line(error), after_bar=True)

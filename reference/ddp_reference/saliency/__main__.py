@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 import torch.distributed as dist
@@ -15,11 +16,19 @@ import torch.distributed as dist
 from ddp_reference.leaving import leave_group
 from ddp_reference.saliency.dataset import DatasetError
 from ddp_reference.saliency.trainer import Config, Trainer
+from ddp_reference.saying import say_once
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises instead of printing, which under torchrun every rank would do."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(f"{message}; see {self.prog} --help")
 
 
 def parse(arguments: Sequence[str] | None) -> Config:
-    """The command line as a configuration."""
-    parser = argparse.ArgumentParser(
+    """The command line as a configuration; raises ValueError for a wrong one."""
+    parser = _Parser(
         prog="python -m ddp_reference.saliency",
         description="Train a small saliency network on MIT1003, on one rank or under torchrun.",
     )
@@ -33,6 +42,10 @@ def parse(arguments: Sequence[str] | None) -> Config:
     # Not --log: torchrun takes it for an abbreviation of its own options.
     parser.add_argument("--log-file", type=Path, help="file for one line of JSON per epoch")
     options = parser.parse_args(arguments)
+    if options.batch_size < 1 or min(options.size) < 1 or not options.learning_rate > 0:
+        raise ValueError("--batch-size, --size and --learning-rate must be more than 0")
+    if options.epochs < 0 or options.num_workers < 0:
+        raise ValueError("--epochs and --num-workers must be at least 0")
     return Config(
         data_path=options.data,
         epochs=options.epochs,
@@ -64,13 +77,17 @@ def process_group() -> Iterator[tuple[int, int, torch.device]]:
         leave_group()
 
 
+def _complain(text: str) -> None:
+    print(f"error: {text}", file=sys.stderr, flush=True)
+
+
 def train(config: Config, world_size: int, rank: int, device: torch.device) -> int:
     """Train and print; returns the exit code."""
     try:
         trainer = Trainer(config, world_size, rank, device)
     except DatasetError as error:
-        if rank == 0:  # the same error on all ranks
-            print(f"error: {error}", file=sys.stderr)
+        text = str(error)  # the same on all ranks
+        say_once(lambda: _complain(text), is_first=rank == 0)
         return 2
     try:
         for result in trainer.fit():
@@ -90,9 +107,16 @@ def train(config: Config, world_size: int, rank: int, device: torch.device) -> i
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns the exit code."""
-    config = parse(arguments)
+    config, problem = None, ""
+    try:
+        config = parse(arguments)
+    except ValueError as error:  # the same on all ranks
+        problem = str(error)
     with process_group() as (world_size, rank, device):
-        return train(config, world_size, rank, device)
+        if config is not None:
+            return train(config, world_size, rank, device)
+        say_once(lambda: _complain(problem), is_first=rank == 0)
+        return 2
 
 
 if __name__ == "__main__":

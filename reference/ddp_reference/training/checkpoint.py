@@ -1,5 +1,6 @@
 """Checkpoints that any strategy and world size can read: whole, with the bare model's names."""
 
+import pickle
 import random
 import sys
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ from torch.optim import Optimizer
 
 from ddp_reference.cache.format import save_whole
 
-from .distributed import World
+from .distributed import ConfigError, World
 
 Value = TypeVar("Value")
 
@@ -97,14 +98,18 @@ def load_checkpoint(
 
     Any strategy and any number of ranks may go on from any other. Random states are those
     of each rank if there are as many as then; the parts here draw none, noise and order
-    being functions of seed and epoch. Raises ValueError when the run's ``identity`` is
-    another one.
+    being functions of seed and epoch. Raises ConfigError when the run's ``identity`` is
+    another one, or the file is none of a run.
     """
-    content = torch.load(path, map_location="cpu", weights_only=True)
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+        trained = content["identity"]
+    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, LookupError) as error:
+        raise ConfigError(f"{path} is no checkpoint of a run: {type(error).__name__}") from error
     for name, value in identity.items():
-        if content["identity"].get(name) != value:
-            had = content["identity"].get(name)
-            raise ValueError(f"{path} was trained with {name} {had!r}, not {value!r}")
+        if trained.get(name) != value:
+            had = trained.get(name)
+            raise ConfigError(f"{path} was trained with {name} {had!r}, not {value!r}")
     options = StateDictOptions(full_state_dict=True)
     set_model_state_dict(model, normalise_keys(content["model"]), options=options)
     set_optimizer_state_dict(model, optimizer, content["optimizer"], options=options)

@@ -5,9 +5,9 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_type_hints
+from typing import Annotated, Any, Literal, NoReturn, get_args, get_type_hints
 
-from .distributed import Backend
+from .distributed import Backend, ConfigError
 
 StageName = Literal["operator", "diffusion", "consistency", "steady-prior"]
 Strategy = Literal["auto", "none", "ddp", "fsdp1", "fsdp2"]
@@ -16,6 +16,11 @@ CompileBackend = Literal["inductor", "aot_eager", "eager"]
 Precision = Literal["fp32", "bf16"]
 Uneven = Literal["pad", "join"]
 Memory = Literal["shared", "file"]
+
+_POSITIVE = (
+    *("epochs", "batch_size", "accumulate", "learning_rate", "clip_norm"),
+    *("width", "depth", "samples", "timeout"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +54,21 @@ class TrainConfig:
     timeout: Annotated[float, "seconds until a collective gives up"] = 600.0
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "accumulate", "width", "depth", "samples", "timeout"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name} must be positive, not {getattr(self, name)}")
+        for name in _POSITIVE:
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} must be positive, not {getattr(self, name)}")
+        for name in ("min_num_params", "workers", "save_every", "max_steps"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} must be at least 0, not {getattr(self, name)}")
         if self.uneven == "join" and self.strategy.startswith("fsdp"):
-            raise ValueError(f"Join is DDP's; with {self.strategy} use uneven='pad'")
+            raise ConfigError(f"Join is DDP's; with {self.strategy} use uneven='pad'")
         if self.uneven == "join" and (self.save_every or self.max_steps):
-            raise ValueError(
+            raise ConfigError(
                 "save_every and max_steps gather in mid-epoch, when joined ranks have left; "
                 "use uneven='pad'"
             )
         if (self.save_every or self.max_steps) and self.checkpoint is None:
-            raise ValueError("save_every and max_steps write a checkpoint: say where")
+            raise ConfigError("save_every and max_steps write a checkpoint: say where")
 
     @property
     def data_path(self) -> Path:
@@ -69,10 +77,10 @@ class TrainConfig:
 
 
 def local_batch_size(config: TrainConfig, world_size: int) -> int:
-    """Samples per rank and micro-batch; raises ValueError where the parts would differ."""
+    """Samples per rank and micro-batch; raises ConfigError where the parts would differ."""
     parts = world_size * config.accumulate
     if config.batch_size % parts:
-        raise ValueError(
+        raise ConfigError(
             f"batch_size {config.batch_size} cannot be divided by {world_size} ranks x "
             f"{config.accumulate} micro-batches; take a multiple of {parts}"
         )
@@ -80,17 +88,23 @@ def local_batch_size(config: TrainConfig, world_size: int) -> int:
 
 
 def parse_config(argv: Sequence[str] | None) -> TrainConfig:
-    """Options over the file of ``--config`` over defaults; a wrong one is a usage error."""
-    parser = _parser()
-    given = vars(parser.parse_args(argv))
+    """Options over the file of ``--config`` over defaults; raises ConfigError for a wrong one."""
+    given = vars(_parser().parse_args(argv))
     try:
         return TrainConfig(**{**_read(given.pop("config", None)), **given})
-    except (ValueError, OSError) as error:
-        parser.error(str(error))
+    except (tomllib.TOMLDecodeError, OSError) as error:
+        raise ConfigError(f"--config: {error}") from error
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises instead of printing, which under a launcher every rank would do."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}; see {self.prog} --help")
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="python -m ddp_reference.train",
         description="Train one stage, alone or under torchrun.",
         argument_default=argparse.SUPPRESS,
@@ -121,7 +135,7 @@ def _read(path: Path | None) -> Mapping[str, Any]:
     hints = get_type_hints(TrainConfig)
     unknown = sorted(options.keys() - hints.keys())
     if unknown:
-        raise ValueError(f"{path}: no option {unknown[0]!r}; there are {', '.join(sorted(hints))}")
+        raise ConfigError(f"{path}: no option {unknown[0]!r}; there are {', '.join(sorted(hints))}")
     for name, value in options.items():
         options[name] = _checked(path, name, value, hints[name])
     return options
@@ -135,5 +149,5 @@ def _checked(path: Path, name: str, value: Any, hint: Any) -> Any:
     fits = type(value) is reader or (reader is float and type(value) is int)
     if not fits or (reader is str and value not in get_args(hint)):
         wanted = get_args(hint) if reader is str else reader.__name__
-        raise ValueError(f"{path}: {name} is {value!r}, not one of {wanted}")
+        raise ConfigError(f"{path}: {name} is {value!r}, not one of {wanted}")
     return value

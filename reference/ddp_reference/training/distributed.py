@@ -39,6 +39,10 @@ class World(NamedTuple):
     local_rank: int
 
 
+class ConfigError(ValueError):
+    """There can be no such run: options, data or checkpoint do not go together."""
+
+
 class PeerFailureError(RuntimeError):
     """Another rank failed first; the message says which one and how."""
 
@@ -67,7 +71,7 @@ def setup_distributed(backend: Backend = "auto", timeout: timedelta = DEFAULT_TI
 
     The backend is decided by all ranks together: NCCL only if *every* rank has a GPU of
     its own, else gloo for everyone. A rank that fell back alone would wait for ever for
-    peers that speak something else. Raises ValueError on all ranks when they ask for
+    peers that speak something else. Raises ConfigError on all ranks when they ask for
     different backends, or for NCCL where one of them cannot have it.
     """
     if dist.is_initialized():
@@ -94,6 +98,15 @@ def setup_distributed(backend: Backend = "auto", timeout: timedelta = DEFAULT_TI
     _session.store, _session.owns_group = store, True
     log.info("rank %d of %d: %s on %s", rank, world_size, chosen, device)
     return World(device, True, rank, world_size, local_rank)
+
+
+def announced_world() -> World:
+    """The place in a run that the environment tells of, before ranks have met; on the CPU."""
+    rank, world_size, local_rank = (
+        int(os.environ.get(name, default))
+        for name, default in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0))
+    )
+    return World(torch.device("cpu"), "RANK" in os.environ, rank, world_size, local_rank)
 
 
 def teardown_distributed() -> None:
@@ -138,6 +151,9 @@ def distributed_session(
 
 def _abandon(world: World, error: BaseException) -> None:
     text = f"rank {world.rank} failed: {type(error).__name__}: {error}"
+    if isinstance(error, ConfigError):  # on all ranks, as a rule
+        _first_failure(text)
+        return
     log.error("%s", text)
     if dist.is_initialized() and dist.get_backend() == "nccl":
         # Destroying a NCCL group waits for work that the peers will never join;
@@ -189,15 +205,15 @@ def agree_on_backend(store: Store, rank: int, world_size: int, vote: Vote) -> st
 
 
 def count_votes(votes: Sequence[Vote]) -> str:
-    """The backend for these votes, one per rank; raises ValueError where there is none."""
+    """The backend for these votes, one per rank; raises ConfigError where there is none."""
     requests = {vote.requested for vote in votes}
     if len(requests) > 1:
         listed = ", ".join(f"rank {rank}: {vote.requested}" for rank, vote in enumerate(votes))
-        raise ValueError(f"ranks ask for different backends: {listed}")
+        raise ConfigError(f"ranks ask for different backends: {listed}")
     obstacles = [f"rank {rank}: {v.obstacle}" for rank, v in enumerate(votes) if v.obstacle]
     requested = requests.pop()
     if requested == "nccl" and obstacles:
-        raise ValueError(f"backend nccl is not possible ({obstacles[0]}); ask for auto or gloo")
+        raise ConfigError(f"backend nccl is not possible ({obstacles[0]}); ask for auto or gloo")
     if requested == "auto" and obstacles:
         log.info("gloo for all %d ranks, since %s", len(votes), obstacles[0])
     return "gloo" if obstacles or requested == "gloo" else "nccl"

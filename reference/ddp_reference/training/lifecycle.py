@@ -9,13 +9,13 @@ import torch
 from torch import nn
 from torch.optim import AdamW, Optimizer
 
-from ddp_reference.cache import SHARED_MEMORY, LatentCache, Recipe, open_on_all_ranks
+from ddp_reference.cache import SHARED_MEMORY, CacheError, LatentCache, Recipe, open_on_all_ranks
 
 from .burgers import latent_pairs
 from .checkpoint import Progress, load_checkpoint
 from .config import TrainConfig, local_batch_size
 from .data import BatchPlan, EpochSampler, LatentPairs, build_latent_pair_loader, mix
-from .distributed import World, distributed_session
+from .distributed import ConfigError, World, distributed_session
 from .loop import EpochReport, Event, Observer, Run, Split, Summary, fit
 from .models import CONDITION, LATENT, POINTS, ModelSize
 from .stages import STAGES, Stage
@@ -53,9 +53,15 @@ def run(stage: Stage, config: TrainConfig, observe: Observer = _ignore) -> Summa
         return _train_in(world, stage, config, observe)
 
 
+def check(config: TrainConfig, world: World) -> None:
+    """Raise ConfigError where the options do not go with so many ranks, before they meet."""
+    resolve_strategy(config, world)
+    local_batch_size(config, world.world_size)
+
+
 def _train_in(world: World, stage: Stage, config: TrainConfig, observe: Observer) -> Summary:
     """Everything between set-up and teardown; what it made is free when teardown begins."""
-    resolve_strategy(config, world)
+    check(config, world)
     with open_data(config) as cache:
         training, validation = build_splits(cache, config, world)  # data
         model = build_model(stage, config)  # model, on the CPU
@@ -90,15 +96,18 @@ def run_identity(config: TrainConfig, cache: LatentCache) -> dict[str, object]:
 
 
 def open_data(config: TrainConfig) -> LatentCache:
-    """The data of the run, built if missing; raises ValueError when they are of another kind."""
+    """The data of the run, built if missing; raises ConfigError where they cannot be used."""
     produce = partial(latent_pairs, config.samples, config.seed)
     recipe = Recipe(produce, f"burgers {config.samples} {config.seed}")
     segment_dir = SHARED_MEMORY if config.memory == "shared" else None
-    cache = open_on_all_ranks(config.data_path, recipe=recipe, segment_dir=segment_dir)
+    try:
+        cache = open_on_all_ranks(config.data_path, recipe=recipe, segment_dir=segment_dir)
+    except CacheError as error:  # on all ranks
+        raise ConfigError(str(error)) from error
     for key, width in WIDTHS.items():
         shape = tuple(cache.tensor(key).shape) if key in cache.keys else None
         if shape != (len(cache), width):
-            raise ValueError(f"{cache.file}: {key!r} is {shape}, not {(len(cache), width)}")
+            raise ConfigError(f"{cache.file}: {key!r} is {shape}, not {(len(cache), width)}")
     return cache
 
 
@@ -107,7 +116,7 @@ def build_splits(cache: LatentCache, config: TrainConfig, world: World) -> tuple
     held_out = max(1, len(cache) // 8)
     parts = range(len(cache) - held_out), range(len(cache) - held_out, len(cache))
     if len(parts[0]) < world.world_size:
-        raise ValueError(
+        raise ConfigError(
             f"{cache.file}: {len(parts[0])} training samples for {world.world_size} ranks"
         )
     build = partial(_build_split, cache, config, world)

@@ -20,25 +20,25 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from .config import CompileOrder, TrainConfig
-from .distributed import World
+from .distributed import ConfigError, World
 
 
 def resolve_strategy(config: TrainConfig, world: World) -> str:
-    """The strategy that ``auto`` means here; raises ValueError where one cannot work."""
+    """The strategy that ``auto`` means here; raises ConfigError where one cannot work."""
     auto = "ddp" if world.is_distributed else "none"
     strategy = auto if config.strategy == "auto" else config.strategy
     if strategy != "none" and not world.is_distributed:
-        raise ValueError(
+        raise ConfigError(
             f"strategy {strategy} needs a process group; launch with: "
             "torchrun --nproc-per-node=N -m ddp_reference.train"
         )
     if strategy == "none" and world.world_size > 1:
-        raise ValueError(
+        raise ConfigError(
             f"strategy none would train {world.world_size} models that know nothing of each "
             "other; use auto, ddp, fsdp1 or fsdp2"
         )
     if strategy != "ddp" and config.uneven == "join" and world.is_distributed:
-        raise ValueError(f"Join is DDP's; with {strategy} use uneven='pad'")
+        raise ConfigError(f"Join is DDP's; with {strategy} use uneven='pad'")
     return strategy
 
 

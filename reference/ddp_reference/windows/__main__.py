@@ -59,7 +59,9 @@ def _report(problem: str | None) -> bool:
         dist.all_gather_object(problems, problem)
     failed = [rank for rank, text in enumerate(problems) if text is not None]
     if failed and (len(problems) == 1 or failed[0] == dist.get_rank()):
-        print(f"error: {problem}", file=sys.stderr)
+        print(f"error: {problem}", file=sys.stderr, flush=True)
+    if failed and dist.is_initialized():
+        dist.barrier()  # torchrun stops all ranks once one has ended
     return bool(failed)
 
 

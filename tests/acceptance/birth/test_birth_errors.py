@@ -34,10 +34,19 @@ TOLD = {
     "exits": ("ranks 0-1", 'sys.exit("no more")', "SystemExit: no more"),
     "exits_on_one": ("rank 1", 'sys.exit("no more")', "SystemExit: no more"),
     "dies": ("rank 1 exited with code 3", "test_dies.py:6"),
-    "sleeps": ("timed out after 5 s: rank 1", "test_sleeps.py:6"),
+    "sleeps": (
+        "the import of sleeps/test_sleeps.py has not ended after 5 s on rank 1",
+        "test_sleeps.py:6",
+    ),
     "skips": ("rank 1", "test_skips.py:6", "not here"),
     "conftest": ("rank 1", "conftest.py:4", "RuntimeError: born wrong"),
 }
+LIMITED = """
+    from pytest_ddp.attempt import run
+
+    run.start_limit = lambda timeout: 5
+"""
+"""An import has five seconds, and the start of ranks as many as ever."""
 CONFTEST = f"import os\n\n{ON_RANK_1}raise RuntimeError('born wrong')\n"
 
 
@@ -52,8 +61,9 @@ def broken(new_suite: Callable[[], Suite]) -> Finished:
     for name, at_import in BROKEN.items():
         write_test(suite, name, name, at_import)
         write_test(suite, f"{name}_next", f"after_{name}")
+    suite.write("conftest.py", LIMITED)
     suite.write("conftest/conftest.py", CONFTEST)
-    return suite.run("--ddp-timeout=5")
+    return suite.run()
 
 
 @pytest.mark.parametrize("name", BROKEN)

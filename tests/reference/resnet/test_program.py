@@ -191,6 +191,14 @@ def test_agreements_hold_on_ranks_that_differ(journals: list[dict[str, Any]]) ->
         assert journal["own_count"] == count
 
 
+def test_a_wrong_configuration_is_said_once(tmp_path: Path) -> None:
+    done = launch("-m", PROGRAM, f"--log-dir={tmp_path}", "--epochs=0", "--devices=2", ranks=2)
+    (complaint,) = complaints(done)
+    assert complaint.endswith(": epochs is 0; at least 1 is needed")
+    assert re.search(r"exitcode +: 2 ", done.output), done.output
+    assert "ConfigError" not in done.output
+
+
 @pytest.fixture
 def corrupt(dataset: Path, tmp_path: Path) -> Path:
     """The data set with one training image cut short."""
@@ -209,7 +217,7 @@ def test_a_corrupt_image_is_said_once_and_ends_all_ranks(corrupt: Path, tmp_path
     done = launch("-m", PROGRAM, *arguments, *SMALL, ranks=2)
     assert done.returncode != 0
     (complaint,) = complaints(done)
-    assert complaint.startswith("error: rank 0: 1 of 44 images: ")
+    assert re.match("error: rank [01]: 1 of 44 images: ", complaint)
     assert named(complaint, corrupt)
     codes = [int(code) for code in re.findall(r"exitcode +: (-?\d+)", done.output)]
     assert len(codes) == 2

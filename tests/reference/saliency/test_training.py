@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -113,6 +114,30 @@ def test_the_program_names_unusable_data(
     assert missing.startswith(f"error: {tmp_path}/ALLSTIMULI is not a folder; unpack")
     assert damaged.startswith(f"error on rank 0: {images}/ALLSTIMULI/i000")
     assert "cannot be read as a JPEG" in damaged
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--batch-size", "0"), "--batch-size, --size and --learning-rate must be more than 0"),
+        (("--num-workers", "-1"), "--epochs and --num-workers must be at least 0"),
+        (("--epochs", "few"), "argument --epochs: invalid int value: 'few'; see "),
+    ],
+)
+def test_the_program_names_wrong_options(
+    images: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], said: str
+) -> None:
+    assert train([str(images), *options]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {said}")
+
+
+def test_one_rank_names_them_under_torchrun(images: Path) -> None:
+    done = launch("-m", "ddp_reference.saliency", images, "--batch-size", "0", ranks=2)
+    assert len(re.findall("^error: ", done.stderr, re.MULTILINE)) == 1, done.stderr
+    assert re.search(r"exitcode +: 2 ", done.stderr), done.stderr
+    assert "usage:" not in done.stderr
+    assert "ValueError" not in done.stderr
 
 
 def test_the_program_trains_under_torchrun(images: Path, tmp_path: Path) -> None:

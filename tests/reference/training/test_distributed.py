@@ -84,7 +84,7 @@ def test_ranks_that_cannot_agree_all_raise_the_same() -> None:
     votes = [Vote("nccl", CAN), Vote("nccl", CANNOT)]
     said = in_threads(2, lambda rank: agree_on_backend(store, rank, 2, votes[rank]))
     assert said[0] == said[1]
-    assert said[0].startswith("ValueError: backend nccl is not possible (rank 1: no CUDA")
+    assert said[0].startswith("ConfigError: backend nccl is not possible (rank 1: no CUDA")
 
 
 def test_a_rank_that_never_comes_is_named() -> None:

@@ -88,6 +88,43 @@ def test_torchrun_reports_the_rank_that_failed_and_why(directory: Path) -> None:
     assert re.search(cause, done.stderr, re.DOTALL), done.stderr
 
 
+WRONG = {
+    "unknown": (("--stage", "nothing"), "invalid choice: 'nothing'"),
+    "for these ranks": (("--batch-size", "7"), "batch_size 7 cannot be divided by 2 ranks"),
+    "strategy": (("--strategy", "none"), "strategy none would train 2 models"),
+    "checkpoint": (("--resume", "nowhere.ckpt"), "nowhere.ckpt is no checkpoint of a run: File"),
+    "no checkpoint": (("--resume", "bad.pt"), "bad.pt is no checkpoint of a run: Unpickling"),
+    "no data": (("--data", "bad.pt"), "cache bad.pt: not readable as a torch archive"),
+    "data": (("--samples", "2"), "1 training samples for 2 ranks"),
+}
+"""Of a configuration the first is seen when it is read, the last in the run."""
+
+
+@pytest.mark.parametrize(("options", "said"), WRONG.values(), ids=WRONG)
+def test_one_rank_says_what_is_wrong_with_a_configuration(
+    directory: Path, options: tuple[str, ...], said: str
+) -> None:
+    (directory / "bad.pt").write_text("garbage")
+    done = run(directory, *TRAIN, *options, ranks=2)
+    # torchrun stops the other rank when one has ended; its report begins with such a line.
+    ours = re.split(r"^[EW]\d{4} ", done.stderr, maxsplit=1, flags=re.MULTILINE)[0].splitlines()
+    errors = [line for line in ours if not line.startswith("INFO ")]
+    assert len(errors) == 1, done.stderr
+    assert errors[0].startswith("error: ")
+    assert said in errors[0]
+    assert len(ours) <= 5, done.stderr
+    assert re.search(r"exitcode +: 2 ", done.stderr), done.stderr
+    # Its own, of an error that it raises where a rank has failed.
+    assert done.stderr.count("Traceback (most recent call last)") == 1
+    assert "ConfigError" not in done.stderr
+
+
+def test_alone_it_is_the_same(directory: Path) -> None:
+    done = run(directory, *TRAIN, "--batch-size", "0")
+    assert done.returncode == 2
+    assert done.stderr == "error: batch_size must be positive, not 0\n"
+
+
 @pytest.fixture(scope="module")
 def endings(directory: Path) -> dict[str, list[int]]:
     """Exit codes of ranks 0 and 1, by what rank 1 did."""

@@ -1,0 +1,54 @@
+"""In place of the controller where ranks cannot be: ddp tests fail, all others run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_ddp.asked.marks import MARK, check_items, read_marks
+from pytest_ddp.asked.options import Options
+from pytest_ddp.controller.neighbours import end_in_controller
+from pytest_ddp.controller.unrun import failed_without_ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+
+class WithoutRanks:
+    """The hooks of the pytest process on a system that is not supported."""
+
+    def __init__(
+        self, options: Options, problem: str, adopt: Callable[[pytest.Item], None] | None
+    ) -> None:
+        self._options = options
+        self._problem = problem
+        self._adopt = adopt
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_make_collect_report(
+        self,
+    ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+        return check_items((yield), self._options, self._adopt)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        read_marks(items, self._options)
+
+    def pytest_report_collectionfinish(self, items: list[pytest.Item]) -> list[str]:
+        if not any(MARK in item.stash for item in items):
+            return []
+        return [f"ddp: {self._problem}: ddp tests fail, -m 'not ddp' leaves them out"]
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(
+        self, item: pytest.Item, nextitem: pytest.Item | None
+    ) -> bool | None:
+        if MARK not in item.stash:
+            return None
+        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        reports = failed_without_ranks(item, self._problem)
+        for report in end_in_controller(item, nextitem, reports):
+            item.ihook.pytest_runtest_logreport(report=report)
+        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        return True

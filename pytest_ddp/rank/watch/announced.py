@@ -1,0 +1,76 @@
+"""A call that is announced before it begins and after it has ended, without a frame of ours.
+
+A frame between a function and its caller is what a warning with a ``stacklevel``, a logger or
+``sys._getframe(1)`` would find instead of the caller, and a filter by the caller's module would
+miss its warning.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from sys import _getframe
+from types import FrameType, FunctionType, MethodType
+from typing import Any
+
+import torch
+
+End = Callable[[], None]
+Begin = Callable[[Any, FrameType], End | None]
+"""Gets the instance of a method, or None, and the caller; returns what ends the call."""
+
+
+class Announced:
+    """Stands in the place of a function or method, and passes for it.
+
+    To call an object, Python first looks up ``__call__`` on its type. Here this is a property: its
+    getter announces the call and has returned when Python calls what it got, with a caller that
+    calls the original directly.
+    """
+
+    def __init__(self, original: Any, begin: Begin, instance: Any = None) -> None:
+        self.__wrapped__ = original
+        self.__module__ = original.__module__
+        self.__doc__ = original.__doc__
+        self._begin = begin
+        self._instance = instance
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        if instance is None:
+            return self
+        # What the compiler traces must be torch's own code and nothing else.
+        if torch.compiler.is_compiling():
+            return functools.partial(self.__wrapped__, instance)
+        return MethodType(Announced(self.__wrapped__, self._begin, instance), instance)
+
+    @property
+    def __call__(self) -> Any:
+        if torch.compiler.is_compiling():
+            return self.__wrapped__
+        end = self._begin(self._instance, _getframe(1))
+        if end is None:
+            return self.__wrapped__
+        call = _Call(self.__wrapped__)
+        call.end = end
+        return call
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        # unittest.mock, inspect and cloudpickle ask whether it is a function.
+        return FunctionType
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__wrapped__, name)
+
+    def __reduce__(self) -> str:
+        name: str = self.__qualname__
+        return name
+
+
+class _Call(functools.partial[Any]):
+    """A partial object has no Python frame; Python drops this one once it has returned."""
+
+    end: End
+
+    def __del__(self) -> None:
+        self.end()

@@ -1,0 +1,17 @@
+"""Whether this system can run ranks at all; without a module that other systems do not have."""
+
+from __future__ import annotations
+
+import sys
+
+from pytest_ddp.system.own import os
+
+_NEEDED = ("memfd_create", "pidfd_open", "setsid")
+
+
+def problem() -> str:
+    """Why no rank can be started here; empty where ranks can."""
+    missing = next((f" without {name}" for name in _NEEDED if not hasattr(os, name)), "")
+    if sys.platform == "linux" and not missing:
+        return ""
+    return f"ranks need Linux 5.3 or newer, this is {sys.platform}{missing}"
