@@ -80,13 +80,16 @@ def _summary(found: list[Found], paths: list[Path]) -> Iterator[str]:
     parts = [f"{counts[route]} by {route.value}" for route in _ABOARD if counts[route]]
     parts += [f"{counts[Route.DDP]} ddp already"] if counts[Route.DDP] else []
     parts += [f"{counts[Route.NONE]} not aboard"] if counts[Route.NONE] else []
-    parts += [f"{counts[Route.PLAIN]} without need of ranks"] if counts[Route.PLAIN] else []
+    parts += [f"{counts[Route.UNKNOWN]} not known"] if counts[Route.UNKNOWN] else []
+    plain = counts[Route.PLAIN]
+    parts += [f"{plain} where nothing distributed was found"] if plain else []
     yield f"{_tests(len(found))}: {', '.join(parts)}" if found else "no tests found"
     kinds = [
         route.value.partition("=")[2] for route in (Route.SPAWN, Route.TESTCASE) if counts[route]
     ]
     options = [f"--ddp-adopt={','.join(kinds)}"] if kinds else []
     options += [Route.EVERYWHERE.value] if counts[Route.EVERYWHERE] and not kinds else []
+    options += ["--ddp-adopt=all"] if counts[Route.UNKNOWN] and not options else []
     if options:
         yield f"try: pytest {' '.join([*options, *map(str, paths)])}"
 

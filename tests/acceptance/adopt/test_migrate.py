@@ -123,8 +123,30 @@ def test_each_way_is_told(suite: Suite) -> None:
         "    test_add, test_write, test_left\n"
         "\n"
         "6 tests: 3 by --ddp-adopt=spawn, 1 by --ddp-adopt=testcase, 1 ddp already, "
-        "1 without need of ranks\n"
+        "1 where nothing distributed was found\n"
         "try: pytest --ddp-adopt=spawn,testcase tests\n",
+    ), run.stderr
+
+
+def test_what_torch_cannot_import_leaves_the_rest_of_the_report(suite: Suite) -> None:
+    suite.write(
+        "test_backend.py",
+        "from torch.testing._internal.distributed.distributed_test import TestDistBackend\n"
+        "class TestIt(TestDistBackend):\n    def test_it(self): ...",
+    )
+    suite.write("test_spawning.py", SPAWNING)
+    run = migrate(suite.directory, ".")
+    assert (run.returncode, run.stdout) == (
+        0,
+        "test_backend.py\n"
+        "  not known: the import of TestDistBackend raised KeyError: 'BACKEND'\n"
+        "    TestIt::test_it\n"
+        "test_spawning.py\n"
+        "  --ddp-adopt=spawn: calls torch.multiprocessing.spawn\n"
+        "    test_add, test_write, test_left\n"
+        "\n"
+        "4 tests: 3 by --ddp-adopt=spawn, 1 not known\n"
+        "try: pytest --ddp-adopt=spawn .\n",
     ), run.stderr
 
 
