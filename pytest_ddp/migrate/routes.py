@@ -244,11 +244,10 @@ def _by_processes(reach: list[Function], outside: list[Function]) -> tuple[Route
     all_mentions, all_strings = _all([*reach, *outside])
     if all_mentions & _START_METHOD and "spawn" in all_strings:
         spawns |= mentions & _PROCESS
-    ways = {way for way in ("fork", "forkserver") if way in strings}
-    ways |= {found[1] for name in mentions if (found := _FORKS.search(name))}
-    if spawns and not ways:
+    forks = {found[1] for name in mentions if (found := _FORKS.search(name))}
+    if spawns and not forks and strings.isdisjoint({"fork", "forkserver"}):
         return Route.SPAWN, f"calls {min(spawns, key=len)}"
-    if spawns or ways or mentions & (_PROCESS | _CONTEXT):
+    if spawns or forks or mentions & (_PROCESS | _CONTEXT):
         return Route.NONE, "forks its processes, which costs little and is left alone"
     return None
 

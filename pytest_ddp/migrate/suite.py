@@ -83,6 +83,8 @@ class Suite:
     modules: tuple[Module, ...]
     broken: dict[Path, str] = field(default_factory=dict)
     """Files that could not be read, and why."""
+    _places: dict[tuple[Path, str], tuple[Module, str] | None] = field(default_factory=dict)
+    """What has been found."""
 
     @classmethod
     def read(cls, paths: Iterable[Path]) -> Suite:
@@ -113,13 +115,19 @@ class Suite:
             modules.setdefault(module.parts[-1], []).append(module)
         return modules
 
-    def find(
-        self, name: str, of: Module, seen: frozenset[tuple[Path, str]] = frozenset()
-    ) -> tuple[Module, str] | None:
+    def find(self, name: str, of: Module) -> tuple[Module, str] | None:
         """Where a qualified name that ``of`` mentions is defined, if it is in the suite.
 
         A package may have it from another module, and that from a third.
         """
+        key = of.path, name
+        if key not in self._places:
+            self._places[key] = self._find(name, of, frozenset())
+        return self._places[key]
+
+    def _find(
+        self, name: str, of: Module, seen: frozenset[tuple[Path, str]]
+    ) -> tuple[Module, str] | None:
         own = name.replace(".", "::")
         if own in of.functions or own in of.classes:
             return of, own
@@ -135,7 +143,7 @@ class Suite:
             first, dot, others = rest.partition(".")
             meant = module.names.get(first, first) + dot + others
             for one in dict.fromkeys((rest, meant)):
-                if found := self.find(one, module, seen | {(module.path, rest)}):
+                if found := self._find(one, module, seen | {(module.path, rest)}):
                     return found
         return None
 
@@ -160,10 +168,8 @@ class Suite:
 
     def conftests(self, of: Module) -> Iterator[Module]:
         """Those that count for a file, the nearest first."""
-        folders = {folder: depth for depth, folder in enumerate(of.path.parents)}
-        found = [m for m in self.modules if m.path.name == "conftest.py"]
-        near = [module for module in found if module.path.parent in folders]
-        return iter(sorted(near, key=lambda module: folders[module.path.parent]))
+        found = {m.path.parent: m for m in self._by_last_part.get("conftest", ())}
+        return (found[folder] for folder in of.path.parents if folder in found)
 
 
 def _shared(one: Path, other: Path) -> int:

@@ -322,6 +322,7 @@ def test_what_cannot_be_known_is_said(tmp_path: Path, what: str) -> None:
         "def test_it(): assert not isinstance(model, DistributedDataParallel)",
         "import pytest\n@pytest.mark.parametrize('strategy', ['ddp'])\ndef test_it(strategy): ...",
         "def test_it():\n 'As by torchrun.'",
+        "def test_it(): eat('fork')",
     ],
 )
 def test_what_is_about_something_else_is_plain(tmp_path: Path, text: str) -> None:
