@@ -1,4 +1,4 @@
-"""``python -m pytest_ddp migrate`` as a user runs it; tests that it has written, run on ranks."""
+"""``python -m pytest_ddp migrate`` as a user runs it."""
 
 from __future__ import annotations
 
@@ -72,32 +72,6 @@ def migrate(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str
     clean = {name: text for name, text in os.environ.items() if not name.startswith("PYTEST")}
     command = ("-m", "pytest_ddp", "migrate", *arguments)
     return interpreter.run(command, timeout=120, cwd=directory, env=clean)
-
-
-def test_written_tests_have_the_verdicts_of_before(suite: Suite) -> None:
-    file = suite.write("test_it.py", SPAWNING)
-    before = suite.run("-p", "no:ddp", timeout=120, spawns=8)
-    run = migrate(suite.directory, "--write", ".")
-    assert (run.returncode, run.stdout) == (
-        0,
-        "test_it.py\n"
-        "  test_add: a ddp test now\n"
-        "  test_left: left, it does not end with torch.multiprocessing.spawn\n"
-        "  test_write: a ddp test now\n"
-        "2 tests rewritten, 1 test left for --ddp-adopt=spawn\n",
-    ), run.stderr
-    assert file.read_text().count("@pytest.mark.ddp(world_size=2") == 2
-    after = suite.run()
-    expected = {
-        "test_add[1]": "passed",
-        "test_add[2]": "failed",
-        "test_write": "passed",
-        "test_left": "passed",
-    }
-    assert {name: before[name].verdict for name in expected} == expected
-    assert {name: after[name].verdict for name in expected} == expected
-    again = migrate(suite.directory, "--write", ".")
-    assert again.stdout.endswith("0 tests rewritten, 1 test left for --ddp-adopt=spawn\n")
 
 
 def test_each_way_is_told(suite: Suite) -> None:
