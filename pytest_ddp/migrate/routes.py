@@ -247,6 +247,8 @@ def _by_processes(reach: list[Function], outside: list[Function]) -> tuple[Route
     forks = {found[1] for name in mentions if (found := _FORKS.search(name))}
     if spawns and not forks and strings.isdisjoint({"fork", "forkserver"}):
         return Route.SPAWN, f"calls {min(spawns, key=len)}"
+    if "forkserver" in forks or ("forkserver" in strings and (spawns or mentions & _CONTEXT)):
+        return Route.NONE, "starts its processes by forkserver, which is left alone"
     if spawns or forks or mentions & (_PROCESS | _CONTEXT):
         return Route.NONE, "forks its processes, which costs little and is left alone"
     return None

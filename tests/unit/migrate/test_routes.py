@@ -299,6 +299,16 @@ UNKNOWN = {
 }
 
 
+@pytest.mark.parametrize(
+    "context",
+    ["ctx = mp.get_context('forkserver')", "name = 'forkserver'; ctx = mp.get_context(name)"],
+)
+def test_forkserver_is_named(tmp_path: Path, context: str) -> None:
+    text = f"import multiprocessing as mp\ndef test_it():\n {context}\n ctx.Process()"
+    (one,) = found(tmp_path, test_it=text).values()
+    assert one.reason == "starts its processes by forkserver, which is left alone"
+
+
 @pytest.mark.parametrize("what", UNKNOWN)
 def test_what_cannot_be_known_is_said(tmp_path: Path, what: str) -> None:
     text, reason = UNKNOWN[what]
