@@ -56,6 +56,15 @@ def test_a_restart():
     assert launch(restarted, max_restarts=1) == {0: "0", 1: "1"}
 
 
+def one_leaves():
+    if os.environ["RANK"] == "1":
+        sys.exit(0)
+
+
+def test_an_exit_that_elastic_takes_for_a_return():
+    launch(one_leaves)
+
+
 def one_is_done_early():
     # Its part is begun, and it waits for the other's end.
     dist.init_process_group("gloo")
@@ -114,7 +123,7 @@ def test_hangs_where_an_error_is_expected():
 
 def test_functions_are_served(suite: Suite) -> None:
     suite.write("test_it.py", PRELUDE + LEGAL)
-    suite.run("--ddp-adopt=spawn", timeout=200).assert_outcomes(passed=5)
+    suite.run("--ddp-adopt=spawn", timeout=200).assert_outcomes(passed=6)
 
 
 def test_what_elastic_waits_for_for_ever(suite: Suite) -> None:
