@@ -13,6 +13,7 @@ import pytest
 
 from pytest_ddp import DdpWarning
 from pytest_ddp.adopt.due import Due
+from pytest_ddp.adopt.elastic import Rendezvous
 from pytest_ddp.adopt.service import NotServedError, Service
 from pytest_ddp.controller.standin import collected
 from pytest_ddp.system import processes
@@ -45,6 +46,7 @@ class Spawns:
         self._has_warned = False
         self._care: Care | None = None
         self._original: Any = None
+        self._rendezvous = Rendezvous()
 
     # ------------------------------------------------------------------ pytest's hooks
 
@@ -66,6 +68,7 @@ class Spawns:
         spawn_process._Popen = staticmethod(self._popen)
 
     def pytest_unconfigure(self) -> None:
+        self._rendezvous.remove()
         if self._care is not None:
             self._care.joins.remove()
         if self._original is not None:
@@ -76,6 +79,7 @@ class Spawns:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         self._nodeid = item.nodeid
+        self._rendezvous.install()
         try:
             return (yield)
         finally:
