@@ -7,11 +7,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import torch.distributed as dist
-from torch.distributed.elastic.rendezvous import RendezvousParameters, dynamic_rendezvous
+from torch._C._distributed_c10d import HashStore
+from torch.distributed.elastic.rendezvous import RendezvousParameters
+from torch.distributed.elastic.rendezvous import dynamic_rendezvous as _module
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
 
 from pytest_ddp.adopt.elastic import Rendezvous
+
+dynamic_rendezvous: Any = _module
 
 
 @pytest.fixture
@@ -29,10 +32,11 @@ def delays(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
 
 def _handler(max_nodes: int) -> Any:
     run = str(uuid.uuid4())
-    nodes = {"min_nodes": 1, "max_nodes": max_nodes}
-    parameters = RendezvousParameters("c10d", "localhost:0", run, **nodes, last_call_timeout=1)
-    backend = C10dRendezvousBackend(dist.HashStore(), run)
-    return dynamic_rendezvous.create_handler(dist.HashStore(), backend, parameters)
+    parameters = RendezvousParameters(
+        "c10d", "localhost:0", run, min_nodes=1, max_nodes=max_nodes, last_call_timeout=1
+    )
+    backend = C10dRendezvousBackend(HashStore(), run)
+    return dynamic_rendezvous.create_handler(HashStore(), backend, parameters)
 
 
 def _outer(depth: int) -> tuple[str, str]:
