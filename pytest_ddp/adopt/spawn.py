@@ -202,8 +202,9 @@ def _mentions_spawn(path: Path) -> bool:
     """Guess; a wrong one costs the import of torch, or has the first process wait for it."""
     with contextlib.suppress(OSError):
         text = path.read_bytes() if path.suffix == ".py" else b""
-        started = b"spawn" in text or b"start_processes" in text
-        return (b"multiprocessing" in text and started) or b"torch.distributed.launcher" in text
+        if b"multiprocessing" in text and (b"spawn" in text or b"start_processes" in text):
+            return True
+        return b"torch.distributed.launcher" in text or b"ddp_spawn" in text
     return False
 
 
