@@ -13,6 +13,7 @@ from pytest_ddp.adopt.popen import ServedPopen
 from pytest_ddp.adopt.watching import Watched
 
 _MODULE = "torch.multiprocessing.spawn"
+_ELASTIC = "torch/distributed/elastic/"
 
 
 _process: Any = BaseProcess
@@ -62,8 +63,10 @@ class Joins:
             except module.ProcessException as error:
                 self._explain(context, error)
                 raise
-            if done and self._checks_exits:
-                self._look_for_early_ends(module, context)
+            # Elastic looks in again and again, for as long as one has returned nothing.
+            by_elastic = _ELASTIC in sys._getframe(1).f_code.co_filename
+            if self._checks_exits and (done or by_elastic):
+                self._look_for_early_ends(module, context, by_elastic=by_elastic)
             return done
 
         return join
@@ -97,10 +100,14 @@ class Joins:
                 known.append(watched)
         return known
 
-    def _look_for_early_ends(self, module: Any, context: Any) -> None:
+    def _look_for_early_ends(self, module: Any, context: Any, *, by_elastic: bool) -> None:
         __tracebackhide__ = True
-        for index, known in enumerate(self._of(context)):
+        processes = self._of(context)
+        for index, known in enumerate(processes):
             if known.popen.poll() == 0 and not known.popen.has_returned:
-                known.is_judged = False
+                known.is_judged = by_elastic
+                # It logs what is raised here, and ends the others.
+                for other in processes if by_elastic else ():
+                    other.is_judged = other is known
                 text = f"process {index} {told.EARLY}\n\n{told.of_ends([known])}\n\n{EARLY_ADVICE}"
                 raise module.ProcessExitedException(text, index, known.popen.pid, 0)

@@ -13,6 +13,7 @@ import pytest
 
 from pytest_ddp import DdpWarning
 from pytest_ddp.adopt.due import Due
+from pytest_ddp.adopt.elastic import Rendezvous
 from pytest_ddp.adopt.service import NotServedError, Service
 from pytest_ddp.controller.standin import collected
 from pytest_ddp.system import processes
@@ -45,6 +46,7 @@ class Spawns:
         self._has_warned = False
         self._care: Care | None = None
         self._original: Any = None
+        self._rendezvous = Rendezvous()
 
     # ------------------------------------------------------------------ pytest's hooks
 
@@ -66,6 +68,7 @@ class Spawns:
         spawn_process._Popen = staticmethod(self._popen)
 
     def pytest_unconfigure(self) -> None:
+        self._rendezvous.remove()
         if self._care is not None:
             self._care.joins.remove()
         if self._original is not None:
@@ -76,6 +79,7 @@ class Spawns:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         self._nodeid = item.nodeid
+        self._rendezvous.install()
         try:
             return (yield)
         finally:
@@ -198,7 +202,9 @@ def _mentions_spawn(path: Path) -> bool:
     """Guess; a wrong one costs the import of torch, or has the first process wait for it."""
     with contextlib.suppress(OSError):
         text = path.read_bytes() if path.suffix == ".py" else b""
-        return b"multiprocessing" in text and (b"spawn" in text or b"start_processes" in text)
+        if b"multiprocessing" in text and (b"spawn" in text or b"start_processes" in text):
+            return True
+        return b"torch.distributed.launcher" in text or b"ddp_spawn" in text
     return False
 
 

@@ -45,6 +45,8 @@ class Watched:
         self.gone = False
         self.joined = False
         self.rank = -1
+        self.released = False
+        """Whether its function has returned: it will issue nothing more."""
         self.standing: Standing | None = None
         """Its last answer."""
         self.hang: Hang | None = None
@@ -144,12 +146,14 @@ class Watcher:
             case Joined():
                 process.joined, self._prober = True, None
             case Place():
+                process.released = message.released
                 if message.rank != process.rank:
                     process.rank, self._prober = message.rank, None
             case Standing():
                 process.standing = message
                 if self._prober is not None and process.joined:
-                    hang = self._prober.take(process.number, message, False)
+                    ended = process.released and message.alone
+                    hang = self._prober.take(process.number, message, ended)
                     if hang is not None:
                         self._end(hang)
 

@@ -18,13 +18,11 @@ _WIDTH = 100
 
 
 def main(arguments: list[str]) -> int:
-    """Print the way of each test, rewrite if that is asked for; the exit code."""
+    """Print the way of each test; the exit code."""
     asked = _parser().parse_args(arguments)
     if missing := [str(path) for path in asked.paths if not path.exists()]:
         print(f"error: no such file or folder: {', '.join(missing)}", file=sys.stderr)
         return 2
-    if asked.write:
-        return _write(asked.paths)
     suite = Suite.read(asked.paths)
     found = list(routes(suite))
     for line in (*_told(found), *_broken(suite), *_summary(found, asked.paths)):
@@ -39,12 +37,6 @@ def _parser() -> argparse.ArgumentParser:
         "or why none does. Nothing of the suite is imported or run.",
     )
     parser.add_argument("paths", metavar="PATH", type=Path, nargs="+", help="a file or a folder")
-    parser.add_argument(
-        "--write",
-        action="store_true",
-        help="make ddp tests of those that only spawn one function, which inits its process group; "
-        "the others are left as they are (needs libcst: pip install 'pytest-ddp[migrate]')",
-    )
     return parser
 
 
@@ -80,13 +72,16 @@ def _summary(found: list[Found], paths: list[Path]) -> Iterator[str]:
     parts = [f"{counts[route]} by {route.value}" for route in _ABOARD if counts[route]]
     parts += [f"{counts[Route.DDP]} ddp already"] if counts[Route.DDP] else []
     parts += [f"{counts[Route.NONE]} not aboard"] if counts[Route.NONE] else []
-    parts += [f"{counts[Route.PLAIN]} without need of ranks"] if counts[Route.PLAIN] else []
+    parts += [f"{counts[Route.UNKNOWN]} not known"] if counts[Route.UNKNOWN] else []
+    plain = counts[Route.PLAIN]
+    parts += [f"{plain} where nothing distributed was found"] if plain else []
     yield f"{_tests(len(found))}: {', '.join(parts)}" if found else "no tests found"
     kinds = [
         route.value.partition("=")[2] for route in (Route.SPAWN, Route.TESTCASE) if counts[route]
     ]
     options = [f"--ddp-adopt={','.join(kinds)}"] if kinds else []
     options += [Route.EVERYWHERE.value] if counts[Route.EVERYWHERE] and not kinds else []
+    options += ["--ddp-adopt=all"] if counts[Route.UNKNOWN] and not options else []
     if options:
         yield f"try: pytest {' '.join([*options, *map(str, paths)])}"
 
@@ -99,30 +94,3 @@ def shown(path: Path) -> str:
     """Relative to the working directory, if it lies there."""
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
-
-
-def _write(paths: list[Path]) -> int:
-    try:
-        from pytest_ddp.migrate import rewriting  # noqa: PLC0415 - what only reads needs no libcst
-    except ModuleNotFoundError as error:
-        if error.name != "libcst":
-            raise
-        print("error: --write needs libcst: pip install 'pytest-ddp[migrate]'", file=sys.stderr)
-        return 2
-    suite = Suite.read(paths)
-    written = left = 0
-    for path, of_file in groupby(routes(suite), lambda one: one.module.path):
-        names = {one.test.name for one in of_file if one.route is Route.SPAWN}
-        if not names:
-            continue
-        source = path.read_text(encoding="utf-8")
-        result = rewriting.rewrite(source, names)
-        print(shown(path))
-        for name in sorted(names):
-            reason = result.left.get(name)
-            print(f"  {name}: {f'left, {reason}' if reason else 'a ddp test now'}")
-        written, left = written + len(names) - len(result.left), left + len(result.left)
-        if result.source != source:
-            path.write_text(result.source, encoding="utf-8")
-    print(f"{_tests(written)} rewritten, {_tests(left)} left for --ddp-adopt=spawn")
-    return 0

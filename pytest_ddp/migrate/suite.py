@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,7 +23,10 @@ class Function:
     mentions: frozenset[str]
     """Qualified names: ``torch.multiprocessing.spawn``, ``.helpers.run``, ``_worker``,
     ``self.set_up``."""
+    calls: frozenset[str]
+    """Those of the mentioned names that are called."""
     strings: frozenset[str]
+    """Without docstrings."""
     asks_for: tuple[str, ...]
     """Fixtures, by parameter or mark."""
     marks: frozenset[str]
@@ -47,7 +51,8 @@ class Module:
     path: Path
     functions: dict[str, Function]
     classes: dict[str, Class]
-    imports: frozenset[str]
+    names: dict[str, str]
+    """What imported names and plain aliases stand for; ``.helpers.*`` for itself."""
     is_asked_for: bool
     """Whether its tests are to be told of, or it only helps others."""
 
@@ -56,6 +61,11 @@ class Module:
         """Its dotted name, with all folders above it."""
         parts = self.path.with_suffix("").parts
         return parts[:-1] if parts[-1] == "__init__" else parts
+
+    @cached_property
+    def stars(self) -> tuple[str, ...]:
+        """``.helpers.`` for each module of which it has all names."""
+        return tuple(name[:-1] for name in self.names if name.endswith(".*"))
 
     @property
     def tests(self) -> Iterator[Function]:
@@ -73,6 +83,8 @@ class Suite:
     modules: tuple[Module, ...]
     broken: dict[Path, str] = field(default_factory=dict)
     """Files that could not be read, and why."""
+    _places: dict[tuple[Path, str], tuple[Module, str] | None] = field(default_factory=dict)
+    """What has been found."""
 
     @classmethod
     def read(cls, paths: Iterable[Path]) -> Suite:
@@ -90,7 +102,7 @@ class Suite:
             seen.add(file)
             try:
                 modules.append(_read(file, is_asked_for=file in asked_for))
-            except (SyntaxError, ValueError, RecursionError) as error:
+            except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
                 broken[file] = str(error)
             else:
                 left += _imported(modules[-1])
@@ -104,21 +116,44 @@ class Suite:
         return modules
 
     def find(self, name: str, of: Module) -> tuple[Module, str] | None:
-        """Where a qualified name that ``of`` mentions is defined, if it is in the suite."""
+        """Where a qualified name that ``of`` mentions is defined, if it is in the suite.
+
+        A package may have it from another module, and that from a third.
+        """
+        key = of.path, name
+        if key not in self._places:
+            self._places[key] = self._find(name, of, frozenset())
+        return self._places[key]
+
+    def _find(
+        self, name: str, of: Module, seen: frozenset[tuple[Path, str]]
+    ) -> tuple[Module, str] | None:
         own = name.replace(".", "::")
         if own in of.functions or own in of.classes:
             return of, own
-        for module, rest in self._modules_of(name, of):
-            if rest in module.functions or rest in module.classes:
-                return module, rest
+        stars = of.stars if "." not in name else ()
+        for module, rest in (
+            place
+            for whole in (name, *(f"{star}{name}" for star in stars))
+            for place in self._modules_of(whole, of)
+        ):
+            # ``from .x import x``, where x.py has no x, would go on for ever.
+            if (module.path, rest) in seen or any(r.count(".") < rest.count(".") for _, r in seen):
+                continue
+            first, dot, others = rest.partition(".")
+            meant = module.names.get(first, first) + dot + others
+            for one in dict.fromkeys((rest, meant)):
+                if found := self._find(one, module, seen | {(module.path, rest)}):
+                    return found
         return None
 
     def _modules_of(self, name: str, of: Module) -> Iterator[tuple[Module, str]]:
+        """The modules that a name may begin with, and what is left of it."""
         relative = name.lstrip(".")
         dots, parts = len(name) - len(relative), relative.split(".")
-        for end in range(len(parts) - 1, 0, -1):
+        for end in range(len(parts) - 1, -1 if dots else 0, -1):
             wanted = tuple(parts[:end])
-            rest = "::".join(parts[end:])
+            rest = ".".join(parts[end:])
             if dots:
                 own = of.path.parts[: len(of.path.parts) - dots]
                 yield from ((m, rest) for m in self.modules if m.parts == own + wanted)
@@ -133,10 +168,8 @@ class Suite:
 
     def conftests(self, of: Module) -> Iterator[Module]:
         """Those that count for a file, the nearest first."""
-        folders = {folder: depth for depth, folder in enumerate(of.path.parents)}
-        found = [m for m in self.modules if m.path.name == "conftest.py"]
-        near = [module for module in found if module.path.parent in folders]
-        return iter(sorted(near, key=lambda module: folders[module.path.parent]))
+        found = {m.path.parent: m for m in self._by_last_part.get("conftest", ())}
+        return (found[folder] for folder in of.path.parents if folder in found)
 
 
 def _shared(one: Path, other: Path) -> int:
@@ -162,19 +195,23 @@ def _conftests_above(files: Collection[Path]) -> Iterator[Path]:
 
 
 def _imported(module: Module) -> Iterator[Path]:
-    """Files beside or above that its imports could mean; what is installed is none of a suite."""
-    for name in module.imports:
-        relative = name.lstrip(".")
-        parts = relative.split(".")
-        dots = len(name) - len(relative)
-        folders = module.path.parents
-        for folder in folders[dots - 1 : dots] if dots else folders:
-            if (folder / parts[0]).is_dir() or (folder / f"{parts[0]}.py").is_file():
-                files = (folder.joinpath(*parts[:n]) for n in range(1, len(parts) + 1))
-                found = [
-                    f for file in files for f in (file.with_suffix(".py"), file / "__init__.py")
-                ]
-                yield from filter(Path.is_file, found)
+    """Files of the suite that its imports could mean."""
+    for name in module.names.values():
+        yield from _files_of(name, module.path)
+
+
+def _files_of(name: str, path: Path) -> Iterator[Path]:
+    """Those beside or above a file; what is installed is none of a suite."""
+    relative = name.lstrip(".")
+    parts = relative.split(".")
+    dots = len(name) - len(relative)
+    above = path.parents
+    folders = above[dots - 1 : dots] if dots else [*above, *(folder / "src" for folder in above)]
+    for folder in folders:
+        if (folder / parts[0]).is_dir() or (folder / f"{parts[0]}.py").is_file():
+            files = (folder.joinpath(*parts[:n]) for n in range(1, len(parts) + 1))
+            found = [f for file in files for f in (file.with_suffix(".py"), file / "__init__.py")]
+            yield from filter(Path.is_file, found)
 
 
 def _is_test_file(path: Path) -> bool:
@@ -184,11 +221,30 @@ def _is_test_file(path: Path) -> bool:
 
 def _read(file: Path, *, is_asked_for: bool) -> Module:
     tree = ast.parse(file.read_bytes(), file.name)
-    imports = dict(_imports(tree))
-    reader = _Reader(imports)
+    names = _names(file, tree)
+    reader = _Reader(names)
     reader.visit(tree)
     functions = {name: notes.function(name) for name, notes in reader.notes.items()}
-    return Module(file, functions, reader.classes, frozenset(imports.values()), is_asked_for)
+    return Module(file, functions, reader.classes, names, is_asked_for)
+
+
+def _names(
+    file: Path, tree: ast.Module, importing: frozenset[Path] = frozenset()
+) -> dict[str, str]:
+    """What imported names and aliases stand for, those that ``*`` brings among them."""
+    own = dict(_imports(tree))
+    names: dict[str, str] = {}
+    for star in [name for name in own if name.endswith(".*")]:
+        for other in {*_files_of(star, file)} - importing - {file}:
+            with contextlib.suppress(OSError, SyntaxError, ValueError, RecursionError):
+                tree_of = ast.parse(other.read_bytes())
+                brought = _names(other, tree_of, importing | {file})
+                # Relative to another folder they would mean something else here.
+                names |= {n: to for n, to in brought.items() if not to.startswith(".")}
+    names |= own
+    for name, value in _aliases(tree):
+        names[name] = _qualified(value, names)
+    return names
 
 
 def _imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
@@ -204,8 +260,39 @@ def _imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
         elif isinstance(node, ast.ImportFrom):
             dots = "." * node.level
             for alias in node.names:
-                whole = f"{node.module}.{alias.name}" if node.module else alias.name
-                yield alias.asname or alias.name, dots + whole
+                whole = dots + (f"{node.module}.{alias.name}" if node.module else alias.name)
+                yield alias.asname or (whole if alias.name == "*" else alias.name), whole
+
+
+def _aliases(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+    """``run = helpers.run``, ``run = partial(helpers.run, 2)``, ``mp = get_context("spawn")``."""
+    for node in tree.body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Name() | ast.Attribute() as to):
+                yield name, to
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=func) as call):
+                called = ast.unparse(func).rpartition(".")[2]
+                if called == "partial" and call.args:
+                    yield name, call.args[0]
+                elif called == "get_context":
+                    yield name, call
+
+
+def _is(node: ast.expr | None, value: object) -> bool:
+    return isinstance(node, ast.Constant) and node.value == value
+
+
+def _qualified(node: ast.expr, names: dict[str, str]) -> str:
+    """The name that a node is, with what its first part stands for; empty for anything else."""
+    match node:
+        case ast.Name(id=name):
+            return names.get(name, name)
+        case ast.Attribute(value=value, attr=attribute):
+            return f"{_qualified(value, names)}.{attribute}"
+        case ast.Call(func=func, args=[ast.Constant(value=str(method))]):
+            name = _qualified(func, names)
+            return f"{name}({method})" if name.endswith("get_context") else ""
+    return ""
 
 
 @dataclass
@@ -214,6 +301,7 @@ class _Notes:
 
     line: int
     mentions: set[str] = field(default_factory=set)
+    calls: set[str] = field(default_factory=set)
     strings: set[str] = field(default_factory=set)
     asks_for: list[str] = field(default_factory=list)
     marks: set[str] = field(default_factory=set)
@@ -224,6 +312,7 @@ class _Notes:
             name,
             self.line,
             frozenset(self.mentions),
+            frozenset(self.calls),
             frozenset(self.strings),
             tuple(self.asks_for),
             frozenset(self.marks),
@@ -234,8 +323,8 @@ class _Notes:
 class _Reader(ast.NodeVisitor):
     """Goes through a file; what is nested in a function counts as that function's."""
 
-    def __init__(self, imports: dict[str, str]) -> None:
-        self._imports = imports
+    def __init__(self, names: dict[str, str]) -> None:
+        self._names = names
         self._now = _Notes(1)
         self.notes = {"": self._now}
         self._cls = ""
@@ -275,14 +364,20 @@ class _Reader(ast.NodeVisitor):
         self._now.mentions.add(self._qualified(node))
         self.generic_visit(node)
 
+    def visit_Expr(self, node: ast.Expr) -> None:
+        if not isinstance(node.value, ast.Constant):  # a docstring calls nothing
+            self.generic_visit(node)
+
     def visit_Constant(self, node: ast.Constant) -> None:
         if isinstance(node.value, str):
             self._now.strings.add(node.value)
 
     def visit_Call(self, node: ast.Call) -> None:
         name = self._qualified(node.func)
-        sizes = [keyword.value for keyword in node.keywords if keyword.arg == "world_size"]
-        if name == INIT and any(isinstance(s, ast.Constant) and s.value == 1 for s in sizes):
+        self._now.calls.add(name)
+        given = {keyword.arg: keyword.value for keyword in node.keywords}
+        size, backend = given.get("world_size"), (*node.args, given.get("backend"))[0]
+        if name == INIT and (_is(size, 1) or _is(backend, "fake")):
             self._now.mentions.add(GROUP_OF_ONE)
         if name == "pytest.mark.usefixtures":
             self._now.asks_for += [str(a.value) for a in node.args if isinstance(a, ast.Constant)]
@@ -294,11 +389,7 @@ class _Reader(ast.NodeVisitor):
         return {self._qualified(d.func if isinstance(d, ast.Call) else d) for d in decorators}
 
     def _qualified(self, node: ast.expr) -> str:
-        if isinstance(node, ast.Name):
-            return self._imports.get(node.id, node.id)
-        if isinstance(node, ast.Attribute):
-            return f"{self._qualified(node.value)}.{node.attr}"
-        return ""
+        return _qualified(node, self._names)
 
 
 INIT = "torch.distributed.init_process_group"

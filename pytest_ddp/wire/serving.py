@@ -71,6 +71,8 @@ class Place:
     rank: int
     """-1 for one that has none now."""
     world_size: int
+    released: bool = False
+    """Its function has returned, and the process only waits until the others' have."""
 
 
 RETURNED = "returned"

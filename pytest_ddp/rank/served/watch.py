@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import sys
+from multiprocessing import synchronize
+from sys import _current_frames
+from types import FrameType
+from typing import Any
 
 import torch.distributed as dist
 
@@ -70,6 +75,15 @@ class Watch:
 
 
 def _place() -> Place:
+    released = _is_released(_current_frames().get(threading.main_thread().ident or 0))
     if not dist.is_initialized():
-        return Place(-1, 0)
-    return Place(dist.get_rank(), dist.get_world_size())
+        return Place(-1, 0, released)
+    return Place(dist.get_rank(), dist.get_world_size(), released)
+
+
+def _is_released(frame: FrameType | None) -> bool:
+    """Whether torch's elastic has called its function, and waits until all of them return."""
+    elastic: Any = sys.modules.get("torch.distributed.elastic.multiprocessing.api")
+    while frame is not None and frame.f_code.co_filename == synchronize.__file__:
+        frame = frame.f_back
+    return elastic is not None and frame is not None and frame.f_code is elastic._wrap.__code__
