@@ -39,7 +39,7 @@ def judge_fresh(history: History) -> tuple[Violation, ...]:
     if untrained:
         return untrained
     if len(_versions(history, "train")) == 1:
-        return (Violation("the version of the training data never changed"),)
+        return (_unmoved(history),)
     return (*_kept_objects(history), *_kept_tokens(history))
 
 
@@ -158,6 +158,18 @@ def samples_of(history: History) -> Iterator[WindowSample]:
 def _untrained(history: History) -> Iterator[Violation]:
     if not _versions(history, "train"):
         yield Violation("no training sample was delivered")
+
+
+def _unmoved(history: History) -> Violation:
+    """All training samples are of one version: the counter stayed there, or it alone moved."""
+    trained = [sample for sample in samples_of(history) if sample.stage == "train"]
+    announced = sorted({sample.announced_version for sample in trained})
+    if len(announced) == 1:
+        return Violation("the version of the training data never changed")
+    return Violation(
+        f"all training samples are of version {trained[0].version}, while the counter went from "
+        f"{announced[0]} to {announced[-1]}"
+    )
 
 
 def _kept_objects(history: History) -> Iterator[Violation]:
