@@ -17,6 +17,7 @@ from pytest_ddp.evidence import pythonstacks
 from pytest_ddp.evidence.outcome import Ending, RankOutcome, RunOutcome
 from pytest_ddp.system.own import signal
 from pytest_ddp.wire.protocol import Phase
+from pytest_ddp.wire.survey import Handled
 
 _TOGETHER = 0.2
 """Seconds in which ranks reach one line after they left the same collective."""
@@ -106,6 +107,22 @@ class Trouble:
         return _BROKEN_CONNECTION.search(text) is not None and "EnforceNotMet" not in text
 
     @property
+    def handled(self) -> Handled | None:
+        """The exception whose handler it was in, when it was stopped or lost its peers."""
+        if self.stopped:
+            return self.rank.standing.handled if self.rank.standing is not None else None
+        if self.report is None or not self.broken_connection:
+            return None
+        chain = getattr(self.report.longrepr, "chain", None) or ()
+        crashes = [crash for _, crash, _ in chain if crash is not None]
+        # What a rank sees of its peers may be a chain by itself.
+        own = (c for c in reversed(crashes) if not _BROKEN_CONNECTION.search(str(c.message)))
+        if (crash := next(own, None)) is None:
+            return None
+        kind, _, message = first_line(str(crash.message)).partition(": ")
+        return Handled(kind, message, f"{crash.path}:{crash.lineno}")
+
+    @property
     def doing(self) -> str:
         """The phase with what was inside it, as far as the rank has noted: "call: backward"."""
         noted = self.rank.phase
@@ -193,14 +210,16 @@ def tell_apart(
 
     A broken connection and a stop by the controller are consequences when some rank
     failed by itself. When the time was over or a hang was proven, and none had, the
-    ranks that had to be stopped are the story.
+    ranks that had to be stopped are the story. A connection that broke in the handler of an
+    exception is a consequence too, but tells of the exception.
     """
     ordered = _in_order(troubles)
     stopped = [trouble for trouble in ordered if trouble.stopped]
     broken = [t for t in ordered if not t.stopped and t.broken_connection]
     own = [t for t in ordered if not t.stopped and t not in broken]
     hang = outcome.timeout is not None or outcome.hang is not None
-    choices = (own, stopped, broken) if hang else (own, broken, stopped)
+    began = [trouble for trouble in broken if trouble.handled is not None]
+    choices = (own, stopped, began, broken) if hang else (own, began, broken, stopped)
     roots = next((choice for choice in choices if choice), [])
     return roots, [trouble for trouble in ordered if trouble not in roots]
 
@@ -296,11 +315,12 @@ def what_happened(trouble: Trouble) -> str:
         return f"a process that it forked died of {signal_name(dump.signal)} in {trouble.doing}"
     if trouble.report is not None:
         words = _plain(trouble.message) if trouble.broken_connection else trouble.message
-        return first_line(words) or "failed without a message"
+        handling = f"{_while_handling(trouble).lstrip()}: " if trouble.handled else ""
+        return handling + first_line(words) or "failed without a message"
     if rank.ending is Ending.NOT_BEGUN:
         return f"could not begin: {_problem_line(rank.problem)}"
     if rank.ending is Ending.STOPPED:
-        return f"stopped in {trouble.doing}"
+        return f"stopped in {trouble.doing}{_while_handling(trouble)}"
     if rank.ending is Ending.DONE:
         reason = rank.done.exit_reason if rank.done else None
         why = f" (pytest.exit: {first_line(reason)})" if reason is not None else ""
@@ -313,6 +333,10 @@ def what_happened(trouble: Trouble) -> str:
     if rank.returncode is None or (rank.returncode == -signal.SIGKILL and rank.problem):
         return f"{rank.problem or 'died'} {when}"
     return f"{exit_words(rank.returncode)} {when}"
+
+
+def _while_handling(trouble: Trouble) -> str:
+    return "" if trouble.handled is None else f" while handling {trouble.handled}"
 
 
 def exit_words(returncode: int) -> str:
