@@ -258,7 +258,9 @@ class Hooks:
             # Its files lie elsewhere, and it was called with the paths that they have there.
             xdist = sys.modules[type(node).__module__]
             arguments = xdist.make_reltoroot(node.nodemanager.roots, arguments)
-        node.workerinput["ddp_invocation"] = arguments
+        from pytest_ddp.verdict.paint import width_of  # noqa: PLC0415
+
+        node.workerinput |= {"ddp_invocation": arguments, "ddp_width": width_of(node.config)}
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:

@@ -32,6 +32,7 @@ from pytest_ddp.verdict import records
 from pytest_ddp.verdict.diagnosis import Diagnosis, is_doubtful
 from pytest_ddp.verdict.merge import judge
 from pytest_ddp.verdict.messages import Messages
+from pytest_ddp.verdict.paint import width_of
 from pytest_ddp.verdict.subtests import with_subtests
 from pytest_ddp.verdict.trouble import exit_words
 
@@ -200,7 +201,8 @@ class Controller:
         return reports
 
     def _merged(self, outcome: RunOutcome) -> list[pytest.TestReport]:
-        merged = with_subtests(outcome, judge(outcome, self._options.output), self._options.output)
+        output, width = self._options.output, width_of(self._config)
+        merged = with_subtests(outcome, judge(outcome, output, width), output, width)
         self._diagnoses = merged.diagnoses
         if (directory := self._options.diagnosis) is not None:
             try:

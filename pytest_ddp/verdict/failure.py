@@ -26,15 +26,15 @@ from pytest_ddp.verdict.table import rows_of
 from pytest_ddp.verdict.trouble import Trouble, clean, crash_site, first_line, what_happened
 
 
-def represent(failure: Failure, diagnosis: Diagnosis) -> ReprExceptionInfo:
-    """The ``longrepr`` of a failed phase."""
+def represent(failure: Failure, diagnosis: Diagnosis, width: int = WIDTH) -> ReprExceptionInfo:
+    """The ``longrepr`` of a failed phase, its own lines wrapped at so many columns."""
     roots = diagnosis.roots
-    entries: list[Entry] = [sentences(*_headline(failure, diagnosis))]
+    entries: list[Entry] = [sentences(*_headline(failure, diagnosis, width), width=width)]
     shown: set[Hashable] = set()
     for number, group in enumerate(roots):
-        entries += _root(failure, group, number, roots[0][0].at, shown)
-    entries += tail(_other_ranks(failure, diagnosis), entries[-1])
-    entries += tail(_notes(failure, diagnosis), entries[-1])
+        entries += _root(failure, group, number, roots[0][0].at, shown, width)
+    entries += tail(_other_ranks(failure, diagnosis), entries[-1], width)
+    entries += tail(_notes(failure, diagnosis, width), entries[-1], width)
     representation = ReprExceptionInfo(
         reprtraceback=ReprTraceback([cleaned(entry) for entry in entries], None, "long"),
         reprcrash=ReprFileLocation(*diagnosis.place, diagnosis.verdict),
@@ -47,12 +47,12 @@ def represent(failure: Failure, diagnosis: Diagnosis) -> ReprExceptionInfo:
 # ------------------------------------------------------------------ the head
 
 
-def _headline(failure: Failure, diagnosis: Diagnosis) -> list[str]:
+def _headline(failure: Failure, diagnosis: Diagnosis, width: int) -> list[str]:
     verdict = diagnosis.verdict
     if not diagnosis.roots:
         return failure.disagreement.splitlines() or [verdict]
     first = diagnosis.roots[0][0]
-    rows = rows_of(diagnosis.ranks) if _has_table(failure, diagnosis) else ()
+    rows = rows_of(diagnosis.ranks, width) if _has_table(failure, diagnosis) else ()
     if first.stopped:
         return [verdict, *rows, *_remarks(failure)]
     if first.report is None or first.child_death is not None:
@@ -63,7 +63,7 @@ def _headline(failure: Failure, diagnosis: Diagnosis) -> list[str]:
     line = f"{line}: {what_happened(first)}"
     # With a traceback, the message follows in full.
     bare = bare_text(first.report.longrepr) is not None
-    return [line if len(line) <= WIDTH or bare else line[: WIDTH - 3] + "..."]
+    return [line if len(line) <= width or bare else line[: width - 3] + "..."]
 
 
 def _has_table(failure: Failure, diagnosis: Diagnosis) -> bool:
@@ -90,17 +90,23 @@ def _remarks(failure: Failure) -> list[str]:
 
 
 def _root(
-    failure: Failure, group: Sequence[Trouble], number: int, begin: float, shown: set[Hashable]
+    failure: Failure,
+    group: Sequence[Trouble],
+    number: int,
+    begin: float,
+    shown: set[Hashable],
+    width: int,
 ) -> list[Entry]:
     first = group[0]
     oom = failure.outcome.oom
     label = ranks_text(t.rank.rank for t in group)
-    of_child = children(first, label, oom)
+    of_child = children(first, label, oom, width)
     if first.report is None:
-        return [*lost(first, label, oom, first_of_all=number == 0), *of_child]
+        return [*lost(first, label, oom, width, first_of_all=number == 0), *of_child]
     if first.child_death is not None:
         # The loader's own traceback is long, and says only that a worker is gone.
-        return [*of_child, sentences("", f"{label} in {first.phase}: {first_line(first.message)}")]
+        words = f"{label} in {first.phase}: {first_line(first.message)}"
+        return [*of_child, sentences("", words, width=width)]
     site = (first.phase, crash_site(first.report))
     again = site in shown and site[1] is not None
     shown.add(site)
@@ -112,7 +118,7 @@ def _root(
     title = f"{label} failed in {first.phase}{later}{', at the same line' if shortened else ''}:"
     if bare_text(first.report.longrepr) is not None:
         title = f"{title} {what_happened(first)}"
-    return [sentences("", title), *(shortened or original), *of_child]
+    return [sentences("", title, width=width), *(shortened or original), *of_child]
 
 
 # ------------------------------------------------------------------ the rest
@@ -151,14 +157,14 @@ def _echoes(troubles: Iterable[Trouble]) -> Iterator[tuple[int, str]]:
             yield trouble.rank.rank, f"{words}{place}{why}"
 
 
-def _notes(failure: Failure, diagnosis: Diagnosis) -> Iterator[str]:
+def _notes(failure: Failure, diagnosis: Diagnosis, width: int) -> Iterator[str]:
     outcome = failure.outcome
     if not (diagnosis.roots and diagnosis.roots[0][0].stopped):
         if outcome.timeout is not None:
             yield f"timed out after {outcome.timeout:g} s"
         if outcome.hang is not None:
             yield outcome.hang.sentence
-            yield from () if _has_table(failure, diagnosis) else rows_of(diagnosis.ranks)
+            yield from () if _has_table(failure, diagnosis) else rows_of(diagnosis.ranks, width)
             yield from [""] if diagnosis.notes else []
     for note in diagnosis.notes:
         yield from note.splitlines()

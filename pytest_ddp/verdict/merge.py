@@ -18,6 +18,7 @@ from pytest_ddp.evidence.outcome import RankOutcome, RunOutcome
 from pytest_ddp.evidence.wording import ranks_text
 from pytest_ddp.proof.compare import unequal_collectives
 from pytest_ddp.verdict.diagnosis import Diagnosis, Failure, Kind, diagnose_failure
+from pytest_ddp.verdict.entries import WIDE, WIDTH, lines_of
 from pytest_ddp.verdict.failure import represent
 from pytest_ddp.verdict.records import properties
 from pytest_ddp.verdict.sections import sections_of
@@ -75,8 +76,14 @@ def merge(outcome: RunOutcome, output: Output) -> list[pytest.TestReport]:
     return judge(outcome, output).reports
 
 
-def judge(outcome: RunOutcome, output: Output) -> Merged:
-    """The reports of a test, and what was found out about those that failed."""
+def judge(outcome: RunOutcome, output: Output, width: int = WIDTH) -> Merged:
+    """The reports of a test, and what was found out about those that failed.
+
+    Args:
+        outcome: what was seen of it.
+        output: the ranks whose captured output is shown.
+        width: columns of the terminal.
+    """
     unequal = unequal_collectives(outcome) if outcome.check_collectives else ""
     unlike = tuple(filter(None, (unequal, outcome.mismatch)))
     if outcome.ranks and not unlike and all(map(_is_plain, outcome.ranks)):
@@ -90,7 +97,7 @@ def judge(outcome: RunOutcome, output: Output) -> Merged:
     failing = _failing(outcome, decisions)
     for decision in decisions:
         notes = tuple(note for note in notes if note != decision.disagreement)
-        report, diagnosis = _judge(outcome, decision, notes, output, failing)
+        report, diagnosis = _judge(outcome, decision, notes, output, failing, width)
         if diagnosis is not None:
             diagnoses.append(diagnosis)
             notes = (f"{decision.phase} had failed before: {diagnosis.verdict}",)
@@ -101,14 +108,14 @@ def judge(outcome: RunOutcome, output: Output) -> Merged:
     return Merged(reports, tuple(diagnoses))
 
 
-def judge_call(outcome: RunOutcome, output: Output) -> Merged:
+def judge_call(outcome: RunOutcome, output: Output, width: int) -> Merged:
     """The one report of the call, of those ranks that have reported it."""
     told = (rank for rank in outcome.ranks if Phase.CALL in rank.reports)
     parts = [part for rank in told if (part := part_of(rank, Phase.CALL))]
     failed = _shown(part for part in parts if part.state is State.FAILED)
     decision = _combine(Phase.CALL, parts, failed)
     failing = _failing(outcome, [decision])
-    report, diagnosis = _judge(outcome, decision, (), output, failing)
+    report, diagnosis = _judge(outcome, decision, (), output, failing, width)
     return Merged([report], () if diagnosis is None else (diagnosis,))
 
 
@@ -118,11 +125,14 @@ def _judge(
     notes: tuple[str, ...],
     output: Output,
     failing: frozenset[int],
+    width: int,
 ) -> tuple[pytest.TestReport, Diagnosis | None]:
     failure = _failure(outcome, decision, notes)
     diagnosis = diagnose_failure(failure) if decision.outcome == "failed" else None
     sections = sections_of(outcome, _covered(decision), output, failing)
     report = _report(outcome, decision, _longrepr(failure, decision, diagnosis), sections)
+    if diagnosis is not None and width != WIDTH:
+        vars(report)[WIDE] = lines_of(represent(failure, diagnosis, width))
     return report, diagnosis
 
 
