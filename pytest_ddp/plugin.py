@@ -195,7 +195,7 @@ class Hooks:
         self._coming.note("")
         report = yield
         self._coming.note(str(collector.path))
-        return check_items(report, self._options, self._adopt)
+        return check_items(report, self._options, self._adopt, _warn)
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:
         if self._started is None and self._sight.in_item(item):
@@ -335,6 +335,12 @@ class Hooks:
         if self._interrupted:
             terminalreporter.section("ddp: interrupted", red=True)
             terminalreporter.line(self._interrupted)
+
+
+def _warn(item: pytest.Item, text: str) -> None:
+    from pytest_ddp.verdict.messages import DdpWarning  # noqa: PLC0415 - few need it
+
+    item.warn(DdpWarning(text))
 
 
 def _exit(session: pytest.Session, reason: str, code: int | None) -> None:
