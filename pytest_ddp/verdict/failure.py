@@ -9,6 +9,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 from _pytest._code.code import ReprExceptionInfo, ReprFileLocation, ReprTraceback
 
+from pytest_ddp.evidence.outcome import Hang
 from pytest_ddp.evidence.wording import ranks_text
 from pytest_ddp.verdict.diagnosis import Diagnosis, Failure
 from pytest_ddp.verdict.entries import (
@@ -58,7 +59,10 @@ def _headline(failure: Failure, diagnosis: Diagnosis, width: int) -> list[str]:
     if first.report is None or first.child_death is not None:
         return [f"{verdict}, {first.where}" if first.where else verdict, *rows]
     label = ranks_text(t.rank.rank for t in diagnosis.roots[0])
-    alike = " alike" if len(diagnosis.roots[0]) > 1 else ""
+    like = diagnosis.roots[0]
+    alike = " alike" if len(like) > 1 else ""
+    if any(t.message != first.message for t in like):
+        alike = f" alike (shown: rank {first.rank.rank})"
     line = f"{label} of {len(failure.outcome.ranks)} failed{alike} in {first.phase}"
     line = f"{line}: {what_happened(first)}"
     # With a traceback, the message follows in full.
@@ -129,7 +133,7 @@ def _other_ranks(failure: Failure, diagnosis: Diagnosis) -> Iterator[str]:
     states = {rank.rank: rank.state for rank in diagnosis.ranks} if told else {}
     others = [(rank, said) for rank, said in failure.others if not _is_told(states.get(rank), said)]
     words: dict[str, list[int]] = {}
-    for rank, said in sorted([*_echoes(diagnosis.echoes), *others]):
+    for rank, said in sorted([*_echoes(diagnosis), *others]):
         words.setdefault(said, []).append(rank)
     for said, ranks in words.items():
         yield f"{ranks_text(ranks)}: {said}"
@@ -139,22 +143,44 @@ def _is_told(state: str | None, said: str) -> bool:
     return state == said or (state == "ended" and said == "passed")
 
 
-def _echoes(troubles: Iterable[Trouble]) -> Iterator[tuple[int, str]]:
-    """Ranks with a line each, alike for ranks that broke off at the same place."""
-    alike: dict[tuple[str, str], list[Trouble]] = {}
-    for trouble in troubles:
-        place = f", {trouble.where}" if trouble.where else ""
-        if trouble.report is None:
-            words = what_happened(trouble)
-        else:
-            words = f"could not go on in {trouble.phase}"
-        alike.setdefault((words, place), []).append(trouble)
-    for (words, place), group in alike.items():
+def _echoes(diagnosis: Diagnosis) -> Iterator[tuple[int, str]]:
+    """Ranks that lost their peers, with words that are alike wherever they broke off."""
+    collectives = {rank.rank: rank.collective for rank in diagnosis.ranks}
+    alike: dict[str, list[Trouble]] = {}
+    for trouble in diagnosis.echoes:
+        gone = f"could not go on in {trouble.phase}"
+        words = what_happened(trouble) if trouble.report is None else gone
+        alike.setdefault(words, []).append(trouble)
+    for words, group in alike.items():
+        places = _listed(_standing(t, collectives.get(t.rank.rank, "")) for t in group)
         # One peer may see the connection closed and another see it reset.
-        seen = dict.fromkeys(what_happened(t) for t in group if t.report is not None)
-        why = f" ({'; '.join(seen)})" if seen else ""
-        for trouble in group:
-            yield trouble.rank.rank, f"{words}{place}{why}"
+        seen = _listed(what_happened(t) for t in group if t.report is not None)
+        said = f"{words}{places and f', {places}'}{seen and f' ({seen})'}"
+        yield from ((trouble.rank.rank, said) for trouble in group)
+
+
+def _standing(trouble: Trouble, collective: str) -> str:
+    waits = f"waiting in {collective}" if trouble.stopped and collective else ""
+    return " ".join(filter(None, (waits, trouble.where)))
+
+
+def _listed(words: Iterable[str]) -> str:
+    first, *others = dict.fromkeys(filter(None, words)) or [""]
+    shown = [first, *others[: _SHOWN - 1]]
+    more = len(others) + 1 - len(shown)
+    return "; ".join([*shown, *([f"{more} more"] if more else [])])
+
+
+_SHOWN = 3
+"""Places and reasons of ranks that lost their peers, before the list is cut short."""
+
+
+def _have_lost_peers_alone(hang: Hang, diagnosis: Diagnosis) -> bool:
+    """Whether all that wait do so in one collective, for ranks whose own failure is shown."""
+    failed = {trouble.rank.rank for group in diagnosis.roots for trouble in group}
+    waits = {row.collective for row in hang.table if row.state == "waits"}
+    is_deadlock = not hang.sentence.startswith("mismatch")
+    return is_deadlock and len(waits) == 1 and bool(hang.culprits) and failed >= {*hang.culprits}
 
 
 def _notes(failure: Failure, diagnosis: Diagnosis, width: int) -> Iterator[str]:
@@ -162,8 +188,9 @@ def _notes(failure: Failure, diagnosis: Diagnosis, width: int) -> Iterator[str]:
     if not (diagnosis.roots and diagnosis.roots[0][0].stopped):
         if outcome.timeout is not None:
             yield f"timed out after {outcome.timeout:g} s"
-        if outcome.hang is not None:
-            yield outcome.hang.sentence
+        hang = outcome.hang
+        if hang is not None and not _have_lost_peers_alone(hang, diagnosis):
+            yield hang.sentence
             yield from () if _has_table(failure, diagnosis) else rows_of(diagnosis.ranks, width)
             yield from [""] if diagnosis.notes else []
     for note in diagnosis.notes:

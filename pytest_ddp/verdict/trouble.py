@@ -55,6 +55,9 @@ _PREFIX = re.compile(r"^(?:[\w.]+: )?\[[^\]]*:\d+\] |^(?:\w+\.)+(?=\w+: )")
 _VARIES = re.compile(r"0x[0-9a-fA-F]+|\[[0-9a-fA-F.:]+\]:\d+")
 """What differs between ranks in one and the same message: addresses, peers' ports."""
 
+_SAYS_RANK = re.compile(r"\brank\W{0,2}$", re.IGNORECASE)
+_WHOLE_NUMBER = re.compile(r"((?<![\d.])\d+(?!\d|\.\d))")
+
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
@@ -269,26 +272,41 @@ def _in_order(troubles: Iterable[Trouble]) -> list[Trouble]:
 
 def fold(troubles: Iterable[Trouble]) -> list[list[Trouble]]:
     """Groups of like failures, by the time of their first."""
-    groups: dict[Hashable, list[Trouble]] = {}
+    groups: list[list[Trouble]] = []
+    known: dict[Hashable, list[tuple[list[Trouble], list[str]]]] = {}
     for trouble in troubles:
-        groups.setdefault(_likeness(trouble), []).append(trouble)
-    return list(groups.values())
+        likeness, text = _likeness(trouble)
+        parts = _WHOLE_NUMBER.split(without_addresses(text))
+        like = known.setdefault((likeness, *parts[::2]), [])
+        group = next(
+            (group for group, told in like if _are_alike(group[0], told, trouble, parts)), []
+        )
+        if not group:
+            groups.append(group)
+            like.append((group, parts))
+        group.append(trouble)
+    return groups
 
 
-def _likeness(trouble: Trouble) -> Hashable:
+def _are_alike(first: Trouble, told: list[str], second: Trouble, parts: list[str]) -> bool:
+    """Whether two texts are equal but for the ranks' own numbers, and speak of ranks there."""
+    own = (str(first.rank.rank), str(second.rank.rank))
+    others = [
+        number for number, pair in enumerate(zip(told, parts, strict=True)) if len({*pair}) > 1
+    ]
+    return all((told[number], parts[number]) == own for number in others) and (
+        not others or any(_SAYS_RANK.search(parts[number - 1]) for number in others)
+    )
+
+
+def _likeness(trouble: Trouble) -> tuple[Hashable, str]:
+    """What is equal in like failures, and the text in which a rank may have its own number."""
     if trouble.report is None:
         rank = trouble.rank
         frames = pythonstacks.trim(pythonstacks.main_stack(rank.stacks))
         page = () if frames else (trouble.doing, rank.began_at)
-        return (
-            trouble.phase,
-            rank.ending,
-            rank.returncode,
-            frames,
-            page,
-            without_addresses(rank.problem),
-        )
-    return (trouble.phase, crash_site(trouble.report), without_addresses(trouble.message))
+        return (trouble.phase, rank.ending, rank.returncode, frames, page), rank.problem
+    return (trouble.phase, crash_site(trouble.report)), trouble.message
 
 
 def without_addresses(text: str) -> str:
