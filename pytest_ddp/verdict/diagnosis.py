@@ -64,7 +64,8 @@ class Failure:
     phase: Phase
     troubles: tuple[Trouble, ...]
     disagreement: str = ""
-    """The verdict where no single rank failed: unlike results, unequal collective counts."""
+    """The verdict where no single rank failed by itself: unlike results, unequal collective
+    counts, ranks that could not go on after the failure of an earlier phase."""
     kind: Kind = Kind.DISAGREEMENT
     """What the disagreement is of."""
     place: tuple[str, int] | None = None
@@ -137,6 +138,8 @@ def is_doubtful(outcome: RunOutcome, diagnoses: Sequence[Diagnosis]) -> bool:
 def diagnose_failure(failure: Failure) -> Diagnosis:
     """Find the root cause of a failed phase and say where every rank was."""
     roots, echoes = tell_apart(failure.troubles, failure.outcome)
+    if failure.disagreement:
+        roots, echoes = [], [*roots, *echoes]
     groups = _culprits_first(failure.outcome, fold(roots))
     in_handlers = handled.note(_handled(failure)) if roots and roots[0].stopped else ""
     notes = filter(None, (*failure.notes, *failure.outcome.notes, in_handlers))

@@ -24,7 +24,14 @@ from pytest_ddp.verdict.entries import (
 )
 from pytest_ddp.verdict.lost import children, lost
 from pytest_ddp.verdict.table import rows_of
-from pytest_ddp.verdict.trouble import Trouble, clean, crash_site, first_line, what_happened
+from pytest_ddp.verdict.trouble import (
+    Trouble,
+    clean,
+    crash_site,
+    first_line,
+    reasons,
+    what_happened,
+)
 
 
 def represent(failure: Failure, diagnosis: Diagnosis, width: int = WIDTH) -> ReprExceptionInfo:
@@ -154,7 +161,7 @@ def _echoes(diagnosis: Diagnosis) -> Iterator[tuple[int, str]]:
     for words, group in alike.items():
         places = _listed(_standing(t, collectives.get(t.rank.rank, "")) for t in group)
         # One peer may see the connection closed and another see it reset.
-        seen = _listed(what_happened(t) for t in group if t.report is not None)
+        seen = _listed(why for t in group if t.report is not None for why in reasons(t))
         said = f"{words}{places and f', {places}'}{seen and f' ({seen})'}"
         yield from ((trouble.rank.rank, said) for trouble in group)
 

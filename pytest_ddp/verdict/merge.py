@@ -24,13 +24,13 @@ from pytest_ddp.verdict.records import properties
 from pytest_ddp.verdict.sections import sections_of
 from pytest_ddp.verdict.states import Part, State, part_of, state_of
 from pytest_ddp.verdict.trouble import Trouble, lost_phase, message_of, tell_apart
-from pytest_ddp.wire.protocol import Phase
+from pytest_ddp.wire.protocol import ERRORS, Phase
 
 Result: TypeAlias = Literal["passed", "failed", "skipped"]
 
 _OWN_ATTRIBUTES = {
     *("_id", "nodeid", "location", "keywords", "outcome", "longrepr", "when"),
-    *("sections", "duration", "start", "stop", "user_properties", "wasxfail"),
+    *("sections", "duration", "start", "stop", "user_properties", "wasxfail", ERRORS),
 }
 """What the merge itself sets; other attributes of a report come from the user's hooks."""
 
@@ -93,10 +93,13 @@ def judge(outcome: RunOutcome, output: Output, width: int = WIDTH) -> Merged:
     if unlike:
         decisions = _with_unlike(decisions, unlike[0])
     notes = unlike
-    reports, diagnoses = [], []
+    reports: list[pytest.TestReport] = []
+    diagnoses: list[Diagnosis] = []
     failing = _failing(outcome, decisions)
     for decision in decisions:
         notes = tuple(note for note in notes if note != decision.disagreement)
+        if diagnoses and _have_lost_peers_alone(outcome, decision.troubles):
+            decision = replace(decision, disagreement=_after(decision, diagnoses[0]))
         report, diagnosis = _judge(outcome, decision, notes, output, failing, width)
         if diagnosis is not None:
             diagnoses.append(diagnosis)
@@ -251,6 +254,20 @@ def _disagreement(parts: Sequence[Part]) -> str:
     return f"ranks disagree: {said}"
 
 
+def _have_lost_peers_alone(outcome: RunOutcome, troubles: Sequence[Trouble]) -> bool:
+    """Whether failures of a later phase are mere consequences of the earlier one."""
+    was_proved = outcome.hang is not None or outcome.timeout is not None
+    return any(trouble.broken_connection for trouble in troubles) and all(
+        trouble.handled is None and (trouble.broken_connection or trouble.stopped > was_proved)
+        for trouble in troubles
+    )
+
+
+def _after(decision: Decision, earlier: Diagnosis) -> str:
+    ranks = ranks_text(trouble.rank.rank for trouble in decision.troubles)
+    return f"{ranks} could not go on in {decision.phase} after the failure in {earlier.phase}"
+
+
 # ------------------------------------------------------------------ collectives
 
 
@@ -322,11 +339,17 @@ def _failure(outcome: RunOutcome, decision: Decision, notes: tuple[str, ...]) ->
         phase=decision.phase,
         troubles=decision.troubles,
         disagreement=decision.disagreement,
-        kind=Kind.DISAGREEMENT if told else Kind.COLLECTIVES,
+        kind=_kind(decision),
         place=_skip_place(outcome, skips[0])[:2] if skips else None,
         others=tuple((part.rank.rank, str(part)) for part in others),
         notes=(decision.advice, *notes) if decision.advice else notes,
     )
+
+
+def _kind(decision: Decision) -> Kind:
+    if decision.troubles:
+        return Kind.FAILURE
+    return Kind.DISAGREEMENT if decision.advice == _ALL_OR_NONE else Kind.COLLECTIVES
 
 
 def _skip_place(outcome: RunOutcome, part: Part) -> tuple[str, int, str]:

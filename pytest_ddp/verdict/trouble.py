@@ -16,7 +16,7 @@ import pytest
 from pytest_ddp.evidence import pythonstacks
 from pytest_ddp.evidence.outcome import Ending, RankOutcome, RunOutcome
 from pytest_ddp.system.own import signal
-from pytest_ddp.wire.protocol import Phase
+from pytest_ddp.wire.protocol import ERRORS, Phase
 from pytest_ddp.wire.survey import Handled
 
 _TOGETHER = 0.2
@@ -97,17 +97,17 @@ class Trouble:
     def broken_connection(self) -> bool:
         """True for what a rank sees when another rank is gone."""
         if self.report is not None:
-            if self._speaks_with_child:
-                return False
-            text = first_line(self.message)
-            # A test that compares such words is about them, and no victim.
-            if text.startswith(("assert ", "AssertionError", "Failed: ")):
-                return False
-        elif self.rank.returncode == -signal.SIGABRT:
+            return not self._speaks_with_child and all(map(_is_of_a_lost_peer, self.errors))
+        if self.rank.returncode == -signal.SIGABRT:
             text = self.rank.stderr[-_LAST_WORDS:]
         else:
             text = _problem_line(self.message)
-        return _BROKEN_CONNECTION.search(text) is not None and "EnforceNotMet" not in text
+        return _is_broken(text)
+
+    @property
+    def errors(self) -> list[str]:
+        """The failure's message; of a group those of its exceptions."""
+        return getattr(self.report, ERRORS, None) or [self.message]
 
     @property
     def handled(self) -> Handled | None:
@@ -119,7 +119,7 @@ class Trouble:
         chain = getattr(self.report.longrepr, "chain", None) or ()
         crashes = [crash for _, crash, _ in chain if crash is not None]
         # What a rank sees of its peers may be a chain by itself.
-        own = (c for c in reversed(crashes) if not _BROKEN_CONNECTION.search(str(c.message)))
+        own = (c for c in reversed(crashes[:-1]) if not _BROKEN_CONNECTION.search(str(c.message)))
         if (crash := next(own, None)) is None:
             return None
         kind, _, message = first_line(str(crash.message)).partition(": ")
@@ -188,6 +188,16 @@ class Trouble:
         if (frame := self.user_frame) is not None:
             return str(frame)
         return pythonstacks.shorten(self.rank.seen_at or self.rank.began_at)
+
+
+def _is_of_a_lost_peer(message: str) -> bool:
+    text = first_line(message)
+    # A test that compares such words is about them, and no victim.
+    return _is_broken(text) and not text.startswith(("assert ", "AssertionError", "Failed: "))
+
+
+def _is_broken(text: str) -> bool:
+    return _BROKEN_CONNECTION.search(text) is not None and "EnforceNotMet" not in text
 
 
 def lost_phase(rank: RankOutcome) -> Phase | None:
@@ -332,9 +342,7 @@ def what_happened(trouble: Trouble) -> str:
     if (dump := trouble.child_death) is not None:
         return f"a process that it forked died of {signal_name(dump.signal)} in {trouble.doing}"
     if trouble.report is not None:
-        words = _plain(trouble.message) if trouble.broken_connection else trouble.message
-        handling = f"{_while_handling(trouble).lstrip()}: " if trouble.handled else ""
-        return handling + first_line(words) or "failed without a message"
+        return first_line("; ".join(reasons(trouble))) or "failed without a message"
     if rank.ending is Ending.NOT_BEGUN:
         return f"could not begin: {_problem_line(rank.problem)}"
     if rank.ending is Ending.STOPPED:
@@ -355,6 +363,15 @@ def what_happened(trouble: Trouble) -> str:
 
 def _while_handling(trouble: Trouble) -> str:
     return "" if trouble.handled is None else f" while handling {trouble.handled}"
+
+
+def reasons(trouble: Trouble) -> list[str]:
+    """What a report says went wrong: one text, or of ranks that lost their peers one for each."""
+    if not trouble.broken_connection:
+        return [trouble.message]
+    plain = [*dict.fromkeys(map(_plain, trouble.errors))]
+    handling = _while_handling(trouble).lstrip()
+    return [f"{handling}: {'; '.join(plain)}"] if handling else plain
 
 
 def exit_words(returncode: int) -> str:
