@@ -294,6 +294,12 @@ class Hooks:
         if self._problems and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         self._paint()
+        if self._options.trace is not None and not hasattr(self._config, "workerinput"):
+            from pytest_ddp.trace.files import write_index  # noqa: PLC0415 - few need it
+
+            # Of a folder that cannot be written each test has warned.
+            with contextlib.suppress(OSError):
+                write_index(self._options.trace)
 
     def _note_outside(self) -> None:
         """Have the file of ``--junitxml`` say what no test of it can."""

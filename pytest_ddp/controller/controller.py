@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from typing import Any
 
 import pytest
 
@@ -172,9 +173,13 @@ class Controller:
         from pytest_ddp.trace import files  # noqa: PLC0415
 
         try:
-            files.write(directory, outcome, reports)
+            picture = files.write(directory, outcome, reports)
         except OSError as error:
             self._messages.warn(f"--ddp-trace={directory}: no trace could be written: {error}")
+            return
+        told: list[Any] = [report.longrepr for report in reports if report.failed]
+        if picture is not None and hasattr(told[0], "addsection"):
+            told[0].addsection("Picture", pythonstacks.shorten(str(picture)))
 
     def _results(self, outcome: RunOutcome) -> list[pytest.TestReport]:
         exits = [

@@ -19,7 +19,7 @@ from pytest_ddp.wire.protocol import EXIT_LINK_LOST
 def lost(trouble: Trouble, label: str, oom: str, width: int, *, first_of_all: bool) -> list[Entry]:
     rank = trouble.rank
     lines = [] if first_of_all or trouble.stopped else [f"{label} {what_happened(trouble)}"]
-    lines += _explanations(rank, oom)
+    lines += explanations(rank, oom)
     blocks: list[Entry] = [sentences("", *lines, width=width)] if lines else []
     details = rank.problem.partition("\n")[2]
     if rank.ending is Ending.NOT_BEGUN and details.strip():
@@ -28,7 +28,8 @@ def lost(trouble: Trouble, label: str, oom: str, width: int, *, first_of_all: bo
     return [*blocks, raw(stacks)] if stacks else blocks
 
 
-def _explanations(rank: RankOutcome, oom: str) -> Iterator[str]:
+def explanations(rank: RankOutcome, oom: str) -> Iterator[str]:
+    """What is known of why a rank's process ended by itself, in sentences."""
     if rank.ending is not Ending.EXITED:
         return
     if rank.returncode == 0:
