@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from pytest_ddp.system.own import base64, pickle, threading
 from pytest_ddp.wire.protocol import Operation
@@ -13,6 +14,7 @@ from pytest_ddp.wire.protocol import Operation
 if TYPE_CHECKING:
     import torch
 
+T = TypeVar("T")
 Transport = Callable[[Operation, int | None, str], tuple[str, ...]]
 """Sends (operation, source, payload) and waits for the payloads of all ranks."""
 
@@ -61,6 +63,24 @@ class Ddp:
         self._enter_phase = enter_phase
         self._lock = threading.Lock()
 
+    def __repr__(self) -> str:
+        return f"<ddp rank {self.rank} of {self.world_size}, {self.backend}, {self._on}>"
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            words = f"ddp has no {name}"
+            collectives = sys.modules.get("torch.distributed")
+            if not name.startswith("_") and callable(getattr(collectives, name, None)):
+                words += f": call torch.distributed.{name}, which works on the test's process group"
+            raise AttributeError(words, name=name, obj=self)
+
+    @property
+    def _on(self) -> str:
+        return (
+            self._device if self._device_index is None else f"{self._device}:{self._device_index}"
+        )
+
     @property
     def device(self) -> torch.device:
         """``cuda:N`` or ``xpu:N`` for a rank that was given a GPU; else ``cpu``, or ``meta``."""
@@ -79,24 +99,30 @@ class Ddp:
         """
         self._exchange(Operation.BARRIER, None, "")
 
-    def gather(self, obj: Any) -> list[Any]:
+    def gather(self, obj: T) -> list[T]:
         """Every rank's ``obj`` in rank order, on every rank.
 
         Raises:
+            TypeError: it cannot be pickled.
             DdpError: as for :meth:`barrier`.
         """
         return self._gather(Operation.GATHER, obj)
 
+    @overload
+    def broadcast(self, obj: None = None, source: int = 0) -> Any: ...
+    @overload
+    def broadcast(self, obj: T | None, source: int = 0) -> T: ...
     def broadcast(self, obj: Any = None, source: int = 0) -> Any:
         """The ``obj`` of rank ``source``, on every rank; other ranks' is ignored.
 
         Raises:
             ValueError: there is no rank ``source``.
+            TypeError: its ``obj`` cannot be pickled.
             DdpError: as for :meth:`barrier`, or ranks name different sources.
         """
         if not 0 <= source < self.world_size:
             raise ValueError(f"source={source}, but the ranks are 0 to {self.world_size - 1}")
-        payload = _pack(obj) if self.rank == source else ""
+        payload = _pack(Operation.BROADCAST, obj) if self.rank == source else ""
         return _unpack(self._exchange(Operation.BROADCAST, source, payload)[source])
 
     def assert_same(self, value: Any) -> None:
@@ -162,7 +188,7 @@ class Ddp:
         return self._enter_phase(name)
 
     def _gather(self, operation: Operation, obj: Any) -> list[Any]:
-        payloads = self._exchange(operation, None, _pack(obj))
+        payloads = self._exchange(operation, None, _pack(operation, obj))
         return [_unpack(payload) for payload in payloads]
 
     def _exchange(self, operation: Operation, source: int | None, payload: str) -> tuple[str, ...]:
@@ -193,8 +219,18 @@ def set_current(ddp: Ddp | None) -> None:
     _current = ddp
 
 
-def _pack(obj: Any) -> str:
-    return base64.b64encode(pickle.dumps(obj)).decode("ascii")
+def _pack(operation: Operation, obj: Any) -> str:
+    try:
+        return base64.b64encode(pickle.dumps(obj)).decode("ascii")
+    except MemoryError:
+        raise
+    # Whatever pickle or the object's own methods raise.
+    except Exception as error:
+        trace = error.__traceback__
+        raise TypeError(
+            f"ddp.{operation}: {type(obj).__qualname__} cannot be pickled: {error}. "
+            "Pass data: tensors, numbers, a state_dict"
+        ) from (error if trace is not None and trace.tb_next is not None else None)
 
 
 def _unpack(payload: str) -> Any:

@@ -206,7 +206,7 @@ class Hooks:
         self._coming.note("")
         report = yield
         self._coming.note(str(collector.path))
-        return check_items(report, self._options, self._adopt)
+        return check_items(report, self._options, self._adopt, _warn)
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:
         if self._started is None and self._sight.in_item(item):
@@ -269,7 +269,9 @@ class Hooks:
             # Its files lie elsewhere, and it was called with the paths that they have there.
             xdist = sys.modules[type(node).__module__]
             arguments = xdist.make_reltoroot(node.nodemanager.roots, arguments)
-        node.workerinput["ddp_invocation"] = arguments
+        from pytest_ddp.verdict.paint import width_of  # noqa: PLC0415
+
+        node.workerinput |= {"ddp_invocation": arguments, "ddp_width": width_of(node.config)}
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
@@ -303,6 +305,12 @@ class Hooks:
         if self._problems and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         self._paint()
+        if self._options.trace is not None and not hasattr(self._config, "workerinput"):
+            from pytest_ddp.trace.files import write_index  # noqa: PLC0415 - few need it
+
+            # Of a folder that cannot be written each test has warned.
+            with contextlib.suppress(OSError):
+                write_index(self._options.trace)
 
     def _note_outside(self) -> None:
         """Have the file of ``--junitxml`` say what no test of it can."""
@@ -344,6 +352,12 @@ class Hooks:
         if self._interrupted:
             terminalreporter.section("ddp: interrupted", red=True)
             terminalreporter.line(self._interrupted)
+
+
+def _warn(item: pytest.Item, text: str) -> None:
+    from pytest_ddp.verdict.messages import DdpWarning  # noqa: PLC0415 - few need it
+
+    item.warn(DdpWarning(text))
 
 
 def _exit(session: pytest.Session, reason: str, code: int | None) -> None:

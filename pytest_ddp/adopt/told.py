@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from pytest_ddp.adopt.watching import Watched
 from pytest_ddp.evidence import pythonstacks
 from pytest_ddp.evidence.outcome import Hang, RankLine
+from pytest_ddp.verdict import handled
 from pytest_ddp.verdict.diagnosis import RankDiagnosis
 from pytest_ddp.verdict.lost import frame_lines
 from pytest_ddp.verdict.table import rows_of
@@ -16,12 +17,15 @@ EARLY = "exited with code 0 before its target had returned"
 """As by ``os._exit(0)``."""
 
 
-def of_hang(hang: Hang, processes: Iterable[Watched]) -> str:
+def of_hang(hang: Hang, processes: Sequence[Watched]) -> str:
     """The proof, where each rank was, and its stack."""
     ranks = [_diagnosis(row) for row in hang.table if row.rank >= 0]
-    lines = [hang.sentence, *rows_of(ranks)]
+    errors = {p.rank: p.standing.handled if p.standing else None for p in processes}
+    lines = [handled.lead(errors) + hang.sentence, *rows_of(ranks)]
     for process in sorted(processes, key=lambda process: process.rank):
         lines += _stack(process)
+    if in_handlers := handled.note(errors):
+        lines += ["", in_handlers]
     return "\n".join(lines)
 
 

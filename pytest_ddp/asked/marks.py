@@ -14,16 +14,22 @@ MARK = pytest.StashKey[Mark]()
 
 
 def check_items(
-    report: pytest.CollectReport, options: Options, adopt: Callable[[pytest.Item], None] | None
+    report: pytest.CollectReport,
+    options: Options,
+    adopt: Callable[[pytest.Item], None] | None,
+    warn: Callable[[pytest.Item, str], None],
 ) -> pytest.CollectReport:
     """Turn wrong marks among the collected items into a collection error.
 
-    ``adopt`` marks, before that, what is to be a ddp test without a mark of its own.
+    ``adopt`` marks, before that, what is to be a ddp test without a mark of its own, and ``warn``
+    is for what looks wrong and may be right.
 
     Not a UsageError out of a hook: all wrong marks are shown at once, and xdist, for
     which such an exception is an internal error, shows them too.
     """
     errors = list(_errors(report, options, adopt))
+    if not errors:
+        errors += _warned(report, warn)
     if errors:
         report.outcome, report.longrepr, report.result = "failed", "\n".join(errors), []
     return report
@@ -53,6 +59,33 @@ def _errors(
             except pytest.UsageError as error:
                 # pytest's short summary shows the first line: let it say what is wrong.
                 yield str(error).replace("\n  ", ": ", 1)
+
+
+def _warned(
+    report: pytest.CollectReport, warn: Callable[[pytest.Item, str], None]
+) -> Iterator[str]:
+    """Warn of world sizes that are in no mark; what comes back a filter has made an error of."""
+    functions: dict[str, tuple[pytest.Item, list[int]]] = {}
+    for node in report.result if report.passed else ():
+        size = getattr(getattr(node, "callspec", None), "params", {}).get("world_size")
+        if isinstance(node, pytest.Item) and type(size) is int and _is_bare(node):
+            name = node.nodeid.partition("[")[0]
+            sizes = functions.setdefault(name, (node, []))[1]
+            sizes += [size] if size not in sizes else []
+    for name, (item, sizes) in functions.items():
+        text = (
+            f"{name}: a parameter world_size does not say how many ranks there are. Write "
+            f"@pytest.mark.ddp(world_size={sizes}), and take the parameter away"
+        )
+        try:
+            warn(item, text)
+        except Warning:
+            yield text
+
+
+def _is_bare(item: pytest.Item) -> bool:
+    marks = [*item.iter_markers("ddp")]
+    return bool(marks) and not any("world_size" in mark.kwargs for mark in marks)
 
 
 def _checked_mark(item: pytest.Item, options: Options) -> Mark | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from typing import Any
 
 import pytest
 
@@ -32,6 +33,7 @@ from pytest_ddp.verdict import records
 from pytest_ddp.verdict.diagnosis import Diagnosis, is_doubtful
 from pytest_ddp.verdict.merge import judge
 from pytest_ddp.verdict.messages import Messages
+from pytest_ddp.verdict.paint import width_of
 from pytest_ddp.verdict.subtests import with_subtests
 from pytest_ddp.verdict.trouble import exit_words
 
@@ -171,9 +173,13 @@ class Controller:
         from pytest_ddp.trace import files  # noqa: PLC0415
 
         try:
-            files.write(directory, outcome, reports)
+            picture = files.write(directory, outcome, reports)
         except OSError as error:
             self._messages.warn(f"--ddp-trace={directory}: no trace could be written: {error}")
+            return
+        told: list[Any] = [report.longrepr for report in reports if report.failed]
+        if picture is not None and hasattr(told[0], "addsection"):
+            told[0].addsection("Picture", pythonstacks.shorten(str(picture)))
 
     def _results(self, outcome: RunOutcome) -> list[pytest.TestReport]:
         exits = [
@@ -200,7 +206,8 @@ class Controller:
         return reports
 
     def _merged(self, outcome: RunOutcome) -> list[pytest.TestReport]:
-        merged = with_subtests(outcome, judge(outcome, self._options.output), self._options.output)
+        output, width = self._options.output, width_of(self._config)
+        merged = with_subtests(outcome, judge(outcome, output, width), output, width)
         self._diagnoses = merged.diagnoses
         if (directory := self._options.diagnosis) is not None:
             try:

@@ -81,18 +81,17 @@ def difference(
     """
     for name, members in _by_group(_unbroken(counts)).items():
         table = _table(name, calls)
-        global_ranks = next(iter(members.values())).members
-        group = group_words(name, global_ranks)
+        group = group_words(name, next(iter(members.values())).members)
         for number in sorted(table):
             records = table[number]
             if any(_contradict(a, b) for a, b in combinations(records.values(), 2)):
                 title = f"the ranks differ in collective #{number} of {group}"
-                return _side_by_side(title, records, global_ranks)
+                return _side_by_side(title, number, records, members)
         if len({count.collectives for count in members.values()}) > 1:
             parting = _parting(table, members)
             if parting is not None and len(table[parting]) >= sides:
                 title = f"the ranks part at collective #{parting} of {group}"
-                return _side_by_side(title, table[parting], global_ranks)
+                return _side_by_side(title, parting, table[parting], members)
     return ""
 
 
@@ -275,8 +274,12 @@ def _lines(statements: list[ast.stmt]) -> range:
 
 
 def _side_by_side(
-    title: str, records: Mapping[int, CallRecord], global_ranks: tuple[int, ...]
+    title: str,
+    number: int,
+    records: Mapping[int, CallRecord],
+    members: Mapping[int, GroupCount],
 ) -> str:
+    global_ranks = next(iter(members.values())).members
     alike: dict[tuple[str, str], list[int]] = {}
     for rank, call in sorted(records.items()):
         alike.setdefault((_words(call, global_ranks), call.site), []).append(rank)
@@ -284,6 +287,11 @@ def _side_by_side(
     for (words, site), ranks in alike.items():
         lines.append(f"  {ranks_text(ranks)}: {words}")
         lines.append(f"    at {shorten(site)}: {_source(records[ranks[0]])}")
+    absent = members.keys() - records.keys()
+    if none := [rank for rank in absent if members[rank].collectives < number]:
+        lines.append(f"  {ranks_text(none)}: no collective")
+    if others := absent - {*none}:
+        lines.append(f"  {ranks_text(others)}: one not known, from C++ or long ago")
     return "\n".join(lines)
 
 

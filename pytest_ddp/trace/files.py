@@ -12,15 +12,20 @@ import pytest
 from pytest_ddp.evidence.outcome import RunOutcome
 from pytest_ddp.system.own import json
 from pytest_ddp.trace.chrome import chrome_trace
-from pytest_ddp.trace.page import page
+from pytest_ddp.trace.page import index, page
 from pytest_ddp.trace.timeline import make_timeline
 
 _LONGEST = 100
 """Characters of a test's name in a file's: file systems allow 255 bytes."""
 
 
-def write(directory: Path, outcome: RunOutcome, reports: Sequence[pytest.TestReport]) -> None:
+def write(
+    directory: Path, outcome: RunOutcome, reports: Sequence[pytest.TestReport]
+) -> Path | None:
     """Write the trace of a test, and its page if it failed.
+
+    Returns:
+        where the page is.
 
     Raises:
         OSError: the files cannot be written.
@@ -30,8 +35,36 @@ def write(directory: Path, outcome: RunOutcome, reports: Sequence[pytest.TestRep
     stem = directory / stem_of(outcome.nodeid)
     trace = json.dumps(chrome_trace(timeline), separators=(",", ":"))
     Path(f"{stem}.json").write_text(trace, encoding="ascii")
-    if timeline.failed:
-        Path(f"{stem}.html").write_text(page(timeline), encoding="utf-8", errors="replace")
+    picture = Path(f"{stem}.html")
+    if not timeline.failed:
+        picture.unlink(missing_ok=True)
+        return None
+    picture.write_text(page(timeline), encoding="utf-8", errors="replace")
+    return picture
+
+
+def write_index(directory: Path) -> None:
+    """List all pages and traces of the folder in its ``index.html``.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    pages = [path for path in sorted(directory.glob("*.html")) if path.name != INDEX]
+    traces = sorted(directory.glob("*.json"))
+    if pages or traces:
+        heads = {path.name: _head(path) for path in pages}
+        text = index(heads, [path.name for path in traces])
+        (directory / INDEX).write_text(text, encoding="utf-8", errors="replace")
+
+
+def _head(path: Path) -> str:
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return file.read(_HEAD)
+
+
+INDEX = "index.html"
+_HEAD = 1 << 16
+"""Characters of a page within which its title and its verdict are; pictures have megabytes."""
 
 
 def stem_of(nodeid: str) -> str:

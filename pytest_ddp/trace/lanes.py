@@ -261,9 +261,8 @@ def _box_lines(timeline: Timeline, box: Box) -> list[str]:
     if not call.by_python:
         origin = "issued by C++, as by DDP; its end is not recorded, but for that of its phase"
     known = details(timeline, call)
-    size = [f"{known[name]}" for name in ("dtype", "reduce_op") if name in known]
-    if call.elements is not None:
-        size.insert(0, f"{call.elements} element{'s' * (call.elements != 1)}")
+    size = [] if call.elements is None else [f"{call.elements} x {call.dtype}"]
+    size += [call.reduce_op] if call.reduce_op is not None else []
     peer = [f"{name} {known[name]}" for name in ("root", "peer") if name in known]
     return [
         f"{title(call)} of {timeline.group(call.group)}",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from html import escape
+from urllib.parse import quote
 
 from pytest_ddp.trace.lanes import colour_of, picture, short_place
 from pytest_ddp.trace.scale import time_words
@@ -29,6 +30,36 @@ def page(timeline: Timeline) -> str:
             "</main></body></html>\n",
         ]
     )
+
+
+def index(pages: Mapping[str, str], traces: Iterable[str]) -> str:
+    """The page of the folder.
+
+    Args:
+        pages: how each page of a failed test begins, by the name of its file.
+        traces: names of the files that Perfetto opens.
+    """
+    failed = "".join(
+        f'<tr><th scope="row"><a href="{quote(name)}">{_within(head, "title") or escape(name)}</a>'
+        f"</th><td>{_within(head, 'h1')}</td></tr>"
+        for name, head in pages.items()
+    )
+    others = "".join(f'<li><a href="{quote(name)}">{escape(name)}</a></li>' for name in traces)
+    return "\n".join(
+        [
+            "<!doctype html>",
+            '<html lang="en"><head><meta charset="utf-8"><title>Traces of ddp tests</title>',
+            f"<style>{STYLE}</style></head><body><main>",
+            f"<h1>Failed tests</h1><table><tbody>{failed}</tbody></table>",
+            f'<h1>Traces</h1><p class="facts">for ui.perfetto.dev</p><ul>{others}</ul>',
+            "</main></body></html>\n",
+        ]
+    )
+
+
+def _within(head: str, tag: str) -> str:
+    """What an element of our own page holds, as it stands there."""
+    return head.partition(f"<{tag}>")[2].partition(f"</{tag}>")[0]
 
 
 def _facts(timeline: Timeline) -> Iterator[str]:

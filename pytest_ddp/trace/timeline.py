@@ -11,7 +11,9 @@ import pytest
 from pytest_ddp.evidence.outcome import Ending, RankLine, RankOutcome, RunOutcome
 from pytest_ddp.proof.prover import group_words, wait_words
 from pytest_ddp.trace.events import Collective, Events, State, parse
+from pytest_ddp.verdict.lost import explanations
 from pytest_ddp.verdict.trouble import Trouble, first_line, lost_phase, message_of, what_happened
+from pytest_ddp.wire.protocol import Phase as ReportPhase
 from pytest_ddp.wire.survey import Standing
 
 
@@ -94,12 +96,12 @@ def make_timeline(outcome: RunOutcome, reports: Sequence[pytest.TestReport]) -> 
         verdict=first_line(message_of(failed[0].longrepr)) if failed else "",
         backend=outcome.backend,
         duration=round(outcome.duration * 1e9),
-        tracks=tuple(_track(rank, began, rows.get(rank.rank)) for rank in ranks),
+        tracks=tuple(_track(rank, began, rows.get(rank.rank), outcome.oom) for rank in ranks),
         groups=_groups(ranks),
     )
 
 
-def _track(rank: RankOutcome, began: int, row: RankLine | None) -> Track:
+def _track(rank: RankOutcome, began: int, row: RankLine | None, oom: str) -> Track:
     until = round(rank.at * 1e9)
     machine = rank.machine
     clock = None if machine is None else machine.clock
@@ -109,7 +111,7 @@ def _track(rank: RankOutcome, began: int, row: RankLine | None) -> Track:
     return Track(
         rank.rank,
         events,
-        _stand(rank, until, row),
+        _stand(rank, until, row, oom),
         "" if machine is None else machine.name,
         0 if clock is None else clock.uncertainty,
         machine is not None and machine.is_lost,
@@ -140,21 +142,22 @@ def _groups(ranks: Iterable[RankOutcome]) -> dict[str, str]:
 # ------------------------------------------------------------------ the end of a rank
 
 
-def _stand(rank: RankOutcome, at: int, row: RankLine | None) -> Stand:
+def _stand(rank: RankOutcome, at: int, row: RankLine | None, oom: str) -> Stand:
     if rank.ended_well:
         return _done(rank, at)
     if rank.ending is Ending.NOT_BEGUN:
         return Stand(at, End.NOT_BEGUN, _lost_words(rank))
-    place = rank.seen_at or rank.began_at
+    trouble = Trouble(rank, lost_phase(rank) or ReportPhase.TEARDOWN, None)
     if rank.ending is Ending.EXITED:
-        return Stand(at, End.DIED, _lost_words(rank), place)
+        reasons = "; ".join((_lost_words(rank), *explanations(rank, oom)))
+        return Stand(at, End.DIED, reasons, trouble.place)
     if row is not None and row.collective:
         return Stand(at, End.WAITS, row.collective, row.place)
     standing = rank.standing
     if standing is not None and standing.blocked and standing.waits:
         wait = standing.waits[0]
-        return Stand(at, End.WAITS, wait_words(wait), wait.site or standing.place)
-    return Stand(at, End.STOPPED, _lost_words(rank), place)
+        return Stand(at, End.WAITS, wait_words(wait, detail=True), wait.site or standing.place)
+    return Stand(at, End.STOPPED, _lost_words(rank), trouble.place)
 
 
 def _done(rank: RankOutcome, at: int) -> Stand:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pytest_ddp.evidence import nativestacks, pythonstacks
 from pytest_ddp.evidence.outcome import Ending, RankLine, RankOutcome, RunOutcome
 from pytest_ddp.evidence.wording import ranks_text
+from pytest_ddp.verdict import handled
 from pytest_ddp.verdict.trouble import (
     Trouble,
     clean,
@@ -64,7 +65,8 @@ class Failure:
     phase: Phase
     troubles: tuple[Trouble, ...]
     disagreement: str = ""
-    """The verdict where no single rank failed: unlike results, unequal collective counts."""
+    """The verdict where no single rank failed by itself: unlike results, unequal collective
+    counts, ranks that could not go on after the failure of an earlier phase."""
     kind: Kind = Kind.DISAGREEMENT
     """What the disagreement is of."""
     place: tuple[str, int] | None = None
@@ -102,6 +104,8 @@ class RankDiagnosis:
     """What native code it was in when it crashed: ``the operator at::_ops::...``; or empty."""
     stack: tuple[pythonstacks.Frame, ...]
     """Of the thread that tells most, most recent call first; empty if there is none."""
+    handling: str = ""
+    """The exception whose handler it was in: ``ValueError: ...``; or empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +139,11 @@ def is_doubtful(outcome: RunOutcome, diagnoses: Sequence[Diagnosis]) -> bool:
 def diagnose_failure(failure: Failure) -> Diagnosis:
     """Find the root cause of a failed phase and say where every rank was."""
     roots, echoes = tell_apart(failure.troubles, failure.outcome)
+    if failure.disagreement:
+        roots, echoes = [], [*roots, *echoes]
     groups = _culprits_first(failure.outcome, fold(roots))
+    in_handlers = handled.note(_handled(failure)) if roots and roots[0].stopped else ""
+    notes = filter(None, (*failure.notes, *failure.outcome.notes, in_handlers))
     return Diagnosis(
         nodeid=failure.outcome.nodeid,
         phase=failure.phase,
@@ -143,7 +151,7 @@ def diagnose_failure(failure: Failure) -> Diagnosis:
         verdict=clean(_verdict(failure, groups)),
         root_cause=_root_cause(failure, groups),
         ranks=tuple(_ranks(failure)),
-        notes=tuple(map(clean, dict.fromkeys((*failure.notes, *failure.outcome.notes)))),
+        notes=tuple(map(clean, dict.fromkeys(notes))),
         place=_place(failure, groups),
         roots=groups,
         echoes=tuple(echoes),
@@ -201,13 +209,19 @@ def _verdict(failure: Failure, groups: Sequence[Sequence[Trouble]]) -> str:
         return first_line(failure.disagreement) or "no rank ran the test"
     first = groups[0]
     if first[0].stopped:
-        return _stopped_verdict(failure, [t for group in groups for t in group])
+        stopped = _stopped_verdict(failure, [t for group in groups for t in group])
+        return handled.lead(_handled(failure)) + stopped
     label = ranks_text(t.rank.rank for t in first)
     # Otherwise the words are the predicate of a sentence.
     colon = ":" if first[0].report is not None or first[0].child_death is not None else ""
     text = f"{label}{colon} {what_happened(first[0])}"
     rest = [t.rank.rank for group in groups[1:] for t in group]
     return f"{text} ({ranks_text(rest)} failed differently)" if rest else text
+
+
+def _handled(failure: Failure) -> handled.ByRank:
+    by_rank = {t.rank.rank: t.handled for t in failure.troubles if t.stopped}
+    return {rank.rank: by_rank.get(rank.rank) for rank in failure.outcome.ranks}
 
 
 def _stopped_verdict(failure: Failure, stopped: Sequence[Trouble]) -> str:
@@ -329,6 +343,7 @@ def _troubled(trouble: Trouble) -> RankDiagnosis:
         signal=signal_name(-returncode) if by_signal and returncode is not None else "",
         operator=nativestacks.culprit(rank.native) if trouble.report is None else "",
         stack=frames_of(trouble),
+        handling=clean(str(trouble.handled or "")),
     )
 
 

@@ -11,14 +11,24 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
-from _pytest._code.code import ReprEntry, ReprEntryNative
+from _pytest._code.code import ReprEntry, ReprEntryNative, ReprExceptionInfo
 
 from pytest_ddp.verdict.trouble import LONGEST_VERDICT, clean, message_of
 
 Entry: TypeAlias = ReprEntry | ReprEntryNative
 
 WIDTH = 80
-"""Columns of a terminal that nobody has widened."""
+"""Columns where there is no terminal: in files of results, in the log of a CI job."""
+
+
+WIDE = "ddp_wide"
+"""Attribute of a failed report: what :func:`lines_of` has of it for a wider terminal."""
+
+
+def lines_of(longrepr: ReprExceptionInfo) -> list[list[str] | None]:
+    """The lines of each entry of ours, which are wrapped; None for pytest's own."""
+    entries = longrepr.reprtraceback.reprentries
+    return [[*e.lines] if type(e) is ReprEntryNative else None for e in entries]
 
 
 def bare_text(longrepr: Any) -> str | None:
@@ -46,12 +56,12 @@ def entries_of(longrepr: Any) -> list[Entry]:
     return entries
 
 
-def sentences(*lines: str) -> ReprEntryNative:
+def sentences(*lines: str, width: int = WIDTH) -> ReprEntryNative:
     """Our own sentences, wrapped."""
     wrapped = (
         textwrap.fill(
             line,
-            WIDTH,
+            width,
             subsequent_indent="  ",
             break_long_words=False,
             break_on_hyphens=False,
@@ -80,8 +90,8 @@ def brief(entries: Sequence[Entry]) -> list[Entry] | None:
     return [raw("\n".join(said) + "\n")] if said else None
 
 
-def tail(lines: Iterable[str], before: Entry) -> list[Entry]:
+def tail(lines: Iterable[str], before: Entry, width: int) -> list[Entry]:
     found = list(lines)
     # pytest draws a line below an entry in the long style; that is space enough.
     space = [] if before.style == "long" else [""]
-    return [sentences(*space, *found)] if found else []
+    return [sentences(*space, *found, width=width)] if found else []

@@ -9,6 +9,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 from _pytest._code.code import ReprExceptionInfo, ReprFileLocation, ReprTraceback
 
+from pytest_ddp.evidence.outcome import Hang
 from pytest_ddp.evidence.wording import ranks_text
 from pytest_ddp.verdict.diagnosis import Diagnosis, Failure
 from pytest_ddp.verdict.entries import (
@@ -23,18 +24,25 @@ from pytest_ddp.verdict.entries import (
 )
 from pytest_ddp.verdict.lost import children, lost
 from pytest_ddp.verdict.table import rows_of
-from pytest_ddp.verdict.trouble import Trouble, clean, crash_site, first_line, what_happened
+from pytest_ddp.verdict.trouble import (
+    Trouble,
+    clean,
+    crash_site,
+    first_line,
+    reasons,
+    what_happened,
+)
 
 
-def represent(failure: Failure, diagnosis: Diagnosis) -> ReprExceptionInfo:
-    """The ``longrepr`` of a failed phase."""
+def represent(failure: Failure, diagnosis: Diagnosis, width: int = WIDTH) -> ReprExceptionInfo:
+    """The ``longrepr`` of a failed phase, its own lines wrapped at so many columns."""
     roots = diagnosis.roots
-    entries: list[Entry] = [sentences(*_headline(failure, diagnosis))]
+    entries: list[Entry] = [sentences(*_headline(failure, diagnosis, width), width=width)]
     shown: set[Hashable] = set()
     for number, group in enumerate(roots):
-        entries += _root(failure, group, number, roots[0][0].at, shown)
-    entries += tail(_other_ranks(failure, diagnosis), entries[-1])
-    entries += tail(_notes(failure, diagnosis), entries[-1])
+        entries += _root(failure, group, number, roots[0][0].at, shown, width)
+    entries += tail(_other_ranks(failure, diagnosis), entries[-1], width)
+    entries += tail(_notes(failure, diagnosis, width), entries[-1], width)
     representation = ReprExceptionInfo(
         reprtraceback=ReprTraceback([cleaned(entry) for entry in entries], None, "long"),
         reprcrash=ReprFileLocation(*diagnosis.place, diagnosis.verdict),
@@ -47,23 +55,26 @@ def represent(failure: Failure, diagnosis: Diagnosis) -> ReprExceptionInfo:
 # ------------------------------------------------------------------ the head
 
 
-def _headline(failure: Failure, diagnosis: Diagnosis) -> list[str]:
+def _headline(failure: Failure, diagnosis: Diagnosis, width: int) -> list[str]:
     verdict = diagnosis.verdict
     if not diagnosis.roots:
         return failure.disagreement.splitlines() or [verdict]
     first = diagnosis.roots[0][0]
-    rows = rows_of(diagnosis.ranks) if _has_table(failure, diagnosis) else ()
+    rows = rows_of(diagnosis.ranks, width) if _has_table(failure, diagnosis) else ()
     if first.stopped:
         return [verdict, *rows, *_remarks(failure)]
     if first.report is None or first.child_death is not None:
         return [f"{verdict}, {first.where}" if first.where else verdict, *rows]
     label = ranks_text(t.rank.rank for t in diagnosis.roots[0])
-    alike = " alike" if len(diagnosis.roots[0]) > 1 else ""
+    like = diagnosis.roots[0]
+    alike = " alike" if len(like) > 1 else ""
+    if any(t.message != first.message for t in like):
+        alike = f" alike (shown: rank {first.rank.rank})"
     line = f"{label} of {len(failure.outcome.ranks)} failed{alike} in {first.phase}"
     line = f"{line}: {what_happened(first)}"
     # With a traceback, the message follows in full.
     bare = bare_text(first.report.longrepr) is not None
-    return [line if len(line) <= WIDTH or bare else line[: WIDTH - 3] + "..."]
+    return [line if len(line) <= width or bare else line[: width - 3] + "..."]
 
 
 def _has_table(failure: Failure, diagnosis: Diagnosis) -> bool:
@@ -90,17 +101,23 @@ def _remarks(failure: Failure) -> list[str]:
 
 
 def _root(
-    failure: Failure, group: Sequence[Trouble], number: int, begin: float, shown: set[Hashable]
+    failure: Failure,
+    group: Sequence[Trouble],
+    number: int,
+    begin: float,
+    shown: set[Hashable],
+    width: int,
 ) -> list[Entry]:
     first = group[0]
     oom = failure.outcome.oom
     label = ranks_text(t.rank.rank for t in group)
-    of_child = children(first, label, oom)
+    of_child = children(first, label, oom, width)
     if first.report is None:
-        return [*lost(first, label, oom, first_of_all=number == 0), *of_child]
+        return [*lost(first, label, oom, width, first_of_all=number == 0), *of_child]
     if first.child_death is not None:
         # The loader's own traceback is long, and says only that a worker is gone.
-        return [*of_child, sentences("", f"{label} in {first.phase}: {first_line(first.message)}")]
+        words = f"{label} in {first.phase}: {first_line(first.message)}"
+        return [*of_child, sentences("", words, width=width)]
     site = (first.phase, crash_site(first.report))
     again = site in shown and site[1] is not None
     shown.add(site)
@@ -112,7 +129,7 @@ def _root(
     title = f"{label} failed in {first.phase}{later}{', at the same line' if shortened else ''}:"
     if bare_text(first.report.longrepr) is not None:
         title = f"{title} {what_happened(first)}"
-    return [sentences("", title), *(shortened or original), *of_child]
+    return [sentences("", title, width=width), *(shortened or original), *of_child]
 
 
 # ------------------------------------------------------------------ the rest
@@ -123,7 +140,7 @@ def _other_ranks(failure: Failure, diagnosis: Diagnosis) -> Iterator[str]:
     states = {rank.rank: rank.state for rank in diagnosis.ranks} if told else {}
     others = [(rank, said) for rank, said in failure.others if not _is_told(states.get(rank), said)]
     words: dict[str, list[int]] = {}
-    for rank, said in sorted([*_echoes(diagnosis.echoes), *others]):
+    for rank, said in sorted([*_echoes(diagnosis), *others]):
         words.setdefault(said, []).append(rank)
     for said, ranks in words.items():
         yield f"{ranks_text(ranks)}: {said}"
@@ -133,32 +150,55 @@ def _is_told(state: str | None, said: str) -> bool:
     return state == said or (state == "ended" and said == "passed")
 
 
-def _echoes(troubles: Iterable[Trouble]) -> Iterator[tuple[int, str]]:
-    """Ranks with a line each, alike for ranks that broke off at the same place."""
-    alike: dict[tuple[str, str], list[Trouble]] = {}
-    for trouble in troubles:
-        place = f", {trouble.where}" if trouble.where else ""
-        if trouble.report is None:
-            words = what_happened(trouble)
-        else:
-            words = f"could not go on in {trouble.phase}"
-        alike.setdefault((words, place), []).append(trouble)
-    for (words, place), group in alike.items():
+def _echoes(diagnosis: Diagnosis) -> Iterator[tuple[int, str]]:
+    """Ranks that lost their peers, with words that are alike wherever they broke off."""
+    collectives = {rank.rank: rank.collective for rank in diagnosis.ranks}
+    alike: dict[str, list[Trouble]] = {}
+    for trouble in diagnosis.echoes:
+        gone = f"could not go on in {trouble.phase}"
+        words = what_happened(trouble) if trouble.report is None else gone
+        alike.setdefault(words, []).append(trouble)
+    for words, group in alike.items():
+        places = _listed(_standing(t, collectives.get(t.rank.rank, "")) for t in group)
         # One peer may see the connection closed and another see it reset.
-        seen = dict.fromkeys(what_happened(t) for t in group if t.report is not None)
-        why = f" ({'; '.join(seen)})" if seen else ""
-        for trouble in group:
-            yield trouble.rank.rank, f"{words}{place}{why}"
+        seen = _listed(why for t in group if t.report is not None for why in reasons(t))
+        said = f"{words}{places and f', {places}'}{seen and f' ({seen})'}"
+        yield from ((trouble.rank.rank, said) for trouble in group)
 
 
-def _notes(failure: Failure, diagnosis: Diagnosis) -> Iterator[str]:
+def _standing(trouble: Trouble, collective: str) -> str:
+    waits = f"waiting in {collective}" if trouble.stopped and collective else ""
+    return " ".join(filter(None, (waits, trouble.where)))
+
+
+def _listed(words: Iterable[str]) -> str:
+    first, *others = dict.fromkeys(filter(None, words)) or [""]
+    shown = [first, *others[: _SHOWN - 1]]
+    more = len(others) + 1 - len(shown)
+    return "; ".join([*shown, *([f"{more} more"] if more else [])])
+
+
+_SHOWN = 3
+"""Places and reasons of ranks that lost their peers, before the list is cut short."""
+
+
+def _have_lost_peers_alone(hang: Hang, diagnosis: Diagnosis) -> bool:
+    """Whether all that wait do so in one collective, for ranks whose own failure is shown."""
+    failed = {trouble.rank.rank for group in diagnosis.roots for trouble in group}
+    waits = {row.collective for row in hang.table if row.state == "waits"}
+    is_deadlock = not hang.sentence.startswith("mismatch")
+    return is_deadlock and len(waits) == 1 and bool(hang.culprits) and failed >= {*hang.culprits}
+
+
+def _notes(failure: Failure, diagnosis: Diagnosis, width: int) -> Iterator[str]:
     outcome = failure.outcome
     if not (diagnosis.roots and diagnosis.roots[0][0].stopped):
         if outcome.timeout is not None:
             yield f"timed out after {outcome.timeout:g} s"
-        if outcome.hang is not None:
-            yield outcome.hang.sentence
-            yield from () if _has_table(failure, diagnosis) else rows_of(diagnosis.ranks)
+        hang = outcome.hang
+        if hang is not None and not _have_lost_peers_alone(hang, diagnosis):
+            yield hang.sentence
+            yield from () if _has_table(failure, diagnosis) else rows_of(diagnosis.ranks, width)
             yield from [""] if diagnosis.notes else []
     for note in diagnosis.notes:
         yield from note.splitlines()

@@ -16,11 +16,11 @@ from pytest_ddp.verdict.trouble import WORKER_KILLED, Trouble, signal_name, what
 from pytest_ddp.wire.protocol import EXIT_LINK_LOST
 
 
-def lost(trouble: Trouble, label: str, oom: str, *, first_of_all: bool) -> list[Entry]:
+def lost(trouble: Trouble, label: str, oom: str, width: int, *, first_of_all: bool) -> list[Entry]:
     rank = trouble.rank
     lines = [] if first_of_all or trouble.stopped else [f"{label} {what_happened(trouble)}"]
-    lines += _explanations(rank, oom)
-    blocks: list[Entry] = [sentences("", *lines)] if lines else []
+    lines += explanations(rank, oom)
+    blocks: list[Entry] = [sentences("", *lines, width=width)] if lines else []
     details = rank.problem.partition("\n")[2]
     if rank.ending is Ending.NOT_BEGUN and details.strip():
         blocks.append(raw("\n" + textwrap.indent(details.rstrip("\n"), "  ") + "\n"))
@@ -28,7 +28,8 @@ def lost(trouble: Trouble, label: str, oom: str, *, first_of_all: bool) -> list[
     return [*blocks, raw(stacks)] if stacks else blocks
 
 
-def _explanations(rank: RankOutcome, oom: str) -> Iterator[str]:
+def explanations(rank: RankOutcome, oom: str) -> Iterator[str]:
+    """What is known of why a rank's process ended by itself, in sentences."""
     if rank.ending is not Ending.EXITED:
         return
     if rank.returncode == 0:
@@ -97,16 +98,17 @@ def _threads(dump: pythonstacks.Dump, label: str) -> Iterator[str]:
             yield from frame_lines(stack)
 
 
-def children(trouble: Trouble, label: str, oom: str) -> list[Entry]:
+def children(trouble: Trouble, label: str, oom: str, width: int) -> list[Entry]:
     """How a process died that the rank had forked, such as a DataLoader worker."""
     if WORKER_KILLED in trouble.message and oom:
-        return [sentences("", f"the kernel's out-of-memory killer {oom} during the test")]
+        words = f"the kernel's out-of-memory killer {oom} during the test"
+        return [sentences("", words, width=width)]
     dumps = [dump for dump in pythonstacks.parse_stacks(trouble.rank.children) if dump.fatal]
     if not dumps or (main := dumps[0].main()) is None:
         return []
     what = f"a process that {label} forked died of {signal_name(dumps[0].signal)}"
     return [
-        sentences("", f"{what}, most recent call first:"),
+        sentences("", f"{what}, most recent call first:", width=width),
         raw("\n".join(frame_lines(main)) + "\n"),
     ]
 

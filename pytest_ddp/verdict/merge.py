@@ -18,18 +18,19 @@ from pytest_ddp.evidence.outcome import RankOutcome, RunOutcome
 from pytest_ddp.evidence.wording import ranks_text
 from pytest_ddp.proof.compare import unequal_collectives
 from pytest_ddp.verdict.diagnosis import Diagnosis, Failure, Kind, diagnose_failure
+from pytest_ddp.verdict.entries import WIDE, WIDTH, lines_of
 from pytest_ddp.verdict.failure import represent
 from pytest_ddp.verdict.records import properties
 from pytest_ddp.verdict.sections import sections_of
 from pytest_ddp.verdict.states import Part, State, part_of, state_of
 from pytest_ddp.verdict.trouble import Trouble, lost_phase, message_of, tell_apart
-from pytest_ddp.wire.protocol import Phase
+from pytest_ddp.wire.protocol import ERRORS, Phase
 
 Result: TypeAlias = Literal["passed", "failed", "skipped"]
 
 _OWN_ATTRIBUTES = {
     *("_id", "nodeid", "location", "keywords", "outcome", "longrepr", "when"),
-    *("sections", "duration", "start", "stop", "user_properties", "wasxfail"),
+    *("sections", "duration", "start", "stop", "user_properties", "wasxfail", ERRORS),
 }
 """What the merge itself sets; other attributes of a report come from the user's hooks."""
 
@@ -75,8 +76,14 @@ def merge(outcome: RunOutcome, output: Output) -> list[pytest.TestReport]:
     return judge(outcome, output).reports
 
 
-def judge(outcome: RunOutcome, output: Output) -> Merged:
-    """The reports of a test, and what was found out about those that failed."""
+def judge(outcome: RunOutcome, output: Output, width: int = WIDTH) -> Merged:
+    """The reports of a test, and what was found out about those that failed.
+
+    Args:
+        outcome: what was seen of it.
+        output: the ranks whose captured output is shown.
+        width: columns of the terminal.
+    """
     unequal = unequal_collectives(outcome) if outcome.check_collectives else ""
     unlike = tuple(filter(None, (unequal, outcome.mismatch)))
     if outcome.ranks and not unlike and all(map(_is_plain, outcome.ranks)):
@@ -86,11 +93,14 @@ def judge(outcome: RunOutcome, output: Output) -> Merged:
     if unlike:
         decisions = _with_unlike(decisions, unlike[0])
     notes = unlike
-    reports, diagnoses = [], []
+    reports: list[pytest.TestReport] = []
+    diagnoses: list[Diagnosis] = []
     failing = _failing(outcome, decisions)
     for decision in decisions:
         notes = tuple(note for note in notes if note != decision.disagreement)
-        report, diagnosis = _judge(outcome, decision, notes, output, failing)
+        if diagnoses and _have_lost_peers_alone(outcome, decision.troubles):
+            decision = replace(decision, disagreement=_after(decision, diagnoses[0]))
+        report, diagnosis = _judge(outcome, decision, notes, output, failing, width)
         if diagnosis is not None:
             diagnoses.append(diagnosis)
             notes = (f"{decision.phase} had failed before: {diagnosis.verdict}",)
@@ -101,14 +111,14 @@ def judge(outcome: RunOutcome, output: Output) -> Merged:
     return Merged(reports, tuple(diagnoses))
 
 
-def judge_call(outcome: RunOutcome, output: Output) -> Merged:
+def judge_call(outcome: RunOutcome, output: Output, width: int) -> Merged:
     """The one report of the call, of those ranks that have reported it."""
     told = (rank for rank in outcome.ranks if Phase.CALL in rank.reports)
     parts = [part for rank in told if (part := part_of(rank, Phase.CALL))]
     failed = _shown(part for part in parts if part.state is State.FAILED)
     decision = _combine(Phase.CALL, parts, failed)
     failing = _failing(outcome, [decision])
-    report, diagnosis = _judge(outcome, decision, (), output, failing)
+    report, diagnosis = _judge(outcome, decision, (), output, failing, width)
     return Merged([report], () if diagnosis is None else (diagnosis,))
 
 
@@ -118,11 +128,14 @@ def _judge(
     notes: tuple[str, ...],
     output: Output,
     failing: frozenset[int],
+    width: int,
 ) -> tuple[pytest.TestReport, Diagnosis | None]:
     failure = _failure(outcome, decision, notes)
     diagnosis = diagnose_failure(failure) if decision.outcome == "failed" else None
     sections = sections_of(outcome, _covered(decision), output, failing)
     report = _report(outcome, decision, _longrepr(failure, decision, diagnosis), sections)
+    if diagnosis is not None and width != WIDTH:
+        vars(report)[WIDE] = lines_of(represent(failure, diagnosis, width))
     return report, diagnosis
 
 
@@ -241,6 +254,20 @@ def _disagreement(parts: Sequence[Part]) -> str:
     return f"ranks disagree: {said}"
 
 
+def _have_lost_peers_alone(outcome: RunOutcome, troubles: Sequence[Trouble]) -> bool:
+    """Whether failures of a later phase are mere consequences of the earlier one."""
+    was_proved = outcome.hang is not None or outcome.timeout is not None
+    return any(trouble.broken_connection for trouble in troubles) and all(
+        trouble.handled is None and (trouble.broken_connection or trouble.stopped > was_proved)
+        for trouble in troubles
+    )
+
+
+def _after(decision: Decision, earlier: Diagnosis) -> str:
+    ranks = ranks_text(trouble.rank.rank for trouble in decision.troubles)
+    return f"{ranks} could not go on in {decision.phase} after the failure in {earlier.phase}"
+
+
 # ------------------------------------------------------------------ collectives
 
 
@@ -312,11 +339,17 @@ def _failure(outcome: RunOutcome, decision: Decision, notes: tuple[str, ...]) ->
         phase=decision.phase,
         troubles=decision.troubles,
         disagreement=decision.disagreement,
-        kind=Kind.DISAGREEMENT if told else Kind.COLLECTIVES,
+        kind=_kind(decision),
         place=_skip_place(outcome, skips[0])[:2] if skips else None,
         others=tuple((part.rank.rank, str(part)) for part in others),
         notes=(decision.advice, *notes) if decision.advice else notes,
     )
+
+
+def _kind(decision: Decision) -> Kind:
+    if decision.troubles:
+        return Kind.FAILURE
+    return Kind.DISAGREEMENT if decision.advice == _ALL_OR_NONE else Kind.COLLECTIVES
 
 
 def _skip_place(outcome: RunOutcome, part: Part) -> tuple[str, int, str]:

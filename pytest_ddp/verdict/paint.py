@@ -1,7 +1,7 @@
-"""Colour for the texts of failed ddp tests, on a terminal that has it.
+"""Colour and width for the texts of failed ddp tests, on a terminal that has them.
 
 Only for the terminal's summary, when everybody else has had the reports: the text stays what
-it is, and xdist and junitxml know nothing of colour.
+it is, and xdist and junitxml know nothing of either.
 """
 
 from __future__ import annotations
@@ -9,10 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from _pytest._code.code import ReprEntryNative
 from _pytest._io import TerminalWriter
+
+from pytest_ddp.system.own import os
+from pytest_ddp.verdict.entries import WIDE, WIDTH
 
 _COLOURS = {
     "red": ("died", "exited", "failed", "not begun"),
@@ -24,15 +28,30 @@ _ROW = re.compile(rf"(rank \d+ +)({'|'.join(_COLOUR_OF)})(?=  |$)")
 """A row of the ranks' table."""
 
 
+_WIDEST = 160
+"""Columns in which a sentence can still be read."""
+
+
+def width_of(config: pytest.Config) -> int:
+    """Columns for the texts: those of the terminal, or what ``COLUMNS`` says."""
+    if (told := getattr(config, "workerinput", {}).get("ddp_width")) is not None:
+        return int(told)
+    terminal: Any = config.pluginmanager.getplugin("terminalreporter")
+    if terminal is None or any(map(os.environ.get, ("CI", "BUILD_NUMBER"))):
+        return WIDTH
+    return min(max(WIDTH, config.get_terminal_writer().fullwidth), _WIDEST)
+
+
 def paint(reports: Iterable[pytest.TestReport]) -> None:
-    """Have failed ddp tests among ``reports`` shown in colour."""
+    """Have failed ddp tests among ``reports`` shown in colour, as wide as the terminal."""
     for report in reports:
         if "ddp" in report.keywords and report.failed:
             traceback = getattr(report.longrepr, "reprtraceback", None)
             entries = getattr(traceback, "reprentries", [])
+            wide = getattr(report, WIDE, None) or [None] * len(entries)
             for number, entry in enumerate(entries):
                 if type(entry) is ReprEntryNative:
-                    entries[number] = _Painted(entry.lines, number == 0)
+                    entries[number] = _Painted(wide[number] or entry.lines, number == 0)
 
 
 @dataclass(eq=False)

@@ -36,7 +36,8 @@ def properties(diagnosis: Diagnosis) -> list[tuple[str, object]]:
 def _summary(rank: RankDiagnosis) -> str:
     in_phase = f" in {rank.phase}" if rank.phase else ""
     end = rank.signal or ("" if rank.exit_code is None else f"code {rank.exit_code}")
-    parts = (f"{rank.state}{in_phase}", end, rank.collective, rank.place)
+    handling = rank.handling and f"while handling {rank.handling}"
+    parts = (f"{rank.state}{in_phase}", end, rank.collective, rank.place, handling)
     return ", ".join(part for part in parts if part)
 
 
@@ -110,6 +111,7 @@ def _rank(rank: RankDiagnosis) -> dict[str, Any]:
         "line": int(place["line"]) if place else None,
         "function": place["function"] if place else None,
         "said": rank.said or None,
+        "handling": rank.handling or None,
         "exit_code": rank.exit_code,
         "signal": rank.signal or None,
         "operator": rank.operator or None,

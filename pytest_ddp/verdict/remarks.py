@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import groupby
 
 from pytest_ddp.evidence.outcome import RunOutcome
 from pytest_ddp.verdict.trouble import without_addresses
@@ -37,24 +36,29 @@ def _parted(change: str) -> tuple[str, str]:
 def _left(done: dict[int, Done], everywhere: int) -> Iterator[str]:
     told = [(rank, left) for rank, each in done.items() for left in each.rank_doubt]
     for kind in dict.fromkeys(left.kind for _, left in told):
-        ranks = [rank for rank, left in told if left.kind == kind]
-        names = _listed(left.which for _, left in told if left.kind == kind)
-        (number, most), *fewer = _by_count(ranks)
-        what = f"{_counted(kind, number) if names else kind}{names}"
+        names: dict[int, list[str]] = {}
+        for rank, left in told:
+            if left.kind == kind:
+                names.setdefault(rank, []).append(left.which)
+        (first, most), *others = _by_names(names)
+        which = _listed(first)
+        what = f"{_counted(kind, len(first)) if which else kind}{which}"
         where = _on(most, everywhere)
-        others = "".join(f", {number}{_on(some, everywhere)}" for number, some in fewer)
-        whose = "the rank is" if len({*ranks}) == 1 else "the ranks are"
-        yield f"left {what} behind{where}{others}; {whose} replaced"
+        also = "".join(
+            f", {len(n)}{_listed(n)}{_on(some, everywhere)}" for n, some in others[:_SHOWN]
+        )
+        if rest := [rank for _, some in others[_SHOWN:] for rank in some]:
+            also += f", others{_on(rest, everywhere)}"
+        whose = "the rank is" if len(names) == 1 else "the ranks are"
+        yield f"left {what} behind{where}{also}; {whose} replaced"
 
 
-def _by_count(ranks: list[int]) -> list[tuple[int, list[int]]]:
-    """Each number of times that a rank is in the list, with those that are in it so often."""
-
-    def count(rank: int) -> int:
-        return ranks.count(rank)
-
-    by_count = groupby(sorted(dict.fromkeys(ranks), key=count, reverse=True), key=count)
-    return [(number, list(alike)) for number, alike in by_count]
+def _by_names(names: dict[int, list[str]]) -> list[tuple[list[str], list[int]]]:
+    """What ranks left, most first, with the ranks that left the same."""
+    alike: dict[tuple[str, ...], tuple[list[str], list[int]]] = {}
+    for rank, mine in names.items():
+        alike.setdefault(tuple(sorted(map(without_addresses, mine))), (mine, []))[1].append(rank)
+    return sorted(alike.values(), key=lambda pair: -len(pair[0]))
 
 
 def _counted(kind: str, number: int) -> str:

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from pytest_ddp.asked.options import Output
 from pytest_ddp.evidence.outcome import Ending, RankOutcome, RunOutcome, TimedReport
+from pytest_ddp.verdict.entries import WIDTH
 from pytest_ddp.verdict.merge import Merged, judge_call
 from pytest_ddp.wire.kept import is_wordless
 from pytest_ddp.wire.protocol import Phase
@@ -17,7 +18,9 @@ from pytest_ddp.wire.protocol import Phase
 _Told: TypeAlias = tuple[RankOutcome, TimedReport]
 
 
-def with_subtests(outcome: RunOutcome, merged: Merged, output: Output) -> Merged:
+def with_subtests(
+    outcome: RunOutcome, merged: Merged, output: Output, width: int = WIDTH
+) -> Merged:
     """The reports of a test with those of its subtests, which speak first of what failed.
 
     Subtests of ranks are alike if they have the same message and parameters. One that only some
@@ -25,7 +28,7 @@ def with_subtests(outcome: RunOutcome, merged: Merged, output: Output) -> Merged
     """
     if not any(rank.subtests for rank in outcome.ranks):
         return merged
-    judged = [_judge(outcome, told, output) for told in _alike(outcome.ranks)]
+    judged = [_judge(outcome, told, output, width) for told in _alike(outcome.ranks)]
     setup = list(itertools.takewhile(lambda report: report.when == "setup", merged.reports))
     reports = [report for one in judged for report in one.reports]
     diagnoses = [diagnosis for one in judged for diagnosis in one.diagnoses]
@@ -50,7 +53,7 @@ def _name(report: Any) -> object:
     return report.context.msg, tuple(report.context.kwargs.items())
 
 
-def _judge(outcome: RunOutcome, told: list[_Told], output: Output) -> Merged:
+def _judge(outcome: RunOutcome, told: list[_Told], output: Output, width: int) -> Merged:
     reports = [timed.report for _, timed in told]
     merged = copy.copy(reports[0])
     if all(map(is_wordless, reports)):
@@ -58,7 +61,7 @@ def _judge(outcome: RunOutcome, told: list[_Told], output: Output) -> Merged:
         merged.stop = max(report.stop for report in reports)
         merged.duration = max(report.duration for report in reports)
         return Merged([merged], ())
-    judged = judge_call(_as_call(outcome, told), output)
+    judged = judge_call(_as_call(outcome, told), output, width)
     vars(merged).pop("wasxfail", None)
     # Of the class that pytest and its plugins know subtests by.
     vars(merged).update(vars(judged.reports[0]))

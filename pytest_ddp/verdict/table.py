@@ -1,4 +1,4 @@
-"""Where every rank was, a row each, for a terminal of 80 columns."""
+"""Where every rank was, a row each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytest_ddp.verdict.entries import WIDTH
 _GAP = "  "
 
 
-def rows_of(ranks: Sequence[RankDiagnosis | RankLine]) -> Iterator[str]:
+def rows_of(ranks: Sequence[RankDiagnosis | RankLine], width: int = WIDTH) -> Iterator[str]:
     """An empty line, then the rows: one line for each rank if that fits.
 
     Else the places go below, each on a line of its own; and if that is still too wide, the
@@ -21,7 +21,7 @@ def rows_of(ranks: Sequence[RankDiagnosis | RankLine]) -> Iterator[str]:
     cells = [(f"rank {r.rank}", r.state, r.phase, r.collective, r.place) for r in ranks]
     for inline in (5, 4, 3):
         lines = list(_laid_out(cells, inline))
-        if all(len(line) <= WIDTH for line in lines):
+        if all(len(line) <= width for line in lines):
             break
     yield from lines
 

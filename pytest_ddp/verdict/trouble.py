@@ -16,7 +16,8 @@ import pytest
 from pytest_ddp.evidence import pythonstacks
 from pytest_ddp.evidence.outcome import Ending, RankOutcome, RunOutcome
 from pytest_ddp.system.own import signal
-from pytest_ddp.wire.protocol import Phase
+from pytest_ddp.wire.protocol import ERRORS, Phase
+from pytest_ddp.wire.survey import Handled
 
 _TOGETHER = 0.2
 """Seconds in which ranks reach one line after they left the same collective."""
@@ -53,6 +54,9 @@ _PREFIX = re.compile(r"^(?:[\w.]+: )?\[[^\]]*:\d+\] |^(?:\w+\.)+(?=\w+: )")
 
 _VARIES = re.compile(r"0x[0-9a-fA-F]+|\[[0-9a-fA-F.:]+\]:\d+")
 """What differs between ranks in one and the same message: addresses, peers' ports."""
+
+_SAYS_RANK = re.compile(r"\brank\W{0,2}$", re.IGNORECASE)
+_WHOLE_NUMBER = re.compile(r"((?<![\d.])\d+(?!\d|\.\d))")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,17 +97,33 @@ class Trouble:
     def broken_connection(self) -> bool:
         """True for what a rank sees when another rank is gone."""
         if self.report is not None:
-            if self._speaks_with_child:
-                return False
-            text = first_line(self.message)
-            # A test that compares such words is about them, and no victim.
-            if text.startswith(("assert ", "AssertionError", "Failed: ")):
-                return False
-        elif self.rank.returncode == -signal.SIGABRT:
+            return not self._speaks_with_child and all(map(_is_of_a_lost_peer, self.errors))
+        if self.rank.returncode == -signal.SIGABRT:
             text = self.rank.stderr[-_LAST_WORDS:]
         else:
             text = _problem_line(self.message)
-        return _BROKEN_CONNECTION.search(text) is not None and "EnforceNotMet" not in text
+        return _is_broken(text)
+
+    @property
+    def errors(self) -> list[str]:
+        """The failure's message; of a group those of its exceptions."""
+        return getattr(self.report, ERRORS, None) or [self.message]
+
+    @property
+    def handled(self) -> Handled | None:
+        """The exception whose handler it was in, when it was stopped or lost its peers."""
+        if self.stopped:
+            return self.rank.standing.handled if self.rank.standing is not None else None
+        if self.report is None or not self.broken_connection:
+            return None
+        chain = getattr(self.report.longrepr, "chain", None) or ()
+        crashes = [crash for _, crash, _ in chain if crash is not None]
+        # What a rank sees of its peers may be a chain by itself.
+        own = (c for c in reversed(crashes[:-1]) if not _BROKEN_CONNECTION.search(str(c.message)))
+        if (crash := next(own, None)) is None:
+            return None
+        kind, _, message = first_line(str(crash.message)).partition(": ")
+        return Handled(kind, message, f"{crash.path}:{crash.lineno}")
 
     @property
     def doing(self) -> str:
@@ -170,6 +190,16 @@ class Trouble:
         return pythonstacks.shorten(self.rank.seen_at or self.rank.began_at)
 
 
+def _is_of_a_lost_peer(message: str) -> bool:
+    text = first_line(message)
+    # A test that compares such words is about them, and no victim.
+    return _is_broken(text) and not text.startswith(("assert ", "AssertionError", "Failed: "))
+
+
+def _is_broken(text: str) -> bool:
+    return _BROKEN_CONNECTION.search(text) is not None and "EnforceNotMet" not in text
+
+
 def lost_phase(rank: RankOutcome) -> Phase | None:
     """The phase whose report a rank owes; None for a rank that delivered all and lives.
 
@@ -193,14 +223,16 @@ def tell_apart(
 
     A broken connection and a stop by the controller are consequences when some rank
     failed by itself. When the time was over or a hang was proven, and none had, the
-    ranks that had to be stopped are the story.
+    ranks that had to be stopped are the story. A connection that broke in the handler of an
+    exception is a consequence too, but tells of the exception.
     """
     ordered = _in_order(troubles)
     stopped = [trouble for trouble in ordered if trouble.stopped]
     broken = [t for t in ordered if not t.stopped and t.broken_connection]
     own = [t for t in ordered if not t.stopped and t not in broken]
     hang = outcome.timeout is not None or outcome.hang is not None
-    choices = (own, stopped, broken) if hang else (own, broken, stopped)
+    began = [trouble for trouble in broken if trouble.handled is not None]
+    choices = (own, stopped, began, broken) if hang else (own, began, broken, stopped)
     roots = next((choice for choice in choices if choice), [])
     return roots, [trouble for trouble in ordered if trouble not in roots]
 
@@ -250,26 +282,41 @@ def _in_order(troubles: Iterable[Trouble]) -> list[Trouble]:
 
 def fold(troubles: Iterable[Trouble]) -> list[list[Trouble]]:
     """Groups of like failures, by the time of their first."""
-    groups: dict[Hashable, list[Trouble]] = {}
+    groups: list[list[Trouble]] = []
+    known: dict[Hashable, list[tuple[list[Trouble], list[str]]]] = {}
     for trouble in troubles:
-        groups.setdefault(_likeness(trouble), []).append(trouble)
-    return list(groups.values())
+        likeness, text = _likeness(trouble)
+        parts = _WHOLE_NUMBER.split(without_addresses(text))
+        like = known.setdefault((likeness, *parts[::2]), [])
+        group = next(
+            (group for group, told in like if _are_alike(group[0], told, trouble, parts)), []
+        )
+        if not group:
+            groups.append(group)
+            like.append((group, parts))
+        group.append(trouble)
+    return groups
 
 
-def _likeness(trouble: Trouble) -> Hashable:
+def _are_alike(first: Trouble, told: list[str], second: Trouble, parts: list[str]) -> bool:
+    """Whether two texts are equal but for the ranks' own numbers, and speak of ranks there."""
+    own = (str(first.rank.rank), str(second.rank.rank))
+    others = [
+        number for number, pair in enumerate(zip(told, parts, strict=True)) if len({*pair}) > 1
+    ]
+    return all((told[number], parts[number]) == own for number in others) and (
+        not others or any(_SAYS_RANK.search(parts[number - 1]) for number in others)
+    )
+
+
+def _likeness(trouble: Trouble) -> tuple[Hashable, str]:
+    """What is equal in like failures, and the text in which a rank may have its own number."""
     if trouble.report is None:
         rank = trouble.rank
         frames = pythonstacks.trim(pythonstacks.main_stack(rank.stacks))
         page = () if frames else (trouble.doing, rank.began_at)
-        return (
-            trouble.phase,
-            rank.ending,
-            rank.returncode,
-            frames,
-            page,
-            without_addresses(rank.problem),
-        )
-    return (trouble.phase, crash_site(trouble.report), without_addresses(trouble.message))
+        return (trouble.phase, rank.ending, rank.returncode, frames, page), rank.problem
+    return (trouble.phase, crash_site(trouble.report)), trouble.message
 
 
 def without_addresses(text: str) -> str:
@@ -295,12 +342,11 @@ def what_happened(trouble: Trouble) -> str:
     if (dump := trouble.child_death) is not None:
         return f"a process that it forked died of {signal_name(dump.signal)} in {trouble.doing}"
     if trouble.report is not None:
-        words = _plain(trouble.message) if trouble.broken_connection else trouble.message
-        return first_line(words) or "failed without a message"
+        return first_line("; ".join(reasons(trouble))) or "failed without a message"
     if rank.ending is Ending.NOT_BEGUN:
         return f"could not begin: {_problem_line(rank.problem)}"
     if rank.ending is Ending.STOPPED:
-        return f"stopped in {trouble.doing}"
+        return f"stopped in {trouble.doing}{_while_handling(trouble)}"
     if rank.ending is Ending.DONE:
         reason = rank.done.exit_reason if rank.done else None
         why = f" (pytest.exit: {first_line(reason)})" if reason is not None else ""
@@ -313,6 +359,19 @@ def what_happened(trouble: Trouble) -> str:
     if rank.returncode is None or (rank.returncode == -signal.SIGKILL and rank.problem):
         return f"{rank.problem or 'died'} {when}"
     return f"{exit_words(rank.returncode)} {when}"
+
+
+def _while_handling(trouble: Trouble) -> str:
+    return "" if trouble.handled is None else f" while handling {trouble.handled}"
+
+
+def reasons(trouble: Trouble) -> list[str]:
+    """What a report says went wrong: one text, or of ranks that lost their peers one for each."""
+    if not trouble.broken_connection:
+        return [trouble.message]
+    plain = [*dict.fromkeys(map(_plain, trouble.errors))]
+    handling = _while_handling(trouble).lstrip()
+    return [f"{handling}: {'; '.join(plain)}"] if handling else plain
 
 
 def exit_words(returncode: int) -> str:

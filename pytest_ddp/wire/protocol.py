@@ -50,6 +50,9 @@ from pytest_ddp.wire.machines import (
 from pytest_ddp.wire.serving import Inherit, Joined, Place, Serve, Served, ServiceReady
 from pytest_ddp.wire.survey import Calls, GroupCount, Probe, Standing, TellCalls
 
+ERRORS = "ddp_errors"
+"""Attribute of a report of an exception group: what each exception in it says."""
+
 EXIT_LINK_LOST = 78
 """Exit code of a rank whose channel was closed under it, by ``os.closerange`` for example."""
 

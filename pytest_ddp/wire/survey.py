@@ -84,6 +84,21 @@ class GroupCount:
 
 
 @dataclass(frozen=True)
+class Handled:
+    """An exception whose ``except``, ``finally`` or ``__exit__`` a rank is in."""
+
+    kind: str
+    """``ValueError``; with its module, if that is not ``builtins``."""
+    message: str
+    """The first line of its text, cut; empty if it has none."""
+    place: str
+    """``file:line in function`` of the user's code that raised it."""
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.message}" if self.message else self.kind
+
+
+@dataclass(frozen=True)
 class Standing:
     """Where a rank stands, in answer to a :class:`Probe`."""
 
@@ -113,6 +128,8 @@ class Standing:
     """The operation of torch.distributed that the main thread is in without being ``blocked``, as
     nothing can be proved of it: ``send``, ``monitored_barrier``, ``new_group``. Or the start of
     the test, for which others are not ready."""
+    handled: Handled | None = None
+    """The exception that its main thread handles."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from itertools import pairwise
 from types import TracebackType
 from typing import Any
@@ -15,6 +15,7 @@ import pytest
 
 import pytest_ddp
 from pytest_ddp.system.own import traceback
+from pytest_ddp.wire.protocol import ERRORS
 
 _FOLDER = str(pytest_ddp.__file__).rpartition("/")[0] + "/"
 
@@ -23,20 +24,35 @@ class Tracebacks:
     """A pytest plugin that looks at what went wrong before anybody shows it."""
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_makereport(self, item: Any, call: pytest.CallInfo[Any]) -> Iterator[None]:
+    def pytest_runtest_makereport(
+        self, item: Any, call: pytest.CallInfo[Any]
+    ) -> Generator[None, pytest.TestReport | None, pytest.TestReport | None]:
         if call.excinfo is not None:
             _strip(call.excinfo.value, set())
         # What unittest has caught is with the item, with a list of its frames made already.
         for excinfo in getattr(item, "_excinfo", None) or ():
             _strip(excinfo.value, set())
             excinfo.traceback = type(excinfo.traceback)(excinfo.tb)
-        return (yield)
+        report = yield
+        error = None if call.excinfo is None else call.excinfo.value
+        if report is not None and isinstance(error, BaseExceptionGroup):
+            vars(report)[ERRORS] = list(_words_of(error))
+        return report
 
 
 def text_of(error: BaseException) -> str:
     """The error with its traceback."""
     _strip(error, set())
     return "".join(traceback.format_exception(error))
+
+
+def _words_of(error: BaseException) -> Iterator[str]:
+    """What each exception of a group says, without its traceback."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _words_of(inner)
+    else:
+        yield "".join(traceback.format_exception_only(error)).strip()
 
 
 def _strip(error: BaseException | None, seen: set[int]) -> None:

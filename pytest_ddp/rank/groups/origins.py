@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import sysconfig
-from types import FrameType
+from types import CodeType, FrameType, TracebackType
 
 import torch
 
@@ -22,6 +22,24 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
         if best is None or origin > rank:
             best, rank = frame, origin
         frame = frame.f_back
+    return best
+
+
+def raised_at(trace: TracebackType | None) -> tuple[CodeType, int] | None:
+    """The innermost line of the user's own code in a traceback, else of any but torch's and ours.
+
+    None for an exception that torch itself handles, whose traceback begins there.
+    """
+    best: tuple[CodeType, int] | None = None
+    rank = _Origin.OTHERS
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        origin = _origins[code.co_filename]
+        if best is None and origin is _Origin.LIBRARY:
+            return None
+        if origin >= rank:
+            best, rank = (code, trace.tb_lineno), origin
+        trace = trace.tb_next
     return best
 
 

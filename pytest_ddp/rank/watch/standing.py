@@ -7,7 +7,7 @@ import itertools
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
-from sys import _current_frames
+from sys import _current_exceptions, _current_frames
 from types import FrameType
 from typing import Any
 
@@ -16,12 +16,22 @@ from torch.distributed import is_initialized
 
 from pytest_ddp.rank.groups.calls import Call
 from pytest_ddp.rank.groups.default import DefaultGroup
+from pytest_ddp.rank.groups.origins import raised_at
 from pytest_ddp.rank.groups.sidechannel import SideChannel
 from pytest_ddp.rank.groups.timeouts import Pace, left_of
 from pytest_ddp.rank.watch.lifecycle import Lifecycle, place_of
 from pytest_ddp.system import processes
 from pytest_ddp.system.own import os, pickle, threading, time
-from pytest_ddp.wire.survey import CallRecord, Calls, Probe, Sent, Standing, TellCalls, Wait
+from pytest_ddp.wire.survey import (
+    CallRecord,
+    Calls,
+    Handled,
+    Probe,
+    Sent,
+    Standing,
+    TellCalls,
+    Wait,
+)
 
 _dump: Any = getattr(_distributed_c10d, "_dump_fr_trace", None)
 """torch's flight recorder; a private function, absent before torch 2.8."""
@@ -32,6 +42,9 @@ _BUFFER_SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 _DONE = 16
 """Collectives of a group that are told after their end: a rank that waits for nothing can be so
 many ahead of one that waits."""
+
+_LONGEST_TEXT, _LONGEST_MESSAGE = 10_000, 120
+"""Characters of a handled exception that are looked at, and told."""
 
 _BYSTANDERS = ("pytest-ddp", "QueueFeederThread", "tqdm")
 _ENGINE = (
@@ -150,6 +163,7 @@ class Surveyor:
             place=place,
             # Awake, too: a wait on a FileStore looks at its file every 10 ms.
             engaged="" if blocked else self._engaged(frame),
+            handled=_handled(self._main.ident or 0),
         )
 
     def calls(self, test: int) -> Calls:
@@ -330,6 +344,33 @@ def _entry(frame: FrameType | None) -> str:
         name = name if frame.f_code.co_name == "wrapper" else frame.f_code.co_name
         frame = frame.f_back
     return name
+
+
+def _handled(thread: int) -> Handled | None:
+    found: Any = _current_exceptions().get(thread)
+    # Python 3.11 has what sys.exc_info() gives.
+    error: BaseException | None = found[1] if isinstance(found, tuple) else found
+    # A generator that is closed has no error.
+    if error is None or isinstance(error, GeneratorExit):
+        return None
+    if (line := raised_at(error.__traceback__)) is None:
+        return None
+    code, number = line
+    kind = type(error)
+    module = "" if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}."
+    return Handled(
+        kind=f"{module}{kind.__qualname__}",
+        message=_message(error),
+        place=f"{code.co_filename}:{number} in {code.co_name}",
+    )
+
+
+def _message(error: BaseException) -> str:
+    # Of the user's code, which may raise whatever it likes.
+    with contextlib.suppress(BaseException):
+        lines = (line.strip() for line in str(error)[:_LONGEST_TEXT].splitlines())
+        return next(filter(None, lines), "")[:_LONGEST_MESSAGE]
+    return ""
 
 
 def _activity() -> tuple[str, str]:

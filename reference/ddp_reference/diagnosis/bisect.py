@@ -11,18 +11,19 @@ from .report import CrashReport
 
 @dataclass(frozen=True, slots=True)
 class BlockReport:
-    """The first block that fails, counted from 0, with how it failed; or none."""
+    """The first block that fails, with how it failed; or none. Its text counts blocks from 1."""
 
     blocks: tuple[str, ...]
     """What was grown: the name and type of each block."""
     failing: int | None
+    """Index of it in ``blocks``, from 0; None if all pass."""
     crash: CrashReport | None
 
     def __str__(self) -> str:
         if self.failing is None:
             return f"all {len(self.blocks)} blocks pass"
         name = self.blocks[self.failing]
-        return f"block {self.failing} of {len(self.blocks)} fails: {name}\n{self.crash}"
+        return f"block {self.failing + 1} of {len(self.blocks)} fails: {name}\n{self.crash}"
 
 
 def first_failing_block(

@@ -25,12 +25,13 @@ def test_the_block_that_crashes_is_found_with_its_line() -> None:
     assert report.crash.cause is not None
     assert report.crash.cause.returncode == -signal.SIGSEGV
     assert "models.py:" in report.crash.cause.place
-    assert str(report).startswith("block 3 of 6 fails: Crashing\nrank 0 died of SIGSEGV\n")
+    assert str(report).startswith("block 4 of 6 fails: Crashing\nrank 0 died of SIGSEGV\n")
 
 
 def test_ranks_are_wrapped_in_ddp() -> None:
     report = first_failing_block("models:mismatched", ranks=2, cwd=HERE)
     assert report.failing == 0
+    assert str(report).startswith("block 1 of ")
     assert report.crash is not None
     assert report.crash.cause is not None
     assert "shapes cannot be multiplied" in report.crash.cause.error
@@ -45,4 +46,4 @@ def test_the_command_exits_with_1() -> None:
     command = ["-m", "ddp_reference.diagnosis", "bisect", "models:crashing"]
     done = interpreter.run(command, cwd=HERE, timeout=240)
     assert done.returncode == 1, done.stderr
-    assert done.stdout.startswith("block 3 of 6 fails: Crashing\n")
+    assert done.stdout.startswith("block 4 of 6 fails: Crashing\n")

@@ -10,6 +10,7 @@ from pytest_ddp.adopt.watching import Watched
 from pytest_ddp.evidence.outcome import Hang
 from pytest_ddp.wire.marker import Mark
 from pytest_ddp.wire.serving import RETURNED
+from pytest_ddp.wire.survey import Standing
 
 
 @dataclass
@@ -59,6 +60,7 @@ class Process:
     is_judged: bool = True
     rank: int = -1
     hang: Hang | None = None
+    standing: Standing | None = None
 
     @property
     def watched(self) -> Watched:

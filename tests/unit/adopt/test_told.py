@@ -7,8 +7,10 @@ import pytest
 from pytest_ddp.adopt.told import of_ends, of_hang
 from pytest_ddp.evidence.outcome import Hang, RankLine
 from pytest_ddp.wire.marker import Mark
+from pytest_ddp.wire.survey import Handled
 from tests.unit.adopt.processes import ended
 from tests.unit.handmade import SITE, stacks
+from tests.unit.standings import standing
 
 USER = ("/home/me/tests/test_sum.py", 33, "add")
 TORCH = (f"{SITE}/torch/distributed/distributed_c10d.py", 3252, "all_reduce")
@@ -70,3 +72,14 @@ def test_a_hang_is_the_proof_a_row_for_each_rank_and_stacks_in_their_order() -> 
     titles = [line for line in lines if line.endswith("most recent call first:")]
     assert [title.split("rank ")[1][0] for title in titles] == ["0", "1"]
     assert "-17" not in "\n".join(lines)
+
+
+def test_an_exception_whose_handler_waits_stands_before_the_proof() -> None:
+    hang = Hang("deadlock: rank 1 waits", (0,), (RankLine(1, "waits", "target", "", ""),))
+    error = Handled("ValueError", "no label", "test_sum.py:7 in add")
+    both = [
+        ended(-9, Mark("target"), rank=rank, hang=hang, standing=standing(handled=mine)).watched
+        for rank, mine in enumerate((None, error))
+    ]
+    first, *_ = of_hang(hang, both).splitlines()
+    assert first == f"while handling ValueError: no label (rank 1, test_sum.py:7): {hang.sentence}"

@@ -27,6 +27,10 @@ def inner(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.
     return pytester
 
 
+def warned(item: pytest.Item, text: str) -> None:
+    raise AssertionError(f"{item.nodeid}: {text}")
+
+
 def collected(inner: pytest.Pytester, source: str) -> tuple[pytest.CollectReport, Options]:
     """The report of a module's collection, before anybody has looked at its marks."""
     module = inner.getmodulecol(f"import pytest\n{source}")
@@ -53,7 +57,7 @@ def test_plain(): pass
 
 def test_all_wrong_marks_of_a_module_are_told_at_once(inner: pytest.Pytester) -> None:
     report, options = collected(inner, WRONG)
-    assert check_items(report, options, None).failed
+    assert check_items(report, options, None, warned).failed
     assert report.result == []
     text = str(report.longrepr)
     assert "test_none" in text
@@ -63,7 +67,7 @@ def test_all_wrong_marks_of_a_module_are_told_at_once(inner: pytest.Pytester) ->
 
 def test_each_error_says_on_its_first_line_what_is_wrong(inner: pytest.Pytester) -> None:
     report, options = collected(inner, WRONG)
-    first = str(check_items(report, options, None).longrepr).splitlines()[0]
+    first = str(check_items(report, options, None, warned).longrepr).splitlines()[0]
     assert "test_none" in first
     assert "world_size" in first
 
@@ -71,14 +75,14 @@ def test_each_error_says_on_its_first_line_what_is_wrong(inner: pytest.Pytester)
 def test_right_marks_change_nothing(inner: pytest.Pytester) -> None:
     report, options = collected(inner, RIGHT)
     items = list(report.result)
-    assert check_items(report, options, None).passed
+    assert check_items(report, options, None, warned).passed
     assert report.result == items
 
 
 def test_a_module_that_was_not_collected_stays_as_it_is(inner: pytest.Pytester) -> None:
     report, options = collected(inner, RIGHT)
     report.outcome, report.longrepr, report.result = "failed", "SyntaxError", []
-    assert check_items(report, options, None).longrepr == "SyntaxError"
+    assert check_items(report, options, None, warned).longrepr == "SyntaxError"
 
 
 def test_items_keep_their_marks(inner: pytest.Pytester) -> None:
@@ -97,3 +101,44 @@ def test_a_wrong_mark_that_came_late_is_a_usage_error(inner: pytest.Pytester) ->
     plain.add_marker(pytest.mark.ddp(world_size=-1))
     with pytest.raises(pytest.UsageError, match="test_plain"):
         read_marks([plain], options)
+
+
+SIZES = 'sizes = pytest.mark.parametrize("world_size", [2, 3])\nddp = pytest.mark.ddp\n'
+MISTAKEN = """
+@ddp
+@sizes
+def test_it(ddp, world_size): pass
+"""
+
+
+def test_a_parameter_beside_a_bare_mark_is_warned_of_once(inner: pytest.Pytester) -> None:
+    report, options = collected(inner, SIZES + MISTAKEN)
+    told: list[str] = []
+    assert check_items(report, options, None, lambda _, text: told.append(text)).passed
+    (text,) = told
+    assert "test_it: a parameter world_size does not say how many ranks" in text
+    assert "@pytest.mark.ddp(world_size=[2, 3])" in text
+
+
+def test_such_a_warning_may_be_an_error_by_a_filter(inner: pytest.Pytester) -> None:
+    def warn(_: pytest.Item, text: str) -> None:
+        raise pytest.PytestWarning(text)
+
+    report, options = collected(inner, SIZES + MISTAKEN)
+    assert check_items(report, options, None, warn).failed
+    assert "does not say how many ranks" in str(report.longrepr)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "@sizes\ndef test_arithmetic(world_size): pass",
+        "@ddp(world_size=2)\n@sizes\ndef test_it(ddp, world_size): pass",
+        "pytestmark = ddp(world_size=2)\n@ddp(seed=1)\n@sizes\ndef test_it(world_size): pass",
+        "@ddp\n@pytest.mark.parametrize('world_size', ['small'])\ndef test_it(world_size): pass",
+        "@ddp\n@pytest.mark.parametrize('size', [2])\ndef test_it(size): pass",
+    ],
+)
+def test_parameters_of_that_name_are_legal_elsewhere(inner: pytest.Pytester, source: str) -> None:
+    report, options = collected(inner, SIZES + source)
+    assert check_items(report, options, None, warned).passed

@@ -203,12 +203,15 @@ def test_rank_that_stops_earlier() -> None:
     assert told == (
         "the ranks part at collective #3 of the default group:\n"
         "  rank 0: all_reduce(SUM, 4 x float32)\n"
-        "    at /src/loop.py:1: /src/loop.py:1"
+        "    at /src/loop.py:1: /src/loop.py:1\n"
+        "  rank 1: no collective"
     )
 
 
 def test_rank_that_never_called() -> None:
-    assert differ(loop(range(1, 4)), ()).startswith("the ranks part at collective #1 ")
+    told = differ(loop(range(1, 4)), (), loop(range(1, 4)), ())
+    assert told.startswith("the ranks part at collective #1 ")
+    assert told.endswith("  ranks 1, 3: no collective")
 
 
 def test_one_collective_more_in_the_middle() -> None:
@@ -233,6 +236,7 @@ def test_collective_that_came_from_elsewhere_parts_them() -> None:
     # Rank 1's first comes from C++: DDP's reducer, for example.
     told = difference(counts(3, 2), {0: loop(range(1, 4)), 1: loop(range(2, 3))})
     assert told.startswith("the ranks part at collective #1 ")
+    assert told.endswith("  rank 1: one not known, from C++ or long ago")
 
 
 def test_rank_without_any_call_from_python_does_not_part_them() -> None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pytest_ddp.evidence.outcome import Ending, Hang, Machine, RankLine, RunOutcome
 from pytest_ddp.trace.chrome import PHASES, chrome_trace
 from pytest_ddp.trace.events import State, parse
-from pytest_ddp.trace.files import stem_of, write
+from pytest_ddp.trace.files import stem_of, write, write_index
 from pytest_ddp.trace.lanes import picture
 from pytest_ddp.trace.page import page
 from pytest_ddp.trace.scale import Scale, time_words
@@ -26,7 +26,9 @@ from pytest_ddp.trace.timeline import End, Timeline, make_timeline
 from pytest_ddp.wire.machines import Clock
 from pytest_ddp.wire.protocol import Phase
 from pytest_ddp.wire.tracelog import TraceLog, What
+from tests.unit import handmade as made
 from tests.unit.handmade import failed, lost_in_call, merged, passing, rank, report, run
+from tests.unit.standings import collective, standing
 
 MS = 1_000_000
 BEGAN = 7_000_000_000
@@ -189,8 +191,25 @@ def test_ends() -> None:
     stands = [t.stand for t in make_timeline(run(*ranks), merged(*ranks)).tracks]
     assert [s.end for s in stands] == [End.ENDED, End.FAILED, End.DIED, End.STOPPED]
     assert stands[1].words.startswith("AssertionError")
-    assert stands[2].words == "died of SIGKILL in call: backward"
+    words = "died of SIGKILL in call: backward; SIGKILL leaves no stack; the out-of-memory killer"
+    assert stands[2].words.startswith(words)
     assert stands[2].place == "/a.py:3 in f"
+
+
+def test_a_rank_has_the_place_and_the_sizes_that_the_text_has() -> None:
+    waits = standing(collective(1, 0, 1, numel=20))
+    died = made.dead(0, stacks=made.CRASHED, seen_at="/torch.py:9 in g")
+    ranks = [died, made.stopped(1, standing=waits), made.stopped(2)]
+    stands = [t.stand for t in make_timeline(run(*ranks), merged(*ranks)).tracks]
+    shown = " ".join(made.text(*ranks).split())
+    for stand, words in zip(stands, ("rank 0 died of SIGSEGV", "", "stopped in call"), strict=True):
+        assert stand.words.startswith(words.removeprefix("rank 0 "))
+        assert words in shown
+    assert stands[0].place == "tests/test_made.py:14 in helper"
+    assert stands[2].place == "tests/test_made.py:33 in test_made"
+    assert stands[0].place in shown
+    assert stands[2].place in shown
+    assert stands[1].words == "all_reduce #1 (20 x float32) of the default group"
 
 
 HANG = Hang(
@@ -315,7 +334,7 @@ def test_the_picture_has_a_lane_for_each_rank() -> None:
 
 def test_hovering_tells_the_details() -> None:
     told = "".join(ElementTree.fromstring(picture(timeline(WORK, hang=HANG))).itertext())
-    assert "all_reduce #1 of the default group\n3 elements, float32, SUM" in told
+    assert "all_reduce #1 of the default group\n3 x float32, SUM" in told
     assert "asked for at /src/test_made.py:9" in told
 
 
@@ -358,11 +377,35 @@ def test_names_of_files_are_plain_short_and_unlike() -> None:
         assert not stem.startswith((".", "-"))
 
 
+def test_a_page_goes_when_its_test_passes(tmp_path: Path) -> None:
+    broken, good = outcome(WORK), run(passing(0))
+    page_of_failed = write(tmp_path, broken, merged(*broken.ranks))
+    assert page_of_failed is not None
+    assert page_of_failed.exists()
+    assert write(tmp_path, good, merged(*good.ranks)) is None
+    assert not page_of_failed.exists()
+
+
+def test_the_index_names_all_that_is_there(tmp_path: Path) -> None:
+    write_index(tmp_path)
+    assert not list(tmp_path.iterdir())
+    nasty = replace(outcome(WORK), nodeid="test_x.py::test[<b>&]")
+    page_of_failed = write(tmp_path, nasty, merged(*nasty.ranks))
+    assert page_of_failed is not None
+    for _ in range(2):
+        write_index(tmp_path)
+        text = (tmp_path / "index.html").read_text()
+        assert text.count(f'href="{page_of_failed.name}">test_x.py::test[&lt;b&gt;&amp;]</a>') == 1
+        assert text.count(f'href="{page_of_failed.stem}.json"') == 1
+        assert "index.html" not in text
+        assert "rank 0 was stopped in call" in text
+
+
 def test_only_a_failed_test_has_a_page(tmp_path: Path) -> None:
-    for made in (run(passing(0)), outcome(WORK)):
-        write(tmp_path / "new" / made.backend, made, merged(*made.ranks))
-        files = sorted(file.suffix for file in (tmp_path / "new" / made.backend).iterdir())
-        made_it = [".json"] if made.ranks[0].ending is Ending.DONE else [".html", ".json"]
+    for each in (run(passing(0)), outcome(WORK)):
+        write(tmp_path / "new" / each.backend, each, merged(*each.ranks))
+        files = sorted(file.suffix for file in (tmp_path / "new" / each.backend).iterdir())
+        made_it = [".json"] if each.ranks[0].ending is Ending.DONE else [".html", ".json"]
         assert files == made_it
-        for file in (tmp_path / "new" / made.backend).iterdir():
+        for file in (tmp_path / "new" / each.backend).iterdir():
             file.unlink()

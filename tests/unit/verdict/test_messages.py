@@ -152,10 +152,38 @@ def test_what_was_left_is_told_once_for_each_kind(config: FakeConfig, messages: 
     messages.after_test(outcome, [])
     assert config.texts() == [
         f"{NODEID}: left 5 child processes (sleep 0; sleep 1; sleep 2; 2 more) behind on rank 0, "
-        "2 on ranks 1, 2; the ranks are replaced",
+        "2 (sleep 0; sleep 1) on ranks 1, 2; the ranks are replaced",
         f"{NODEID}: left a thread ('a') behind on ranks 0, 1; the ranks are replaced",
         f"{NODEID}: left 2 process groups ('1') behind on rank 2; the rank is replaced",
     ]
+
+
+def test_what_was_left_is_counted_as_it_is_named(config: FakeConfig, messages: Messages) -> None:
+    def groups(*names: str) -> tuple[Left, ...]:
+        return tuple(Left("process group", repr(name)) for name in names)
+
+    named = (
+        groups("1", "4"),
+        groups("1", "4"),
+        groups("2", "4"),
+        groups("3"),
+        (),
+        groups("5"),
+        groups("6"),
+    )
+    messages.after_test(run(*(changing(r, rank_doubt=n) for r, n in enumerate(named))), [])
+    assert config.texts() == [
+        f"{NODEID}: left 2 process groups ('1'; '4') behind on ranks 0, 1, 2 ('2'; '4') on rank 2, "
+        "1 ('3') on rank 3, 1 ('5') on rank 5, others on rank 6; the ranks are replaced"
+    ]
+
+
+def test_threads_of_other_names_are_alike_but_for_an_address(
+    config: FakeConfig, messages: Messages
+) -> None:
+    doubts = [(Left("thread", f"'at 0x{rank}'"),) for rank in range(2)]
+    messages.after_test(run(*(changing(r, rank_doubt=d) for r, d in enumerate(doubts))), [])
+    assert config.texts() == [f"{NODEID}: left a thread ('at 0x0') behind; the ranks are replaced"]
 
 
 def test_change_is_told_once_however_it_differs(config: FakeConfig, messages: Messages) -> None:

@@ -7,9 +7,12 @@ import io
 import pytest
 from _pytest._io import TerminalWriter
 
+from pytest_ddp.asked.options import Output
+from pytest_ddp.evidence.outcome import Hang
+from pytest_ddp.verdict.merge import judge
 from pytest_ddp.verdict.paint import paint
 from tests.unit import handmade as made
-from tests.unit.handmade import CRASHED, dead, failure, stopped
+from tests.unit.handmade import CRASHED, dead, failure, stopped, text
 
 BOLD, RED, YELLOW, GREEN = "\x1b[1m", "\x1b[31m", "\x1b[33m", "\x1b[32m"
 
@@ -62,3 +65,17 @@ def test_failure_of_another_form_is_left_alone(longrepr: object) -> None:
     report.longrepr = longrepr  # type: ignore[assignment]
     paint([report])
     assert report.longrepr == longrepr
+
+
+def test_wide_lines_are_for_the_terminal_alone() -> None:
+    hang = Hang("deadlock: " + "so it is, " * 12, (), ())
+    ranks = stopped(0), made.passing(1)
+    (report,) = (
+        r for r in judge(made.run(*ranks, hang=hang), Output.FAILED, 160).reports if r.failed
+    )
+    sent = made.through_json(report)
+    narrow = report.longreprtext
+    paint([sent])
+    assert narrow == text(*ranks, hang=hang)
+    assert narrow.split() == sent.longreprtext.split()
+    assert max(map(len, narrow.splitlines())) <= 80 < max(map(len, sent.longreprtext.splitlines()))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_ddp.evidence.outcome import Hang, RankLine
 from pytest_ddp.evidence.wording import ranks_text
 from pytest_ddp.verdict.trouble import first_line
 from pytest_ddp.wire.protocol import Phase
@@ -16,6 +18,7 @@ from tests.unit.handmade import (
     ASSERTED,
     CLOSED,
     CRASHED,
+    SPINNING,
     dead,
     failure,
     stopped,
@@ -156,3 +159,73 @@ def test_ranks_in_words_name_every_rank_and_no_other(ranks: set[int]) -> None:
 def test_first_line_is_one_short_line(words: str) -> None:
     assert len(first_line(words).splitlines()) <= 1
     assert len(first_line(words)) <= 300
+
+
+# ------------------------------------------------------------------ folding
+
+
+@pytest.mark.parametrize(
+    ("source", "folded"),
+    [
+        ("raise OSError(f'rank {x}: no data')", True),
+        ("raise OSError(f'[rank{x}] no data of rank {x} in /data/{x}')", True),
+        ("raise OSError(f'RANK={x} and 1 of 3')", True),
+        (
+            "assert x == 5, f'assert {x} == 5\\n + where {x} = <ddp rank {x} of 3, gloo>.rank'",
+            True,
+        ),
+        ("assert x == 5, f'assert {x} == 5'", False),
+        ("raise OSError(f'rank {x + 1}: no data')", False),
+        ("raise OSError(f'rank {x}: loss {x}.5')", False),
+        ("raise OSError(f'rank {x}: loss {2 * x}')", False),
+        ("raise OSError(f'shard {x} of rank 0')", False),
+    ],
+)
+def test_errors_that_differ_in_the_ranks_own_numbers_are_one(source: str, *, folded: bool) -> None:
+    ranks = [made.passing(number, made.failed(source, x=number)) for number in range(3)]
+    assert verdict(failure(*ranks)).startswith("ranks 0-2: " if folded else "rank 0: ")
+    first = text(*ranks).splitlines()[0]
+    assert first.startswith("ranks 0-2 of 3 failed alike (shown: rank 0) in call: ") is folded
+
+
+# ------------------------------------------------------------------ peers
+
+BARRIER = "barrier #1 of the default group"
+
+
+def waiting(*others: str, culprits: tuple[int, ...] = (0,)) -> Hang:
+    rows = [RankLine(n, "waits", "call", each, "a.py:3") for n, each in enumerate(others, 1)]
+    return Hang("deadlock: rank 1 waits", culprits, (RankLine(0, "ended", "", "", ""), *rows))
+
+
+def test_peers_that_wait_in_one_collective_take_one_line() -> None:
+    hang = waiting(BARRIER, BARRIER)
+    shown = text(made.passing(0, ASSERTED), stopped(1), stopped(2, SPINNING), hang=hang)
+    assert " ".join(shown.split()).endswith(
+        f"ranks 1-2: stopped in call, waiting in {BARRIER} at tests/test_made.py:33 in test_made; "
+        f"waiting in {BARRIER} at tests/test_made.py:50 in spin"
+    )
+    assert "deadlock" not in shown
+
+
+@pytest.mark.parametrize(
+    "hang",
+    [
+        waiting(BARRIER, "all_reduce #1 of the default group"),
+        waiting(BARRIER, BARRIER, culprits=(0, 3)),
+        waiting(BARRIER, BARRIER, culprits=()),
+        replace(waiting(BARRIER, BARRIER), sentence="mismatch: so it is"),
+    ],
+)
+def test_proof_that_says_more_than_the_failure_stays(hang: Hang) -> None:
+    shown = text(made.passing(0, ASSERTED), stopped(1), stopped(2), made.passing(3), hang=hang)
+    assert hang.sentence in shown
+    assert "rank 1  waits" in shown
+
+
+def test_long_list_of_places_is_cut() -> None:
+    calls = [made.failed(f"{'pass;' * n}raise RuntimeError('Broken pipe')") for n in range(5)]
+    ranks = [made.passing(n, call) for n, call in enumerate(calls)]
+    shown = " ".join(text(*ranks, dead(5)).split())
+    assert shown.count("could not go on in call") == 1
+    assert "; 2 more (" in shown

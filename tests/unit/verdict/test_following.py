@@ -1,0 +1,68 @@
+"""Errors in teardown that follow from the failure of an earlier phase say so, in few lines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from _pytest.reports import TestReport
+
+from pytest_ddp.evidence.outcome import Ending, Hang, RankOutcome
+from pytest_ddp.wire.protocol import Phase
+from tests.unit import handmade as made
+
+GROUP = "raise ExceptionGroup('two', [ValueError('Broken pipe'), ValueError(x)])"
+LOST = "Connection closed by peer"
+
+
+def in_teardown(number: int, *errors: str, source: str = GROUP) -> RankOutcome:
+    """A rank whose call passed, and whose teardown raised a group of these, or one."""
+    many: dict[str, Any] = (
+        {"ddp_errors": [f"RuntimeError: {error}" for error in errors]} if errors[1:] else {}
+    )
+    single = f"raise RuntimeError({errors[0]!r})"
+    failed = made.failed(source if many else single, Phase.TEARDOWN, x=errors[-1], **many)
+    return made.rank(number, made.report(Phase.SETUP), made.report(Phase.CALL), failed)
+
+
+def torn_down(*ranks: RankOutcome, **known: Any) -> TestReport:
+    return made.merged(made.dead(0), *ranks, **known)[-1]
+
+
+def test_teardown_that_follows_from_a_failure_says_so() -> None:
+    told = torn_down(in_teardown(1, "Broken pipe", LOST), in_teardown(2, LOST))
+    assert made.verdict(told) == "ranks 1-2 could not go on in teardown after the failure in call"
+    lines = told.longreprtext.splitlines()
+    assert len(lines) < 10
+    assert "(RuntimeError: Broken pipe; RuntimeError: Connection" in " ".join(
+        told.longreprtext.split()
+    )
+    assert lines[-1].startswith("call had failed before: rank 0 died")
+    assert dict(told.user_properties)["ddp.kind"] == "crash"
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        (in_teardown(1, "Broken pipe", "no such file"), in_teardown(2, LOST)),
+        (in_teardown(1, "no such file"), in_teardown(2, LOST)),
+    ],
+)
+def test_teardown_with_an_error_of_its_own_is_shown(ranks: tuple[RankOutcome, ...]) -> None:
+    told = torn_down(*ranks)
+    assert made.verdict(told).startswith("rank 1: ")
+    assert "Traceback" in told.longreprtext or "def test_made" in told.longreprtext
+
+
+def test_teardown_that_lost_its_peers_without_a_failure_before_is_shown() -> None:
+    told = made.merged(made.passing(0), in_teardown(1, "Broken pipe", LOST))[-1]
+    assert made.verdict(told).startswith("rank 1: ")
+    assert "Traceback" in told.longreprtext
+
+
+def test_teardown_that_could_never_end_is_shown() -> None:
+    setup, call = made.report(Phase.SETUP), made.report(Phase.CALL)
+    stuck = made.rank(2, setup, call, ending=Ending.STOPPED)
+    hang = Hang("deadlock: so it is", (), ())
+    told = made.merged(made.passing(0, made.ASSERTED), in_teardown(1, LOST), stuck, hang=hang)[-1]
+    assert made.verdict(told) == "deadlock: so it is"
