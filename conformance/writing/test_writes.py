@@ -10,7 +10,9 @@ from pathlib import Path
 
 import filelock
 import pytest
+import torch
 from ddp_conformance import Writer
+from ddp_conformance.frame.recording import describe
 from ddp_conformance.launched.start.forks import become_rank, forget_rank, in_child
 from ddp_conformance.stage.machines import Place, environment_of, several_machines
 from ddp_conformance.writing.writes import Written, looking_at, writes_below
@@ -109,6 +111,23 @@ def test_every_state_between_two_calls_is_seen(tmp_path: Path) -> None:
         beside.replace(path)
     assert seen[0] == "", "the empty file between open and write"
     assert list(dict.fromkeys(seen)) == ["", "one", "two"]
+
+
+def test_what_is_seen_between_calls_is_at_a_line_of_the_users(tmp_path: Path) -> None:
+    seen: list[str] = []
+    with writes_below(tmp_path), looking_at(tmp_path, seen.append):
+        torch.save({}, tmp_path / "a.pt")
+        (tmp_path / "b").write_text("b")
+    assert {place.rpartition(":")[0] for place in seen} == {__file__}
+
+
+def test_an_error_is_at_the_line_of_the_users_that_called_the_library(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError) as caught:
+        torch.save({}, tmp_path / "absent" / "a.pt")
+    assert f" ({__file__}:" in describe(caught.value)
+    with pytest.raises(EOFError) as without_text:
+        raise EOFError
+    assert describe(without_text.value).startswith(f"EOFError ({__file__}:")
 
 
 def test_a_child_forgets_its_rank_and_gets_another(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,24 +54,29 @@ def is_ours(file: str) -> bool:
     return file.startswith(_OURS) and _MUTANTS not in file[len(_OURS) - 1 :]
 
 
-def callers() -> Iterator[FrameType]:
-    """The frames between the check and this call that are not ours, innermost first."""
-    frame: FrameType | None = sys._getframe(1)
+def is_users(file: str) -> bool:
+    """Whether a file belongs neither to the checks nor to Python nor to an installed package."""
+    return not (is_ours(file) or _is_standard(file) or _is_installed(file))
+
+
+def callers(innermost: FrameType | None = None) -> Iterator[FrameType]:
+    """The frames between the check and this call, or that frame, that are not ours."""
+    frame: FrameType | None = innermost or sys._getframe(1)
     while frame is not None and frame.f_code.co_filename not in BEGINNINGS:
         if not is_ours(frame.f_code.co_filename):
             yield frame
         frame = frame.f_back
 
 
-def call_site() -> str:
-    """File and line of the innermost caller that is the user's.
+def call_site(innermost: FrameType | None = None) -> str:
+    """File and line of the innermost caller that is the user's, of this call or of that frame.
 
     Where all of them belong to libraries, the innermost object whose method this is, and what a
     library makes for a user's class rather than what torch does by itself.
     """
-    frames = [frame for frame in callers() if not _is_standard(frame.f_code.co_filename)]
+    frames = [f for f in callers(innermost) if not _is_standard(f.f_code.co_filename)]
     for frame in frames:
-        if not _is_installed(frame.f_code.co_filename):
+        if is_users(frame.f_code.co_filename):
             return f"{frame.f_code.co_filename}:{frame.f_lineno}"
     methods = [frame for frame in frames if "self" in frame.f_locals]
     not_torchs = [frame for frame in methods if _package_of(frame) != "torch"]

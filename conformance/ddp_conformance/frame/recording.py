@@ -16,7 +16,7 @@ import torch
 from ddp_conformance.frame import nemesis
 from ddp_conformance.frame.case import Case
 from ddp_conformance.frame.history import Raised, Record, Run
-from ddp_conformance.frame.places import is_ours
+from ddp_conformance.frame.places import is_ours, is_users
 from ddp_conformance.frame.ranks import Ranks, shared_directory
 from ddp_conformance.frame.recent import Recent
 from ddp_conformance.frame.subjects import Subject
@@ -148,10 +148,13 @@ def _stop_if_raised(subject: Subject, case: str, history: Sequence[Record]) -> N
 def describe(error: BaseException) -> str:
     """An exception on one line, with the innermost place of the user's that it went through."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not is_ours(f.filename)]
+    # Its own line helps more than the library's that it called; a library may be all there is.
+    frames = [frame for frame in frames if is_users(frame.filename)] or frames
     place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
     try:
         text = str(error).strip()
     except Exception:
         text = "(its text cannot be made)"
     first_line = text.splitlines()[0] if text else ""
-    return f"{type(error).__name__}: {first_line}{place}"
+    said = f": {first_line}" if first_line else ""
+    return f"{type(error).__name__}{said}{place}"

@@ -22,6 +22,8 @@ from urllib.parse import urlsplit
 
 import torch
 
+from ddp_conformance.frame.places import call_site
+
 _listening: list[WriteLog] = []
 
 
@@ -197,7 +199,7 @@ def looking_at(folder: Path, look: Callable[[str], None]) -> Iterator[None]:
         now = _state(folder)
         if now != before:
             before = now
-            look(f"{frame.f_code.co_filename}:{frame.f_lineno}")
+            look(call_site(frame) or f"{frame.f_code.co_filename}:{frame.f_lineno}")
 
     with _profile(called):
         yield
