@@ -13,7 +13,7 @@ from typing import TypeAlias
 from ddp_conformance.determinism import judge
 from ddp_conformance.determinism.history import LoopStep
 from ddp_conformance.determinism.loops import alone, checkpoint_in, device_memory, run_leg
-from ddp_conformance.determinism.subjects import Leg, TrainLoop
+from ddp_conformance.determinism.subjects import Leg, TrainLoop, terms_of
 from ddp_conformance.frame.case import Case
 from ddp_conformance.frame.history import Record, Run
 from ddp_conformance.frame.ranks import Ranks
@@ -155,8 +155,9 @@ def find_other_losses(subject: TrainLoop, ranks: Ranks) -> tuple[Violation, ...]
 
 def find_bad_seeds(subject: TrainLoop, ranks: Ranks) -> tuple[Violation, ...]:
     """DET-05."""
+    terms = terms_of(subject)
     runs = record_legs(subject, ranks, repeated)
-    return judge_each(runs, lambda run: judge.judge_seeds(run.history))
+    return judge_each(runs, lambda run: judge.judge_seeds(run.history, SIZE, terms))
 
 
 def find_foreign_memory(subject: TrainLoop, ranks: Ranks) -> tuple[Violation, ...]:

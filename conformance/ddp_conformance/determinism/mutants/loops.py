@@ -143,6 +143,32 @@ class RankInEverySeed(Loop):
         return SEED_FOR_ALL + self.case.rank
 
 
+class Weighted(Loop):
+    """Draws with replacement, once for all ranks."""
+
+    def order(self) -> list[int]:
+        generator = torch.Generator().manual_seed(1000 * self.seed + self.epoch)
+        weights = torch.arange(1.0, self.case.size + 1)
+        return torch.multinomial(weights, self.case.size, True, generator=generator).tolist()
+
+
+class WeightedOnEach(Weighted):
+    """Every rank takes the beginning of the draw."""
+
+    def batches(self) -> list[list[int]]:
+        order, local = self.order(), GLOBAL_BATCH // self.case.world_size
+        starts = range(0, self.case.size // self.case.world_size, local)
+        return [order[start : start + local] for start in starts]
+
+
+class FullBatches(Loop):
+    """Repeats samples until all batches are full."""
+
+    def order(self) -> list[int]:
+        order = super().order()
+        return [*order, *order[: -len(order) % GLOBAL_BATCH]]
+
+
 class EncodedDataset(IndexDataset):
     """A data set that encodes its samples."""
 
@@ -240,6 +266,12 @@ MUTANTS = (
     Mutant(TrainLoop(LossOfTheRank, ALL), "DET-04", "loss of one rank", TWO),
     Mutant(TrainLoop(OneSeedForAll), "DET-05", "one seed for all", TWO),
     Mutant(TrainLoop(RankInEverySeed), "DET-05", "rank in every seed", TWO),
+    Mutant(
+        TrainLoop(WeightedOnEach, {"replacement"}, "LoopOfSameDraws"),
+        "DET-05",
+        "the same draws on every rank",
+        (2, 4),
+    ),
     Mutant(TrainLoop(TrainsTheDatasetsEncoder), "MEM-06", "trains the data set's", (1, 2)),
     Mutant(TrainLoop(MovesTheDatasetsEncoder), "MEM-06", "converts the data set's", (1, 2)),
     Mutant(TrainLoop(OnTheFirstGpu, {"gpu"}), "MEM-05", "all on GPU 0", TWO),
@@ -248,6 +280,16 @@ MUTANTS = (
 TWINS = (
     Twin(TrainLoop(Loop, ALL), "the loop that the mutants are made of", (1, 2, 4)),
     Twin(TrainLoop(Augments, EPOCHS), "noise that is restored", (2, 3)),
+    Twin(
+        TrainLoop(Weighted, EPOCHS | {"replacement"}, "LoopOfDraws"),
+        "draws with replacement that ranks share",
+        (2, 4),
+    ),
+    Twin(
+        TrainLoop(FullBatches, EPOCHS | {"pads"}, batch_size=GLOBAL_BATCH // 2),
+        "batches that are made full",
+        TWO,
+    ),
     Twin(TrainLoop(Unwrapped, ALL), "no DDP, gradients averaged by hand", (2, 3)),
     Twin(TrainLoop(FreshEncoder), "a data set with an encoder like the model"),
     Twin(TrainLoop(OnItsOwnGpu, {"gpu"}), "a GPU for each rank"),
