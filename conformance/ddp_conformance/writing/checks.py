@@ -80,7 +80,10 @@ def written_together(
             with in_lockstep(lockstep):
                 told.append(Told(case.rank, tuple(map(str, subject.paths(writers[0])))))
     yield from lockstep.calls
-    yield from (Opened(case.rank, file.path, lock=file.lock) for file in log.written())
+    yield from (
+        Opened(case.rank, file.path, lock=file.lock, claim=file.claim, own=file.own)
+        for file in log.written()
+    )
     for one in told:
         missing = tuple(path for path in one.paths if not Path(path).exists())
         yield replace(one, missing=missing)
