@@ -158,10 +158,11 @@ def written_on_machines(subject: Writer, case: Case, ranks: Ranks) -> Iterator[R
 
 
 def write_records(subject: Writer, case: Case) -> Any:
-    """A new writer that has written all records."""
+    """A new writer that has written all records, and is closed."""
     writer = subject.make(case)
     for number in range(RECORDS):
         writer(number)
+    subject.close(writer)
     return writer
 
 

@@ -42,7 +42,12 @@ class Shared:
     def order(self) -> list[int]:
         """Of one epoch, as long for each rank."""
         order = self.permutation(self.generator())
-        return [*order, *order[: -len(order) % self.case.world_size]]
+        return self.evened(order)
+
+    def evened(self, order: list[int]) -> list[int]:
+        """From its beginning, as often as it takes."""
+        number = -len(order) % self.case.world_size
+        return [*order, *(order * number)[:number]]
 
     def share(self, order: Sequence[int]) -> Sequence[int]:
         """Every world-size-th."""
@@ -200,8 +205,7 @@ class Repeated(Shared):
     """Repeated augmentation: the copies of a sample go to different ranks."""
 
     def order(self) -> list[int]:
-        order = [i for i in self.permutation(self.generator()) for _ in range(COPIES)]
-        return [*order, *order[: -len(order) % self.case.world_size]]
+        return self.evened([i for i in self.permutation(self.generator()) for _ in range(COPIES)])
 
 
 class RepeatedOnEach(SameShare, Repeated):
