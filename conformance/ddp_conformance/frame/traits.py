@@ -50,6 +50,8 @@ TRAITS: dict[str, str] = {
     "how it is evaluated and saved",
     "sync_batchnorm": "its model normalises by statistics of the samples of all ranks, as "
     "SyncBatchNorm does, and keeps them in buffers called running_mean and running_var",
+    "batch_statistics": "its model normalises by the samples of each rank alone, as BatchNorm does "
+    "under DDP; reason= says why that is meant",
     "unused_parameters": "some parameters get no gradient in some steps, or on some ranks",
     "nonlinear": "the metric is no mean over samples, such as F1, a root or a correlation",
 }
