@@ -101,7 +101,7 @@ def judge_held_modules(history: History) -> tuple[Violation, ...]:
     return tuple(
         Violation(f"{held.path} on rank {held.rank} {_fault(held)}")
         for held in history
-        if isinstance(held, HeldModule) and (held.trained or held.changed)
+        if isinstance(held, HeldModule) and (held.trained or held.changed or held.altered)
     )
 
 
@@ -264,4 +264,6 @@ def _equal_draws(history: History) -> Iterator[Violation]:
 
 
 def _fault(held: HeldModule) -> str:
-    return "is part of the model that is trained" if held.trained else "was changed or moved"
+    if held.trained:
+        return "is part of the model that is trained"
+    return "was changed or moved" if held.changed else held.altered
