@@ -202,7 +202,7 @@ class EncodedDataset(IndexDataset):
 
     def __init__(self, size: int) -> None:
         super().__init__(size)
-        self.encoder = nn.Linear(2, 1)
+        self.encoder: nn.Module = nn.Linear(2, 1)
 
 
 class TrainsTheDatasetsEncoder(Loop):

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Adam
 
 from ddp_conformance.frame.case import Case
@@ -66,7 +66,8 @@ def by_hand(case: Case, model: Any, *, mean: bool = False, clears: bool = False)
     def step(number: int) -> None:
         model.zero_grad()
         points, targets = batch_of(number, share(case))
-        nn.functional.mse_loss(model(points), targets).backward()
+        loss: Any = nn.functional.mse_loss(model(points), targets)
+        loss.backward()
         with torch.no_grad():
             for parameter in model.parameters():
                 if mean and case.world_size > 1:
@@ -114,21 +115,15 @@ def reduces_by_hand_and_clears(case: Case) -> Made:
 # ------------------------------------------------------------------ batch statistics
 
 
-class Normalised(nn.Sequential):
+def normalised() -> nn.Sequential:
     """A BatchNorm between two layers, as in every network for images."""
-
-    def __init__(self) -> None:
-        norm = nn.BatchNorm1d(FEATURES)
-        super().__init__(nn.Linear(FEATURES, FEATURES), norm, nn.ReLU(), nn.Linear(FEATURES, 1))
-
-    def forward(self, points: Tensor) -> Tensor:
-        out: Tensor = super().forward(points)
-        return out
+    norm = nn.BatchNorm1d(FEATURES)
+    return nn.Sequential(nn.Linear(FEATURES, FEATURES), norm, nn.ReLU(), nn.Linear(FEATURES, 1))
 
 
 def normalises_by_rank(case: Case) -> Made:
     """Plain DDP; each rank normalises by its own samples."""
-    model = wrapped(case, Normalised())
+    model = wrapped(case, normalised())
     return model, stepping(case, model)
 
 
@@ -146,14 +141,14 @@ def stepping(case: Case, model: Any) -> Step:
 
 def normalises_past_wrapper(case: Case) -> Made:
     """``ddp.module(x)``: statistics of each rank, and gradients of each rank."""
-    model = wrapped(case, Normalised())
+    model = wrapped(case, normalised())
     return model, stepping(case, getattr(model, "module", model))
 
 
 def frozen_statistics(case: Case) -> Made:
     """BatchNorm in evaluation mode normalises by what it has learned: one process does the same."""
     torch.manual_seed(0)
-    bare = Normalised()
+    bare = normalised()
     for module in bare.modules():
         if isinstance(module, nn.BatchNorm1d):
             module.eval()
