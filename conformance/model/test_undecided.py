@@ -49,6 +49,11 @@ def test_batch_statistics_need_a_reason(traits: frozenset[str], reason: str) -> 
         TrainStep(normalises_by_rank, traits, reason=reason)
 
 
+def test_one_step_is_too_few() -> None:
+    with pytest.raises(ValueError, match="normalises_by_rank: steps= is at least 2"):
+        TrainStep(normalises_by_rank, steps=1)
+
+
 def test_batch_statistics_take_a_subject_out_of_one_guarantee() -> None:
     subject = TrainStep(normalises_by_rank, STATISTICS, reason=REASON)
     excused = [c.id for c in checks_for(subject) if c.excused & subject.traits]

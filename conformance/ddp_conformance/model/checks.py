@@ -79,7 +79,7 @@ def runs_of(subject: TrainStep, ranks: Ranks) -> list[Run]:
 
 def run_of(subject: TrainStep, ranks: Ranks, size: int) -> Run:
     """The steps on all ranks, and on one process alone."""
-    work = Work(Named.of(take_steps), Named.of(subject.make), (str(size),))
+    work = Work(Named.of(take_steps), Named.of(subject.make), (str(size), str(subject.steps)))
     limits = Limits(subject.timeout, PATIENCE)
     (run,) = record(
         subject, ranks, cases_of(ranks, (size,)), lambda s, case: launched(work, case, limits)

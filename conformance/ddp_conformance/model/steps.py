@@ -41,9 +41,6 @@ from ddp_conformance.model.history import (
 )
 from ddp_conformance.model.subjects import Trainee
 
-STEPS = 13
-"""Enough to see what happens every tenth time, beyond the first."""
-
 OWN_STEPS = 2
 """Steps that one process makes from where it came by itself; then it takes over the ranks' state
 before each step, so that none is judged by what rounding has made of those before."""
@@ -57,7 +54,7 @@ _kept: list[Any] = []
 
 def take_steps(order: Order, journal: Journal) -> None:
     """Train on all ranks, then on rank 0 alone from the same parameters."""
-    make, size = order.work.entry.load(), int(order.work.argv[0])
+    make, (size, steps) = order.work.entry.load(), map(int, order.work.argv)
     case = Case(size, order.rank, order.world_size, Path(order.directory))
     dist.init_process_group("gloo")
     trainee = Trainee(*make(case))
@@ -66,10 +63,11 @@ def take_steps(order: Order, journal: Journal) -> None:
         raise TypeError("a TrainStep cannot be under FSDP1, whose gradients are flat; use FSDP2")
     _kept.append(trainee)
     initial = {name: full(tensor).clone() for name, tensor in named(model)}
-    snapshots = Observer(model, order.rank, journal).run(trainee)
+    snapshots = Observer(model, order.rank, journal).run(trainee, steps)
     dist.destroy_process_group()
     if order.rank == 0:
-        run_alone(Trainee(*make(replace(case, world_size=1))), initial, snapshots, journal)
+        single = Trainee(*make(replace(case, world_size=1)))
+        run_alone(single, initial, snapshots, journal)
     journal.add(Happened(order.rank, "returned"))
 
 
@@ -151,7 +149,7 @@ class Observer:
         self._named_unlike: set[str] = set()
         register_optimizer_step_pre_hook(self._about_to_step)
 
-    def run(self, trainee: Trainee) -> list[Snapshot]:
+    def run(self, trainee: Trainee, steps: int) -> list[Snapshot]:
         """Make all steps of this rank, among the others; what one process has to take over."""
         snapshots: list[Snapshot] = []
         static = isinstance(self._model, DistributedDataParallel) and self._model.static_graph
@@ -161,7 +159,7 @@ class Observer:
         self._follow_writes()
         _around_backward(self._backward)
         self._tell_state("after wrapping")
-        for number in range(STEPS):
+        for number in range(steps):
             if number == OWN_STEPS + len(snapshots):
                 snapshots += self._snapshot()
             self.step(trainee, number)

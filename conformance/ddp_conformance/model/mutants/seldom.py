@@ -57,6 +57,13 @@ def sums_every_tenth(case: Case) -> Made:
     return adam(case, every=10)
 
 
+def two_batches(case: Case) -> Made:
+    """There is no more data."""
+    model, step = adam(case)
+    batches = [0, 1]
+    return model, lambda number: step(batches[number])
+
+
 # ------------------------------------------------------------------ by hand
 
 
@@ -173,6 +180,7 @@ MUTANTS = (
 
 TWINS = (
     Twin(TrainStep(steps_with_adam, {"uneven"}), "Adam, whose parameters drift apart", (1, 2)),
+    Twin(TrainStep(two_batches, steps=2), "data for two steps", (1, 2)),
     Twin(TrainStep(steps_by_hand), "no optimizer", (1, 2)),
     Twin(TrainStep(clears_by_hand), "no optimizer, and gradients that are gone", (1, 2)),
     Twin(TrainStep(reduces_and_steps_by_hand), "no optimizer and no wrapper", (1, 2)),
