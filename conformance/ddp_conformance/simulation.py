@@ -24,12 +24,11 @@ from ddp_conformance.sampling.checks import (
     MANY_EPOCHS,
     MANY_SAMPLES,
     QUICK,
-    Delivering,
-    deliveries,
     full_size,
     judge_coverage_of,
     unless_refused,
 )
+from ddp_conformance.sampling.deliveries import Delivering, deliveries
 from ddp_conformance.sampling.sizes import SECONDS, in_full, looks_wrong, shares, unusual_sizes
 from ddp_conformance.sampling.stopwatch import Stopwatch
 from ddp_conformance.sampling.subjects import Sampler
@@ -58,6 +57,8 @@ def simulate(subject: Delivering, world_size: int, sizes: Sequence[int] = ()) ->
     judged = [check for check in applicable if check.id in judges]
     for check in judged:
         _demand(check, subject, world_size, judge_each(runs, judges[check.id]))
+    if "replacement" in subject.traits and not sizes:
+        _demand(judged[0], subject, world_size, _equal_draws(subject, world_size))
     if quick and not sizes:
         _look_further(subject, world_size, {check: judges[check.id] for check in judged})
     return tuple(check.id for check in judged)
@@ -95,6 +96,13 @@ def _returning_order(subject: Delivering, world_size: int) -> tuple[Violation, .
         *judge_each([two], lambda run: judge.judge_order_changes(run.history)),
         *judge_each([many], lambda run: judge.judge_order_returns(run.history)),
     )
+
+
+def _equal_draws(subject: Delivering, world_size: int) -> tuple[Violation, ...]:
+    """With enough samples to tell them, on a few ranks: each makes the draw of all."""
+    few = sorted({0, min(1, world_size - 1), world_size - 1})
+    run = _run(subject, MANY_SAMPLES * world_size, world_size, EPOCHS, few)
+    return judge_each([run], lambda run: judge.judge_draws(run.history))
 
 
 def _demand(

@@ -102,7 +102,7 @@ def found_by_all(history: Sequence[Any]) -> dict[str, list[str]]:
         "repetition": judge.judge_same_run(history, "again"),
         "states": judge.judge_random_states(history, "again"),
         "losses": judge.judge_same_losses(history, TOLERANCE),
-        "seeds": judge.judge_seeds(history),
+        "seeds": judge.judge_seeds(history, 41),
         "modules": judge.judge_held_modules(history),
         "memory": judge.judge_own_device(history),
     }

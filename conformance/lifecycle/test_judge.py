@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ddp_conformance.frame.allowance import Terms
 from ddp_conformance.launched.endings import in_order
 from ddp_conformance.launched.history import (
     Chose,
@@ -87,8 +88,8 @@ PADS = frozenset({"pads"})
 
 def test_shares_pass_with_the_padding_that_is_declared() -> None:
     history = [FETCHED, replace(FETCHED, rank=1, indices=(1, 3, 0))]
-    assert judge.judge_deliveries(history, 2, PADS) == ()
-    (text,) = texts(judge.judge_deliveries(history, 2, frozenset()))
+    assert judge.judge_deliveries(history, 2, Terms(PADS)) == ()
+    (text,) = texts(judge.judge_deliveries(history, 2, Terms(frozenset())))
     assert text == "epoch 0: 1 of 5 samples are trained on once more; index 0 by ranks 0 and 1"
 
 
@@ -99,15 +100,15 @@ def test_the_whole_data_set_on_each_rank_fails_with_the_early_loader() -> None:
         replace(FETCHED, indices=(0, 1, 2, 3, 4)),
         replace(FETCHED, rank=1, indices=(4, 3, 2, 1, 0)),
     ]
-    (text,) = texts(judge.judge_deliveries(history, 2, PADS))
+    (text,) = texts(judge.judge_deliveries(history, 2, Terms(PADS)))
     assert "5 of 5 samples" in text
     assert "rank 1 made a loader at train.py:5 before init_process_group at train.py:7" in text
 
 
 def test_what_is_missing_counts_in_whole_passes_only() -> None:
     half = replace(FETCHED, indices=(0,), complete=False)
-    assert judge.judge_deliveries([half, replace(half, rank=1, indices=(1,))], 2, PADS) == ()
-    (text,) = texts(judge.judge_deliveries([replace(half, complete=True)], 2, PADS))
+    assert judge.judge_deliveries([half, replace(half, rank=1, indices=(1,))], 2, Terms(PADS)) == ()
+    (text,) = texts(judge.judge_deliveries([replace(half, complete=True)], 2, Terms(PADS)))
     assert "4 of 5 samples are trained on by no rank, first index 1" in text
 
 
@@ -116,15 +117,15 @@ def test_batches_that_are_dropped_may_be_declared() -> None:
         replace(FETCHED, indices=(0, 2), batch=2),
         replace(FETCHED, rank=1, indices=(1, 3), batch=2),
     ]
-    assert judge.judge_deliveries(history, 2, frozenset({"drops"})) == ()
-    assert len(judge.judge_deliveries(history, 2, PADS)) == 1
+    assert judge.judge_deliveries(history, 2, Terms(frozenset({"drops"}))) == ()
+    assert len(judge.judge_deliveries(history, 2, Terms(PADS))) == 1
 
 
 def test_passes_without_a_step_are_not_judged_and_not_counted() -> None:
     looked_at = replace(FETCHED, trained=False, indices=(0, 1, 2, 3, 4))
     share = replace(FETCHED, loader=1, rank=1, indices=(1, 3, 0))
     history = [looked_at, FETCHED, replace(looked_at, rank=1), share]
-    assert judge.judge_deliveries(history, 2, PADS) == ()
+    assert judge.judge_deliveries(history, 2, Terms(PADS)) == ()
 
 
 # ------------------------------------------------------------------ LIF-03
@@ -284,7 +285,7 @@ def test_a_signal_without_a_name_is_told_by_its_number() -> None:
 
 def test_an_index_of_no_sample_does_not_make_up_for_a_lost_one() -> None:
     history = [FETCHED, replace(FETCHED, rank=1, indices=(1, 7))]
-    assert texts(judge.judge_deliveries(history, 2, PADS)) == [
+    assert texts(judge.judge_deliveries(history, 2, Terms(PADS))) == [
         "epoch 0: index 7 is none of 5 samples, for rank 1",
         "epoch 0: 1 of 5 samples are trained on by no rank, first index 3",
     ]
@@ -292,7 +293,7 @@ def test_an_index_of_no_sample_does_not_make_up_for_a_lost_one() -> None:
 
 def test_data_sets_of_different_sizes_are_named_with_their_ranks() -> None:
     history = [FETCHED, *(replace(FETCHED, rank=rank, size=6) for rank in (1, 2))]
-    assert texts(judge.judge_deliveries(history, 3, PADS)) == [
+    assert texts(judge.judge_deliveries(history, 3, Terms(PADS))) == [
         "epoch 0: the ranks have data sets of different sizes: "
         "rank 0: 5 samples; ranks 1 and 2: 6 samples"
     ]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+from ddp_conformance.frame.allowance import Terms
 from ddp_conformance.launched.history import (
     Chose,
     Compiled,
@@ -125,7 +126,7 @@ def found_by_all(program: Program, history: Sequence[Any]) -> dict[str, list[str
     """What each judge says, by its name; those that say nothing are left out."""
     found = {
         "finished": judge.judge_finished(history),
-        "deliveries": judge.judge_deliveries(history, program.world_size, program.traits),
+        "deliveries": judge.judge_deliveries(history, program.world_size, Terms(program.traits)),
         "results": judge.judge_same_results(program.history, history),
         "optimizer": judge.judge_optimizer(history),
         "compiled": judge.judge_compiled(history, program.history),
@@ -252,7 +253,7 @@ def test_another_data_set_is_named_with_its_rank(program: Program, data: st.Data
     if seen is None or len({r.rank for r in some if r.number == seen.number}) < 2:
         return
     history = changed(program.history, seen, size=program.size + 3)
-    found = texts(judge.judge_deliveries(history, program.world_size, program.traits))
+    found = texts(judge.judge_deliveries(history, program.world_size, Terms(program.traits)))
     assert any(f"rank {seen.rank}: {program.size + 3} samples" in text for text in found)
 
 

@@ -7,7 +7,14 @@ from dataclasses import replace
 import pytest
 from ddp_conformance.launched.history import Ended
 from ddp_conformance.model import judge
-from ddp_conformance.model.history import Gradients, Overwrote, Pass, State, Wrapped
+from ddp_conformance.model.history import (
+    Gradients,
+    OneProcessEnds,
+    Overwrote,
+    Pass,
+    State,
+    Wrapped,
+)
 
 NAMES = ("weight", "bias")
 WRAPPED = (Wrapped(0, NAMES, static=False), Wrapped(1, NAMES, static=False))
@@ -239,3 +246,28 @@ def test_a_rank_without_a_pass_in_a_step_is_named() -> None:
         "rank 1: no backward pass was seen",
         "step 1, rank 1: 0 backward passes, so that nothing is accumulated",
     ]
+
+
+BY_HAND = replace(ALONE, taken="after backward")
+RANKS = replace(BY_HAND, alone=False)
+WRONG = (("weight", (9.0, -4.0)), ("bias", ()))
+
+
+def test_of_a_step_by_hand_either_look_may_be_right() -> None:
+    reduced = [replace(RANKS, values=WRONG), replace(RANKS, taken="in the end")]
+    cleared = [RANKS, replace(RANKS, values=WRONG, taken="in the end")]
+    assert judge.judge_gradients([BY_HAND, *reduced], 1e-4) == ()
+    assert judge.judge_gradients([BY_HAND, *cleared], 1e-4) == ()
+    both = [replace(one, values=WRONG) for one in reduced]
+    assert texts(judge.judge_gradients([BY_HAND, *both], 1e-4)) == [
+        "step 1, rank 0: the gradient of weight has 9, of one process 1"
+    ]
+    assert not judge.gradients_unseen([BY_HAND, *both])
+    assert judge.gradients_unseen([BY_HAND, replace(RANKS, values=WRONG)])
+
+
+def test_nothing_is_compared_from_where_one_process_ends() -> None:
+    later = replace(ALONE, step=3, alone=False, values=WRONG)
+    history = [ALONE, replace(ALONE, alone=False), later]
+    assert len(judge.judge_gradients(history, 1e-4)) == 1
+    assert judge.judge_gradients([*history, OneProcessEnds(0, 3)], 1e-4) == ()

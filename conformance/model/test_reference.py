@@ -22,7 +22,7 @@ from torch import Tensor, nn
 if TYPE_CHECKING:
     from ddp_conformance.front.pytest_frontend import BoundCheck
 
-BATCHES = 3
+BATCHES = 14
 """Of which the last one is for evaluation."""
 
 Made: TypeAlias = tuple[

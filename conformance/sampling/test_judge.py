@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
+from ddp_conformance.frame.allowance import Terms
 from ddp_conformance.frame.history import (
     Delivered,
     Drawn,
@@ -14,6 +16,7 @@ from ddp_conformance.frame.history import (
     Refused,
     Sample,
 )
+from ddp_conformance.frame.verdict import Violation
 from ddp_conformance.sampling import judge
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -34,8 +37,12 @@ def epoch_of(shares: Shares, epoch: int = 0) -> list[Record]:
     return history
 
 
+def texts(found: Sequence[Violation]) -> list[str]:
+    return [str(violation) for violation in found]
+
+
 def coverage(shares: Shares, size: int, traits: frozenset[str] = NONE) -> list[str]:
-    found = judge.judge_coverage(epoch_of(shares), size, len(shares), traits)
+    found = judge.judge_coverage(epoch_of(shares), size, len(shares), Terms(traits))
     return [str(violation) for violation in found]
 
 
@@ -119,25 +126,25 @@ def test_illegal_shares_are_named(
 
 def test_workers_are_named_where_known() -> None:
     history = [Sample(0, 0, 0, 0, worker=0), Sample(0, 0, 1, 0, worker=1), EpochEnd(0, 0, 2)]
-    found = judge.judge_coverage(history, 1, 1, NONE)
+    found = judge.judge_coverage(history, 1, 1, Terms())
     assert [v.what for v in found] == ["index 0 delivered by rank 0 worker 0 and rank 0 worker 1"]
 
 
 def test_an_epoch_without_any_sample_is_judged() -> None:
-    found = judge.judge_coverage([EpochEnd(0, 3, 0), EpochEnd(1, 3, 0)], 1, 2, NONE)
+    found = judge.judge_coverage([EpochEnd(0, 3, 0), EpochEnd(1, 3, 0)], 1, 2, Terms())
     assert [str(v) for v in found] == ["epoch 3: index 0 delivered by no rank"]
 
 
 def test_epochs_are_judged_apart() -> None:
     history = epoch_of([[0], [1]], epoch=0) + epoch_of([[0], [0]], epoch=1)
-    assert [v.epoch for v in judge.judge_coverage(history, 2, 2, NONE)] == [1, 1]
+    assert [v.epoch for v in judge.judge_coverage(history, 2, 2, Terms())] == [1, 1]
 
 
 def test_an_endless_epoch_is_a_violation_everywhere() -> None:
     history = [Sample(0, 0, 0, 0), EpochEnd(0, 0, 18, exhausted=False)]
     text = "epoch 0: rank 0 did not end the epoch within 18 batches"
     for found in (
-        judge.judge_coverage(history, 1, 1, NONE),
+        judge.judge_coverage(history, 1, 1, Terms()),
         judge.judge_exactly_once(history, 1),
         judge.judge_equal_batches(history),
     ):
@@ -370,7 +377,7 @@ def test_streams_that_agree_are_named(other: Draws, who: str) -> None:
 
 def test_no_epoch_at_all_is_no_pass() -> None:
     for found in (
-        judge.judge_coverage([], 3, 2, frozenset()),
+        judge.judge_coverage([], 3, 2, Terms()),
         judge.judge_exactly_once([], 3),
         judge.judge_equal_batches([]),
     ):
@@ -389,3 +396,80 @@ def test_a_rank_that_delivers_nothing_when_started_anew_is_named() -> None:
     assert str(violation) == ("epoch 1: rank 0 delivered 5, but started anew at this epoch nothing")
     (violation,) = judge.judge_order_repeats(first, [])
     assert str(violation) == "no epoch was started anew"
+
+
+# ------------------------------------------------------------------ draws, passes, copies, groups
+
+
+def dealt_in_turn(stream: list[int], world_size: int) -> list[Record]:
+    """What never ends, as far as it was asked for."""
+    shares = [stream[rank::world_size] for rank in range(world_size)]
+    return [
+        replace(one, exhausted=False) if isinstance(one, EpochEnd) else one
+        for one in epoch_of(shares)
+    ]
+
+
+DRAWS = Terms({"replacement"})
+MANY = list(range(0, 20, 2))
+
+
+def test_draws_with_replacement_may_repeat_and_leave_out() -> None:
+    assert judge.judge_coverage(epoch_of([[0, 0, 1], [1, 1, 0]]), 6, 2, DRAWS) == ()
+    zeros = epoch_of([[0] * 10, [0] * 10])
+    assert judge.judge_coverage(zeros, 20, 2, DRAWS) == (), "by chance, if the weight is all its"
+
+
+@pytest.mark.parametrize("other", [MANY, MANY[::-1]], ids=["same", "in-another-order"])
+def test_equal_draws_are_named(other: list[int]) -> None:
+    (text,) = texts(judge.judge_coverage(epoch_of([MANY, other]), 20, 2, DRAWS))
+    assert text == "epoch 0: rank 0 and rank 1 draw the same: 0, 2, 4, 6, 8, 10, ..."
+
+
+def test_the_beginning_of_the_same_draw_is_named() -> None:
+    uneven = [MANY, [*MANY, 1]]
+    (text,) = texts(judge.judge_coverage(epoch_of(uneven), 21, 2, DRAWS))
+    assert "rank 0 and rank 1 draw the same" in text
+
+
+def test_another_number_of_draws_is_named() -> None:
+    history = epoch_of([[0, 1, 2], [2, 4, 0]])
+    (text,) = texts(judge.judge_coverage(history, 5, 2, DRAWS))
+    assert text == "epoch 0: 6 samples delivered by all ranks together, not 5"
+    assert judge.judge_coverage(history, 5, 2, Terms({"replacement", "pads"})) == ()
+    assert judge.judge_coverage(history, 5, 2, Terms({"replacement"}, draws=lambda n: n + 1)) == ()
+
+
+def test_endless_passes_that_are_shared_pass() -> None:
+    stream = [2, 0, 1, 4, 3, 0, 4, 2, 1, 3, 1, 0]
+    endless = Terms({"endless"})
+    assert judge.judge_coverage(dealt_in_turn(stream, 2), 5, 2, endless) == ()
+    same = [i for index in stream for i in (index, index)]
+    found = texts(judge.judge_coverage(dealt_in_turn(same, 2), 5, 2, endless))
+    assert found == ["2 of 5 samples come too rarely in 6 deliveries; index 3 by no rank"]
+    ended = epoch_of([[0, 1, 2], [3, 4, 0]])
+    assert texts(judge.judge_coverage(ended, 5, 2, endless)) == [
+        f"epoch 0: rank {rank} ends after 3 batches" for rank in (0, 1)
+    ]
+
+
+def test_copies_are_counted() -> None:
+    twice = Terms(copies=2)
+    assert judge.judge_coverage(epoch_of([[0, 1], [0, 1]]), 2, 2, twice) == ()
+    assert texts(judge.judge_coverage(epoch_of([[0, 1, 0], [0, 1]]), 2, 2, twice)) == [
+        "epoch 0: index 0 delivered by ranks 0, 0 and 1, 2 declared"
+    ]
+    assert texts(judge.judge_coverage(epoch_of([[0, 1], [0]]), 2, 2, twice)) == [
+        "epoch 0: index 1 delivered by rank 0, 2 declared"
+    ]
+    part = Terms(copies=2, draws=lambda size: size)
+    assert judge.judge_coverage(epoch_of([[0], [0]]), 2, 2, part) == ()
+    assert len(judge.judge_coverage(epoch_of([[0, 1], [0]]), 2, 2, part)) == 1
+
+
+def test_each_group_has_its_own_padding() -> None:
+    grouped = Terms({"pads"}, groups=lambda size: [index % 2 for index in range(size)])
+    assert judge.judge_coverage(epoch_of([[0, 1, 2], [4, 3, 0]]), 5, 2, grouped) == ()
+    assert texts(judge.judge_coverage(epoch_of([[0, 1, 2], [4, 3, 1]]), 5, 2, grouped)) == [
+        "epoch 0: index 1 delivered by ranks 0 and 1"
+    ]

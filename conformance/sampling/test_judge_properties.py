@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ddp_conformance.frame.allowance import Terms
 from ddp_conformance.frame.history import Delivered, Drawn, Draws, EpochEnd, Record, Sample
 from ddp_conformance.sampling import judge as judge_sampling
 from hypothesis import given
@@ -42,7 +43,7 @@ def delivered(shares: Sequence[Sequence[int]]) -> list[Record]:
 
 
 def coverage(shares: Sequence[Sequence[int]], size: int, trait: str) -> list[str]:
-    found = judge_sampling.judge_coverage(delivered(shares), size, len(shares), {trait})
+    found = judge_sampling.judge_coverage(delivered(shares), size, len(shares), Terms({trait}))
     return [violation.what for violation in found]
 
 
@@ -79,7 +80,7 @@ def test_any_index_of_no_sample_and_any_lost_end_are_named(
     index = data.draw(others(st.integers(-3, 40), *range(size)))
     foreign = [*history, Sample(rank, 0, 99, index)]
     for found in (
-        judge_sampling.judge_coverage(foreign, size, len(shares), {"pads"}),
+        judge_sampling.judge_coverage(foreign, size, len(shares), Terms({"pads"})),
         judge_sampling.judge_exactly_once(foreign, size),
     ):
         named = f"epoch 0: index {index} is not in the data set, delivered by rank {rank}"

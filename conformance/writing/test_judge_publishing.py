@@ -19,6 +19,17 @@ def test_files_of_two_ranks_are_named() -> None:
     assert str(violation) == "a is written by the code of ranks 0 and 2"
 
 
+def test_of_ranks_that_try_what_one_may_do_one_writes() -> None:
+    tried = [Opened(rank, "a", claim="/") for rank in (0, 1)]
+    assert judge.judge_shared_files(tried) == ()
+    (violation,) = judge.judge_shared_files([*tried, Opened(2, "a")])
+    assert str(violation) == "a is written by the code of ranks 0, 1 and 2"
+    moved = [Opened(0, "a", claim="offer", own=True), Opened(1, "a", claim="offer")]
+    assert judge.judge_shared_files(moved) == ()
+    assert len(judge.judge_shared_files([*moved, Opened(2, "a", claim="other")])) == 1
+    assert len(judge.judge_shared_files([*moved, Opened(2, "a", claim="offer", own=True)])) == 1
+
+
 def test_a_lock_may_be_many_ranks_and_a_lock_of_some_of_them_may_not() -> None:
     locked = [Opened(rank, "lock", lock=True) for rank in (0, 1)]
     assert judge.judge_shared_files(locked) == ()

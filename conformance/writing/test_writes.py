@@ -41,7 +41,8 @@ def test_what_is_touched_and_linked_is_heard(tmp_path: Path) -> None:
         (tmp_path / "b").symlink_to("absent")
         (tmp_path / "c").hardlink_to(tmp_path / "a")
         (tmp_path / "d").mkdir()
-    assert list(log.written()) == [Written(name, lock=False) for name in "abc"]
+    claims = {"a": "", "b": "/", "c": "/"}
+    assert list(log.written()) == [Written(name, False, claim) for name, claim in claims.items()]
 
 
 def test_what_is_still_there_and_what_is_a_lock_is_told(tmp_path: Path) -> None:

@@ -77,8 +77,12 @@ def observe_error(subject: ErrorPath, case: Case, ranks: Ranks, failing: int) ->
 
 
 def loop_runs(subject: Callback, ranks: Ranks) -> tuple[Run, ...]:
-    """One run, on a number of samples that is no multiple of the world size."""
-    cases = cases_of(ranks, (2 * ranks.world_size + 1,))
+    """Two runs, on numbers of samples that are no multiple of the world size.
+
+    Few, so that a loop comes through several epochs; and as many as make 23 steps of one, to
+    see what happens every tenth time.
+    """
+    cases = cases_of(ranks, (2 * ranks.world_size + 1, 22 * ranks.world_size + 1))
     return record(subject, ranks, cases, lambda s, case: observe_loop(s, case, ranks))
 
 

@@ -13,7 +13,7 @@ from typing import TypeAlias
 from ddp_conformance.determinism import judge
 from ddp_conformance.determinism.history import LoopStep
 from ddp_conformance.determinism.loops import alone, checkpoint_in, device_memory, run_leg
-from ddp_conformance.determinism.subjects import Leg, TrainLoop
+from ddp_conformance.determinism.subjects import Leg, TrainLoop, terms_of
 from ddp_conformance.frame.case import Case
 from ddp_conformance.frame.history import Record, Run
 from ddp_conformance.frame.ranks import Ranks
@@ -57,6 +57,9 @@ MEM_06 = Guarantee(
 SIZE = 41
 """Samples: at no world size a multiple of it."""
 EPOCHS = 2
+EPOCHS_AFTER = 2
+"""More of them at world size 2, behind the one that a run is resumed in: what is restored may be
+used once, or go on to be used."""
 EPOCH_END, MID_EPOCH = "epoch end", "mid-epoch"
 
 Observe: TypeAlias = Callable[[TrainLoop, Case, Ranks], Iterator[Record]]
@@ -85,21 +88,24 @@ def repeated(subject: TrainLoop, case: Case, ranks: Ranks) -> Iterator[Record]:
 
 def resumed(subject: TrainLoop, case: Case, ranks: Ranks) -> Iterator[Record]:
     """Whole, then saved after an epoch and resumed, then in the middle of the second epoch."""
-    first = run_leg(subject, case, "whole", Leg(EPOCHS), turn=1)
+    last = EPOCHS + (EPOCHS_AFTER if case.world_size == 2 else 0)
+    first = run_leg(subject, case, "whole", Leg(last), turn=1)
     yield from first
-    yield from in_two(subject, case, ranks, EPOCH_END, Leg(1))
+    yield from in_two(subject, case, ranks, EPOCH_END, Leg(1), last)
     if "resumes_mid_epoch" in subject.traits:
         steps = [step.epoch for step in first if isinstance(step, LoopStep)]
         stop = max(ranks.gather(steps.count(0) + steps.count(1) // 2))
-        yield from in_two(subject, case, ranks, MID_EPOCH, Leg(EPOCHS, stop))
+        yield from in_two(subject, case, ranks, MID_EPOCH, Leg(last, stop), last)
 
 
-def in_two(subject: TrainLoop, case: Case, ranks: Ranks, run: str, leg: Leg) -> Iterator[Record]:
-    """Stop as ``leg`` says, and go on to the end in a second call."""
+def in_two(
+    subject: TrainLoop, case: Case, ranks: Ranks, run: str, leg: Leg, last: int
+) -> Iterator[Record]:
+    """Stop as ``leg`` says, and go on to the end of the ``last`` epoch in a second call."""
     path = checkpoint_in(case, run)
     yield from run_leg(subject, case, run, Leg(leg.epochs, leg.steps, save=path), turn=3)
     ranks.gather(None)  # rank 0's file is there
-    yield from run_leg(subject, case, run, Leg(EPOCHS, resume=path), turn=4)
+    yield from run_leg(subject, case, run, Leg(last, resume=path), turn=4)
 
 
 def beside_one(subject: TrainLoop, case: Case, ranks: Ranks) -> Iterator[Record]:
@@ -155,8 +161,9 @@ def find_other_losses(subject: TrainLoop, ranks: Ranks) -> tuple[Violation, ...]
 
 def find_bad_seeds(subject: TrainLoop, ranks: Ranks) -> tuple[Violation, ...]:
     """DET-05."""
+    terms = terms_of(subject)
     runs = record_legs(subject, ranks, repeated)
-    return judge_each(runs, lambda run: judge.judge_seeds(run.history))
+    return judge_each(runs, lambda run: judge.judge_seeds(run.history, SIZE, terms))
 
 
 def find_foreign_memory(subject: TrainLoop, ranks: Ranks) -> tuple[Violation, ...]:

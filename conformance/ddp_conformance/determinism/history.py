@@ -75,6 +75,8 @@ class HeldModule(Record):
     """It is, or shares a parameter with, an object of the model that is trained."""
     changed: bool
     """It is on another device, or has other parameters, after the training than before it."""
+    altered: str = ""
+    """What others than the data set have changed of its mode, ``requires_grad`` or hooks."""
 
 
 @dataclass(frozen=True, slots=True)

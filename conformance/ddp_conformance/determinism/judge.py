@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, zip_longest
 
 from ddp_conformance.determinism.history import (
@@ -16,8 +16,12 @@ from ddp_conformance.determinism.history import (
     RebuildsBuckets,
     Sketch,
 )
+from ddp_conformance.frame.allowance import Allowance, Terms
 from ddp_conformance.frame.history import History
+from ddp_conformance.frame.shares import equal_draws, uneven_passes
 from ddp_conformance.frame.verdict import Violation, ranks_in_words
+
+NOTHING = Terms()
 
 REORDERED = 1e-5
 """Relative difference, of the norm, where a sum over ranks was taken in another order."""
@@ -83,11 +87,11 @@ def _loss(loss: float | None) -> str:
     return "nothing" if loss is None else f"{loss:.6g}"
 
 
-def judge_seeds(history: History) -> tuple[Violation, ...]:
+def judge_seeds(history: History, size: int, terms: Terms = NOTHING) -> tuple[Violation, ...]:
     """Parameters and order come from one seed for all ranks, random draws from another each."""
     return (
         *_unequal_starts(history),
-        *_repeated_samples(history),
+        *_repeated_samples(history, size, terms),
         *_equal_draws(history),
     )
 
@@ -97,7 +101,7 @@ def judge_held_modules(history: History) -> tuple[Violation, ...]:
     return tuple(
         Violation(f"{held.path} on rank {held.rank} {_fault(held)}")
         for held in history
-        if isinstance(held, HeldModule) and (held.trained or held.changed)
+        if isinstance(held, HeldModule) and (held.trained or held.changed or held.altered)
     )
 
 
@@ -205,23 +209,50 @@ def _unequal_starts(history: History) -> Iterator[Violation]:
             yield Violation(f"rank {rank} begins with other parameters than rank {first}")
 
 
-def _repeated_samples(history: History) -> Iterator[Violation]:
+def _repeated_samples(history: History, size: int, terms: Terms) -> Iterator[Violation]:
     steps = _steps(history, "whole")
     if not steps:
         yield Violation("the loop made no step")
-    owners: defaultdict[int, defaultdict[int, list[int]]]
-    owners = defaultdict(lambda: defaultdict(list))
-    for step in (step for own in steps.values() for step in own):
-        for index in step.ids:
-            owners[step.epoch][index].append(step.rank)
-    for epoch, by_index in sorted(owners.items()):
-        repeated = {index: ranks for index, ranks in sorted(by_index.items()) if len(ranks) > 1}
-        surplus = sum(len(ranks) - 1 for ranks in repeated.values())
-        # Padding repeats fewer than there are ranks.
-        if surplus >= len(_ranks(history)):
-            index, ranks = next(iter(repeated.items()))
-            first = f"index {index} by {ranks_in_words(ranks)}"
-            yield Violation(f"{surplus} samples are repeated, {first}: no common order", epoch)
+    epochs = sorted({step.epoch for own in steps.values() for step in own})
+    if "endless" in terms.traits and "replacement" not in terms.traits:
+        batches = {rank: [step.ids for step in own] for rank, own in steps.items()}
+        text = uneven_passes(batches, size, terms.copies, _loosely(size, terms, len(steps)))
+        yield from [Violation(f"{text}: no common order")] if text else []
+        return
+    for epoch in epochs:
+        shares = {
+            rank: [index for step in own if step.epoch == epoch for index in step.ids]
+            for rank, own in steps.items()
+        }
+        for text in _unshared(shares, size, terms, len(_ranks(history))):
+            yield Violation(f"{text}: no common order", epoch)
+
+
+def _loosely(size: int, terms: Terms, world_size: int) -> Allowance:
+    """Padding repeats fewer than there are ranks, declared or not; it may as well be dropped."""
+    groups = terms.members(size)
+    surplus = sum(max(world_size - 1, terms.allowed(len(g), world_size).surplus) for g in groups)
+    missing = terms.allowed_in_all(size, world_size).missing
+    return Allowance(surplus, max(missing, len(groups) * (world_size - 1)))
+
+
+def _unshared(
+    shares: Mapping[int, Sequence[int]], size: int, terms: Terms, world_size: int
+) -> Iterator[str]:
+    if "replacement" in terms.traits:
+        for one, other in equal_draws(shares):
+            yield f"ranks {one} and {other} draw the same {len(shares[one])} samples"
+        return
+    owners: defaultdict[int, list[int]] = defaultdict(list)
+    for rank, share in sorted(shares.items()):
+        for index in share:
+            owners[index].append(rank)
+    copies = terms.copies
+    repeated = {i: ranks for i, ranks in sorted(owners.items()) if len(ranks) > copies}
+    surplus = sum(len(ranks) - copies for ranks in repeated.values())
+    if surplus > _loosely(size, terms, world_size).surplus:
+        index, ranks = next(iter(repeated.items()))
+        yield f"{surplus} samples are repeated, index {index} by {ranks_in_words(ranks)}"
 
 
 def _equal_draws(history: History) -> Iterator[Violation]:
@@ -233,4 +264,6 @@ def _equal_draws(history: History) -> Iterator[Violation]:
 
 
 def _fault(held: HeldModule) -> str:
-    return "is part of the model that is trained" if held.trained else "was changed or moved"
+    if held.trained:
+        return "is part of the model that is trained"
+    return "was changed or moved" if held.changed else held.altered

@@ -18,6 +18,7 @@ from torch.distributed import distributed_c10d
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
+from ddp_conformance.determinism.hands import Change, Held, followed
 from ddp_conformance.determinism.history import (
     DeviceMemory,
     HeldModule,
@@ -47,6 +48,9 @@ class Notes:
         self._model: nn.Module | None = None
         self._held: dict[str, nn.Module] = {}
         self._before: dict[str, Any] = {}
+        self._dataset: Any = None
+        self._read: dict[str, Held] = {}
+        self.changes: list[Change] = []
 
     def wrapped(self, ddp: DistributedDataParallel) -> None:
         """A model was wrapped; not told by the loop."""
@@ -56,10 +60,13 @@ class Notes:
     def begin(self, model: nn.Module, dataset: Any = None) -> None:
         self.records.append(LoopParameters(self._rank, self._run, "begin", sketches_of(model)))
         self._model = model
-        self._held = dict(modules_in(dataset))
+        self._dataset, self._held = dataset, dict(modules_in(dataset))
         self._before = {path: _look(module) for path, module in self._held.items()}
 
     def step(self, epoch: int, ids: Sequence[int]) -> None:
+        # The data set has been read by now, and has put its modules as it needs them.
+        for path, module in self._held.items() if not self._read else ():
+            self._read[path] = Held(module, self._dataset, self.changes)
         draws = (
             ("python", random.random()),
             ("numpy", float(np.random.random())),
@@ -75,14 +82,15 @@ class Notes:
         for path, module in self._held.items():
             changed = _look(module) != self._before[path]
             trained = self._model is not None and _share(module, self._model)
-            self.records.append(HeldModule(self._rank, path, trained, changed))
+            altered = self._read[path].altered() if path in self._read else ""
+            self.records.append(HeldModule(self._rank, path, trained, changed, altered))
 
 
 def run_leg(subject: TrainLoop, case: Case, run: str, leg: Leg, turn: int) -> list[Record]:
     """Call the loop once, with random states that no other call and no other rank finds."""
     nemesis.scatter(f"turn {turn} of a loop", case.rank)
     notes = Notes(case.rank, run)
-    with wrapping_followed(notes):
+    with wrapping_followed(notes), followed(notes.changes):
         subject.make(case, leg, notes)
     return notes.records
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Protocol
 
 from torch import nn
 
+from ddp_conformance.frame.allowance import Groups, Terms, checked_terms
 from ddp_conformance.frame.subjects import Subject
 
 
@@ -57,3 +58,19 @@ class TrainLoop(Subject):
     tolerance: float = 1e-4
     """Relative difference up to which losses of different world sizes agree: the order in which
     gradients are added up is not the same."""
+    batch_size: int = 1
+    """Samples of each rank's batches, where ``pads`` or ``drops`` make all of them full."""
+    copies: int = 1
+    """Times that each sample comes in an epoch, as with repeated augmentation; at most."""
+    groups: Groups | None = None
+    """``groups(size)`` has the group of each sample, where ``pads`` or ``drops`` make each group by
+    itself even."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checked_terms(terms_of(self), self.name)
+
+
+def terms_of(subject: TrainLoop) -> Terms:
+    """What it declares of how often each sample comes."""
+    return Terms(subject.traits, subject.batch_size, subject.copies, subject.groups)

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Sequence
 from collections.abc import Set as AbstractSet
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+Groups: TypeAlias = Callable[[int], Sequence[Hashable]]
+"""The group of each sample, of a number of samples."""
 
 
 class Allowance(NamedTuple):
@@ -30,3 +36,60 @@ def allowed(
     surplus = -size % world_size if "pads" in traits else 0
     ends = step * workers if batch_size > 1 else step
     return Allowance(surplus, (size + surplus) % ends)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a part declares of how often it delivers each sample."""
+
+    traits: AbstractSet[str] = frozenset()
+    batch_size: int = 1
+    copies: int = 1
+    """Times that each sample comes in an epoch."""
+    groups: Groups | None = None
+    """What is padded or dropped by itself: buckets of one length, images of one format."""
+    draws: Callable[[int], int] | None = None
+    """Deliveries in an epoch, where they are not ``copies`` of all samples."""
+
+    def total(self, size: int) -> int:
+        """Deliveries of ``size`` samples in an epoch, before any are added or left out."""
+        return self.copies * size if self.draws is None else self.draws(size)
+
+    def members(self, size: int) -> list[Sequence[int]]:
+        """The samples of each group. Raises ``ValueError`` for groups of another number of them."""
+        if self.groups is None:
+            return [range(size)]
+        names = self.groups(size)
+        if len(names) != size:
+            raise ValueError(f"groups= has {len(names)} groups for {size} samples")
+        found: defaultdict[Hashable, list[int]] = defaultdict(list)
+        for index, name in enumerate(names):
+            found[name].append(index)
+        return list(found.values())
+
+    def allowed(self, size: int, world_size: int, workers: int = 1) -> Allowance:
+        """For a group of ``size`` samples."""
+        return allowed(self.total(size), world_size, self.traits, self.batch_size, workers)
+
+    def allowed_in_all(self, size: int, world_size: int, workers: int = 1) -> Allowance:
+        """For all groups of ``size`` samples together."""
+        each = [self.allowed(len(one), world_size, workers) for one in self.members(size)]
+        return Allowance(sum(one.surplus for one in each), sum(one.missing for one in each))
+
+
+def checked_terms(terms: Terms, owner: str) -> Terms:
+    """Raises ``ValueError`` for numbers that say nothing."""
+    for name, number in (("batch_size", terms.batch_size), ("copies", terms.copies)):
+        if number < 1:
+            raise ValueError(f"{owner}: {name}= is at least 1")
+    deals = terms.traits & {"pads", "drops"}
+    for name, given in (("batch_size", terms.batch_size > 1), ("groups", terms.groups)):
+        if given and not deals:
+            raise ValueError(f"{owner}: {name}= needs the trait 'pads' or 'drops'")
+    if terms.draws is not None and (terms.groups is not None or "endless" in terms.traits):
+        raise ValueError(f"{owner}: draws= goes with neither groups= nor the trait 'endless'")
+    if terms.copies > 1 and "exact" in terms.traits:
+        raise ValueError(f"{owner}: copies={terms.copies} contradicts the trait 'exact'")
+    if terms.copies > 1 and "evaluates" in terms.traits:
+        raise ValueError(f"{owner}: copies={terms.copies} contradicts the trait 'evaluates'")
+    return terms

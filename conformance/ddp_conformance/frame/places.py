@@ -49,6 +49,11 @@ def _is_installed(file: str) -> bool:
     return is_training_library(file) or any(part in file for part in _INSTALLED)
 
 
+def is_library(file: str) -> bool:
+    """Whether a file is installed, or comes with Python."""
+    return _is_installed(file) or _is_standard(file)
+
+
 def is_ours(file: str) -> bool:
     """Whether a file belongs to the checks; their mutants stand for code of users'."""
     return file.startswith(_OURS) and _MUTANTS not in file[len(_OURS) - 1 :]

@@ -15,6 +15,10 @@ TRAITS: dict[str, str] = {
     "drops": "leaves out less than one sample, or one batch of batch_size=, for each rank, so that "
     "all ranks get equally many",
     "exact": "delivers each sample exactly once",
+    "replacement": "draws with replacement: chance says how often a sample comes, and no two ranks "
+    "have the same draws",
+    "endless": "never ends: it goes through all samples again and again, in passes that the ranks "
+    "share",
     "shuffles": "changes the order from epoch to epoch",
     "evaluates": "what it delivers is counted in a reported metric",
     "uneven": "its loop copes with a different number of batches on each rank (Join, or no "
@@ -46,6 +50,8 @@ TRAITS: dict[str, str] = {
     "how it is evaluated and saved",
     "sync_batchnorm": "its model normalises by statistics of the samples of all ranks, as "
     "SyncBatchNorm does, and keeps them in buffers called running_mean and running_var",
+    "batch_statistics": "its model normalises by the samples of each rank alone, as BatchNorm does "
+    "under DDP; reason= says why that is meant",
     "unused_parameters": "some parameters get no gradient in some steps, or on some ranks",
     "nonlinear": "the metric is no mean over samples, such as F1, a root or a correlation",
 }
@@ -53,6 +59,10 @@ TRAITS: dict[str, str] = {
 CONTRADICTIONS: tuple[frozenset[str], ...] = (
     frozenset({"pads", "exact"}),
     frozenset({"drops", "exact"}),
+    frozenset({"endless", "evaluates"}),
+    frozenset({"endless", "exact"}),
+    frozenset({"evaluates", "replacement"}),
+    frozenset({"exact", "replacement"}),
 )
 
 

@@ -178,7 +178,8 @@ def _besides(one: Description, tried: Sequence[Description], verdicts: Verdicts)
 
 def _line(check: Check, verdict: Judged) -> str:
     kept = verdict.word is Word.PASSED
-    bound, excuses = sorted(check.needs & _BINDING), sorted(check.excused)
+    # What was looked at has come to its end.
+    bound, excuses = sorted(check.needs & _BINDING), sorted(check.excused - {"endless"})
     if bound:
         says = f"may declare {bound[0]!r}" if kept else f"would break, with {bound[0]!r}"
     else:

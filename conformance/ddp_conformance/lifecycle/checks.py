@@ -18,7 +18,7 @@ from ddp_conformance.launched.endings import came_through
 from ddp_conformance.launched.history import Chose, Fetched, Happened, Optimized
 from ddp_conformance.launched.order import Scenario
 from ddp_conformance.lifecycle import judge
-from ddp_conformance.lifecycle.subjects import Training
+from ddp_conformance.lifecycle.subjects import Training, terms_of
 from ddp_conformance.lifecycle.training_runs import demand_success, run_of
 
 LIF_01 = Guarantee(
@@ -82,7 +82,7 @@ def find_wrong_shares(subject: Training, ranks: Ranks) -> Sequence[Violation]:
         raise UndecidedError(
             f"{subject.name} makes no step on samples of a DataLoader with a map-style data set"
         )
-    return judge.judge_deliveries(run.history, ranks.world_size, subject.traits)
+    return judge.judge_deliveries(run.history, ranks.world_size, terms_of(subject))
 
 
 def find_speed_dependence(subject: Training, ranks: Ranks) -> Sequence[Violation]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import takewhile
 from typing import TypeAlias
 
-from ddp_conformance.frame.allowance import allowed
+from ddp_conformance.frame.allowance import Allowance, Terms
 from ddp_conformance.frame.history import History
+from ddp_conformance.frame.shares import equal_draws, uneven_passes
 from ddp_conformance.frame.verdict import Violation, ranks_in_words
 from ddp_conformance.launched.endings import (
     came_through,
@@ -63,15 +64,13 @@ def _last_stage(history: History, rank: int) -> str:
 # ------------------------------------------------------------------ LIF-02
 
 
-def judge_deliveries(
-    history: History, world_size: int, traits: AbstractSet[str]
-) -> tuple[Violation, ...]:
+def judge_deliveries(history: History, world_size: int, terms: Terms) -> tuple[Violation, ...]:
     """In each pass that was trained on, the ranks fetched shares of one data set."""
     early = "; ".join(_early_loaders(history))
     return tuple(
         Violation(f"{text}; {early}" if early else text, epoch)
         for epoch, passes in sorted(_training_passes(history).items())
-        for text in _wrong_shares(passes, world_size, traits)
+        for text in _wrong_shares(passes, world_size, terms)
     )
 
 
@@ -86,9 +85,7 @@ def _training_passes(history: History) -> dict[int, list[Fetched]]:
     return passes
 
 
-def _wrong_shares(
-    passes: list[Fetched], world_size: int, traits: AbstractSet[str]
-) -> Iterator[str]:
+def _wrong_shares(passes: list[Fetched], world_size: int, terms: Terms) -> Iterator[str]:
     sizes: defaultdict[int, set[int]] = defaultdict(set)
     owners: defaultdict[int, list[int]] = defaultdict(list)
     for fetched in passes:
@@ -103,19 +100,42 @@ def _wrong_shares(
     foreign = sorted(index for index in owners if not 0 <= index < size)
     for index in foreign:
         yield f"index {index} is none of {size} samples, for {ranks_in_words(owners.pop(index))}"
-    repeated = {index: ranks for index, ranks in sorted(owners.items()) if len(ranks) > 1}
-    surplus = sum(len(ranks) - 1 for ranks in repeated.values())
-    if surplus > allowed(size, world_size, traits).surplus:
+    shares = {fetched.rank: fetched.indices for fetched in passes}
+    if "replacement" in terms.traits:
+        for one, other in equal_draws(shares):
+            yield f"ranks {one} and {other} train on the same draws: {_first_of(shares[one])}"
+        return
+    batch_size = max(terms.batch_size, *(fetched.batch for fetched in passes))
+    surplus_allowed, _ = terms.allowed_in_all(size, world_size)
+    _, missing = replace(terms, batch_size=batch_size).allowed_in_all(size, world_size)
+    if "endless" in terms.traits:
+        allowance = Allowance(surplus_allowed, missing)
+        batches = {fetched.rank: list(_batches(fetched)) for fetched in passes}
+        text = uneven_passes(batches, size, terms.copies, allowance)
+        yield from [text] if text else []
+        return
+    copies = terms.copies
+    repeated = {index: ranks for index, ranks in sorted(owners.items()) if len(ranks) > copies}
+    surplus = sum(len(ranks) - copies for ranks in repeated.values())
+    if surplus > surplus_allowed:
         index, ranks = next(iter(repeated.items()))
         yield (
             f"{surplus} of {size} samples are trained on once more; "
             f"index {index} by {ranks_in_words(ranks)}"
         )
     lost = [index for index in range(size) if index not in owners]
-    batch_size = max(fetched.batch for fetched in passes)
-    missing = allowed(size, world_size, traits, batch_size).missing
-    if all(fetched.complete for fetched in passes) and len(lost) > missing:
+    complete = copies == 1 and all(fetched.complete for fetched in passes)
+    if complete and len(lost) > missing:
         yield f"{len(lost)} of {size} samples are trained on by no rank, first index {lost[0]}"
+
+
+def _batches(fetched: Fetched) -> Iterator[tuple[int, ...]]:
+    for start in range(0, len(fetched.indices), max(1, fetched.batch)):
+        yield fetched.indices[start : start + max(1, fetched.batch)]
+
+
+def _first_of(indices: Sequence[int]) -> str:
+    return ", ".join(map(str, indices[:6]))
 
 
 def _early_loaders(history: History) -> Iterator[str]:

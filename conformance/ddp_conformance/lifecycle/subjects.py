@@ -7,6 +7,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
+from ddp_conformance.frame.allowance import Groups, Terms, checked_terms
 from ddp_conformance.frame.subjects import Subject
 from ddp_conformance.launched.order import Death, Named
 
@@ -39,6 +40,13 @@ class Training(Subject):
     """Seconds in which all ranks must have ended when one of them has."""
     deaths: Sequence[Death] = DEATHS
     """Ways to die that are tried on each rank in turn."""
+    batch_size: int = 1
+    """Samples of each rank's batches, where ``pads`` or ``drops`` make all of them full."""
+    copies: int = 1
+    """Times that each sample comes in an epoch, as with repeated augmentation; at most."""
+    groups: Groups | None = None
+    """``groups(size)`` has the group of each sample, where ``pads`` or ``drops`` make each group by
+    itself even."""
 
     def __post_init__(self) -> None:
         if not callable(self.run):
@@ -48,6 +56,7 @@ class Training(Subject):
             )
         object.__setattr__(self, "make", self.run)
         super().__post_init__()
+        checked_terms(terms_of(self), self.name)
         for function in filter(None, (self.run, self.index)):
             Named.of(function)
         unknown = sorted(set(self.deaths) - set(DEATHS))
@@ -58,3 +67,8 @@ class Training(Subject):
     def of(cls, function: Callable[..., object], traits: AbstractSet[str]) -> Self:
         """The program that a function is."""
         return cls(run=function, traits=traits)
+
+
+def terms_of(subject: Training) -> Terms:
+    """What it declares of how often each sample comes."""
+    return Terms(subject.traits, subject.batch_size, subject.copies, subject.groups)

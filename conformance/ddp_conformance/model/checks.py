@@ -79,7 +79,7 @@ def runs_of(subject: TrainStep, ranks: Ranks) -> list[Run]:
 
 def run_of(subject: TrainStep, ranks: Ranks, size: int) -> Run:
     """The steps on all ranks, and on one process alone."""
-    work = Work(Named.of(take_steps), Named.of(subject.make), (str(size),))
+    work = Work(Named.of(take_steps), Named.of(subject.make), (str(size), str(subject.steps)))
     limits = Limits(subject.timeout, PATIENCE)
     (run,) = record(
         subject, ranks, cases_of(ranks, (size,)), lambda s, case: launched(work, case, limits)
@@ -108,7 +108,38 @@ def find_divergence(subject: TrainStep, ranks: Ranks) -> Sequence[Violation]:
 
 def find_wrong_gradients(subject: TrainStep, ranks: Ranks) -> Sequence[Violation]:
     """MOD-02."""
-    return judged(subject, ranks, lambda h: judge.judge_gradients(h, subject.tolerance))
+    return judged(subject, ranks, lambda history: _beside_one(subject, ranks, history))
+
+
+def _beside_one(subject: TrainStep, ranks: Ranks, history: History) -> Sequence[Violation]:
+    """Gradients that differ from one process's, if nothing makes them differ rightly."""
+    found = judge.judge_gradients(history, subject.tolerance)
+    if found:
+        demand_comparison(subject, ranks, history)
+    if found and judge.gradients_unseen(history):
+        raise UndecidedError(
+            f"{subject.name} steps without an optimizer, and its gradients are gone when step() "
+            "returns: leave them, or step with a torch.optim.Optimizer",
+            [str(found[0])],
+        )
+    return found
+
+
+def demand_comparison(subject: TrainStep, ranks: Ranks, history: History) -> None:
+    """Raise :class:`UndecidedError` for a model of which one process makes something else."""
+    unlike = judge.unlike_one_process(history)
+    if unlike is None:
+        return
+    if unlike.kind == "Dropout":
+        raise UndecidedError(
+            f"{subject.name} has dropout in {unlike.module}, which draws other numbers in one "
+            "process: use p=0 here"
+        )
+    if ranks.world_size > 1 and "sync_batchnorm" not in subject.traits:
+        raise UndecidedError(
+            f"{subject.name} normalises by each rank's own samples in {unlike.module}, which one "
+            "process cannot: if that is meant, declare the trait 'batch_statistics' with reason="
+        )
 
 
 def find_different_starts(subject: TrainStep, ranks: Ranks) -> Sequence[Violation]:
@@ -136,14 +167,26 @@ def find_wrong_accumulation(subject: TrainStep, ranks: Ranks) -> Sequence[Violat
 
     def look(history: History) -> Sequence[Violation]:
         reductions = judge.judge_accumulation(history) if ranks.world_size > 1 else ()
-        return (*reductions, *judge.judge_gradients(history, subject.tolerance))
+        if reductions or "batch_statistics" in subject.traits:
+            return reductions
+        return _beside_one(subject, ranks, history)
 
     return judged(subject, ranks, look)
 
 
 def find_different_decisions(subject: TrainStep, ranks: Ranks) -> Sequence[Violation]:
     """MOD-08."""
-    return judged(subject, ranks, lambda h: judge_decisions.judge_decisions(h, subject.tolerance))
+
+    def look(history: History) -> Sequence[Violation]:
+        apart = judge_decisions.judge_decisions(history, subject.tolerance, between_ranks=True)
+        if apart or "batch_statistics" in subject.traits:
+            return apart
+        found = judge_decisions.judge_decisions(history, subject.tolerance)
+        if found:
+            demand_comparison(subject, ranks, history)
+        return found
+
+    return judged(subject, ranks, look)
 
 
 def find_wrong_statistics(subject: TrainStep, ranks: Ranks) -> Sequence[Violation]:
@@ -153,7 +196,7 @@ def find_wrong_statistics(subject: TrainStep, ranks: Ranks) -> Sequence[Violatio
 
 CHECKS = (
     Check(MOD_01, (TrainStep,), find_divergence),
-    Check(MOD_02, (TrainStep,), find_wrong_gradients),
+    Check(MOD_02, (TrainStep,), find_wrong_gradients, excused=frozenset({"batch_statistics"})),
     Check(MOD_03, (TrainStep,), find_different_starts),
     Check(MOD_04, (TrainStep,), find_different_buffers, needs=frozenset({"buffers"})),
     Check(MOD_05, (TrainStep,), find_undeclared_use),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from ddp_conformance.frame.history import Record
+
+Taken: TypeAlias = Literal["at the step", "after backward", "in the end"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +23,31 @@ class State(Record):
 
 @dataclass(frozen=True, slots=True)
 class Gradients(Record):
-    """What an optimizer was about to step with."""
+    """What a step was made with."""
 
     step: int
     alone: bool
     """True for a single process with the samples of all ranks, which has rank 0."""
     values: tuple[tuple[str, tuple[float, ...]], ...]
     """Name and values of each parameter's gradient; empty values where there is none."""
+    taken: Taken = "at the step"
+    """When: before an optimizer steps; where none does and parameters change all the same, after
+    the last backward pass, and again when all is done and they are still there."""
+
+
+@dataclass(frozen=True, slots=True)
+class OneProcessEnds(Record):
+    """From a step on nothing is compared with one process, which cannot take over the state."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnlikeOneProcess(Record):
+    """A module in training mode, whose output with several ranks is rightly another one."""
+
+    module: str
+    kind: Literal["BatchNorm", "Dropout"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,23 +9,31 @@ from collections.abc import Iterator
 from ddp_conformance.frame.history import History
 from ddp_conformance.frame.verdict import Violation, ranks_in_words
 from ddp_conformance.model.history import Decided
+from ddp_conformance.model.judge import not_compared_from
 
 
-def judge_decisions(history: History, tolerance: float) -> tuple[Violation, ...]:
-    """All ranks decide the same in each step, and what one process with all samples does."""
+def judge_decisions(
+    history: History, tolerance: float, *, between_ranks: bool = False
+) -> tuple[Violation, ...]:
+    """All ranks decide the same in each step, and what one process with all samples does.
+
+    Or, ``between_ranks``, only the first.
+    """
     seen = [record for record in history if isinstance(record, Decided)]
     alone = {record.step: record for record in seen if record.alone}
     steps: defaultdict[int, list[Decided]] = defaultdict(list)
     for record in seen:
         if not record.alone:
             steps[record.step].append(record)
+    first = 0 if between_ranks else not_compared_from(history)
     if not any(record.told for made in steps.values() for record in made):
         return (Violation("no step tells what it decides"),)
     return tuple(
         Violation(f"step {step}: {text}")
         for step, made in sorted(steps.items())
         for text in (
-            list(_between_ranks(made)) or list(_beside_one(made[0], alone.get(step), tolerance))
+            list(_between_ranks(made))
+            or (list(_beside_one(made[0], alone.get(step), tolerance)) if step < first else [])
         )
     )
 

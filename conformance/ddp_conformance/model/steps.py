@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -29,15 +30,20 @@ from ddp_conformance.model.history import (
     Buffers,
     Decided,
     Gradients,
+    OneProcessEnds,
     Overwrote,
     Pass,
     State,
     Statistics,
+    Taken,
+    UnlikeOneProcess,
     Wrapped,
 )
 from ddp_conformance.model.subjects import Trainee
 
-STEPS = 2
+OWN_STEPS = 2
+"""Steps that one process makes from where it came by itself; then it takes over the ranks' state
+before each step, so that none is judged by what rounding has made of those before."""
 
 STATISTICS = ("running_mean", "running_var")
 """What torch's normalisations call their buffers, and everybody's after them."""
@@ -48,7 +54,7 @@ _kept: list[Any] = []
 
 def take_steps(order: Order, journal: Journal) -> None:
     """Train on all ranks, then on rank 0 alone from the same parameters."""
-    make, size = order.work.entry.load(), int(order.work.argv[0])
+    make, (size, steps) = order.work.entry.load(), map(int, order.work.argv)
     case = Case(size, order.rank, order.world_size, Path(order.directory))
     dist.init_process_group("gloo")
     trainee = Trainee(*make(case))
@@ -57,22 +63,49 @@ def take_steps(order: Order, journal: Journal) -> None:
         raise TypeError("a TrainStep cannot be under FSDP1, whose gradients are flat; use FSDP2")
     _kept.append(trainee)
     initial = {name: full(tensor).clone() for name, tensor in named(model)}
-    Observer(model, order.rank, journal).run(trainee)
+    snapshots = Observer(model, order.rank, journal).run(trainee, steps)
     dist.destroy_process_group()
     if order.rank == 0:
-        run_alone(Trainee(*make(replace(case, world_size=1))), initial, journal)
+        single = Trainee(*make(replace(case, world_size=1)))
+        run_alone(single, initial, snapshots, journal)
     journal.add(Happened(order.rank, "returned"))
 
 
-def run_alone(trainee: Trainee, initial: dict[str, Tensor], journal: Journal) -> None:
+class Snapshot(NamedTuple):
+    """What the ranks had before a step."""
+
+    parameters: dict[str, Tensor]
+    optimizers: list[Any]
+    """The state of each, in the order in which they first stepped."""
+
+
+def run_alone(
+    trainee: Trainee, initial: dict[str, Tensor], snapshots: list[Snapshot], journal: Journal
+) -> None:
     """What one process with all samples steps with."""
-    with torch.no_grad():
-        for name, parameter in named(trainee.model):
-            parameter.copy_(initial[name])
+    _copy(trainee.model, initial)
     observer = Observer(trainee.model, 0, journal, alone=True)
     _around_backward(observer.measure)
-    for number in range(STEPS):
+    for number in range(OWN_STEPS + len(snapshots)):
+        if number >= OWN_STEPS and not observer.take_over(snapshots[number - OWN_STEPS]):
+            journal.add(OneProcessEnds(0, number + 1))
+            return
         observer.step(trainee, number)
+
+
+def _copy(model: nn.Module, content: dict[str, Tensor]) -> None:
+    with torch.no_grad():
+        for name, parameter in named(model):
+            parameter.copy_(content[name])
+
+
+def _in_full(state: Any) -> Any:
+    """A copy of an optimizer's state, in which nothing is sharded."""
+    if isinstance(state, Tensor):
+        return full(state).clone()
+    if isinstance(state, dict):
+        return {key: _in_full(value) for key, value in state.items()}
+    return [*map(_in_full, state)] if isinstance(state, list) else copy.deepcopy(state)
 
 
 def named(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
@@ -111,10 +144,14 @@ class Observer:
         self._number = 0
         self._stepped = False
         self._norm: float | None = None
+        self._optimizers: list[Optimizer] = []
+        self._after_backward: list[tuple[str, Tensor | None]] = []
+        self._named_unlike: set[str] = set()
         register_optimizer_step_pre_hook(self._about_to_step)
 
-    def run(self, trainee: Trainee) -> None:
-        """Make all steps of this rank, among the others."""
+    def run(self, trainee: Trainee, steps: int) -> list[Snapshot]:
+        """Make all steps of this rank, among the others; what one process has to take over."""
+        snapshots: list[Snapshot] = []
         static = isinstance(self._model, DistributedDataParallel) and self._model.static_graph
         names = tuple(name for name, _ in self._trained)
         self._journal.add(Wrapped(self._rank, names, bool(static), self._sharded()))
@@ -122,7 +159,9 @@ class Observer:
         self._follow_writes()
         _around_backward(self._backward)
         self._tell_state("after wrapping")
-        for number in range(STEPS):
+        for number in range(steps):
+            if number == OWN_STEPS + len(snapshots):
+                snapshots += self._snapshot()
             self.step(trainee, number)
             self._tell_state(f"after step {number + 1}")
             # One use after each step: an evaluation can put right what is saved after it.
@@ -131,12 +170,38 @@ class Observer:
             if number == 1 and trainee.checkpoint is not None:
                 self._tell_buffers("checkpoint", trainee.checkpoint())
         self._over = True
+        return snapshots
+
+    def _snapshot(self) -> Iterator[Snapshot]:
+        """None where an optimizer does not give its state away, as one that is sharded by ZeRO."""
+        try:
+            states = [_in_full(optimizer.state_dict()) for optimizer in self._optimizers]
+        except Exception:  # of whoever wrote the optimizer
+            self._journal.add(OneProcessEnds(self._rank, self._number + 1))
+            return
+        yield Snapshot({name: full(p).clone() for name, p in named(self._model)}, states)
+
+    def take_over(self, snapshot: Snapshot) -> bool:
+        """Go on from what the ranks had; False if the optimizers here are not made for that."""
+        _copy(self._model, snapshot.parameters)
+        if len(snapshot.optimizers) != len(self._optimizers):
+            return False
+        for optimizer, state in zip(self._optimizers, snapshot.optimizers, strict=True):
+            try:
+                optimizer.load_state_dict(state)
+            except Exception:  # of whoever wrote the optimizer
+                return False
+        return True
 
     def step(self, trainee: Trainee, number: int) -> None:
         """Make a step, and tell what it decided."""
         self._number, self._passes = number + 1, 0
-        self._stepped, self._norm = False, None
+        self._stepped, self._norm, self._after_backward = False, None, []
+        before = self._contents()
         found = trainee.step(number)
+        if not self._stepped and self._contents() != before:
+            self._stepped = True
+            self._tell_gradients_of_hand_made_step()
         told = found if isinstance(found, Mapping) else {}
         values = tuple((str(name), float(value)) for name, value in told.items())
         self._journal.add(
@@ -144,6 +209,24 @@ class Observer:
         )
         if number == 0:
             self._tell_statistics()
+
+    def _contents(self) -> str:
+        return digest([parameter for _, parameter in self._trained])
+
+    def _tell_gradients_of_hand_made_step(self) -> None:
+        """Reduced by hand, they are not right after the pass what they were at the step."""
+        self._tell_gradients(self._after_backward, "after backward")
+        left = [(name, p.grad) for name, p in self._trained]
+        if any(gradient is not None and bool(gradient.any()) for _, gradient in left):
+            self._tell_gradients(left, "in the end")
+
+    def _look_for_unlike(self) -> None:
+        """What makes one process rightly differ: statistics of a batch, and chance."""
+        for name, module in self._model.named_modules():
+            kind = _unlike_one_process(module)
+            if kind is not None and kind not in self._named_unlike:
+                self._named_unlike.add(kind)
+                self._journal.add(UnlikeOneProcess(self._rank, bare_name(name), kind))
 
     def _tell_statistics(self) -> None:
         found = tuple(
@@ -227,6 +310,8 @@ class Observer:
         self._used.intersection_update(sharded)
         begun = _collectives()
         result = run()
+        self._note_gradients()
+        self._look_for_unlike()
         gradients = [p.grad for _, p in self._trained if p.grad is not None]
         self._journal.add(
             Pass(
@@ -241,9 +326,15 @@ class Observer:
         self._passes += 1
         return result
 
+    def _note_gradients(self) -> None:
+        self._after_backward = [
+            (name, None if p.grad is None else p.grad.clone()) for name, p in self._trained
+        ]
+
     def measure(self, run: Callable[[], Any]) -> Any:
         """Take the norm of what a backward pass of a single process left."""
         result = run()
+        self._note_gradients()
         gradients = [p.grad.double() for _, p in self._trained if p.grad is not None]
         self._norm = nn.utils.get_total_norm(gradients).item()
         return result
@@ -256,6 +347,8 @@ class Observer:
         if not self._trains(optimizer) or any(map(self._trains, callers())):
             return None
         self._stepped = True
+        if not any(optimizer is known for known in self._optimizers):
+            self._optimizers.append(optimizer)
         if kwargs.get("closure") is not None:
             return args, {**kwargs, "closure": self._telling(kwargs["closure"])}
         if len(args) > 1 and callable(args[1]):
@@ -279,14 +372,25 @@ class Observer:
 
         return told
 
-    def _tell_gradients(self) -> None:
-        values = tuple((name, _values(p.grad)) for name, p in self._trained)
-        self._journal.add(Gradients(self._rank, self._number, self._alone, values))
+    def _tell_gradients(
+        self, found: Sequence[tuple[str, Tensor | None]] = (), taken: Taken = "at the step"
+    ) -> None:
+        found = found or [(name, p.grad) for name, p in self._trained]
+        values = tuple((name, _values(gradient)) for name, gradient in found)
+        self._journal.add(Gradients(self._rank, self._number, self._alone, values, taken))
 
     def _trains(self, optimizer: Optimizer) -> bool:
         """Whether it has some of the model's parameters."""
         owned = (p for group in optimizer.param_groups for p in group["params"])
         return any(id(parameter) in self._ids for parameter in owned)
+
+
+def _unlike_one_process(module: nn.Module) -> Literal["BatchNorm", "Dropout"] | None:
+    if isinstance(module, nn.modules.batchnorm._BatchNorm):
+        own = module.training or module.running_mean is None
+        return "BatchNorm" if own and not isinstance(module, nn.SyncBatchNorm) else None
+    drops = isinstance(module, nn.modules.dropout._DropoutNd) and module.training
+    return "Dropout" if drops and module.p > 0 else None  # type: ignore[operator]
 
 
 def _values(tensor: Tensor | None) -> tuple[float, ...]:

@@ -41,7 +41,9 @@ class TrainStep(Subject):
     and whatever else must be equal. A step is skipped by not calling the optimizer.
 
     With the trait ``sync_batchnorm`` normalisations see the samples of all ranks; where
-    ``case.world_size`` is 1, a plain BatchNorm is the same.
+    ``case.world_size`` is 1, a plain BatchNorm is the same. With the trait ``batch_statistics``
+    each rank's normalisations see its own samples alone, which one process cannot do: gradients are
+    not compared with its.
     """
 
     kind: ClassVar[str] = "train step"
@@ -52,7 +54,19 @@ class TrainStep(Subject):
     A tenth of it, relative to the largest of all parameters, is always allowed."""
     timeout: float = 60.0
     """Seconds that a run may take."""
+    steps: int = 13
+    """Steps that are made, from number 0 on; at least 2. What happens every tenth time shows in 13
+    of them."""
+    reason: str = ""
+    """Why it has the trait ``batch_statistics``, which needs one."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.steps < 2:
+            raise ValueError(f"{self.name}: steps= is at least 2")
+        if ("batch_statistics" in self.traits) != bool(self.reason.strip()):
+            raise ValueError(
+                f"{self.name}: the trait 'batch_statistics' and reason= need each other; say why "
+                "each rank normalises by samples of its own, or convert to SyncBatchNorm"
+            )
         Named.of(self.make)

@@ -7,13 +7,11 @@ the type of a sampler nor the list it would give says what arrives.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, islice
-from typing import Any, TypeAlias
+from collections.abc import Iterator, Sequence
+from itertools import chain
 
-from ddp_conformance.frame import nemesis
 from ddp_conformance.frame.case import Case, sizes
-from ddp_conformance.frame.history import EpochEnd, Record, Refused, Run, Sample
+from ddp_conformance.frame.history import Record, Refused, Run, Sample
 from ddp_conformance.frame.ranks import Ranks
 from ddp_conformance.frame.recording import (
     Judge,
@@ -27,11 +25,10 @@ from ddp_conformance.frame.recording import (
 from ddp_conformance.frame.registry import Check, Guarantee
 from ddp_conformance.frame.verdict import Violation
 from ddp_conformance.sampling import judge, randomness
+from ddp_conformance.sampling.deliveries import Delivering, deliveries
 from ddp_conformance.sampling.sizes import suspicious_runs
 from ddp_conformance.sampling.stopwatch import Stopwatch
-from ddp_conformance.sampling.subjects import Loader, Sampler, as_indices
-
-Delivering: TypeAlias = Sampler | Loader
+from ddp_conformance.sampling.subjects import Loader, Sampler, terms_of
 
 EPOCHS = (0, 1)
 
@@ -71,53 +68,6 @@ SMP_05 = Guarantee(
 )
 
 
-def deliveries(subject: Delivering, case: Case, epochs: Sequence[int]) -> Iterator[Record]:
-    """What a new component delivers to this rank in the given epochs, or that it refused.
-
-    To refuse is an answer only for a case that is smaller than the subject says it needs.
-    """
-    try:
-        yield from _delivered(subject, case, epochs)
-    except Exception as error:
-        if case.size >= subject.min_size * case.world_size:
-            raise
-        yield Refused(case.rank, type(error).__name__)
-
-
-def _delivered(subject: Delivering, case: Case, epochs: Sequence[int]) -> Iterator[Record]:
-    component = subject.make(case)
-    for epoch in epochs:
-        nemesis.pause()
-        subject.set_epoch(component, epoch)
-        yield from _one_epoch(subject, component, case, epoch)
-
-
-def _one_epoch(subject: Delivering, component: Any, case: Case, epoch: int) -> Iterator[Record]:
-    # No rank of an honest component comes near it, and an endless one must not hang us.
-    limit = 2 * case.size + 16
-    batches = 0
-    for step, batch in enumerate(islice(component, limit)):
-        batches = step + 1
-        worker = worker_of(batch)
-        for index in as_indices(subject.indices(batch)):
-            yield Sample(case.rank, epoch, step, index, worker)
-    yield EpochEnd(case.rank, epoch, batches, exhausted=batches < limit)
-
-
-def worker_of(batch: Any) -> int | None:
-    """The DataLoader worker that read the batch, if its samples say so and agree.
-
-    It is evidence for people: a batch of no samples, and one whose ``worker`` is a name or
-    whatever else the subject means by it, says nothing.
-    """
-    carried = batch.get("worker") if isinstance(batch, Mapping) else None
-    try:
-        workers = set(as_indices(carried))
-    except (TypeError, ValueError):
-        return None
-    return workers.pop() if len(workers) == 1 else None
-
-
 def record_epochs(subject: Delivering, ranks: Ranks) -> tuple[Run, ...]:
     """Two epochs at every size."""
     cases = cases_of(ranks, sizes_for(subject, ranks.world_size))
@@ -128,10 +78,13 @@ def record_epochs(subject: Delivering, ranks: Ranks) -> tuple[Run, ...]:
 
 def sizes_for(subject: Delivering, world_size: int) -> tuple[int, ...]:
     """The usual sizes; and for what the subject says of sizes, those at which it allows little."""
-    if subject.batch_size == 1 and subject.min_size == 0:
-        return sizes(world_size)
-    full = full_size(subject, world_size)
-    return tuple(sorted({*sizes(world_size), full, full + 1}))
+    found = {*sizes(world_size)}
+    if subject.batch_size > 1 or subject.min_size > 0:
+        full = full_size(subject, world_size)
+        found |= {full, full + 1}
+    if "replacement" in subject.traits:
+        found.add(MANY_SAMPLES * world_size)  # enough for two equal draws to be no coincidence
+    return tuple(sorted(found))
 
 
 def full_size(subject: Delivering, world_size: int) -> int:
@@ -158,9 +111,8 @@ def judge_coverage_of(subject: Delivering) -> Judge:
         if case.size == full_size(subject, case.world_size):
             _check_batches(subject, run)
         workers = max(1, case.num_workers)
-        return judge.judge_coverage(
-            run.history, case.size, case.world_size, subject.traits, subject.batch_size, workers
-        )
+        terms = terms_of(subject)
+        return judge.judge_coverage(run.history, case.size, case.world_size, terms, workers)
 
     return judge_run
 
@@ -204,7 +156,9 @@ def find_order(subject: Delivering, ranks: Ranks) -> tuple[Violation, ...]:
     hangs on the global generators shows.
     """
     enough = full_size(subject, ranks.world_size)
-    size = max(16, judge.RELIABLE_ORDER * ranks.world_size, enough)
+    chance = "replacement" in subject.traits
+    few = MANY_SAMPLES if chance else judge.RELIABLE_ORDER
+    size = max(16, few * ranks.world_size, enough)
     watch = Stopwatch()
     first = _epochs_of(subject, ranks, size, EPOCHS)
     slowest = max(ranks.gather(watch.seconds()))
@@ -238,7 +192,9 @@ def _epochs_of(
         subject,
         ranks,
         cases_of(ranks, (size,)),
-        lambda s, case: chain.from_iterable(deliveries(s, case, some) for some in epochs),
+        lambda s, case: chain.from_iterable(
+            deliveries(s, case, some, to_batch_end=False) for some in epochs
+        ),
     )
 
 
@@ -254,7 +210,9 @@ def find_bad_split(subject: Loader, ranks: Ranks) -> tuple[Violation, ...]:
 
 
 def _stream_sizes(subject: Loader, world_size: int) -> tuple[int, ...]:
-    usual = (1, 2 * world_size + 3)
+    usual: tuple[int, ...] = (1, 2 * world_size + 3)
+    if "replacement" in subject.traits:
+        usual += (MANY_SAMPLES * world_size,)
     declared = subject.batch_size > 1 or subject.min_size > 0
     # Full batches for each of two workers and of three.
     return (*usual, 6 * full_size(subject, world_size)) if declared else usual
@@ -267,7 +225,9 @@ def _split(subject: Loader, case: Case) -> Iterator[Record]:
 CHECKS = (
     *randomness.CHECKS,
     Check(SMP_01, (Sampler, Loader), find_coverage),
-    Check(SMP_02, (Sampler, Loader), find_unequal_batches, excused=frozenset({"uneven"})),
+    Check(
+        SMP_02, (Sampler, Loader), find_unequal_batches, excused=frozenset({"uneven", "endless"})
+    ),
     Check(SMP_03, (Sampler, Loader), find_wrong_counts, needs=frozenset({"evaluates"})),
     Check(SMP_04, (Sampler, Loader), find_order, needs=frozenset({"shuffles"})),
     Check(SMP_05, (Loader,), find_bad_split, needs=frozenset({"iterable"})),

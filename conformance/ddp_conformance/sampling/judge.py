@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import chain, combinations, islice, takewhile
 from typing import TypeAlias
 
-from ddp_conformance.frame.allowance import allowed
+from ddp_conformance.frame.allowance import Allowance, Terms
 from ddp_conformance.frame.history import (
     Delivered,
     Drawn,
@@ -18,6 +18,7 @@ from ddp_conformance.frame.history import (
     Refused,
     Sample,
 )
+from ddp_conformance.frame.shares import equal_draws, uneven_passes
 from ddp_conformance.frame.verdict import Violation, ranks_in_words
 
 Items: TypeAlias = tuple[tuple[int, ...], ...]
@@ -33,28 +34,46 @@ RELIABLE_ORDER = 8
 PERIODS = (1, 2, 3, 4)
 """Epochs after which the orders of a sampler that counts them wrongly come again."""
 
+NOTHING_MORE = Allowance()
+
 RETURNS = 16
 """Epochs in a row in which they must."""
 
 
 def judge_coverage(
-    history: History,
-    size: int,
-    world_size: int,
-    traits: AbstractSet[str],
-    batch_size: int = 1,
-    workers: int = 1,
+    history: History, size: int, world_size: int, terms: Terms, workers: int = 1
 ) -> tuple[Violation, ...]:
     """Every index is delivered, and no more are repeated or left out than is declared."""
-    surplus, missing = allowed(size, world_size, traits, batch_size, workers)
-    return (
-        *_without_end(history),
-        *judge_ended(history),
-        *(
-            violation
-            for epoch, samples in _by_epoch(history)
-            for violation in _coverage_of(epoch, samples, size, surplus, missing)
-        ),
+    endless = "endless" in terms.traits
+    allowance = terms.allowed_in_all(size, world_size, workers)
+    found: list[Violation] = []
+    for epoch, samples in _by_epoch(history):
+        found += _foreign(epoch, samples, size)
+        if "replacement" in terms.traits:
+            if not endless:
+                found += _another_total(epoch, len(samples), terms.total(size), allowance)
+        elif not endless:
+            for members in terms.members(size):
+                own = terms.allowed(len(members), world_size, workers)
+                found += _coverage_of(
+                    epoch, samples, members, own, terms.copies, partly=terms.draws is not None
+                )
+            if terms.draws is not None:
+                found += _another_total(epoch, len(samples), terms.total(size), allowance)
+    if "replacement" in terms.traits:
+        found += judge_draws(history)
+    elif endless:
+        found += _uneven_passes(history, size, world_size, terms.copies, allowance)
+    ended = _judge_endless(history) if endless else judge_ended(history)
+    return (*_without_end(history), *ended, *found)
+
+
+def judge_draws(history: History) -> tuple[Violation, ...]:
+    """No two ranks, nor workers where samples name theirs, make the same draws in an epoch."""
+    return tuple(
+        violation
+        for epoch, samples in _by_epoch(history)
+        for violation in _same_draws(epoch, samples)
     )
 
 
@@ -66,7 +85,10 @@ def judge_exactly_once(history: History, size: int) -> tuple[Violation, ...]:
         *(
             violation
             for epoch, samples in _by_epoch(history)
-            for violation in _coverage_of(epoch, samples, size, 0, 0)
+            for violation in (
+                *_foreign(epoch, samples, size),
+                *_coverage_of(epoch, samples, range(size)),
+            )
         ),
     )
 
@@ -84,6 +106,15 @@ def judge_ended(history: History) -> tuple[Violation, ...]:
         Violation(f"rank {end.rank} did not end the epoch within {end.batches} batches", end.epoch)
         for end in history
         if isinstance(end, EpochEnd) and not end.exhausted
+    )
+
+
+def _judge_endless(history: History) -> tuple[Violation, ...]:
+    """No pass came to an end."""
+    return tuple(
+        Violation(f"rank {end.rank} ends after {end.batches} batches", end.epoch)
+        for end in history
+        if isinstance(end, EpochEnd) and end.exhausted
     )
 
 
@@ -123,7 +154,7 @@ def judge_order_changes(history: History) -> tuple[Violation, ...]:
         Violation(f"rank {rank} has the order of epoch {before} again: {_start(order)}", epoch)
         for (rank, epoch), order in sorted(orders.items())
         for before in range(epoch)
-        if len(order) >= RELIABLE_ORDER and orders.get((rank, before)) == order
+        if len(set(order)) >= RELIABLE_ORDER and orders.get((rank, before)) == order
     )
 
 
@@ -136,7 +167,7 @@ def judge_order_returns(history: History) -> tuple[Violation, ...]:
     """
     orders: defaultdict[int, dict[int, tuple[int, ...]]] = defaultdict(dict)
     for (rank, epoch), order in sorted(_orders(history).items()):
-        if len(order) >= RELIABLE_ORDER:
+        if len(set(order)) >= RELIABLE_ORDER:
             orders[rank][epoch] = order
     return tuple(
         Violation(f"rank {rank} has the order of {_before(period)} again, in every epoch on", epoch)
@@ -226,24 +257,82 @@ def _by_epoch(history: History) -> Iterator[tuple[int, list[Sample]]]:
         yield epoch, [s for s in history if isinstance(s, Sample) and s.epoch == epoch]
 
 
-def _coverage_of(
-    epoch: int, samples: Sequence[Sample], size: int, surplus: int, missing: int
-) -> Iterator[Violation]:
+def _foreign(epoch: int, samples: Sequence[Sample], size: int) -> Iterator[Violation]:
+    owners = _owners(sample for sample in samples if not 0 <= sample.index < size)
+    for index in sorted(owners):
+        yield Violation(f"index {index} is not in the data set, {_delivered(owners[index])}", epoch)
+
+
+def _owners(samples: Iterable[Sample]) -> dict[int, list[Sample]]:
     owners: defaultdict[int, list[Sample]] = defaultdict(list)
     for sample in samples:
         owners[sample.index].append(sample)
-    foreign = sorted(index for index in owners if not 0 <= index < size)
-    lost = [index for index in range(size) if index not in owners]
-    repeated = sorted(index for index, by in owners.items() if len(by) > 1)
-    found = sum(len(by) - 1 for by in owners.values())
-    for index in foreign:
-        yield Violation(f"index {index} is not in the data set, {_delivered(owners[index])}", epoch)
-    if len(lost) > missing:
+    return owners
+
+
+def _coverage_of(
+    epoch: int,
+    samples: Sequence[Sample],
+    members: Sequence[int],
+    allowance: Allowance = NOTHING_MORE,
+    copies: int = 1,
+    *,
+    partly: bool = False,
+) -> Iterator[Violation]:
+    """Each of ``members`` comes ``copies`` times; ``partly``: at most."""
+    own = frozenset(members)
+    owners = _owners(sample for sample in samples if sample.index in own)
+    times = {index: len(owners.get(index, ())) for index in members}
+    lost = {index: copies - number for index, number in times.items() if number < copies}
+    more = {index: number - copies for index, number in times.items() if number > copies}
+    declared = f", {copies} declared" if copies > 1 else ""
+    if sum(lost.values()) > allowance.missing and not partly:
         for index in lost:
-            yield Violation(f"index {index} delivered by no rank{_allowed(missing)}", epoch)
-    if found > surplus:
-        for index in repeated:
-            yield Violation(f"index {index} {_delivered(owners[index])}{_allowed(surplus)}", epoch)
+            by = (
+                f"{_delivered(owners[index])}{declared}"
+                if index in owners
+                else "delivered by no rank"
+            )
+            yield Violation(f"index {index} {by}{_allowed(allowance.missing)}", epoch)
+    if sum(more.values()) > allowance.surplus:
+        for index in sorted(more):
+            text = f"index {index} {_delivered(owners[index])}{declared}"
+            yield Violation(f"{text}{_allowed(allowance.surplus)}", epoch)
+
+
+def _another_total(
+    epoch: int, number: int, declared: int, allowance: Allowance
+) -> Iterator[Violation]:
+    if not declared - allowance.missing <= number <= declared + allowance.surplus:
+        yield Violation(f"{number} samples delivered by all ranks together, not {declared}", epoch)
+
+
+def _same_draws(epoch: int, samples: Sequence[Sample]) -> Iterator[Violation]:
+    """Of ranks, and where the samples say so of workers."""
+    streams: defaultdict[tuple[int, int | None], list[int]] = defaultdict(list)
+    for sample in samples:
+        streams[sample.rank, sample.worker].append(sample.index)
+    for (rank, worker), (other, second) in equal_draws(streams):
+        whose = f"rank {rank}{_worker(worker)} and rank {other}{_worker(second)}"
+        yield Violation(f"{whose} draw the same: {_start(streams[rank, worker])}", epoch)
+
+
+def _worker(worker: int | None) -> str:
+    return "" if worker in (None, -1) else f" worker {worker}"
+
+
+def _uneven_passes(
+    history: History, size: int, world_size: int, copies: int, allowance: Allowance
+) -> Iterator[Violation]:
+    steps: dict[int, defaultdict[int, list[int]]]
+    steps = {rank: defaultdict(list) for rank in range(world_size)}
+    for sample in history:
+        if isinstance(sample, Sample):
+            steps[sample.rank][sample.step].append(sample.index)
+    batches = {rank: list(own.values()) for rank, own in steps.items()}
+    text = uneven_passes(batches, size, copies, allowance)
+    if text:
+        yield Violation(text)
 
 
 def _delivered(samples: Sequence[Sample]) -> str:

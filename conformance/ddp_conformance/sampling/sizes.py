@@ -11,13 +11,15 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from ddp_conformance.frame.allowance import allowed
+from ddp_conformance.frame.allowance import Terms
 from ddp_conformance.frame.case import Case, sizes
 from ddp_conformance.frame.history import EpochEnd, Record, Run, Sample, Share
 from ddp_conformance.frame.ranks import Ranks
 from ddp_conformance.frame.recording import cases_of, once, record
+from ddp_conformance.sampling import judge
+from ddp_conformance.sampling.deliveries import batches_at_most, deliveries
 from ddp_conformance.sampling.stopwatch import Stopwatch
-from ddp_conformance.sampling.subjects import Loader, Sampler, as_indices
+from ddp_conformance.sampling.subjects import Loader, Sampler, as_indices, terms_of
 
 SECONDS = 0.1
 """After which no more sizes are begun; those under way take at most twice as long again."""
@@ -84,6 +86,9 @@ def _choice(remaining: Sequence[int], samples: int, number: int) -> list[int]:
 
 def shares(subject: Sampler | Loader, case: Case) -> Iterator[Record]:
     """What this rank delivers in two epochs; which ones goes on with the size."""
+    if "endless" in subject.traits:
+        yield from deliveries(subject, case, (0, 1))
+        return
     component = subject.make(case)
     first = case.size % 8
     for epoch in (first, first + 1):
@@ -92,7 +97,7 @@ def shares(subject: Sampler | Loader, case: Case) -> Iterator[Record]:
 
 
 def _share(subject: Sampler | Loader, component: Any, case: Case, epoch: int) -> Share:
-    limit = 2 * case.size + 16
+    limit = batches_at_most(subject, case)
     indices: list[int] = []
     batches = 0
     for batch in islice(component, limit):
@@ -103,6 +108,9 @@ def _share(subject: Sampler | Loader, component: Any, case: Case, epoch: int) ->
 
 def looks_wrong(run: Run, subject: Sampler | Loader) -> bool:
     """Whether any of SMP-01 to SMP-03 could be broken; a judge says which."""
+    plain = Terms(subject.traits - {"replacement", "endless"}, subject.batch_size)
+    if terms_of(subject) != plain:
+        return _is_judged_wrong(in_full(run), subject)
     shares = [record for record in run.history if isinstance(record, Share)]
     epochs = {share.epoch for share in shares}
     return any(
@@ -111,8 +119,19 @@ def looks_wrong(run: Run, subject: Sampler | Loader) -> bool:
     )
 
 
+def _is_judged_wrong(run: Run, subject: Sampler | Loader) -> bool:
+    """Of what is declared in other words than pads and drops, at the price of a closer look."""
+    size, world_size = run.case.size, run.case.world_size
+    uneven = subject.traits & {"uneven", "endless"}
+    return bool(
+        judge.judge_coverage(run.history, size, world_size, terms_of(subject))
+        or (not uneven and judge.judge_equal_batches(run.history))
+        or ("evaluates" in subject.traits and judge.judge_exactly_once(run.history, size))
+    )
+
+
 def _is_wrong(shares: Sequence[Share], case: Case, subject: Sampler | Loader) -> bool:
-    surplus, missing = allowed(case.size, case.world_size, subject.traits, subject.batch_size)
+    surplus, missing = terms_of(subject).allowed(case.size, case.world_size)
     delivered = [index for share in shares for index in share.indices]
     distinct = set(delivered)
     repeated, lost = len(delivered) - len(distinct), case.size - len(distinct)
@@ -137,4 +156,6 @@ def in_full(run: Run) -> Run:
                 for step, index in enumerate(share.indices)
             ]
             history.append(EpochEnd(share.rank, share.epoch, share.batches, share.exhausted))
+        else:
+            history.append(share)
     return Run(run.case, tuple(history))

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from ddp_conformance.frame.allowance import Groups, Terms, checked_terms
 from ddp_conformance.frame.subjects import Subject
 
 
@@ -90,6 +91,14 @@ class Sampler(Subject):
     min_size: int = 0
     """Samples for each rank that it needs: with fewer than ``min_size * case.world_size`` all ranks
     may raise the same exception."""
+    copies: int = 1
+    """Times that each sample comes in an epoch, as with repeated augmentation."""
+    groups: Groups | None = None
+    """``groups(size)`` has the group of each sample, where ``pads`` or ``drops`` make each group by
+    itself even, as buckets of one length are."""
+    draws: Callable[[int], int] | None = None
+    """``draws(size)`` is the number of samples that all ranks together deliver in an epoch, where
+    it is not ``copies * size``: a longer epoch of draws with replacement, a part of all copies."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -114,18 +123,28 @@ class Loader(Subject):
     """As for :class:`Sampler`."""
     min_size: int = 0
     """As for :class:`Sampler`."""
+    copies: int = 1
+    """As for :class:`Sampler`."""
+    groups: Groups | None = None
+    """As for :class:`Sampler`."""
+    draws: Callable[[int], int] | None = None
+    """As for :class:`Sampler`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_sizes(self)
 
 
+def terms_of(subject: Sampler | Loader) -> Terms:
+    """What it declares of how often each sample comes."""
+    return Terms(subject.traits, subject.batch_size, subject.copies, subject.groups, subject.draws)
+
+
 def check_sizes(subject: Sampler | Loader) -> None:
     """Raises ``ValueError`` for sizes that say nothing."""
-    if subject.batch_size < 1 or subject.min_size < 0:
-        raise ValueError(f"{subject.name}: batch_size= is at least 1, and min_size= at least 0")
-    if subject.batch_size > 1 and not subject.traits & {"pads", "drops"}:
-        raise ValueError(f"{subject.name}: batch_size= needs the trait 'pads' or 'drops'")
+    if subject.min_size < 0:
+        raise ValueError(f"{subject.name}: min_size= is at least 0")
+    checked_terms(terms_of(subject), subject.name)
     if subject.batch_size == 1 and subject.traits >= {"pads", "drops"}:
         raise ValueError(
             f"{subject.name}: the traits 'drops' and 'pads' together need batch_size=, that of the "

@@ -80,7 +80,10 @@ def written_together(
             with in_lockstep(lockstep):
                 told.append(Told(case.rank, tuple(map(str, subject.paths(writers[0])))))
     yield from lockstep.calls
-    yield from (Opened(case.rank, file.path, lock=file.lock) for file in log.written())
+    yield from (
+        Opened(case.rank, file.path, lock=file.lock, claim=file.claim, own=file.own)
+        for file in log.written()
+    )
     for one in told:
         missing = tuple(path for path in one.paths if not Path(path).exists())
         yield replace(one, missing=missing)
@@ -155,10 +158,11 @@ def written_on_machines(subject: Writer, case: Case, ranks: Ranks) -> Iterator[R
 
 
 def write_records(subject: Writer, case: Case) -> Any:
-    """A new writer that has written all records."""
+    """A new writer that has written all records, and is closed."""
     writer = subject.make(case)
     for number in range(RECORDS):
         writer(number)
+    subject.close(writer)
     return writer
 
 

@@ -17,6 +17,10 @@ class Opened(Record):
     """What was running, in words; empty for all of the subject's code."""
     lock: bool = False
     """This rank locked it, and it is empty."""
+    claim: str = ""
+    """Of ranks with the same claim, one has written it, and the others were refused."""
+    own: bool = False
+    """This rank has written what it claims; two that have are two that write."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,9 @@ from collections import Counter, defaultdict
 from ddp_conformance.frame.history import Failed, History, ReadBack, Told, Wrote
 from ddp_conformance.frame.verdict import Violation, ranks_in_words
 
-NOTHING = Violation("no rank wrote a file into case.directory")
+NOTHING = Violation(
+    "no rank wrote a file into case.directory; one that writes when it is closed needs close="
+)
 
 WHICH_TRAIT = "where whoever is first writes it, and others find it, declare 'first_wins'"
 

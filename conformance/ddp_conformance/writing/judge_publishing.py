@@ -12,15 +12,22 @@ from ddp_conformance.writing.history import Glimpse, Guarded, Opened, Prepared, 
 
 def judge_shared_files(history: History) -> tuple[Violation, ...]:
     """WRT-01 and WRT-06: no file is written by the code of two ranks, except locks."""
-    writers: defaultdict[tuple[str, str], dict[int, bool]] = defaultdict(dict)
+    writers: defaultdict[tuple[str, str], dict[int, Opened]] = defaultdict(dict)
     for opened in history:
         if isinstance(opened, Opened):
-            writers[opened.path, opened.during][opened.rank] = opened.lock
+            writers[opened.path, opened.during][opened.rank] = opened
     return tuple(
-        Violation(f"{path} is written by the code of {ranks_in_words(sorted(locks))}{_in(during)}")
-        for (path, during), locks in sorted(writers.items())
-        if len(locks) > 1 and not all(locks.values())
+        Violation(f"{path} is written by the code of {ranks_in_words(sorted(by))}{_in(during)}")
+        for (path, during), by in sorted(writers.items())
+        if _number(by.values()) > 1 and not all(one.lock for one in by.values())
     )
+
+
+def _number(opened: Iterable[Opened]) -> int:
+    """Of ranks that write: a file that is made or moved once is that of one of those who try."""
+    tried = {(one.claim, one.rank if one.own or not one.claim else -1) for one in opened}
+    owned = {claim for claim, rank in tried if rank >= 0}
+    return sum(rank >= 0 or claim not in owned for claim, rank in tried)
 
 
 def _in(during: str) -> str:

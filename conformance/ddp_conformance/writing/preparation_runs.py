@@ -49,7 +49,7 @@ class Watch:
         before = set(log.paths)
         yield
         self.records += [
-            Opened(self._case.rank, written.path, "setup", written.lock)
+            Opened(self._case.rank, written.path, "setup", written.lock, written.claim, written.own)
             for written in log.written()
             if written.path not in before
         ]

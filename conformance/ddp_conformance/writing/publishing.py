@@ -144,6 +144,9 @@ def observe_publishing(
             raise problem
         if stop:
             return
+    with in_lockstep(Lockstep(ranks)):
+        for writer in writers:
+            subject.close(writer)
 
 
 class Turn(NamedTuple):
@@ -236,6 +239,7 @@ def demand_success_alone(subject: Writer, ranks: Ranks) -> None:
             writer = subject.make(replace(case, directory=own))
             for number in range(RECORDS):
                 writer(number)
+            subject.close(writer)
         yield from ()
 
     record(subject, ranks, cases_of(ranks, (1,)), write_alone)

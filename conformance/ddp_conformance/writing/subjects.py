@@ -15,6 +15,10 @@ def no_paths(writer: Any) -> tuple[str | Path, ...]:
     return ()
 
 
+def not_closed(writer: Any) -> None:
+    """A writer that has written when its call returns."""
+
+
 @dataclass(frozen=True)
 class Writer(Subject):
     """Something that every rank calls and that writes files below ``case.directory``.
@@ -31,6 +35,8 @@ class Writer(Subject):
     raises for content that cannot be read. None if the files hold no such records."""
     paths: Callable[[Any], tuple[str | Path, ...]] = no_paths
     """What the writer says of where it writes; asked on every rank after the last record."""
+    close: Callable[[Any], object] = not_closed
+    """Called with the writer on every rank after the last record: what buffers writes then."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

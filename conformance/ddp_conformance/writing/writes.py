@@ -39,6 +39,10 @@ class Written:
     """Below the folder."""
     lock: bool
     """It was locked, and is empty."""
+    claim: str = ""
+    """What only one process can have, if this one tried to have it and may have failed."""
+    own: bool = False
+    """This process has written what it claims."""
 
 
 class WriteLog:
@@ -55,7 +59,7 @@ class WriteLog:
         making: Callable[[], None] = do_nothing,
         naming: Callable[[], None] = do_nothing,
     ) -> None:
-        self.paths: dict[str, None] = {}
+        self.paths: dict[str, str] = {}  # and their claims
         self._locked: set[str] = set()
         self._folder = folder
         self._before = before
@@ -65,23 +69,29 @@ class WriteLog:
     def hear(self, event: str, arguments: tuple[Any, ...]) -> None:
         """Keep what an audit event says of writing."""
         if event == "open" and arguments[2] & os.O_ACCMODE != os.O_RDONLY:
-            self.keep(arguments[0])
+            self.keep(arguments[0], _NEW if arguments[2] & os.O_EXCL else "")
         elif event in _WRITES:
             path = arguments[_WRITES[event]]
             if event in _NAMES and self._below(path) is not None:
                 self._naming()
-            self.keep(path)
+            claim = self._moved(arguments[0]) if event == "os.rename" else _CLAIMS.get(event, "")
+            self.keep(path, claim)
         elif event in _LOCKS:
             self._locked.update(self._known_as(arguments[0]))
         elif event == "os.mkdir" and self._below(arguments[0]) is not None:
             self._making()
 
-    def keep(self, path: object) -> None:
-        """Note a path, if it lies in the folder."""
+    def keep(self, path: object, claim: str = "") -> None:
+        """Note a path, if it lies in the folder, and is not sure to be refused."""
         below = self._below(path)
         if below is not None:
-            self.paths[below] = None
             self._before()
+            if claim != _NEW or not os.path.lexists(self._folder / below):
+                self.paths[below] = claim and self.paths.get(below, claim)
+
+    def _moved(self, source: object) -> str:
+        """One file can be moved by one process only."""
+        return (isinstance(source, str | bytes | os.PathLike) and self._below(source)) or ""
 
     def written(self) -> Iterator[Written]:
         """What is still there; a file that is gone was a step on the way to another one."""
@@ -89,7 +99,9 @@ class WriteLog:
             with suppress(FileNotFoundError):
                 state = os.lstat(self._folder / path)
                 if not stat.S_ISDIR(state.st_mode):
-                    yield Written(path, path in self._locked and state.st_size == 0)
+                    lock = path in self._locked and state.st_size == 0
+                    claim = self.paths[path]
+                    yield Written(path, lock, claim, claim in self.paths)
 
     def _below(self, path: object) -> str | None:
         if not isinstance(path, str | bytes | os.PathLike):
@@ -128,6 +140,11 @@ class WriteLog:
 
 _WRITES = {"os.rename": 1, "os.link": 1, "os.symlink": 1, "os.utime": 0}
 """Audit events of writing, and which argument is the path."""
+
+_NEW = "/"
+"""The claim of a file that must not be there yet: of all who make it at once, one succeeds."""
+
+_CLAIMS = {"os.link": _NEW, "os.symlink": _NEW}
 
 _NAMES = frozenset({"os.rename", "os.link", "os.symlink"})
 """Those that give a file that was written the name by which others know it."""

@@ -80,6 +80,27 @@ def gradients_of_the_longest(case: Case) -> Steps:
         yield None
 
 
+def logged_every_tenth(case: Case, *, by: int | None = None) -> Steps:
+    """A mean in each tenth step of an epoch; by one rank alone, or by all."""
+    for step in range(-(-case.size // case.world_size)):
+        if step % 10 == 9 and by in (None, case.rank):
+            mean_loss(case, step)
+        reduce_gradient(case)
+        yield None
+
+
+def logged_every_tenth_by_one(case: Case) -> Steps:
+    """``if step % log_every == 0 and rank == 0``."""
+    return logged_every_tenth(case, by=0)
+
+
+def rate_of_the_rank_every_tenth(case: Case) -> Steps:
+    """A rate that follows the mean loss, and in each tenth step the rank's own."""
+    for step in range(-(-case.size // case.world_size)):
+        loss = mean_loss(case, step)
+        yield {"rate": 0.1 / (1 + (float(local_loss(case, step)) if step % 10 == 9 else loss))}
+
+
 def counted_in_integers(case: Case) -> Steps:
     """A rank whose count comes from ``len`` and not from a tensor; gloo adds the bits."""
     for _ in range(STEPS):
@@ -276,6 +297,7 @@ MUTANTS = (
     Mutant(calls(logged_on_rank_zero), "CBK-01", "extra reduction of one shape on rank 0"),
     Mutant(calls(logged_before_or_after), "CBK-01", "metric and gradient in another order"),
     Mutant(calls(gradient_for_each_sample), "CBK-01", "a step for each sample of the rank"),
+    Mutant(calls(logged_every_tenth_by_one), "CBK-01", "a mean on rank 0, every tenth step"),
     Mutant(calls(counted_in_integers), "CBK-01", "float on one rank, integer on others"),
     Mutant(calls(swapped_in_group), "CBK-01", "another order in a subgroup"),
     Mutant(decides(stops_after_barrier), "CBK-02", "barrier in place of a reduction"),
@@ -283,12 +305,14 @@ MUTANTS = (
     Mutant(decides(skips_alone), "CBK-02", "step skipped on one rank"),
     Mutant(decides(best_by_own_loss), "CBK-02", "best checkpoint by the local loss"),
     Mutant(decides(resolution_under_guard), "CBK-02", "resolution changed on rank 0 only"),
+    Mutant(decides(rate_of_the_rank_every_tenth), "CBK-02", "its own rate every tenth step"),
     Mutant(decides(rate_of_single_precision), "CBK-02", "rate rounded to float32 on one rank"),
 )
 
 TWINS = (
     Twin(calls(ordered_in_group), "collectives of some ranks in a group of their own"),
     Twin(calls(gradients_of_the_longest), "as many steps as the rank with the most samples"),
+    Twin(calls(logged_every_tenth), "a mean of all ranks, every tenth step"),
     Twin(calls(sent_and_received), "sender and receivers in different functions"),
     Twin(calls(different_lines), "each rank at a barrier of its own line"),
     Twin(decides(stops_together), "all stop when one would"),

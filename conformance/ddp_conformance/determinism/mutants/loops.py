@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -88,6 +89,33 @@ class RepeatsTheEpoch(Loop):
         super().load({**content, "step": 0})
 
 
+class LagsAfterwards(Loop):
+    """Right in the epoch that it is resumed in; from the next one on an epoch behind."""
+
+    def load(self, content: Any) -> None:
+        super().load(content)
+        self.resumed_at = self.epoch
+
+    def order(self) -> list[int]:
+        epoch = self.epoch
+        self.epoch -= epoch > getattr(self, "resumed_at", epoch)
+        order = super().order()
+        self.epoch = epoch
+        return order
+
+
+class SkipsInEveryEpoch(Loop):
+    """What was trained on before the resumption is left out of all later epochs, too."""
+
+    def load(self, content: Any) -> None:
+        super().load(content)
+        self.skipped = self.step
+
+    def loader(self) -> Iterator[Any]:
+        self.step = max(self.step, getattr(self, "skipped", 0))
+        return super().loader()
+
+
 class LosesTheBatchesAhead(Loop):
     """With workers, takes the batches that they have fetched for batches that were trained on."""
 
@@ -143,12 +171,38 @@ class RankInEverySeed(Loop):
         return SEED_FOR_ALL + self.case.rank
 
 
+class Weighted(Loop):
+    """Draws with replacement, once for all ranks."""
+
+    def order(self) -> list[int]:
+        generator = torch.Generator().manual_seed(1000 * self.seed + self.epoch)
+        weights = torch.arange(1.0, self.case.size + 1)
+        return torch.multinomial(weights, self.case.size, True, generator=generator).tolist()
+
+
+class WeightedOnEach(Weighted):
+    """Every rank takes the beginning of the draw."""
+
+    def batches(self) -> list[list[int]]:
+        order, local = self.order(), GLOBAL_BATCH // self.case.world_size
+        starts = range(0, self.case.size // self.case.world_size, local)
+        return [order[start : start + local] for start in starts]
+
+
+class FullBatches(Loop):
+    """Repeats samples until all batches are full."""
+
+    def order(self) -> list[int]:
+        order = super().order()
+        return [*order, *order[: -len(order) % GLOBAL_BATCH]]
+
+
 class EncodedDataset(IndexDataset):
     """A data set that encodes its samples."""
 
     def __init__(self, size: int) -> None:
         super().__init__(size)
-        self.encoder = nn.Linear(2, 1)
+        self.encoder: nn.Module = nn.Linear(2, 1)
 
 
 class TrainsTheDatasetsEncoder(Loop):
@@ -179,6 +233,93 @@ class MovesTheDatasetsEncoder(FreshEncoder):
         assert isinstance(self.dataset, EncodedDataset)
         self.dataset.encoder.double()
         return super().mean_loss()
+
+
+class FrozenDataset(EncodedDataset):
+    """Encodes in evaluation mode, which it chooses itself."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.encoder = nn.Sequential(nn.Linear(2, 1), nn.Dropout(0.5))
+        self.encoder.requires_grad_(False).eval()
+
+
+class WithFrozenEncoder(FreshEncoder):
+    """A model of its own beside a data set that encodes."""
+
+    def make_dataset(self) -> IndexDataset:
+        torch.manual_seed(self.seed)
+        return FrozenDataset(self.case.size)
+
+    def make_model(self) -> nn.Module:
+        torch.manual_seed(self.seed)
+        return nn.Linear(2, 1)
+
+    @property
+    def encoder(self) -> nn.Module:
+        """The data set's."""
+        assert isinstance(self.dataset, EncodedDataset)
+        return self.dataset.encoder
+
+    def train(self) -> None:
+        for module in (self.model, self.encoder):
+            self.look_at(module)
+        super().train()
+
+    def look_at(self, module: nn.Module) -> None:
+        """Nothing but that."""
+
+
+class TrainsInItsMode(WithFrozenEncoder):
+    """``train()`` for all modules that are at hand, before the first sample is read."""
+
+    def look_at(self, module: nn.Module) -> None:
+        module.train()
+
+
+class WithLaterMode(WithFrozenEncoder):
+    """Once an epoch, for the loss, and back again."""
+
+    def mean_loss(self) -> float:
+        self.encoder.train()
+        loss = super().mean_loss()
+        self.encoder.eval()
+        return loss
+
+
+class ThawsAtTheEnd(WithFrozenEncoder):
+    """To go on with the encoder, while the data set still encodes with it."""
+
+    def mean_loss(self) -> float:
+        self.encoder.requires_grad_(True)
+        return super().mean_loss()
+
+
+class HooksTheEncoder(WithFrozenEncoder):
+    """Takes the encoder's outputs, for a picture."""
+
+    def mean_loss(self) -> float:
+        self.encoder.register_forward_hook(lambda *_: None)
+        return super().mean_loss()
+
+
+class LookedAtForAWhile(WithFrozenEncoder):
+    """A hook that is removed again, and a mode that the loop has chosen before the data set."""
+
+    def mean_loss(self) -> float:
+        handle = self.encoder.register_forward_hook(lambda *_: None)
+        handle.remove()
+        return super().mean_loss()
+
+
+class LoopChoosesTheMode(FreshEncoder):
+    """A data set that leaves the mode to whoever makes it."""
+
+    def make_dataset(self) -> IndexDataset:
+        dataset = super().make_dataset()
+        assert isinstance(dataset, EncodedDataset)
+        dataset.encoder.eval().requires_grad_(False)
+        return dataset
 
 
 class OnTheFirstGpu(Loop):
@@ -233,6 +374,8 @@ MUTANTS = (
     Mutant(TrainLoop(RoundsMomentum, EPOCHS), "DET-02", "optimizer saved as float16", (2, 3)),
     Mutant(TrainLoop(DrawsTheSameNoise, EPOCHS), "DET-02", "noise of the beginning again", (2, 3)),
     Mutant(TrainLoop(RepeatsTheEpoch, ALL), "DET-02", "epoch from its beginning", (2, 3)),
+    Mutant(TrainLoop(LagsAfterwards, EPOCHS), "DET-02", "an epoch behind after the next", TWO),
+    Mutant(TrainLoop(SkipsInEveryEpoch, ALL), "DET-02", "skips in all later epochs", TWO),
     Mutant(TrainLoop(LosesTheBatchesAhead, ALL), "DET-02", "skips with workers", (2, 3)),
     Mutant(TrainLoop(StatesOfRankZero, ALL), "DET-03", "rank 0's states for all", TWO),
     Mutant(TrainLoop(StateOfTorchAlone, ALL), "DET-03", "torch's state alone", (1, 2)),
@@ -240,15 +383,37 @@ MUTANTS = (
     Mutant(TrainLoop(LossOfTheRank, ALL), "DET-04", "loss of one rank", TWO),
     Mutant(TrainLoop(OneSeedForAll), "DET-05", "one seed for all", TWO),
     Mutant(TrainLoop(RankInEverySeed), "DET-05", "rank in every seed", TWO),
+    Mutant(
+        TrainLoop(WeightedOnEach, {"replacement"}, "LoopOfSameDraws"),
+        "DET-05",
+        "the same draws on every rank",
+        (2, 4),
+    ),
     Mutant(TrainLoop(TrainsTheDatasetsEncoder), "MEM-06", "trains the data set's", (1, 2)),
     Mutant(TrainLoop(MovesTheDatasetsEncoder), "MEM-06", "converts the data set's", (1, 2)),
+    Mutant(TrainLoop(TrainsInItsMode), "MEM-06", "train() of the data set's", (1, 2)),
+    Mutant(TrainLoop(ThawsAtTheEnd), "MEM-06", "requires_grad of the data set's", (1, 2)),
+    Mutant(TrainLoop(HooksTheEncoder), "MEM-06", "a hook on the data set's", (1, 2)),
     Mutant(TrainLoop(OnTheFirstGpu, {"gpu"}), "MEM-05", "all on GPU 0", TWO),
 )
 
 TWINS = (
     Twin(TrainLoop(Loop, ALL), "the loop that the mutants are made of", (1, 2, 4)),
     Twin(TrainLoop(Augments, EPOCHS), "noise that is restored", (2, 3)),
+    Twin(
+        TrainLoop(Weighted, EPOCHS | {"replacement"}, "LoopOfDraws"),
+        "draws with replacement that ranks share",
+        (2, 4),
+    ),
+    Twin(
+        TrainLoop(FullBatches, EPOCHS | {"pads"}, batch_size=GLOBAL_BATCH // 2),
+        "batches that are made full",
+        TWO,
+    ),
     Twin(TrainLoop(Unwrapped, ALL), "no DDP, gradients averaged by hand", (2, 3)),
     Twin(TrainLoop(FreshEncoder), "a data set with an encoder like the model"),
+    Twin(TrainLoop(WithLaterMode), "another mode for a while"),
+    Twin(TrainLoop(LookedAtForAWhile), "a hook for a while"),
+    Twin(TrainLoop(LoopChoosesTheMode), "a mode that the loop chooses first"),
     Twin(TrainLoop(OnItsOwnGpu, {"gpu"}), "a GPU for each rank"),
 )

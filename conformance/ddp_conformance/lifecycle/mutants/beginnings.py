@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,12 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import DataLoader, DistributedSampler, Sampler
 
 from ddp_conformance.lifecycle.mutants.programs import (
     BATCH,
     RATE,
+    SAMPLES,
     Net,
     Points,
     fit,
@@ -125,6 +128,67 @@ def shard_before_init() -> None:
     model = DistributedDataParallel(Net())
     fit(model, SGD(model.parameters(), RATE), loader)
     dist.destroy_process_group()
+
+
+def draw_before_init() -> None:
+    """A weighted sampler is made for rank 0 of 1 on every rank: all make the same draw."""
+    train_on_draws(0, 1)
+
+
+def train_on_draws(rank: int | None = None, size: int | None = None) -> None:
+    """A draw with replacement that the ranks share; those of the process group by default."""
+    dist.init_process_group("gloo")
+    rank = dist.get_rank() if rank is None else rank
+    size = dist.get_world_size() if size is None else size
+    generator = torch.Generator().manual_seed(0)
+    draws = torch.randint(SAMPLES, (4 * SAMPLES,), generator=generator)[rank::size]
+    model = DistributedDataParallel(Net())
+    fit(model, SGD(model.parameters(), RATE), DataLoader(Points(), BATCH, sampler=draws.tolist()))
+    dist.destroy_process_group()
+
+
+def draw_in_shares() -> None:
+    """As it should be."""
+    train_on_draws()
+
+
+def train_endlessly(rank: int | None = None, size: int | None = None) -> None:
+    """Steps over a stream of permutations that the ranks share; those of the group by default."""
+    dist.init_process_group("gloo")
+    rank = dist.get_rank() if rank is None else rank
+    size = dist.get_world_size() if size is None else size
+    stream = itertools.islice(permutations(), rank, None, size)
+    model = DistributedDataParallel(Net())
+    batches = DataLoader(Points(), 2, sampler=Endless(stream))
+    fit(model, SGD(model.parameters(), RATE), itertools.islice(batches, SAMPLES))
+    dist.destroy_process_group()
+
+
+def pass_before_init() -> None:
+    """Every rank goes through the whole stream."""
+    train_endlessly(0, 1)
+
+
+def pass_in_shares() -> None:
+    """As it should be."""
+    train_endlessly()
+
+
+class Endless(Sampler[int]):
+    """What a stream has."""
+
+    def __init__(self, stream: Iterator[int]) -> None:
+        self.stream = stream
+
+    def __iter__(self) -> Iterator[int]:
+        return self.stream
+
+
+def permutations() -> Iterator[int]:
+    """Without end."""
+    generator = torch.Generator().manual_seed(0)
+    while True:
+        yield from torch.randperm(SAMPLES, generator=generator).tolist()
 
 
 # ------------------------------------------------------------------ LIF-03

@@ -31,6 +31,8 @@ MUTANTS = (
     mutant("LIF-01", endings.exit_in_finally, "finally: os._exit(0)", name="never_returns"),
     mutant("LIF-02", beginnings.load_before_init, "loader before init"),
     mutant("LIF-02", beginnings.shard_before_init, "rank 0 of 1 everywhere"),
+    mutant("LIF-02", beginnings.draw_before_init, "the same draw on every rank", "replacement"),
+    mutant("LIF-02", beginnings.pass_before_init, "the same endless passes", "endless"),
     mutant("LIF-03", beginnings.read_before_written, "others read what rank 0 writes, at once"),
     mutant("LIF-04", beginnings.optimize_before_fsdp1, "optimizer before FSDP1"),
     mutant("LIF-04", beginnings.optimize_before_fsdp2, "optimizer before fully_shard"),
@@ -62,6 +64,16 @@ TWINS = (
         Training(run=programs.train_plainly, traits=PADS),
         "no barrier after init or wrap, an optimizer from before the DDP wrap, a warm-up from 0",
         (1, 2),
+    ),
+    Twin(
+        Training(run=beginnings.draw_in_shares, traits={"replacement"}, deaths=("is killed",)),
+        "weighted draws that the ranks share",
+        (2,),
+    ),
+    Twin(
+        Training(run=beginnings.pass_in_shares, traits={"endless"}, deaths=("is killed",)),
+        "endless passes that the ranks share",
+        (2,),
     ),
     Twin(
         Training(

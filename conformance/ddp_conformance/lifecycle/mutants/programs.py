@@ -7,7 +7,7 @@ and ends where it would look at the exit code.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -63,7 +63,7 @@ def make_loader() -> DataLoader[Any]:
     return DataLoader(data, BATCH // 2, sampler=DistributedSampler(data, seed=7))
 
 
-def fit(model: Any, optimizer: Optimizer, loader: DataLoader[Any]) -> None:
+def fit(model: Any, optimizer: Optimizer, loader: Iterable[Any]) -> None:
     """One epoch."""
     for points, targets in loader:
         fit_batch(model, optimizer, points, targets)

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager as Context
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import filelock
@@ -71,6 +71,65 @@ class MainProcessFirst(UnlessThere):
             dist.barrier()
 
 
+class ByOpening(UnlessThere):
+    """``open("x")`` succeeds on one rank, and is refused to the others."""
+
+    def __call__(self, number: int) -> None:
+        with suppress(FileExistsError):
+            self.make(self.case.directory / f"{number}.json", number)
+
+    def make(self, path: Path, number: int) -> None:
+        """Make a file that is not there."""
+        with path.open("x", encoding="utf-8") as file:
+            json.dump(number, file)
+
+
+class ByLinking(ByOpening):
+    """A file of each rank's own is linked to the name that others know."""
+
+    def make(self, path: Path, number: int) -> None:
+        own = path.with_name(f"{number}.rank{self.case.rank}")
+        own.write_text(json.dumps(number), encoding="utf-8")
+        try:
+            path.hardlink_to(own)
+        finally:
+            own.unlink()
+
+
+class ByMoving(ByOpening):
+    """Rank 0 offers a file for each record, and one rank takes it."""
+
+    def __call__(self, number: int) -> None:
+        offer = self.case.directory / f"{number}.offer"
+        done = self.case.directory / f"{number}.json"
+        if self.case.rank == 0 and not done.exists():
+            offer.write_text(json.dumps(number), encoding="utf-8")
+        if dist.is_initialized():
+            dist.barrier()
+        with suppress(FileNotFoundError):
+            offer.rename(done)
+
+
+class OpensAndWritesAgain(ByOpening):
+    """Whose ``open("x")`` is refused writes over it."""
+
+    def __call__(self, number: int) -> None:
+        path = self.case.directory / f"{number}.json"
+        try:
+            self.make(path, number)
+        except FileExistsError:
+            self.write(path, number)
+
+
+class MovesItsOwn(UnlessThere):
+    """Each rank moves a file of its own to the name; the last one stays."""
+
+    def write(self, path: Path, number: int) -> None:
+        own = path.with_name(f"{number}.rank{self.case.rank}")
+        own.write_text(json.dumps(number), encoding="utf-8")
+        own.rename(path)
+
+
 class LocksAndWritesAgain(BehindALock):
     """The lock without the look: each rank replaces what the one before has written."""
 
@@ -102,11 +161,16 @@ MUTANTS = (
     Mutant(first(UnlessThere), "WRT-01", "exists(), then written, on all ranks at once"),
     Mutant(first(SavedUnlessThere), "WRT-01", "exists(), then torch.save, on all ranks at once"),
     Mutant(first(LocksAndWritesAgain), "WRT-01", "locked, and written by each rank in turn"),
+    Mutant(first(OpensAndWritesAgain), "WRT-01", 'refused by open("x"), writes over it'),
+    Mutant(first(MovesItsOwn), "WRT-01", "exists(), then a file moved there by all ranks"),
     Mutant(first(StampsAfterwards), "WRT-01", "rank 0 first, and then all again"),
 )
 
 TWINS = (
     Twin(first(BehindALock), "if it is not there, behind a lock"),
     Twin(first(SavedBehindALock), "torch.save if it is not there, behind a lock"),
+    Twin(first(ByOpening), 'open("x"), which one rank may'),
+    Twin(first(ByLinking), "a link to a file of its own, which one rank may make"),
+    Twin(first(ByMoving), "one file that all ranks try to move", (2, 4)),
     Twin(first(MainProcessFirst), "if it is not there, rank 0 first"),
 )

@@ -64,6 +64,43 @@ class LogOnFirstLocalRank(Log):
             self.append(number)
 
 
+class LogWhenClosed(Log):
+    """Keeps its records until it is closed."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__(case)
+        self.kept: list[int] = []
+
+    def append(self, number: int) -> None:
+        self.kept.append(number)
+
+    def close(self) -> None:
+        """Write all of them."""
+        for number in self.kept:
+            super().append(number)
+
+
+def close(log: LogWhenClosed) -> None:
+    """Whichever it is."""
+    log.close()
+
+
+class LogOfAllWhenClosed(LogWhenClosed):
+    """Every rank keeps its records, and writes them when it is closed."""
+
+    def __call__(self, number: int) -> None:
+        self.append(number)
+
+
+class ReducesWhenClosed(LogWhenClosed):
+    """What has records reduces something at last."""
+
+    def close(self) -> None:
+        if self.kept:
+            dist.all_reduce(torch.ones(1))
+        super().close()
+
+
 class LogTwice(Log):
     """Two hooks of one callback, both of which write."""
 
@@ -271,6 +308,11 @@ MUTANTS = (
     Mutant(Writer(LogOnEveryRank, records=lines), "WRT-01", "append on every rank"),
     Mutant(Writer(LogOnFirstLocalRank, records=lines), "WRT-01", "LOCAL_RANK on several machines"),
     Mutant(Writer(LogTwice, records=lines), "WRT-01", "each record twice"),
+    Mutant(
+        Writer(LogOfAllWhenClosed, records=lines, close=close),
+        "WRT-01",
+        "every rank writes when it is closed",
+    ),
     Mutant(Writer(SaveOnEveryRank), "WRT-01", "torch.save on every rank"),
     Mutant(Writer(MarksOnEveryRank, records=lines), "WRT-01", "empty mark on every rank"),
     Mutant(Writer(LinksOnEveryRank, records=lines), "WRT-01", "link on every rank"),
@@ -290,6 +332,11 @@ MUTANTS = (
     Mutant(Writer(BarrierUnderGuard, records=lines), "WRT-04", "barrier under a guard"),
     Mutant(Writer(GathersUnderGuard, records=lines), "WRT-04", "reduction under a guard"),
     Mutant(
+        Writer(ReducesWhenClosed, records=lines, close=close),
+        "WRT-04",
+        "reduction when it is closed, under a guard",
+    ),
+    Mutant(
         Writer(CountsWhereSamplesAre, records=lines),
         "WRT-04",
         "empty rank leaves out the reduction",
@@ -298,6 +345,10 @@ MUTANTS = (
 
 TWINS = (
     Twin(Writer(Log, TELLS, records=lines, paths=path_of), "append on rank 0"),
+    Twin(
+        Writer(LogWhenClosed, TELLS, records=lines, paths=path_of, close=close),
+        "written when it is closed",
+    ),
     Twin(
         Writer(LogByTimeOfRankZero, TELLS, records=lines, paths=path_of),
         "a folder named by the clock of rank 0",
