@@ -110,14 +110,17 @@ class Run:
         self._prober = Prober(self._test, processes, self._began + self._plan.timeout)
         environments = [rendezvous.environment(rank) for rank in range(plan.world_size)]
         new = is_new(store, processes)
+        # What a fixture has set in its set-up is there for as long as it is.
+        keys = next((process.keys for process in processes if process.tied), self._test)
         port = rendezvous.take()
         with port or nullcontext(), file_of(store if new else None, plan.world) as file:
             elsewhere = come_from_elsewhere(processes, plan.nodeid)
-            known = store, new, new or elsewhere, neighbours.brief(self._order.item), bool(file)
+            briefed = neighbours.brief(self._order.item)
+            known = store, new, new or elsewhere, briefed, bool(file), keys
             told = Wording(self._order.for_ranks(self._test, *known))
             for rank, part in enumerate(self.parts):
                 part.process.files.begin()
-                part.process.store = store
+                part.process.store, part.process.keys = store, keys
                 serves = () if rank or port is None else port.descriptors
                 part.process.order(told, environments[rank], serves, file)
 

@@ -63,6 +63,8 @@ class RankProcess:
     """The torchrun variables that it was told last."""
     store: str | None = None
     """What its process group met by; None if it holds none that may be reused."""
+    keys: int = 0
+    """Number of the test since which that store holds what is set there."""
     tied: bool = False
     """Whether a fixture that its last test left up had used the process group in its set-up."""
     together: bool = False

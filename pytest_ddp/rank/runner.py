@@ -147,7 +147,7 @@ class Runner:
             if order.env:
                 self._environment.apply(self._variables | order.env)
             phases = self._lifecycle.torch_phases
-            self._group.prepare(order.store, store, self._rendezvous.store)
+            self._group.prepare(order.store, store, self._rendezvous.store, order.keys)
             self._garbage.spare_group(self._lifecycle.torch_phases - phases)
         except Exception as error:
             problem = "the process group could not be built:\n" + text_of(error)

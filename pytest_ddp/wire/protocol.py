@@ -101,6 +101,9 @@ class RunTest:
     by_file: bool
     """True if it is a new ``FileStore``, whose file travels along; on several machines ranks meet
     by a ``TCPStore`` at the port of the env:// rendezvous."""
+    keys: int
+    """Number of the test since which the group's store holds what is set there: this one, unless a
+    fixture is up that was set up with the group before."""
     together: bool
     """Wait, when all is ready, until all ranks are: one of them may prove unable to begin."""
     environment: dict[str, str]

@@ -16,6 +16,7 @@ from torch.distributed.distributed_c10d import _abort_process_group
 from pytest_ddp.rank.groups import backends, torchstate
 from pytest_ddp.rank.groups.backends import Missing, missing
 from pytest_ddp.rank.groups.journal import Journal
+from pytest_ddp.rank.groups.keys import Keys
 from pytest_ddp.system import memfile
 from pytest_ddp.system.own import os, threading
 from pytest_ddp.wire.hosting import World
@@ -33,10 +34,12 @@ class Use(NamedTuple):
     """Number of operations on each group."""
     held: list[int]
     """Number of references to each group: an FSDP model keeps one, and asks nothing yet."""
+    stores: int
+    """How often Python has asked for a group's store."""
 
     def since(self, before: Use) -> bool:
         """True if something was done since then."""
-        if (self.made, self.asked) != (before.made, before.asked):
+        if self._replace(held=[]) != before._replace(held=[]):
             return True
         # Fewer are somebody else's, whom the garbage collector found.
         return any(now > then for now, then in zip(self.held, before.held, strict=True))
@@ -49,6 +52,7 @@ class DefaultGroup:
         self.journal = journal
         self._world = world
         self._rank = rank
+        self._keys = Keys()
         self._store: str | None = None
         self._file: int | None = None
         """What the store reads and writes: one number for life, since a group that was given up
@@ -59,7 +63,9 @@ class DefaultGroup:
         self.missing: Missing | None = None
         """The backend that the last test asked for and this rank does not have."""
 
-    def prepare(self, store: str | None, file: list[int], served: Callable[[], Store]) -> None:
+    def prepare(
+        self, store: str | None, file: list[int], served: Callable[[], Store], keys: int
+    ) -> None:
         """Have the group that a test needs: kept, built anew, or none.
 
         None is built of a backend that is :attr:`missing`, on any rank: all have imported the
@@ -69,6 +75,7 @@ class DefaultGroup:
             store: name of the store by which the ranks meet; None for no group.
             file: its descriptor if it is a new one in a file; it is ours from now on.
             served: reaches the one that rank 0 serves, by which others meet.
+            keys: number of the test since which the group's store holds what is set there.
 
         Raises:
             RuntimeError: torch cannot build it (``dist.DistError`` and its kin).
@@ -88,6 +95,7 @@ class DefaultGroup:
             if self.missing is None:
                 self._build(self._in_file() if file else PrefixStore(store, served()))
                 self._store = store
+        self._keys.begin(self._group, keys)
         self.journal.begin(groups())
         self._known = dict(self.journal.made)
 
@@ -122,6 +130,7 @@ class DefaultGroup:
             made=dict(self.journal.made),
             asked=[self.journal.operations(group) for group in present],
             held=[getrefcount(group) for group in present],
+            stores=self._keys.uses,
         )
 
     def _count(self, group: Any) -> GroupCount:
@@ -162,6 +171,7 @@ class DefaultGroup:
     def destroy(self) -> None:
         """Give up all groups of this rank."""
         self._store = self._group = None
+        self._keys.begin(None, 0)
         if given_up := groups():
             # A group whose peer is dead may refuse; it is out of the books all the same.
             with contextlib.suppress(RuntimeError):
