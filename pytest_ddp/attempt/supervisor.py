@@ -108,6 +108,7 @@ class Supervisor:
         try:
             run.supervise()
             run.compare()
+            run.settle()
         except KeyboardInterrupt:
             try:
                 look_back(order.item, run)

@@ -46,6 +46,7 @@ from pytest_ddp.wire.protocol import (
     RunTest,
     Warned,
 )
+from pytest_ddp.wire.survey import Traffic
 
 
 class Runner:
@@ -85,6 +86,8 @@ class Runner:
         self._reseeder = seeding.Reseeder(self._config.option)
         self._modules: ModuleState | None = None
         self._in_doubt = False
+        self._is_unclear = False
+        """Whether threads that fixtures keep have begun sends or receives."""
         self._is_used = False
         self._is_broken_off = False
         """Whether some phase of the test did not come to its end."""
@@ -214,7 +217,13 @@ class Runner:
             exit_reason=exit_reason,
             exit_code=exit_code,
             neighbours=neighbours.tell(self._config),
+            traffic=self._traffic(),
         )
+
+    def _traffic(self) -> Traffic | None:
+        beside = self._is_unclear or self._group.journal.beside
+        self._is_unclear = beside and self._care.keeps_threads()
+        return self._group.traffic(unclear=self._is_unclear)
 
     def _modules_changed(self) -> bool:
         return self._modules is None or self._modules.has_changed()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 
-from pytest_ddp.evidence.outcome import RunOutcome
+from pytest_ddp.evidence.outcome import RunOutcome, Unfinished
+from pytest_ddp.evidence.pythonstacks import shorten
 from pytest_ddp.verdict.trouble import without_addresses
 from pytest_ddp.wire.protocol import Done
 
@@ -17,7 +19,8 @@ def remarks(outcome: RunOutcome) -> list[str]:
     """Sentences about the test, each of which becomes a warning."""
     done = {rank.rank: rank.done for rank in outcome.ranks if rank.done is not None}
     everywhere = len(outcome.ranks)
-    return [*outcome.suspicions, *_changes(done, everywhere), *_left(done, everywhere)]
+    left = *_left(done, everywhere), *_unfinished(outcome)
+    return [*outcome.suspicions, *_changes(done, everywhere), *left]
 
 
 def _changes(done: dict[int, Done], everywhere: int) -> Iterator[str]:
@@ -45,6 +48,27 @@ def _left(done: dict[int, Done], everywhere: int) -> Iterator[str]:
         others = "".join(f", {number}{_on(some, everywhere)}" for number, some in fewer)
         whose = "the rank is" if len({*ranks}) == 1 else "the ranks are"
         yield f"left {what} behind{where}{others}; {whose} replaced"
+
+
+def _unfinished(outcome: RunOutcome) -> Iterator[str]:
+    kept = "the group is kept, and the next test may meet them"
+    then = kept if outcome.keeps_group else "the process group is built anew"
+    for own, is_send in itertools.product((True, False), repeat=2):
+        alike = [u for u in outcome.unfinished if (bool(u.site), u.count > 0) == (own, is_send)]
+        if alike:
+            who = "" if own else "a fixture that has ended "
+            kind, lacks = ("send", "receive") if is_send else ("receive", "send")
+            what = _counted(kind, sum(abs(one.count) for one in alike))
+            yield f"{who}left {what} without a {lacks} behind{_listed(map(_way, alike))}; {then}"
+
+
+def _way(one: Unfinished) -> str:
+    group, _, sender, receiver, number = one.way
+    ends = ["any rank" if end < 0 else f"rank {end}" for end in (sender, receiver)]
+    way = " to ".join(ends) if one.count > 0 else " from ".join(reversed(ends))
+    tag = f"tag {number}" if number else ""
+    where = f"group {group!r}" if group != "0" else ""
+    return ", ".join(filter(None, (way, tag, where, shorten(one.site) if one.site else "")))
 
 
 def _by_count(ranks: list[int]) -> list[tuple[int, list[int]]]:

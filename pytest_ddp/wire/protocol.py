@@ -48,7 +48,7 @@ from pytest_ddp.wire.machines import (
     Unfit,
 )
 from pytest_ddp.wire.serving import Inherit, Joined, Place, Serve, Served, ServiceReady
-from pytest_ddp.wire.survey import Calls, GroupCount, Probe, Standing, TellCalls
+from pytest_ddp.wire.survey import Calls, GroupCount, Probe, Standing, TellCalls, Traffic
 
 EXIT_LINK_LOST = 78
 """Exit code of a rank whose channel was closed under it, by ``os.closerange`` for example."""
@@ -328,6 +328,8 @@ class Done:
     """Return code that the ``pytest.exit`` asked for."""
     neighbours: Json = field(default_factory=dict)
     """What single plugins have to tell theirs in the pytest process, by plugin."""
+    traffic: Traffic | None = None
+    """None if there were neither sends nor receives, as nearly always."""
 
 
 @dataclass(frozen=True)

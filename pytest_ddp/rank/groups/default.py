@@ -20,7 +20,7 @@ from pytest_ddp.rank.groups.keys import Keys
 from pytest_ddp.system import memfile
 from pytest_ddp.system.own import os, threading
 from pytest_ddp.wire.hosting import World
-from pytest_ddp.wire.survey import GroupCount
+from pytest_ddp.wire.survey import GroupCount, Messages, Traffic
 
 _PATIENCE = 0.2
 """Seconds to wait until groups are freed; what takes longer goes on beside the next test."""
@@ -144,6 +144,45 @@ class DefaultGroup:
             where=self.journal.where.get(name, 0),
             failed=name in self.journal.failed,
         )
+
+    def traffic(self, *, unclear: bool) -> Traffic | None:
+        """Sends and receives since :meth:`prepare`, on groups that are there now.
+
+        Args:
+            unclear: a fixture's thread may have begun some of them.
+        """
+        journal = self.journal
+        if not journal.sent and not journal.received:
+            return None
+        present = {backends.name_of(group): group for group in groups()}
+        lost = any(
+            name in present and backends.matches_tags(present[name]) for name in journal.open.lost()
+        )
+        messages = [
+            message
+            for name, group in present.items()
+            if backends.delivers(group)
+            for message in self._messages(name, group)
+        ]
+        return Traffic(tuple(messages), lost, unclear)
+
+    def _messages(self, name: str, group: Any) -> Iterator[Messages]:
+        journal, by_global = self.journal, dist.distributed_c10d._world.pg_group_ranks[group]
+        members = {own: rank for rank, own in by_global.items()}
+        has_tags = backends.matches_tags(group)
+        for operation, counts in (("send", journal.sent), ("recv", journal.received)):
+            for (of, peer, tag), count in dict(counts).items():
+                if of == name and count:
+                    yield Messages(
+                        group=name,
+                        members=tuple(sorted(by_global)),
+                        is_send=operation == "send",
+                        peer=members.get(peer, -1),
+                        tag=tag if has_tags else 0,
+                        count=count,
+                        wide=journal.wide[operation, of, peer, tag],
+                        site=str(journal.sites[operation, of, peer, tag]),
+                    )
 
     def doubt(self) -> str | None:
         """Why the next test must not reuse the default group; None if it may."""

@@ -22,7 +22,7 @@ class Keys:
         self.uses = 0
         """How often Python has asked torch for a group's store."""
         self._group: Any = None
-        self._whole: Store | None = None
+        self._whole: Any = None
         """The store that the group was built by."""
         self._timeout: Any = None
         self._test = 0
