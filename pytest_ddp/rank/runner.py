@@ -273,7 +273,7 @@ class Runner:
         return self._care.spent() or (has_gpu and self._care.has_more_groups)
 
     def _rank_doubt(self, item: pytest.Item) -> tuple[Left, ...]:
-        doubts = [*self._care.strangers, *device.broken()]
+        doubts = [*self._care.strangers, *self._care.more_stores(), *device.broken()]
         keeps, own = self._place.world.keeps_group, self._group.is_of_others()
         if own and self._care.has_other_default_group and not keeps:
             doubts.append(Left("a default process group of its own"))

@@ -103,8 +103,9 @@ class Journal:
         """Whether threads beside the main one have begun messages in this test."""
         self._beginning = 0
         """Messages that are counted here and perhaps not yet by torch."""
-        self._count = threading.Condition()
+        self._lock = threading.RLock()
         """Held to count messages, of which several threads may begin some."""
+        self._none_begins = threading.Condition(self._lock)
         self._main = threading.main_thread().ident
         self.calls: deque[Call] = deque(maxlen=KEPT)
         self.what: dict[str, int] = {}
@@ -176,9 +177,9 @@ class Journal:
             return 0
         if not promises.messages_numbered:
             return _issued(group)
-        with self._count:
+        with self._lock:
             if self._beginning:
-                self._count.wait_for(lambda: not self._beginning, _PATIENCE)
+                self._none_begins.wait_for(lambda: not self._beginning, _PATIENCE)
             # Not by [], which asks a Python function for what a Counter has not counted.
             return _issued(group) - self._messages.get(name, 0)
 
@@ -325,7 +326,7 @@ class Journal:
         key = call.group, call.root, call.tag
         counts = self.sent if call.operation == "send" else self.received
         self.beside |= threading.get_ident() != self._main
-        with self._count:
+        with self._lock:
             self._beginning += 1
             self._messages[call.group] += 1
             counts[key] += 1
@@ -335,9 +336,9 @@ class Journal:
             yield
             begun = True
         finally:
-            with self._count:
+            with self._lock:
                 self._beginning -= 1
-                self._count.notify_all()
+                self._none_begins.notify_all()
                 if not begun:  # torch has refused it, and given it no number
                     self._messages[call.group] -= 1
                     counts[key] -= 1

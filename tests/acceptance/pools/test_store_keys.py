@@ -116,6 +116,94 @@ WIDE = """
 """
 
 
+OBJECTS = """
+    import os
+
+    import pytest
+    import torch.distributed as dist
+
+    pytestmark = pytest.mark.ddp(world_size=2)
+    KEPT = []
+
+
+    def serve():
+        return dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+
+    def test_keeps_a_server(ddp):
+        if ddp.rank == 1:
+            KEPT.append(serve())
+
+
+    def test_keeps_files(ddp, tmp_path):
+        for name in ("one", "two"):
+            KEPT.append(dist.FileStore(str(tmp_path / name), 2))
+
+
+    PIDS = []
+
+
+    def test_uses_some(ddp, tmp_path):
+        PIDS.append(os.getpid())
+        store = dist.FileStore(str(tmp_path / "used"), 2)
+        store.add("count", 1)
+        cycle = [serve()]
+        cycle.append(cycle)
+
+
+    def test_fails_with_one(ddp):
+        store = serve()
+        assert store is None
+
+
+    def test_catches(ddp):
+        with pytest.raises(AssertionError) as caught:
+            test_fails_with_one(ddp)
+
+
+    def test_group_of_its_own(ddp, tmp_path):
+        dist.destroy_process_group()
+        store = dist.FileStore(str(tmp_path / "own"), 2)
+        dist.init_process_group("gloo", store=store, rank=ddp.rank, world_size=2)
+        dist.barrier()
+
+
+    @pytest.fixture(scope="module")
+    def served():
+        return serve()
+
+
+    def test_fixture(ddp, served):
+        served.set("here", "1")
+
+
+    def test_of_one_rank(ddp, served):
+        assert served.get("here") == b"1"
+        assert PIDS == [os.getpid()]
+"""
+
+
+@pytest.fixture(scope="module")
+def objects(new_suite: Callable[[], Suite]) -> Finished:
+    suite = new_suite()
+    suite.write("test_objects.py", OBJECTS)
+    return suite.run(*LOADFILE)
+
+
+def test_stores_that_a_test_holds_are_named(objects: Finished) -> None:
+    server, files = objects.warnings
+    assert "test_keeps_a_server: left a TCPStore (127.0.0.1:" in server
+    assert server.endswith(") behind on rank 1; the rank is replaced")
+    assert "test_keeps_files: left 2 FileStores (" in files
+    assert files.endswith(" behind; the ranks are replaced")
+
+
+def test_stores_of_others_are_not(objects: Finished) -> None:
+    objects.assert_outcomes(passed=7, failed=1)
+    assert objects["test_fails_with_one"].verdict == "failed"
+    assert objects["test_of_one_rank"].verdict == "passed"
+
+
 @pytest.fixture(scope="module")
 def finished(new_suite: Callable[[], Suite]) -> Finished:
     suite = new_suite()
