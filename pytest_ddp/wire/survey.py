@@ -92,7 +92,8 @@ class Traffic:
 
     messages: tuple[Messages, ...]
     lost: bool
-    """The work of one of them was dropped, and nobody had waited for it."""
+    """The work of one of them was dropped, and nobody had waited for it; or there is a functional
+    collective of which this is so."""
     unclear: bool
     """A fixture's thread begins some at moments of its own, which belong to no test."""
 

@@ -60,6 +60,8 @@ class DefaultGroup:
         self._group: dist.ProcessGroup | None = None
         self._known: dict[str, int] = {}
         """Groups that had been made when a test last began, as in the journal."""
+        self._unwaited = 0
+        """Functional collectives that were open when a test last began."""
         self.missing: Missing | None = None
         """The backend that the last test asked for and this rank does not have."""
 
@@ -98,6 +100,7 @@ class DefaultGroup:
         self._keys.begin(self._group, keys)
         self.journal.begin(groups())
         self._known = dict(self.journal.made)
+        self._unwaited = torchstate.unwaited()
 
     @contextlib.contextmanager
     def hidden(self) -> Iterator[None]:
@@ -151,13 +154,12 @@ class DefaultGroup:
         Args:
             unclear: a fixture's thread may have begun some of them.
         """
-        journal = self.journal
-        if not journal.sent and not journal.received:
+        journal, lost = self.journal, torchstate.unwaited() > self._unwaited
+        if not journal.sent and not journal.received and not lost:
             return None
         present = {backends.name_of(group): group for group in groups()}
-        lost = any(
-            name in present and backends.matches_tags(present[name]) for name in journal.open.lost()
-        )
+        for name in journal.open.lost() & present.keys():
+            lost |= backends.matches_tags(present[name])
         messages = [
             message
             for name, group in present.items()

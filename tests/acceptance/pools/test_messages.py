@@ -25,6 +25,15 @@ PRELUDE = """
         return torch.full((4,), 7.0)
 
 
+    def functional():
+        import warnings
+
+        import torch.distributed._functional_collectives as functional
+
+        warnings.simplefilter("ignore")
+        return functional
+
+
     def room():
         return torch.zeros(4)
 
@@ -113,8 +122,16 @@ CUT_OFF = {
         "        else: dist.broadcast(x, 0)",
         "failed",
     ),
+    "functional": (
+        # Each holds one of gloo's two threads for ever.
+        "fc = functional()\n"
+        "        for _ in range(2):\n"
+        "            if ddp.rank == 0: fc.all_reduce(seven(), 'sum', dist.group.WORLD)\n"
+        "            else: fc.all_gather_tensor(seven(), 0, dist.group.WORLD)",
+        "passed",
+    ),
 }
-"""Name: what else leaves something, and its verdict, which says enough."""
+"""Name: what else leaves something, and its verdict, which says enough, or all that is known."""
 
 LEGAL = {
     "begun_on_both_sides": (
@@ -163,6 +180,7 @@ LEGAL = {
         "        else:\n"
         "            for _ in range(20): [receive(tag=t) for t in (3, 2, 1)]"
     ),
+    "functional_not_waited_for": ("functional().all_reduce(seven(), 'sum', dist.group.WORLD)"),
     "collective_not_waited_for": "KEPT.append(dist.all_reduce(seven(), async_op=True))",
 }
 """Name: what is finished, or can reach nobody."""
