@@ -44,6 +44,7 @@ class Order:
         together: bool,
         briefed: Json,
         by_file: bool,
+        keys: int,
     ) -> RunTest:
         """What all ranks are told that need no other torchrun variables, and serve nothing.
 
@@ -54,6 +55,7 @@ class Order:
             together: whether no rank begins before all are ready.
             briefed: what plugins have for the ranks of this attempt.
             by_file: whether the file of a new store travels along.
+            keys: number of the run since which the store keeps its keys.
         """
         following = self.next_item
         return RunTest(
@@ -66,6 +68,7 @@ class Order:
             store=store,
             new_store=new,
             by_file=by_file,
+            keys=keys,
             together=together,
             environment={},
             env=self.plan.env,

@@ -21,6 +21,7 @@ from pytest_ddp.launch.launcher import Gone, Launcher
 from pytest_ddp.launch.rankprocess import RankProcess, Wording
 from pytest_ddp.launch.rendezvous import Rendezvous
 from pytest_ddp.proof import compare
+from pytest_ddp.proof.balance import NOTHING, balance
 from pytest_ddp.proof.prober import Prober
 from pytest_ddp.system import editors
 from pytest_ddp.system.memory import OomWatch
@@ -87,6 +88,9 @@ class Run:
         self._unopened = ""
         """Why a hang could not be looked into."""
         self._suspicions: tuple[str, ...] = ()
+        self._balance = NOTHING
+        self._has_left = False
+        """Whether sends or receives are left on groups that are no wider than the test."""
         self.parts: list[Part] = []
         self._have_begun = ForAll(self.parts, lambda part: part.began)
         self._have_ended = ForAll(self.parts, lambda part: part.ending is not None)
@@ -112,16 +116,19 @@ class Run:
         self._since = self._began
         environments = [rendezvous.environment(rank) for rank in range(plan.world_size)]
         new = is_new(store, processes)
+        # What a fixture has set in its set-up is there for as long as it is.
+        keys = next((process.keys for process in processes if process.tied), self._test)
         port = rendezvous.take()
         with port or nullcontext(), file_of(store if new else None, plan.world) as file:
             together = new or may_import(processes, plan.nodeid)
             self._limit = start_limit(plan.timeout) if together else plan.timeout
             self._prober = Prober(self._test, processes, self._since + self._limit)
-            known = store, new, together, neighbours.brief(self._order.item), bool(file)
+            briefed = neighbours.brief(self._order.item)
+            known = store, new, together, briefed, bool(file), keys
             told = Wording(self._order.for_ranks(self._test, *known))
             for rank, part in enumerate(self.parts):
                 part.process.files.begin()
-                part.process.store = store
+                part.process.store, part.process.keys = store, keys
                 serves = () if rank or port is None else port.descriptors
                 part.process.order(told, environments[rank], serves, file)
 
@@ -310,6 +317,26 @@ class Run:
         self._mismatch = compare.difference(counts, calls)
         self._suspicions = tuple(compare.suspicions(counts, calls))
 
+    def settle(self) -> None:
+        """Hold sends against receives, those of wide fixtures included."""
+        first = self.parts[0].process
+        done = {part.process.rank: part.done for part in self.parts if part.done is not None}
+        traffic = {rank: each.traffic for rank, each in done.items() if each.traffic is not None}
+        if not (traffic or first.open or first.spoiled):
+            return
+        if len(done) == len(self.parts):
+            keeps = self._keeps_group()
+            self._balance = balance(self._counts(), traffic, first.open, keeps=keeps)
+        lost = any(told.lost for told in traffic.values())
+        left = lost or bool(self._balance.unfinished) or first.spoiled
+        self._has_left = left and not self._keeps_group()
+        for part in self.parts:
+            part.process.open = self._balance.open
+            part.process.spoiled = left and self._keeps_group()
+
+    def _keeps_group(self) -> bool:
+        return any(part.process.tied for part in self.parts)
+
     def _explain(self, counts: dict[int, tuple[GroupCount, ...]]) -> None:
         """Find where the ranks of a hang parted: the cause may lie before the wait."""
         if compare.need_calls(counts):
@@ -366,8 +393,8 @@ class Run:
         )
 
     def is_out_of_step(self) -> bool:
-        """True if the ranks that ended well issued different collectives on some group."""
-        return compare.out_of_step(self._counts())
+        """True if the next test on the ranks' groups may meet what this one has not finished."""
+        return self._has_left or compare.out_of_step(self._counts())
 
     def has_met(self) -> bool:
         """True unless no rank can have met another by the store of its environment."""
@@ -394,9 +421,16 @@ class Run:
             hang=self._hang,
             mismatch=self._mismatch,
             suspicions=self._suspicions,
+            unfinished=self._balance.unfinished if self._all_passed() else (),
+            keeps_group=self._keeps_group(),
             oom=self._oom.end() if failed else "",
             notes=tuple(filter(None, (*notes, *self._notes()))),
         )
+
+    def _all_passed(self) -> bool:
+        """Whether no rank has said otherwise: what a failure cuts off is a part of it."""
+        timed = (timed for part in self.parts for timed in part.reports.values())
+        return all(each.report.passed for each in timed)
 
     def _notes(self) -> tuple[str, ...]:
         where = self._launcher.where(self._plan.world)

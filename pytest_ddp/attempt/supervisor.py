@@ -106,6 +106,7 @@ class Supervisor:
         try:
             run.supervise()
             run.compare()
+            run.settle()
         except KeyboardInterrupt:
             try:
                 look_back(order.item, run)

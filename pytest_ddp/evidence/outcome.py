@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import pytest
 
@@ -139,6 +140,29 @@ class Expiry:
     """What a rank's state alone does not tell, as a predicate."""
 
 
+class Way(NamedTuple):
+    """What a send and its receive have in common."""
+
+    group: str
+    members: tuple[int, ...]
+    """Global ranks, as are the next two."""
+    sender: int
+    """-1 for any, of a receive."""
+    receiver: int
+    tag: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """Sends that no rank receives, or receives that no rank sends to."""
+
+    way: Way
+    count: int
+    """How many; below zero of receives."""
+    site: str
+    """``file:line`` of the last one; empty if a fixture has begun it before the test."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
     """All that is known of one test after its run."""
@@ -163,6 +187,10 @@ class RunOutcome:
     """What the collectives of ranks differ in although all of them ended, or nothing."""
     suspicions: tuple[str, ...] = ()
     """What looks wrong without being a verdict: collectives that may be swapped."""
+    unfinished: tuple[Unfinished, ...] = ()
+    """What a test that passed has left between its ranks."""
+    keeps_group: bool = False
+    """The ranks' process groups are wider than the test."""
     oom: str = ""
     """What the kernel's out-of-memory killer did during the test, as the end of a sentence."""
     began: float = 0.0

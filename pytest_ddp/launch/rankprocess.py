@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
-from pytest_ddp.evidence.outcome import Machine
+from pytest_ddp.evidence.outcome import Machine, Way
 from pytest_ddp.launch.rankfiles import RankFiles
 from pytest_ddp.launch.streams import Streams
 from pytest_ddp.system import processes
@@ -63,6 +63,12 @@ class RankProcess:
     """The torchrun variables that it was told last."""
     store: str | None = None
     """What its process group met by; None if it holds none that may be reused."""
+    keys: int = 0
+    """Number of the test since which that store holds what is set there."""
+    open: dict[Way, int] = field(default_factory=dict)
+    """Sends and receives, between all ranks of its pool, that wide fixtures have not ended yet."""
+    spoiled: bool = False
+    """Whether tests have left others on a group that is kept for as long as such a fixture is."""
     tied: bool = False
     """Whether a fixture that its last test left up had used the process group in its set-up."""
     together: bool = False

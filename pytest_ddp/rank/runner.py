@@ -47,6 +47,7 @@ from pytest_ddp.wire.protocol import (
     RunTest,
     Warned,
 )
+from pytest_ddp.wire.survey import Traffic
 
 
 class Runner:
@@ -86,6 +87,8 @@ class Runner:
         self._reseeder = seeding.Reseeder(self._config.option)
         self._modules: ModuleState | None = None
         self._in_doubt = False
+        self._is_unclear = False
+        """Whether threads that fixtures keep have begun sends or receives."""
         self._is_used = False
         self._is_broken_off = False
         """Whether some phase of the test did not come to its end."""
@@ -148,7 +151,7 @@ class Runner:
             if order.env:
                 self._environment.apply(self._variables | order.env)
             phases = self._lifecycle.torch_phases
-            self._group.prepare(order.store, store, self._rendezvous.store)
+            self._group.prepare(order.store, store, self._rendezvous.store, order.keys)
             self._garbage.spare_group(self._lifecycle.torch_phases - phases)
         except Exception as error:
             problem = "the process group could not be built:\n" + text_of(error)
@@ -218,7 +221,13 @@ class Runner:
             exit_reason=exit_reason,
             exit_code=exit_code,
             neighbours=neighbours.tell(self._config),
+            traffic=self._traffic(),
         )
+
+    def _traffic(self) -> Traffic | None:
+        beside = self._is_unclear or self._group.journal.beside
+        self._is_unclear = beside and self._care.keeps_threads()
+        return self._group.traffic(unclear=self._is_unclear)
 
     def _modules_changed(self) -> bool:
         return self._modules is None or self._modules.has_changed()
@@ -268,7 +277,7 @@ class Runner:
         return self._care.spent() or (has_gpu and self._care.has_more_groups)
 
     def _rank_doubt(self, item: pytest.Item) -> tuple[Left, ...]:
-        doubts = [*self._care.strangers, *device.broken()]
+        doubts = [*self._care.strangers, *self._care.more_stores(), *device.broken()]
         keeps, own = self._place.world.keeps_group, self._group.is_of_others()
         if own and self._care.has_other_default_group and not keeps:
             doubts.append(Left("a default process group of its own"))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 
-from pytest_ddp.evidence.outcome import RunOutcome
+from pytest_ddp.evidence.outcome import RunOutcome, Unfinished
+from pytest_ddp.evidence.pythonstacks import shorten
 from pytest_ddp.verdict.trouble import without_addresses
 from pytest_ddp.wire.protocol import Done
 
@@ -16,7 +18,8 @@ def remarks(outcome: RunOutcome) -> list[str]:
     """Sentences about the test, each of which becomes a warning."""
     done = {rank.rank: rank.done for rank in outcome.ranks if rank.done is not None}
     everywhere = len(outcome.ranks)
-    return [*outcome.suspicions, *_changes(done, everywhere), *_left(done, everywhere)]
+    left = *_left(done, everywhere), *_unfinished(outcome)
+    return [*outcome.suspicions, *_changes(done, everywhere), *left]
 
 
 def _changes(done: dict[int, Done], everywhere: int) -> Iterator[str]:
@@ -51,6 +54,27 @@ def _left(done: dict[int, Done], everywhere: int) -> Iterator[str]:
             also += f", others{_on(rest, everywhere)}"
         whose = "the rank is" if len(names) == 1 else "the ranks are"
         yield f"left {what} behind{where}{also}; {whose} replaced"
+
+
+def _unfinished(outcome: RunOutcome) -> Iterator[str]:
+    kept = "the group is kept, and the next test may meet them"
+    then = kept if outcome.keeps_group else "the process group is built anew"
+    for own, is_send in itertools.product((True, False), repeat=2):
+        alike = [u for u in outcome.unfinished if (bool(u.site), u.count > 0) == (own, is_send)]
+        if alike:
+            who = "" if own else "a fixture that has ended "
+            kind, lacks = ("send", "receive") if is_send else ("receive", "send")
+            what = _counted(kind, sum(abs(one.count) for one in alike))
+            yield f"{who}left {what} without a {lacks} behind{_listed(map(_way, alike))}; {then}"
+
+
+def _way(one: Unfinished) -> str:
+    group, _, sender, receiver, number = one.way
+    ends = ["any rank" if end < 0 else f"rank {end}" for end in (sender, receiver)]
+    way = " to ".join(ends) if one.count > 0 else " from ".join(reversed(ends))
+    tag = f"tag {number}" if number else ""
+    where = f"group {group!r}" if group != "0" else ""
+    return ", ".join(filter(None, (way, tag, where, shorten(one.site) if one.site else "")))
 
 
 def _by_names(names: dict[int, list[str]]) -> list[tuple[list[str], list[int]]]:

@@ -48,7 +48,7 @@ from pytest_ddp.wire.machines import (
     Unfit,
 )
 from pytest_ddp.wire.serving import Inherit, Joined, Place, Serve, Served, ServiceReady
-from pytest_ddp.wire.survey import Calls, GroupCount, Probe, Standing, TellCalls
+from pytest_ddp.wire.survey import Calls, GroupCount, Probe, Standing, TellCalls, Traffic
 
 ERRORS = "ddp_errors"
 """Attribute of a report of an exception group: what each exception in it says."""
@@ -104,6 +104,9 @@ class RunTest:
     by_file: bool
     """True if it is a new ``FileStore``, whose file travels along; on several machines ranks meet
     by a ``TCPStore`` at the port of the env:// rendezvous."""
+    keys: int
+    """Number of the test since which the group's store holds what is set there: this one, unless a
+    fixture is up that was set up with the group before."""
     together: bool
     """Wait, when all is ready, until all ranks are: one of them may prove unable to begin."""
     environment: dict[str, str]
@@ -328,6 +331,8 @@ class Done:
     """Return code that the ``pytest.exit`` asked for."""
     neighbours: Json = field(default_factory=dict)
     """What single plugins have to tell theirs in the pytest process, by plugin."""
+    traffic: Traffic | None = None
+    """None if there were neither sends nor receives, as nearly always."""
 
 
 @dataclass(frozen=True)

@@ -68,6 +68,37 @@ class Sent:
 
 
 @dataclass(frozen=True)
+class Messages:
+    """Sends or receives that a rank began in a test, with one peer and one tag."""
+
+    group: str
+    members: tuple[int, ...]
+    """Global ranks, as :class:`GroupCount` has them."""
+    is_send: bool
+    peer: int
+    """Global rank; -1 for a receive from any rank."""
+    tag: int
+    """0 where the backend matches without tags."""
+    count: int
+    wide: int
+    """How many of them fixtures wider than the test began in their set-up."""
+    site: str
+    """``file:line`` of the user's code that began the last one."""
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """All sends and receives that a rank began in a test, on the groups that there are after it."""
+
+    messages: tuple[Messages, ...]
+    lost: bool
+    """The work of one of them was dropped, and nobody had waited for it; or there is a functional
+    collective of which this is so."""
+    unclear: bool
+    """A fixture's thread begins some at moments of its own, which belong to no test."""
+
+
+@dataclass(frozen=True)
 class GroupCount:
     """How many collectives a rank issued on one process group during a test."""
 

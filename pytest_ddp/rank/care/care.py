@@ -43,6 +43,14 @@ class Care:
         self.ended_alone = False
         """Nothing that is wider than the test has ended with it."""
 
+    def more_stores(self) -> tuple[Left, ...]:
+        """Stores that the test holds on to."""
+        return self._company.more_stores()
+
+    def keeps_threads(self) -> bool:
+        """Whether fixtures that are wider than the test have threads of their own."""
+        return bool(self._company.threads)
+
     def spent(self) -> bool:
         """Whether something was done, here or by fixtures that ended, that cannot be undone."""
         return bool(torchstate.traces() - self._company.traces)

@@ -29,7 +29,7 @@ from torch.distributed import is_initialized
 
 from pytest_ddp.rank.care.remains import TRACKER
 from pytest_ddp.rank.exits import faults
-from pytest_ddp.rank.groups import torchstate
+from pytest_ddp.rank.groups import stores, torchstate
 from pytest_ddp.system import processes
 from pytest_ddp.system.own import faulthandler, gc, os, select, signal, threading
 from pytest_ddp.wire.protocol import Left
@@ -227,6 +227,8 @@ class Company:
     default: frozenset[int]
     """The default process group, by identity, if there is one."""
     services: frozenset[str]
+    stores: frozenset[int]
+    """Those that the user's code holds."""
     traces: frozenset[str]
     """Not company, but what there was for ever: see :func:`torchstate.traces`."""
 
@@ -238,6 +240,7 @@ class Company:
             groups=frozenset(group_names()),
             default=frozenset([id(dist.group.WORLD)] if is_initialized() else []),
             services=torchstate.services(),
+            stores=frozenset(stores.held()),
             traces=torchstate.traces(),
         )
 
@@ -249,6 +252,7 @@ class Company:
             self.groups | (after.groups - before.groups),
             self.default | (after.default - before.default),
             self.services | (after.services - before.services),
+            self.stores | (after.stores - before.stores),
             self.traces | (after.traces - before.traces),
         )
 
@@ -259,6 +263,13 @@ class Company:
     def has_other_default_group(self) -> bool:
         """Whether there is a default process group now that was not there."""
         return is_initialized() and id(dist.group.WORLD) not in self.default
+
+    def more_stores(self) -> tuple[Left, ...]:
+        """Stores that are held now and were not, once pytest has let go of the test's frames."""
+        if not self.stores.issuperset(stores.held()):
+            gc.collect()
+        held = stores.held()
+        return tuple(Left(*held[number]) for number in sorted(held.keys() - self.stores))
 
     def strangers(self, asked_for: Container[str]) -> tuple[Left, ...]:
         """Who is here now and was not, once those on their way out have gone.

@@ -39,6 +39,21 @@ _KNOWN = {
 }
 
 
+_DELIVERS = frozenset({"gloo", "nccl", "xccl", "hccl", "ucc", "mpi"})
+"""Backends whose sends reach a receive; ``fake`` and others that talk to nobody complete them."""
+
+
+def delivers(group: Any) -> bool:
+    """Whether each send on a group needs a receive."""
+    names = names_of(group)
+    return bool(names) and names <= _DELIVERS
+
+
+def matches_tags(group: Any) -> bool:
+    """Whether a receive takes a message of its own tag; NCCL's take the next one."""
+    return names_of(group) == {"gloo"}
+
+
 def names_of(group: Any) -> set[str]:
     """The names of a group's backends; none of one that is a backend itself, in Python."""
     try:

@@ -42,6 +42,44 @@ class Call(NamedTuple):
     """Seconds that the wait for it may take, where its caller has said so."""
 
 
+class OpenMessages:
+    """Sends and receives of a test for whose work nobody has waited.
+
+    gloo gives up a message whose work is dropped before it is complete, and afterwards what is sent
+    between the two ranks may go astray.
+    """
+
+    def __init__(self) -> None:
+        self._entries: dict[int, tuple[weakref.ref[dist.Work], Call]] = {}
+        self._limit = KEPT
+        self._lost: set[str] = set()
+
+    def clear(self) -> None:
+        self._entries.clear()
+        self._lost.clear()
+
+    def add(self, call: Call, reference: weakref.ref[dist.Work]) -> None:
+        self._entries[id(call)] = reference, call
+        if len(self._entries) > self._limit:
+            self._look()
+
+    def close(self, call: Call) -> None:
+        """The wait for it has ended."""
+        self._entries.pop(id(call), None)
+
+    def lost(self) -> set[str]:
+        """Groups with messages whose work is gone."""
+        self._look()
+        return self._lost
+
+    def _look(self) -> None:
+        for key, (reference, call) in list(self._entries.items()):
+            if reference() is None:
+                self._lost.add(call.group)
+                self._entries.pop(key, None)
+        self._limit = max(KEPT, 2 * len(self._entries))
+
+
 class CallsByWork:
     """Which call a ``Work`` is the answer to; a weak dictionary, in a third of its time."""
 
@@ -49,10 +87,12 @@ class CallsByWork:
         self._entries: dict[int, tuple[weakref.ref[dist.Work], Call]] = {}
         self._limit = KEPT
 
-    def put(self, work: dist.Work, call: Call) -> None:
-        self._entries[id(work)] = weakref.ref(work), call
+    def put(self, work: dist.Work, call: Call) -> weakref.ref[dist.Work]:
+        reference = weakref.ref(work)
+        self._entries[id(work)] = reference, call
         if len(self._entries) > self._limit:
             self._drop_dead()
+        return reference
 
     def get(self, work: dist.Work) -> Call | None:
         reference, call = self._entries.get(id(work), (None, None))

@@ -16,10 +16,11 @@ from torch.distributed.distributed_c10d import _abort_process_group
 from pytest_ddp.rank.groups import backends, torchstate
 from pytest_ddp.rank.groups.backends import Missing, missing
 from pytest_ddp.rank.groups.journal import Journal
+from pytest_ddp.rank.groups.keys import Keys
 from pytest_ddp.system import memfile
 from pytest_ddp.system.own import os, threading
 from pytest_ddp.wire.hosting import World
-from pytest_ddp.wire.survey import GroupCount
+from pytest_ddp.wire.survey import GroupCount, Messages, Traffic
 
 _PATIENCE = 0.2
 """Seconds to wait until groups are freed; what takes longer goes on beside the next test."""
@@ -33,10 +34,12 @@ class Use(NamedTuple):
     """Number of operations on each group."""
     held: list[int]
     """Number of references to each group: an FSDP model keeps one, and asks nothing yet."""
+    stores: int
+    """How often Python has asked for a group's store."""
 
     def since(self, before: Use) -> bool:
         """True if something was done since then."""
-        if (self.made, self.asked) != (before.made, before.asked):
+        if self._replace(held=[]) != before._replace(held=[]):
             return True
         # Fewer are somebody else's, whom the garbage collector found.
         return any(now > then for now, then in zip(self.held, before.held, strict=True))
@@ -49,6 +52,7 @@ class DefaultGroup:
         self.journal = journal
         self._world = world
         self._rank = rank
+        self._keys = Keys()
         self._store: str | None = None
         self._file: int | None = None
         """What the store reads and writes: one number for life, since a group that was given up
@@ -56,10 +60,14 @@ class DefaultGroup:
         self._group: dist.ProcessGroup | None = None
         self._known: dict[str, int] = {}
         """Groups that had been made when a test last began, as in the journal."""
+        self._unwaited = 0
+        """Functional collectives that were open when a test last began."""
         self.missing: Missing | None = None
         """The backend that the last test asked for and this rank does not have."""
 
-    def prepare(self, store: str | None, file: list[int], served: Callable[[], Store]) -> None:
+    def prepare(
+        self, store: str | None, file: list[int], served: Callable[[], Store], keys: int
+    ) -> None:
         """Have the group that a test needs: kept, built anew, or none.
 
         None is built of a backend that is :attr:`missing`, on any rank: all have imported the
@@ -69,6 +77,7 @@ class DefaultGroup:
             store: name of the store by which the ranks meet; None for no group.
             file: its descriptor if it is a new one in a file; it is ours from now on.
             served: reaches the one that rank 0 serves, by which others meet.
+            keys: number of the test since which the group's store holds what is set there.
 
         Raises:
             RuntimeError: torch cannot build it (``dist.DistError`` and its kin).
@@ -88,8 +97,10 @@ class DefaultGroup:
             if self.missing is None:
                 self._build(self._in_file() if file else PrefixStore(store, served()))
                 self._store = store
+        self._keys.begin(self._group, keys)
         self.journal.begin(groups())
         self._known = dict(self.journal.made)
+        self._unwaited = torchstate.unwaited()
 
     @contextlib.contextmanager
     def hidden(self) -> Iterator[None]:
@@ -122,6 +133,7 @@ class DefaultGroup:
             made=dict(self.journal.made),
             asked=[self.journal.operations(group) for group in present],
             held=[getrefcount(group) for group in present],
+            stores=self._keys.uses,
         )
 
     def _count(self, group: Any) -> GroupCount:
@@ -135,6 +147,44 @@ class DefaultGroup:
             where=self.journal.where.get(name, 0),
             failed=name in self.journal.failed,
         )
+
+    def traffic(self, *, unclear: bool) -> Traffic | None:
+        """Sends and receives since :meth:`prepare`, on groups that are there now.
+
+        Args:
+            unclear: a fixture's thread may have begun some of them.
+        """
+        journal, lost = self.journal, torchstate.unwaited() > self._unwaited
+        if not journal.sent and not journal.received and not lost:
+            return None
+        present = {backends.name_of(group): group for group in groups()}
+        for name in journal.open.lost() & present.keys():
+            lost |= backends.matches_tags(present[name])
+        messages = [
+            message
+            for name, group in present.items()
+            if backends.delivers(group)
+            for message in self._messages(name, group)
+        ]
+        return Traffic(tuple(messages), lost, unclear)
+
+    def _messages(self, name: str, group: Any) -> Iterator[Messages]:
+        journal, by_global = self.journal, dist.distributed_c10d._world.pg_group_ranks[group]
+        members = {own: rank for rank, own in by_global.items()}
+        has_tags = backends.matches_tags(group)
+        for operation, counts in (("send", journal.sent), ("recv", journal.received)):
+            for (of, peer, tag), count in dict(counts).items():
+                if of == name and count:
+                    yield Messages(
+                        group=name,
+                        members=tuple(sorted(by_global)),
+                        is_send=operation == "send",
+                        peer=members.get(peer, -1),
+                        tag=tag if has_tags else 0,
+                        count=count,
+                        wide=journal.wide[operation, of, peer, tag],
+                        site=str(journal.sites[operation, of, peer, tag]),
+                    )
 
     def doubt(self) -> str | None:
         """Why the next test must not reuse the default group; None if it may."""
@@ -162,6 +212,7 @@ class DefaultGroup:
     def destroy(self) -> None:
         """Give up all groups of this rank."""
         self._store = self._group = None
+        self._keys.begin(None, 0)
         if given_up := groups():
             # A group whose peer is dead may refuse; it is out of the books all the same.
             with contextlib.suppress(RuntimeError):

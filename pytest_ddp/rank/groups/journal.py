@@ -9,8 +9,9 @@ collectives) passes it by.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from sys import _getframe
 from types import FrameType
@@ -20,7 +21,7 @@ import torch
 import torch.distributed as dist
 
 from pytest_ddp.rank.groups.backends import NONE, Promises, name_of, promises_of
-from pytest_ddp.rank.groups.calls import KEPT, Call, CallsByWork, Site
+from pytest_ddp.rank.groups.calls import KEPT, Call, CallsByWork, OpenMessages, Site
 from pytest_ddp.rank.groups.origins import asked_by_user, user_frame
 from pytest_ddp.system.own import threading, time, zlib
 
@@ -60,6 +61,9 @@ The list forms of other operations and all_to_all may be uneven. Of gather and s
 tensor that each rank has, not the list of one: gloo fills a part of it without an error.
 """
 
+_PATIENCE = 0.05
+"""Seconds to wait for another thread to begin its message, which takes torch no time as a rule."""
+
 _MESSAGES = {"send": "send", "recv": "recv", "recv_anysource": "recv"}
 
 
@@ -88,7 +92,21 @@ class Journal:
         self.sent: Counter[tuple[str, int, int]] = Counter()
         """Messages of this test by group, receiver and tag."""
         self.received: Counter[tuple[str, int, int]] = Counter()
-        """Receives of this test that were begun, by group, sender and tag."""
+        """Receives of this test that were begun, by group, sender and tag; -1 is any sender."""
+        self.wide: Counter[tuple[str, str, int, int]] = Counter()
+        """Those of both that fixtures wider than the test began in their set-up, by operation
+        and as above."""
+        self.sites: dict[tuple[str, str, int, int], Site] = {}
+        """Where the last message of each kind was begun."""
+        self.open = OpenMessages()
+        self.beside = False
+        """Whether threads beside the main one have begun messages in this test."""
+        self._beginning = 0
+        """Messages that are counted here and perhaps not yet by torch."""
+        self._lock = threading.RLock()
+        """Held to count messages, of which several threads may begin some."""
+        self._none_begins = threading.Condition(self._lock)
+        self._main = threading.main_thread().ident
         self.calls: deque[Call] = deque(maxlen=KEPT)
         self.what: dict[str, int] = {}
         """Digest of the collectives of this test by group: what was asked."""
@@ -113,6 +131,10 @@ class Journal:
         """Forget the calls of the last test, and count anew on the groups that there are."""
         for record in (self.sent, self.received, self.what, self.where, self.calls):
             record.clear()
+        self.wide.clear()
+        self.sites.clear()
+        self.open.clear()
+        self.beside = False
         self._questions.clear()
         self.failed.clear()
         self._before = {name_of(group): self.collectives(group) for group in groups}
@@ -153,9 +175,13 @@ class Journal:
         promises = self.promises(group, name)
         if not promises.numbered:
             return 0
-        # Not by [], which asks a Python function for what a Counter has not counted.
-        messages = self._messages.get(name, 0) if promises.messages_numbered else 0
-        return _issued(group) - messages
+        if not promises.messages_numbered:
+            return _issued(group)
+        with self._lock:
+            if self._beginning:
+                self._none_begins.wait_for(lambda: not self._beginning, _PATIENCE)
+            # Not by [], which asks a Python function for what a Counter has not counted.
+            return _issued(group) - self._messages.get(name, 0)
 
     def _wrap(self, method: str, note: Callable[..., Call]) -> None:
         original = getattr(dist.ProcessGroup, method, None)
@@ -165,9 +191,15 @@ class Journal:
         def noted(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Any:
             call = note(group, args, kwargs)
             self.calls.append(call)
-            work = original(group, *args, **kwargs)
+            if call.tag is None:
+                work = original(group, *args, **kwargs)
+            else:
+                with self._message_begins(call):
+                    work = original(group, *args, **kwargs)
             if work is not None:
-                self._by_work.put(work, call)
+                reference = self._by_work.put(work, call)
+                if call.tag is not None:
+                    self.open.add(call, reference)
             return work
 
         setattr(dist.ProcessGroup, method, noted)
@@ -198,6 +230,7 @@ class Journal:
         for messages in (self.sent, self.received):
             for key in [key for key in messages if key[0] == name]:
                 del messages[key]
+        self.wide = Counter({key: n for key, n in self.wide.items() if key[1] != name})
         # A new one, because the side thread may be reading the old one.
         self.calls = deque((call for call in self.calls if call.group != name), maxlen=KEPT)
 
@@ -217,6 +250,8 @@ class Journal:
                 raise
             finally:
                 self.waiting.pop(thread, None)
+                if call.tag is not None:
+                    self.open.close(call)
 
         work_type: Any = dist.Work
         work_type.wait = wait
@@ -277,16 +312,51 @@ class Journal:
         return 0, self._unnumbered[name]
 
     def _message(self, operation: str) -> Callable[..., Call]:
-        counts = self.sent if operation == "send" else self.received
-
         def note(group: dist.ProcessGroup, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-            name = name_of(group)
-            peer, tag = (args[1], args[-1]) if len(args) > 2 else (-1, args[-1])
-            self._messages[name] += 1
-            counts[name, peer, tag] += 1
-            return Call(name, 0, operation, None, None, None, peer, tag, _site(_asking_frame()))
+            peer, tag = _ends(args, kwargs)
+            site = _site(_asking_frame())
+            return Call(name_of(group), 0, operation, None, None, None, peer, tag, site)
 
         return note
+
+    @contextlib.contextmanager
+    def _message_begins(self, call: Call) -> Iterator[None]:
+        assert call.root is not None
+        assert call.tag is not None
+        key = call.group, call.root, call.tag
+        counts = self.sent if call.operation == "send" else self.received
+        self.beside |= threading.get_ident() != self._main
+        with self._lock:
+            self._beginning += 1
+            self._messages[call.group] += 1
+            counts[key] += 1
+            self.sites[call.operation, *key] = call.site
+        begun = False
+        try:
+            yield
+            begun = True
+        finally:
+            with self._lock:
+                self._beginning -= 1
+                self._none_begins.notify_all()
+                if not begun:  # torch has refused it, and given it no number
+                    self._messages[call.group] -= 1
+                    counts[key] -= 1
+
+    @contextlib.contextmanager
+    def of_wide_fixture(self) -> Iterator[None]:
+        """Note the messages of a block as those of a fixture that is wider than the test."""
+        before, wide = self._begun(), self.wide
+        try:
+            yield
+        finally:
+            # Not added to: those of a fixture that this one has asked for are among them.
+            self.wide = wide + (self._begun() - before)
+
+    def _begun(self) -> Counter[tuple[str, str, int, int]]:
+        """Sends and receives of this test, by operation, group, peer and tag."""
+        both = (("send", self.sent), ("recv", self.received))
+        return Counter({(op, *key): n for op, counts in both for key, n in dict(counts).items()})
 
 
 def _issued(group: Any) -> int:
@@ -350,6 +420,17 @@ def _asking_frame() -> FrameType:
     found = user_frame(_getframe(2))
     assert found is not None
     return found
+
+
+def _ends(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int]:
+    """Peer and tag of a message, as ``ProcessGroup`` takes them; a receive from any has no peer."""
+    if len(args) == 3:
+        return args[1], args[2]
+    given = dict(zip(("tensors", "peer", "tag"), args, strict=False)) | kwargs
+    if "peer" in given and len(given) == 2:
+        return -1, given["peer"]
+    peer = given.get("peer", given.get("dstRank", given.get("srcRank", -1)))
+    return peer, given.get("tag", 0)
 
 
 def _site(frame: FrameType) -> Site:

@@ -38,7 +38,8 @@ class Ties:
         """The set-up of a fixture wider than a test, in a block."""
         before, exchanges = self._group.use(), self._side_channel.exchanges
         try:
-            yield
+            with self._group.journal.of_wide_fixture():
+                yield
         finally:
             if "ddp" in fixturedef.argnames or self._side_channel.exchanges > exchanges:
                 self._together.add(fixturedef)

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C import _distributed_c10d
 
 
 def services() -> frozenset[str]:
@@ -33,6 +34,12 @@ def traces() -> frozenset[str]:
             *_value("_symmetric_memory", "_group_name_to_store", ()),
         )
     )
+
+
+def unwaited() -> int:
+    """Functional collectives for whose results nobody has waited yet."""
+    size: int = getattr(_distributed_c10d, "_get_work_registry_size", int)()
+    return size
 
 
 def entered_meshes() -> tuple[Any, ...]:

@@ -138,8 +138,10 @@ class TracedGroup(DefaultGroup):
         super().__init__(TracedJournal(log), world, rank)
         self._log = log
 
-    def prepare(self, store: str | None, file: list[int], served: Callable[[], Any]) -> None:
-        super().prepare(store, file, served)
+    def prepare(
+        self, store: str | None, file: list[int], served: Callable[[], Any], keys: int
+    ) -> None:
+        super().prepare(store, file, served, keys)
         for count in self.counts():
             self._log.write(What.GROUP, count.name, self.journal.before(count.name))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -17,8 +18,8 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 
 from pytest_ddp.rank.groups.backends import NONE, Promises
-from pytest_ddp.rank.groups.calls import Call, Site
-from pytest_ddp.rank.groups.journal import _COLLECTIVES, _MESSAGES, Journal
+from pytest_ddp.rank.groups.calls import Call, OpenMessages, Site
+from pytest_ddp.rank.groups.journal import _COLLECTIVES, _MESSAGES, Journal, _ends
 from pytest_ddp.rank.groups.origins import user_frame
 
 _names = itertools.count()
@@ -293,3 +294,69 @@ def test_without_numbers_calls_count_for_the_next_test_and_for_no_verdict(
     assert journal.operations(group) == 2
     assert journal.collectives(group) == 0
     assert [call.number for call in journal.calls] == [0, 0]
+
+
+# ------------------------------------------------------------------ messages
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "ends"),
+    [
+        (("x", 1, 2), {}, (1, 2)),
+        (("x", 1), {"tag": 2}, (1, 2)),
+        (("x",), {"dstRank": 1, "tag": 2}, (1, 2)),
+        ((), {"tensors": "x", "srcRank": 1, "tag": 2}, (1, 2)),
+        (("x", 2), {}, (-1, 2)),
+    ],
+)
+def test_peer_and_tag_are_read_however_they_are_given(
+    args: tuple[Any, ...], kwargs: dict[str, Any], ends: tuple[int, int]
+) -> None:
+    assert _ends(args, kwargs) == ends
+
+
+def test_a_message_that_torch_refuses_is_not_counted(
+    journal: Journal, group: dist.ProcessGroup
+) -> None:
+    with pytest.raises(RuntimeError):
+        group.send([torch.zeros(2, 2).t()], 0, 0)
+    with pytest.raises(RuntimeError):
+        group.recv([torch.zeros(2, 2).t()], 0, 0)
+    dist.barrier()
+    assert not +journal.sent
+    assert not +journal.received
+    assert journal.collectives(group) == 1
+
+
+def test_messages_of_a_fixture_are_told_from_those_of_the_test(journal: Journal) -> None:
+    journal.sent["0", 1, 0] = 1
+    with journal.of_wide_fixture():
+        journal.sent["0", 1, 0] += 1
+        with journal.of_wide_fixture():
+            journal.received["0", 1, 3] += 2
+    journal.sent["0", 1, 0] += 1
+    assert journal.wide == {("send", "0", 1, 0): 1, ("recv", "0", 1, 3): 2}
+    journal.begin()
+    assert not journal.wide
+
+
+class _Work:
+    """What a weak reference can point to, as to a ``Work``."""
+
+
+def _message(group: str) -> Call:
+    return Call(group, 0, "send", None, None, None, 1, 0, Site(_message.__code__, 1))
+
+
+def test_only_works_that_were_dropped_are_lost() -> None:
+    messages, kept = OpenMessages(), _Work()
+    messages.add(_message("kept"), weakref.ref(kept))  # type: ignore[arg-type]
+    waited_for, dropped = _message("waited for"), _Work()
+    messages.add(waited_for, weakref.ref(dropped))  # type: ignore[arg-type]
+    messages.add(_message("dropped"), weakref.ref(dropped))  # type: ignore[arg-type]
+    messages.close(waited_for)
+    assert messages.lost() == set()
+    del dropped
+    assert messages.lost() == {"dropped"}
+    messages.clear()
+    assert messages.lost() == set()

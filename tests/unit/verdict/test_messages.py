@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ddp.evidence.outcome import RankOutcome
+from pytest_ddp.evidence.outcome import RankOutcome, Unfinished, Way
 from pytest_ddp.verdict.messages import DdpWarning, Messages
 from pytest_ddp.wire.protocol import Finished, Left, Warned
 from tests.unit.handmade import NODEID, done, passing, run
@@ -198,6 +198,36 @@ def test_messages_that_differ_in_an_address_are_one(config: FakeConfig, messages
         messages.tell(rank, Finished(f"Traceback of 0x7f{rank}"))
     assert config.texts() == ["<Model object at 0x7f0> is odd"]
     assert messages.problems == ["ranks 0-2\n\nTraceback of 0x7f0"]
+
+
+def test_messages_that_are_left_are_told_by_direction(
+    config: FakeConfig, messages: Messages
+) -> None:
+    way = Way("0", (0, 1), 0, 1, 0)
+    left = (
+        Unfinished(way, 1, "/a/test_a.py:9"),
+        Unfinished(way._replace(tag=3, group="1"), 2, "/a/test_a.py:10"),
+        Unfinished(way._replace(sender=-1), -1, "/a/test_a.py:11"),
+        Unfinished(way, -1, ""),
+    )
+    outcome = run(passing(0), passing(1), unfinished=left)
+    messages.after_test(outcome, [])
+    then = "; the process group is built anew"
+    assert [text.removeprefix(f"{NODEID}: ") for text in config.texts()] == [
+        "left 3 sends without a receive behind (rank 0 to rank 1, /a/test_a.py:9; "
+        f"rank 0 to rank 1, tag 3, group '1', /a/test_a.py:10){then}",
+        f"left a receive without a send behind (rank 1 from any rank, /a/test_a.py:11){then}",
+        "a fixture that has ended left a receive without a send behind (rank 1 from rank 0)" + then,
+    ]
+
+
+def test_messages_that_are_left_on_a_group_that_is_kept(
+    config: FakeConfig, messages: Messages
+) -> None:
+    left = (Unfinished(Way("0", (0, 1), 0, 1, 0), 1, ""),)
+    messages.after_test(run(passing(0), passing(1), unfinished=left, keeps_group=True), [])
+    (text,) = config.texts()
+    assert text.endswith("; the group is kept, and the next test may meet them")
 
 
 def test_suspicions_are_warnings(config: FakeConfig, messages: Messages) -> None:
