@@ -2,8 +2,8 @@
 
 A difference in something that an operation needs equal is silently wrong numbers
 today: SUM against MAX, float32 against int32 of the same size, one all_reduce more on
-one rank. What ranks may legally differ in is never compared: sizes of uneven
-operations, messages, lines of code.
+one rank. What ranks may legally differ in is never compared: messages, lines of code. Of
+uneven operations it is what goes from one rank to another.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import ast
 import linecache
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, product
 
 from pytest_ddp.evidence.outcome import RunOutcome
 from pytest_ddp.evidence.pythonstacks import shorten
@@ -25,8 +25,14 @@ _FAMILIES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 _SYMMETRIC = ("all_reduce", "all_gather", "reduce_scatter")
 """Operations in which all ranks do the same, so that two of them can be swapped."""
 
+_IN_PIECES = ("all_gather", "reduce_scatter")
+"""Operations in which a rank sends or receives a piece of one size, if their form has a size."""
+
 _MANY = 1000
 """A rank that tells of this many calls may have forgotten those before them."""
+
+_SHOWN = 4
+"""Pieces of an uneven operation before the list is cut short."""
 
 _LEAVES = (ast.Return, ast.Continue, ast.Break, ast.Raise)
 
@@ -80,7 +86,7 @@ def difference(
         sides: how many ranks must have a call at the place where they part.
     """
     for name, members in _by_group(_unbroken(counts)).items():
-        table = _table(name, calls)
+        table = _table(name, calls, members)
         global_ranks = next(iter(members.values())).members
         group = group_words(name, global_ranks)
         for number in sorted(table):
@@ -88,6 +94,9 @@ def difference(
             if any(_contradict(a, b) for a, b in combinations(records.values(), 2)):
                 title = f"the ranks differ in collective #{number} of {group}"
                 return _side_by_side(title, records, global_ranks)
+            if unmet := next(_unmet(records, global_ranks), ""):
+                title = f"the ranks differ in collective #{number} of {group}"
+                return f"{_side_by_side(title, records, global_ranks)}\n  {unmet}"
         if len({count.collectives for count in members.values()}) > 1:
             parting = _parting(table, members)
             if parting is not None and len(table[parting]) >= sides:
@@ -104,7 +113,8 @@ def suspicions(counts: Mapping[int, tuple[GroupCount, ...]], calls: ByRank) -> l
     found = []
     for name, members in _by_group(_unbroken(counts)).items():
         group = group_words(name, next(iter(members.values())).members)
-        for (first, one), (second, two) in pairwise(sorted(_table(name, calls).items())):
+        table = _table(name, calls, members)
+        for (first, one), (second, two) in pairwise(sorted(table.items())):
             swapped = next(_swapped(one, two), None)
             if swapped is not None:
                 a, b = swapped
@@ -163,12 +173,16 @@ def _by_group(
     return groups
 
 
-def _table(group: str, calls: ByRank) -> dict[int, dict[int, CallRecord]]:
+def _table(
+    group: str, calls: ByRank, members: Mapping[int, GroupCount]
+) -> dict[int, dict[int, CallRecord]]:
     """Calls on a group by number and rank. What C++ asked for is in no table."""
     table: dict[int, dict[int, CallRecord]] = {}
     for rank, records in calls.items():
         for record in records:
-            if record.group == group:
+            # A number that the rank has not come to is that of a call which torch refused.
+            refused = rank in members and record.number > members[rank].collectives
+            if record.group == group and not refused:
                 table.setdefault(record.number, {})[rank] = record
     return table
 
@@ -176,9 +190,32 @@ def _table(group: str, calls: ByRank) -> dict[int, dict[int, CallRecord]]:
 def _contradict(a: CallRecord, b: CallRecord) -> bool:
     if _family(a) != _family(b) or a.root != b.root or a.reduce_op != b.reduce_op:
         return True
-    if a.numel is None or b.numel is None:
-        return False
-    return (a.numel, a.dtype) != (b.numel, b.dtype)
+    if a.dtype is not None and b.dtype is not None and a.dtype != b.dtype:
+        return True
+    return a.numel is not None and b.numel is not None and a.numel != b.numel
+
+
+def _unmet(records: Mapping[int, CallRecord], members: tuple[int, ...]) -> Iterator[str]:
+    """Where a rank sends another one something else than that expects."""
+    pieces = {rank: _pieces(call) for rank, call in records.items() if rank in members}
+    for (sender, (sends, _)), (receiver, (_, expects)) in product(pieces.items(), repeat=2):
+        if sends and expects:
+            sent = _at(sends, members.index(receiver))
+            expected = _at(expects, members.index(sender))
+            if sent != expected:
+                yield f"rank {sender} sends {sent} to rank {receiver}, which expects {expected}"
+
+
+def _pieces(call: CallRecord) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    if not call.sends and call.numel is not None and _family(call) in _IN_PIECES:
+        piece = (f"{call.numel} x {call.dtype}",)
+        return piece, piece
+    return call.sends, call.receives
+
+
+def _at(pieces: tuple[str, ...], member: int) -> str:
+    """What is for a member; where they get the same, there is one for all of them."""
+    return pieces[member] if member < len(pieces) else pieces[0]
 
 
 def _family(call: CallRecord) -> str:
@@ -293,6 +330,15 @@ def _words(call: CallRecord, global_ranks: tuple[int, ...]) -> str:
         details.append(call.reduce_op)
     if call.numel is not None:
         details.append(f"{call.numel} x {call.dtype}")
+    elif call.sends and call.sends == call.receives and len(call.sends) == 1:
+        details.append(call.sends[0])
+    elif call.sends:
+        details += [f"sends {_listed(call.sends)}", f"receives {_listed(call.receives)}"]
     if call.root is not None:
         details.append(f"root {global_ranks[call.root]}")
     return f"{call.operation}({', '.join(details)})"
+
+
+def _listed(pieces: tuple[str, ...]) -> str:
+    shown = "; ".join(pieces[:_SHOWN])
+    return f"{shown}; ..." if len(pieces) > _SHOWN else shown

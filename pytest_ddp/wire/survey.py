@@ -78,7 +78,7 @@ class GroupCount:
     what: int = 0
     """Digest of the collectives that Python asked for: operation, size, root and so on."""
     where: int = 0
-    """Digest of the lines that asked for them."""
+    """Digest of the lines that asked for them, and of sizes that may legally differ."""
     failed: bool = False
     """A wait on the group ended in an error, as by a timeout."""
 
@@ -128,6 +128,11 @@ class CallRecord:
     root: int | None
     """Source or destination, as rank in the group."""
     site: str
+    sends: tuple[str, ...] = ()
+    """What each member gets, as ``4 x float32``, in group order; one for all of them if they get
+    the same. Empty for operations that are not made of pieces."""
+    receives: tuple[str, ...] = ()
+    """What is expected of each member, in the same way."""
 
 
 @dataclass(frozen=True)

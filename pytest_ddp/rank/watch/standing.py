@@ -11,10 +11,11 @@ from sys import _current_frames
 from types import FrameType
 from typing import Any
 
+import torch
 from torch._C import _distributed_c10d
 from torch.distributed import is_initialized
 
-from pytest_ddp.rank.groups.calls import Call
+from pytest_ddp.rank.groups.calls import Call, Piece
 from pytest_ddp.rank.groups.default import DefaultGroup
 from pytest_ddp.rank.groups.sidechannel import SideChannel
 from pytest_ddp.rank.groups.timeouts import Pace, left_of
@@ -161,10 +162,12 @@ class Surveyor:
                 number=call.number - before(call.group),
                 operation=call.operation,
                 numel=call.numel,
-                dtype=_dtype(call),
+                dtype=None if call.dtype is None else _dtype(call.dtype),
                 reduce_op=call.reduce_op,
                 root=call.root,
                 site=str(call.site),
+                sends=tuple(map(_piece_words, call.sends)),
+                receives=tuple(map(_piece_words, call.receives)),
             )
             for call in list(self._group.journal.calls)
             if call.number > 0
@@ -347,8 +350,12 @@ def _may_communicate(thread: threading.Thread) -> bool:
     return thread is not threading.main_thread() and not thread.name.startswith(_BYSTANDERS)
 
 
-def _dtype(call: Call) -> str | None:
-    return None if call.dtype is None else str(call.dtype).removeprefix("torch.")
+def _dtype(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _piece_words(piece: Piece) -> str:
+    return " + ".join(f"{numel} x {_dtype(dtype)}" for numel, dtype in piece)
 
 
 def _recorded_dtype(names: list[str]) -> str | None:

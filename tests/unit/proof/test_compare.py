@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import linecache
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -87,6 +88,70 @@ def test_contradiction(one: CallRecord, two: CallRecord) -> None:
         assert differ(*((record,) for record in pair)).startswith(
             "the ranks differ in collective #1 of the default group:"
         )
+
+
+def pieces(operation: str, sends: str, receives: str, dtype: str = "float32") -> CallRecord:
+    """A call with what it sends to each rank, and expects of each: ``1 2``, of one dtype."""
+    sent, expected = (
+        tuple(f"{size} x {dtype}" for size in sizes.split()) for sizes in (sends, receives)
+    )
+    made = call(1, operation, numel=None, dtype=dtype, reduce_op=None)
+    return replace(made, sends=sent, receives=expected)
+
+
+UNMET = {
+    "list too short": (pieces("all_gather", "4", "4 4"), pieces("all_gather", "3", "4 3")),
+    "splits": (pieces("all_to_all", "1 2", "1 2"), pieces("all_to_all", "1 2", "1 2")),
+    "split forms": (pieces("all_to_all_single", "2", "2"), pieces("all_to_all", "1 3", "1 3")),
+    "scattered": (pieces("reduce_scatter", "1 2", "1"), pieces("reduce_scatter", "2 1", "1")),
+    "forms of a gather": (call(1, "all_gather_into_tensor"), pieces("all_gather", "8", "4 8")),
+}
+
+
+@pytest.mark.parametrize(("one", "two"), UNMET.values(), ids=UNMET.keys())
+def test_what_is_sent_must_be_what_is_expected(one: CallRecord, two: CallRecord) -> None:
+    told = differ((one,), (two,))
+    assert told.startswith("the ranks differ in collective #1 of the default group:")
+    assert re.search(r"\n  rank [01] sends \d x float32 to rank [01], which expects \d x ", told)
+
+
+def test_dtype_of_pieces_must_be_one() -> None:
+    told = differ((pieces("all_gather", "4", "4"),), (pieces("all_gather", "4", "4", "int32"),))
+    assert "rank 0: all_gather(4 x float32)\n" in told
+    assert "rank 1: all_gather(4 x int32)\n" in told
+
+
+def test_uneven_pieces_are_shown() -> None:
+    told = differ(*((record,) for record in UNMET["splits"]))
+    assert "all_to_all(sends 1 x float32; 2 x float32, receives 1 x float32; 2 x " in told
+    assert told.endswith("rank 0 sends 2 x float32 to rank 1, which expects 1 x float32")
+
+
+MET = {
+    "uneven lists": (pieces("all_gather", "1", "1 2"), pieces("all_gather", "2", "1 2")),
+    "one for all": (pieces("all_gather", "2", "2"), pieces("all_gather", "2", "2 2")),
+    "splits": (pieces("all_to_all", "1 2", "1 3"), pieces("all_to_all_single", "3 4", "2 4")),
+    "scattered": (pieces("reduce_scatter", "1 2", "1"), pieces("reduce_scatter", "1 2", "2")),
+    "forms of a gather": (call(1, "all_gather_into_tensor"), pieces("all_gather", "4", "4")),
+    "forms of a sum": (call(1), replace(pieces("all_reduce_coalesced", "", ""), reduce_op="SUM")),
+}
+
+
+@pytest.mark.parametrize(("one", "two"), MET.values(), ids=MET.keys())
+def test_uneven_pieces_that_are_expected_are_legal(one: CallRecord, two: CallRecord) -> None:
+    assert differ((replace(one, reduce_op=None),), (replace(two, reduce_op=None),)) == ""
+
+
+def test_pieces_are_those_of_members_of_the_group() -> None:
+    calls = {0: (pieces("all_to_all", "1 2", "1 3"),), 2: (pieces("all_to_all", "3 4", "2 4"),)}
+    ranks = {rank: (count(1, 0, 2),) for rank in (0, 2)}
+    assert difference(ranks, calls) == ""
+
+
+def test_a_call_that_torch_refused_contradicts_nothing() -> None:
+    refused = {rank: (call(1, numel=4 + rank),) for rank in range(2)}
+    assert difference(counts(0, 0), refused) == ""
+    assert difference(counts(1, 1), refused) != ""
 
 
 def test_text_shows_all_ranks_side_by_side() -> None:
