@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from itertools import combinations, pairwise, product
 
-from pytest_ddp.evidence.outcome import RunOutcome
+from pytest_ddp.evidence.outcome import RootCause, RunOutcome
 from pytest_ddp.evidence.pythonstacks import shorten
 from pytest_ddp.evidence.wording import ranks_text
+from pytest_ddp.proof.minority import minority
 from pytest_ddp.proof.prover import group_words
 from pytest_ddp.wire.survey import CallRecord, GroupCount
 
@@ -94,7 +95,7 @@ def difference(
             if any(_contradict(a, b) for a, b in combinations(records.values(), 2)):
                 title = f"the ranks differ in collective #{number} of {group}"
                 return _side_by_side(title, records, global_ranks)
-            if unmet := next(_unmet(records, global_ranks), ""):
+            for _, _, unmet in _unmet(records, global_ranks):
                 title = f"the ranks differ in collective #{number} of {group}"
                 return f"{_side_by_side(title, records, global_ranks)}\n  {unmet}"
         if len({count.collectives for count in members.values()}) > 1:
@@ -103,6 +104,27 @@ def difference(
                 title = f"the ranks part at collective #{parting} of {group}"
                 return _side_by_side(title, table[parting], global_ranks)
     return ""
+
+
+def root_cause(counts: Mapping[int, tuple[GroupCount, ...]], calls: ByRank) -> RootCause:
+    """Whose collectives are unlike those of most ranks, at the first that are unlike."""
+    for name, members in _by_group(_unbroken(counts)).items():
+        global_ranks = next(iter(members.values())).members
+        for number, records in sorted(_table(name, calls, members).items()):
+            kinds = _kinds(records)
+            if len(kinds) > 1:
+                absent = [rank for rank, count in members.items() if count.collectives < number]
+                return minority([*kinds, absent], len(global_ranks))
+            if unmet := [{a, b} for a, b, _ in _unmet(records, global_ranks)]:
+                if len(odd := set.intersection(*unmet)) == 1:
+                    return minority([[*odd], [*records.keys() - odd]], len(global_ranks))
+                return RootCause((), "of ranks whose tensors do not fit, either may be wrong")
+        issued: dict[int, list[int]] = {}
+        for rank, count in members.items():
+            issued.setdefault(count.collectives, []).append(rank)
+        if len(issued) > 1:
+            return minority(issued.values(), len(global_ranks))
+    return RootCause((), "no collective of the ranks is unlike")
 
 
 def suspicions(counts: Mapping[int, tuple[GroupCount, ...]], calls: ByRank) -> list[str]:
@@ -195,15 +217,30 @@ def _contradict(a: CallRecord, b: CallRecord) -> bool:
     return a.numel is not None and b.numel is not None and a.numel != b.numel
 
 
-def _unmet(records: Mapping[int, CallRecord], members: tuple[int, ...]) -> Iterator[str]:
-    """Where a rank sends another one something else than that expects."""
+def _kinds(records: Mapping[int, CallRecord]) -> list[list[int]]:
+    """The ranks whose calls do not contradict each other."""
+    kinds: list[list[int]] = []
+    for rank, call in records.items():
+        same = (kind for kind in kinds if not _contradict(records[kind[0]], call))
+        if (kind := next(same, None)) is not None:
+            kind.append(rank)
+        else:
+            kinds.append([rank])
+    return kinds
+
+
+def _unmet(
+    records: Mapping[int, CallRecord], members: tuple[int, ...]
+) -> Iterator[tuple[int, int, str]]:
+    """Who sends whom something else than that rank expects, and in words."""
     pieces = {rank: _pieces(call) for rank, call in records.items() if rank in members}
     for (sender, (sends, _)), (receiver, (_, expects)) in product(pieces.items(), repeat=2):
         if sends and expects:
             sent = _at(sends, members.index(receiver))
             expected = _at(expects, members.index(sender))
             if sent != expected:
-                yield f"rank {sender} sends {sent} to rank {receiver}, which expects {expected}"
+                words = f"rank {sender} sends {sent} to rank {receiver}, which expects {expected}"
+                yield sender, receiver, words
 
 
 def _pieces(call: CallRecord) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -43,8 +43,8 @@ def _explanations(rank: RankOutcome, oom: str) -> Iterator[str]:
         yield "the rank left no stack"
     if rank.returncode == EXIT_LINK_LOST:
         yield "a rank that finds its connection to pytest closed leaves with this code"
-    if rank.returncode == -signal.SIGABRT and _GLOO in rank.stderr:
-        yield f"gloo aborted it (EnforceNotMet, see stderr): {_reason_of_gloo(rank.stderr)}"
+    if _is_aborted_by_gloo(rank):
+        yield f"gloo aborted it (EnforceNotMet, see stderr): {_reason_of_gloo(rank)}"
     if culprit := nativestacks.culprit(rank.native):
         yield f"it was inside {culprit}"
     if rank.returncode == -signal.SIGSEGV and pythonstacks.is_endless(
@@ -57,12 +57,27 @@ _SUSPECT = "the out-of-memory killer sends it too"
 _UNANSWERED = ": its code may ignore or handle SIGUSR1, which asks for one"
 
 
-def _reason_of_gloo(stderr: str) -> str:
+def is_unlike_to_gloo(rank: RankOutcome) -> bool:
+    """True if gloo aborted the rank because what came was not what it expected."""
+    checks = _checks_of_gloo(rank.stderr)
+    is_closed = any(map(_CLOSED.search, checks))
+    return _is_aborted_by_gloo(rank) and not is_closed and any(map(_UNLIKE.search, checks))
+
+
+def _is_aborted_by_gloo(rank: RankOutcome) -> bool:
+    return rank.returncode == -signal.SIGABRT and _GLOO in rank.stderr
+
+
+def _checks_of_gloo(stderr: str) -> list[str]:
+    return [line.strip() for line in stderr.splitlines() if "enforce fail at" in line]
+
+
+def _reason_of_gloo(rank: RankOutcome) -> str:
     """Why gloo gave up, by the check of its own that failed."""
-    checks = [line.strip() for line in stderr.splitlines() if "enforce fail at" in line]
+    checks = _checks_of_gloo(rank.stderr)
     if any(map(_CLOSED.search, checks)):
         return "a descriptor of gloo's was closed (did the test close descriptors not its own?)"
-    if any(map(_UNLIKE.search, checks)):
+    if is_unlike_to_gloo(rank):
         return (
             "the ranks gave one collective tensors of different shape or dtype, or called "
             "different collectives"
