@@ -18,8 +18,7 @@ from pytest_ddp.evidence.outcome import RootCause, RunOutcome
 from pytest_ddp.evidence.pythonstacks import shorten
 from pytest_ddp.evidence.wording import ranks_text
 from pytest_ddp.proof.minority import minority
-from pytest_ddp.proof.prover import group_words
-from pytest_ddp.wire.survey import CallRecord, GroupCount
+from pytest_ddp.wire.survey import CallRecord, GroupCount, group_words
 
 _FAMILIES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 """Operations whose forms are one operation on the wire."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pytest_ddp.evidence.outcome import Hang, RankLine, RootCause
 from pytest_ddp.evidence.pythonstacks import shorten
 from pytest_ddp.proof.minority import minority
-from pytest_ddp.wire.survey import SIDE_CHANNEL, Standing, Wait
+from pytest_ddp.wire.survey import SIDE_CHANNEL, Standing, Wait, group_words
 
 _SAME_SIZE = frozenset({"all_reduce", "broadcast", "reduce"})
 """Operations, by the flight recorder's name, that need equal tensors on all ranks."""
@@ -268,13 +268,6 @@ def _details(wait: Wait) -> Iterator[str]:
         yield f"root {wait.root}"
 
 
-def group_words(name: str, members: tuple[int, ...]) -> str:
-    """A process group as a reader knows it."""
-    if name == "0":
-        return "the default group"
-    return f"the group of ranks {', '.join(map(str, members))}"
-
-
 def _line(rank: int, stand: Stand) -> RankLine:
     waits = "waits" if stand.now.blocked and stand.now.waits else "runs"
     return row(rank, "ended" if stand.ended else waits, stand.now)
@@ -285,7 +278,7 @@ def row(rank: int, state: str, now: Standing | None) -> RankLine:
     if now is None or state == "ended":
         return RankLine(rank, state, "", "", "")
     waits = now.waits[0] if state == "waits" and now.waits else None
-    engaged = now.engaged if state == "waits" else ""
+    engaged = (now.engaged if state == "waits" else "") or now.beside
     return RankLine(
         rank,
         state,

@@ -78,11 +78,26 @@ def _reason_of_gloo(rank: RankOutcome) -> str:
     if any(map(_CLOSED.search, checks)):
         return "a descriptor of gloo's was closed (did the test close descriptors not its own?)"
     if is_unlike_to_gloo(rank):
-        return (
+        called = {f.function for f in pythonstacks.main_stack(rank.stacks) if _is_of_groups(f)}
+        if called & _MESSAGES:
+            return f"{_MESSAGE_TOO_LONG}, or came in place of another one"
+        unlike = (
             "the ranks gave one collective tensors of different shape or dtype, or called "
             "different collectives"
         )
+        # Of a wait for what was begun before, the stack does not tell what that was.
+        return unlike if called else f"{unlike}, or {_MESSAGE_TOO_LONG}"
     return checks[-1].removeprefix("what():").strip() if checks else "it does not say why"
+
+
+_OF_GROUPS = "/torch/distributed/distributed_c10d.py"
+_FIXTURE = "/pytest_ddp/fixture.py"
+_MESSAGES = {"send", "recv", "send_object_list", "recv_object_list"}
+_MESSAGE_TOO_LONG = "a message was longer than the tensor that receives it"
+
+
+def _is_of_groups(frame: Frame) -> bool:
+    return frame.file.endswith(_OF_GROUPS)
 
 
 _GLOO = "EnforceNotMet"
@@ -107,9 +122,16 @@ def _threads(dump: pythonstacks.Dump, label: str) -> Iterator[str]:
     yield f"{label}{thread}, most recent call first:"
     yield from frame_lines(main)
     for stack in dump.stacks:
-        if stack is not main and pythonstacks.user_line(stack.frames) is not None:
+        if stack is not main and _tells(stack):
             yield f"{label}, {'the test itself' if stack.runs_test else 'another thread'}:"
             yield from frame_lines(stack)
+
+
+def _tells(stack: pythonstacks.Stack) -> bool:
+    """Whether another thread is in the user's code, or waits for other ranks as in an executor."""
+    if pythonstacks.user_line(stack.frames) is not None:
+        return True
+    return any(_is_of_groups(f) or f.file.endswith(_FIXTURE) for f in stack.frames)
 
 
 def children(trouble: Trouble, label: str, oom: str) -> list[Entry]:

@@ -8,6 +8,13 @@ SIDE_CHANNEL = "ddp"
 """Stands for a group in what is said of the fixture's operations, whose members are all ranks."""
 
 
+def group_words(name: str, members: tuple[int, ...]) -> str:
+    """A process group as a reader knows it."""
+    if name == "0":
+        return "the default group"
+    return f"the group of ranks {', '.join(map(str, members))}"
+
+
 @dataclass(frozen=True)
 class Probe:
     """Where do you stand? Answered at once by a side thread, unless the GIL is held."""
@@ -111,8 +118,11 @@ class Standing:
     """``file:line in function`` of the user's code."""
     engaged: str = ""
     """The operation of torch.distributed that the main thread is in without being ``blocked``, as
-    nothing can be proved of it: ``send``, ``monitored_barrier``, ``new_group``. Or the start of
-    the test, for which others are not ready."""
+    nothing can be proved of it: ``send to rank 1 (tag 0)``, ``monitored_barrier``,
+    ``new_group #1 (ranks 0, 1)``. Or the start of the test, for which others are not ready; or
+    ``beside``, if the main thread waits for another one."""
+    beside: str = ""
+    """What other threads are in: ``barrier #1 of the default group in thread asyncio_0``."""
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,8 @@ class DefaultGroup:
         self._group: dist.ProcessGroup | None = None
         self._known: dict[str, int] = {}
         """Groups that had been made when a test last began, as in the journal."""
+        self._numbered = 0
+        """Groups that torch had numbered by then, to give them names."""
         self.missing: Missing | None = None
         """The backend that the last test asked for and this rank does not have."""
 
@@ -90,6 +92,7 @@ class DefaultGroup:
                 self._store = store
         self.journal.begin(groups())
         self._known = dict(self.journal.made)
+        self._numbered = _numbered()
 
     @contextlib.contextmanager
     def hidden(self) -> Iterator[None]:
@@ -135,6 +138,10 @@ class DefaultGroup:
             where=self.journal.where.get(name, 0),
             failed=name in self.journal.failed,
         )
+
+    def numbered(self) -> int:
+        """How many groups torch has numbered in this test, those of other ranks too."""
+        return _numbered() - self._numbered
 
     def doubt(self) -> str | None:
         """Why the next test must not reuse the default group; None if it may."""
@@ -202,6 +209,11 @@ class DefaultGroup:
     def _binds(self) -> bool:
         """Whether the group is bound to the GPU; gloo's would look for communicators there."""
         return any(name in self._world.backend for name in ("nccl", "xccl"))
+
+
+def _numbered() -> int:
+    count: int = dist.distributed_c10d._world.group_count
+    return count
 
 
 def groups() -> list[dist.ProcessGroup]:

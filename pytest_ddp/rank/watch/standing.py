@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from sys import _current_frames
 from types import FrameType
@@ -22,7 +22,16 @@ from pytest_ddp.rank.groups.timeouts import Pace, left_of
 from pytest_ddp.rank.watch.lifecycle import Lifecycle, place_of
 from pytest_ddp.system import processes
 from pytest_ddp.system.own import os, pickle, threading, time
-from pytest_ddp.wire.survey import CallRecord, Calls, Probe, Sent, Standing, TellCalls, Wait
+from pytest_ddp.wire.survey import (
+    CallRecord,
+    Calls,
+    Probe,
+    Sent,
+    Standing,
+    TellCalls,
+    Wait,
+    group_words,
+)
 
 _dump: Any = getattr(_distributed_c10d, "_dump_fr_trace", None)
 """torch's flight recorder; a private function, absent before torch 2.8."""
@@ -44,6 +53,13 @@ _ENGINE = (
 
 _WAITING = ("/distributed_c10d.py", "/rendezvous.py", "/_functional_collectives.py")
 """Files of torch.distributed that call what waits for peers, and hardly anything else that does."""
+
+_JOINING = ("/threading.py", "/queue.py", "/selectors.py", "/concurrent/futures/_base.py")
+"""Files of the standard library where a thread sleeps that waits for another one."""
+
+_TOWARDS = {"send": "to", "recv": "from"}
+_MANY = 8
+"""Ranks of a new group before their list is cut short."""
 
 _NAMES = {"_allgather_base": "all_gather_into_tensor", "_reduce_scatter_base": "reduce_scatter"}
 
@@ -124,7 +140,8 @@ class Surveyor:
     def stand(self, probe: Probe) -> Standing:
         """Say where the main thread is and what it waits for."""
         self._pace.look(self._group.journal.waiting.get(self._main.ident or 0))
-        frame = _current_frames().get(self._main.ident or 0)
+        frames = _current_frames()
+        frame = frames.get(self._main.ident or 0)
         begun, done = self._issued() if self._tells_issued(frame) else ((), ())
         waits = self._waits(frame, begun)
         # Read last: if it is as it was at the probe before, what was read above is true of now.
@@ -135,6 +152,7 @@ class Surveyor:
         moves = (exchanges, *(count.collectives for count in counts))
         place = place_of(frame)
         blocked = bool(waits) and state != "R"
+        beside = self._beside(frames)
         return Standing(
             test=probe.test,
             number=probe.number,
@@ -150,7 +168,8 @@ class Surveyor:
             phase=self._lifecycle.look(frame, place),
             place=place,
             # Awake, too: a wait on a FileStore looks at its file every 10 ms.
-            engaged="" if blocked else self._engaged(frame),
+            engaged="" if blocked else self._engaged(frame) or _for_thread(frame, beside),
+            beside=beside,
         )
 
     def calls(self, test: int) -> Calls:
@@ -207,8 +226,45 @@ class Surveyor:
     def _engaged(self, frame: FrameType | None) -> str:
         if self._at_start:
             return "start of the test"
-        call = self._group.journal.waiting.get(self._main.ident or 0)
-        return _entry(frame) if call is None else call.operation
+        return self._operation(self._main.ident or 0, frame)
+
+    def _beside(self, frames: Mapping[int, FrameType]) -> str:
+        """What threads beside the main one wait in."""
+        found = {
+            thread.name: words
+            for thread in threading.enumerate()
+            if _may_communicate(thread)
+            and (words := self._operation(thread.ident or 0, frames.get(thread.ident or 0)))
+        }
+        return "; ".join(f"{words} in thread {name}" for name, words in found.items())
+
+    def _operation(self, thread: int, frame: FrameType | None) -> str:
+        """What a thread waits in, in words."""
+        if (exchange := self._side_channel.wait(thread)) is not None:
+            return f"{exchange.operation} #{exchange.number}"
+        call = self._group.journal.waiting.get(thread)
+        if call is None:
+            return self._entry(frame)
+        members = next((c.members for c in self._group.counts() if c.name == call.group), ())
+        if call.tag is not None and call.root is not None:
+            known = 0 <= call.root < len(members)
+            peer = f"rank {members[call.root]}" if known else "any rank"
+            return f"{call.operation} {_TOWARDS[call.operation]} {peer} (tag {call.tag})"
+        number = call.number - self._group.journal.before(call.group)
+        of_group = f" #{number} of {group_words(call.group, members)}"
+        return f"{call.operation}{of_group if call.number and members else ''}"
+
+    def _entry(self, frame: FrameType | None) -> str:
+        called = _entry(frame)
+        if called is None:
+            return ""
+        name = called.f_code.co_name
+        if name != "new_group":
+            return name
+        # Ranks that make groups in unlike orders wait for each other in the same line.
+        number = self._group.numbered()
+        which = f" #{number}" if number > 0 else ""
+        return f"{name}{which} ({_listed(called.f_locals.get('ranks'))})"
 
     def _asked_by_python(self) -> set[tuple[str, int]]:
         before = self._group.journal.before
@@ -323,16 +379,28 @@ def _is_in_engine(frame: FrameType | None) -> bool:
     return frame is not None and any(part in frame.f_code.co_filename for part in _ENGINE)
 
 
-def _entry(frame: FrameType | None) -> str:
+def _entry(frame: FrameType | None) -> FrameType | None:
     """The function of torch.distributed that was called, if C++ does its waiting."""
-    name = ""
+    called: FrameType | None = None
     if frame is None or not frame.f_code.co_filename.endswith(_WAITING):
-        return name
+        return None
     while frame is not None and "torch/distributed/" in frame.f_code.co_filename:
         # Not the wrapper that logs it.
-        name = name if frame.f_code.co_name == "wrapper" else frame.f_code.co_name
+        called = called if frame.f_code.co_name == "wrapper" else frame
         frame = frame.f_back
-    return name
+    return called
+
+
+def _listed(ranks: list[int] | None) -> str:
+    if ranks is None:
+        return "all ranks"
+    more = ", ..." if len(ranks) > _MANY else ""
+    return f"ranks {', '.join(map(str, ranks[:_MANY]))}{more}"
+
+
+def _for_thread(frame: FrameType | None, beside: str) -> str:
+    """What other threads are in, if the main one sleeps until one of them has done something."""
+    return beside if frame is not None and frame.f_code.co_filename.endswith(_JOINING) else ""
 
 
 def _activity() -> tuple[str, str]:
