@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import ast
 import linecache
+import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
-from itertools import combinations, pairwise, product
+from itertools import combinations, islice, pairwise, product
+from operator import itemgetter
+from typing import TypeAlias
 
 from pytest_ddp.evidence.outcome import RootCause, RunOutcome
 from pytest_ddp.evidence.pythonstacks import shorten
@@ -36,7 +39,11 @@ _SHOWN = 4
 
 _LEAVES = (ast.Return, ast.Continue, ast.Break, ast.Raise)
 
+_NATIVE = "issued in C++: DDP's gradients and buffers, functional collectives"
+
 ByRank = Mapping[int, tuple[CallRecord, ...]]
+Table: TypeAlias = dict[int, dict[int, CallRecord]]
+"""Calls by number and rank."""
 
 
 def need_calls(counts: Mapping[int, tuple[GroupCount, ...]]) -> bool:
@@ -86,30 +93,46 @@ def difference(
         sides: how many ranks must have a call at the place where they part.
     """
     for name, members in _by_group(_unbroken(counts)).items():
-        table = _table(name, calls, members)
+        table, native = _tables(name, calls, members)
         global_ranks = next(iter(members.values())).members
         group = group_words(name, global_ranks)
-        for number in sorted(table):
-            records = table[number]
-            if any(_contradict(a, b) for a, b in combinations(records.values(), 2)):
-                title = f"the ranks differ in collective #{number} of {group}"
-                return _side_by_side(title, records, global_ranks)
-            for _, _, unmet in _unmet(records, global_ranks):
-                title = f"the ranks differ in collective #{number} of {group}"
-                return f"{_side_by_side(title, records, global_ranks)}\n  {unmet}"
-        if len({count.collectives for count in members.values()}) > 1:
-            parting = _parting(table, members)
-            if parting is not None and len(table[parting]) >= sides:
-                title = f"the ranks part at collective #{parting} of {group}"
-                return _side_by_side(title, table[parting], global_ranks)
+        number, found = _difference(table, native, members, group, sides)
+        met = next((n for n in sorted(table.keys() & native.keys()) if n < number), None)
+        if met is not None and (found or sides > 1):
+            # What follows may look wrong on both sides, and comes of this.
+            title = f"the ranks first part at collective #{met} of {group}"
+            first = _side_by_side(title, native[met] | table[met], global_ranks)
+            return f"{first}\n{found}".rstrip()
+        if found:
+            return found
     return ""
+
+
+def _difference(
+    table: Table, native: Table, members: Mapping[int, GroupCount], group: str, sides: int
+) -> tuple[float, str]:
+    """Which collective of a group differs first, and how; infinity and nothing if none does."""
+    global_ranks = next(iter(members.values())).members
+    for number, asked in sorted((*table.items(), *native.items()), key=itemgetter(0)):
+        unmet = next((f"\n  {words}" for _, _, words in _unmet(asked, global_ranks)), "")
+        if unmet or any(_contradict(a, b) for a, b in combinations(asked.values(), 2)):
+            title = f"the ranks differ in collective #{number} of {group}"
+            return number, f"{_side_by_side(title, asked, global_ranks)}{unmet}"
+    if len({count.collectives for count in members.values()}) > 1:
+        parting = _parting(table, members)
+        if parting is not None and len(table[parting]) >= sides:
+            title = f"the ranks part at collective #{parting} of {group}"
+            return parting, _side_by_side(title, table[parting], global_ranks)
+    return math.inf, ""
 
 
 def root_cause(counts: Mapping[int, tuple[GroupCount, ...]], calls: ByRank) -> RootCause:
     """Whose collectives are unlike those of most ranks, at the first that are unlike."""
     for name, members in _by_group(_unbroken(counts)).items():
         global_ranks = next(iter(members.values())).members
-        for number, records in sorted(_table(name, calls, members).items()):
+        tables = _tables(name, calls, members)
+        asked = (pair for table in tables for pair in table.items())
+        for number, records in sorted(asked, key=itemgetter(0)):
             kinds = _kinds(records)
             if len(kinds) > 1:
                 absent = [rank for rank, count in members.items() if count.collectives < number]
@@ -134,7 +157,7 @@ def suspicions(counts: Mapping[int, tuple[GroupCount, ...]], calls: ByRank) -> l
     found = []
     for name, members in _by_group(_unbroken(counts)).items():
         group = group_words(name, next(iter(members.values())).members)
-        table = _table(name, calls, members)
+        table, native = _tables(name, calls, members)
         for (first, one), (second, two) in pairwise(sorted(table.items())):
             swapped = next(_swapped(one, two), None)
             if swapped is not None:
@@ -144,6 +167,13 @@ def suspicions(counts: Mapping[int, tuple[GroupCount, ...]], calls: ByRank) -> l
                     f"calls {_source(one[a])} and then {_source(two[a])}, rank {b} the other "
                     f"way round ({shorten(one[a].site)}, {shorten(one[b].site)})"
                 )
+        for first, a, second, b in islice(_swapped_with_native(table, native), 1):
+            call = table[first][a]
+            found.append(
+                f"collectives #{first} to #{second} of {group} may be swapped: {_source(call)} "
+                f"comes before what C++ issues on rank {a}, and after it on rank {b} "
+                f"({shorten(call.site)})"
+            )
     return found
 
 
@@ -194,18 +224,21 @@ def _by_group(
     return groups
 
 
-def _table(
-    group: str, calls: ByRank, members: Mapping[int, GroupCount]
-) -> dict[int, dict[int, CallRecord]]:
-    """Calls on a group by number and rank. What C++ asked for is in no table."""
-    table: dict[int, dict[int, CallRecord]] = {}
+def _tables(group: str, calls: ByRank, members: Mapping[int, GroupCount]) -> tuple[Table, Table]:
+    """Calls on a group by number and rank: those of Python, and what C++ issued by itself.
+
+    They are not compared with each other, as a functional form may meet the plain one.
+    """
+    asked: Table = {}
+    native: Table = {}
     for rank, records in calls.items():
         for record in records:
             # A number that the rank has not come to is that of a call which torch refused.
             refused = rank in members and record.number > members[rank].collectives
             if record.group == group and not refused:
+                table = asked if record.site else native
                 table.setdefault(record.number, {})[rank] = record
-    return table
+    return asked, native
 
 
 def _contradict(a: CallRecord, b: CallRecord) -> bool:
@@ -293,6 +326,16 @@ def _swapped(
             yield a, b
 
 
+def _swapped_with_native(table: Table, native: Table) -> Iterator[tuple[int, int, int, int]]:
+    """A call of Python that meets what C++ issued, and is met by it later on, each with a rank."""
+    first, *later = sorted(table.keys() & native.keys()) or [0]
+    for a, b in product(table.get(first, ()), native.get(first, ())):
+        for second in later:
+            is_crossed = b in table[second] and a in native[second]
+            if is_crossed and _source(table[first][a]) == _source(table[second][b]):
+                yield first, a, second, b
+
+
 # ------------------------------------------------------------------ source
 
 
@@ -356,7 +399,8 @@ def _side_by_side(
     lines = [f"{title}:"]
     for (words, site), ranks in alike.items():
         lines.append(f"  {ranks_text(ranks)}: {words}")
-        lines.append(f"    at {shorten(site)}: {_source(records[ranks[0]])}")
+        source = f"at {shorten(site)}: {_source(records[ranks[0]])}" if site else _NATIVE
+        lines.append(f"    {source}")
     return "\n".join(lines)
 
 

@@ -127,7 +127,7 @@ class Standing:
 
 @dataclass(frozen=True)
 class CallRecord:
-    """One collective that Python code of the test asked for."""
+    """One collective that Python code of the test asked for, or that C++ issued by itself."""
 
     group: str
     number: int
@@ -138,6 +138,7 @@ class CallRecord:
     root: int | None
     """Source or destination, as rank in the group."""
     site: str
+    """``file:line`` of the user's code; empty for what C++ issued."""
     sends: tuple[str, ...] = ()
     """What each member gets, as ``4 x float32``, in group order; one for all of them if they get
     the same. Empty for operations that are not made of pieces."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -15,7 +16,7 @@ import torch
 from torch._C import _distributed_c10d
 from torch.distributed import is_initialized
 
-from pytest_ddp.rank.groups.calls import Call, Piece
+from pytest_ddp.rank.groups.calls import KEPT, Call, Piece
 from pytest_ddp.rank.groups.default import DefaultGroup
 from pytest_ddp.rank.groups.sidechannel import SideChannel
 from pytest_ddp.rank.groups.timeouts import Pace, left_of
@@ -56,6 +57,9 @@ _WAITING = ("/distributed_c10d.py", "/rendezvous.py", "/_functional_collectives.
 
 _JOINING = ("/threading.py", "/queue.py", "/selectors.py", "/concurrent/futures/_base.py")
 """Files of the standard library where a thread sleeps that waits for another one."""
+
+_UNEVEN = "all_to_all"
+"""Of what C++ issues the operation, as recorded, whose sizes may legally differ."""
 
 _TOWARDS = {"send": "to", "recv": "from"}
 _MANY = 8
@@ -191,7 +195,32 @@ class Surveyor:
             for call in list(self._group.journal.calls)
             if call.number > 0
         )
-        return Calls(test, tuple(records))
+        return Calls(test, (*records, *self._native()))
+
+    def _native(self) -> Iterator[CallRecord]:
+        """What C++ issued by itself, by the flight recorder: only it knows of them."""
+        journal, asked = self._group.journal, self._asked_by_python()
+        if sum(count.collectives for count in self._group.counts()) <= len(asked):
+            return
+        # Python's own calls are forgotten at some time.
+        forgets = len(journal.calls) >= KEPT
+        first = {name: min(n for of, n in asked if of == name) for name, _ in asked}
+        for entry in self._records():
+            name = entry["process_group"][0]
+            number = entry["collective_seq_id"] - journal.before(name)
+            is_forgotten = forgets and number < first.get(name, math.inf)
+            if journal.is_recorded(name) and (name, number) not in asked and not is_forgotten:
+                operation = operation_of(entry)
+                yield CallRecord(
+                    group=name,
+                    number=number,
+                    operation=operation,
+                    numel=None if operation == _UNEVEN else _elements(entry),
+                    dtype=_recorded_dtype(entry["input_dtypes"]),
+                    reduce_op=None,
+                    root=None,
+                    site="",
+                )
 
     # ------------------------------------------------------------------ parts of an answer
 
@@ -317,7 +346,6 @@ class Surveyor:
                 yield entry
 
     def _wait(self, entry: dict[str, Any], members: tuple[int, ...], call: Call | None) -> Wait:
-        sizes = entry["input_sizes"]
         name = entry["process_group"][0]
         return Wait(
             group=name,
@@ -325,7 +353,7 @@ class Surveyor:
             number=entry["collective_seq_id"] - self._group.journal.before(name),
             operation=operation_of(entry) if call is None else call.operation,
             recorded_as=_recorded_as(entry),
-            numel=sum(_product(size) for size in sizes) if sizes else None,
+            numel=_elements(entry),
             dtype=_recorded_dtype(entry["input_dtypes"]),
             peer=None,
             tag=None,
@@ -429,6 +457,11 @@ def _piece_words(piece: Piece) -> str:
 def _recorded_dtype(names: list[str]) -> str | None:
     """The first of these as Python calls it; the recorder says ``Float`` for float32."""
     return _DTYPES.get(names[0], names[0]) if names else None
+
+
+def _elements(entry: dict[str, Any]) -> int | None:
+    sizes = entry["input_sizes"]
+    return sum(map(_product, sizes)) if sizes else None
 
 
 def _product(size: list[int]) -> int:

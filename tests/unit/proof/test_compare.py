@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_ddp.proof.compare import difference, need_calls, suspicions
+from pytest_ddp.proof.compare import difference, need_calls, root_cause, suspicions
 from pytest_ddp.wire.survey import CallRecord, GroupCount
 from tests.unit.standings import call, count
 
@@ -339,6 +339,49 @@ def test_contradiction_is_told_before_the_parting() -> None:
     assert told.startswith("the ranks differ in collective #2 ")
 
 
+# ------------------------------------------------------------------ what C++ issues
+
+
+def native(number: int, **known: Any) -> CallRecord:
+    return call(number, site="", reduce_op=None, **known)
+
+
+def test_first_meeting_with_what_cpp_issued_is_told_before_the_last_difference() -> None:
+    path = source("dist.all_reduce(x)\n")
+    one = (call(1, site=f"{path}:1"), native(2), native(3, operation="broadcast"))
+    two = (native(1), native(2), native(3))
+    assert differ(one, two) == (
+        "the ranks first part at collective #1 of the default group:\n"
+        "  rank 0: all_reduce(SUM, 4 x float32)\n"
+        f"    at {path}:1: dist.all_reduce(x)\n"
+        "  rank 1: all_reduce(4 x float32)\n"
+        "    issued in C++: DDP's gradients and buffers, functional collectives\n"
+        "the ranks differ in collective #3 of the default group:\n"
+        "  rank 0: broadcast(4 x float32)\n"
+        "    issued in C++: DDP's gradients and buffers, functional collectives\n"
+        "  rank 1: all_reduce(4 x float32)\n"
+        "    issued in C++: DDP's gradients and buffers, functional collectives"
+    )
+
+
+def test_meeting_explains_a_hang_and_is_no_verdict() -> None:
+    ranks = {0: (call(1), native(2)), 1: (native(1), native(2))}
+    assert difference(counts(2, 2), ranks) == ""
+    told = difference(counts(2, 2), ranks, sides=2)
+    assert told.startswith("the ranks first part at collective #1 ")
+
+
+@pytest.mark.parametrize("unlike", [{"numel": 8}, {"dtype": "int32"}], ids=str)
+def test_what_cpp_issued_is_compared_with_its_like(unlike: dict[str, Any]) -> None:
+    assert differ((native(1),), (native(1),)) == ""
+    assert differ((native(1),), (native(1, **unlike),)).startswith("the ranks differ in ")
+
+
+def test_functional_form_may_meet_the_plain_one() -> None:
+    assert differ((call(1),), (native(1, operation="all_gather"),)) == ""
+    assert root_cause(counts(1, 1), {0: (call(1),), 1: (native(1),)}).ranks == ()
+
+
 # ------------------------------------------------------------------ swaps
 
 
@@ -360,6 +403,18 @@ def test_swapped_pair() -> None:
         "dist.all_reduce(alpha) and then dist.all_reduce(beta), rank 2 the other way round "
         f"({path}:1, {path}:2)"
     ]
+
+
+def test_swap_with_what_cpp_issues() -> None:
+    path = source("dist.all_reduce(x)\ndist.all_reduce(y)\n")
+    early, late = call(1, site=f"{path}:1"), call(3, site=f"{path}:1")
+    one, two = (early, native(2), native(3)), (native(1), native(2), late)
+    assert suspect(one, two) == [
+        "collectives #1 to #3 of the default group may be swapped: dist.all_reduce(x) comes "
+        f"before what C++ issues on rank 0, and after it on rank 1 ({path}:1)"
+    ]
+    other = (*two[:2], call(3, site=f"{path}:2"))
+    assert suspect(one, other) == suspect(one, one) == suspect(two, two) == []
 
 
 def test_swap_is_no_difference() -> None:
