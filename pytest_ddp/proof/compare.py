@@ -39,7 +39,7 @@ _SHOWN = 4
 
 _LEAVES = (ast.Return, ast.Continue, ast.Break, ast.Raise)
 
-_NATIVE = "issued in C++: DDP's gradients and buffers, functional collectives"
+_NATIVE = "issued in C++, as DDP's gradients and buffers are"
 
 ByRank = Mapping[int, tuple[CallRecord, ...]]
 Table: TypeAlias = dict[int, dict[int, CallRecord]]

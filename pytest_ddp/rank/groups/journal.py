@@ -3,8 +3,8 @@
 torch's flight recorder sees every collective, but neither the reduce operation nor
 sends and receives on gloo, nor (cheaply) the line that asked. This journal sits on the
 methods of ``ProcessGroup``, below torch's Python functions, so that neither they nor
-torch.compile notice it; what C++ issues by itself (DDP's reducer, functional
-collectives) passes it by.
+torch.compile notice it; what C++ issues by itself (DDP's reducer) passes it by, and
+functional collectives come by way of :mod:`pytest_ddp.rank.groups.functional`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from datetime import timedelta
+from functools import partial
 from sys import _getframe
 from types import FrameType
 from typing import Any, NamedTuple
@@ -96,6 +97,8 @@ class Journal:
         self.received: Counter[tuple[str, int, int]] = Counter()
         """Receives of this test that were begun, by group, sender and tag."""
         self.calls: deque[Call] = deque(maxlen=KEPT)
+        self.forms: deque[Call] = deque(maxlen=KEPT)
+        """Functional collectives that were issued: no call of Python waits for them."""
         self.what: dict[str, int] = {}
         """Digest of the collectives of this test by group: what was asked."""
         self.where: dict[str, int] = {}
@@ -117,7 +120,7 @@ class Journal:
 
     def begin(self, groups: Iterable[dist.ProcessGroup] = ()) -> None:
         """Forget the calls of the last test, and count anew on the groups that there are."""
-        for record in (self.sent, self.received, self.what, self.where, self.calls):
+        for record in (self.sent, self.received, self.what, self.where, self.calls, self.forms):
             record.clear()
         self._questions.clear()
         self.failed.clear()
@@ -206,6 +209,7 @@ class Journal:
                 del messages[key]
         # A new one, because the side thread may be reading the old one.
         self.calls = deque((call for call in self.calls if call.group != name), maxlen=KEPT)
+        self.forms = deque((call for call in self.forms if call.group != name), maxlen=KEPT)
 
     def _wrap_wait(self) -> None:
         original: Any = dist.Work.wait
@@ -275,6 +279,17 @@ class Journal:
             return _new_call(Call, (name, number, *question.rest))
 
         return note
+
+    def functional(self, operation: str) -> Callable[..., Callable[[], None]]:
+        """What notes a functional collective before it is issued; the answer, once it is."""
+        note = self._collective(operation)
+        c10d: Any = dist.distributed_c10d
+
+        def noted(name: str, args: tuple[Any, ...]) -> Callable[[], None]:
+            group = c10d._resolve_process_group(name)
+            return partial(self.forms.append, note(group, args, {}))
+
+        return noted
 
     def _next(self, group: dist.ProcessGroup, name: str) -> tuple[int, int]:
         """The number of the next collective, and its step for the digests.

@@ -192,18 +192,20 @@ class Surveyor:
                 sends=tuple(map(_piece_words, call.sends)),
                 receives=tuple(map(_piece_words, call.receives)),
             )
-            for call in list(self._group.journal.calls)
+            for call in (*self._group.journal.calls, *self._group.journal.forms)
             if call.number > 0
         )
         return Calls(test, (*records, *self._native()))
 
     def _native(self) -> Iterator[CallRecord]:
         """What C++ issued by itself, by the flight recorder: only it knows of them."""
-        journal, asked = self._group.journal, self._asked_by_python()
+        journal = self._group.journal
+        forms = {(call.group, call.number - journal.before(call.group)) for call in journal.forms}
+        asked = self._asked_by_python() | forms
         if sum(count.collectives for count in self._group.counts()) <= len(asked):
             return
         # Python's own calls are forgotten at some time.
-        forgets = len(journal.calls) >= KEPT
+        forgets = max(len(journal.calls), len(journal.forms)) >= KEPT
         first = {name: min(n for of, n in asked if of == name) for name, _ in asked}
         for entry in self._records():
             name = entry["process_group"][0]

@@ -73,7 +73,7 @@ def test_first_place_is_told_before_the_last(finished: Finished) -> None:
     _, found, first = text.partition("the ranks first part at collective #")
     assert found
     assert f"rank 0: all_reduce(SUM, 4 x float32) at test_gradients.py:{line}: dist.all_re" in first
-    assert "rank 1: all_reduce(4 x float32) issued in C++: DDP's gradients" in first
+    assert "rank 1: all_reduce(4 x float32) issued in C++, as DDP's gradients" in first
     assert text.index("mismatch: ") < text.index(found)
 
 

@@ -16,11 +16,14 @@ PRELUDE = """
     import pytest
     import torch
     import torch.distributed as dist
+    import torch.distributed._functional_collectives as functional
+    from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
 
     pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
     ddp2 = pytest.mark.ddp(world_size=2)
     ddp3 = pytest.mark.ddp(world_size=3)
     ones = torch.ones
+    WORLD = "0"
 
 
     def zeros(*sizes, like=None):
@@ -60,6 +63,36 @@ UNLIKE = """
         with dist._coalescing_manager():
             for size in (2, 4):
                 BATCHED[form](ones(size, dtype=dtype_of(ddp)))
+
+
+    FUNCTIONAL = {
+        "all_reduce": lambda x: functional.all_reduce(x, "sum", WORLD),
+        "all_gather": lambda x: functional.all_gather_tensor(x, 0, WORLD),
+        "reduce_scatter": lambda x: functional.reduce_scatter_tensor(x, "sum", 0, WORLD),
+        "all_to_all": lambda x: functional.all_to_all_single(x, [2, 2], [2, 2], WORLD),
+        "broadcast": lambda x: functional.broadcast(x, 0, WORLD),
+        "all_reduce_coalesced": lambda x: functional.all_reduce_coalesced([x, x], "sum", WORLD)[0],
+    }
+
+
+    @ddp2
+    @pytest.mark.parametrize("form", FUNCTIONAL)
+    def test_functional(ddp, form):
+        functional.wait_tensor(FUNCTIONAL[form](ones(4, dtype=dtype_of(ddp))))
+
+
+    @ddp2
+    def test_functional_reduction(ddp):
+        functional.all_reduce(ones(4), "sum" if ddp.rank == 0 else "max", WORLD).wait()
+
+
+    @ddp2
+    def test_functional_form_against_the_plain_one(ddp):
+        x = ones(4, dtype=dtype_of(ddp))
+        if ddp.rank == 0:
+            functional.all_gather_tensor(x, 0, WORLD).wait()
+        else:
+            dist.all_gather([torch.empty_like(x) for _ in range(2)], x)
 
 
     @ddp2
@@ -140,6 +173,37 @@ LEGAL = """
 
 
     @ddp2
+    def test_functional_forms(ddp):
+        if ddp.rank == 0:
+            functional.all_reduce(ones(3), "sum", WORLD).wait()
+            functional.all_gather_tensor(ones(3), 0, WORLD).wait()
+            functional.reduce_scatter_tensor(ones(2, 2), "max", 0, WORLD).wait()
+            functional.all_to_all_single(ones(3), [1, 3], [1, 2], WORLD).wait()
+        else:
+            dist.all_reduce(ones(3))
+            dist.all_gather(zeros(3, 3), ones(3))
+            dist.reduce_scatter_tensor(torch.zeros(2), ones(4), op=dist.ReduceOp.MAX)
+            dist.all_to_all_single(torch.zeros(6), ones(7), [2, 4], [3, 4])
+        functional.all_gather_tensor(ones(2, 3) if ddp.rank else ones(3, 2), 0, WORLD).wait()
+
+
+    @ddp2
+    def test_distributed_tensor(ddp):
+        mesh = init_device_mesh("cpu", (2,))
+        whole = distribute_tensor(torch.arange(10.0).reshape(5, 2), mesh, [Shard(0)]).full_tensor()
+        assert whole.shape == (5, 2)
+
+
+    @ddp2
+    def test_compiled(ddp):
+        double = torch.compile(
+            lambda x: functional.all_reduce(x * 2, "sum", WORLD) + 1, backend="aot_eager"
+        )
+        for size in (3, 3, 5):
+            assert double(ones(size)).tolist() == [5] * size
+
+
+    @ddp2
     def test_unlike_objects(ddp):
         mine = "x" * 1000 * ddp.rank
         dist.all_gather_object([None, None], mine)
@@ -184,7 +248,7 @@ def finished(new_suite: Callable[[], Suite]) -> Finished:
     suite = new_suite()
     for name, tests in {"unlike": UNLIKE, "legal": LEGAL, "refused": REFUSED}.items():
         suite.write(f"test_{name}.py", f"{PRELUDE}\n\n{tests}")
-    return suite.run(timeout=120)
+    return suite.run("--ddp-timeout=60", timeout=200)
 
 
 def results(finished: Finished, source: str) -> dict[str, str]:
@@ -203,6 +267,7 @@ def test_unlike_pieces_are_told(finished: Finished) -> None:
     for name, text in results(finished, UNLIKE).items():
         assert text.startswith("the ranks differ in collective #1 of the "), (name, text)
         assert " x float" in text, (name, text)
+        assert "issued in C++" not in text
 
 
 def test_both_sides_of_a_dtype_are_shown(finished: Finished) -> None:

@@ -355,12 +355,12 @@ def test_first_meeting_with_what_cpp_issued_is_told_before_the_last_difference()
         "  rank 0: all_reduce(SUM, 4 x float32)\n"
         f"    at {path}:1: dist.all_reduce(x)\n"
         "  rank 1: all_reduce(4 x float32)\n"
-        "    issued in C++: DDP's gradients and buffers, functional collectives\n"
+        "    issued in C++, as DDP's gradients and buffers are\n"
         "the ranks differ in collective #3 of the default group:\n"
         "  rank 0: broadcast(4 x float32)\n"
-        "    issued in C++: DDP's gradients and buffers, functional collectives\n"
+        "    issued in C++, as DDP's gradients and buffers are\n"
         "  rank 1: all_reduce(4 x float32)\n"
-        "    issued in C++: DDP's gradients and buffers, functional collectives"
+        "    issued in C++, as DDP's gradients and buffers are"
     )
 
 

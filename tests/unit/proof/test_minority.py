@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -44,7 +46,7 @@ def test_none_is_named(kinds: list[list[int]], members: int) -> None:
 # ------------------------------------------------------------------ of a proof
 
 
-def reduces(number: int = 1, **known: object) -> Stand:
+def reduces(number: int = 1, **known: Any) -> Stand:
     return stuck(collective(number, *ALL, **known))
 
 
@@ -117,7 +119,7 @@ def test_rank_that_computes_is_not_of_the_majority() -> None:
 # ------------------------------------------------------------------ of a comparison
 
 
-def compared(*numbers: int, **odd: object) -> RootCause:
+def compared(*numbers: int, **odd: Any) -> RootCause:
     """Ranks that issued so many all_reduces, of which those of rank 1 are odd."""
     members = range(len(numbers))
     return root_cause(
@@ -134,7 +136,7 @@ def compared(*numbers: int, **odd: object) -> RootCause:
     [{"numel": 5}, {"dtype": "int32"}, {"operation": "barrier"}, {"reduce_op": "MAX"}],
     ids=str,
 )
-def test_rank_whose_collective_is_unlike(odd: dict[str, object]) -> None:
+def test_rank_whose_collective_is_unlike(odd: dict[str, Any]) -> None:
     assert compared(2, 2, 2, **odd) == RootCause((1,))
     assert compared(2, 2, **odd).ranks == ()
 

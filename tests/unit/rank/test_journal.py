@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -93,7 +93,8 @@ def test_uneven_operations_have_no_size(journal: Journal, x: torch.Tensor) -> No
 
 
 def coalesced(form: Callable[..., Any], *tensors: tuple[torch.Tensor, ...]) -> None:
-    with dist._coalescing_manager():
+    untyped: Any = dist
+    with untyped._coalescing_manager():
         for each in tensors:
             form(*each)
 
@@ -118,6 +119,27 @@ def test_what_goes_to_each_rank_is_noted(journal: Journal, x: torch.Tensor, oper
     one = (((6, torch.float32),),)
     assert (noted.operation, noted.sends, noted.receives) == (operation, one, one)
     assert noted.dtype is torch.float32
+
+
+def test_functional_collective_is_noted_once_it_is_issued(
+    journal: Journal, x: torch.Tensor
+) -> None:
+    options = SimpleNamespace(reduceOp=dist.ReduceOp.MAX, rootRank=None)
+    issued = journal.functional("all_reduce")("0", ([x], options))
+    assert not journal.forms
+    issued()
+    (form,) = journal.forms
+    assert (form.group, form.number, form.operation, form.numel, form.reduce_op) == (
+        *("0", 1, "all_reduce", 6),
+        "MAX",
+    )
+    # No thread of Python waits for it.
+    assert not journal.calls
+    first = dict(journal.what)
+    journal.begin()
+    assert not journal.forms
+    dist.all_reduce(x, op=dist.ReduceOp.MAX)
+    assert journal.what == first
 
 
 def test_wrong_arguments_are_left_to_torch(
