@@ -16,7 +16,7 @@ from pytest_ddp.attempt.order import Order, file_of, is_new, may_import, start_l
 from pytest_ddp.attempt.part import ForAll, Part
 from pytest_ddp.attempt.reading import Reader
 from pytest_ddp.attempt.terminal import Turns
-from pytest_ddp.evidence.outcome import Ending, Expiry, Hang, RunOutcome
+from pytest_ddp.evidence.outcome import Ending, Expiry, Hang, RootCause, RunOutcome
 from pytest_ddp.launch.launcher import Gone, Launcher
 from pytest_ddp.launch.rankprocess import RankProcess, Wording
 from pytest_ddp.launch.rendezvous import Rendezvous
@@ -85,6 +85,7 @@ class Run:
         self._expiry: Expiry | None = None
         self._hang: Hang | None = None
         self._mismatch = self._parting = ""
+        self._mismatch_cause: RootCause | None = None
         self._unopened = ""
         """Why a hang could not be looked into."""
         self._suspicions: tuple[str, ...] = ()
@@ -315,6 +316,7 @@ class Run:
             return
         calls = self._ask_for_calls()
         self._mismatch = compare.difference(counts, calls)
+        self._mismatch_cause = compare.root_cause(counts, calls)
         self._suspicions = tuple(compare.suspicions(counts, calls))
 
     def settle(self) -> None:
@@ -420,6 +422,7 @@ class Run:
             expiry=self._expiry if self._timed_out else None,
             hang=self._hang,
             mismatch=self._mismatch,
+            mismatch_cause=self._mismatch_cause,
             suspicions=self._suspicions,
             unfinished=self._balance.unfinished if self._all_passed() else (),
             keeps_group=self._keeps_group(),

@@ -119,6 +119,15 @@ class RankLine:
 
 
 @dataclass(frozen=True, slots=True)
+class RootCause:
+    """The ranks with which a failure began, or why that cannot be said."""
+
+    ranks: tuple[int, ...]
+    unknown: str = ""
+    """The reason, where there are no ranks."""
+
+
+@dataclass(frozen=True, slots=True)
 class Hang:
     """Proof that a test could never have ended."""
 
@@ -127,6 +136,7 @@ class Hang:
     culprits: tuple[int, ...]
     """Ranks whose stand makes the wait hopeless."""
     table: tuple[RankLine, ...]
+    root_cause: RootCause = RootCause((), "no collective was compared")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +146,8 @@ class Expiry:
     culprits: tuple[int, ...]
     """Ranks that were in no wait for a peer."""
     table: tuple[RankLine, ...]
+    unknown: str = ""
+    """Why there are no culprits."""
     remarks: dict[int, str] = field(default_factory=dict)
     """What a rank's state alone does not tell, as a predicate."""
 
@@ -185,6 +197,8 @@ class RunOutcome:
     """The proof, if the controller stopped the ranks because they could never end."""
     mismatch: str = ""
     """What the collectives of ranks differ in although all of them ended, or nothing."""
+    mismatch_cause: RootCause | None = None
+    """Whose collectives those are; None if they were not compared."""
     suspicions: tuple[str, ...] = ()
     """What looks wrong without being a verdict: collectives that may be swapped."""
     unfinished: tuple[Unfinished, ...] = ()

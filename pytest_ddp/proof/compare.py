@@ -2,35 +2,48 @@
 
 A difference in something that an operation needs equal is silently wrong numbers
 today: SUM against MAX, float32 against int32 of the same size, one all_reduce more on
-one rank. What ranks may legally differ in is never compared: sizes of uneven
-operations, messages, lines of code.
+one rank. What ranks may legally differ in is never compared: messages, lines of code. Of
+uneven operations it is what goes from one rank to another.
 """
 
 from __future__ import annotations
 
 import ast
 import linecache
+import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
-from itertools import combinations, pairwise
+from itertools import combinations, islice, pairwise, product
+from operator import itemgetter
+from typing import TypeAlias
 
-from pytest_ddp.evidence.outcome import RunOutcome
+from pytest_ddp.evidence.outcome import RootCause, RunOutcome
 from pytest_ddp.evidence.pythonstacks import shorten
 from pytest_ddp.evidence.wording import ranks_text
-from pytest_ddp.proof.prover import group_words
-from pytest_ddp.wire.survey import CallRecord, GroupCount
+from pytest_ddp.proof.minority import minority
+from pytest_ddp.wire.survey import CallRecord, GroupCount, group_words
 
 _FAMILIES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 """Operations whose forms are one operation on the wire."""
 _SYMMETRIC = ("all_reduce", "all_gather", "reduce_scatter")
 """Operations in which all ranks do the same, so that two of them can be swapped."""
 
+_IN_PIECES = ("all_gather", "reduce_scatter")
+"""Operations in which a rank sends or receives a piece of one size, if their form has a size."""
+
 _MANY = 1000
 """A rank that tells of this many calls may have forgotten those before them."""
 
+_SHOWN = 4
+"""Pieces of an uneven operation before the list is cut short."""
+
 _LEAVES = (ast.Return, ast.Continue, ast.Break, ast.Raise)
 
+_NATIVE = "issued in C++, as DDP's gradients and buffers are"
+
 ByRank = Mapping[int, tuple[CallRecord, ...]]
+Table: TypeAlias = dict[int, dict[int, CallRecord]]
+"""Calls by number and rank."""
 
 
 def need_calls(counts: Mapping[int, tuple[GroupCount, ...]]) -> bool:
@@ -80,19 +93,60 @@ def difference(
         sides: how many ranks must have a call at the place where they part.
     """
     for name, members in _by_group(_unbroken(counts)).items():
-        table = _table(name, calls)
-        group = group_words(name, next(iter(members.values())).members)
-        for number in sorted(table):
-            records = table[number]
-            if any(_contradict(a, b) for a, b in combinations(records.values(), 2)):
-                title = f"the ranks differ in collective #{number} of {group}"
-                return _side_by_side(title, number, records, members)
-        if len({count.collectives for count in members.values()}) > 1:
-            parting = _parting(table, members)
-            if parting is not None and len(table[parting]) >= sides:
-                title = f"the ranks part at collective #{parting} of {group}"
-                return _side_by_side(title, parting, table[parting], members)
+        table, native = _tables(name, calls, members)
+        global_ranks = next(iter(members.values())).members
+        group = group_words(name, global_ranks)
+        number, found = _difference(table, native, members, group, sides)
+        met = next((n for n in sorted(table.keys() & native.keys()) if n < number), None)
+        if met is not None and (found or sides > 1):
+            # What follows may look wrong on both sides, and comes of this.
+            title = f"the ranks first part at collective #{met} of {group}"
+            first = _side_by_side(title, met, native[met] | table[met], members)
+            return f"{first}\n{found}".rstrip()
+        if found:
+            return found
     return ""
+
+
+def _difference(
+    table: Table, native: Table, members: Mapping[int, GroupCount], group: str, sides: int
+) -> tuple[float, str]:
+    """Which collective of a group differs first, and how; infinity and nothing if none does."""
+    global_ranks = next(iter(members.values())).members
+    for number, asked in sorted((*table.items(), *native.items()), key=itemgetter(0)):
+        unmet = next((f"\n  {words}" for _, _, words in _unmet(asked, global_ranks)), "")
+        if unmet or any(_contradict(a, b) for a, b in combinations(asked.values(), 2)):
+            title = f"the ranks differ in collective #{number} of {group}"
+            return number, f"{_side_by_side(title, number, asked, members)}{unmet}"
+    if len({count.collectives for count in members.values()}) > 1:
+        parting = _parting(table, members)
+        if parting is not None and len(table[parting]) >= sides:
+            title = f"the ranks part at collective #{parting} of {group}"
+            return parting, _side_by_side(title, parting, table[parting], members)
+    return math.inf, ""
+
+
+def root_cause(counts: Mapping[int, tuple[GroupCount, ...]], calls: ByRank) -> RootCause:
+    """Whose collectives are unlike those of most ranks, at the first that are unlike."""
+    for name, members in _by_group(_unbroken(counts)).items():
+        global_ranks = next(iter(members.values())).members
+        tables = _tables(name, calls, members)
+        asked = (pair for table in tables for pair in table.items())
+        for number, records in sorted(asked, key=itemgetter(0)):
+            kinds = _kinds(records)
+            if len(kinds) > 1:
+                absent = [rank for rank, count in members.items() if count.collectives < number]
+                return minority([*kinds, absent], len(global_ranks))
+            if unmet := [{a, b} for a, b, _ in _unmet(records, global_ranks)]:
+                if len(odd := set.intersection(*unmet)) == 1:
+                    return minority([[*odd], [*records.keys() - odd]], len(global_ranks))
+                return RootCause((), "of ranks whose tensors do not fit, either may be wrong")
+        issued: dict[int, list[int]] = {}
+        for rank, count in members.items():
+            issued.setdefault(count.collectives, []).append(rank)
+        if len(issued) > 1:
+            return minority(issued.values(), len(global_ranks))
+    return RootCause((), "no collective of the ranks is unlike")
 
 
 def suspicions(counts: Mapping[int, tuple[GroupCount, ...]], calls: ByRank) -> list[str]:
@@ -103,7 +157,8 @@ def suspicions(counts: Mapping[int, tuple[GroupCount, ...]], calls: ByRank) -> l
     found = []
     for name, members in _by_group(_unbroken(counts)).items():
         group = group_words(name, next(iter(members.values())).members)
-        for (first, one), (second, two) in pairwise(sorted(_table(name, calls).items())):
+        table, native = _tables(name, calls, members)
+        for (first, one), (second, two) in pairwise(sorted(table.items())):
             swapped = next(_swapped(one, two), None)
             if swapped is not None:
                 a, b = swapped
@@ -112,6 +167,13 @@ def suspicions(counts: Mapping[int, tuple[GroupCount, ...]], calls: ByRank) -> l
                     f"calls {_source(one[a])} and then {_source(two[a])}, rank {b} the other "
                     f"way round ({shorten(one[a].site)}, {shorten(one[b].site)})"
                 )
+        for first, a, second, b in islice(_swapped_with_native(table, native), 1):
+            call = table[first][a]
+            found.append(
+                f"collectives #{first} to #{second} of {group} may be swapped: {_source(call)} "
+                f"comes before what C++ issues on rank {a}, and after it on rank {b} "
+                f"({shorten(call.site)})"
+            )
     return found
 
 
@@ -162,22 +224,67 @@ def _by_group(
     return groups
 
 
-def _table(group: str, calls: ByRank) -> dict[int, dict[int, CallRecord]]:
-    """Calls on a group by number and rank. What C++ asked for is in no table."""
-    table: dict[int, dict[int, CallRecord]] = {}
+def _tables(group: str, calls: ByRank, members: Mapping[int, GroupCount]) -> tuple[Table, Table]:
+    """Calls on a group by number and rank: those of Python, and what C++ issued by itself.
+
+    They are not compared with each other, as a functional form may meet the plain one.
+    """
+    asked: Table = {}
+    native: Table = {}
     for rank, records in calls.items():
         for record in records:
-            if record.group == group:
+            # A number that the rank has not come to is that of a call which torch refused.
+            refused = rank in members and record.number > members[rank].collectives
+            if record.group == group and not refused:
+                table = asked if record.site else native
                 table.setdefault(record.number, {})[rank] = record
-    return table
+    return asked, native
 
 
 def _contradict(a: CallRecord, b: CallRecord) -> bool:
     if _family(a) != _family(b) or a.root != b.root or a.reduce_op != b.reduce_op:
         return True
-    if a.numel is None or b.numel is None:
-        return False
-    return (a.numel, a.dtype) != (b.numel, b.dtype)
+    if a.dtype is not None and b.dtype is not None and a.dtype != b.dtype:
+        return True
+    return a.numel is not None and b.numel is not None and a.numel != b.numel
+
+
+def _kinds(records: Mapping[int, CallRecord]) -> list[list[int]]:
+    """The ranks whose calls do not contradict each other."""
+    kinds: list[list[int]] = []
+    for rank, call in records.items():
+        same = (kind for kind in kinds if not _contradict(records[kind[0]], call))
+        if (kind := next(same, None)) is not None:
+            kind.append(rank)
+        else:
+            kinds.append([rank])
+    return kinds
+
+
+def _unmet(
+    records: Mapping[int, CallRecord], members: tuple[int, ...]
+) -> Iterator[tuple[int, int, str]]:
+    """Who sends whom something else than that rank expects, and in words."""
+    pieces = {rank: _pieces(call) for rank, call in records.items() if rank in members}
+    for (sender, (sends, _)), (receiver, (_, expects)) in product(pieces.items(), repeat=2):
+        if sends and expects:
+            sent = _at(sends, members.index(receiver))
+            expected = _at(expects, members.index(sender))
+            if sent != expected:
+                words = f"rank {sender} sends {sent} to rank {receiver}, which expects {expected}"
+                yield sender, receiver, words
+
+
+def _pieces(call: CallRecord) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    if not call.sends and call.numel is not None and _family(call) in _IN_PIECES:
+        piece = (f"{call.numel} x {call.dtype}",)
+        return piece, piece
+    return call.sends, call.receives
+
+
+def _at(pieces: tuple[str, ...], member: int) -> str:
+    """What is for a member; where they get the same, there is one for all of them."""
+    return pieces[member] if member < len(pieces) else pieces[0]
 
 
 def _family(call: CallRecord) -> str:
@@ -217,6 +324,16 @@ def _swapped(
         crossed = texts[0] == texts[3] != texts[1] == texts[2]
         if crossed and not any(_branches_apart(x, y) for x, y in (records[:2], records[2:])):
             yield a, b
+
+
+def _swapped_with_native(table: Table, native: Table) -> Iterator[tuple[int, int, int, int]]:
+    """A call of Python that meets what C++ issued, and is met by it later on, each with a rank."""
+    first, *later = sorted(table.keys() & native.keys()) or [0]
+    for a, b in product(table.get(first, ()), native.get(first, ())):
+        for second in later:
+            is_crossed = b in table[second] and a in native[second]
+            if is_crossed and _source(table[first][a]) == _source(table[second][b]):
+                yield first, a, second, b
 
 
 # ------------------------------------------------------------------ source
@@ -286,7 +403,8 @@ def _side_by_side(
     lines = [f"{title}:"]
     for (words, site), ranks in alike.items():
         lines.append(f"  {ranks_text(ranks)}: {words}")
-        lines.append(f"    at {shorten(site)}: {_source(records[ranks[0]])}")
+        source = f"at {shorten(site)}: {_source(records[ranks[0]])}" if site else _NATIVE
+        lines.append(f"    {source}")
     absent = members.keys() - records.keys()
     if none := [rank for rank in absent if members[rank].collectives < number]:
         lines.append(f"  {ranks_text(none)}: no collective")
@@ -301,6 +419,15 @@ def _words(call: CallRecord, global_ranks: tuple[int, ...]) -> str:
         details.append(call.reduce_op)
     if call.numel is not None:
         details.append(f"{call.numel} x {call.dtype}")
+    elif call.sends and call.sends == call.receives and len(call.sends) == 1:
+        details.append(call.sends[0])
+    elif call.sends:
+        details += [f"sends {_listed(call.sends)}", f"receives {_listed(call.receives)}"]
     if call.root is not None:
         details.append(f"root {global_ranks[call.root]}")
     return f"{call.operation}({', '.join(details)})"
+
+
+def _listed(pieces: tuple[str, ...]) -> str:
+    shown = "; ".join(pieces[:_SHOWN])
+    return f"{shown}; ..." if len(pieces) > _SHOWN else shown

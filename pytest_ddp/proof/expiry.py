@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pytest_ddp.evidence.outcome import Expiry
+from pytest_ddp.evidence.outcome import Expiry, RootCause
+from pytest_ddp.proof.minority import minority
 from pytest_ddp.proof.prover import row
 from pytest_ddp.wire.survey import Standing
 
@@ -65,10 +66,12 @@ def expire(looks: Sequence[LastLook]) -> Expiry:
     for look in looks:
         by_state.setdefault(look.state, []).append(look.rank)
     waits, ended = by_state.pop("waits", []), by_state.pop("ended", [])
-    others = [rank for ranks in by_state.values() for rank in ranks]
+    others = tuple(sorted(rank for ranks in by_state.values() for rank in ranks))
+    # Where all that have not ended wait for peers, the few that do not as most do are named.
+    cause = RootCause(others) if others else minority([waits, ended], len(looks))
     return Expiry(
-        # Where all that have not ended wait for peers, those have ended without them.
-        culprits=tuple(sorted(others or ended or waits)),
+        culprits=cause.ranks,
+        unknown=cause.unknown,
         table=tuple(row(look.rank, look.state, look.now or look.last) for look in looks),
         remarks={look.rank: look.remark for look in looks if look.remark},
     )

@@ -14,9 +14,10 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from pytest_ddp.evidence.outcome import Hang, RankLine
+from pytest_ddp.evidence.outcome import Hang, RankLine, RootCause
 from pytest_ddp.evidence.pythonstacks import shorten
-from pytest_ddp.wire.survey import SIDE_CHANNEL, Standing, Wait
+from pytest_ddp.proof.minority import minority
+from pytest_ddp.wire.survey import SIDE_CHANNEL, Standing, Wait, group_words
 
 _SAME_SIZE = frozenset({"all_reduce", "broadcast", "reduce"})
 """Operations, by the flight recorder's name, that need equal tensors on all ranks."""
@@ -76,6 +77,7 @@ def prove(stands: Mapping[int, Stand], left: float = -math.inf) -> Hang | None:
         sentence=_sentence(chosen, stands),
         culprits=tuple(sorted({need.other for need in chosen} - hopeless.keys())),
         table=tuple(_line(rank, stands[rank]) for rank in sorted(stands)),
+        root_cause=_root_cause(chosen, stands),
     )
 
 
@@ -123,7 +125,7 @@ def _lacking(wait: Wait, rank: int, stands: Mapping[int, Stand]) -> Iterator[tup
     for other in wait.members if wait.peer is None else (wait.peer,):
         if other not in stands:
             continue
-        contradiction = _contradiction(wait, stands[other].now)
+        contradiction = _contradiction(wait, _counterpart(wait, stands[other].now))
         if contradiction or not _has_reached(wait, rank, stands[other].now):
             yield other, contradiction
 
@@ -150,9 +152,8 @@ def _has_reached(wait: Wait, rank: int, other: Standing) -> bool:
     return next(issued, wait.number) >= wait.number
 
 
-def _contradiction(wait: Wait, other: Standing) -> str:
+def _contradiction(wait: Wait, theirs: Wait | None) -> str:
     """What differs between two collectives at the same place, in a word."""
-    theirs = _counterpart(wait, other)
     if theirs is None:
         return ""
     if theirs.recorded_as != wait.recorded_as:
@@ -179,6 +180,40 @@ def _counterpart(wait: Wait, other: Standing) -> Wait | None:
 def _differ(mine: object, other: object) -> bool:
     """True if both are known and unlike."""
     return mine is not None and other is not None and mine != other
+
+
+# ------------------------------------------------------------------ root cause
+
+
+def _root_cause(needs: list[Need], stands: Mapping[int, Stand]) -> RootCause:
+    """The ranks that are in the minority at each collective that some wait for."""
+    # A receive has two ranks, of which neither is in a majority.
+    waits = {(n.wait.group, n.wait.number): n.wait for n in needs if n.wait.peer is None}
+    found = {minority(_kinds(wait, stands), len(wait.members)) for wait in waits.values()}
+    if not found:
+        return RootCause((), "a receive has two ranks, and either may be the one that is wrong")
+    if len(found) > 1:
+        return RootCause((), "ranks wait for several collectives, each with another minority")
+    return found.pop()
+
+
+def _kinds(wait: Wait, stands: Mapping[int, Stand]) -> Iterator[list[int]]:
+    """The ranks that did the same at the place of a wait; the last have not come to it."""
+    kinds: list[tuple[Wait, list[int]]] = [(wait, [])]
+    absent = []
+    for member in wait.members:
+        now = stands[member].now if member in stands else None
+        if now is None or not _has_reached(wait, member, now):
+            absent.append(member)
+            continue
+        theirs = _counterpart(wait, now)
+        same = (ranks for kind, ranks in kinds if not _contradiction(kind, theirs))
+        if (ranks := next(same, None)) is not None:
+            ranks.append(member)
+        elif theirs is not None:
+            kinds.append((theirs, [member]))
+    yield from (ranks for _, ranks in kinds)
+    yield absent
 
 
 # ------------------------------------------------------------------ words
@@ -233,13 +268,6 @@ def _details(wait: Wait) -> Iterator[str]:
         yield f"root {wait.root}"
 
 
-def group_words(name: str, members: tuple[int, ...]) -> str:
-    """A process group as a reader knows it."""
-    if name == "0":
-        return "the default group"
-    return f"the group of ranks {', '.join(map(str, members))}"
-
-
 def _line(rank: int, stand: Stand) -> RankLine:
     waits = "waits" if stand.now.blocked and stand.now.waits else "runs"
     return row(rank, "ended" if stand.ended else waits, stand.now)
@@ -250,7 +278,7 @@ def row(rank: int, state: str, now: Standing | None) -> RankLine:
     if now is None or state == "ended":
         return RankLine(rank, state, "", "", "")
     waits = now.waits[0] if state == "waits" and now.waits else None
-    engaged = now.engaged if state == "waits" else ""
+    engaged = (now.engaged if state == "waits" else "") or now.beside
     return RankLine(
         rank,
         state,

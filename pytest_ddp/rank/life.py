@@ -16,7 +16,7 @@ from pytest_ddp.rank.birth.owncode import OwnCode
 from pytest_ddp.rank.care import remains, seeding
 from pytest_ddp.rank.environment import RankEnvironment
 from pytest_ddp.rank.exits import faults
-from pytest_ddp.rank.groups import stores
+from pytest_ddp.rank.groups import functional, stores
 from pytest_ddp.rank.groups.rendezvous import EnvRendezvous
 from pytest_ddp.rank.link import Link
 from pytest_ddp.rank.runner import Runner
@@ -69,6 +69,7 @@ def live(
         made.group.journal.root = f"{session.config.rootpath}/"
         landmarks.install(made.lifecycle)
         stores.watch()
+        functional.watch(made.group.journal)
         measuring = None if order.measured is None else Measuring(order.measured)
         rendezvous = EnvRendezvous()
         rendezvous.begin(listening, serve_now=order.serve_store)

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 import pytest
 
 from pytest_ddp.evidence.outcome import Ending, RankLine, RankOutcome, RunOutcome
-from pytest_ddp.proof.prover import group_words, wait_words
+from pytest_ddp.proof.prover import wait_words
 from pytest_ddp.trace.events import Collective, Events, State, parse
 from pytest_ddp.verdict.lost import explanations
 from pytest_ddp.verdict.trouble import Trouble, first_line, lost_phase, message_of, what_happened
 from pytest_ddp.wire.protocol import Phase as ReportPhase
-from pytest_ddp.wire.survey import Standing
+from pytest_ddp.wire.survey import Standing, group_words
 
 
 class End(enum.StrEnum):

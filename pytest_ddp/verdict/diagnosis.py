@@ -11,9 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_ddp.evidence import nativestacks, pythonstacks
-from pytest_ddp.evidence.outcome import Ending, RankLine, RankOutcome, RunOutcome
+from pytest_ddp.evidence.outcome import Ending, RankLine, RankOutcome, RootCause, RunOutcome
 from pytest_ddp.evidence.wording import ranks_text
 from pytest_ddp.verdict import handled
+from pytest_ddp.verdict.lost import is_unlike_to_gloo
 from pytest_ddp.verdict.trouble import (
     Trouble,
     clean,
@@ -117,8 +118,7 @@ class Diagnosis:
     kind: Kind
     verdict: str
     """One sentence."""
-    root_cause: tuple[int, ...]
-    """The ranks with which it began; empty for a disagreement."""
+    root_cause: RootCause
     ranks: tuple[RankDiagnosis, ...]
     notes: tuple[str, ...]
     place: tuple[str, int]
@@ -158,13 +158,20 @@ def diagnose_failure(failure: Failure) -> Diagnosis:
     )
 
 
-def _root_cause(failure: Failure, groups: Sequence[Sequence[Trouble]]) -> tuple[int, ...]:
+def _root_cause(failure: Failure, groups: Sequence[Sequence[Trouble]]) -> RootCause:
+    outcome = failure.outcome
     if not groups:
-        return ()
-    known = failure.outcome.hang or failure.outcome.expiry
-    if groups[0][0].stopped and known is not None and known.culprits:
-        return known.culprits
-    return tuple(trouble.rank.rank for trouble in groups[0])
+        if failure.kind is not Kind.COLLECTIVES:
+            return RootCause((), "some ranks were skipped, and any of them may be right")
+        return outcome.mismatch_cause or RootCause((), "the calls of the ranks are not known")
+    first = groups[0][0]
+    if first.stopped and outcome.hang is not None:
+        return outcome.hang.root_cause
+    if first.stopped and outcome.expiry is not None:
+        return RootCause(outcome.expiry.culprits, outcome.expiry.unknown)
+    if first.report is None and is_unlike_to_gloo(first.rank):
+        return RootCause((), "gloo aborts a rank that receives, and the sender may be wrong")
+    return RootCause(tuple(trouble.rank.rank for trouble in groups[0]))
 
 
 def _culprits_first(

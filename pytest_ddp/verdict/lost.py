@@ -44,8 +44,8 @@ def explanations(rank: RankOutcome, oom: str) -> Iterator[str]:
         yield "the rank left no stack"
     if rank.returncode == EXIT_LINK_LOST:
         yield "a rank that finds its connection to pytest closed leaves with this code"
-    if rank.returncode == -signal.SIGABRT and _GLOO in rank.stderr:
-        yield f"gloo aborted it (EnforceNotMet, see stderr): {_reason_of_gloo(rank.stderr)}"
+    if _is_aborted_by_gloo(rank):
+        yield f"gloo aborted it (EnforceNotMet, see stderr): {_reason_of_gloo(rank)}"
     if culprit := nativestacks.culprit(rank.native):
         yield f"it was inside {culprit}"
     if rank.returncode == -signal.SIGSEGV and pythonstacks.is_endless(
@@ -58,17 +58,47 @@ _SUSPECT = "the out-of-memory killer sends it too"
 _UNANSWERED = ": its code may ignore or handle SIGUSR1, which asks for one"
 
 
-def _reason_of_gloo(stderr: str) -> str:
+def is_unlike_to_gloo(rank: RankOutcome) -> bool:
+    """True if gloo aborted the rank because what came was not what it expected."""
+    checks = _checks_of_gloo(rank.stderr)
+    is_closed = any(map(_CLOSED.search, checks))
+    return _is_aborted_by_gloo(rank) and not is_closed and any(map(_UNLIKE.search, checks))
+
+
+def _is_aborted_by_gloo(rank: RankOutcome) -> bool:
+    return rank.returncode == -signal.SIGABRT and _GLOO in rank.stderr
+
+
+def _checks_of_gloo(stderr: str) -> list[str]:
+    return [line.strip() for line in stderr.splitlines() if "enforce fail at" in line]
+
+
+def _reason_of_gloo(rank: RankOutcome) -> str:
     """Why gloo gave up, by the check of its own that failed."""
-    checks = [line.strip() for line in stderr.splitlines() if "enforce fail at" in line]
+    checks = _checks_of_gloo(rank.stderr)
     if any(map(_CLOSED.search, checks)):
         return "a descriptor of gloo's was closed (did the test close descriptors not its own?)"
-    if any(map(_UNLIKE.search, checks)):
-        return (
+    if is_unlike_to_gloo(rank):
+        called = {f.function for f in pythonstacks.main_stack(rank.stacks) if _is_of_groups(f)}
+        if called & _MESSAGES:
+            return f"{_MESSAGE_TOO_LONG}, or came in place of another one"
+        unlike = (
             "the ranks gave one collective tensors of different shape or dtype, or called "
             "different collectives"
         )
+        # Of a wait for what was begun before, the stack does not tell what that was.
+        return unlike if called else f"{unlike}, or {_MESSAGE_TOO_LONG}"
     return checks[-1].removeprefix("what():").strip() if checks else "it does not say why"
+
+
+_OF_GROUPS = "/torch/distributed/distributed_c10d.py"
+_FIXTURE = "/pytest_ddp/fixture.py"
+_MESSAGES = {"send", "recv", "send_object_list", "recv_object_list"}
+_MESSAGE_TOO_LONG = "a message was longer than the tensor that receives it"
+
+
+def _is_of_groups(frame: Frame) -> bool:
+    return frame.file.endswith(_OF_GROUPS)
 
 
 _GLOO = "EnforceNotMet"
@@ -93,9 +123,16 @@ def _threads(dump: pythonstacks.Dump, label: str) -> Iterator[str]:
     yield f"{label}{thread}, most recent call first:"
     yield from frame_lines(main)
     for stack in dump.stacks:
-        if stack is not main and pythonstacks.user_line(stack.frames) is not None:
+        if stack is not main and _tells(stack):
             yield f"{label}, {'the test itself' if stack.runs_test else 'another thread'}:"
             yield from frame_lines(stack)
+
+
+def _tells(stack: pythonstacks.Stack) -> bool:
+    """Whether another thread is in the user's code, or waits for other ranks as in an executor."""
+    if pythonstacks.user_line(stack.frames) is not None:
+        return True
+    return any(_is_of_groups(f) or f.file.endswith(_FIXTURE) for f in stack.frames)
 
 
 def children(trouble: Trouble, label: str, oom: str, width: int) -> list[Entry]:

@@ -17,7 +17,7 @@ from pytest_ddp.evidence.pythonstacks import Frame
 from pytest_ddp.system.own import json, os
 from pytest_ddp.verdict.diagnosis import Diagnosis, RankDiagnosis
 
-VERSION = 1
+VERSION = 2
 """Of the schema: raised when a field changes its meaning or goes, not when one is added."""
 
 _LONGEST_NAME = 100
@@ -90,7 +90,8 @@ def _failure(diagnosis: Diagnosis) -> dict[str, Any]:
         "phase": diagnosis.phase.value,
         "kind": diagnosis.kind.value,
         "verdict": diagnosis.verdict,
-        "root_cause": list(diagnosis.root_cause),
+        "root_cause": list(diagnosis.root_cause.ranks),
+        "root_cause_unknown": diagnosis.root_cause.unknown or None,
         "file": file,
         "line": line,
         "ranks": [_rank(rank) for rank in diagnosis.ranks],

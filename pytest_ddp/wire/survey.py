@@ -8,6 +8,13 @@ SIDE_CHANNEL = "ddp"
 """Stands for a group in what is said of the fixture's operations, whose members are all ranks."""
 
 
+def group_words(name: str, members: tuple[int, ...]) -> str:
+    """A process group as a reader knows it."""
+    if name == "0":
+        return "the default group"
+    return f"the group of ranks {', '.join(map(str, members))}"
+
+
 @dataclass(frozen=True)
 class Probe:
     """Where do you stand? Answered at once by a side thread, unless the GIL is held."""
@@ -109,7 +116,7 @@ class GroupCount:
     what: int = 0
     """Digest of the collectives that Python asked for: operation, size, root and so on."""
     where: int = 0
-    """Digest of the lines that asked for them."""
+    """Digest of the lines that asked for them, and of sizes that may legally differ."""
     failed: bool = False
     """A wait on the group ended in an error, as by a timeout."""
 
@@ -157,15 +164,18 @@ class Standing:
     """``file:line in function`` of the user's code."""
     engaged: str = ""
     """The operation of torch.distributed that the main thread is in without being ``blocked``, as
-    nothing can be proved of it: ``send``, ``monitored_barrier``, ``new_group``. Or the start of
-    the test, for which others are not ready."""
+    nothing can be proved of it: ``send to rank 1 (tag 0)``, ``monitored_barrier``,
+    ``new_group #1 (ranks 0, 1)``. Or the start of the test, for which others are not ready; or
+    ``beside``, if the main thread waits for another one."""
+    beside: str = ""
+    """What other threads are in: ``barrier #1 of the default group in thread asyncio_0``."""
     handled: Handled | None = None
     """The exception that its main thread handles."""
 
 
 @dataclass(frozen=True)
 class CallRecord:
-    """One collective that Python code of the test asked for."""
+    """One collective that Python code of the test asked for, or that C++ issued by itself."""
 
     group: str
     number: int
@@ -176,6 +186,12 @@ class CallRecord:
     root: int | None
     """Source or destination, as rank in the group."""
     site: str
+    """``file:line`` of the user's code; empty for what C++ issued."""
+    sends: tuple[str, ...] = ()
+    """What each member gets, as ``4 x float32``, in group order; one for all of them if they get
+    the same. Empty for operations that are not made of pieces."""
+    receives: tuple[str, ...] = ()
+    """What is expected of each member, in the same way."""
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import weakref
 from types import CodeType
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 import torch.distributed as dist
+
+Piece: TypeAlias = tuple[tuple[int, torch.dtype], ...]
+"""What one rank sends to another: elements and dtype of each tensor, several if coalesced."""
 
 KEPT = 2048
 """Calls that are kept for an explanation; all of them count."""
@@ -40,6 +43,11 @@ class Call(NamedTuple):
     site: Site
     limit: float | None = None
     """Seconds that the wait for it may take, where its caller has said so."""
+    sends: tuple[Piece, ...] = ()
+    """What each member gets, in group order; one for all of them if they get the same. Empty for
+    operations that are not made of pieces."""
+    receives: tuple[Piece, ...] = ()
+    """What is expected of each member, in the same way."""
 
 
 class OpenMessages:

@@ -62,6 +62,8 @@ class DefaultGroup:
         """Groups that had been made when a test last began, as in the journal."""
         self._unwaited = 0
         """Functional collectives that were open when a test last began."""
+        self._numbered = 0
+        """Groups that torch had numbered by then, to give them names."""
         self.missing: Missing | None = None
         """The backend that the last test asked for and this rank does not have."""
 
@@ -101,6 +103,7 @@ class DefaultGroup:
         self.journal.begin(groups())
         self._known = dict(self.journal.made)
         self._unwaited = torchstate.unwaited()
+        self._numbered = _numbered()
 
     @contextlib.contextmanager
     def hidden(self) -> Iterator[None]:
@@ -186,6 +189,10 @@ class DefaultGroup:
                         site=str(journal.sites[operation, of, peer, tag]),
                     )
 
+    def numbered(self) -> int:
+        """How many groups torch has numbered in this test, those of other ranks too."""
+        return _numbered() - self._numbered
+
     def doubt(self) -> str | None:
         """Why the next test must not reuse the default group; None if it may."""
         if self._group is None:
@@ -253,6 +260,11 @@ class DefaultGroup:
     def _binds(self) -> bool:
         """Whether the group is bound to the GPU; gloo's would look for communicators there."""
         return any(name in self._world.backend for name in ("nccl", "xccl"))
+
+
+def _numbered() -> int:
+    count: int = dist.distributed_c10d._world.group_count
+    return count
 
 
 def groups() -> list[dist.ProcessGroup]:

@@ -3,8 +3,8 @@
 torch's flight recorder sees every collective, but neither the reduce operation nor
 sends and receives on gloo, nor (cheaply) the line that asked. This journal sits on the
 methods of ``ProcessGroup``, below torch's Python functions, so that neither they nor
-torch.compile notice it; what C++ issues by itself (DDP's reducer, functional
-collectives) passes it by.
+torch.compile notice it; what C++ issues by itself (DDP's reducer) passes it by, and
+functional collectives come by way of :mod:`pytest_ddp.rank.groups.functional`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import contextlib
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
+from functools import partial
 from sys import _getframe
 from types import FrameType
 from typing import Any, NamedTuple
@@ -23,6 +24,7 @@ import torch.distributed as dist
 from pytest_ddp.rank.groups.backends import NONE, Promises, name_of, promises_of
 from pytest_ddp.rank.groups.calls import KEPT, Call, CallsByWork, OpenMessages, Site
 from pytest_ddp.rank.groups.origins import asked_by_user, user_frame
+from pytest_ddp.rank.groups.pieces import PIECES, Pieces, dtype_of
 from pytest_ddp.system.own import threading, time, zlib
 
 _COLLECTIVES = {
@@ -30,6 +32,8 @@ _COLLECTIVES = {
     "allreduce_coalesced": "all_reduce_coalesced",
     "allgather": "all_gather",
     "allgather_coalesced": "all_gather_coalesced",
+    "allgather_into_tensor_coalesced": "all_gather_into_tensor_coalesced",
+    "all_gather_single_coalesced": "all_gather_into_tensor_coalesced",
     "_allgather_base": "all_gather_into_tensor",
     "all_gather_single": "all_gather_into_tensor",
     "broadcast": "broadcast",
@@ -39,6 +43,8 @@ _COLLECTIVES = {
     "reduce_scatter": "reduce_scatter",
     "_reduce_scatter_base": "reduce_scatter_tensor",
     "reduce_scatter_single": "reduce_scatter_tensor",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter_tensor_coalesced",
+    "reduce_scatter_single_coalesced": "reduce_scatter_tensor_coalesced",
     "alltoall": "all_to_all",
     "alltoall_base": "all_to_all_single",
     "all_to_all_single": "all_to_all_single",
@@ -57,8 +63,9 @@ _SAME_SIZE = {
 }
 """Operations whose tensors must be alike on all ranks, and which argument tells.
 
-The list forms of other operations and all_to_all may be uneven. Of gather and scatter it is the
-tensor that each rank has, not the list of one: gloo fills a part of it without an error.
+The list forms of other operations and all_to_all may be uneven; of those it is noted what goes
+between each two ranks. Of gather and scatter it is the tensor that each rank has, not the list of
+one: gloo fills a part of it without an error.
 """
 
 _PATIENCE = 0.05
@@ -108,10 +115,12 @@ class Journal:
         self._none_begins = threading.Condition(self._lock)
         self._main = threading.main_thread().ident
         self.calls: deque[Call] = deque(maxlen=KEPT)
+        self.forms: deque[Call] = deque(maxlen=KEPT)
+        """Functional collectives that were issued: no call of Python waits for them."""
         self.what: dict[str, int] = {}
         """Digest of the collectives of this test by group: what was asked."""
         self.where: dict[str, int] = {}
-        """The same for the lines that asked."""
+        """The same for the lines that asked, and for sizes that may legally differ."""
         self._questions: dict[tuple[Any, ...], _Question] = {}
         self.waiting: dict[int, Call] = {}
         """What each thread waits for right now, by thread identifier."""
@@ -129,7 +138,7 @@ class Journal:
 
     def begin(self, groups: Iterable[dist.ProcessGroup] = ()) -> None:
         """Forget the calls of the last test, and count anew on the groups that there are."""
-        for record in (self.sent, self.received, self.what, self.where, self.calls):
+        for record in (self.sent, self.received, self.what, self.where, self.calls, self.forms):
             record.clear()
         self.wide.clear()
         self.sites.clear()
@@ -233,6 +242,7 @@ class Journal:
         self.wide = Counter({key: n for key, n in self.wide.items() if key[1] != name})
         # A new one, because the side thread may be reading the old one.
         self.calls = deque((call for call in self.calls if call.group != name), maxlen=KEPT)
+        self.forms = deque((call for call in self.forms if call.group != name), maxlen=KEPT)
 
     def _wrap_wait(self) -> None:
         original: Any = dist.Work.wait
@@ -278,26 +288,43 @@ class Journal:
         group_type.monitored_barrier = monitored_barrier
 
     def _collective(self, operation: str) -> Callable[..., Call]:
-        position = _SAME_SIZE.get(operation)
+        position, pieces = _SAME_SIZE.get(operation), PIECES.get(operation)
 
         def note(group: dist.ProcessGroup, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
             name = name_of(group)
             number, step = self._next(group, name)
             options = args[-1] if args else kwargs.get("opts")
             numel, dtype = _size(args, position)
+            sends, receives = _NO_PIECES
+            if pieces is not None:
+                sends, receives = pieces(group, args)
+                dtype = dtype_of(sends)
             root = getattr(options, "rootRank", None)
             reduce_op = getattr(options, "reduceOp", None)
             frame = _asking_frame()
             code = frame.f_code  # which the question keeps, so that the number stays its own
-            key = (operation, numel, dtype, hash(reduce_op), root, id(code), frame.f_lasti)
+            where = (id(code), frame.f_lasti, sends, receives)
+            key = (operation, numel, dtype, hash(reduce_op), root, where)
             if (question := self._questions.get(key)) is None:
                 asked = (operation, numel, dtype, _name(reduce_op), root)
-                question = self._questions[key] = _Question.of(asked, _site(frame), self.root)
+                question = _Question.of(asked, _site(frame), self.root, (sends, receives))
+                self._questions[key] = question
             self.what[name] = _fold(self.what.get(name, 0), step, question.what)
             self.where[name] = _fold(self.where.get(name, 0), step, question.where)
             return _new_call(Call, (name, number, *question.rest))
 
         return note
+
+    def functional(self, operation: str) -> Callable[..., Callable[[], None]]:
+        """What notes a functional collective before it is issued; the answer, once it is."""
+        note = self._collective(operation)
+        c10d: Any = dist.distributed_c10d
+
+        def noted(name: str, args: tuple[Any, ...]) -> Callable[[], None]:
+            group = c10d._resolve_process_group(name)
+            return partial(self.forms.append, note(group, args, {}))
+
+        return noted
 
     def _next(self, group: dist.ProcessGroup, name: str) -> tuple[int, int]:
         """The number of the next collective, and its step for the digests.
@@ -377,10 +404,12 @@ class _Question(NamedTuple):
     where: int
 
     @classmethod
-    def of(cls, asked: tuple[Any, ...], site: Site, root: str) -> _Question:
-        place = (site.code.co_filename.removeprefix(root), site.line)
-        return cls((*asked, None, site, None), _checksum(asked), _checksum(place))
+    def of(cls, asked: tuple[Any, ...], site: Site, root: str, pieces: Pieces) -> _Question:
+        place = (site.code.co_filename.removeprefix(root), site.line, *pieces)
+        return cls((*asked, None, site, None, *pieces), _checksum(asked), _checksum(place))
 
+
+_NO_PIECES: Pieces = ((), ())
 
 _new_call = tuple.__new__
 """A named tuple's own constructor takes twice as long."""

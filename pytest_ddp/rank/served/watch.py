@@ -11,6 +11,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from pytest_ddp.rank.groups import functional
 from pytest_ddp.rank.groups.default import DefaultGroup
 from pytest_ddp.rank.groups.journal import Journal
 from pytest_ddp.rank.groups.sidechannel import SideChannel
@@ -42,6 +43,7 @@ class Watch:
         group = DefaultGroup(journal, _NO_GROUP, 0)
         self._surveyor = Surveyor(group, self._lifecycle, SideChannel())
         landmarks.install(self._lifecycle)
+        functional.watch(journal)
         # What a fork of this process says is not about it.
         os.register_at_fork(after_in_child=channel.close)
         self._lifecycle.begin("target")

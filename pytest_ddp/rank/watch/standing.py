@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from sys import _current_exceptions, _current_frames
 from types import FrameType
 from typing import Any
 
+import torch
 from torch._C import _distributed_c10d
 from torch.distributed import is_initialized
 
-from pytest_ddp.rank.groups.calls import Call
+from pytest_ddp.rank.groups.calls import KEPT, Call, Piece
 from pytest_ddp.rank.groups.default import DefaultGroup
 from pytest_ddp.rank.groups.origins import raised_at
 from pytest_ddp.rank.groups.sidechannel import SideChannel
@@ -31,6 +33,7 @@ from pytest_ddp.wire.survey import (
     Standing,
     TellCalls,
     Wait,
+    group_words,
 )
 
 _dump: Any = getattr(_distributed_c10d, "_dump_fr_trace", None)
@@ -56,6 +59,16 @@ _ENGINE = (
 
 _WAITING = ("/distributed_c10d.py", "/rendezvous.py", "/_functional_collectives.py")
 """Files of torch.distributed that call what waits for peers, and hardly anything else that does."""
+
+_JOINING = ("/threading.py", "/queue.py", "/selectors.py", "/concurrent/futures/_base.py")
+"""Files of the standard library where a thread sleeps that waits for another one."""
+
+_UNEVEN = "all_to_all"
+"""Of what C++ issues the operation, as recorded, whose sizes may legally differ."""
+
+_TOWARDS = {"send": "to", "recv": "from"}
+_MANY = 8
+"""Ranks of a new group before their list is cut short."""
 
 _NAMES = {"_allgather_base": "all_gather_into_tensor", "_reduce_scatter_base": "reduce_scatter"}
 
@@ -136,7 +149,8 @@ class Surveyor:
     def stand(self, probe: Probe) -> Standing:
         """Say where the main thread is and what it waits for."""
         self._pace.look(self._group.journal.waiting.get(self._main.ident or 0))
-        frame = _current_frames().get(self._main.ident or 0)
+        frames = _current_frames()
+        frame = frames.get(self._main.ident or 0)
         begun, done = self._issued() if self._tells_issued(frame) else ((), ())
         waits = self._waits(frame, begun)
         # Read last: if it is as it was at the probe before, what was read above is true of now.
@@ -147,6 +161,7 @@ class Surveyor:
         moves = (exchanges, *(count.collectives for count in counts))
         place = place_of(frame)
         blocked = bool(waits) and state != "R"
+        beside = self._beside(frames)
         return Standing(
             test=probe.test,
             number=probe.number,
@@ -162,7 +177,8 @@ class Surveyor:
             phase=self._lifecycle.look(frame, place),
             place=place,
             # Awake, too: a wait on a FileStore looks at its file every 10 ms.
-            engaged="" if blocked else self._engaged(frame),
+            engaged="" if blocked else self._engaged(frame) or _for_thread(frame, beside),
+            beside=beside,
             handled=_handled(self._main.ident or 0),
         )
 
@@ -175,15 +191,44 @@ class Surveyor:
                 number=call.number - before(call.group),
                 operation=call.operation,
                 numel=call.numel,
-                dtype=_dtype(call),
+                dtype=None if call.dtype is None else _dtype(call.dtype),
                 reduce_op=call.reduce_op,
                 root=call.root,
                 site=str(call.site),
+                sends=tuple(map(_piece_words, call.sends)),
+                receives=tuple(map(_piece_words, call.receives)),
             )
-            for call in list(self._group.journal.calls)
+            for call in (*self._group.journal.calls, *self._group.journal.forms)
             if call.number > 0
         )
-        return Calls(test, tuple(records))
+        return Calls(test, (*records, *self._native()))
+
+    def _native(self) -> Iterator[CallRecord]:
+        """What C++ issued by itself, by the flight recorder: only it knows of them."""
+        journal = self._group.journal
+        forms = {(call.group, call.number - journal.before(call.group)) for call in journal.forms}
+        asked = self._asked_by_python() | forms
+        if sum(count.collectives for count in self._group.counts()) <= len(asked):
+            return
+        # Python's own calls are forgotten at some time.
+        forgets = max(len(journal.calls), len(journal.forms)) >= KEPT
+        first = {name: min(n for of, n in asked if of == name) for name, _ in asked}
+        for entry in self._records():
+            name = entry["process_group"][0]
+            number = entry["collective_seq_id"] - journal.before(name)
+            is_forgotten = forgets and number < first.get(name, math.inf)
+            if journal.is_recorded(name) and (name, number) not in asked and not is_forgotten:
+                operation = operation_of(entry)
+                yield CallRecord(
+                    group=name,
+                    number=number,
+                    operation=operation,
+                    numel=None if operation == _UNEVEN else _elements(entry),
+                    dtype=_recorded_dtype(entry["input_dtypes"]),
+                    reduce_op=None,
+                    root=None,
+                    site="",
+                )
 
     # ------------------------------------------------------------------ parts of an answer
 
@@ -218,8 +263,45 @@ class Surveyor:
     def _engaged(self, frame: FrameType | None) -> str:
         if self._at_start:
             return "start of the test"
-        call = self._group.journal.waiting.get(self._main.ident or 0)
-        return _entry(frame) if call is None else call.operation
+        return self._operation(self._main.ident or 0, frame)
+
+    def _beside(self, frames: Mapping[int, FrameType]) -> str:
+        """What threads beside the main one wait in."""
+        found = {
+            thread.name: words
+            for thread in threading.enumerate()
+            if _may_communicate(thread)
+            and (words := self._operation(thread.ident or 0, frames.get(thread.ident or 0)))
+        }
+        return "; ".join(f"{words} in thread {name}" for name, words in found.items())
+
+    def _operation(self, thread: int, frame: FrameType | None) -> str:
+        """What a thread waits in, in words."""
+        if (exchange := self._side_channel.wait(thread)) is not None:
+            return f"{exchange.operation} #{exchange.number}"
+        call = self._group.journal.waiting.get(thread)
+        if call is None:
+            return self._entry(frame)
+        members = next((c.members for c in self._group.counts() if c.name == call.group), ())
+        if call.tag is not None and call.root is not None:
+            known = 0 <= call.root < len(members)
+            peer = f"rank {members[call.root]}" if known else "any rank"
+            return f"{call.operation} {_TOWARDS[call.operation]} {peer} (tag {call.tag})"
+        number = call.number - self._group.journal.before(call.group)
+        of_group = f" #{number} of {group_words(call.group, members)}"
+        return f"{call.operation}{of_group if call.number and members else ''}"
+
+    def _entry(self, frame: FrameType | None) -> str:
+        called = _entry(frame)
+        if called is None:
+            return ""
+        name = called.f_code.co_name
+        if name != "new_group":
+            return name
+        # Ranks that make groups in unlike orders wait for each other in the same line.
+        number = self._group.numbered()
+        which = f" #{number}" if number > 0 else ""
+        return f"{name}{which} ({_listed(called.f_locals.get('ranks'))})"
 
     def _asked_by_python(self) -> set[tuple[str, int]]:
         before = self._group.journal.before
@@ -272,7 +354,6 @@ class Surveyor:
                 yield entry
 
     def _wait(self, entry: dict[str, Any], members: tuple[int, ...], call: Call | None) -> Wait:
-        sizes = entry["input_sizes"]
         name = entry["process_group"][0]
         return Wait(
             group=name,
@@ -280,7 +361,7 @@ class Surveyor:
             number=entry["collective_seq_id"] - self._group.journal.before(name),
             operation=operation_of(entry) if call is None else call.operation,
             recorded_as=_recorded_as(entry),
-            numel=sum(_product(size) for size in sizes) if sizes else None,
+            numel=_elements(entry),
             dtype=_recorded_dtype(entry["input_dtypes"]),
             peer=None,
             tag=None,
@@ -334,16 +415,28 @@ def _is_in_engine(frame: FrameType | None) -> bool:
     return frame is not None and any(part in frame.f_code.co_filename for part in _ENGINE)
 
 
-def _entry(frame: FrameType | None) -> str:
+def _entry(frame: FrameType | None) -> FrameType | None:
     """The function of torch.distributed that was called, if C++ does its waiting."""
-    name = ""
+    called: FrameType | None = None
     if frame is None or not frame.f_code.co_filename.endswith(_WAITING):
-        return name
+        return None
     while frame is not None and "torch/distributed/" in frame.f_code.co_filename:
         # Not the wrapper that logs it.
-        name = name if frame.f_code.co_name == "wrapper" else frame.f_code.co_name
+        called = called if frame.f_code.co_name == "wrapper" else frame
         frame = frame.f_back
-    return name
+    return called
+
+
+def _listed(ranks: list[int] | None) -> str:
+    if ranks is None:
+        return "all ranks"
+    more = ", ..." if len(ranks) > _MANY else ""
+    return f"ranks {', '.join(map(str, ranks[:_MANY]))}{more}"
+
+
+def _for_thread(frame: FrameType | None, beside: str) -> str:
+    """What other threads are in, if the main one sleeps until one of them has done something."""
+    return beside if frame is not None and frame.f_code.co_filename.endswith(_JOINING) else ""
 
 
 def _handled(thread: int) -> Handled | None:
@@ -388,13 +481,22 @@ def _may_communicate(thread: threading.Thread) -> bool:
     return thread is not threading.main_thread() and not thread.name.startswith(_BYSTANDERS)
 
 
-def _dtype(call: Call) -> str | None:
-    return None if call.dtype is None else str(call.dtype).removeprefix("torch.")
+def _dtype(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _piece_words(piece: Piece) -> str:
+    return " + ".join(f"{numel} x {_dtype(dtype)}" for numel, dtype in piece)
 
 
 def _recorded_dtype(names: list[str]) -> str | None:
     """The first of these as Python calls it; the recorder says ``Float`` for float32."""
     return _DTYPES.get(names[0], names[0]) if names else None
+
+
+def _elements(entry: dict[str, Any]) -> int | None:
+    sizes = entry["input_sizes"]
+    return sum(map(_product, sizes)) if sizes else None
 
 
 def _product(size: list[int]) -> int:

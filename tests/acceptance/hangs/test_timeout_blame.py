@@ -193,7 +193,7 @@ def test_held_gil_is_said_to_be(
 def test_operation_of_which_nothing_is_proved_is_named(told: dict[str, Any]) -> None:
     names = ("monitored_barrier", "new_group", "send")
     found = [told[name]["ranks"][0]["collective"] for name in names]
-    assert found == list(names)
+    assert found == ["monitored_barrier", "new_group #1 (ranks 0, 1, 2)", "send to rank 1 (tag 0)"]
 
 
 def test_next_test_passes(timeouts: Finished) -> None:

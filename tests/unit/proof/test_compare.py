@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import linecache
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_ddp.proof.compare import difference, need_calls, suspicions
+from pytest_ddp.proof.compare import difference, need_calls, root_cause, suspicions
 from pytest_ddp.wire.survey import CallRecord, GroupCount
 from tests.unit.standings import call, count
 
@@ -87,6 +88,70 @@ def test_contradiction(one: CallRecord, two: CallRecord) -> None:
         assert differ(*((record,) for record in pair)).startswith(
             "the ranks differ in collective #1 of the default group:"
         )
+
+
+def pieces(operation: str, sends: str, receives: str, dtype: str = "float32") -> CallRecord:
+    """A call with what it sends to each rank, and expects of each: ``1 2``, of one dtype."""
+    sent, expected = (
+        tuple(f"{size} x {dtype}" for size in sizes.split()) for sizes in (sends, receives)
+    )
+    made = call(1, operation, numel=None, dtype=dtype, reduce_op=None)
+    return replace(made, sends=sent, receives=expected)
+
+
+UNMET = {
+    "list too short": (pieces("all_gather", "4", "4 4"), pieces("all_gather", "3", "4 3")),
+    "splits": (pieces("all_to_all", "1 2", "1 2"), pieces("all_to_all", "1 2", "1 2")),
+    "split forms": (pieces("all_to_all_single", "2", "2"), pieces("all_to_all", "1 3", "1 3")),
+    "scattered": (pieces("reduce_scatter", "1 2", "1"), pieces("reduce_scatter", "2 1", "1")),
+    "forms of a gather": (call(1, "all_gather_into_tensor"), pieces("all_gather", "8", "4 8")),
+}
+
+
+@pytest.mark.parametrize(("one", "two"), UNMET.values(), ids=UNMET.keys())
+def test_what_is_sent_must_be_what_is_expected(one: CallRecord, two: CallRecord) -> None:
+    told = differ((one,), (two,))
+    assert told.startswith("the ranks differ in collective #1 of the default group:")
+    assert re.search(r"\n  rank [01] sends \d x float32 to rank [01], which expects \d x ", told)
+
+
+def test_dtype_of_pieces_must_be_one() -> None:
+    told = differ((pieces("all_gather", "4", "4"),), (pieces("all_gather", "4", "4", "int32"),))
+    assert "rank 0: all_gather(4 x float32)\n" in told
+    assert "rank 1: all_gather(4 x int32)\n" in told
+
+
+def test_uneven_pieces_are_shown() -> None:
+    told = differ(*((record,) for record in UNMET["splits"]))
+    assert "all_to_all(sends 1 x float32; 2 x float32, receives 1 x float32; 2 x " in told
+    assert told.endswith("rank 0 sends 2 x float32 to rank 1, which expects 1 x float32")
+
+
+MET = {
+    "uneven lists": (pieces("all_gather", "1", "1 2"), pieces("all_gather", "2", "1 2")),
+    "one for all": (pieces("all_gather", "2", "2"), pieces("all_gather", "2", "2 2")),
+    "splits": (pieces("all_to_all", "1 2", "1 3"), pieces("all_to_all_single", "3 4", "2 4")),
+    "scattered": (pieces("reduce_scatter", "1 2", "1"), pieces("reduce_scatter", "1 2", "2")),
+    "forms of a gather": (call(1, "all_gather_into_tensor"), pieces("all_gather", "4", "4")),
+    "forms of a sum": (call(1), replace(pieces("all_reduce_coalesced", "", ""), reduce_op="SUM")),
+}
+
+
+@pytest.mark.parametrize(("one", "two"), MET.values(), ids=MET.keys())
+def test_uneven_pieces_that_are_expected_are_legal(one: CallRecord, two: CallRecord) -> None:
+    assert differ((replace(one, reduce_op=None),), (replace(two, reduce_op=None),)) == ""
+
+
+def test_pieces_are_those_of_members_of_the_group() -> None:
+    calls = {0: (pieces("all_to_all", "1 2", "1 3"),), 2: (pieces("all_to_all", "3 4", "2 4"),)}
+    ranks = {rank: (count(1, 0, 2),) for rank in (0, 2)}
+    assert difference(ranks, calls) == ""
+
+
+def test_a_call_that_torch_refused_contradicts_nothing() -> None:
+    refused = {rank: (call(1, numel=4 + rank),) for rank in range(2)}
+    assert difference(counts(0, 0), refused) == ""
+    assert difference(counts(1, 1), refused) != ""
 
 
 def test_text_shows_all_ranks_side_by_side() -> None:
@@ -278,6 +343,49 @@ def test_contradiction_is_told_before_the_parting() -> None:
     assert told.startswith("the ranks differ in collective #2 ")
 
 
+# ------------------------------------------------------------------ what C++ issues
+
+
+def native(number: int, **known: Any) -> CallRecord:
+    return call(number, site="", reduce_op=None, **known)
+
+
+def test_first_meeting_with_what_cpp_issued_is_told_before_the_last_difference() -> None:
+    path = source("dist.all_reduce(x)\n")
+    one = (call(1, site=f"{path}:1"), native(2), native(3, operation="broadcast"))
+    two = (native(1), native(2), native(3))
+    assert differ(one, two) == (
+        "the ranks first part at collective #1 of the default group:\n"
+        "  rank 0: all_reduce(SUM, 4 x float32)\n"
+        f"    at {path}:1: dist.all_reduce(x)\n"
+        "  rank 1: all_reduce(4 x float32)\n"
+        "    issued in C++, as DDP's gradients and buffers are\n"
+        "the ranks differ in collective #3 of the default group:\n"
+        "  rank 0: broadcast(4 x float32)\n"
+        "    issued in C++, as DDP's gradients and buffers are\n"
+        "  rank 1: all_reduce(4 x float32)\n"
+        "    issued in C++, as DDP's gradients and buffers are"
+    )
+
+
+def test_meeting_explains_a_hang_and_is_no_verdict() -> None:
+    ranks = {0: (call(1), native(2)), 1: (native(1), native(2))}
+    assert difference(counts(2, 2), ranks) == ""
+    told = difference(counts(2, 2), ranks, sides=2)
+    assert told.startswith("the ranks first part at collective #1 ")
+
+
+@pytest.mark.parametrize("unlike", [{"numel": 8}, {"dtype": "int32"}], ids=str)
+def test_what_cpp_issued_is_compared_with_its_like(unlike: dict[str, Any]) -> None:
+    assert differ((native(1),), (native(1),)) == ""
+    assert differ((native(1),), (native(1, **unlike),)).startswith("the ranks differ in ")
+
+
+def test_functional_form_may_meet_the_plain_one() -> None:
+    assert differ((call(1),), (native(1, operation="all_gather"),)) == ""
+    assert root_cause(counts(1, 1), {0: (call(1),), 1: (native(1),)}).ranks == ()
+
+
 # ------------------------------------------------------------------ swaps
 
 
@@ -299,6 +407,18 @@ def test_swapped_pair() -> None:
         "dist.all_reduce(alpha) and then dist.all_reduce(beta), rank 2 the other way round "
         f"({path}:1, {path}:2)"
     ]
+
+
+def test_swap_with_what_cpp_issues() -> None:
+    path = source("dist.all_reduce(x)\ndist.all_reduce(y)\n")
+    early, late = call(1, site=f"{path}:1"), call(3, site=f"{path}:1")
+    one, two = (early, native(2), native(3)), (native(1), native(2), late)
+    assert suspect(one, two) == [
+        "collectives #1 to #3 of the default group may be swapped: dist.all_reduce(x) comes "
+        f"before what C++ issues on rank 0, and after it on rank 1 ({path}:1)"
+    ]
+    other = (*two[:2], call(3, site=f"{path}:2"))
+    assert suspect(one, other) == suspect(one, one) == suspect(two, two) == []
 
 
 def test_swap_is_no_difference() -> None:

@@ -48,11 +48,29 @@ def test_wait_that_has_gone_on_to_the_next_one_is_a_wait() -> None:
 
 
 def test_ended_rank_is_the_cause_where_all_others_wait() -> None:
-    assert expire([look(0, SENDS), look(1, ended=True)]).culprits == (1,)
+    looks = [look(0, SENDS), look(1, ended=True), look(2, SENDS)]
+    assert expire(looks).culprits == (1,)
 
 
-def test_all_are_the_cause_where_all_wait() -> None:
-    assert expire([look(0, WAITS), look(1, standing(receive(1, 0, 0, 1)))]).culprits == (0, 1)
+def test_waiting_rank_is_the_cause_where_most_have_ended() -> None:
+    looks = [look(0, ended=True), look(1, ended=True), look(2, SENDS)]
+    assert expire(looks).culprits == (2,)
+
+
+@pytest.mark.parametrize(
+    "looks",
+    [
+        [look(0, WAITS), look(1, standing(receive(1, 0, 0, 1)))],
+        [look(0, SENDS), look(1, ended=True)],
+        [look(rank, WAITS) for rank in range(3)],
+        [look(rank, WAITS, ended=rank < 2) for rank in range(4)],
+    ],
+    ids=["two wait", "one of two has ended", "all wait", "half have ended"],
+)
+def test_none_is_the_cause_where_no_majority_did_the_same(looks: list[LastLook]) -> None:
+    expiry = expire(looks)
+    assert expiry.culprits == ()
+    assert expiry.unknown
 
 
 def test_last_answer_of_a_rank_that_is_silent_says_where_it_was() -> None:

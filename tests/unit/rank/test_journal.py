@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -87,7 +87,69 @@ def test_uneven_operations_have_no_size(journal: Journal, x: torch.Tensor) -> No
     dist.all_gather([torch.empty_like(x)], x)
     dist.barrier()
     assert [call.operation for call in journal.calls] == ["all_gather", "barrier"]
-    assert {(call.numel, call.dtype) for call in journal.calls} == {(None, None)}
+    assert [(call.numel, call.dtype) for call in journal.calls] == [
+        (None, torch.float32),
+        (None, None),
+    ]
+
+
+def coalesced(form: Callable[..., Any], *tensors: tuple[torch.Tensor, ...]) -> None:
+    untyped: Any = dist
+    with untyped._coalescing_manager():
+        for each in tensors:
+            form(*each)
+
+
+FORMS: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
+    "all_gather": lambda x, y: dist.all_gather([y], x),
+    "reduce_scatter": lambda x, y: dist.reduce_scatter(y, [x]),
+    "all_to_all": lambda x, y: dist.all_to_all([y], [x]),
+    "all_to_all_single": lambda x, y: dist.all_to_all_single(y, x),
+    "all_gather_coalesced": lambda x, y: dist.all_gather_coalesced([[y]], [x]),
+    "all_reduce_coalesced": lambda x, y: dist.all_reduce_coalesced([x]),
+    "all_gather_into_tensor_coalesced": lambda x, y: coalesced(dist.all_gather_into_tensor, (y, x)),
+    "reduce_scatter_tensor_coalesced": lambda x, y: coalesced(dist.reduce_scatter_tensor, (y, x)),
+}
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("operation", FORMS)
+def test_what_goes_to_each_rank_is_noted(journal: Journal, x: torch.Tensor, operation: str) -> None:
+    FORMS[operation](x, torch.empty_like(x))
+    noted = only(journal)
+    one = (((6, torch.float32),),)
+    assert (noted.operation, noted.sends, noted.receives) == (operation, one, one)
+    assert noted.dtype is torch.float32
+
+
+def test_functional_collective_is_noted_once_it_is_issued(
+    journal: Journal, x: torch.Tensor
+) -> None:
+    options = SimpleNamespace(reduceOp=dist.ReduceOp.MAX, rootRank=None)
+    issued = journal.functional("all_reduce")("0", ([x], options))
+    assert not journal.forms
+    issued()
+    (form,) = journal.forms
+    assert (form.group, form.number, form.operation, form.numel, form.reduce_op) == (
+        *("0", 1, "all_reduce", 6),
+        "MAX",
+    )
+    # No thread of Python waits for it.
+    assert not journal.calls
+    first = dict(journal.what)
+    journal.begin()
+    assert not journal.forms
+    dist.all_reduce(x, op=dist.ReduceOp.MAX)
+    assert journal.what == first
+
+
+def test_wrong_arguments_are_left_to_torch(
+    journal: Journal, group: dist.ProcessGroup, x: torch.Tensor
+) -> None:
+    wrong: Any = group
+    with pytest.raises(TypeError, match="incompatible function arguments"):
+        wrong.allgather([], 3)
+    assert (only(journal).sends, only(journal).receives) == ((), ())
 
 
 def test_tensor_that_each_rank_has_tells_the_size(journal: Journal, x: torch.Tensor) -> None:
@@ -183,6 +245,20 @@ def test_digest_differs_with_the_question(
     renumbered(monkeypatch)
     sums, unlike = (digests(journal, lambda ask=ask: ask(x))[0] for ask in (dist.all_reduce, other))
     assert sums != unlike
+
+
+def test_uneven_sizes_are_no_other_question(
+    journal: Journal, x: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Ranks may ask for unlike sizes, of one dtype, and the group is still in step.
+    renumbered(monkeypatch)
+
+    def gather(x: torch.Tensor) -> tuple[int, int]:
+        return digests(journal, lambda: dist.all_gather([torch.empty_like(x)], x))
+
+    (what, where), (longer, elsewhere), (other, _) = map(gather, (x, x[0], x.int()))
+    assert what == longer != other
+    assert where != elsewhere
 
 
 def test_digest_depends_on_the_order(journal: Journal, x: torch.Tensor) -> None:

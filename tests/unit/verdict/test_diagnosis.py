@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_ddp.asked.options import Output
-from pytest_ddp.evidence.outcome import Ending, Hang, RankLine, RankOutcome
+from pytest_ddp.evidence.outcome import Ending, Hang, RankLine, RankOutcome, RootCause
 from pytest_ddp.verdict import records
 from pytest_ddp.verdict.diagnosis import Diagnosis, Kind, RankDiagnosis
 from pytest_ddp.verdict.merge import judge
@@ -78,9 +78,12 @@ def test_kinds(kind: Kind, ranks: tuple[RankOutcome, ...], known: dict[str, Any]
     assert diagnosis(*ranks, **known).kind is kind
 
 
-def test_root_cause_of_a_hang_is_who_makes_it_hopeless() -> None:
+def test_root_cause_of_a_hang_is_what_its_proof_says() -> None:
+    known = replace(HANG, root_cause=RootCause((1,)))
+    found = diagnosis(stopped(0), made.passing(1), hang=known)
+    assert found.root_cause.ranks == (1,)
     found = diagnosis(stopped(0), made.passing(1), hang=HANG)
-    assert found.root_cause == (1,)
+    assert found.root_cause == HANG.root_cause
     assert found.verdict == HANG.sentence
     waits, ended = found.ranks
     assert (waits.state, waits.collective, waits.group, waits.number) == (
@@ -92,12 +95,28 @@ def test_root_cause_of_a_hang_is_who_makes_it_hopeless() -> None:
 
 def test_root_cause_of_a_crash_is_who_died_first() -> None:
     found = diagnosis(made.passing(0, CLOSED), dead(stacks=CRASHED))
-    assert found.root_cause == (1,)
+    assert found.root_cause == RootCause((1,))
     broken, died = found.ranks
     assert broken.state == "failed"
     assert (died.state, died.signal, died.exit_code) == ("died", "SIGSEGV", None)
     assert died.place == "tests/test_made.py:14 in helper"
     assert [frame.line for frame in died.stack] == [14, 30]
+
+
+def test_rank_that_gloo_aborted_need_not_be_the_root_cause() -> None:
+    why = "EnforceNotMet [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes"
+    aborted = made.rank(1, ending=Ending.EXITED, returncode=-6, stderr=why)
+    found = diagnosis(made.passing(0), aborted).root_cause
+    assert (found.ranks, bool(found.unknown)) == ((), True)
+    closed = replace(aborted, stderr=f"{why}\n[enforce fail at loop.cc:44] Bad file descriptor")
+    assert diagnosis(made.passing(0), closed).root_cause == RootCause((1,))
+
+
+def test_root_cause_of_unlike_collectives_is_what_the_comparison_says() -> None:
+    ranks = [made.passing(rank, counts=counts(1 + (rank == 1))) for rank in range(3)]
+    assert diagnosis(*ranks, mismatch_cause=RootCause((1,))).root_cause == RootCause((1,))
+    skipped = diagnosis(made.passing(0), made.passing(1, made.skipped("no"))).root_cause
+    assert (skipped.ranks, bool(skipped.unknown)) == ((), True)
 
 
 def test_passed_test_has_no_diagnosis() -> None:

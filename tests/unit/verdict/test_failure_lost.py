@@ -212,8 +212,15 @@ def test_threads_of_the_user_are_shown() -> None:
     both = made.stacks((TEST_FILE, 70, "worker"), header="Thread 0x1", machinery=False) + BLOCKED
     shown = text(made.passing(0), stopped(1, both), timeout=5.0)
     assert "rank 1 in call, another thread:\n> tests/test_made.py:70 in worker\n" in shown
-    library = made.stacks(*ALL_REDUCE, header="Thread 0x1", machinery=False) + BLOCKED
+    library = made.stacks((LOADER, 57, "do"), header="Thread 0x1", machinery=False) + BLOCKED
     assert "another thread" not in text(made.passing(0), stopped(1, library), timeout=5.0)
+
+
+def test_thread_that_waits_for_other_ranks_is_shown() -> None:
+    waits = made.stacks(*ALL_REDUCE, header="Thread 0x1", machinery=False) + BLOCKED
+    shown = text(made.passing(0), stopped(1, waits), timeout=5.0)
+    _, _, thread = shown.partition("rank 1 in call, another thread:\n")
+    assert "distributed_c10d.py" in thread
 
 
 def test_stack_of_machinery_alone_is_not_empty() -> None:
@@ -223,6 +230,7 @@ def test_stack_of_machinery_alone_is_not_empty() -> None:
 
 # ------------------------------------------------------------------ proven hangs
 
+LOADER = "/env/lib/python3.11/site-packages/torch/utils/data/_utils/pin_memory.py"
 SENTENCE = "deadlock: rank 0 waits in all_reduce #7 of the default group, rank 2 in barrier #7"
 HANG = Hang(
     sentence=SENTENCE,

@@ -1,0 +1,191 @@
+"""At the deadline the table says what each rank waits for: its peer, its group, its thread."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.acceptance.suite import Finished, Suite, flat
+
+SOURCE = """
+    import asyncio
+    import threading
+    import time
+    from concurrent.futures import ThreadPoolExecutor
+
+    import pytest
+    import torch
+    import torch.distributed as dist
+
+    ddp2 = pytest.mark.ddp(world_size=2, timeout=3)
+    ones = torch.ones
+    FOR_EVER = 1000
+
+
+    def in_a_thread(function):
+        async def go():
+            await asyncio.to_thread(function)
+
+        asyncio.run(go())
+
+
+    @ddp2
+    def test_to_thread(ddp):
+        if ddp.rank == 0:
+            in_a_thread(dist.barrier)
+        else:
+            time.sleep(FOR_EVER)
+
+
+    @ddp2
+    def test_exchange_to_thread(ddp):
+        if ddp.rank == 0:
+            in_a_thread(ddp.barrier)
+        else:
+            time.sleep(FOR_EVER)
+
+
+    @ddp2
+    def test_executor(ddp):
+        if ddp.rank == 0:
+            with ThreadPoolExecutor(1, "loader") as pool:
+                pool.submit(dist.all_reduce, ones(2)).result()
+        else:
+            time.sleep(FOR_EVER)
+
+
+    @ddp2
+    def test_thread_of_a_rank_that_sleeps(ddp):
+        if ddp.rank == 0:
+            receive = lambda: dist.recv(ones(2), 1, tag=5)  # in a thread
+            threading.Thread(target=receive, name="fetcher", daemon=True).start()
+            time.sleep(FOR_EVER)
+        else:
+            dist.barrier()
+
+
+    @ddp2
+    def test_groups_in_unlike_orders(ddp):
+        for ranks in ([0, 1], [1]) if ddp.rank == 0 else ([1], [0, 1]):
+            dist.new_group(ranks)
+
+
+    @ddp2
+    def test_send(ddp):
+        if ddp.rank == 0:
+            dist.send(ones(10**7), 1, tag=3)
+        else:
+            time.sleep(FOR_EVER)
+
+
+    @ddp2
+    def test_begun_sends(ddp):
+        dist.isend(ones(10**7), 1 - ddp.rank).wait()
+
+
+    @ddp2
+    def test_receive_from_anybody(ddp):
+        if ddp.rank == 0:
+            dist.recv(ones(2))
+        else:
+            time.sleep(FOR_EVER)
+
+
+    @ddp2
+    def test_message_that_is_too_long(ddp):
+        if ddp.rank == 0:
+            dist.send(ones(4), 1)
+        else:
+            dist.recv(ones(2), 0)
+
+
+    @ddp2
+    def test_begun_receive_that_is_too_short(ddp):
+        if ddp.rank == 0:
+            dist.send(ones(4), 1)
+        else:
+            dist.irecv(ones(2), 0).wait()
+
+
+    @ddp2
+    def test_collective_of_unlike_sizes(ddp):
+        x = ones(2 + ddp.rank)
+        dist.all_gather([torch.empty_like(x) for _ in range(2)], x)
+"""
+
+WAITS = {
+    "to_thread": ("waits", "barrier #1 of the default group in thread asyncio_0"),
+    "exchange_to_thread": ("waits", "ddp.barrier #1 in thread asyncio_0"),
+    "executor": ("waits", "all_reduce #1 of the default group in thread loader_0"),
+    "thread_of_a_rank_that_sleeps": ("runs", "recv from rank 1 (tag 5) in thread fetcher"),
+    "groups_in_unlike_orders": ("waits", "new_group #1 (ranks 0, 1)"),
+    "send": ("waits", "send to rank 1 (tag 3)"),
+    "begun_sends": ("waits", "send to rank 1 (tag 0)"),
+    "receive_from_anybody": ("waits", "recv from any rank (tag 0)"),
+}
+"""State of rank 0 and what it waits in."""
+
+SLEEPERS = ("to_thread", "exchange_to_thread", "executor", "send", "receive_from_anybody")
+"""Tests in which rank 1 sleeps, so that it is the cause."""
+
+THREADS = {
+    "to_thread": "distributed_c10d.py",
+    "exchange_to_thread": "pytest_ddp/fixture.py",
+    "executor": "distributed_c10d.py",
+    "thread_of_a_rank_that_sleeps": "in <lambda>",
+}
+
+
+@pytest.fixture(scope="module")
+def finished(new_suite: Callable[[], Suite]) -> Finished:
+    suite = new_suite()
+    suite.write("test_waits.py", SOURCE)
+    return suite.run("--ddp-diagnosis=told", timeout=150)
+
+
+@pytest.fixture(scope="module")
+def told(finished: Finished) -> dict[str, Any]:
+    """What the diagnosis says of the one failure of each test, by the test's name."""
+    files = (finished.directory / "told").iterdir()
+    records = (json.loads(path.read_text(encoding="utf-8")) for path in files)
+    return {record["nodeid"].partition("::test_")[2]: record["failures"][0] for record in records}
+
+
+@pytest.mark.parametrize("name", WAITS)
+def test_wait_is_in_the_table(finished: Finished, told: dict[str, Any], name: str) -> None:
+    state, words = WAITS[name]
+    first = told[name]["ranks"][0]
+    assert (first["state"], first["collective"]) == (state, words)
+    assert words in flat(finished[f"test_{name}"].text)
+
+
+@pytest.mark.parametrize("name", SLEEPERS)
+def test_rank_that_waits_for_its_thread_is_not_the_cause(told: dict[str, Any], name: str) -> None:
+    assert told[name]["root_cause"] == [1]
+
+
+def test_other_rank_shows_its_own_groups_and_peers(told: dict[str, Any]) -> None:
+    groups, sends = (told[name]["ranks"][1] for name in ("groups_in_unlike_orders", "begun_sends"))
+    assert groups["collective"] == "new_group #2 (ranks 0, 1)"
+    assert sends["collective"] == "send to rank 0 (tag 0)"
+
+
+@pytest.mark.parametrize("name", THREADS)
+def test_stack_of_the_thread_is_shown(finished: Finished, name: str) -> None:
+    _, found, thread = finished[f"test_{name}"].text.partition("rank 0 in call, another thread:")
+    assert found
+    assert THREADS[name] in thread
+
+
+def test_message_is_not_called_a_collective(finished: Finished) -> None:
+    text = flat(finished["test_message_that_is_too_long"].text)
+    assert "a message was longer than the tensor that receives it" in text
+    assert "collective tensors" not in text
+    begun = flat(finished["test_begun_receive_that_is_too_short"].text)
+    assert "or a message was longer than the tensor that receives it" in begun
+    gathered = flat(finished["test_collective_of_unlike_sizes"].text)
+    assert "the ranks gave one collective tensors of different shape" in gathered
+    assert "a message" not in gathered
