@@ -42,7 +42,7 @@ WRT_03 = Guarantee(
 )
 WRT_04 = Guarantee(
     "WRT-04",
-    "Code that runs on one rank only MUST NOT make a collective of the whole group.",
+    "Code that runs on one rank only MUST NOT call what other ranks must call too.",
 )
 
 Way: TypeAlias = Callable[[Writer, Case, Ranks], Iterator[Record]]
@@ -61,7 +61,7 @@ def written_together(
     """
     own = case if own is None else own
     arriving = Arriving(ranks, marks_for(case, ranks))
-    lockstep = Lockstep(arriving)
+    lockstep = Lockstep(arriving, arriving.meet)
     writers: list[Any] = []
     told: list[Told] = []
     meet = arriving.come_together if late is None else do_nothing
@@ -98,9 +98,10 @@ def read_back(records: Any, case: Case) -> ReadBack:
 
 def written_apart(subject: Writer, case: Case, ranks: Ranks) -> Iterator[Record]:
     """A folder for each rank."""
+    arriving = Arriving(ranks, marks_for(case, ranks))
     own = case.directory / f"rank-{case.rank}"
     own.mkdir()
-    yield from _written_alone(subject, replace(case, directory=own), ranks)
+    yield from _written_alone(subject, replace(case, directory=own), arriving)
 
 
 def written_once(subject: Writer, case: Case, ranks: Ranks) -> Iterator[Record]:
@@ -109,14 +110,15 @@ def written_once(subject: Writer, case: Case, ranks: Ranks) -> Iterator[Record]:
         yield from written_apart(subject, case, ranks)
     finally:
         ranks.gather(None)  # also on a rank that raised: the others read what it wrote
+    arriving = Arriving(ranks, marks_for(case, ranks, 1))
     own = case.directory / f"again-{case.rank}"
     shutil.copytree(case.directory / "rank-0", own, symlinks=True)
-    yield from _written_alone(subject, replace(case, directory=own), ranks)
+    yield from _written_alone(subject, replace(case, directory=own), arriving)
 
 
-def _written_alone(subject: Writer, case: Case, ranks: Ranks) -> Iterator[Record]:
+def _written_alone(subject: Writer, case: Case, arriving: Arriving) -> Iterator[Record]:
     before = _files(case.directory)
-    lockstep = Lockstep(ranks)
+    lockstep = Lockstep(arriving, arriving.meet)
     with in_lockstep(lockstep), writes_below(case.directory) as log:
         write_records(subject, case)
     yield from lockstep.calls

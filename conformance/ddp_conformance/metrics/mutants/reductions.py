@@ -370,6 +370,15 @@ class OneMoreOnRankZero(Mean):
         return super().compute()
 
 
+class GroupOnRankZero(Mean):
+    """A group for what rank 0 does with others later, made where only rank 0 comes by."""
+
+    def compute(self) -> Tensor:
+        if self.case.rank == 0:
+            dist.destroy_process_group(dist.new_group([0]))
+        return super().compute()
+
+
 NONLINEAR = frozenset({"nonlinear"})
 
 MUTANTS = (
@@ -404,6 +413,7 @@ MUTANTS = (
     Mutant(Metric(OnRankZeroAlone), "MET-06", "computed on rank 0 alone"),
     Mutant(Metric(ReducesEveryBatch), "MET-06", "a reduction for each batch"),
     Mutant(Metric(OneMoreOnRankZero), "MET-06", "one more reduction on rank 0"),
+    Mutant(Metric(GroupOnRankZero), "MET-06", "new_group on rank 0 alone"),
 )
 
 TWINS = (

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -243,6 +245,60 @@ class GathersUnderGuard(Log):
         super().append(number)
 
 
+@contextmanager
+def group_of(ranks: Sequence[int], local: bool = False) -> Iterator[dist.ProcessGroup]:
+    """A group that is there in the block; all ranks enter it, or with ``local`` the members."""
+    group = dist.new_group(list(ranks), use_local_synchronization=local)
+    try:
+        yield group
+    finally:
+        dist.destroy_process_group(group)
+
+
+class NewGroupUnderGuard(Log):
+    """A group for the one rank that writes, made on it alone: all ranks must call it."""
+
+    def append(self, number: int) -> None:
+        with group_of([0]):
+            super().append(number)
+
+
+class NewGroupForAll(Log):
+    """The same group, made on all ranks, and used on its one rank; then one it may make alone."""
+
+    def __call__(self, number: int) -> None:
+        with group_of([0]) as self.alone:
+            super().__call__(number)
+
+    def append(self, number: int) -> None:
+        dist.barrier(group=self.alone)
+        with group_of([0], local=True) as alone:
+            dist.barrier(group=alone)
+        super().append(number)
+
+
+class FirstRanksMeet(Log):
+    """A group of the first two ranks, which let one another through, and no others."""
+
+    def __call__(self, number: int) -> None:
+        first = range(min(2, self.case.world_size))
+        with group_of(first) as group:
+            if self.case.rank in first and self.comes():
+                dist.barrier(group=group)
+        super().__call__(number)
+
+    def comes(self) -> bool:
+        """Whether this one of the two calls the barrier."""
+        return True
+
+
+class FirstRanksMeetUnderGuard(FirstRanksMeet):
+    """The same barrier, where only one of the two comes."""
+
+    def comes(self) -> bool:
+        return self.case.rank == 0
+
+
 class CountsSamples(Log):
     """Fetches how many samples all ranks have, on all ranks, before one of them writes."""
 
@@ -289,6 +345,12 @@ MUTANTS = (
     Mutant(Writer(TellsBeforeItExists, TELLS, paths=best_of), "WRT-03", "path never made"),
     Mutant(Writer(BarrierUnderGuard, records=lines), "WRT-04", "barrier under a guard"),
     Mutant(Writer(GathersUnderGuard, records=lines), "WRT-04", "reduction under a guard"),
+    Mutant(Writer(NewGroupUnderGuard, records=lines), "WRT-04", "new_group under a guard"),
+    Mutant(
+        Writer(FirstRanksMeetUnderGuard, records=lines),
+        "WRT-04",
+        "one of a group's two ranks at its barrier",
+    ),
     Mutant(
         Writer(CountsWhereSamplesAre, records=lines),
         "WRT-04",
@@ -315,6 +377,8 @@ TWINS = (
         "a folder that only one machine sees",
     ),
     Twin(Writer(BarrierForAll, records=lines), "a barrier outside of the guard"),
+    Twin(Writer(NewGroupForAll, records=lines), "groups of the guarded rank alone"),
+    Twin(Writer(FirstRanksMeet, records=lines), "a barrier of those ranks that all come to it"),
     Twin(Writer(CountsSamples, records=lines), "a reduction in which empty ranks take part"),
     Twin(Writer(MakesFolderOnEveryRank, records=lines), "one folder made by every rank"),
     Twin(Writer(MakesFolderBeforeOthersLook, records=lines), "exists(), behind a barrier"),
