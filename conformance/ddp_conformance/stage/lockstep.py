@@ -147,12 +147,12 @@ def _announcing(call: Before, name: str, position: int | None) -> Callable[..., 
 
 
 def _announcing_group(call: Before) -> Callable[..., Any]:
-    original = distributed_c10d._new_group_with_tag
+    original: Any = distributed_c10d._new_group_with_tag
 
-    def announced(*args: Any, use_local_synchronization: bool = False, **kwargs: Any) -> Any:
-        if dist.is_initialized() and not use_local_synchronization:
+    def announced(*args: Any, **kwargs: Any) -> Any:
+        if dist.is_initialized() and not kwargs.get("use_local_synchronization"):
             call(distributed_c10d._get_default_group(), NEW_GROUP, NEW_GROUP)
-        return original(*args, use_local_synchronization=use_local_synchronization, **kwargs)
+        return original(*args, **kwargs)
 
     return announced
 
