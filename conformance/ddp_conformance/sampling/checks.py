@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from itertools import chain, islice
 from typing import Any, TypeAlias
 
@@ -30,6 +32,7 @@ from ddp_conformance.sampling import judge, randomness
 from ddp_conformance.sampling.sizes import suspicious_runs
 from ddp_conformance.sampling.stopwatch import Stopwatch
 from ddp_conformance.sampling.subjects import Loader, Sampler, as_indices
+from ddp_conformance.stage.clocks import SECONDS, clock_ahead
 
 Delivering: TypeAlias = Sampler | Loader
 
@@ -181,8 +184,21 @@ def _judged(subject: Delivering, ranks: Ranks, look: Judge) -> tuple[Violation, 
 
 
 def find_coverage(subject: Delivering, ranks: Ranks) -> tuple[Violation, ...]:
-    """SMP-01."""
-    return _judged(subject, ranks, judge_coverage_of(subject))
+    """SMP-01; at last with a clock of the last rank that is ahead."""
+    look = judge_coverage_of(subject)
+    found = _judged(subject, ranks, look)
+    last = ranks.world_size - 1
+    if found or last == 0:
+        return found
+
+    def observe(subject: Delivering, case: Case) -> Iterator[Record]:
+        with clock_ahead() if case.rank == last else nullcontext():
+            yield from deliveries(subject, case, EPOCHS)
+
+    size = max(8 * ranks.world_size, full_size(subject, ranks.world_size))
+    how = f"the clock of rank {last} {SECONDS} s ahead: "
+    runs = record(subject, ranks, cases_of(ranks, (size,)), observe)
+    return tuple(replace(one, what=how + one.what) for one in judge_each(runs, look))
 
 
 def find_unequal_batches(subject: Delivering, ranks: Ranks) -> tuple[Violation, ...]:

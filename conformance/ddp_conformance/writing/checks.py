@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -21,6 +22,7 @@ from ddp_conformance.frame.ranks import Ranks
 from ddp_conformance.frame.recording import cases_of, describe, judge_each, record
 from ddp_conformance.frame.registry import Check, Guarantee
 from ddp_conformance.frame.verdict import Violation
+from ddp_conformance.stage.clocks import SECONDS, clock_ahead
 from ddp_conformance.stage.lockstep import Lockstep, in_lockstep
 from ddp_conformance.stage.machines import Place, launched_by, several_machines
 from ddp_conformance.stage.same_calls import demand_same_calls, judge_same_calls, uncut
@@ -57,7 +59,7 @@ def written_together(
     """One folder for all ranks, or that of ``own`` below it for those of a machine.
 
     Ranks make folders at the same time; or one is ``late``, and begins when all others have
-    written or wait for it in a collective.
+    written or wait for it in a collective. The last rank is late by its clock, too.
     """
     own = case if own is None else own
     arriving = Arriving(ranks, marks_for(case, ranks))
@@ -66,7 +68,10 @@ def written_together(
     told: list[Told] = []
     meet = arriving.come_together if late is None else do_nothing
     before = meet if "first_wins" in subject.traits else do_nothing  # who looks finds nothing
-    with writes_below(case.directory, before, making=meet) as log:
+    with ExitStack() as block:
+        log = block.enter_context(writes_below(case.directory, before, making=meet))
+        if late == case.rank > 0:
+            block.enter_context(clock_ahead())
         try:
             if case.rank == late:
                 arriving.come_last()
@@ -201,14 +206,18 @@ def _several_writers(subject: Writer, runs: Sequence[Run]) -> tuple[Violation, .
 
 
 def find_wrong_paths(subject: Writer, ranks: Ranks) -> tuple[Violation, ...]:
-    """WRT-03: the first rank comes late, and then the last one. Undecided where one was cut off."""
+    """WRT-03: the first rank comes late, and then the last one, whose clock is ahead by an hour.
+
+    Undecided where one was cut off.
+    """
     for late in sorted({0, ranks.world_size - 1}):
         way = functools.partial(written_together, late=late)
         runs = runs_of(subject, ranks, way)
         demand_same_calls(subject, runs, "WRT-04")
         found = judge_each(runs, lambda run: judge.judge_paths(run.history))
         if found:
-            return found
+            how = f"rank {late} comes last, its clock {SECONDS} s ahead: " if late else ""
+            return tuple(replace(one, what=how + one.what) for one in found)
     return ()
 
 

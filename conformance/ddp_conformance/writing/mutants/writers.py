@@ -7,7 +7,9 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
+from time import time as clock
 from typing import Any
 
 import torch
@@ -149,6 +151,31 @@ class LogByTimeOfRankZero(LogByTime):
     def folder(self, case: Case) -> Path:
         name = [f"run-{time.time_ns()}"]
         dist.broadcast_object_list(name, src=0)
+        return case.directory / name[0]
+
+
+class LogBySecond(LogByTime):
+    """A folder named by the second, which is the same one for ranks that start together."""
+
+    def folder(self, case: Case) -> Path:
+        return case.directory / time.strftime("run-%Y%m%d-%H%M%S")
+
+
+class LogByHour(LogByTime):
+    """The same by the hour, of a clock that was imported by its name."""
+
+    def folder(self, case: Case) -> Path:
+        return case.directory / f"run-{datetime.now(UTC):%Y%m%d-%H}"
+
+
+class LogByHourOfRankZero(LogByHour):
+    """The same, named by rank 0 for all; how long it takes is each rank's own matter."""
+
+    def folder(self, case: Case) -> Path:
+        began = clock()
+        name = [super().folder(case).name]
+        dist.broadcast_object_list(name, src=0)
+        assert clock() - began < 3600
         return case.directory / name[0]
 
 
@@ -333,6 +360,14 @@ MUTANTS = (
     Mutant(Writer(LooksBeforeMaking, records=lines), "WRT-01", "exists(), then mkdir"),
     Mutant(Writer(LogByTime, TELLS, records=lines, paths=path_of), "WRT-03", "clock"),
     Mutant(
+        Writer(LogBySecond, TELLS, records=lines, paths=path_of), "WRT-03", "seconds of the clock"
+    ),
+    Mutant(
+        Writer(LogByHour, TELLS, records=lines, paths=path_of),
+        "WRT-03",
+        "the hour, imported by name",
+    ),
+    Mutant(
         Writer(LogInNextFolder, TELLS, records=lines, paths=own_folder),
         "WRT-03",
         "first free number, looked for by each rank",
@@ -363,6 +398,10 @@ TWINS = (
     Twin(
         Writer(LogByTimeOfRankZero, TELLS, records=lines, paths=path_of),
         "a folder named by the clock of rank 0",
+    ),
+    Twin(
+        Writer(LogByHourOfRankZero, TELLS, records=lines, paths=path_of),
+        "the hour of rank 0, and a stopwatch on each rank",
     ),
     Twin(
         Writer(LogInNextFolderOfRankZero, TELLS, records=lines, paths=told_folder),
