@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ddp_conformance.frame.mutants import Mutant, Twin
-from ddp_conformance.lifecycle.mutants import beginnings, endings, programs
+from ddp_conformance.lifecycle.mutants import beginnings, endings, files, programs
 from ddp_conformance.lifecycle.subjects import Training
 
 PADS = frozenset({"pads"})
@@ -32,6 +32,9 @@ MUTANTS = (
     mutant("LIF-02", beginnings.load_before_init, "loader before init"),
     mutant("LIF-02", beginnings.shard_before_init, "rank 0 of 1 everywhere"),
     mutant("LIF-03", beginnings.read_before_written, "others read what rank 0 writes, at once"),
+    mutant("LIF-03", files.all_remove_old, "old checkpoints removed by every rank"),
+    mutant("LIF-03", files.all_rename_best, "exists(), then rename"),
+    mutant("LIF-03", files.removed_under_reader, "removed before others have read"),
     mutant("LIF-04", beginnings.optimize_before_fsdp1, "optimizer before FSDP1"),
     mutant("LIF-04", beginnings.optimize_before_fsdp2, "optimizer before fully_shard"),
     mutant("LIF-04", beginnings.optimize_one_layer, "a layer replaced after the optimizer"),
@@ -62,6 +65,11 @@ TWINS = (
         Training(run=programs.train_plainly, traits=PADS),
         "no barrier after init or wrap, an optimizer from before the DDP wrap, a warm-up from 0",
         (1, 2),
+    ),
+    Twin(
+        Training(run=files.remove_in_peace, traits=PADS, deaths=("is killed",)),
+        "files that all ranks remove if they are there, and rank 0 when all have read them",
+        (2,),
     ),
     Twin(
         Training(
