@@ -48,6 +48,11 @@ def nothing_to_remark(subject: Any) -> str:
     return ""
 
 
+def hash_seed_shared(subject: Any) -> str:
+    """Of checks of what each process may order in its own way, as it does a set of strings."""
+    return "hash seed shared unless --ddp-start-method=spawn"
+
+
 @dataclass(frozen=True)
 class Check:
     """Decides one guarantee for one kind of subject, or several that are observed alike."""

@@ -26,7 +26,7 @@ from ddp_conformance.frame.recording import (
     record_once,
     skip_random_numbers,
 )
-from ddp_conformance.frame.registry import Check, Guarantee
+from ddp_conformance.frame.registry import Check, Guarantee, hash_seed_shared
 from ddp_conformance.frame.verdict import Violation
 from ddp_conformance.sampling import judge, randomness
 from ddp_conformance.sampling.sizes import suspicious_runs
@@ -282,7 +282,7 @@ def _split(subject: Loader, case: Case) -> Iterator[Record]:
 
 CHECKS = (
     *randomness.CHECKS,
-    Check(SMP_01, (Sampler, Loader), find_coverage),
+    Check(SMP_01, (Sampler, Loader), find_coverage, remark=hash_seed_shared),
     Check(SMP_02, (Sampler, Loader), find_unequal_batches, excused=frozenset({"uneven"})),
     Check(SMP_03, (Sampler, Loader), find_wrong_counts, needs=frozenset({"evaluates"})),
     Check(SMP_04, (Sampler, Loader), find_order, needs=frozenset({"shuffles"})),

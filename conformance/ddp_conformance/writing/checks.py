@@ -20,7 +20,7 @@ from ddp_conformance.frame.case import Case
 from ddp_conformance.frame.history import Failed, ReadBack, Record, Run, Told, Wrote
 from ddp_conformance.frame.ranks import Ranks
 from ddp_conformance.frame.recording import cases_of, describe, judge_each, record
-from ddp_conformance.frame.registry import Check, Guarantee
+from ddp_conformance.frame.registry import Check, Guarantee, hash_seed_shared
 from ddp_conformance.frame.verdict import Violation
 from ddp_conformance.stage.clocks import SECONDS, clock_ahead
 from ddp_conformance.stage.lockstep import Lockstep, in_lockstep
@@ -231,6 +231,12 @@ CHECKS = (
     *publishing.CHECKS,
     *guarding.CHECKS,
     Check(WRT_01, (Writer,), find_several_writers),
-    Check(WRT_03, (Writer,), find_wrong_paths, needs=frozenset({"tells_paths"})),
+    Check(
+        WRT_03,
+        (Writer,),
+        find_wrong_paths,
+        needs=frozenset({"tells_paths"}),
+        remark=hash_seed_shared,
+    ),
     Check(WRT_04, (Writer,), find_guarded_collectives),
 )

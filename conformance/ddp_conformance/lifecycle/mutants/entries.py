@@ -31,6 +31,7 @@ MUTANTS = (
     mutant("LIF-01", endings.exit_in_finally, "finally: os._exit(0)", name="never_returns"),
     mutant("LIF-02", beginnings.load_before_init, "loader before init"),
     mutant("LIF-02", beginnings.shard_before_init, "rank 0 of 1 everywhere"),
+    mutant("LIF-02", beginnings.shard_a_set, "shares of a set of names"),
     mutant("LIF-03", beginnings.read_before_written, "others read what rank 0 writes, at once"),
     mutant("LIF-03", files.all_remove_old, "old checkpoints removed by every rank"),
     mutant("LIF-03", files.all_rename_best, "exists(), then rename"),
@@ -65,6 +66,11 @@ TWINS = (
         Training(run=programs.train_plainly, traits=PADS),
         "no barrier after init or wrap, an optimizer from before the DDP wrap, a warm-up from 0",
         (1, 2),
+    ),
+    Twin(
+        Training(run=beginnings.shard_a_sorted_set, deaths=("is killed",)),
+        "shares of a set of names, sorted",
+        (2,),
     ),
     Twin(
         Training(run=files.remove_in_peace, traits=PADS, deaths=("is killed",)),
