@@ -146,7 +146,8 @@ def written_by_all(
     """One folder for all ranks, where each must bear that another one was first."""
     try:
         yield from written_together(subject, case, ranks, own)
-    except FileExistsError as error:  # not the subject's alone: with its own folder it came through
+    except (FileExistsError, FileNotFoundError) as error:
+        # Not the subject's alone: with its own folder it came through.
         yield Failed(case.rank, describe(error))
 
 

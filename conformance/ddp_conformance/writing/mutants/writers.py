@@ -125,6 +125,31 @@ class MakesFolderBeforeOthersLook(LooksBeforeMaking):
         super().make_folder()
 
 
+class RemovesWhatIsThere(Log):
+    """A file of one rank that every rank removes, if it is there."""
+
+    missing_ok = False
+
+    def __call__(self, number: int) -> None:
+        super().__call__(number)
+        part = self.path.with_suffix(".part")
+        if self.case.rank == 0:
+            part.touch()
+        dist.barrier()
+        if part.exists():
+            part.unlink(missing_ok=self.missing_ok)
+
+
+class RemovesWhatMayBeGone(RemovesWhatIsThere):
+    """The same, content with a file that is gone by then."""
+
+    missing_ok = True
+
+    def __call__(self, number: int) -> None:
+        super().__call__(number)
+        dist.barrier()
+
+
 class SaveOnEveryRank(Log):
     """``torch.save`` to one path on all ranks: the last one wins, if nobody reads between."""
 
@@ -358,6 +383,7 @@ MUTANTS = (
     Mutant(Writer(MarksOnEveryRank, records=lines), "WRT-01", "empty mark on every rank"),
     Mutant(Writer(LinksOnEveryRank, records=lines), "WRT-01", "link on every rank"),
     Mutant(Writer(LooksBeforeMaking, records=lines), "WRT-01", "exists(), then mkdir"),
+    Mutant(Writer(RemovesWhatIsThere, records=lines), "WRT-01", "exists(), then unlink"),
     Mutant(Writer(LogByTime, TELLS, records=lines, paths=path_of), "WRT-03", "clock"),
     Mutant(
         Writer(LogBySecond, TELLS, records=lines, paths=path_of), "WRT-03", "seconds of the clock"
@@ -420,5 +446,6 @@ TWINS = (
     Twin(Writer(FirstRanksMeet, records=lines), "a barrier of those ranks that all come to it"),
     Twin(Writer(CountsSamples, records=lines), "a reduction in which empty ranks take part"),
     Twin(Writer(MakesFolderOnEveryRank, records=lines), "one folder made by every rank"),
+    Twin(Writer(RemovesWhatMayBeGone, records=lines), "one file removed by every rank"),
     Twin(Writer(MakesFolderBeforeOthersLook, records=lines), "exists(), behind a barrier"),
 )
