@@ -129,6 +129,7 @@ def _decided_by(item: pytest.Item) -> dict[str, Any] | None:
         "subject": subject.name,
         "kind": subject.kind,
         "guarantee": check.id,
+        "remark": check.check.remark(subject),
         "world_size": params.get("_ddp_world_size") or next(_world_sizes(item)),
     }
 
@@ -144,6 +145,9 @@ def _judged(report: pytest.TestReport, about: dict[str, Any]) -> Judged:
     evidence: Any = dict(report.user_properties).get(EVIDENCE, [""])
     ended, *witness = map(str, evidence)
     word, reason = _word(report, ended)
+    about = dict(about)
+    remark = about.pop("remark")
+    reason = remark if word is Word.PASSED else reason
     if word is Word.UNKNOWN and witness:
         reason = witness[0]
     shown = tuple(witness) if word in (Word.FAILED, Word.EXPECTED) else ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path, PosixPath
 from typing import Any
 
@@ -19,6 +20,7 @@ def test_a_rank_that_ends_while_it_is_looked_at_is_at_rest(
 ) -> None:
     """Linux opens the file of a process that is there, and no longer reads that of one gone."""
     other = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+    (tmp_path / "0").mkdir()
     (tmp_path / "1").mkdir()
     (tmp_path / "1" / "pid").write_text(str(other.pid))
 
@@ -34,15 +36,49 @@ def test_a_rank_that_ends_while_it_is_looked_at_is_at_rest(
             return super().read_text(*arguments, **options)
 
     monkeypatch.setattr(nemesis, "Path", Opened)
+    nemesis.Nemesis(order_of(0, tmp_path), Journal(tmp_path / "journal")).at_stage()
+    assert other.returncode == -signal.SIGKILL
+
+
+def order_of(rank: int, folder: Path) -> Order:
+    """Of two ranks, the first of which is late."""
     nothing = Named.of(signal.pause)
-    order = Order(
+    return Order(
         work=Work(does=nothing, entry=nothing, scenario=Scenario(late=0)),
-        rank=0,
+        rank=rank,
         world_size=2,
-        directory=str(tmp_path),
-        private=str(tmp_path),
+        directory=str(folder),
+        private=str(folder),
         environment=(),
         seed=0,
     )
-    nemesis.Nemesis(order, Journal(tmp_path / "journal")).at_stage()
-    assert other.returncode == -signal.SIGKILL
+
+
+def test_a_late_rank_looks_before_another_one_removes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one waits for it, is not taken to rest meanwhile, and goes first."""
+    monkeypatch.setattr(nemesis, "PATIENCE", 300.0)
+    late, other = (
+        nemesis.Nemesis(order_of(rank, tmp_path), Journal(tmp_path / "journal"))
+        for rank in range(2)
+    )
+    for rank in range(2):
+        (tmp_path / str(rank)).mkdir()
+    acted = threading.Event()
+
+    def act() -> None:
+        other.at_change()
+        acted.set()
+
+    thread = threading.Thread(target=act)
+    thread.start()
+    looking, held = tmp_path / "1" / nemesis.LOOKING, tmp_path / "0" / nemesis.LATE
+    while not looking.exists():
+        thread.join(0.001)
+    assert not late._rests(1)
+    assert not acted.is_set()
+    held.touch()
+    thread.join()
+    assert acted.is_set()
+    assert not looking.exists()

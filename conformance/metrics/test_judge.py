@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import pytest
@@ -9,7 +10,13 @@ import torch
 from ddp_conformance.frame.history import Collective, Expected, Failed, Measured, Record
 from ddp_conformance.metrics import checks as metrics
 from ddp_conformance.metrics import judge
-from ddp_conformance.metrics.subjects import mean_value, sample_value, values_of
+from ddp_conformance.metrics.subjects import (
+    mean_value,
+    rounded_batch,
+    sample_value,
+    value_batch,
+    values_of,
+)
 from ddp_conformance.stage.lockstep import END, DivergedError, Lockstep
 from ddp_conformance.stage.same_calls import judge_same_calls
 
@@ -120,6 +127,15 @@ def test_wrong_reports_are_named(history: list[Record], witnesses: list[str]) ->
     assert texts(history) == witnesses
 
 
+def test_ranks_that_report_one_wrong_value_are_alike() -> None:
+    assert judge.judge_alike(reported(1.5, 1.5)) == ()
+    assert judge.judge_alike(reported(math.nan, math.nan)) == ()
+    (violation,) = judge.judge_alike(reported(1.5, 1.5000000000000002))
+    assert "the ranks' reports differ: rank 0: 0x1.8000000000000p+0; rank 1: " in str(violation)
+    (raised,) = judge.judge_alike([*reported(1.5), Failed(1, "ValueError: no")])
+    assert str(raised) == "rank 1 reports nothing: ValueError: no"
+
+
 def test_long_reports_are_cut() -> None:
     assert judge.in_words(range(6)) == "0, 1, 2, 3, ..."
 
@@ -172,6 +188,21 @@ def test_no_sample_is_like_the_mean() -> None:
     """A sample that counts twice, or not at all, shows."""
     mean = mean_value(range(33))
     assert all(abs(sample_value(index) - mean) > 0.01 for index in range(33))
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_the_order_of_addition_shows_in_rounded_values(world_size: int) -> None:
+    """Ranks that add up in an order of their own differ, with values of float32 in float64."""
+
+    def sums(values: Sequence[float]) -> set[float]:
+        shares = [values[rank::world_size] for rank in range(world_size)]
+        orders = [shares[rank:] + shares[:rank] for rank in range(world_size)]
+        return {sum(value for share in order for value in share) for order in orders}
+
+    rounded, exact = rounded_batch(range(8 * world_size)), value_batch(range(8 * world_size))
+    assert len(sums(exact[0].tolist())) == 1
+    assert len(sums(rounded[0].tolist())) > 1
+    assert all((abs(rounded[0]) <= abs(exact[0])) & (rounded[0].sign() == exact[0].sign()))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -370,6 +372,46 @@ def test_streams_that_differ_pass() -> None:
 def test_streams_that_agree_are_named(other: Draws, who: str) -> None:
     (violation,) = judge.judge_streams([Draws(0, 0, 0, "numpy", (0.5, 0.25)), other])
     assert violation.what == f"numpy draws 0.5, 0.25 for rank 0 worker 0 in epoch 0 as for {who}"
+
+
+COINS = (0.0, 1.0, 1.0, 0.0, 1.0, 0.0, 0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "same"),
+    [
+        pytest.param((0.1, 0.2), (0.1, 0.2), False, id="two-numbers"),
+        pytest.param((0.1, 0.2, 0.3), (0.1, 0.2, 0.3), False, id="three-may-be-of-a-few"),
+        pytest.param(tuple(range(8)), tuple(range(8)), True, id="eight"),
+        pytest.param(tuple(range(8)), tuple(range(30)), True, id="as-far-as-both-have-some"),
+        pytest.param(tuple(range(8)), (*range(7), 9), False, id="one-other"),
+        pytest.param(COINS, COINS, False, id="a-few-tosses"),
+        pytest.param(COINS * 4, COINS * 4, True, id="many-tosses"),
+        pytest.param((0.0,) * 64, (0.0,) * 64, False, id="always-one-number"),
+        pytest.param((float("nan"),) * 8, (float("nan"),) * 8, False, id="no-numbers"),
+    ],
+)
+def test_drawn_numbers_agree_by_more_than_chance(
+    first: tuple[float, ...], second: tuple[float, ...], same: bool
+) -> None:
+    history = [Draws(0, 0, -1, "crops", first), Draws(1, 0, -1, "crops", second)]
+    found = [str(violation) for violation in judge.judge_drawn(history)]
+    shown = ", ".join(f"{value:.4g}" for value in first[:3])
+    words = f"crops draws {shown} for rank 0 in epoch 0 as for rank 1 in epoch 0"
+    assert found == ([words] if same else [])
+
+
+def test_right_coins_are_never_accused() -> None:
+    """4 ranks with 2 workers each in 2 epochs, of every length and many a bias."""
+    coins = random.Random(0)
+    for bias, length in itertools.product((0.5, 0.1, 0.01), (3, 8, 32)):
+        for _ in range(100):
+            history = [
+                Draws(rank, epoch, worker, "flips", tuple(float(coins.random() < bias)
+                                                          for _ in range(length)))
+                for rank in range(4) for worker in range(2) for epoch in range(2)
+            ]  # fmt: skip
+            assert judge.judge_drawn(history) == ()
 
 
 # ------------------------------------------------------------------ what is not there

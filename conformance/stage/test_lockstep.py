@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 import torch
 import torch.distributed as dist
 from ddp_conformance.stage.lockstep import END, Lockstep, in_lockstep
+from ddp_conformance.writing.publishing import Arriving
+from torch.distributed import new_group as early
+from torch.distributed.device_mesh import init_device_mesh
 
 from pytest_ddp import Ddp
 
@@ -88,3 +94,64 @@ def test_what_is_raised_for_being_cut_off_is_no_answer(ddp: Ddp) -> None:
             except RuntimeError as error:
                 raise ValueError("a peer has failed") from error
     assert lockstep.diverged
+
+
+MAKERS: dict[str, Callable[[], object]] = {
+    "new_group": lambda: dist.new_group([0]),
+    "imported by name": lambda: early([0]),
+    "subgroups": lambda: dist.new_subgroups(1),
+    "a mesh of two dimensions": lambda: init_device_mesh("cpu", (2, 1), mesh_dim_names=("a", "b")),
+}
+
+
+@pytest.mark.ddp(world_size=2)
+@pytest.mark.parametrize("maker", list(MAKERS))
+def test_a_group_is_made_by_all_ranks_or_by_none(ddp: Ddp, maker: str) -> None:
+    lockstep = Lockstep(ddp)
+    with in_lockstep(lockstep):
+        if ddp.rank == 0:
+            MAKERS[maker]()
+            pytest.fail("rank 1 never comes")
+    assert lockstep.diverged
+    assert lockstep.calls[-1].what == ("new_group" if ddp.rank == 0 else END)
+
+
+@pytest.mark.ddp(world_size=2)
+@pytest.mark.parametrize("maker", list(MAKERS))
+def test_a_group_that_all_ranks_make_goes_through(ddp: Ddp, maker: str) -> None:
+    lockstep = Lockstep(ddp)
+    with in_lockstep(lockstep):
+        MAKERS[maker]()
+    assert not lockstep.diverged
+    for group in [*dist.distributed_c10d._world.pg_map][1:]:
+        dist.destroy_process_group(group)
+
+
+@pytest.mark.ddp(world_size=2)
+def test_a_group_may_be_made_by_its_members_alone(ddp: Ddp) -> None:
+    lockstep = Lockstep(ddp)
+    with in_lockstep(lockstep):
+        if ddp.rank == 0:
+            dist.destroy_process_group(dist.new_group([0], use_local_synchronization=True))
+    assert [call.what for call in lockstep.calls] == [END]
+
+
+@pytest.mark.ddp(world_size=3)
+@pytest.mark.parametrize("missing", [False, True])
+def test_members_of_a_group_wait_for_one_that_may_come(
+    ddp: Ddp, missing: bool, tmp_path: Path
+) -> None:
+    """Rank 0 waits for rank 1, which waits for rank 2, which has left: none of them waits on."""
+    groups = [dist.new_group(list(ranks)) for ranks in ((0, 1), (1, 2))]
+    arriving = Arriving(ddp, tmp_path)
+    lockstep = Lockstep(arriving, arriving.meet)
+    with in_lockstep(lockstep):
+        if ddp.rank > 0 and not (missing and ddp.rank == 2):
+            dist.barrier(group=groups[1])
+        if ddp.rank < 2:
+            dist.barrier(group=groups[0])
+    assert lockstep.diverged == missing
+    last = ["barrier of ranks 0 and 1", "barrier of ranks 1 and 2", END] if missing else [END] * 3
+    assert [call.what for call in lockstep.calls] == [last[ddp.rank]]
+    for group in groups:
+        dist.destroy_process_group(group)

@@ -10,6 +10,7 @@ from pytest_ddp.asked.marks import MARK, check_items, read_marks
 from pytest_ddp.asked.options import Options
 from pytest_ddp.controller.neighbours import end_in_controller
 from pytest_ddp.controller.unrun import failed_without_ranks
+from pytest_ddp.verdict.messages import DdpWarning
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -29,7 +30,7 @@ class WithoutRanks:
     def pytest_make_collect_report(
         self,
     ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-        return check_items((yield), self._options, self._adopt)
+        return check_items((yield), self._options, self._adopt, _warn)
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -52,3 +53,7 @@ class WithoutRanks:
             item.ihook.pytest_runtest_logreport(report=report)
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         return True
+
+
+def _warn(item: pytest.Item, text: str) -> None:
+    item.warn(DdpWarning(text))

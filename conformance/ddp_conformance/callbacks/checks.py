@@ -19,7 +19,7 @@ from ddp_conformance.frame.case import Case
 from ddp_conformance.frame.history import Failed, Record, Run
 from ddp_conformance.frame.ranks import Ranks
 from ddp_conformance.frame.recording import cases_of, describe, judge_each, record
-from ddp_conformance.frame.registry import Check, Guarantee
+from ddp_conformance.frame.registry import Check, Guarantee, hash_seed_shared
 from ddp_conformance.frame.verdict import Violation
 from ddp_conformance.launched.order import Named, Scenario, Work
 from ddp_conformance.launched.start.launch import Limits, launch
@@ -169,6 +169,12 @@ def error_runs(subject: ErrorPath, ranks: Ranks, failing: int) -> tuple[Run, ...
 
 CHECKS = (
     Check(CBK_01, (Callback,), find_different_collectives),
-    Check(CBK_02, (Callback,), find_different_decisions, needs=frozenset({"decides"})),
+    Check(
+        CBK_02,
+        (Callback,),
+        find_different_decisions,
+        needs=frozenset({"decides"}),
+        remark=hash_seed_shared,
+    ),
     Check(CBK_04, (ErrorPath,), find_swallowed_errors),
 )

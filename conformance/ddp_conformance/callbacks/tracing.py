@@ -8,18 +8,18 @@ called them tell the two apart.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from typing import Any
-from unittest import mock
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch.distributed as dist
 
 from ddp_conformance.callbacks.history import Traced
 from ddp_conformance.frame.places import call_site, callers, is_training_library
-from ddp_conformance.stage.lockstep import COLLECTIVES, description
+from ddp_conformance.stage.lockstep import NEW_GROUP, before_each
 
-ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter", "barrier", "monitored_barrier"})
+ROOTED = frozenset(
+    {"broadcast", "reduce", "gather", "scatter", "barrier", "monitored_barrier", NEW_GROUP}
+)
 """Collectives that ranks with different parts may call from different code."""
 
 
@@ -52,22 +52,8 @@ class Trace:
 @contextmanager
 def traced(trace: Trace) -> Iterator[None]:
     """Note the collectives of the block, in all groups; to be entered after ``in_lockstep``."""
-    with ExitStack() as patches:
-        for name, position in COLLECTIVES.items():
-            if hasattr(dist.ProcessGroup, name):
-                method = _noting(trace, name, position)
-                patches.enter_context(mock.patch.object(dist.ProcessGroup, name, method))
+    with before_each(trace.add):
         yield
-
-
-def _noting(trace: Trace, name: str, position: int | None) -> Callable[..., Any]:
-    original = getattr(dist.ProcessGroup, name)
-
-    def noted(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Any:
-        trace.add(group, name, description(name, position, args))
-        return original(group, *args, **kwargs)
-
-    return noted
 
 
 def subject_functions() -> Iterator[str]:

@@ -69,13 +69,13 @@ class Share(Record):
 
 @dataclass(frozen=True, slots=True)
 class Draws(Record):
-    """What a random number generator would give next, at the first batch of an epoch."""
+    """What a random number generator gives in an epoch, or would at its first batch."""
 
     epoch: int
     worker: int
     """-1 for the process of the rank itself."""
     generator: str
-    """``python``, ``numpy`` or ``torch``."""
+    """``python``, ``numpy`` or ``torch``; or the subject whose own draws they are."""
     values: tuple[float, ...]
 
 

@@ -10,8 +10,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 
+import pytest_ddp
+
 _OURS = f"{Path(__file__).parents[1]}/"
 _MUTANTS = "/mutants/"
+_PLUGIN = f"{Path(pytest_ddp.__file__).parent}/"
 
 BEGINNINGS = tuple(f"{_OURS}frame/{name}.py" for name in ("recording", "registry"))
 """Where a check begins: frames from here outwards are the check's own, and the test's."""
@@ -60,8 +63,9 @@ def is_ours(file: str) -> bool:
 
 
 def is_users(file: str) -> bool:
-    """Whether a file belongs neither to the checks nor to Python nor to an installed package."""
-    return not (is_ours(file) or _is_standard(file) or _is_installed(file))
+    """Whether a file belongs neither to the checks, nor to pytest-ddp, a library, or Python."""
+    ours = is_ours(file) or file.startswith(_PLUGIN)
+    return bool(file) and not (ours or _is_standard(file) or _is_installed(file))
 
 
 def callers(innermost: FrameType | None = None) -> Iterator[FrameType]:

@@ -43,6 +43,16 @@ class Guarantee:
     """One of those that the project exists for."""
 
 
+def nothing_to_remark(subject: Any) -> str:
+    """A check that looks at all that its entry names."""
+    return ""
+
+
+def hash_seed_shared(subject: Any) -> str:
+    """Of checks of what each process may order in its own way, as it does a set of strings."""
+    return "hash seed shared unless --ddp-start-method=spawn"
+
+
 @dataclass(frozen=True)
 class Check:
     """Decides one guarantee for one kind of subject, or several that are observed alike."""
@@ -55,6 +65,8 @@ class Check:
     """Traits without which the guarantee says nothing about a subject."""
     excused: frozenset[str] = frozenset()
     """Traits that free a subject from it."""
+    remark: Callable[[Any], str] = nothing_to_remark
+    """What a check that passes has not looked at, for the table and the report."""
 
     @property
     def id(self) -> str:

@@ -30,7 +30,8 @@ class Judged:
     world_size: int
     word: Word
     reason: str = ""
-    """Why it was skipped, was expected to fail or could not be decided."""
+    """Why it was skipped, was expected to fail or could not be decided; where it passed, what was
+    not looked at."""
     witness: tuple[str, ...] = ()
     """The smallest evidence of a violation, one line each."""
     seconds: float = 0.0

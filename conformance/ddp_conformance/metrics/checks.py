@@ -22,7 +22,13 @@ from ddp_conformance.frame.recording import cases_of, describe, judge_each, reco
 from ddp_conformance.frame.registry import Check, Guarantee
 from ddp_conformance.frame.verdict import Violation
 from ddp_conformance.metrics import judge
-from ddp_conformance.metrics.subjects import Evaluation, Metric, values_of
+from ddp_conformance.metrics.subjects import (
+    Evaluation,
+    Metric,
+    rounded_batch,
+    value_batch,
+    values_of,
+)
 from ddp_conformance.stage.lockstep import Lockstep, in_lockstep
 from ddp_conformance.stage.same_calls import demand_same_calls, judge_same_calls
 
@@ -251,8 +257,14 @@ def judge_reports(subject: Reporting, runs: Sequence[Run]) -> tuple[Violation, .
 
 
 def find_wrong_values(subject: Reporting, ranks: Ranks) -> tuple[Violation, ...]:
-    """MET-01 and MET-02."""
-    return judge_reports(subject, uneven_runs(subject, ranks))
+    """MET-01 and MET-02. What is right is compared once more among the ranks, of other values."""
+    found = judge_reports(subject, uneven_runs(subject, ranks))
+    if found or not isinstance(subject, Metric) or subject.batch is not value_batch:
+        return found
+    rounded = replace(subject, batch=rounded_batch)
+    cases = cases_of(ranks, (*uneven_sizes(ranks.world_size), many_samples(ranks.world_size)))
+    runs = _runs(rounded, ranks, cases, lambda s, case: observe_deals(s, case, UNEVEN))
+    return judge_each(runs, lambda run: judge.judge_alike(run.history))
 
 
 def find_padding(subject: Evaluation, ranks: Ranks) -> tuple[Violation, ...]:

@@ -23,6 +23,17 @@ def judge_values(history: History, tolerance: float) -> tuple[Violation, ...]:
     return judge_reporting(history) or _wrong_reports(history, tolerance)
 
 
+def judge_alike(history: History) -> tuple[Violation, ...]:
+    """All ranks report one and the same, whatever it is."""
+    measured = [record for record in history if isinstance(record, Measured)]
+    stages = dict.fromkeys(report.stage for report in measured)
+    return judge_reporting(history) or tuple(
+        violation
+        for stage in stages
+        for violation in _different(stage, [m for m in measured if m.stage == stage])
+    )
+
+
 def judge_reporting(history: History) -> tuple[Violation, ...]:
     """No rank raises, and all make the same collectives."""
     failures = tuple(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -16,6 +17,10 @@ EXTREME = 64.0
 """Value of sample 0, the first one that padding repeats."""
 
 
+GOLDEN = (math.sqrt(5) - 1) / 2
+"""Multiples of it are spread evenly between 0 and 1, without a pattern."""
+
+
 def sample_value(index: int) -> float:
     """The value of a sample: irregular, so that no wrong weighting comes out right."""
     return EXTREME if index == 0 else (7 * index % 11) * 0.375 - 1.0
@@ -24,6 +29,19 @@ def sample_value(index: int) -> float:
 def value_batch(indices: Sequence[int]) -> tuple[Tensor, ...]:
     """The samples' values as a metric of one argument takes them: float32 [batch]."""
     return (torch.tensor([sample_value(index) for index in indices]),)
+
+
+def rounded_value(index: int) -> float:
+    """A value of the same sign, no larger, that leaves no sum exact, not even one in float64.
+
+    The order in which ranks add up shows in the last bit; with :func:`sample_value` it cannot.
+    """
+    return sample_value(index) * math.exp(-24 * (index * GOLDEN % 1))
+
+
+def rounded_batch(indices: Sequence[int]) -> tuple[Tensor, ...]:
+    """As :func:`value_batch`, of :func:`rounded_value`."""
+    return (torch.tensor([rounded_value(index) for index in indices]),)
 
 
 def mean_value(indices: Sequence[int]) -> float:
@@ -61,7 +79,11 @@ class Metric(Subject):
     kind: ClassVar[str] = "metric"
 
     batch: Callable[[Sequence[int]], tuple[Any, ...]] = value_batch
-    """The arguments of ``update`` for the samples with these indices; ``indices`` is not empty."""
+    """The arguments of ``update`` for the samples with these indices; ``indices`` is not empty.
+
+    Ranks are compared to the last bit of what they report, so let sums be rounded: a metric that
+    takes other arguments than the values of the default is compared with these alone.
+    """
     reference: Callable[[Sequence[int]], Any] = mean_value
     """What a single process reports for these samples, in float64: a number, or several."""
     update: Callable[..., None] = call_update

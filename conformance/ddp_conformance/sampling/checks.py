@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from itertools import chain
 
 from ddp_conformance.frame.case import Case, sizes
@@ -22,13 +24,14 @@ from ddp_conformance.frame.recording import (
     record_once,
     skip_random_numbers,
 )
-from ddp_conformance.frame.registry import Check, Guarantee
+from ddp_conformance.frame.registry import Check, Guarantee, hash_seed_shared
 from ddp_conformance.frame.verdict import Violation
 from ddp_conformance.sampling import judge, randomness
 from ddp_conformance.sampling.deliveries import Delivering, deliveries
 from ddp_conformance.sampling.sizes import suspicious_runs
 from ddp_conformance.sampling.stopwatch import Stopwatch
 from ddp_conformance.sampling.subjects import Loader, Sampler, terms_of
+from ddp_conformance.stage.clocks import SECONDS, clock_ahead
 
 EPOCHS = (0, 1)
 
@@ -133,8 +136,21 @@ def _judged(subject: Delivering, ranks: Ranks, look: Judge) -> tuple[Violation, 
 
 
 def find_coverage(subject: Delivering, ranks: Ranks) -> tuple[Violation, ...]:
-    """SMP-01."""
-    return _judged(subject, ranks, judge_coverage_of(subject))
+    """SMP-01; at last with a clock of the last rank that is ahead."""
+    look = judge_coverage_of(subject)
+    found = _judged(subject, ranks, look)
+    last = ranks.world_size - 1
+    if found or last == 0:
+        return found
+
+    def observe(subject: Delivering, case: Case) -> Iterator[Record]:
+        with clock_ahead() if case.rank == last else nullcontext():
+            yield from deliveries(subject, case, EPOCHS)
+
+    size = max(8 * ranks.world_size, full_size(subject, ranks.world_size))
+    how = f"the clock of rank {last} {SECONDS} s ahead: "
+    runs = record(subject, ranks, cases_of(ranks, (size,)), observe)
+    return tuple(replace(one, what=how + one.what) for one in judge_each(runs, look))
 
 
 def find_unequal_batches(subject: Delivering, ranks: Ranks) -> tuple[Violation, ...]:
@@ -224,7 +240,7 @@ def _split(subject: Loader, case: Case) -> Iterator[Record]:
 
 CHECKS = (
     *randomness.CHECKS,
-    Check(SMP_01, (Sampler, Loader), find_coverage),
+    Check(SMP_01, (Sampler, Loader), find_coverage, remark=hash_seed_shared),
     Check(
         SMP_02, (Sampler, Loader), find_unequal_batches, excused=frozenset({"uneven", "endless"})
     ),

@@ -31,6 +31,12 @@ RELIABLE_ORDER = 8
 """Samples from which on an order that repeats is no coincidence (1 in 8! = 40,320)."""
 
 
+LEAST_DRAWS = 3
+"""Numbers of two streams below which nothing is said of them."""
+
+UNLIKELY = 1e-6
+"""Chance that right streams agree, below which they are wrong."""
+
 PERIODS = (1, 2, 3, 4)
 """Epochs after which the orders of a sampler that counts them wrongly come again."""
 
@@ -215,13 +221,43 @@ def judge_streams(history: History) -> tuple[Violation, ...]:
         if isinstance(draws, Draws):
             owners[draws.generator, draws.values].append(draws)
     return tuple(
-        Violation(
-            f"{generator} draws {', '.join(f'{value:.4g}' for value in values[:3])} for "
-            f"{_stream(first)} as for {_stream(second)}"
-        )
-        for (generator, values), same in owners.items()
+        _same_stream(first, second)
+        for same in owners.values()
         for first, second in combinations(same, 2)
     )
+
+
+def _same_stream(first: Draws, second: Draws) -> Violation:
+    shown = ", ".join(f"{value:.4g}" for value in first.values[:3])
+    streams = f"{_stream(first)} as for {_stream(second)}"
+    return Violation(f"{first.generator} draws {shown} for {streams}")
+
+
+def judge_drawn(history: History) -> tuple[Violation, ...]:
+    """No two (rank, worker, epoch) draw the same numbers, as far as both of them draw any.
+
+    Of fewer than three numbers nothing is said, nor of so many as agree by chance: two tosses of
+    three coins are the same one time in eight.
+    """
+    streams = [draws for draws in history if isinstance(draws, Draws)]
+    pairs = [
+        (first, second, first.values[:length])
+        for first, second in combinations(streams, 2)
+        for length in [min(len(first.values), len(second.values))]
+        if length >= LEAST_DRAWS
+    ]
+    return tuple(
+        _same_stream(first, second)
+        for first, second, values in pairs
+        if values == second.values[: len(values)] and _chance(values) * len(pairs) < UNLIKELY
+    )
+
+
+def _chance(values: Sequence[float]) -> float:
+    """How likely another stream is the same by chance, by how often values come again in this."""
+    every = len(values) * (len(values) - 1) / 2
+    again = sum(number * (number - 1) / 2 for number in Counter(values).values())
+    return float(((again + 1) / (every + 1)) ** len(values))
 
 
 def judge_one_draw(history: History, surplus: int, missing: int) -> tuple[Violation, ...]:

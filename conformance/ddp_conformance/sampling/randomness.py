@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -37,8 +38,8 @@ SMP_06 = Guarantee(
 )
 SMP_07 = Guarantee(
     "SMP-07",
-    "The random numbers that python, NumPy and torch give to augmentation MUST differ between "
-    "any two pairs of rank and worker, and from epoch to epoch.",
+    "The random numbers that augmentation draws MUST differ between any two pairs of rank and "
+    "worker, and from epoch to epoch.",
 )
 
 # ------------------------------------------------------------- SMP-06: one draw
@@ -147,6 +148,9 @@ def _torn_draw_of(
 
 DRAWS = 3
 
+MANY_DRAWS = 64
+"""Samples of a rank whose draws are compared: what has few values, as a coin has, needs many."""
+
 
 class DrawingCollate:
     """Draws random numbers where augmentation does, in the process that reads the samples."""
@@ -160,14 +164,53 @@ class DrawingCollate:
         }
 
 
-def streams(subject: Loader, case: Case) -> Iterator[Record]:
-    """The first numbers that each worker of this rank draws in two epochs."""
+class SigningCollate:
+    """As another one, beside the number of the worker that collates."""
+
+    def __init__(self, collate: Callable[[Any], Any]) -> None:
+        self._collate = collate
+
+    def __call__(self, samples: Any) -> tuple[int, Any]:
+        """The worker's number and the batch."""
+        return worker_number(), self._collate(samples)
+
+
+def _data_loader(subject: Loader, case: Case) -> torch.utils.data.DataLoader[Any]:
     loader = subject.make(case)
     if not isinstance(loader, torch.utils.data.DataLoader):
         raise TypeError(
             f"the trait 'augments' needs a torch DataLoader to look into, not a "
             f"{type(loader).__name__}"
         )
+    return loader
+
+
+def own_streams(subject: Loader, case: Case) -> Iterator[Record]:
+    """The numbers that the subject names as drawn, by each worker of this rank in two epochs."""
+    assert subject.drawn is not None, "there is nothing to look at without it"
+    loader = _data_loader(subject, case)
+    loader.collate_fn = SigningCollate(loader.collate_fn)
+    for epoch in (0, 1):
+        subject.set_epoch(loader, epoch)
+        values: defaultdict[int, list[float]] = defaultdict(list)
+        for worker, batch in islice(loader, 2 * case.size + 16):
+            values[int(worker)] += _numbers(subject.drawn(batch))
+        for worker, drawn in values.items():
+            yield Draws(case.rank, epoch, worker, subject.name, tuple(drawn))
+
+
+def _numbers(drawn: Any) -> Iterator[float]:
+    """What a tensor, an array, a number, or several of them hold."""
+    if isinstance(drawn, list | tuple):
+        for part in drawn:
+            yield from _numbers(part)
+    else:
+        yield from torch.as_tensor(drawn, dtype=torch.float64).reshape(-1).tolist()
+
+
+def streams(subject: Loader, case: Case) -> Iterator[Record]:
+    """The first numbers that each worker of this rank draws in two epochs."""
+    loader = _data_loader(subject, case)
     loader.collate_fn = DrawingCollate()
     for epoch in (0, 1):
         subject.set_epoch(loader, epoch)
@@ -182,17 +225,30 @@ def streams(subject: Loader, case: Case) -> Iterator[Record]:
 
 def find_equal_streams(subject: Loader, ranks: Ranks) -> tuple[Violation, ...]:
     """SMP-07, with 0 and 2 workers."""
+    observe, look, each = streams, judge.judge_streams, 8
+    if subject.drawn is not None:
+        observe, look, each = own_streams, judge.judge_drawn, MANY_DRAWS
 
     def judge_run(run: Run) -> Sequence[Violation]:
-        return judge.judge_streams(run.history)
+        return look(run.history)
 
-    cases = cases_of(ranks, (8 * ranks.world_size,), workers=(0, 2))
+    cases = cases_of(ranks, (each * ranks.world_size,), workers=(0, 2))
     hard = cases[-1].with_hard_workers() if "any_workers" in subject.traits else ()
-    found = judge_each(record(subject, ranks, cases, streams), judge_run)
-    return found or find_first(subject, ranks, hard, streams, judge_run)
+    found = judge_each(record(subject, ranks, cases, observe), judge_run)
+    return found or find_first(subject, ranks, hard, observe, judge_run)
+
+
+def _global_generators(subject: Loader) -> str:
+    return "" if subject.drawn is not None else "global generators only: it has no drawn="
 
 
 CHECKS = (
     Check(SMP_06, (SamplerWrapper,), find_torn_draw),
-    Check(SMP_07, (Loader,), find_equal_streams, needs=frozenset({"augments"})),
+    Check(
+        SMP_07,
+        (Loader,),
+        find_equal_streams,
+        needs=frozenset({"augments"}),
+        remark=_global_generators,
+    ),
 )

@@ -119,6 +119,10 @@ class Loader(Subject):
     """How the training loop tells it the epoch."""
     indices: Callable[[Any], tuple[int, ...]] = batch_indices
     """The indices in one batch."""
+    drawn: Callable[[Any], Any] | None = None
+    """The numbers in one batch that were drawn at random, for each sample or for the batch:
+    numbers, tensors, arrays, or lists of them. Without it only python's, NumPy's and torch's global
+    generators are looked at, and none of the data set's own."""
     batch_size: int = 1
     """As for :class:`Sampler`."""
     min_size: int = 0

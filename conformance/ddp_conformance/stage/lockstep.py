@@ -10,16 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Any
+from typing import Any, TypeAlias
 from unittest import mock
 
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import distributed_c10d
 
 from ddp_conformance.frame import nemesis
 from ddp_conformance.frame.history import Collective, without_ones
 from ddp_conformance.frame.places import call_site
 from ddp_conformance.frame.ranks import Ranks
+from ddp_conformance.frame.verdict import ranks_in_words
 
 END = "no more collectives"
 """What a rank announces that has left the component's code."""
@@ -43,8 +45,18 @@ COLLECTIVES: dict[str, int | None] = {
     "all_to_all_single": None,
     "barrier": None,
     "monitored_barrier": None,
+    "split_group": None,
 }
 """Methods of ``ProcessGroup``, and which argument must have one dtype and shape on all ranks."""
+
+NEW_GROUP = "new_group"
+"""What all ranks must call, members or not, unless it synchronises its members alone."""
+
+Before: TypeAlias = Callable[[dist.ProcessGroup, str, str], None]
+"""Is called with the group, the operation and its description."""
+
+Meet: TypeAlias = Callable[[str, Sequence[int]], bool]
+"""Waits for the members of the group of that name; False if one of them will never come."""
 
 
 class DivergedError(RuntimeError):
@@ -52,19 +64,24 @@ class DivergedError(RuntimeError):
 
 
 class Lockstep:
-    """What the ranks announced."""
+    """What the ranks announced; of groups that leave out ranks, only where they ``meet``."""
 
-    def __init__(self, ranks: Ranks) -> None:
+    def __init__(self, ranks: Ranks, meet: Meet | None = None) -> None:
         self._ranks = ranks
+        self._meet = meet
         self.calls: list[Collective] = []
         """What this rank announced, in order; the last one may never have been started."""
         self.diverged = False
         """Some rank announced something else; nothing was started from there on."""
 
-    @property
-    def world_size(self) -> int:
-        """Number of ranks, and of members of the groups whose collectives are announced."""
-        return self._ranks.world_size
+    def come(self, group: dist.ProcessGroup, operation: str, what: str) -> None:
+        """Announce a collective of all ranks, or one of fewer for which one of them never comes."""
+        if group.size() == self._ranks.world_size:
+            self.announce(what, call_site())
+        elif self._meet is not None:
+            members = dist.get_process_group_ranks(group)
+            if not self._meet(group.group_name, members):
+                self.announce(f"{what} of {ranks_in_words(members)}", call_site())
 
     def announce(self, what: str, site: str = "") -> None:
         """Tell the other ranks what comes; raises :class:`DivergedError` if they differ."""
@@ -83,18 +100,13 @@ class Lockstep:
 def in_lockstep(lockstep: Lockstep) -> Iterator[None]:
     """Run the component's code of this rank in the block; every rank must enter it.
 
-    The methods of ``ProcessGroup`` are where all of ``torch.distributed`` comes through;
-    what C++ starts by itself (DDP's gradients, functional collectives) is not seen, nor
-    are messages and groups that leave out ranks. An exception of the block's code comes
-    out when the other ranks know that this one makes no more collectives. Divergence, and
-    what is raised after it, comes out as :attr:`Lockstep.diverged` alone.
+    What C++ starts by itself (DDP's gradients, functional collectives) is not seen, nor are
+    messages. An exception of the block's code comes out when the other ranks know that this one
+    makes no more collectives. Divergence, and what is raised after it, comes out as
+    :attr:`Lockstep.diverged` alone.
     """
     try:
-        with ExitStack() as patches:
-            for name, position in COLLECTIVES.items():
-                if hasattr(dist.ProcessGroup, name):
-                    method = _announcing(lockstep, name, position)
-                    patches.enter_context(mock.patch.object(dist.ProcessGroup, name, method))
+        with before_each(lockstep.come):
             yield
     except Exception:
         # Also what the component makes of it, such as that a peer has failed.
@@ -107,13 +119,40 @@ def in_lockstep(lockstep: Lockstep) -> Iterator[None]:
                 lockstep.announce(END)
 
 
-def _announcing(lockstep: Lockstep, name: str, position: int | None) -> Callable[..., Any]:
+@contextmanager
+def before_each(call: Before) -> Iterator[None]:
+    """Call ``call`` before each collective of the block, and before a new group.
+
+    The methods of ``ProcessGroup`` are where all of ``torch.distributed`` comes through, and
+    ``_new_group_with_tag`` whatever name ``new_group`` was imported by.
+    """
+    with ExitStack() as patches:
+        for name, position in COLLECTIVES.items():
+            if hasattr(dist.ProcessGroup, name):
+                method = _announcing(call, name, position)
+                patches.enter_context(mock.patch.object(dist.ProcessGroup, name, method))
+        making = _announcing_group(call)
+        patches.enter_context(mock.patch.object(distributed_c10d, "_new_group_with_tag", making))
+        yield
+
+
+def _announcing(call: Before, name: str, position: int | None) -> Callable[..., Any]:
     original = getattr(dist.ProcessGroup, name)
 
     def announced(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Any:
-        if group.size() == lockstep.world_size:
-            lockstep.announce(description(name, position, args), call_site())
+        call(group, name, description(name, position, args))
         return original(group, *args, **kwargs)
+
+    return announced
+
+
+def _announcing_group(call: Before) -> Callable[..., Any]:
+    original: Any = distributed_c10d._new_group_with_tag
+
+    def announced(*args: Any, **kwargs: Any) -> Any:
+        if dist.is_initialized() and not kwargs.get("use_local_synchronization"):
+            call(distributed_c10d._get_default_group(), NEW_GROUP, NEW_GROUP)
+        return original(*args, **kwargs)
 
     return announced
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -19,8 +20,9 @@ from ddp_conformance.frame.case import Case
 from ddp_conformance.frame.history import Failed, ReadBack, Record, Run, Told, Wrote
 from ddp_conformance.frame.ranks import Ranks
 from ddp_conformance.frame.recording import cases_of, describe, judge_each, record
-from ddp_conformance.frame.registry import Check, Guarantee
+from ddp_conformance.frame.registry import Check, Guarantee, hash_seed_shared
 from ddp_conformance.frame.verdict import Violation
+from ddp_conformance.stage.clocks import SECONDS, clock_ahead
 from ddp_conformance.stage.lockstep import Lockstep, in_lockstep
 from ddp_conformance.stage.machines import Place, launched_by, several_machines
 from ddp_conformance.stage.same_calls import demand_same_calls, judge_same_calls, uncut
@@ -42,7 +44,7 @@ WRT_03 = Guarantee(
 )
 WRT_04 = Guarantee(
     "WRT-04",
-    "Code that runs on one rank only MUST NOT make a collective of the whole group.",
+    "Code that runs on one rank only MUST NOT call what other ranks must call too.",
 )
 
 Way: TypeAlias = Callable[[Writer, Case, Ranks], Iterator[Record]]
@@ -57,16 +59,19 @@ def written_together(
     """One folder for all ranks, or that of ``own`` below it for those of a machine.
 
     Ranks make folders at the same time; or one is ``late``, and begins when all others have
-    written or wait for it in a collective.
+    written or wait for it in a collective. The last rank is late by its clock, too.
     """
     own = case if own is None else own
     arriving = Arriving(ranks, marks_for(case, ranks))
-    lockstep = Lockstep(arriving)
+    lockstep = Lockstep(arriving, arriving.meet)
     writers: list[Any] = []
     told: list[Told] = []
     meet = arriving.come_together if late is None else do_nothing
     before = meet if "first_wins" in subject.traits else do_nothing  # who looks finds nothing
-    with writes_below(case.directory, before, making=meet) as log:
+    with ExitStack() as block:
+        log = block.enter_context(writes_below(case.directory, before, making=meet))
+        if late == case.rank > 0:
+            block.enter_context(clock_ahead())
         try:
             if case.rank == late:
                 arriving.come_last()
@@ -101,9 +106,10 @@ def read_back(records: Any, case: Case) -> ReadBack:
 
 def written_apart(subject: Writer, case: Case, ranks: Ranks) -> Iterator[Record]:
     """A folder for each rank."""
+    arriving = Arriving(ranks, marks_for(case, ranks))
     own = case.directory / f"rank-{case.rank}"
     own.mkdir()
-    yield from _written_alone(subject, replace(case, directory=own), ranks)
+    yield from _written_alone(subject, replace(case, directory=own), arriving)
 
 
 def written_once(subject: Writer, case: Case, ranks: Ranks) -> Iterator[Record]:
@@ -112,14 +118,15 @@ def written_once(subject: Writer, case: Case, ranks: Ranks) -> Iterator[Record]:
         yield from written_apart(subject, case, ranks)
     finally:
         ranks.gather(None)  # also on a rank that raised: the others read what it wrote
+    arriving = Arriving(ranks, marks_for(case, ranks, 1))
     own = case.directory / f"again-{case.rank}"
     shutil.copytree(case.directory / "rank-0", own, symlinks=True)
-    yield from _written_alone(subject, replace(case, directory=own), ranks)
+    yield from _written_alone(subject, replace(case, directory=own), arriving)
 
 
-def _written_alone(subject: Writer, case: Case, ranks: Ranks) -> Iterator[Record]:
+def _written_alone(subject: Writer, case: Case, arriving: Arriving) -> Iterator[Record]:
     before = _files(case.directory)
-    lockstep = Lockstep(ranks)
+    lockstep = Lockstep(arriving, arriving.meet)
     with in_lockstep(lockstep), writes_below(case.directory) as log:
         write_records(subject, case)
     yield from lockstep.calls
@@ -142,7 +149,8 @@ def written_by_all(
     """One folder for all ranks, where each must bear that another one was first."""
     try:
         yield from written_together(subject, case, ranks, own)
-    except FileExistsError as error:  # not the subject's alone: with its own folder it came through
+    except (FileExistsError, FileNotFoundError) as error:
+        # Not the subject's alone: with its own folder it came through.
         yield Failed(case.rank, describe(error))
 
 
@@ -203,14 +211,18 @@ def _several_writers(subject: Writer, runs: Sequence[Run]) -> tuple[Violation, .
 
 
 def find_wrong_paths(subject: Writer, ranks: Ranks) -> tuple[Violation, ...]:
-    """WRT-03: the first rank comes late, and then the last one. Undecided where one was cut off."""
+    """WRT-03: the first rank comes late, and then the last one, whose clock is ahead by an hour.
+
+    Undecided where one was cut off.
+    """
     for late in sorted({0, ranks.world_size - 1}):
         way = functools.partial(written_together, late=late)
         runs = runs_of(subject, ranks, way)
         demand_same_calls(subject, runs, "WRT-04")
         found = judge_each(runs, lambda run: judge.judge_paths(run.history))
         if found:
-            return found
+            how = f"rank {late} comes last, its clock {SECONDS} s ahead: " if late else ""
+            return tuple(replace(one, what=how + one.what) for one in found)
     return ()
 
 
@@ -224,6 +236,12 @@ CHECKS = (
     *publishing.CHECKS,
     *guarding.CHECKS,
     Check(WRT_01, (Writer,), find_several_writers),
-    Check(WRT_03, (Writer,), find_wrong_paths, needs=frozenset({"tells_paths"})),
+    Check(
+        WRT_03,
+        (Writer,),
+        find_wrong_paths,
+        needs=frozenset({"tells_paths"}),
+        remark=hash_seed_shared,
+    ),
     Check(WRT_04, (Writer,), find_guarded_collectives),
 )

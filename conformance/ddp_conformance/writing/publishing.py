@@ -6,6 +6,7 @@ import functools
 import shutil
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -60,6 +61,7 @@ class Arriving:
         self._marks = marks
         self._exchanges = 0
         self._folders = 0
+        self._meetings: Counter[str] = Counter()
 
     @property
     def rank(self) -> int:
@@ -110,6 +112,27 @@ class Arriving:
         self._await(
             lambda rank: any(self._mark(rank, following, n).exists() for n in (0, self._folders))
         )
+
+    def meet(self, group: str, members: Sequence[int]) -> bool:
+        """Wait for the ranks that must come to a collective of a group, which leaves out others.
+
+        One that is at the exchange after this rank's last one will not, for it waits there for
+        this rank: then return False.
+        """
+        number = self._meetings[group] = self._meetings[group] + 1
+        self._at(group, number, self.rank).touch()
+        pause = threading.Event()
+        with looking_away():
+            while True:
+                gone = [r for r in members if self._mark(r, self._exchanges + 1).exists()]
+                missing = [r for r in members if not self._at(group, number, r).exists()]
+                if not missing or not set(gone).isdisjoint(missing):
+                    return not missing
+                pause.wait(0.001)
+
+    def _at(self, group: str, number: int, rank: int) -> Path:
+        """The mark of a rank at the n-th collective of a group."""
+        return self._marks / f"group-{group}-{number}-{rank}"
 
     def _await(self, there: Callable[[int], bool]) -> None:
         others = [rank for rank in range(self.world_size) if rank != self.rank]
@@ -165,7 +188,7 @@ def publish_one(
     come_last = arriving.come_last if is_late and not turn.between else do_nothing
     naming = arriving.come_between if is_late and turn.between else do_nothing
     found: list[Record] = []
-    lockstep = in_lockstep(Lockstep(arriving))
+    lockstep = in_lockstep(Lockstep(arriving, arriving.meet))
     with lockstep, writes_below(case.directory, come_last, naming=naming):
         if not writers:
             writers.append(subject.make(case))

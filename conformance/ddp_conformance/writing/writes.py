@@ -48,8 +48,9 @@ class Written:
 class WriteLog:
     """The paths below a folder that were opened for writing, touched, linked or renamed to.
 
-    ``before`` is called each time, before it happens, ``making`` before a folder is made and
-    ``naming`` before a file that is there is linked or renamed to.
+    ``before`` is called each time, before it happens, and before something is removed or cut;
+    ``making`` before that and before a folder is made, and ``naming`` before a file that is there
+    is linked or renamed to.
     """
 
     def __init__(
@@ -78,8 +79,10 @@ class WriteLog:
             self.keep(path, claim)
         elif event in _LOCKS:
             self._locked.update(self._known_as(arguments[0]))
-        elif event == "os.mkdir" and self._below(arguments[0]) is not None:
+        elif event in _TAKES and self._below(arguments[0]) is not None:
             self._making()
+            if event != "os.mkdir":
+                self._before()
 
     def keep(self, path: object, claim: str = "") -> None:
         """Note a path, if it lies in the folder, and is not sure to be refused."""
@@ -148,6 +151,9 @@ _CLAIMS = {"os.link": _NEW, "os.symlink": _NEW}
 
 _NAMES = frozenset({"os.rename", "os.link", "os.symlink"})
 """Those that give a file that was written the name by which others know it."""
+
+_TAKES = frozenset({"os.mkdir", "os.remove", "os.rmdir", "os.truncate", "shutil.rmtree"})
+"""Those of what only one rank can do, of several that have looked whether it is to be done."""
 
 _LOCKS = frozenset({"fcntl.flock", "fcntl.lockf"})
 

@@ -55,6 +55,7 @@ _USER = _Origin.USER
 _PUBLIC = (
     *("/distributed/distributed_c10d.py", "/distributed/c10d_logger.py"),
     "/pytest_ddp/rank/groups/journal.py",
+    "/ddp_conformance/stage/lockstep.py",
 )
 """Files of the functions that make groups, and of what wraps them."""
 _LIBRARY_FOLDERS = (

@@ -37,6 +37,33 @@ PARTS = """
     FROZEN = Sampler(distributed, {"pads", "shuffles"}, "frozen", set_epoch=no_epoch)
 """
 
+OWN_GENERATOR = """
+    import numpy as np
+    from torch.utils.data import DataLoader, Dataset, DistributedSampler
+
+    from ddp_conformance import Loader
+
+
+    class Crops(Dataset):
+        def __init__(self, size):
+            self.size, self.generator = size, np.random.default_rng(0)
+
+        def __len__(self):
+            return self.size
+
+        def __getitem__(self, index):
+            return {"index": index, "crop": (self.generator.random(), self.generator.random())}
+
+
+    def crops(case):
+        data = Crops(case.size)
+        sampler = DistributedSampler(data, case.world_size, case.rank)
+        return DataLoader(data, 2, sampler=sampler, num_workers=case.num_workers)
+
+
+    NAMED = Loader(crops, {"augments", "pads"}, "named", drawn=lambda batch: batch["crop"])
+"""
+
 ODD_PARTS = """
     NUMBER = 17
     NAMELESS = lambda *arguments: None
@@ -71,7 +98,9 @@ def test_a_broken_guarantee_ends_in_1(tmp_path: Path) -> None:
         *("--report", "report.json", "--nemesis-seed", "7"),
     )
     assert done.code == 1, done.text
-    assert done.verdict("SMP-01", "strided")["verdict"] == "passed"
+    kept = done.verdict("SMP-01", "strided")
+    told = "hash seed shared unless --ddp-start-method=spawn"
+    assert (kept["verdict"], kept["reason"]) == ("passed", told)
     broken = done.verdict("SMP-01", "everything")
     assert broken["verdict"] == "failed"
     assert broken["witness"][0] == "size 1, epoch 0: index 0 delivered by ranks 0 and 1"
@@ -102,6 +131,23 @@ def test_what_is_expected_ends_in_0_and_is_strict(tmp_path: Path) -> None:
     found = wrong.verdict("SMP-01", "frozen")
     assert found["verdict"] == "failed"
     assert found["reason"].endswith("(issue 13), but holds; remove it from expected_failures")
+
+
+def test_a_generator_that_is_not_seen_is_told_or_named_by_the_subject(tmp_path: Path) -> None:
+    parts = ("--loader", "parts:crops", "--loader", "parts:NAMED", "-t", "augments", "-t", "pads")
+    done = run(
+        written(tmp_path, parts=OWN_GENERATOR),
+        *("ddp_conformance", *parts, "-w", "2", "--check", "SMP-07", "--report", "report.json"),
+    )
+    found = done.verdict("SMP-07", "crops")
+    told = "global generators only: it has no drawn="
+    assert (found["verdict"], found["reason"]) == ("passed", told)
+    named = done.verdict("SMP-07", "named")
+    assert named["verdict"] == "failed"
+    assert "named draws 0.637, 0.04097, 0.2698 for rank 0 in epoch 0 as for" in named["witness"][0]
+    assert any(
+        line.startswith("  SMP-07") and line.endswith(told) for line in done.text.split("\n")
+    )
 
 
 def test_a_missing_gpu_is_a_skip_where_it_is_declared(tmp_path: Path) -> None:

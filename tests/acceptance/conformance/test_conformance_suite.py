@@ -111,3 +111,32 @@ def test_an_unknown_guarantee_is_named_at_collection(suite: Suite) -> None:
     assert run.returncode == pytest.ExitCode.INTERRUPTED
     (text,) = run.collect_errors.values()
     assert "ValueError: expected_failures: there is no guarantee 'SMP-44'; known:" in text
+
+
+HASHED = """
+    from ddp_conformance import Sampler, parametrize_with_checks
+
+
+    def of_a_set(case):
+        names = list({f"shard-{index}" for index in range(case.size)})
+        return [int(name.removeprefix("shard-")) for name in names[case.rank :: case.world_size]]
+
+
+    def of_a_sorted_set(case):
+        names = sorted({f"shard-{index:05}" for index in range(case.size)})
+        return [int(name.removeprefix("shard-")) for name in names[case.rank :: case.world_size]]
+
+
+    @parametrize_with_checks(
+        [Sampler(of_a_set, {"uneven"}), Sampler(of_a_sorted_set, {"uneven"})], world_size=[2]
+    )
+    def test_order(subject, check):
+        check(subject)
+"""
+
+
+def test_the_order_of_a_set_shows_on_spawned_ranks(suite: Suite) -> None:
+    suite.write("test_hashed.py", HASHED)
+    run = suite.run("-k", "SMP-01", "--ddp-start-method=spawn")
+    assert run["test_order[ws2-of_a_set-SMP-01]"].verdict == "failed"
+    assert run["test_order[ws2-of_a_sorted_set-SMP-01]"].verdict == "passed"

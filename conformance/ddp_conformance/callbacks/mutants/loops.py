@@ -71,6 +71,27 @@ def gradient_for_each_sample(case: Case) -> Steps:
         yield None
 
 
+def group_on_rank_zero(case: Case) -> Steps:
+    """A group of rank 0's own, made there alone: the names of later groups differ."""
+    for _ in range(STEPS):
+        if case.rank == 0:
+            dist.destroy_process_group(dist.new_group([0]))
+        reduce_gradient(case)
+        yield None
+
+
+def groups_of_each(case: Case) -> Steps:
+    """A group for each rank, made on all of them, and one that each rank may make alone."""
+    alone = [dist.new_group([rank]) for rank in range(case.world_size)][case.rank]
+    if case.rank == 0:
+        dist.destroy_process_group(dist.new_group([0], use_local_synchronization=True))
+    for _ in range(STEPS):
+        dist.barrier(group=alone)
+        reduce_gradient(case)
+        yield None
+    dist.destroy_process_group(alone)
+
+
 def gradients_of_the_longest(case: Case) -> Steps:
     """As many as the rank with the most; the others have nothing to add in the last one."""
     steps = torch.tensor(len(range(case.rank, case.size, case.world_size)))
@@ -300,6 +321,7 @@ MUTANTS = (
     Mutant(calls(logged_every_tenth_by_one), "CBK-01", "a mean on rank 0, every tenth step"),
     Mutant(calls(counted_in_integers), "CBK-01", "float on one rank, integer on others"),
     Mutant(calls(swapped_in_group), "CBK-01", "another order in a subgroup"),
+    Mutant(calls(group_on_rank_zero), "CBK-01", "new_group on one rank"),
     Mutant(decides(stops_after_barrier), "CBK-02", "barrier in place of a reduction"),
     Mutant(decides(plateau_of_own_loss), "CBK-02", "ReduceLROnPlateau of the local loss"),
     Mutant(decides(skips_alone), "CBK-02", "step skipped on one rank"),
@@ -311,6 +333,7 @@ MUTANTS = (
 
 TWINS = (
     Twin(calls(ordered_in_group), "collectives of some ranks in a group of their own"),
+    Twin(calls(groups_of_each), "a group of each rank's own"),
     Twin(calls(gradients_of_the_longest), "as many steps as the rank with the most samples"),
     Twin(calls(logged_every_tenth), "a mean of all ranks, every tenth step"),
     Twin(calls(sent_and_received), "sender and receivers in different functions"),

@@ -6,6 +6,8 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
@@ -18,6 +20,15 @@ LOOKS = 4
 INTERVAL = 0.005
 LONGEST = 2.0
 """Seconds that a late rank waits for the others to come to rest, at each stage."""
+PATIENCE = 4.0
+"""Seconds that another rank waits for the late one to look at the files, in all."""
+LONG_REST = 40
+"""Looks after which the late one is taken to wait for something else than its turn."""
+READS = 16
+"""Files at whose reading a late rank is late: a data set may have thousands."""
+
+LATE, LOOKING = "late", "looking"
+"""Files of a rank that are there while it is held."""
 
 
 class InjectedError(RuntimeError):
@@ -31,6 +42,8 @@ class Nemesis:
         self._order = order
         self._journal = journal
         self._scenario = order.work.scenario
+        self._patience = PATIENCE
+        self._reads = 0
 
     def at_stage(self) -> None:
         """Come late, if this is the late rank.
@@ -39,7 +52,24 @@ class Nemesis:
         until all others sleep, for the most part because they wait for this one.
         """
         if self._scenario.late == self._order.rank:
-            self._wait_for_rest()
+            with self._held_as(LATE):
+                self._wait_for_rest()
+
+    def at_reading(self) -> None:
+        """Come late to a file that another rank may take away."""
+        self._reads += 1
+        if self._reads <= READS:
+            self.at_stage()
+
+    def at_change(self) -> None:
+        """Come late to what removes, cuts, makes or renames; or let the late rank look before.
+
+        It then acts on what it saw, when the others have acted.
+        """
+        self.at_stage()
+        if self._scenario.late not in (None, self._order.rank):
+            with self._held_as(LOOKING):
+                self._let_look(self._scenario.late)
 
     def at_step(self) -> None:
         """Come late, or die if this is the dying rank."""
@@ -56,6 +86,26 @@ class Nemesis:
             os._exit(0)
         raise InjectedError(f"rank {self._order.rank} was made to fail")
 
+    @contextmanager
+    def _held_as(self, name: str) -> Iterator[None]:
+        mark = Path(self._order.files(self._order.rank), name)
+        mark.touch()
+        try:
+            yield
+        finally:
+            mark.unlink(missing_ok=True)
+
+    def _is_held(self, rank: int, name: str) -> bool:
+        return Path(self._order.files(rank), name).exists()
+
+    def _let_look(self, late: int) -> None:
+        began, seen = time.monotonic(), 0
+        end = began + self._patience
+        while seen < LONG_REST and not self._is_held(late, LATE) and time.monotonic() < end:
+            seen = seen + 1 if self._rests(late) else 0
+            threading.Event().wait(INTERVAL)
+        self._patience -= time.monotonic() - began
+
     def _wait_for_rest(self) -> None:
         end, seen = time.monotonic() + LONGEST, 0
         others = [r for r in range(self._order.world_size) if r != self._order.rank]
@@ -64,7 +114,9 @@ class Nemesis:
             threading.Event().wait(INTERVAL)
 
     def _rests(self, rank: int) -> bool:
-        """True if its main thread sleeps, or is no more."""
+        """True if its main thread sleeps, or is no more; not while it lets a late rank look."""
+        if self._is_held(rank, LOOKING):
+            return False
         try:
             pid = Path(self._order.files(rank), "pid").read_text()
         except FileNotFoundError:

@@ -29,7 +29,7 @@ _WRAPPERS = re.compile(r"(?:^|\.)(?:_orig_mod|module|_fsdp_wrapped_module)(?=\.|
 def install(order: Order, journal: Journal, nemesis: Nemesis, bare: set[str]) -> None:
     """Look at files of the run that are opened for writing, and at what is saved."""
     files = Path(order.files(order.rank))
-    sys.addaudithook(functools.partial(_on_open, order, nemesis, os.getpid()))
+    sys.addaudithook(functools.partial(_on_event, order, nemesis, os.getpid()))
     _follow_shared_memory(files / SEGMENTS)
     original = torch.save
 
@@ -62,17 +62,43 @@ def bare_name(name: str) -> str:
     return _WRAPPERS.sub("", name).removeprefix(".")
 
 
-def _on_open(
+def _on_event(
     order: Order, nemesis: Nemesis, owner: int, event: str, arguments: tuple[Any, ...]
 ) -> None:
-    if event != "open" or os.getpid() != owner or not isinstance(arguments[0], str | bytes):
+    if event not in _CHANGES or os.getpid() != owner:
         return
-    path = os.path.join(os.getcwd(), os.fsdecode(arguments[0]))
-    if not _writes(*arguments[1:3]) or not path.startswith((order.directory, _MEMORY)):
-        return
-    if path.startswith(_MEMORY):
-        _note(Path(order.files(order.rank), SEGMENTS), path[len(_MEMORY) :])
-    nemesis.at_stage()
+    paths = [_path(arguments[place]) for place in _CHANGES[event]]
+    if event != "open":
+        # With a folder's descriptor it is a part of rmtree, which was heard by itself.
+        whole = len(arguments) < 2 or event not in ("os.remove", "os.rmdir") or arguments[1] == -1
+        if whole and any(path.startswith(order.directory) for path in paths):
+            nemesis.at_change()
+    elif not _writes(*arguments[1:3]):
+        if paths[0].startswith(order.directory):
+            nemesis.at_reading()
+    elif paths[0].startswith((order.directory, _MEMORY)):
+        if paths[0].startswith(_MEMORY):
+            _note(Path(order.files(order.rank), SEGMENTS), paths[0][len(_MEMORY) :])
+        nemesis.at_stage()
+
+
+_CHANGES = {
+    "open": (0,),
+    "os.remove": (0,),
+    "os.rmdir": (0,),
+    "shutil.rmtree": (0,),
+    "os.truncate": (0,),
+    "os.rename": (0, 1),
+    "os.link": (1,),
+    "os.symlink": (1,),
+    "os.mkdir": (0,),
+}
+"""Audit events of files, and which arguments are paths."""
+
+
+def _path(given: Any) -> str:
+    """The absolute path; empty for a descriptor, whose opening was heard."""
+    return "" if isinstance(given, int) else os.path.abspath(os.fsdecode(given))
 
 
 def _writes(mode: str | None, flags: int) -> bool:

@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from multiprocessing import connection
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,8 @@ from ddp_conformance.launched.start.servers import Server
 from pytest_ddp.launch import rendezvous
 from pytest_ddp.system.processes import kill_group
 
-SERVER = Server("ddp_conformance.launched.process.preload")
+PRELOAD = "ddp_conformance.launched.process.preload"
+SERVER = Server(PRELOAD)
 STOPPING = 2.0
 """Seconds that a rank is given to write its stack and end."""
 
@@ -42,19 +44,40 @@ class Limits:
     """For the others, after one rank has ended without coming to its end."""
 
 
-def launch(work: Work, world_size: int, directory: Path, limits: Limits) -> list[Record]:
+@cache
+def server_of(rank: int) -> Server:
+    """A server whose forks have the hash seed of this rank, which an interpreter starts with."""
+    return Server(PRELOAD, **hash_seed(rank))
+
+
+def hash_seed(rank: int) -> dict[str, str]:
+    """As a variable: another one for each rank, and the same in all runs."""
+    return {"PYTHONHASHSEED": str((1000 * nemesis.seed() + rank + 1) % 2**32)}
+
+
+def launch(
+    work: Work, world_size: int, directory: Path, limits: Limits, *, own_hash: bool = False
+) -> list[Record]:
     """Run ``work`` on ranks of its own; what they did, and how each of them ended.
 
     ``directory`` becomes the working directory's parent. Whatever the ranks do, they
-    have ended when this returns.
+    have ended when this returns. With ``own_hash`` no two of them order a set of strings alike,
+    which costs a server for each of them.
     """
     private, shared = directory / "ranks", directory / "run"
     shared.mkdir(exist_ok=True)
     orders = [_order(work, rank, world_size, shared, private) for rank in range(world_size)]
     for order in orders:
         Path(order.files(order.rank)).mkdir(parents=True)
+    servers = [server_of(rank) if own_hash else SERVER for rank in range(world_size)]
+    for server in servers:
+        server.start()  # all at once: each imports torch
     with _store() as port:
-        ranks = _Ranks([replace(o, environment=_environment(o, port)) for o in orders])
+        environments = [_environment(o, port) for o in orders]
+        if own_hash:  # for what a rank starts by itself
+            environments = [e | hash_seed(rank) for rank, e in enumerate(environments)]
+        placed = zip(orders, environments, strict=True)
+        ranks = _Ranks([replace(o, environment=tuple(e.items())) for o, e in placed], servers)
         ends = ranks.watch(limits)
     return [*_histories(orders, ends), *_files(shared)]
 
@@ -79,18 +102,19 @@ def _store() -> Iterator[int]:
     del store
 
 
-def _environment(order: Order, port: int) -> tuple[tuple[str, str], ...]:
+def _environment(order: Order, port: int) -> dict[str, str]:
     own = {name: text for name, text in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
     torchrun = rendezvous.rank_environment(order.rank, order.world_size, port, "conformance")
-    return tuple((own | rendezvous.HOST_ENVIRONMENT | torchrun).items())
+    return own | rendezvous.HOST_ENVIRONMENT | torchrun
 
 
 class _Ranks:
     """The processes of a run."""
 
-    def __init__(self, orders: list[Order]) -> None:
+    def __init__(self, orders: list[Order], servers: list[Server]) -> None:
         self._orders = orders
-        self._processes = [SERVER.process(live, (order,)) for order in orders]
+        placed = zip(orders, servers, strict=True)
+        self._processes = [server.process(live, (order,)) for order, server in placed]
         for process in self._processes:
             process.start()
 

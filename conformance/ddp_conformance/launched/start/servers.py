@@ -20,26 +20,37 @@ from unittest import mock
 class Server:
     """Started by the first process that is asked of it; ends with the process that has it."""
 
-    def __init__(self, *preload: str) -> None:
+    def __init__(self, *preload: str, **environment: str) -> None:
+        self.environment = {**_SINGLE_THREADED, **environment}
         self._server = forkserver.ForkServer()
         self._server.set_forkserver_preload(list(preload))
 
     def process(self, target: Callable[..., object], args: tuple[Any, ...]) -> BaseProcess:
         """A process that is not started yet."""
         process = _Process(target=target, args=args)
-        process.server = self._server
+        process.server = self
         return process
+
+    def start(self) -> None:
+        """Be started, unless that has been done; its imports go on by themselves."""
+        with mock.patch.dict(os.environ, self.environment):
+            self._server.ensure_running()
+
+    def fork(self, fds: Any) -> Any:
+        """As ``multiprocessing.forkserver.connect_to_new_process``."""
+        self.start()
+        return self._server.connect_to_new_process(fds)
 
 
 class _Process(ForkServerProcess):
-    server: forkserver.ForkServer
+    server: Server
 
     @staticmethod
     def _Popen(process_obj: Any) -> Popen:  # noqa: N802 - the hook of multiprocessing
         server = process_obj.__dict__.pop("server")  # holds locks; no part of what is sent
         patch = mock.patch.object
         with (
-            patch(forkserver, "connect_to_new_process", server.connect_to_new_process),
+            patch(forkserver, "connect_to_new_process", server.fork),
             mock.patch.dict(os.environ, _SINGLE_THREADED),
         ):
             return Popen(process_obj)

@@ -191,6 +191,28 @@ def permutations() -> Iterator[int]:
         yield from torch.randperm(SAMPLES, generator=generator).tolist()
 
 
+def shard_a_set() -> None:
+    """Each rank takes its share of names in the order of a set, which is its own."""
+    dist.init_process_group("gloo")
+    names = list({f"sample-{index}" for index in range(SAMPLES)})
+    train_on([int(name.removeprefix("sample-")) for name in names])
+
+
+def shard_a_sorted_set() -> None:
+    """The same names, in an order that all ranks share."""
+    dist.init_process_group("gloo")
+    names = sorted({f"sample-{index:02}" for index in range(SAMPLES)})
+    train_on([int(name.removeprefix("sample-")) for name in names])
+
+
+def train_on(indices: list[int]) -> None:
+    """This rank's share of them."""
+    loader = DataLoader(Points(), BATCH, sampler=indices[dist.get_rank() :: dist.get_world_size()])
+    model = DistributedDataParallel(Net())
+    fit(model, SGD(model.parameters(), RATE), loader)
+    dist.destroy_process_group()
+
+
 # ------------------------------------------------------------------ LIF-03
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ddp_conformance.frame.mutants import Mutant, Twin
-from ddp_conformance.lifecycle.mutants import beginnings, endings, programs
+from ddp_conformance.lifecycle.mutants import beginnings, endings, files, programs
 from ddp_conformance.lifecycle.subjects import Training
 
 PADS = frozenset({"pads"})
@@ -33,7 +33,11 @@ MUTANTS = (
     mutant("LIF-02", beginnings.shard_before_init, "rank 0 of 1 everywhere"),
     mutant("LIF-02", beginnings.draw_before_init, "the same draw on every rank", "replacement"),
     mutant("LIF-02", beginnings.pass_before_init, "the same endless passes", "endless"),
+    mutant("LIF-02", beginnings.shard_a_set, "shares of a set of names"),
     mutant("LIF-03", beginnings.read_before_written, "others read what rank 0 writes, at once"),
+    mutant("LIF-03", files.all_remove_old, "old checkpoints removed by every rank"),
+    mutant("LIF-03", files.all_rename_best, "exists(), then rename"),
+    mutant("LIF-03", files.removed_under_reader, "removed before others have read"),
     mutant("LIF-04", beginnings.optimize_before_fsdp1, "optimizer before FSDP1"),
     mutant("LIF-04", beginnings.optimize_before_fsdp2, "optimizer before fully_shard"),
     mutant("LIF-04", beginnings.optimize_one_layer, "a layer replaced after the optimizer"),
@@ -73,6 +77,16 @@ TWINS = (
     Twin(
         Training(run=beginnings.pass_in_shares, traits={"endless"}, deaths=("is killed",)),
         "endless passes that the ranks share",
+        (2,),
+    ),
+    Twin(
+        Training(run=beginnings.shard_a_sorted_set, deaths=("is killed",)),
+        "shares of a set of names, sorted",
+        (2,),
+    ),
+    Twin(
+        Training(run=files.remove_in_peace, traits=PADS, deaths=("is killed",)),
+        "files that all ranks remove if they are there, and rank 0 when all have read them",
         (2,),
     ),
     Twin(

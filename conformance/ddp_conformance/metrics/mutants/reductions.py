@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -124,6 +125,34 @@ class GatheredMean(Mean):
         dist.all_gather_object(parts, (self.total.item(), self.count.item()))
         total, count = (sum(column) for column in zip(*parts, strict=True))
         return torch.tensor(total / count, dtype=torch.float64)
+
+
+class OwnFirst(Mean):
+    """Gathers all values, this rank's first: each rank adds them up in an order of its own."""
+
+    def reset(self) -> None:
+        self.values: list[float] = []
+
+    def update(self, values: Tensor) -> None:
+        self.values += values.tolist()
+
+    def compute(self) -> Tensor:
+        parts: list[list[float]] = [[]] * self.case.world_size
+        dist.all_gather_object(parts, self.values)
+        parts = parts[self.case.rank :] + parts[: self.case.rank]
+        values = [value for part in parts for value in part]
+        return torch.tensor(self.sum(values) / len(values), dtype=torch.float64)
+
+    def sum(self, values: list[float]) -> float:
+        """One after the other, each time rounded."""
+        return sum(values)
+
+
+class OwnFirstExactly(OwnFirst):
+    """The same, and no order matters to the sum."""
+
+    def sum(self, values: list[float]) -> float:
+        return math.fsum(values)
 
 
 def torchmetrics_mean(case: Case) -> object:
@@ -341,6 +370,15 @@ class OneMoreOnRankZero(Mean):
         return super().compute()
 
 
+class GroupOnRankZero(Mean):
+    """A group for what rank 0 does with others later, made where only rank 0 comes by."""
+
+    def compute(self) -> Tensor:
+        if self.case.rank == 0:
+            dist.destroy_process_group(dist.new_group([0]))
+        return super().compute()
+
+
 NONLINEAR = frozenset({"nonlinear"})
 
 MUTANTS = (
@@ -352,6 +390,7 @@ MUTANTS = (
     Mutant(Metric(CountsInInt8), "MET-01", "a count in int8"),
     Mutant(Metric(ReducedTwice), "MET-01", "reduced twice"),
     Mutant(Metric(OnlyOnRankZero), "MET-01", "reduced to rank 0 only"),
+    Mutant(Metric(OwnFirst), "MET-01", "summed in each rank's own order"),
     Mutant(
         Metric(MeanOfRoots, NONLINEAR, reference=root_mean_square),
         "MET-02",
@@ -374,11 +413,13 @@ MUTANTS = (
     Mutant(Metric(OnRankZeroAlone), "MET-06", "computed on rank 0 alone"),
     Mutant(Metric(ReducesEveryBatch), "MET-06", "a reduction for each batch"),
     Mutant(Metric(OneMoreOnRankZero), "MET-06", "one more reduction on rank 0"),
+    Mutant(Metric(GroupOnRankZero), "MET-06", "new_group on rank 0 alone"),
 )
 
 TWINS = (
     Twin(Metric(Mean), "sums and counts pooled, divided once"),
     Twin(Metric(GatheredMean), "the same by objects"),
+    Twin(Metric(OwnFirstExactly), "values gathered in each rank's own order, and summed exactly"),
     Twin(Metric(torchmetrics_mean), "weights pooled by torchmetrics"),
     Twin(Metric(RootMeanSquare, NONLINEAR, reference=root_mean_square), "root after the reduction"),
     Twin(Metric(F1, NONLINEAR, batch=label_batch, reference=f1_of), "F1 of pooled counts"),

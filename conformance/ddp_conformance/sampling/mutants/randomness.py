@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypedDict
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 from torch.utils.data import Sampler as TorchSampler
 
 from ddp_conformance.frame.case import Case, IndexedItem
@@ -144,6 +144,83 @@ def _augmenting(case: Case, **options: Any) -> Batches:
     return DataLoader(case.dataset, BATCH, sampler=sampler, num_workers=case.num_workers, **options)
 
 
+class Crop(TypedDict):
+    """A sample, and what was drawn for it."""
+
+    index: int
+    crop: float
+
+
+class Crops(Dataset[Crop]):
+    """Augments by a generator of its own, which is copied with it into every worker."""
+
+    def __init__(self, size: int, seed: int | None) -> None:
+        self.size = size
+        self.generator = None if seed is None else np.random.default_rng(seed)
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> Crop:
+        # Made where it is used: torch has seeded itself there by rank, worker and epoch.
+        self.generator = self.generator or np.random.default_rng(torch.initial_seed())
+        return {"index": index, "crop": self.draw(self.generator)}
+
+    def draw(self, generator: np.random.Generator) -> float:
+        """One number."""
+        return float(generator.random())
+
+
+class Flips(Crops):
+    """Draws one of two numbers: short streams of them are often the same."""
+
+    def draw(self, generator: np.random.Generator) -> float:
+        return float(generator.integers(2))
+
+
+class Rarely(Crops):
+    """Draws one of two numbers, of which one hardly ever comes."""
+
+    def draw(self, generator: np.random.Generator) -> float:
+        return float(generator.random() < 0.001)
+
+
+def crops_of(batch: Any) -> Any:
+    """What was drawn for the samples of a batch."""
+    return batch["crop"]
+
+
+def crops_from_one_seed(case: Case) -> DataLoader[Crop]:
+    """``default_rng(0)`` in the data set."""
+    return _cropping(Crops(case.size, SEED), case)
+
+
+def flips_from_one_seed(case: Case) -> DataLoader[Crop]:
+    """The same for flips: a draw says little, and all draws much."""
+    return _cropping(Flips(case.size, SEED), case)
+
+
+def crops_from_workers(case: Case) -> DataLoader[Crop]:
+    """A generator that is made in the worker, of its seed."""
+    return _cropping(Crops(case.size, None), case)
+
+
+def flips_from_workers(case: Case) -> DataLoader[Crop]:
+    """The same for flips."""
+    return _cropping(Flips(case.size, None), case)
+
+
+def rarely_flips(case: Case) -> DataLoader[Crop]:
+    """As good as never, so that all streams are the same by chance."""
+    return _cropping(Rarely(case.size, None), case)
+
+
+def _cropping(crops: Crops, case: Case) -> DataLoader[Crop]:
+    torch.manual_seed(SEED + 1000 * case.rank)
+    sampler = share(case, case.world_size, case.rank)
+    return DataLoader(crops, BATCH, sampler=sampler, num_workers=case.num_workers)
+
+
 AUGMENTING = TRAINING | {"augments"}
 
 MUTANTS = (
@@ -157,6 +234,16 @@ MUTANTS = (
     ),
     Mutant(Loader(numpy_seed_by_worker, AUGMENTING), "SMP-07", "NumPy seeded by worker number"),
     Mutant(Loader(seed_without_epoch, AUGMENTING), "SMP-07", "the same seed in every epoch"),
+    Mutant(
+        Loader(crops_from_one_seed, AUGMENTING, drawn=crops_of),
+        "SMP-07",
+        "a generator that the data set has from one seed",
+    ),
+    Mutant(
+        Loader(flips_from_one_seed, AUGMENTING, drawn=crops_of),
+        "SMP-07",
+        "flips of the data set's own generator",
+    ),
 )
 
 TWINS = (
@@ -165,4 +252,10 @@ TWINS = (
     Twin(SamplerWrapper(refused_everywhere), "all ranks refuse"),
     Twin(Loader(generator_by_rank, AUGMENTING), "workers seeded from a generator per rank"),
     Twin(Loader(numpy_seed_from_torch, AUGMENTING), "NumPy seeded in the worker, from torch"),
+    Twin(
+        Loader(crops_from_workers, AUGMENTING, drawn=crops_of),
+        "a generator of the data set's own, made in the worker",
+    ),
+    Twin(Loader(flips_from_workers, AUGMENTING, drawn=crops_of), "flips of such a generator"),
+    Twin(Loader(rarely_flips, AUGMENTING, drawn=crops_of), "flips that hardly ever come"),
 )

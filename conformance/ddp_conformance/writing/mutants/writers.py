@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
+from time import time as clock
 from typing import Any
 
 import torch
@@ -158,6 +162,31 @@ class MakesFolderBeforeOthersLook(LooksBeforeMaking):
         super().make_folder()
 
 
+class RemovesWhatIsThere(Log):
+    """A file of one rank that every rank removes, if it is there."""
+
+    missing_ok = False
+
+    def __call__(self, number: int) -> None:
+        super().__call__(number)
+        part = self.path.with_suffix(".part")
+        if self.case.rank == 0:
+            part.touch()
+        dist.barrier()
+        if part.exists():
+            part.unlink(missing_ok=self.missing_ok)
+
+
+class RemovesWhatMayBeGone(RemovesWhatIsThere):
+    """The same, content with a file that is gone by then."""
+
+    missing_ok = True
+
+    def __call__(self, number: int) -> None:
+        super().__call__(number)
+        dist.barrier()
+
+
 class SaveOnEveryRank(Log):
     """``torch.save`` to one path on all ranks: the last one wins, if nobody reads between."""
 
@@ -184,6 +213,31 @@ class LogByTimeOfRankZero(LogByTime):
     def folder(self, case: Case) -> Path:
         name = [f"run-{time.time_ns()}"]
         dist.broadcast_object_list(name, src=0)
+        return case.directory / name[0]
+
+
+class LogBySecond(LogByTime):
+    """A folder named by the second, which is the same one for ranks that start together."""
+
+    def folder(self, case: Case) -> Path:
+        return case.directory / time.strftime("run-%Y%m%d-%H%M%S")
+
+
+class LogByHour(LogByTime):
+    """The same by the hour, of a clock that was imported by its name."""
+
+    def folder(self, case: Case) -> Path:
+        return case.directory / f"run-{datetime.now(UTC):%Y%m%d-%H}"
+
+
+class LogByHourOfRankZero(LogByHour):
+    """The same, named by rank 0 for all; how long it takes is each rank's own matter."""
+
+    def folder(self, case: Case) -> Path:
+        began = clock()
+        name = [super().folder(case).name]
+        dist.broadcast_object_list(name, src=0)
+        assert clock() - began < 3600
         return case.directory / name[0]
 
 
@@ -280,6 +334,60 @@ class GathersUnderGuard(Log):
         super().append(number)
 
 
+@contextmanager
+def group_of(ranks: Sequence[int], local: bool = False) -> Iterator[dist.ProcessGroup]:
+    """A group that is there in the block; all ranks enter it, or with ``local`` the members."""
+    group = dist.new_group(list(ranks), use_local_synchronization=local)
+    try:
+        yield group
+    finally:
+        dist.destroy_process_group(group)
+
+
+class NewGroupUnderGuard(Log):
+    """A group for the one rank that writes, made on it alone: all ranks must call it."""
+
+    def append(self, number: int) -> None:
+        with group_of([0]):
+            super().append(number)
+
+
+class NewGroupForAll(Log):
+    """The same group, made on all ranks, and used on its one rank; then one it may make alone."""
+
+    def __call__(self, number: int) -> None:
+        with group_of([0]) as self.alone:
+            super().__call__(number)
+
+    def append(self, number: int) -> None:
+        dist.barrier(group=self.alone)
+        with group_of([0], local=True) as alone:
+            dist.barrier(group=alone)
+        super().append(number)
+
+
+class FirstRanksMeet(Log):
+    """A group of the first two ranks, which let one another through, and no others."""
+
+    def __call__(self, number: int) -> None:
+        first = range(min(2, self.case.world_size))
+        with group_of(first) as group:
+            if self.case.rank in first and self.comes():
+                dist.barrier(group=group)
+        super().__call__(number)
+
+    def comes(self) -> bool:
+        """Whether this one of the two calls the barrier."""
+        return True
+
+
+class FirstRanksMeetUnderGuard(FirstRanksMeet):
+    """The same barrier, where only one of the two comes."""
+
+    def comes(self) -> bool:
+        return self.case.rank == 0
+
+
 class CountsSamples(Log):
     """Fetches how many samples all ranks have, on all ranks, before one of them writes."""
 
@@ -317,7 +425,16 @@ MUTANTS = (
     Mutant(Writer(MarksOnEveryRank, records=lines), "WRT-01", "empty mark on every rank"),
     Mutant(Writer(LinksOnEveryRank, records=lines), "WRT-01", "link on every rank"),
     Mutant(Writer(LooksBeforeMaking, records=lines), "WRT-01", "exists(), then mkdir"),
+    Mutant(Writer(RemovesWhatIsThere, records=lines), "WRT-01", "exists(), then unlink"),
     Mutant(Writer(LogByTime, TELLS, records=lines, paths=path_of), "WRT-03", "clock"),
+    Mutant(
+        Writer(LogBySecond, TELLS, records=lines, paths=path_of), "WRT-03", "seconds of the clock"
+    ),
+    Mutant(
+        Writer(LogByHour, TELLS, records=lines, paths=path_of),
+        "WRT-03",
+        "the hour, imported by name",
+    ),
     Mutant(
         Writer(LogInNextFolder, TELLS, records=lines, paths=own_folder),
         "WRT-03",
@@ -331,6 +448,12 @@ MUTANTS = (
     Mutant(Writer(TellsBeforeItExists, TELLS, paths=best_of), "WRT-03", "path never made"),
     Mutant(Writer(BarrierUnderGuard, records=lines), "WRT-04", "barrier under a guard"),
     Mutant(Writer(GathersUnderGuard, records=lines), "WRT-04", "reduction under a guard"),
+    Mutant(Writer(NewGroupUnderGuard, records=lines), "WRT-04", "new_group under a guard"),
+    Mutant(
+        Writer(FirstRanksMeetUnderGuard, records=lines),
+        "WRT-04",
+        "one of a group's two ranks at its barrier",
+    ),
     Mutant(
         Writer(ReducesWhenClosed, records=lines, close=close),
         "WRT-04",
@@ -354,6 +477,10 @@ TWINS = (
         "a folder named by the clock of rank 0",
     ),
     Twin(
+        Writer(LogByHourOfRankZero, TELLS, records=lines, paths=path_of),
+        "the hour of rank 0, and a stopwatch on each rank",
+    ),
+    Twin(
         Writer(LogInNextFolderOfRankZero, TELLS, records=lines, paths=told_folder),
         "the first free number, looked for by rank 0",
     ),
@@ -366,7 +493,10 @@ TWINS = (
         "a folder that only one machine sees",
     ),
     Twin(Writer(BarrierForAll, records=lines), "a barrier outside of the guard"),
+    Twin(Writer(NewGroupForAll, records=lines), "groups of the guarded rank alone"),
+    Twin(Writer(FirstRanksMeet, records=lines), "a barrier of those ranks that all come to it"),
     Twin(Writer(CountsSamples, records=lines), "a reduction in which empty ranks take part"),
     Twin(Writer(MakesFolderOnEveryRank, records=lines), "one folder made by every rank"),
+    Twin(Writer(RemovesWhatMayBeGone, records=lines), "one file removed by every rank"),
     Twin(Writer(MakesFolderBeforeOthersLook, records=lines), "exists(), behind a barrier"),
 )

@@ -1,0 +1,113 @@
+"""LIF-03: programs whose ranks take files away from one another, and some that may."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import SGD
+
+from ddp_conformance.lifecycle.mutants.programs import RATE, Net, fit, make_loader, own_rank
+
+EPOCHS = 2
+EXCHANGE = Path("exchange.pt")
+WORK = 0.5
+"""Seconds of a rank's own work, so that undisturbed ranks meet at no file."""
+
+
+def train_and(after: Callable[[int, nn.Module], None]) -> None:
+    """Two epochs, and what all ranks do with the model after each."""
+    dist.init_process_group("gloo")
+    loader = make_loader()
+    torch.manual_seed(0)
+    model = Net()
+    wrapped = DistributedDataParallel(model)
+    optimizer = SGD(model.parameters(), RATE)
+    for epoch in range(EPOCHS):
+        fit(wrapped, optimizer, loader)
+        after(epoch, model)
+    dist.destroy_process_group()
+
+
+def save_and_wait(model: nn.Module, path: Path) -> None:
+    """On rank 0; all ranks go on when it is there."""
+    if own_rank() == 0:
+        torch.save(model.state_dict(), path)
+    dist.barrier()
+
+
+def work_on(ranks: range) -> None:
+    """Evaluate something on some of the ranks; asleep they would be taken to wait."""
+    end = time.monotonic() + WORK
+    while own_rank() in ranks and time.monotonic() < end:
+        torch.ones(8).sum()
+
+
+FIRST, OTHERS = range(1), range(1, 64)
+
+
+def remove_old(missing_ok: bool) -> Callable[[int, nn.Module], None]:
+    """Every rank removes all checkpoints but the last one."""
+
+    def after(epoch: int, model: nn.Module) -> None:
+        save_and_wait(model, Path(f"step_{epoch}.pt"))
+        work_on(OTHERS)
+        for old in sorted(Path().glob("step_*.pt"))[:-1]:
+            old.unlink(missing_ok=missing_ok)
+
+    return after
+
+
+def all_remove_old() -> None:
+    """``unlink`` on every rank: who comes late finds nothing to remove."""
+    train_and(remove_old(missing_ok=False))
+
+
+def all_rename_best() -> None:
+    """Every rank gives the last checkpoint another name, if it is there."""
+
+    def after(epoch: int, model: nn.Module) -> None:
+        last = Path("last.pt")
+        save_and_wait(model, last)
+        work_on(OTHERS)
+        if last.exists():
+            last.rename("best.pt")
+        dist.barrier()
+
+    train_and(after)
+
+
+def removed_under_reader() -> None:
+    """Rank 0 takes the file away when it has no use for it, and others may."""
+
+    def after(epoch: int, model: nn.Module) -> None:
+        save_and_wait(model, EXCHANGE)
+        work_on(FIRST)
+        if own_rank() == 0:
+            EXCHANGE.unlink()
+        else:
+            model.load_state_dict(torch.load(EXCHANGE))
+
+    train_and(after)
+
+
+def remove_in_peace() -> None:
+    """As they may: what is missing is fine, and rank 0 waits until all have read."""
+    remove = remove_old(missing_ok=True)
+
+    def after(epoch: int, model: nn.Module) -> None:
+        remove(epoch, model)
+        Path("logs", str(own_rank())).mkdir(parents=True, exist_ok=True)
+        save_and_wait(model, EXCHANGE)
+        model.load_state_dict(torch.load(EXCHANGE))
+        dist.barrier()
+        if own_rank() == 0:
+            EXCHANGE.rename("read.pt")
+            Path("read.pt").unlink()
+
+    train_and(after)
