@@ -72,7 +72,7 @@ def live(
         rendezvous.begin(listening, serve_now=order.serve_store)
         reporter.stand_in(session.config)
         own.load(session)
-        link = Link(channel, made.side_channel, made.surveyor)
+        link = Link(channel, made.side_channel, made.surveyor, made.page)
         junit.stand_in(session.config, link.send)
         ends.tell_by(link.announce_end)
         if measuring is not None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from pytest_ddp.evidence import pythonstacks
 from pytest_ddp.evidence.outcome import Ending, RankLine, RankOutcome, RunOutcome
 from pytest_ddp.proof.prover import group_words, wait_words
 from pytest_ddp.trace.events import Collective, Events, State, parse
@@ -145,7 +146,7 @@ def _stand(rank: RankOutcome, at: int, row: RankLine | None) -> Stand:
         return _done(rank, at)
     if rank.ending is Ending.NOT_BEGUN:
         return Stand(at, End.NOT_BEGUN, _lost_words(rank))
-    place = rank.seen_at or rank.began_at
+    _, place = pythonstacks.noted(rank.seen_at, rank.began_at)
     if rank.ending is Ending.EXITED:
         return Stand(at, End.DIED, _lost_words(rank), place)
     if row is not None and row.collective:

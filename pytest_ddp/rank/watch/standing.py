@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from sys import _current_frames
 from types import FrameType
 from typing import Any
 
@@ -18,7 +17,7 @@ from pytest_ddp.rank.groups.calls import Call
 from pytest_ddp.rank.groups.default import DefaultGroup
 from pytest_ddp.rank.groups.sidechannel import SideChannel
 from pytest_ddp.rank.groups.timeouts import Pace, left_of
-from pytest_ddp.rank.watch.lifecycle import Lifecycle, place_of
+from pytest_ddp.rank.watch.lifecycle import Lifecycle
 from pytest_ddp.system import processes
 from pytest_ddp.system.own import os, pickle, threading, time
 from pytest_ddp.wire.survey import CallRecord, Calls, Probe, Sent, Standing, TellCalls, Wait
@@ -123,7 +122,9 @@ class Surveyor:
     def stand(self, probe: Probe) -> Standing:
         """Say where the main thread is and what it waits for."""
         self._pace.look(self._group.journal.waiting.get(self._main.ident or 0))
-        frame = _current_frames().get(self._main.ident or 0)
+        phase, place, stack = self._lifecycle.look()
+        frame, entry = next(iter(stack), None), _entry(stack)
+        del stack  # by whose frames objects of the test live
         begun, done = self._issued() if self._tells_issued(frame) else ((), ())
         waits = self._waits(frame, begun)
         # Read last: if it is as it was at the probe before, what was read above is true of now.
@@ -132,7 +133,6 @@ class Surveyor:
         exchanges = self._side_channel.exchanges
         counts = self._group.counts()
         moves = (exchanges, *(count.collectives for count in counts))
-        place = place_of(frame)
         blocked = bool(waits) and state != "R"
         return Standing(
             test=probe.test,
@@ -146,10 +146,10 @@ class Surveyor:
             counts=counts,
             sent=tuple(self._sent()),
             exchanges=exchanges,
-            phase=self._lifecycle.look(frame, place),
+            phase=phase,
             place=place,
             # Awake, too: a wait on a FileStore looks at its file every 10 ms.
-            engaged="" if blocked else self._engaged(frame),
+            engaged="" if blocked else self._engaged(entry),
         )
 
     def calls(self, test: int) -> Calls:
@@ -201,11 +201,11 @@ class Surveyor:
             return tuple(wait for wait in begun if (wait.group, wait.number) in asked)
         return ()
 
-    def _engaged(self, frame: FrameType | None) -> str:
+    def _engaged(self, entry: str) -> str:
         if self._at_start:
             return "start of the test"
         call = self._group.journal.waiting.get(self._main.ident or 0)
-        return _entry(frame) if call is None else call.operation
+        return entry if call is None else call.operation
 
     def _asked_by_python(self) -> set[tuple[str, int]]:
         before = self._group.journal.before
@@ -320,16 +320,19 @@ def _is_in_engine(frame: FrameType | None) -> bool:
     return frame is not None and any(part in frame.f_code.co_filename for part in _ENGINE)
 
 
-def _entry(frame: FrameType | None) -> str:
+def _entry(stack: Sequence[FrameType]) -> str:
     """The function of torch.distributed that was called, if C++ does its waiting."""
     name = ""
-    if frame is None or not frame.f_code.co_filename.endswith(_WAITING):
+    if not stack or not stack[0].f_code.co_filename.endswith(_WAITING):
         return name
-    while frame is not None and "torch/distributed/" in frame.f_code.co_filename:
+    for frame in itertools.takewhile(_is_of_distributed, stack):
         # Not the wrapper that logs it.
         name = name if frame.f_code.co_name == "wrapper" else frame.f_code.co_name
-        frame = frame.f_back
     return name
+
+
+def _is_of_distributed(frame: FrameType) -> bool:
+    return "torch/distributed/" in frame.f_code.co_filename
 
 
 def _activity() -> tuple[str, str]:
