@@ -181,7 +181,8 @@ class Runner:
         seeding.seed_everything(seed)
         self._reseeder.begin(seed)
         fixture.set_current(self._ddp)
-        fixtures.share_tmp_path(order.tmp_path)
+        own = [f"rank{self._place.rank}"] if order.own_tmp_path else []
+        fixtures.set_tmp_path(os.path.join(order.tmp_path, *own))
         self._phases.begin()
         self._subtests.begin()
         self._properties.seed = order.seeds[0]
