@@ -16,6 +16,7 @@ from pytest_ddp.rank.birth.owncode import OwnCode
 from pytest_ddp.rank.care import remains, seeding
 from pytest_ddp.rank.environment import RankEnvironment
 from pytest_ddp.rank.exits import faults
+from pytest_ddp.rank.groups import meeting
 from pytest_ddp.rank.groups.rendezvous import EnvRendezvous
 from pytest_ddp.rank.link import Link
 from pytest_ddp.rank.runner import Runner
@@ -73,6 +74,8 @@ def live(
         reporter.stand_in(session.config)
         own.load(session)
         link = Link(channel, made.side_channel, made.surveyor, made.page)
+        meets = meeting.begin(order.folder, lambda: link.test)
+        made.group.journal.greeters.append(meets.mark)
         junit.stand_in(session.config, link.send)
         ends.tell_by(link.announce_end)
         if measuring is not None:

@@ -10,6 +10,7 @@ from itertools import accumulate, chain, repeat
 from operator import getitem
 from sys import _current_frames
 from types import FrameType
+from typing import Any
 
 import torch
 
@@ -47,8 +48,10 @@ def stack_of(thread: int | None) -> list[FrameType]:
     Read frame by frame, it would end at a generator that the thread leaves meanwhile. Here all
     frames are read in one call into C, during which no other thread runs.
     """
-    innermost = map(getitem, iter(_current_frames, None), [thread])
-    reading = accumulate(chain(innermost, repeat("f_back")), getattr)
+    item: Any = getitem
+    attribute: Any = getattr
+    innermost = map(item, iter(_current_frames, None), [thread])
+    reading = accumulate(chain(innermost, repeat("f_back")), attribute)
     stack: list[FrameType] = []
     # The thread is gone; the outermost frame has no caller.
     with contextlib.suppress(KeyError, AttributeError):
