@@ -27,7 +27,7 @@ def mark(item: pytest.Item, world_size: int) -> None:
     if not isinstance(item, pytest.Function) or inspect.isasyncgenfunction(item.function):
         return
     if item.get_closest_marker("ddp") is None:
-        mark_adopted(item, world_size, keeps_group=True, spread=True)
+        mark_adopted(item, world_size, keeps_group=True, spread=True, own_tmp_path=True)
 
 
 class Place:

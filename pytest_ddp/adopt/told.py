@@ -50,10 +50,8 @@ def _end(process: Watched) -> str:
 
 def _noted(seen: str, site: str) -> str:
     """Where it was by its page, which is all that SIGKILL leaves."""
-    for words, place in (("last seen at", seen), ("begun at", site)):
-        if place:
-            return f", {words} {pythonstacks.shorten(place)}"
-    return ""
+    words, place = pythonstacks.noted(seen, site)
+    return f", {words} {pythonstacks.shorten(place)}" if place else ""
 
 
 def _phase(phase: str) -> str:

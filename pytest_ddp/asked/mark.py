@@ -39,6 +39,9 @@ MARKER_HELP = (
 _KEEPS_GROUP = pytest.StashKey[bool]()
 """For tests that were made ddp tests without a mark of their own; see :attr:`Mark.keeps_group`."""
 
+_OWN_TMP_PATH = pytest.StashKey[bool]()
+"""For the same; see :attr:`Mark.own_tmp_path`."""
+
 WORLD_SIZE_PARAM = "_ddp_world_size"
 """Name of the parameter that a list of world sizes parametrizes the test with."""
 
@@ -70,6 +73,8 @@ class Mark:
     keeps_group: bool = False
     """Whether a default process group that a test has left is there for the next, as under
     torchrun; not to be asked for in a mark."""
+    own_tmp_path: bool = False
+    """Whether each rank has a ``tmp_path`` of its own, as under torchrun; nor is this."""
 
 
 _ARGUMENTS: dict[str, Callable[[object], object]] = {
@@ -114,8 +119,9 @@ def read_mark(node: pytest.Item, options: Options) -> Mark | None:
             f"@pytest.mark.ddp(world_size={shown(list(sizes))}): pytest cannot parametrize a "
             f"unittest.TestCase. Write one world size, or make it a plain test class.",
         )
-    keeps_group = node.stash.get(_KEEPS_GROUP, False)
-    return Mark(world_sizes=sizes, listed=listed, keeps_group=keeps_group, **arguments)
+    arguments["keeps_group"] = node.stash.get(_KEEPS_GROUP, False)
+    arguments["own_tmp_path"] = node.stash.get(_OWN_TMP_PATH, False)
+    return Mark(world_sizes=sizes, listed=listed, **arguments)
 
 
 def mark_adopted(
@@ -125,6 +131,7 @@ def mark_adopted(
     keeps_group: bool,
     timeout: float | None = None,
     spread: bool = False,
+    own_tmp_path: bool = False,
 ) -> None:
     """Make a ddp test of one without a mark, whose process group is its own.
 
@@ -135,12 +142,14 @@ def mark_adopted(
         timeout: in seconds; None for that of the options.
         spread: whether its ranks may be on several machines. Those of a harness that starts
             processes meet by a file of one machine, or at localhost.
+        own_tmp_path: see :attr:`Mark.own_tmp_path`.
     """
     arguments: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
     if not spread:
         arguments["nodes"] = 1
     item.add_marker(pytest.mark.ddp(world_size=world_size, init=False, **arguments))
     item.stash[_KEEPS_GROUP] = keeps_group
+    item.stash[_OWN_TMP_PATH] = own_tmp_path
 
 
 def check_function(item: pytest.Item) -> None:

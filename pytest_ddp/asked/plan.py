@@ -59,6 +59,8 @@ class LaunchPlan:
     """Why the test cannot run on what there is; None if it can."""
     keeps_group: bool = False
     """Whether a default process group that the test leaves stays for those after it."""
+    own_tmp_path: bool = False
+    """Whether each rank has a ``tmp_path`` of its own."""
     nodes: tuple[int, ...] = ()
     """The machine of each rank; empty in a session on one machine."""
     driven: bool = False
@@ -125,6 +127,7 @@ def make_plan(
         skip=skip,
         nodes=nodes,
         keeps_group=mark.keeps_group,
+        own_tmp_path=mark.own_tmp_path,
     )
 
 

@@ -77,6 +77,7 @@ class Order:
             ends_family=self.ends_family,
             seeds=self.plan.seeds,
             tmp_path=self.tmp_path,
+            own_tmp_path=self.plan.own_tmp_path,
             serve_store=False,
             log_level=self.log_level,
             neighbours=briefed,

@@ -167,6 +167,21 @@ def user_line(frames: Iterable[Frame]) -> Frame | None:
     return next((frame for frame in frames if is_user_file(frame.file)), None)
 
 
+def noted(seen: str, begun: str) -> tuple[str, str]:
+    """What a rank has noted of where it was, in words: the user's line, if one of them is.
+
+    Args:
+        seen: ``file:line in function`` where a probe found it; empty if none did.
+        begun: that which began what it was doing.
+
+    Returns:
+        how it comes to be known, and the place; empty if nothing is.
+    """
+    places = [noted for noted in (("last seen at", seen), ("begun at", begun)) if noted[1]]
+    own = [noted for noted in places if is_user_file(noted[1].rpartition(":")[0])]
+    return next(iter(own or places), ("", ""))
+
+
 def trim(frames: Sequence[Frame]) -> tuple[Frame, ...]:
     """The stack without pytest's machinery and ours; never empty if ``frames`` is not."""
     # Outside of the runner lies only how the rank was started, or who forked the process.

@@ -65,6 +65,11 @@ class Gone:
 Event: TypeAlias = tuple[RankProcess, FromRank | Gone]
 
 
+def _why(process: RankProcess) -> str:
+    """What a rank ended itself for; empty for another end."""
+    return LOST_CHANNEL if process.files.mark().cut_off else ""
+
+
 class Launcher:
     """Host and ranks of one controller, from the first start to the last trace of them."""
 
@@ -302,7 +307,7 @@ class Launcher:
                 case RankExited():
                     if (process := self._ranks.get(message.serial)) is not None:
                         yield from self._last_messages(process)
-                        process.condemned = process.condemned or message.why
+                        process.condemned = process.condemned or message.why or _why(process)
                         process.returncode = message.returncode
                         yield process, Gone(message.returncode)
                 case _:

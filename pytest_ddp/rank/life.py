@@ -16,7 +16,7 @@ from pytest_ddp.rank.birth.owncode import OwnCode
 from pytest_ddp.rank.care import remains, seeding
 from pytest_ddp.rank.environment import RankEnvironment
 from pytest_ddp.rank.exits import faults
-from pytest_ddp.rank.groups import functional, stores
+from pytest_ddp.rank.groups import functional, meeting, stores
 from pytest_ddp.rank.groups.rendezvous import EnvRendezvous
 from pytest_ddp.rank.link import Link
 from pytest_ddp.rank.runner import Runner
@@ -75,7 +75,9 @@ def live(
         rendezvous.begin(listening, serve_now=order.serve_store)
         reporter.stand_in(session.config)
         own.load(session)
-        link = Link(channel, made.side_channel, made.surveyor)
+        link = Link(channel, made.side_channel, made.surveyor, made.page)
+        meets = meeting.begin(order.folder, lambda: link.test)
+        made.group.journal.greeters.append(meets.mark)
         junit.stand_in(session.config, link.send)
         ends.tell_by(link.announce_end)
         if measuring is not None:

@@ -19,6 +19,7 @@ from pytest_ddp.wire.debugging import (
     TakeTerminal,
     WantTerminal,
 )
+from pytest_ddp.wire.marker import SEEN, Page, cut_off
 from pytest_ddp.wire.protocol import (
     EXIT_LINK_LOST,
     EndAnnounced,
@@ -47,10 +48,13 @@ class Debugger(Protocol):
 class Link:
     """Reads in a thread of its own, so that the end of the controller is seen at once."""
 
-    def __init__(self, channel: Channel, side_channel: SideChannel, surveyor: Surveyor) -> None:
+    def __init__(
+        self, channel: Channel, side_channel: SideChannel, surveyor: Surveyor, page: Page
+    ) -> None:
         self._channel = channel
         self._side_channel = side_channel
         self._surveyor = surveyor
+        self._page = page
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._orders: queue.SimpleQueue[tuple[RunTest | Finish, list[int]]] = queue.SimpleQueue()
@@ -153,7 +157,9 @@ class Link:
                     self._orders.put((message, descriptors))
                 case _:
                     raise AssertionError(f"{message} is not for a rank that runs")
-        # The controller is gone: take the DataLoader workers along.
+        # The test has closed the channel, or the controller is gone: take the DataLoader workers
+        # along. Of the former the page tells, which needs no descriptor.
+        self._page.write(SEEN, cut_off())
         os.killpg(0, signal.SIGKILL)
 
     def _answer(self, question: Probe | TellCalls) -> None:

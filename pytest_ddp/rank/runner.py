@@ -17,7 +17,7 @@ from pytest_ddp.rank.adapt.phases import Phases
 from pytest_ddp.rank.adapt.properties import Properties
 from pytest_ddp.rank.adapt.setupshow import SetupShow
 from pytest_ddp.rank.adapt.subtests import Subtests
-from pytest_ddp.rank.adapt.tracebacks import Tracebacks, text_of
+from pytest_ddp.rank.adapt.tracebacks import Tracebacks, line_of, text_of
 from pytest_ddp.rank.birth.collection import Collection
 from pytest_ddp.rank.birth.guests import Guests, run_undriven
 from pytest_ddp.rank.care import device, seeding
@@ -188,7 +188,8 @@ class Runner:
         seeding.seed_everything(seed)
         self._reseeder.begin(seed)
         fixture.set_current(self._ddp)
-        fixtures.share_tmp_path(order.tmp_path)
+        own = [f"rank{self._place.rank}"] if order.own_tmp_path else []
+        fixtures.set_tmp_path(os.path.join(order.tmp_path, *own))
         self._phases.begin()
         self._subtests.begin()
         self._properties.seed = order.seeds[0]
@@ -304,21 +305,22 @@ class Runner:
     # ------------------------------------------------------------------ the end
 
     def _finish(self) -> None:
-        problems: list[str] = []
+        problems: list[BaseException] = []
         self._log_handlers.detach()
         self._side_channel.begin(self._place.world.world_size)
         self._live_logs.set_when("teardown")
-        try:
-            self._session._setupstate.teardown_exact(None)
-            self._config.hook.pytest_sessionfinish(session=self._session, exitstatus=0)
-            self._config._ensure_unconfigure()
-        except BaseException as error:
-            problems.append(text_of(error))
-        faults.enable()
+        for step in (
+            lambda: self._session._setupstate.teardown_exact(None),
+            lambda: self._config.hook.pytest_sessionfinish(session=self._session, exitstatus=0),
+            self._config._ensure_unconfigure,
+            faults.enable,
+        ):
+            exiting.attempt(step, problems)
         end = exiting.run_handlers(told=self._in_doubt)
-        for text in end.raised:
-            self._link.warn(text, __file__)
-        self._link.send(Finished("\n".join((*problems, *end.stuck)) or None))
+        for error in end.raised:
+            words, file, line = line_of(error)
+            self._link.warn(f"raised at the end of the rank: {words}", file, line)
+        self._link.send(Finished("\n".join((*map(text_of, problems), *end.stuck)) or None))
         self._group.destroy()
 
     # ------------------------------------------------------------------ pytest's hooks

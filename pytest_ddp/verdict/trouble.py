@@ -159,10 +159,10 @@ class Trouble:
             beside = self.report is None and pythonstacks.is_beside_the_test(self.rank.stacks)
             return f"in a thread beside the test, begun at {frame}" if beside else f"at {frame}"
         # A page is all that SIGKILL leaves.
-        for words, place in (("last seen at", self.rank.seen_at), ("begun at", self.rank.began_at)):
-            if place and self.rank.ending in (Ending.EXITED, Ending.STOPPED):
-                return f"{words} {pythonstacks.shorten(place)}"
-        return ""
+        if self.rank.ending not in (Ending.EXITED, Ending.STOPPED):
+            return ""
+        words, place = pythonstacks.noted(self.rank.seen_at, self.rank.began_at)
+        return f"{words} {pythonstacks.shorten(place)}" if place else ""
 
     @property
     def user_frame(self) -> pythonstacks.Frame | None:
@@ -187,7 +187,7 @@ class Trouble:
         """``file:line in function`` of the user's code; empty if nothing is known."""
         if (frame := self.user_frame) is not None:
             return str(frame)
-        return pythonstacks.shorten(self.rank.seen_at or self.rank.began_at)
+        return pythonstacks.shorten(pythonstacks.noted(self.rank.seen_at, self.rank.began_at)[1])
 
 
 def _is_of_a_lost_peer(message: str) -> bool:

@@ -42,6 +42,8 @@ class Mark:
     """``file:line in function`` of the user's code that began the narrowest phase."""
     seen: str = ""
     """The same for where a probe has found the main thread since then; empty if none has."""
+    cut_off: bool = False
+    """Whether the rank has found its channel closed, and has ended itself."""
 
 
 class Page:
@@ -88,17 +90,23 @@ def sight_of(phase: str, place: str, note: bytes) -> bytes:
     return framed(_digest(note), _one_line(phase), _one_line(place))
 
 
+def cut_off() -> bytes:
+    """The last note for :data:`SEEN`, of a rank whose channel is closed."""
+    return framed("", "", "", "cut off")
+
+
 def read(path: Path) -> Mark:
     """What the rank that writes this page has said last, whether it lives or not."""
     if not (page := _page(path)):
         return Mark()
     note = _note(page, PHASE)
     phase, site = _texts(note)[:2]
-    of, now, place = _texts(_note(page, SEEN))
+    sight = _note(page, SEEN)
+    of, now, place = _texts(sight)
     if of == _digest(note):
         # The look at the main thread is younger than the note.
         return Mark(now, site if now == phase else "", place)
-    return Mark(phase, site)
+    return Mark(phase, site, cut_off=sight == cut_off())
 
 
 def lines(path: Path, area: int) -> list[str]:

@@ -124,6 +124,8 @@ class RunTest:
     of what all ranks must draw alike, as Hypothesis's examples."""
     tmp_path: str
     """The directory that all ranks of the test share; the first that asks for it makes it."""
+    own_tmp_path: bool
+    """Each rank has one of its own below it instead."""
     serve_store: bool
     """True if the listening socket of the env:// rendezvous travels along, to the rank that serves
     it: a new one, unless nobody has met by that of the last test."""

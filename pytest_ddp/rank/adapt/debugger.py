@@ -72,7 +72,7 @@ class Debugger:
         """In torch.distributed.breakpoint, for the first word of the user's here."""
         self._lifts = False
         self._timeouts: list[tuple[Any, timedelta]] = []
-        journal.greet = self._greet
+        journal.greeters.append(self._greet)
         self._skipped: dict[tuple[str, int], int] = {}
         _make_pdb_ask(self)
         dist.breakpoint = self._breakpoint

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-_shared = ""
+_directory = ""
 
 
-def share_tmp_path(directory: str) -> None:
+def set_tmp_path(directory: str) -> None:
     """Set the directory that the controller has named for the test."""
-    global _shared
-    _shared = directory
+    global _directory
+    _directory = directory
 
 
 @pytest.fixture
 def tmp_path() -> Path:
-    """A directory of the test: the same one on all ranks."""
-    path = Path(_shared)
+    """A directory of the test: the same one on all ranks, but with ``--ddp-everywhere``."""
+    path = Path(_directory)
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     return path

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import pytest_ddp
+from pytest_ddp.rank.groups.origins import user_frame_of
 from pytest_ddp.system.own import traceback
 from pytest_ddp.wire.protocol import ERRORS
 
@@ -53,6 +54,17 @@ def _words_of(error: BaseException) -> Iterator[str]:
             yield from _words_of(inner)
     else:
         yield "".join(traceback.format_exception_only(error)).strip()
+
+
+def line_of(error: BaseException) -> tuple[str, str, int]:
+    """The error in one line; file and line that raised it, the user's if any of his did."""
+    words = traceback.format_exception_only(error)[-1].splitlines()[0]
+    entries = [entry for entry in _entries(error.__traceback__) if not _is_ours(entry)]
+    frame = user_frame_of(entry.tb_frame for entry in reversed(entries))
+    if frame is None:  # raised by C
+        return words, __file__, 1
+    code = frame.f_code
+    return f"{words}, in {code.co_name}", code.co_filename, frame.f_lineno
 
 
 def _strip(error: BaseException | None, seen: set[int]) -> None:

@@ -17,9 +17,12 @@ from types import MethodType
 from typing import Any
 
 import pytest
+from torch.distributed import destroy_process_group
 
 from pytest_ddp.fixture import DdpError, current
 from pytest_ddp.rank.adopted import ends, environment
+from pytest_ddp.rank.groups import meeting
+from pytest_ddp.rank.groups.default import groups
 from pytest_ddp.system.own import os, signal, tempfile
 
 _HARNESS = "torch.testing._internal.common_distributed"
@@ -149,9 +152,9 @@ def _run_test(case: Any, test_name: str, parent_pipe: object) -> None:
     """As the harness's own, which makes an exit code of an exception."""
     importlib.import_module("torch.testing._internal.common_utils").set_rng_seed()
     getattr(case, test_name)()
-    dist = importlib.import_module("torch.distributed")
-    if case.destroy_pg_upon_exit and dist.is_initialized():
-        dist.destroy_process_group()
+    if case.destroy_pg_upon_exit and (given_up := groups()):
+        meeting.wait_for_peers(given_up)
+        destroy_process_group()
 
 
 @contextlib.contextmanager
@@ -174,9 +177,8 @@ class _Queue:
     """Where a class's processes would hear which test comes, and that none does."""
 
     def put(self, test: str | None) -> None:
-        dist = importlib.import_module("torch.distributed")
-        if test is None and dist.is_initialized():
-            dist.destroy_process_group()
+        if test is None and groups():
+            destroy_process_group()
 
 
 def _start_class(cls: Any, world_size: int) -> None:
@@ -191,6 +193,8 @@ def _start_class(cls: Any, world_size: int) -> None:
     environment.share(ddp)
     with _skipping():
         cls._init_pg(ddp.rank, world_size, cls.rdvz_file)
+    # No rank may give up the group while another one connects.
+    ddp.barrier()
 
 
 def _run_of_class(case: Any, function: Any) -> Any:

@@ -12,8 +12,8 @@ from typing import Any
 
 from pytest_ddp.system.own import os, subprocess
 
-TRACKER = "multiprocessing.resource_tracker"
-"""Part of the command line of a tracker."""
+TRACKER = "resource_tracker import main"
+"""Part of the command line of a tracker: of multiprocessing's, and of joblib's."""
 _KEY = "tempdir"
 
 

@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import io
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from sys import _current_frames
 from typing import Any, NamedTuple, NoReturn
 
-from pytest_ddp.system.own import gc, signal, threading, time, traceback
+from pytest_ddp.system import processes
+from pytest_ddp.system.own import gc, os, signal, threading, time, traceback
 
 _PATIENCE = 8.0
 """Seconds for threads and child processes that are on their way out."""
@@ -37,8 +39,8 @@ class End(NamedTuple):
 
     stuck: list[str]
     """Threads and processes that would not end, in words."""
-    raised: list[str]
-    """Tracebacks of handlers, which for Python are no reason to fail."""
+    raised: list[BaseException]
+    """By handlers and by what is waited for, which for Python is no reason to fail."""
 
 
 class _TooLongError(BaseException):
@@ -53,18 +55,36 @@ def run_handlers(*, told: bool) -> End:
     """
     seconds = _LITTLE_PATIENCE if told else _PATIENCE
     end = time.monotonic() + seconds
-    stuck = [*_stuck_threads(seconds), *_stuck_children(end)]
-    raised: list[str] = []
+    stuck: list[str] = []
+    raised: list[BaseException] = []
     with _unraisable_into(raised):
-        spare_torch()
-        atexit._run_exitfuncs()
-        _stop_tracker()
-        _flush_files()
+        for step in (
+            lambda: stuck.extend(_stuck_threads(seconds, raised)),
+            lambda: stuck.extend(_stuck_children(end, raised)),
+            spare_torch,
+            atexit._run_exitfuncs,
+            _stop_tracker,
+            _flush_files,
+        ):
+            attempt(step, raised)
     return End([] if told else stuck, raised)
 
 
-def _stuck_threads(seconds: float) -> Iterator[str]:
+def attempt(step: Callable[[], object], raised: list[BaseException]) -> None:
+    """Do it, and gather its error, which keeps nothing else from being done."""
+    try:
+        step()
+    except _TooLongError:
+        raise
+    except BaseException as error:
+        raised.append(error)
+
+
+def _stuck_threads(seconds: float, raised: list[BaseException]) -> Iterator[str]:
     """Wait for threads, as the interpreter would do for ever."""
+    # The first that raises would keep the others from being run, and threads from being ended.
+    handlers: list[Callable[[], object]] = getattr(threading, "_threading_atexits", [])
+    handlers[:] = [functools.partial(attempt, handler, raised) for handler in handlers]
 
     def give_up(*_: Any) -> NoReturn:
         raise _TooLongError
@@ -75,12 +95,23 @@ def _stuck_threads(seconds: float) -> Iterator[str]:
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         threading._shutdown()  # type: ignore[attr-defined]
-    except _TooLongError:
-        for thread in threading.enumerate():
-            if not thread.daemon and thread is not threading.main_thread():
-                yield f"The thread {thread.name!r} would not end with the rank:\n{_stack(thread)}"
+    except _TooLongError as error:
+        staying = [thread for thread in threading.enumerate() if _stays(thread)]
+        for thread in staying:
+            yield f"The thread {thread.name!r} would not end with the rank:\n{_stack(thread)}"
+        if not staying:
+            calls = traceback.extract_tb(error.__traceback__)
+            where = traceback.format_list([call for call in calls if call.filename != __file__])
+            yield (
+                "A handler of threading._register_atexit would not end with the rank:\n"
+                + "".join(where)
+            )
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _stays(thread: threading.Thread) -> bool:
+    return not thread.daemon and thread is not threading.main_thread()
 
 
 def _stack(thread: threading.Thread) -> str:
@@ -88,7 +119,7 @@ def _stack(thread: threading.Thread) -> str:
     return "".join(traceback.format_stack(frame)) if frame is not None else ""
 
 
-def _stuck_children(end: float) -> Iterator[str]:
+def _stuck_children(end: float, raised: list[BaseException]) -> Iterator[str]:
     """Wait for multiprocessing's children, for which its own handler would wait for ever."""
     multiprocessing: Any = sys.modules.get("multiprocessing.process")
     if multiprocessing is None:
@@ -96,25 +127,25 @@ def _stuck_children(end: float) -> Iterator[str]:
     for child in multiprocessing.active_children():
         if child.daemon:
             continue
-        child.join(max(0.0, end - time.monotonic()))
-        if child.is_alive():
-            child.kill()
+        attempt(functools.partial(child.join, max(0.0, end - time.monotonic())), raised)
+        # Not by its own methods, of which joblib's processes lack kill().
+        if processes.look(child.pid) is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child.pid, signal.SIGKILL)
             yield f"The process {child.name!r} would not end with the rank, and was killed.\n"
 
 
 @contextlib.contextmanager
-def _unraisable_into(raised: list[str]) -> Iterator[None]:
+def _unraisable_into(raised: list[BaseException]) -> Iterator[None]:
     """Gather the errors of handlers, which end nothing."""
 
     def gather(unraisable: Any) -> None:
-        lines = traceback.format_exception(unraisable.exc_value)
-        raised.append(f"Exception in an exit handler of the rank:\n{''.join(lines)}")
+        if unraisable.exc_value is not None:
+            raised.append(unraisable.exc_value)
 
     before, sys.unraisablehook = sys.unraisablehook, gather
     try:
         yield
-    except Exception:
-        raised.append(traceback.format_exc())
     finally:
         sys.unraisablehook = before
 

@@ -85,7 +85,7 @@ class Journal:
         """Groups that the user's own code has made, by name; the others are a library's."""
         self.root = ""
         """Where files lie that are the same on another machine, below a root of its own."""
-        self.greet: Callable[[dist.ProcessGroup], None] = lambda group: None
+        self.greeters: list[Callable[[dist.ProcessGroup], None]] = []
         """Called with each group that is made."""
         self._before: dict[str, int] = {}
         """Collectives that each group had seen when the test began."""
@@ -222,7 +222,8 @@ class Journal:
             asked = asked_by_user(_getframe(1))
             (self.asked_for.add if asked else self.asked_for.discard)(name)
             original(group, name)
-            self.greet(group)
+            for greet in self.greeters:
+                greet(group)
 
         group_type._set_group_name = set_group_name
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import sysconfig
+from collections.abc import Iterable, Iterator
+from itertools import accumulate, chain, repeat
+from operator import getitem
+from sys import _current_frames
 from types import CodeType, FrameType, TracebackType
+from typing import Any
 
 import torch
 
@@ -13,15 +19,19 @@ import pytest_ddp
 
 def user_frame(frame: FrameType | None) -> FrameType | None:
     """The innermost frame of the user's own code, else of any but torch's and ours."""
+    return user_frame_of(callers(frame))
+
+
+def user_frame_of(stack: Iterable[FrameType]) -> FrameType | None:
+    """The same of a stack, innermost frame first."""
     best: FrameType | None = None
     rank = _Origin.LIBRARY
-    while frame is not None:
+    for frame in stack:
         origin = _origins[frame.f_code.co_filename]
         if origin is _USER:
             return frame
         if best is None or origin > rank:
             best, rank = frame, origin
-        frame = frame.f_back
     return best
 
 
@@ -41,6 +51,30 @@ def raised_at(trace: TracebackType | None) -> tuple[CodeType, int] | None:
             best, rank = (code, trace.tb_lineno), origin
         trace = trace.tb_next
     return best
+
+
+def callers(frame: FrameType | None) -> Iterator[FrameType]:
+    """A frame of the running thread, and its callers."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def stack_of(thread: int | None) -> list[FrameType]:
+    """The stack of any thread as it is at one moment, innermost frame first.
+
+    Read frame by frame, it would end at a generator that the thread leaves meanwhile. Here all
+    frames are read in one call into C, during which no other thread runs.
+    """
+    item: Any = getitem
+    attribute: Any = getattr
+    innermost = map(item, iter(_current_frames, None), [thread])
+    reading = accumulate(chain(innermost, repeat("f_back")), attribute)
+    stack: list[FrameType] = []
+    # The thread is gone; the outermost frame has no caller.
+    with contextlib.suppress(KeyError, AttributeError):
+        stack.extend(reading)
+    return stack[:-1]
 
 
 class _Origin(enum.IntEnum):

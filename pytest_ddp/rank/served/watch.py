@@ -39,7 +39,7 @@ class Watch:
         self._thread: threading.Thread | None = None
         self._lifecycle = Lifecycle(Page(page))
         journal = Journal()
-        journal.greet = self._greet
+        journal.greeters.append(self._greet)
         group = DefaultGroup(journal, _NO_GROUP, 0)
         self._surveyor = Surveyor(group, self._lifecycle, SideChannel())
         landmarks.install(self._lifecycle)

@@ -8,12 +8,12 @@ are not followed: a page has room for one story.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from sys import _getframe
 from types import CodeType, FrameType
 from typing import NamedTuple
 
-from pytest_ddp.rank.groups.origins import user_frame
+from pytest_ddp.rank.groups.origins import callers, stack_of, user_frame, user_frame_of
 from pytest_ddp.system.own import threading
 from pytest_ddp.wire.marker import PHASE, SEEN, Page, note_of, sight_of
 
@@ -42,12 +42,11 @@ class Anchor(NamedTuple):
         """All that the frame does until it returns."""
         return cls(id(frame), frame.f_code, -1)
 
-    def holds(self, frame: FrameType | None) -> bool:
-        """Whether the anchor is ``frame`` or one of its callers."""
-        while frame is not None:
+    def holds(self, stack: Iterable[FrameType]) -> bool:
+        """Whether the anchor is in this stack."""
+        for frame in stack:
             if id(frame) == self.frame and frame.f_code is self.code:
                 return self.instruction in (-1, frame.f_lasti)
-            frame = frame.f_back
         return False
 
 
@@ -89,23 +88,22 @@ class Lifecycle:
         self._open: list[tuple[_Phase, Anchor | None]] = [(_Phase(phase, True, note), None)]
         self._page.write(PHASE, note)
 
-    def look(self, frame: FrameType | None, place: str) -> str:
+    def look(self) -> tuple[str, str, list[FrameType]]:
         """Note where a probe finds the main thread; called in the thread that answers probes.
 
-        Args:
-            frame: the innermost one of the main thread.
-            place: ``file:line in function`` of the user's code.
-
         Returns:
-            the phase that it is in.
+            the phase that it is in, ``file:line in function`` of the user's code, and its stack.
         """
-        stack = list(self._open)
-        note = stack[-1][0].note
-        while (anchor := stack[-1][1]) is not None and not anchor.holds(frame):
-            stack.pop()
-        text = stack[-1][0].text
+        # Before the stack, which has the anchors of those that have not ended meanwhile.
+        phases = list(self._open)
+        stack = stack_of(self._thread)
+        place = place_of(stack)
+        note = phases[-1][0].note
+        while (anchor := phases[-1][1]) is not None and not anchor.holds(stack):
+            phases.pop()
+        text = phases[-1][0].text
         self._page.write(SEEN, sight_of(text, place, note))
-        return text
+        return text, place, stack
 
     # ------------------------------------------------------------------ narrower phases
 
@@ -201,15 +199,15 @@ class Lifecycle:
 
     def _drop_ended(self, frame: FrameType) -> bool:
         ended = False
-        while (anchor := self._open[-1][1]) is not None and not anchor.holds(frame):
+        while (anchor := self._open[-1][1]) is not None and not anchor.holds(callers(frame)):
             self._open.pop()
             ended = True
         return ended
 
 
-def place_of(frame: FrameType | None) -> str:
+def place_of(stack: Iterable[FrameType]) -> str:
     """The innermost line of the user's code, as ``file:line in function``."""
-    found = user_frame(frame)
+    found = user_frame_of(stack)
     if found is None:
         return ""
     return f"{found.f_code.co_filename}:{found.f_lineno} in {found.f_code.co_name}"

@@ -6,9 +6,9 @@ import contextlib
 import itertools
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from sys import _current_exceptions, _current_frames
+from sys import _current_exceptions
 from types import FrameType
 from typing import Any
 
@@ -18,10 +18,10 @@ from torch.distributed import is_initialized
 
 from pytest_ddp.rank.groups.calls import KEPT, Call, Piece
 from pytest_ddp.rank.groups.default import DefaultGroup
-from pytest_ddp.rank.groups.origins import raised_at
+from pytest_ddp.rank.groups.origins import raised_at, stack_of
 from pytest_ddp.rank.groups.sidechannel import SideChannel
 from pytest_ddp.rank.groups.timeouts import Pace, left_of
-from pytest_ddp.rank.watch.lifecycle import Lifecycle, place_of
+from pytest_ddp.rank.watch.lifecycle import Lifecycle
 from pytest_ddp.system import processes
 from pytest_ddp.system.own import os, pickle, threading, time
 from pytest_ddp.wire.survey import (
@@ -149,8 +149,9 @@ class Surveyor:
     def stand(self, probe: Probe) -> Standing:
         """Say where the main thread is and what it waits for."""
         self._pace.look(self._group.journal.waiting.get(self._main.ident or 0))
-        frames = _current_frames()
-        frame = frames.get(self._main.ident or 0)
+        phase, place, stack = self._lifecycle.look()
+        frame, engaged = next(iter(stack), None), self._engaged(stack)
+        del stack  # by whose frames objects of the test live
         begun, done = self._issued() if self._tells_issued(frame) else ((), ())
         waits = self._waits(frame, begun)
         # Read last: if it is as it was at the probe before, what was read above is true of now.
@@ -159,9 +160,8 @@ class Surveyor:
         exchanges = self._side_channel.exchanges
         counts = self._group.counts()
         moves = (exchanges, *(count.collectives for count in counts))
-        place = place_of(frame)
         blocked = bool(waits) and state != "R"
-        beside = self._beside(frames)
+        beside = self._beside()
         return Standing(
             test=probe.test,
             number=probe.number,
@@ -174,10 +174,10 @@ class Surveyor:
             counts=counts,
             sent=tuple(self._sent()),
             exchanges=exchanges,
-            phase=self._lifecycle.look(frame, place),
+            phase=phase,
             place=place,
             # Awake, too: a wait on a FileStore looks at its file every 10 ms.
-            engaged="" if blocked else self._engaged(frame) or _for_thread(frame, beside),
+            engaged="" if blocked else engaged or _for_thread(frame, beside),
             beside=beside,
             handled=_handled(self._main.ident or 0),
         )
@@ -260,28 +260,28 @@ class Surveyor:
             return tuple(wait for wait in begun if (wait.group, wait.number) in asked)
         return ()
 
-    def _engaged(self, frame: FrameType | None) -> str:
+    def _engaged(self, stack: Sequence[FrameType]) -> str:
         if self._at_start:
             return "start of the test"
-        return self._operation(self._main.ident or 0, frame)
+        return self._operation(self._main.ident or 0, stack)
 
-    def _beside(self, frames: Mapping[int, FrameType]) -> str:
+    def _beside(self) -> str:
         """What threads beside the main one wait in."""
         found = {
             thread.name: words
             for thread in threading.enumerate()
             if _may_communicate(thread)
-            and (words := self._operation(thread.ident or 0, frames.get(thread.ident or 0)))
+            and (words := self._operation(thread.ident or 0, stack_of(thread.ident)))
         }
         return "; ".join(f"{words} in thread {name}" for name, words in found.items())
 
-    def _operation(self, thread: int, frame: FrameType | None) -> str:
+    def _operation(self, thread: int, stack: Sequence[FrameType]) -> str:
         """What a thread waits in, in words."""
         if (exchange := self._side_channel.wait(thread)) is not None:
             return f"{exchange.operation} #{exchange.number}"
         call = self._group.journal.waiting.get(thread)
         if call is None:
-            return self._entry(frame)
+            return self._entry(stack)
         members = next((c.members for c in self._group.counts() if c.name == call.group), ())
         if call.tag is not None and call.root is not None:
             known = 0 <= call.root < len(members)
@@ -291,8 +291,8 @@ class Surveyor:
         of_group = f" #{number} of {group_words(call.group, members)}"
         return f"{call.operation}{of_group if call.number and members else ''}"
 
-    def _entry(self, frame: FrameType | None) -> str:
-        called = _entry(frame)
+    def _entry(self, stack: Sequence[FrameType]) -> str:
+        called = _entry(stack)
         if called is None:
             return ""
         name = called.f_code.co_name
@@ -415,15 +415,14 @@ def _is_in_engine(frame: FrameType | None) -> bool:
     return frame is not None and any(part in frame.f_code.co_filename for part in _ENGINE)
 
 
-def _entry(frame: FrameType | None) -> FrameType | None:
+def _entry(stack: Sequence[FrameType]) -> FrameType | None:
     """The function of torch.distributed that was called, if C++ does its waiting."""
     called: FrameType | None = None
-    if frame is None or not frame.f_code.co_filename.endswith(_WAITING):
+    if not stack or not stack[0].f_code.co_filename.endswith(_WAITING):
         return None
-    while frame is not None and "torch/distributed/" in frame.f_code.co_filename:
+    for frame in itertools.takewhile(_is_of_distributed, stack):
         # Not the wrapper that logs it.
         called = called if frame.f_code.co_name == "wrapper" else frame
-        frame = frame.f_back
     return called
 
 
@@ -464,6 +463,10 @@ def _message(error: BaseException) -> str:
         lines = (line.strip() for line in str(error)[:_LONGEST_TEXT].splitlines())
         return next(filter(None, lines), "")[:_LONGEST_MESSAGE]
     return ""
+
+
+def _is_of_distributed(frame: FrameType) -> bool:
+    return "torch/distributed/" in frame.f_code.co_filename
 
 
 def _activity() -> tuple[str, str]:

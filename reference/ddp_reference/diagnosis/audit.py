@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from pytest_ddp.rank.groups.origins import callers
 from pytest_ddp.rank.watch.lifecycle import place_of
 
 Target = Literal["activation", "buffer", "input", "parameter"]
@@ -149,7 +150,7 @@ def _calling_place() -> str:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename == __file__:
         frame = frame.f_back
-    place = place_of(frame)
+    place = place_of(callers(frame))
     return "" if place.startswith(__file__) else place
 
 

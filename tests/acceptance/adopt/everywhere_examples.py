@@ -43,6 +43,16 @@ AT_NEED = """
         dist.barrier(group)
         dist.destroy_process_group(group)
 
+    def test_each_rank_has_its_own_directory(tmp_path, tmpdir, tmp_path_factory):
+        own = str(tmp_path), str(tmp_path_factory.mktemp("made"))
+        assert own[0] == str(tmpdir)
+        found = [None] * WORLD_SIZE
+        dist.all_gather_object(found, own)
+        assert len({*sum(found, ())}) == 2 * WORLD_SIZE
+        (tmp_path / "log").write_text(str(RANK))
+        dist.barrier()
+        assert (tmp_path / "log").read_text() == str(RANK)
+
     @pytest.mark.parametrize("size", range(2))
     def test_with_parameters(size):
         assert total() == WORLD_SIZE

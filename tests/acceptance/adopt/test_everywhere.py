@@ -21,8 +21,9 @@ WITHOUT_A_GROUP = """
     import pytest
 
     @pytest.mark.ddp(world_size=3)
-    def test_with_a_mark_of_its_own(ddp):
+    def test_with_a_mark_of_its_own(ddp, tmp_path):
         assert ddp.world_size == 3
+        assert len(set(ddp.gather(tmp_path))) == 1
 
     def test_place():
         '''Nothing to see.
@@ -51,7 +52,7 @@ def needed(at_need: Suite) -> Finished:
 
 
 def test_a_suite_for_torchrun_passes_as_it_is(needed: Finished) -> None:
-    needed.assert_outcomes(passed=9, skipped=1)
+    needed.assert_outcomes(passed=10, skipped=1)
 
 
 def test_as_under_torchrun(at_need: Suite) -> None:
@@ -74,7 +75,7 @@ def test_as_under_torchrun(at_need: Suite) -> None:
     ours = ("PYTEST_", "RANK", "WORLD_SIZE")
     env = {name: text for name, text in os.environ.items() if not name.startswith(ours)}
     done = interpreter.run([*command, *pytest_of_each], cwd=at_need.directory, env=env, timeout=120)
-    assert done.stdout.count("7 passed, 1 skipped") == 2, done.stdout + done.stderr
+    assert done.stdout.count("8 passed, 1 skipped") == 2, done.stdout + done.stderr
 
 
 @pytest.fixture(scope="module", params=[(), ("-n", "1", "--ddp-start-method=spawn")], ids=str)

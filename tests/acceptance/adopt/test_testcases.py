@@ -188,6 +188,71 @@ FAILED = {
 SKIPPED = {"TestBoth::test_skips", "TestEach::test_skips", "TestOnce::test_5_needs_gpus"}
 
 
+CONNECTING = """
+    import contextlib
+    import subprocess
+
+    @contextlib.contextmanager
+    def starved(is_so):
+        # In the block the main thread gets hardly any time, and what it starts gets its own.
+        if not is_so:
+            yield
+            return
+        before = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, {min(before)})
+        busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+        os.sched_setscheduler(0, os.SCHED_IDLE | os.SCHED_RESET_ON_FORK, os.sched_param(0))
+        try:
+            yield
+        finally:
+            busy.kill()
+            busy.wait()
+            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+            os.sched_setaffinity(0, before)
+
+    class TestConnecting(Each):
+        world_size = 3
+
+        def make(self, late):
+            with starved(self.rank == late):
+                self.init()
+            self.assertEqual(dist.get_rank(), self.rank)
+
+        def test_late_0(self):
+            self.make(0)
+
+        def test_late_1(self):
+            self.make(1)
+
+        def test_late_2(self):
+            self.make(2)
+
+        def test_some_make_none(self):
+            if self.rank < 2:
+                store = dist.FileStore(self.file_name, 2)
+                dist.init_process_group("gloo", store=store, rank=self.rank, world_size=2)
+
+        def test_in_a_group_of_some(self):
+            self.init()
+            dist.new_group([0, 1])
+
+        def test_file_is_gone(self):
+            self.init()
+            dist.barrier()
+            if self.rank == 0:
+                os.remove(self.file_name)
+"""
+END_OF_A_PEER = """
+    class TestEnd(Each):
+        def test_end_of_a_peer(self):
+            self.init()
+            dist.barrier()  # without it torch's harness fails where rank 0 ends too early
+            if self.rank == 1:
+                with self.assertRaises(RuntimeError):
+                    dist.recv(torch.ones(1), src=0)
+"""
+
+
 @pytest.fixture(scope="module")
 def suite_of_torch(new_suite: Callable[[], Suite]) -> Suite:
     suite = new_suite()
@@ -219,6 +284,18 @@ def test_torch_s_harness_says_the_same_where_it_tells_the_truth(suite_of_torch: 
     plain = suite_of_torch.run("test_both.py", timeout=120, spawns=6)
     plain.assert_outcomes(passed=1, failed=1, skipped=1)
     assert plain["test_fails_on_one"].verdict == "failed"
+
+
+def test_a_group_is_there_until_all_peers_have_connected(suite: Suite) -> None:
+    suite.write("test_connecting.py", PRELUDE + CONNECTING)
+    suite.run("--ddp-adopt=testcase", timeout=120).assert_outcomes(passed=6)
+
+
+def test_a_group_is_there_no_longer_than_that(suite: Suite) -> None:
+    """What waits for a peer's end is not held up, neither here nor with torch's harness."""
+    suite.write("test_end_of_a_peer.py", PRELUDE + END_OF_A_PEER)
+    suite.run("--ddp-adopt=testcase", timeout=120).assert_outcomes(passed=1)
+    suite.run(timeout=120, spawns=6).assert_outcomes(passed=1)
 
 
 def test_a_world_size_of_the_set_up_is_refused(suite: Suite) -> None:

@@ -75,8 +75,9 @@ def test_phase_of_a_killed_rank_is_told(phases: Finished, name: str) -> None:
     message = next(report.message for report in result.reports if report.outcome == "failed")
     assert message == f"rank 1 died of SIGKILL in {PHASES_SAID[name]}"
     line = line_of(PRELUDE + PHASES, name)
-    # On a slow machine a probe may have come by since.
-    assert re.search(rf"(begun|last seen) at test_phases.py:{line} ", flat(result.text))
+    # On a slow machine a probe may have come by since, and found it there or in what is called.
+    place = rf"(begun at test_phases.py:{line}|last seen at test_phases.py:\d+) in "
+    assert re.search(place, flat(result.text))
 
 
 def test_kernel_that_kills_for_memory_is_named(suite: Suite, small_group: Path) -> None:

@@ -30,9 +30,6 @@ TRACKER_LIMIT = 10.0
 """Seconds that multiprocessing's resource tracker may outlive a plain pytest."""
 START_LIMIT = 120.0
 """Seconds until the ranks of an inner test are at work, on a loaded machine."""
-PATIENCE = 8.0
-BOUND = 30.0 if SPAWNED else 8.0
-"""Seconds that trouble may cost beside its own limit, with the start of new ranks."""
 INI = "[pytest]\nasyncio_default_fixture_loop_scope = function\npythonpath = site-packages\n"
 
 
@@ -198,16 +195,16 @@ def test_what_is_told_fails_the_session_and_no_test(troubles: Left) -> None:
     assert troubles.finished["test_is_killed"].verdict == "failed"
 
 
-def test_handlers_that_raise_are_told_with_their_tracebacks(suite: Suite) -> None:
+def test_handlers_that_raise_are_told_in_a_line(suite: Suite) -> None:
     """For Python it is no reason to fail, and so it is not for us."""
     write(suite, a=TROUBLES)
     finished = run(suite, "-k", "raises", extra=SPAWN).finished
     finished.assert_outcomes(passed=1)
     assert finished.returncode == pytest.ExitCode.OK
-    told = "\n".join(finished.warnings)
-    assert "test_a.py" in told
-    assert 'raise ValueError("cannot clean up")' in told
-    assert "KeyError: 'nothing'" in told
+    words = "raised at the end of the rank"
+    for error in ("ValueError: cannot clean up, in broken", "KeyError: 'nothing', in broken_too"):
+        assert f"{words}: {error}" in finished.warnings
+        assert re.search(rf"test_a.py:\d+: DdpWarning: {words}: {error}", finished.stdout)
 
 
 def test_a_handler_that_hangs_is_told_with_its_line(troubles: Left, told: list[str]) -> None:
@@ -216,8 +213,7 @@ def test_a_handler_that_hangs_is_told_with_its_line(troubles: Left, told: list[s
     (text,) = (text for text in told if "hanging" in text)
     assert "rank 1 The rank was killed: its last teardown took longer than 10 s" in text
     assert f"test_a.py:{line} in hanging" in text
-    lost = troubles.seconds("ended_hangs", "began_after_the_hang")
-    assert 10 <= lost < 10 + BOUND
+    assert troubles.seconds("ended_hangs", "began_after_the_hang") >= 10
 
 
 def test_a_handler_that_exits_is_told(told: list[str]) -> None:
@@ -231,7 +227,6 @@ def test_an_endless_thread_of_a_test_is_told_with_the_test_alone(
     (warning,) = (text for text in troubles.finished.warnings if "stray" in text)
     assert "test_leaves_a_thread: left a thread ('stray') behind; the rank" in warning
     assert not any("stray" in text for text in told)
-    assert troubles.seconds("ended_leaves_a_thread", "began_after_the_thread") < BOUND
 
 
 def test_an_endless_thread_of_a_module_is_told_with_its_line(
@@ -240,8 +235,6 @@ def test_an_endless_thread_of_a_module_is_told_with_its_line(
     (text,) = (text for text in told if "'endless'" in text)
     assert "ranks 0-1 The thread 'endless' would not end with the rank" in text
     assert "# here it stays" in text
-    lost = troubles.seconds("ended_beside_the_endless", "began_after_the_endless")
-    assert lost < PATIENCE + BOUND
 
 
 def test_nothing_else_is_told(told: list[str]) -> None:
@@ -275,10 +268,8 @@ def test_handlers_after_an_interrupt(suite: Suite, hangs: str) -> None:
         assert time.monotonic() < deadline, running.stdout
         assert running.process.poll() is None, running.stdout
         time.sleep(0.05)
-    interrupted = time.monotonic()
     running.process.send_signal(signal.SIGINT)
     finished = running.finish(START_LIMIT)
-    assert time.monotonic() - interrupted < BOUND
     assert finished.returncode == pytest.ExitCode.INTERRUPTED
     assert "outside of the tests" not in finished.output
     ran = [rank for (rank, _), files in read(directory).items() if "handler" in files]

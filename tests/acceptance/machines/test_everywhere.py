@@ -49,7 +49,7 @@ def needed(cluster: Cluster, new_suite: Callable[[], Suite]) -> Session:
 
 
 def test_a_suite_for_torchrun_passes_as_it_is(needed: Session) -> None:
-    needed.alpha.assert_outcomes(passed=11, skipped=1)
+    needed.alpha.assert_outcomes(passed=12, skipped=1)
     assert needed.beta.returncode == 0, needed.text
 
 

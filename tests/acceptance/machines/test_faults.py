@@ -239,7 +239,7 @@ def test_an_agent_that_is_suspended_is_lost_after_5_seconds(cluster: Cluster, su
     result = finished["test_long"]
     assert result.verdict == "failed"
     assert "node 1 (beta) is lost: gave no sign of life for 5 s" in flat(result.text)
-    assert result.duration < 20
+    assert "timed out after" not in result.text
     assert beta.finish(30).returncode == 1
     assert cluster.survivors_after(3) == []
 

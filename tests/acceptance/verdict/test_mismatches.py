@@ -250,7 +250,7 @@ def test_mismatch_is_proved_at_once(mismatches: Finished, name: str) -> None:
     assert found
     for result in found:
         assert result.verdict == "failed"
-        assert result.duration < 20, "left to the deadline"
+        assert "timed out after" not in result.text, "left to the deadline"
 
 
 @pytest.mark.parametrize("name", WAITS)

@@ -213,4 +213,3 @@ def test_a_rank_that_dies_leaves_its_subtests(of_ranks: Finished) -> None:
 def test_thousands(of_ranks: Finished) -> None:
     assert len(call(of_ranks, "test_many")) == 2001
     assert "2006 subtests passed" in of_ranks.stdout
-    assert of_ranks["test_many"].duration < 60

@@ -33,6 +33,16 @@ TORCH = (f"{SITE}/torch/distributed/distributed_c10d.py", 3252, "all_reduce")
             Mark("target: DDP construction", "test_sum.py:4 in add"),
             "died of SIGKILL in DDP construction, begun at test_sum.py:4 in add",
         ),
+        (
+            -9,
+            Mark("target", "test_sum.py:4 in add", f"{SITE}/plugin/store.py:9 in wait"),
+            "died of SIGKILL, begun at test_sum.py:4 in add",
+        ),
+        (
+            -9,
+            Mark("target", f"{SITE}/a/b.py:4 in c", f"{SITE}/plugin/store.py:9 in wait"),
+            "died of SIGKILL, last seen at plugin/store.py:9 in wait",
+        ),
     ],
 )
 def test_an_end_is_one_line_without_a_stack(code: int | None, mark: Mark, words: str) -> None:

@@ -10,7 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddp.wire.marker import AREA, PHASE, SEEN, SIZE, Mark, Page, note_of, read, sight_of
+from pytest_ddp.wire.marker import (
+    AREA,
+    PHASE,
+    SEEN,
+    SIZE,
+    Mark,
+    Page,
+    cut_off,
+    note_of,
+    read,
+    sight_of,
+)
 
 KILLED = """
 import os, signal, sys
@@ -51,6 +62,15 @@ def test_sight_of_the_phase_is_read(tmp_path: Path) -> None:
     for line in range(2, 5):
         page.write(SEEN, sight_of("call: backward", f"b.py:{line} in g", note))
         assert read(tmp_path / "page") == Mark("call: backward", "a.py:1 in f", f"b.py:{line} in g")
+
+
+def test_lost_channel_is_read_whatever_the_main_thread_notes_then(tmp_path: Path) -> None:
+    page = Page(str(tmp_path / "page"))
+    page.write(SEEN, sight_of("cut off", "cut off", b""))
+    assert not read(tmp_path / "page").cut_off
+    page.write(SEEN, cut_off())
+    page.write(PHASE, note_of("call: backward", "a.py:1 in f", 1))
+    assert read(tmp_path / "page") == Mark("call: backward", "a.py:1 in f", cut_off=True)
 
 
 def test_sight_tells_that_the_phase_is_over(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from ddp_conformance.launched.history import Left
 from ddp_conformance.launched.order import Order
 from pytest_ddp.system import processes
 
-HELPERS = ("torch_shm_manager", "multiprocessing.resource_tracker", "multiprocessing.forkserver")
+HELPERS = ("torch_shm_manager", "resource_tracker import main", "multiprocessing.forkserver")
 """Processes that libraries start once and keep for the life of the interpreter."""
 SETTLE = 0.5
 """Seconds that a thread which is on its way out is given."""
