@@ -40,7 +40,7 @@ def _blocks(page: Path) -> list[Block]:
 
 def _run(command: str, directory: Path, programs: Path) -> str:
     finished = subprocess.run(
-        ["timeout", "-k", "5", "240", "bash", "-c", command],
+        ["timeout", "-k", "5", "900", "bash", "-c", command],
         cwd=directory,
         env=_environment() | {"PATH": f"{programs}:{os.environ['PATH']}"},
         stdin=subprocess.DEVNULL,

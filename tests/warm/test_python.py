@@ -61,7 +61,8 @@ def test_it_ends_as_what_it_has_started(code: str, returncode: int) -> None:
 
 def test_what_it_has_started_is_killed_with_it(tmp_path: Path) -> None:
     code = (
-        "import os, signal; print(os.getpid(), file=open('pid', 'w'), flush=True); signal.pause()"
+        "import os, signal; open('new', 'w').write(str(os.getpid())); "
+        "os.rename('new', 'pid'); signal.pause()"
     )
     with standing_in() as python:
         process = subprocess.Popen([str(python), "-c", code], cwd=tmp_path)

@@ -151,7 +151,8 @@ def _words(code: int) -> str:
 def _run_test(case: Any, test_name: str, parent_pipe: object) -> None:
     """As the harness's own, which makes an exit code of an exception."""
     importlib.import_module("torch.testing._internal.common_utils").set_rng_seed()
-    getattr(case, test_name)()
+    with meeting.marking():
+        getattr(case, test_name)()
     if case.destroy_pg_upon_exit and (given_up := groups()):
         meeting.wait_for_peers(given_up)
         destroy_process_group()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 import torch.distributed as dist
@@ -35,6 +35,8 @@ class Meeting:
         """
         self._folder = folder
         self._test = test
+        self.is_marking = False
+        """A harness's test runs, which gives up its groups when it ends: others wait for nobody."""
         self._of = -1
         self._made: Counter[str] = Counter()
         """How often a group of each name was made in the test."""
@@ -43,7 +45,8 @@ class Meeting:
 
     def mark(self, group: dist.ProcessGroup) -> None:
         """Say that this rank has connected; called once it has."""
-        if not self._folder:
+        # A store in a folder that a test has removed would look for it for minutes, with the GIL.
+        if not (self.is_marking and os.path.isdir(self._folder)):
             return
         if self._of != self._test():
             self._begin()
@@ -51,6 +54,7 @@ class Meeting:
         self._made[name] += 1
         with contextlib.suppress(RuntimeError):
             store = self._stores[name] = FileStore(self._path(name, self._made[name]))
+            store.set_timeout(_LIMIT)
             store.set(f"{group.rank()}", "")
 
     def _begin(self) -> None:
@@ -80,6 +84,19 @@ def begin(folder: str, test: Callable[[], int]) -> Meeting:
     global _own
     _own = Meeting(folder, test)
     return _own
+
+
+@contextlib.contextmanager
+def marking() -> Iterator[None]:
+    """Mark the groups that are made in the block, by a test that is to call wait_for_peers."""
+    if _own is None:
+        yield
+        return
+    _own.is_marking = True
+    try:
+        yield
+    finally:
+        _own.is_marking = False
 
 
 def wait_for_peers(groups: list[dist.ProcessGroup]) -> None:
