@@ -215,7 +215,7 @@ MUTANTS = (
 TWINS = (
     Twin(DataModule(new_loader_for_workers, STARTS), "persistent workers, new loader", TWO),
     Twin(scheduled(filled_where_empty), "empty shard filled up from its window", (4,)),
-    Twin(scheduled(moved_at_end), "moved at epoch end", (1,)),
+    Twin(scheduled(moved_at_end), "moved at epoch end", ONE_AND_TWO),
     Twin(DataModule(seeded_random, FIXED), "random window, a function of the epoch", ONE_AND_TWO),
     Twin(
         DataModule(broadcast_random, FIXED),
