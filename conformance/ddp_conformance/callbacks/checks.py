@@ -146,7 +146,7 @@ def death_run(subject: ErrorPath, ranks: Ranks, scenario: Scenario) -> Run:
         work = Work(Named.of(loop_and_die), Named.of(subject.make), argv, scenario=scenario)
         if case.rank == 0:
             limits = Limits(subject.timeout, subject.patience)
-            yield from launch(work, case.world_size, case.directory, limits)
+            yield from launch(work, case.world_size, case.directory, limits, own_hash=True)
 
     (run,) = record(subject, ranks, cases_of(ranks, (2 * ranks.world_size + 1,)), observe)
     return run
