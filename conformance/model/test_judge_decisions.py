@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ddp_conformance.launched.history import Ended
 from ddp_conformance.model.history import Decided
 from ddp_conformance.model.judge_decisions import judge_decisions
 from hypothesis import given, settings
@@ -74,6 +75,13 @@ def test_a_step_without_a_backward_pass_tells_no_norm() -> None:
     assert texts([silent[0], *(replace(made, stepped=False) for made in EQUAL[1:])]) == [
         "step 1: norm is 2, of one process nothing"
     ]
+
+
+def test_a_run_that_broke_off_is_left_to_its_end() -> None:
+    off = Ended(0, 0, 1, False, "OSError: disk is full")
+    assert texts([off]) == texts([*EQUAL[1:], off]) == []
+    wrong = [telling(made, norm=3.0) for made in EQUAL[1:]]
+    assert texts([ALONE, *wrong, off]) == ["step 1: norm is 3, of one process 2"]
 
 
 def test_what_is_not_told_is_no_pass() -> None:

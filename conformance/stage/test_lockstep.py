@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from ddp_conformance.stage.lockstep import END, Lockstep, in_lockstep
+from ddp_conformance.stage.lockstep import END, Lockstep, description, in_lockstep
 from ddp_conformance.writing.publishing import Arriving
 from torch.distributed import new_group as early
 from torch.distributed.device_mesh import init_device_mesh
 
 from pytest_ddp import Ddp
+
+ONE = torch.tensor(1.0)
 
 
 @pytest.mark.ddp(world_size=2)
@@ -32,7 +34,7 @@ def test_same_collectives_go_through(ddp: Ddp) -> None:
     assert (total.item(), parts) == (1.0, [0, 1])
     words = [call.what.partition(" ")[0] for call in lockstep.calls]
     assert words == ["allreduce", "allgather", "allgather", "barrier", "no"]
-    assert lockstep.calls[0].what == "allreduce float32[1]"
+    assert lockstep.calls[0].what == "allreduce SUM float32[1]"
     assert "test_lockstep.py:" in lockstep.calls[0].site
 
 
@@ -44,7 +46,7 @@ def test_a_missing_collective_ends_all_at_once(ddp: Ddp) -> None:
             dist.all_reduce(torch.ones(2))
             pytest.fail("rank 1 never comes")
     assert lockstep.diverged
-    assert lockstep.calls[-1].what == ("allreduce float32[2]" if ddp.rank == 0 else END)
+    assert lockstep.calls[-1].what == ("allreduce SUM float32[2]" if ddp.rank == 0 else END)
 
 
 @pytest.mark.ddp(world_size=2)
@@ -53,6 +55,54 @@ def test_different_sizes_never_reach_gloo(ddp: Ddp) -> None:
     with in_lockstep(lockstep):
         dist.all_reduce(torch.ones(1 + ddp.rank))
     assert lockstep.diverged
+
+
+@pytest.mark.ddp(world_size=2)
+def test_reduce_operations_and_roots_that_differ_are_never_started(ddp: Ddp) -> None:
+    one = torch.ones(1)
+    ops, root = (dist.ReduceOp.SUM, dist.ReduceOp.MAX), ddp.rank
+    for differ in (
+        lambda: dist.all_reduce(one, ops[ddp.rank]),
+        lambda: dist.reduce(one, 0, ops[ddp.rank]),
+        lambda: dist.reduce_scatter(one, [one, one], ops[ddp.rank]),
+        lambda: dist.reduce(one, root),
+        lambda: dist.broadcast(one, root),
+        lambda: dist.broadcast_object_list([17], root),
+        lambda: dist.gather(one, [one, one], root),
+        lambda: dist.scatter(one, [one, one], root),
+    ):
+        lockstep = Lockstep(ddp)
+        with in_lockstep(lockstep):
+            differ()
+        assert lockstep.diverged
+
+
+OPS = {"SUM": dist.ReduceOp.SUM, "AVG": dist.ReduceOp(dist.ReduceOp.AVG)}
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_a_reduce_operation_has_its_name(op: str) -> None:
+    options = dist.AllreduceOptions()
+    options.reduceOp = OPS[op]
+    for args, kwargs in (
+        (([ONE], options), {}),
+        (([ONE],), {"opts": options}),
+        (([ONE], OPS[op]), {}),
+    ):
+        assert description("allreduce", 0, args, kwargs) == f"allreduce {op} float32[]"
+    assert description("allreduce", 0, ([ONE],), {}) == "allreduce SUM float32[]"
+
+
+def test_factors_of_a_scaled_sum_are_each_ranks_own() -> None:
+    scaled = dist._make_nccl_premul_sum
+    for op in (scaled(0.5), scaled(torch.tensor([2.0]))):
+        assert description("allreduce", 0, ([ONE], op), {}) == "allreduce PREMUL_SUM float32[]"
+
+
+def test_a_root_has_its_number() -> None:
+    assert description("broadcast", 0, ([ONE],), {}) == "broadcast root=0 float32[]"
+    assert description("broadcast", 0, (ONE, 2), {}) == "broadcast root=2 float32[]"
+    assert description("reduce", 0, (ONE, 1, OPS["AVG"]), {}) == "reduce AVG root=1 float32[]"
 
 
 @pytest.mark.ddp(world_size=2)

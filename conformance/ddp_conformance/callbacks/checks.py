@@ -29,7 +29,7 @@ from ddp_conformance.stage.same_calls import demand_same_calls
 CBK_01 = Guarantee(
     "CBK-01",
     "In every process group all ranks MUST make the same collectives in the same order, of one "
-    "operation, shape and dtype, and called by the same functions.",
+    "operation, root, shape and dtype, and called by the same functions.",
 )
 CBK_02 = Guarantee(
     "CBK-02",

@@ -18,7 +18,7 @@ class Traced(Record):
     number: int
     """Its place among this rank's collectives of the group, from 0."""
     what: str
-    """Operation, dtype and shape."""
+    """Operation, reduction, root, dtype and shape."""
     functions: str = ""
     """The functions it was called through, innermost first; empty where ranks play different
     parts (a broadcast, a barrier) and may rightfully differ."""

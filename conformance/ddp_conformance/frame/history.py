@@ -144,7 +144,7 @@ class Collective(Record):
     number: int
     """Its place among those of this rank, from 0."""
     what: str
-    """Operation, dtype and shape; or the words for the end of the component's code."""
+    """Operation, reduction, root, dtype and shape; or the words for the end of the code."""
     site: str = ""
     """The line that made it: evidence for people, for ranks may differ in it rightfully."""
 

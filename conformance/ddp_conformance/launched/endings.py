@@ -20,6 +20,11 @@ def came_through(history: History) -> bool:
     return bool(ends) and all(_came_through(end) for end in ends)
 
 
+def broke_off(history: History) -> bool:
+    """Whether some rank is known not to have come to the end of its entry."""
+    return any(not _came_through(end) for end in ends_of(history))
+
+
 def ranks_that_came_through(history: History) -> list[int]:
     """Those that came to the end of their entry, and left all records that there are to be."""
     return [end.rank for end in ends_of(history) if _came_through(end)]

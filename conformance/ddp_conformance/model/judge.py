@@ -9,7 +9,7 @@ from collections.abc import Set as AbstractSet
 
 from ddp_conformance.frame.history import History
 from ddp_conformance.frame.verdict import Violation, ranks_in_words
-from ddp_conformance.launched.endings import ranks_that_came_through
+from ddp_conformance.launched.endings import broke_off, ends_of, ranks_that_came_through
 from ddp_conformance.model.history import (
     Gradients,
     OneProcessEnds,
@@ -93,7 +93,9 @@ def judge_gradients(history: History, tolerance: float) -> tuple[Violation, ...]
     found: list[str] = []
     for rank in sorted({g.rank for g in steps if not g.alone}.union(through)):
         own = _by_place(g for g in steps if g.rank == rank and not g.alone)
-        for place in sorted(own.keys() | (alone.keys() if rank in through else ())):
+        # Of a run that broke off it is not known which steps one process would have made.
+        known = {*own} & {*alone} if broke_off(history) else {*own}
+        for place in sorted(known.union(alone if rank in through else ())):
             where = f"step {place[0]}, rank {rank}"
             texts = [
                 [*_wrong_gradients(where, seen, wanted, tolerance)]
@@ -199,6 +201,7 @@ def _distance(value: float, right: float) -> float:
 
 def judge_use(history: History, traits: AbstractSet[str]) -> tuple[Violation, ...]:
     """Unused parameters are declared, and a static graph stays the same."""
+    passes = _of_whole_steps(history)
     return (
         *_without(history, Wrapped, "nothing is known of its model"),
         *_without(history, Pass, NO_PASS),
@@ -206,7 +209,7 @@ def judge_use(history: History, traits: AbstractSet[str]) -> tuple[Violation, ..
             Violation(text)
             for wrapped in history
             if isinstance(wrapped, Wrapped)
-            for text in _wrong_use(wrapped, _used(history, wrapped.rank), traits)
+            for text in _wrong_use(wrapped, _used(passes, wrapped.rank), traits)
         ),
     )
 
@@ -219,10 +222,18 @@ def _without(history: History, kind: type[Wrapped | Pass], words: str) -> Iterat
             yield Violation(f"rank {rank}: {words}")
 
 
-def _used(history: History, rank: int) -> dict[int, set[str]]:
+def _of_whole_steps(history: History) -> list[Pass]:
+    """Without the last step of a rank that broke off: it may have been in the middle of it."""
+    passes = [seen for seen in history if isinstance(seen, Pass)]
+    off = {end.rank for end in ends_of(history)}.difference(ranks_that_came_through(history))
+    last = {rank: max((p.step for p in passes if p.rank == rank), default=0) for rank in off}
+    return [seen for seen in passes if last.get(seen.rank) != seen.step]
+
+
+def _used(passes: Iterable[Pass], rank: int) -> dict[int, set[str]]:
     used: defaultdict[int, set[str]] = defaultdict(set)
-    for seen in history:
-        if isinstance(seen, Pass) and seen.rank == rank:
+    for seen in passes:
+        if seen.rank == rank:
             used[seen.step].update(seen.used)
     return used
 
@@ -272,9 +283,8 @@ def judge_accumulation(history: History) -> tuple[Violation, ...]:
         return ()
     steps: defaultdict[int, defaultdict[int, list[Pass]]]
     steps = defaultdict(lambda: defaultdict(list))
-    for seen in history:
-        if isinstance(seen, Pass):
-            steps[seen.step][seen.rank].append(seen)
+    for seen in _of_whole_steps(history):
+        steps[seen.step][seen.rank].append(seen)
     return (
         *_without(history, Pass, NO_PASS),
         *(

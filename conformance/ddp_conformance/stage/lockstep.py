@@ -8,7 +8,7 @@ different sizes, nor pair one rank's metric with another one's gradient.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, TypeAlias
 from unittest import mock
@@ -48,6 +48,15 @@ COLLECTIVES: dict[str, int | None] = {
     "split_group": None,
 }
 """Methods of ``ProcessGroup``, and which argument must have one dtype and shape on all ranks."""
+
+REDUCING = {
+    *("allreduce", "allreduce_coalesced", "reduce"),
+    *("reduce_scatter", "_reduce_scatter_base", "reduce_scatter_single"),
+}
+"""Those with a reduce operation, which must be one on all ranks."""
+
+ROOTED = {"broadcast", "reduce", "gather", "scatter"}
+"""Those with a root, which must be one for all ranks."""
 
 NEW_GROUP = "new_group"
 """What all ranks must call, members or not, unless it synchronises its members alone."""
@@ -140,7 +149,7 @@ def _announcing(call: Before, name: str, position: int | None) -> Callable[..., 
     original = getattr(dist.ProcessGroup, name)
 
     def announced(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Any:
-        call(group, name, description(name, position, args))
+        call(group, name, description(name, position, args, kwargs))
         return original(group, *args, **kwargs)
 
     return announced
@@ -157,14 +166,35 @@ def _announcing_group(call: Before) -> Callable[..., Any]:
     return announced
 
 
-def description(name: str, position: int | None, args: Sequence[Any]) -> str:
-    """The operation, with dtype and shape where all ranks must have the same."""
-    words = name.strip("_")
-    if position is None or position >= len(args):
-        return words
-    tensors = args[position]
-    listed = [tensors] if isinstance(tensors, Tensor) else tensors
-    return " ".join([words, *(_shape(tensor) for tensor in listed)])
+def description(
+    name: str, position: int | None, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> str:
+    """The operation, with what all ranks must have the same: reduction, root, dtype and shape."""
+    words = [name.strip("_")]
+    given = (*args, *kwargs.values())
+    if name in REDUCING:
+        words.append(_reduction(given))
+    if name in ROOTED:
+        words.append(f"root={_root(given)}")
+    if position is not None and position < len(args):
+        tensors = args[position]
+        listed = [tensors] if isinstance(tensors, Tensor) else tensors
+        words += map(_shape, listed)
+    return " ".join(words)
+
+
+def _reduction(given: Sequence[Any]) -> str:
+    """Its name: factors of ``PREMUL_SUM`` are each rank's own."""
+    # Of the overloads one takes options, and the others the operation, or a member of its enum.
+    asked = (getattr(one, "reduceOp", one) for one in given)
+    ops = (getattr(op, "op", op) for op in asked)
+    return next((op.name for op in ops if isinstance(op, dist.ReduceOp.RedOpType)), "SUM")
+
+
+def _root(given: Sequence[Any]) -> int:
+    """The rank in the group."""
+    asked = (getattr(one, "rootRank", one) for one in given)
+    return next((root for root in asked if isinstance(root, int)), 0)
 
 
 def _shape(tensor: Tensor) -> str:

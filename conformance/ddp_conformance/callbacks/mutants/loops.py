@@ -71,6 +71,21 @@ def gradient_for_each_sample(case: Case) -> Steps:
         yield None
 
 
+def worst_on_rank_zero(case: Case) -> Steps:
+    """The greatest loss on rank 0, and the sum on the others."""
+    for step in range(STEPS):
+        op = dist.ReduceOp.MAX if case.rank == 0 else dist.ReduceOp.SUM
+        dist.all_reduce(local_loss(case, step), op)
+        yield None
+
+
+def broadcast_by_each(case: Case) -> Steps:
+    """Rank 0 tells, and the others wait for the last rank to."""
+    for step in range(STEPS):
+        dist.broadcast(local_loss(case, step), 0 if case.rank == 0 else case.world_size - 1)
+        yield None
+
+
 def group_on_rank_zero(case: Case) -> Steps:
     """A group of rank 0's own, made there alone: the names of later groups differ."""
     for _ in range(STEPS):
@@ -320,6 +335,8 @@ MUTANTS = (
     Mutant(calls(gradient_for_each_sample), "CBK-01", "a step for each sample of the rank"),
     Mutant(calls(logged_every_tenth_by_one), "CBK-01", "a mean on rank 0, every tenth step"),
     Mutant(calls(counted_in_integers), "CBK-01", "float on one rank, integer on others"),
+    Mutant(calls(worst_on_rank_zero), "CBK-01", "maximum on rank 0, sum on others"),
+    Mutant(calls(broadcast_by_each), "CBK-01", "a broadcast of another root on rank 0"),
     Mutant(calls(swapped_in_group), "CBK-01", "another order in a subgroup"),
     Mutant(calls(group_on_rank_zero), "CBK-01", "new_group on one rank"),
     Mutant(decides(stops_after_barrier), "CBK-02", "barrier in place of a reduction"),

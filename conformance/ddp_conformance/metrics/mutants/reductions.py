@@ -370,6 +370,15 @@ class OneMoreOnRankZero(Mean):
         return super().compute()
 
 
+class MaximumOnRankZero(Mean):
+    """Rank 0 takes the greatest sum and count, and the others sums."""
+
+    def compute(self) -> Tensor:
+        both = torch.stack([self.total, self.count])
+        dist.all_reduce(both, dist.ReduceOp.MAX if self.case.rank == 0 else dist.ReduceOp.SUM)
+        return both[0] / both[1]
+
+
 class GroupOnRankZero(Mean):
     """A group for what rank 0 does with others later, made where only rank 0 comes by."""
 
@@ -413,6 +422,7 @@ MUTANTS = (
     Mutant(Metric(OnRankZeroAlone), "MET-06", "computed on rank 0 alone"),
     Mutant(Metric(ReducesEveryBatch), "MET-06", "a reduction for each batch"),
     Mutant(Metric(OneMoreOnRankZero), "MET-06", "one more reduction on rank 0"),
+    Mutant(Metric(MaximumOnRankZero), "MET-06", "maximum on rank 0, sum on others"),
     Mutant(Metric(GroupOnRankZero), "MET-06", "new_group on rank 0 alone"),
 )
 
