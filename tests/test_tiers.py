@@ -1,0 +1,36 @@
+"""``make test`` checks every guarantee on every subject that there is, on more than one rank."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PAIRS = ROOT / "conformance" / "pairs.txt"
+_ITEM = re.compile(r"^(conformance/\S+::\w+)\[(.+)\]$")
+_SIZE = re.compile(r"(?:^|-)ws(\d+)(?=-|$)")
+
+
+def test_the_default_tier_has_every_pair_on_several_ranks() -> None:
+    """The file holds the pairs of subject and guarantee, so that none is lost unseen."""
+    command = [sys.executable, "-m", "pytest", "conformance", "-m", "not exhaustive"]
+    command += ["--collect-only", "-q", "-p", "no:cacheprovider", "-p", "ddp_conformance.plugin"]
+    collected = subprocess.run(
+        command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True
+    ).stdout
+    pairs = set()
+    for test, parameters in filter(None, map(_pair, collected.splitlines())):
+        size = _SIZE.search(parameters)
+        if size is not None:
+            assert int(size[1]) > 1, f"{test}[{parameters}] runs on one rank alone"
+            pairs.add(f"{test}[{_SIZE.sub('', parameters).strip('-')}]")
+    known = set(PAIRS.read_text(encoding="utf-8").splitlines())
+    assert pairs >= known, f"no longer checked, or renamed: {sorted(known - pairs)}"
+    assert pairs <= known, f"new; add them to {PAIRS.name}: {sorted(pairs - known)}"
+
+
+def _pair(line: str) -> tuple[str, str] | None:
+    found = _ITEM.match(line)
+    return None if found is None else (found[1], found[2])
