@@ -101,16 +101,6 @@ def test_steps_are_not_missed_where_the_single_process_broke_off() -> None:
     assert text.startswith("step 1, rank 1: the gradient of weight has 9")
 
 
-def test_a_step_in_which_a_rank_broke_off_is_not_judged_by_what_it_used() -> None:
-    history = [Wrapped(0, ("a", "b"), False), Pass(0, 1, 0, ("a",), 0, "a")]
-    off = Ended(0, 0, 1, False, "OSError: disk is full")
-    assert texts(judge.judge_use(history, frozenset()))
-    assert not judge.judge_use([*history, off], frozenset())
-    assert not judge.judge_accumulation([*history, off])
-    later = Pass(0, 2, 0, ("a", "b"), 0, "b")
-    assert texts(judge.judge_use([*history, later, off], frozenset()))
-
-
 def test_unused_parameters_are_to_be_declared() -> None:
     history = [*WRAPPED, PASS, replace(PASS, rank=1, used=("weight",))]
     (text,) = texts(judge.judge_use(history, frozenset()))

@@ -9,7 +9,7 @@ from collections.abc import Set as AbstractSet
 
 from ddp_conformance.frame.history import History
 from ddp_conformance.frame.verdict import Violation, ranks_in_words
-from ddp_conformance.launched.endings import broke_off, ends_of, ranks_that_came_through
+from ddp_conformance.launched.endings import broke_off, ranks_that_came_through
 from ddp_conformance.model.history import (
     Gradients,
     OneProcessEnds,
@@ -201,7 +201,6 @@ def _distance(value: float, right: float) -> float:
 
 def judge_use(history: History, traits: AbstractSet[str]) -> tuple[Violation, ...]:
     """Unused parameters are declared, and a static graph stays the same."""
-    passes = _of_whole_steps(history)
     return (
         *_without(history, Wrapped, "nothing is known of its model"),
         *_without(history, Pass, NO_PASS),
@@ -209,7 +208,7 @@ def judge_use(history: History, traits: AbstractSet[str]) -> tuple[Violation, ..
             Violation(text)
             for wrapped in history
             if isinstance(wrapped, Wrapped)
-            for text in _wrong_use(wrapped, _used(passes, wrapped.rank), traits)
+            for text in _wrong_use(wrapped, _used(history, wrapped.rank), traits)
         ),
     )
 
@@ -222,18 +221,10 @@ def _without(history: History, kind: type[Wrapped | Pass], words: str) -> Iterat
             yield Violation(f"rank {rank}: {words}")
 
 
-def _of_whole_steps(history: History) -> list[Pass]:
-    """Without the last step of a rank that broke off: it may have been in the middle of it."""
-    passes = [seen for seen in history if isinstance(seen, Pass)]
-    off = {end.rank for end in ends_of(history)}.difference(ranks_that_came_through(history))
-    last = {rank: max((p.step for p in passes if p.rank == rank), default=0) for rank in off}
-    return [seen for seen in passes if last.get(seen.rank) != seen.step]
-
-
-def _used(passes: Iterable[Pass], rank: int) -> dict[int, set[str]]:
+def _used(history: History, rank: int) -> dict[int, set[str]]:
     used: defaultdict[int, set[str]] = defaultdict(set)
-    for seen in passes:
-        if seen.rank == rank:
+    for seen in history:
+        if isinstance(seen, Pass) and seen.rank == rank:
             used[seen.step].update(seen.used)
     return used
 
@@ -283,8 +274,9 @@ def judge_accumulation(history: History) -> tuple[Violation, ...]:
         return ()
     steps: defaultdict[int, defaultdict[int, list[Pass]]]
     steps = defaultdict(lambda: defaultdict(list))
-    for seen in _of_whole_steps(history):
-        steps[seen.step][seen.rank].append(seen)
+    for seen in history:
+        if isinstance(seen, Pass):
+            steps[seen.step][seen.rank].append(seen)
     return (
         *_without(history, Pass, NO_PASS),
         *(
