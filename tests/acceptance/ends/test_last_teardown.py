@@ -96,8 +96,13 @@ def test_a_death_between_tests_is_told_and_does_not_fail_the_next(
     finished = suite.run(*LOADFILE)
     finished.assert_outcomes(passed=3)
     assert finished.returncode == pytest.ExitCode.TESTS_FAILED
-    told = finished.output.partition("error outside of the tests")[2]
-    assert f"died of {number} between two tests, after test_between.py::test_before" in flat(told)
+    told = flat(finished.output.partition("error outside of the tests")[2])
+    ends = [f"died of {number} between two tests, after test_between.py::test_before"]
+    if not seconds and world_size != 2:
+        # No test needs this pool any more, so the rank may be asked for its last teardown
+        # before the kernel has ended it.
+        ends.append(f"died of {number} before the end of its last teardown")
+    assert any(end in told for end in ends), told
 
 
 def test_a_rank_that_stands_still_is_no_death_between_tests(suite: Suite) -> None:
