@@ -82,7 +82,7 @@ def pytest_configure(config: pytest.Config) -> None:
         if problem := support.problem():
             from pytest_ddp.controller.unsupported import WithoutRanks  # noqa: PLC0415
 
-            plain = WithoutRanks(options, problem, _adoption(options))
+            plain = WithoutRanks(options, problem, _adoption(options), _warn)
             config.pluginmanager.register(plain, "ddp-controller")
             return
         config.pluginmanager.register(Hooks(config, options), "ddp-controller")

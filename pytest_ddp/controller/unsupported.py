@@ -10,7 +10,6 @@ from pytest_ddp.asked.marks import MARK, check_items, read_marks
 from pytest_ddp.asked.options import Options
 from pytest_ddp.controller.neighbours import end_in_controller
 from pytest_ddp.controller.unrun import failed_without_ranks
-from pytest_ddp.verdict.messages import DdpWarning
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -20,17 +19,22 @@ class WithoutRanks:
     """The hooks of the pytest process on a system that is not supported."""
 
     def __init__(
-        self, options: Options, problem: str, adopt: Callable[[pytest.Item], None] | None
+        self,
+        options: Options,
+        problem: str,
+        adopt: Callable[[pytest.Item], None] | None,
+        warn: Callable[[pytest.Item, str], None],
     ) -> None:
         self._options = options
         self._problem = problem
         self._adopt = adopt
+        self._warn = warn
 
     @pytest.hookimpl(wrapper=True)
     def pytest_make_collect_report(
         self,
     ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-        return check_items((yield), self._options, self._adopt, _warn)
+        return check_items((yield), self._options, self._adopt, self._warn)
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -53,7 +57,3 @@ class WithoutRanks:
             item.ihook.pytest_runtest_logreport(report=report)
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         return True
-
-
-def _warn(item: pytest.Item, text: str) -> None:
-    item.warn(DdpWarning(text))

@@ -65,7 +65,7 @@ def is_ours(file: str) -> bool:
 def is_users(file: str) -> bool:
     """Whether a file belongs neither to the checks, nor to pytest-ddp, a library, or Python."""
     ours = is_ours(file) or file.startswith(_PLUGIN)
-    return bool(file) and not (ours or _is_standard(file) or _is_installed(file))
+    return bool(file) and not (ours or is_library(file))
 
 
 def callers(innermost: FrameType | None = None) -> Iterator[FrameType]:
