@@ -152,6 +152,14 @@ class Finished:
         """Text of failed collection by node id."""
         return {record["nodeid"]: record["text"] for record in self._of_kind("collect_error")}
 
+    def diagnosed(self, folder: str) -> dict[str, dict[str, Any]]:
+        """The first failure of each file of ``--ddp-diagnosis=folder``, by the test's name."""
+        files = (self.directory / folder).iterdir()
+        records = (json.loads(path.read_text(encoding="utf-8")) for path in files)
+        return {
+            record["nodeid"].partition("::test_")[2]: record["failures"][0] for record in records
+        }
+
     @property
     def output(self) -> str:
         """Standard output and standard error together."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -144,9 +143,7 @@ def timeouts(new_suite: Callable[[], Suite]) -> Finished:
 @pytest.fixture(scope="module")
 def told(timeouts: Finished) -> dict[str, Any]:
     """What the diagnosis says of the one failure of each test, by the test's name."""
-    files = (timeouts.directory / "told").iterdir()
-    records = (json.loads(path.read_text(encoding="utf-8")) for path in files)
-    return {record["nodeid"].partition("::test_")[2]: record["failures"][0] for record in records}
+    return timeouts.diagnosed("told")
 
 
 def states(failure: dict[str, Any]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -149,9 +148,7 @@ def finished(new_suite: Callable[[], Suite]) -> Finished:
 @pytest.fixture(scope="module")
 def told(finished: Finished) -> dict[str, Any]:
     """What the diagnosis says of the one failure of each test, by the test's name."""
-    files = (finished.directory / "told").iterdir()
-    records = (json.loads(path.read_text(encoding="utf-8")) for path in files)
-    return {record["nodeid"].partition("::test_")[2]: record["failures"][0] for record in records}
+    return finished.diagnosed("told")
 
 
 @pytest.mark.parametrize("name", WAITS)

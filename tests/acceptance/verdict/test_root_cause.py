@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -120,10 +119,7 @@ def told(new_suite: Callable[[], Suite]) -> dict[str, Any]:
     """What the diagnosis says of the first failure of each test, by the test's name."""
     suite = new_suite()
     suite.write("test_odd.py", SOURCE)
-    finished = suite.run("--ddp-diagnosis=told", timeout=120)
-    files = (finished.directory / "told").iterdir()
-    records = (json.loads(path.read_text(encoding="utf-8")) for path in files)
-    return {record["nodeid"].partition("::test_")[2]: record["failures"][0] for record in records}
+    return suite.run("--ddp-diagnosis=told", timeout=120).diagnosed("told")
 
 
 @pytest.mark.parametrize("name", ODD)

@@ -26,8 +26,8 @@ VERDICTS = {
     "teardown": "passed+error",
     "collective": "failed",
 }
-EVERY = pytest.mark.exhaustive
-RANKS = [pytest.param(0, marks=EVERY), 1, pytest.param(2, marks=EVERY)]
+EXHAUSTIVE = pytest.mark.exhaustive
+RANKS = [pytest.param(0, marks=EXHAUSTIVE), 1, pytest.param(2, marks=EXHAUSTIVE)]
 """Rank 1 stands for the others in ``make test``."""
 DEATHS = [
     pytest.param(place, death, id=f"{place}-{death.name}")
