@@ -1,1 +1,1 @@
-"""The process groups of a rank: built, counted, given up, and what is asked of them."""
+"""The process groups of a rank: building, counting, giving up, and a journal of their calls."""

@@ -1,8 +1,8 @@
-"""Which backends torch has in this rank, and what may be concluded from what they count.
+"""Which backends torch has in this rank, and what their counters allow to conclude.
 
-A proof rests on what a backend tells of its collectives. Of gloo and NCCL torch numbers each of
-them, alike on all ranks, from Python and C++. Of any other backend, and of a group of several,
-nothing is known, and a wait on it is left to the deadline.
+A proof rests on the sequence numbers of a backend's collectives. torch numbers those of gloo and
+NCCL, with the same numbers on all ranks, from Python and C++. Nothing is known of any other
+backend, nor of a group with several: a wait on it is left to the deadline.
 """
 
 from __future__ import annotations
@@ -15,47 +15,48 @@ import torch
 import torch.distributed as dist
 
 _OF_THE_MACHINE = frozenset({"nccl", "xccl", "ucc", "hccl"})
-"""Backends that are there or not with the machine and with how torch was built: a test that
-asks for one is skipped elsewhere. Any other name is a slip of the pen, or was not registered."""
+"""Backends whose presence depends on the machine and on how torch was built: a test that uses one
+is skipped where it is missing. Any other unknown name is a typo, or was not registered."""
 
 
 class Promises(NamedTuple):
-    """What holds for the operations of a process group."""
+    """What can be relied on for the operations of a process group."""
 
     numbered: bool
-    """Its sequence number counts every collective."""
+    """The group's sequence number counts every collective."""
     messages_numbered: bool
-    """The same number counts sends and receives, which are no collectives."""
+    """The same number counts sends and receives, which are not collectives."""
     recorded: bool
-    """The flight recorder tells every collective by that number, and who waits for one sleeps."""
+    """The flight recorder has every collective under that number, and a thread that waits for one
+    sleeps."""
 
 
 NONE = Promises(numbered=False, messages_numbered=False, recorded=False)
 _KNOWN = {
     "gloo": Promises(numbered=True, messages_numbered=True, recorded=True),
-    # ProcessGroupNCCL.hpp: sends and receives have a number of their own, seqP2P_. A wait is the
-    # stream's and not the thread's, and the records are in another recorder, for CUDA's events.
+    # ProcessGroupNCCL.hpp: sends and receives have a number of their own, seqP2P_. The stream
+    # waits, not the thread, and the records are in another recorder, for CUDA's events.
     "nccl": Promises(numbered=True, messages_numbered=False, recorded=False),
 }
 
 
 _DELIVERS = frozenset({"gloo", "nccl", "xccl", "hccl", "ucc", "mpi"})
-"""Backends whose sends reach a receive; ``fake`` and others that talk to nobody complete them."""
+"""Backends whose sends reach a receive; ``fake`` and its like complete a send without any peer."""
 
 
 def delivers(group: Any) -> bool:
-    """Whether each send on a group needs a receive."""
+    """Whether each send on a group needs a matching receive."""
     names = names_of(group)
     return bool(names) and names <= _DELIVERS
 
 
 def matches_tags(group: Any) -> bool:
-    """Whether a receive takes a message of its own tag; NCCL's take the next one."""
+    """Whether a receive takes only a message with its own tag; NCCL's takes the next message."""
     return names_of(group) == {"gloo"}
 
 
 def names_of(group: Any) -> set[str]:
-    """The names of a group's backends; none of one that is a backend itself, in Python."""
+    """The names of a group's backends; empty for a backend in Python that is itself the group."""
     try:
         return {group._get_backend(device).name() for device in group._device_types}
     except (RuntimeError, AttributeError, NotImplementedError):
@@ -63,7 +64,7 @@ def names_of(group: Any) -> set[str]:
 
 
 def name_of(group: Any) -> str:
-    """A group's name; of one that is a backend in Python, the one in torch's books."""
+    """A group's name; for a backend in Python, the name that torch has registered."""
     try:
         name: str = group.group_name
     except RuntimeError:
@@ -72,11 +73,11 @@ def name_of(group: Any) -> str:
 
 
 def promises_of(group: Any) -> Promises:
-    """What a group's backends promise."""
+    """What can be relied on for the backends of a group."""
     names = names_of(group)
     try:
-        # Of a backend that a package registers under a name of its own, and of several in one
-        # group, torch tells no number, or that of one of them.
+        # For a backend that a package registers under its own name, and for several backends in
+        # one group, torch has no number, or only that of one of them.
         group._get_sequence_number_for_group()
     except RuntimeError:
         return NONE
@@ -88,11 +89,11 @@ class Missing(NamedTuple):
 
     reason: str
     is_of_the_machine: bool
-    """Whether another machine may have it, so that the test is skipped and not wrong."""
+    """True if another machine may have it: the test is then skipped instead of failed."""
 
 
 def missing(backend: str) -> Missing | None:
-    """What torch lacks for a backend, given as torch takes it; None if nothing."""
+    """The first backend that torch lacks of a backend argument as torch takes it, or None."""
     for name in _names(backend):
         if not _is_there(name):
             return _missing(name)
@@ -101,7 +102,7 @@ def missing(backend: str) -> Missing | None:
 
 def _is_there(name: str) -> bool:
     if name == "fake" and name.upper() not in dist.Backend._plugins:
-        # torch lists it always and registers it in a module of its own.
+        # torch always lists it, but registers it in a module of its own.
         importlib.import_module("torch.testing._internal.distributed.fake_pg")
     known = getattr(dist, f"is_{name}_available", None)
     return known() if known is not None else name.upper() in dist.Backend._plugins

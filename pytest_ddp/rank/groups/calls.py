@@ -1,4 +1,4 @@
-"""Calls of process groups as the journal keeps them."""
+"""The records that the journal keeps of calls on process groups."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Piece: TypeAlias = tuple[tuple[int, torch.dtype], ...]
 """What one rank sends to another: elements and dtype of each tensor, several if coalesced."""
 
 KEPT = 2048
-"""Calls that are kept for an explanation; all of them count."""
+"""How many calls are kept to explain a failure; counters and digests cover all of them."""
 
 
 class Site(NamedTuple):
@@ -27,7 +27,7 @@ class Site(NamedTuple):
 
 
 class Call(NamedTuple):
-    """One collective, send or receive that was asked for."""
+    """One collective, send or receive."""
 
     group: str
     number: int
@@ -42,19 +42,19 @@ class Call(NamedTuple):
     tag: int | None
     site: Site
     limit: float | None = None
-    """Seconds that the wait for it may take, where its caller has said so."""
+    """Timeout in seconds that the caller passed to ``wait``."""
     sends: tuple[Piece, ...] = ()
-    """What each member gets, in group order; one for all of them if they get the same. Empty for
+    """What each member gets, in group order; a single entry if all get the same. Empty for
     operations that are not made of pieces."""
     receives: tuple[Piece, ...] = ()
-    """What is expected of each member, in the same way."""
+    """What is expected of each member, in the same form."""
 
 
 class OpenMessages:
-    """Sends and receives of a test for whose work nobody has waited.
+    """Sends and receives of a test that have not been waited for.
 
-    gloo gives up a message whose work is dropped before it is complete, and afterwards what is sent
-    between the two ranks may go astray.
+    gloo gives up a message whose work is dropped before it is complete, and later messages between
+    the two ranks may then be matched wrongly.
     """
 
     def __init__(self) -> None:
@@ -69,18 +69,18 @@ class OpenMessages:
     def add(self, call: Call, reference: weakref.ref[dist.Work]) -> None:
         self._entries[id(call)] = reference, call
         if len(self._entries) > self._limit:
-            self._look()
+            self._find_lost()
 
     def close(self, call: Call) -> None:
-        """The wait for it has ended."""
+        """Remove a message: the wait for it has ended."""
         self._entries.pop(id(call), None)
 
     def lost(self) -> set[str]:
-        """Groups with messages whose work is gone."""
-        self._look()
+        """Groups with messages whose work was dropped before a wait."""
+        self._find_lost()
         return self._lost
 
-    def _look(self) -> None:
+    def _find_lost(self) -> None:
         for key, (reference, call) in list(self._entries.items()):
             if reference() is None:
                 self._lost.add(call.group)
@@ -89,7 +89,7 @@ class OpenMessages:
 
 
 class CallsByWork:
-    """Which call a ``Work`` is the answer to; a weak dictionary, in a third of its time."""
+    """Maps a ``Work`` to its call; takes a third of the time of a weak dictionary."""
 
     def __init__(self) -> None:
         self._entries: dict[int, tuple[weakref.ref[dist.Work], Call]] = {}
@@ -104,7 +104,7 @@ class CallsByWork:
 
     def get(self, work: dist.Work) -> Call | None:
         reference, call = self._entries.get(id(work), (None, None))
-        # The identity of a work that is gone may be that of another one by now.
+        # By now, another work may have the id of one that was freed.
         return call if reference is not None and reference() is work else None
 
     def _drop_dead(self) -> None:

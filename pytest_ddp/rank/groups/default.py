@@ -1,4 +1,4 @@
-"""The default process group of a rank: built, kept, counted, given up."""
+"""The default process group of a rank: building it, keeping it, counting on it, giving it up."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ from pytest_ddp.wire.hosting import World
 from pytest_ddp.wire.survey import GroupCount, Messages, Traffic
 
 _PATIENCE = 0.2
-"""Seconds to wait until groups are freed; what takes longer goes on beside the next test."""
+"""Seconds to wait until groups are freed; slower ones are freed while the next test runs."""
 
 
 class Use(NamedTuple):
-    """What has been done with a rank's groups until some moment."""
+    """Snapshot of how far a rank's process groups have been used."""
 
     made: dict[str, int]
-    asked: list[int]
+    operations: list[int]
     """Number of operations on each group."""
     held: list[int]
-    """Number of references to each group: an FSDP model keeps one, and asks nothing yet."""
+    """Number of references to each group: an FSDP model holds one before any operation."""
     stores: int
-    """How often Python has asked for a group's store."""
+    """How often Python has requested a group's store."""
 
     def since(self, before: Use) -> bool:
-        """True if something was done since then."""
+        """True if a group was used between ``before`` and this snapshot."""
         if self._replace(held=[]) != before._replace(held=[]):
             return True
-        # Fewer are somebody else's, whom the garbage collector found.
+        # Fewer references mean that the garbage collector freed another test's objects.
         return any(now > then for now, then in zip(self.held, before.held, strict=True))
 
 
 class DefaultGroup:
-    """Owns what ``torch.distributed`` calls the world, from test to test."""
+    """Owns ``torch.distributed``'s default group, from test to test."""
 
     def __init__(self, journal: Journal, world: World, rank: int) -> None:
         self.journal = journal
@@ -55,40 +55,40 @@ class DefaultGroup:
         self._keys = Keys()
         self._store: str | None = None
         self._file: int | None = None
-        """What the store reads and writes: one number for life, since a group that was given up
-        may open it late, and must not find a file of the test there."""
+        """What the store reads and writes. The number stays the same for the life of the rank: a
+        group that was given up may open it late, and must not find a file of the test there."""
         self._group: dist.ProcessGroup | None = None
         self._known: dict[str, int] = {}
-        """Groups that had been made when a test last began, as in the journal."""
+        """Groups that existed when the current test began, as ``Journal.made`` has them."""
         self._unwaited = 0
-        """Functional collectives that were open when a test last began."""
+        """Functional collectives that were open when the current test began."""
         self._numbered = 0
-        """Groups that torch had numbered by then, to give them names."""
+        """torch's counter of groups, from which it makes names, when the current test began."""
         self.missing: Missing | None = None
-        """The backend that the last test asked for and this rank does not have."""
+        """The backend that the current test needs and this rank does not have."""
 
     def prepare(
         self, store: str | None, file: list[int], served: Callable[[], Store], keys: int
     ) -> None:
-        """Have the group that a test needs: kept, built anew, or none.
+        """Provide the group that a test needs: keep it, build a new one, or have none.
 
-        None is built of a backend that is :attr:`missing`, on any rank: all have imported the
-        same.
+        No group is built with a backend that is :attr:`missing`. All ranks agree on that, as all
+        have imported the same.
 
         Args:
-            store: name of the store by which the ranks meet; None for no group.
-            file: its descriptor if it is a new one in a file; it is ours from now on.
-            served: reaches the one that rank 0 serves, by which others meet.
-            keys: number of the test since which the group's store holds what is set there.
+            store: name of the store for the ranks' rendezvous; None for no group.
+            file: descriptor of a new store's file, which this object owns from now on; or empty.
+            served: connects to the store that rank 0 serves, for a store that is not in a file.
+            keys: number of the test from which on keys in the group's store are kept.
 
         Raises:
-            RuntimeError: torch cannot build it (``dist.DistError`` and its kin).
+            RuntimeError: torch cannot build it (``dist.DistError`` and its subclasses).
         """
         if self.journal.made != self._known:
             torchstate.forget_meshes()
         if not groups():
             # torch counts a group that it could not build, and names the next one by the count: a
-            # rank that has seen a failure, and a new one, would look for each other for ever.
+            # rank after such a failure and a new rank would wait for each other for ever.
             dist.distributed_c10d._world.group_count = 0
         if self._group is None:
             self.missing = missing(self._world.backend)
@@ -107,10 +107,10 @@ class DefaultGroup:
 
     @contextlib.contextmanager
     def hidden(self) -> Iterator[None]:
-        """Have no group be there in a block: under torchrun none is while files are imported.
+        """Hide the default group in a block: under torchrun, none exists while files are imported.
 
         Raises:
-            RuntimeError: the block made one, beside which ours is of no use.
+            RuntimeError: the block made a default group of its own.
         """
         world = dist.distributed_c10d._world
         ours = world.default_pg
@@ -126,15 +126,15 @@ class DefaultGroup:
             raise RuntimeError("the import made a default process group where there was one")
 
     def counts(self) -> tuple[GroupCount, ...]:
-        """Collectives issued on each group that exists now, since :meth:`prepare`."""
+        """Collectives issued since :meth:`prepare` on each group that exists now."""
         return tuple(self._count(group) for group in groups())
 
     def use(self) -> Use:
-        """What has been done with the groups until now."""
+        """A snapshot of how far the groups have been used."""
         present = groups()
         return Use(
             made=dict(self.journal.made),
-            asked=[self.journal.operations(group) for group in present],
+            operations=[self.journal.operations(group) for group in present],
             held=[getrefcount(group) for group in present],
             stores=self._keys.uses,
         )
@@ -152,10 +152,10 @@ class DefaultGroup:
         )
 
     def traffic(self, *, unclear: bool) -> Traffic | None:
-        """Sends and receives since :meth:`prepare`, on groups that are there now.
+        """Sends and receives since :meth:`prepare` on groups that exist now; None without any.
 
         Args:
-            unclear: a fixture's thread may have begun some of them.
+            unclear: True if a fixture's thread may have begun some of them.
         """
         journal, lost = self.journal, torchstate.unwaited() > self._unwaited
         if not journal.sent and not journal.received and not lost:
@@ -190,7 +190,7 @@ class DefaultGroup:
                     )
 
     def numbered(self) -> int:
-        """How many groups torch has numbered in this test, those of other ranks too."""
+        """How many groups torch has counted in this test, including those of other ranks."""
         return _numbered() - self._numbered
 
     def doubt(self) -> str | None:
@@ -206,14 +206,14 @@ class DefaultGroup:
         return None
 
     def is_unnumbered(self) -> bool:
-        """True if there is a group of ours whose backend tells nothing of its collectives."""
+        """True if the plugin's group has a backend without sequence numbers."""
         group = self._group
         if group is None:
             return False
         return not self.journal.promises(group, backends.name_of(group)).numbered
 
     def is_of_others(self) -> bool:
-        """True if there is a default group, and the user's code has made it."""
+        """True if there is a default group that user code has made."""
         return self._group is None and is_initialized()
 
     def destroy(self) -> None:
@@ -221,7 +221,7 @@ class DefaultGroup:
         self._store = self._group = None
         self._keys.begin(None, 0)
         if given_up := groups():
-            # A group whose peer is dead may refuse; it is out of the books all the same.
+            # A group whose peer is dead may raise; torch has forgotten it all the same.
             with contextlib.suppress(RuntimeError):
                 _end(given_up)
             _free(given_up)
@@ -234,7 +234,7 @@ class DefaultGroup:
         os.close(file)
 
     def _in_file(self) -> Store:
-        assert self._file is not None, "a store has come without its file"
+        assert self._file is not None, "a store in a file came without its descriptor"
         return FileStore(memfile.path_of(self._file), self._world.world_size)
 
     def _build(self, store: Store) -> None:
@@ -249,7 +249,7 @@ class DefaultGroup:
         self._group = dist.group.WORLD
 
     def _device(self) -> torch.device | None:
-        """Make the GPU of this rank the current one."""
+        """Make the GPU of this rank the current device, and return it."""
         world = self._world
         if world.devices is None:
             return None
@@ -268,18 +268,18 @@ def _numbered() -> int:
 
 
 def groups() -> list[dist.ProcessGroup]:
-    """Every group that this rank is in now, the default one first."""
+    """Every group that this rank is a member of, the default one first."""
     if not is_initialized():
         return []
     return list(dist.distributed_c10d._world.pg_map)
 
 
 def _end(given_up: list[dist.ProcessGroup]) -> None:
-    """Take all groups out of torch's books.
+    """Remove all groups from torch's registry.
 
-    Those of NCCL are aborted: their shutdown waits for every kernel that was begun, also for one
-    that a dead peer will never join. torch does so for all groups between ``ncclGroupStart`` and
-    ``ncclGroupEnd``, without which two communicators' aborts may wait for each other.
+    NCCL's are aborted: their shutdown waits for every kernel that was begun, even one that a dead
+    peer will never join. torch aborts all groups between ``ncclGroupStart`` and ``ncclGroupEnd``;
+    without these, the aborts of two communicators may wait for each other.
 
     Source: ProcessGroupNCCL.cpp, "Difference between `abort()` and `shutdown()`";
     pytorch/pytorch#119797.
@@ -291,9 +291,10 @@ def _end(given_up: list[dist.ProcessGroup]) -> None:
 
 
 def _free(given_up: list[dist.ProcessGroup]) -> None:
-    """Let go of groups, which gloo frees when the last of their collectives has ended.
+    """Drop references to groups; gloo frees one when the last of its collectives has ended.
 
-    A collective that a peer has not joined may never end, and must not hold up the next test.
+    A collective that a peer has not joined may never end, and must not delay the next test: hence
+    the thread.
     """
     thread = threading.Thread(target=given_up.clear, name="pytest-ddp free", daemon=True)
     thread.start()

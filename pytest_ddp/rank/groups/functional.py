@@ -1,7 +1,7 @@
-"""Functional collectives, for the journal: C++ issues them by itself, past ``ProcessGroup``.
+"""Records functional collectives, which C++ issues without the methods of ``ProcessGroup``.
 
-A kernel under the key BackendSelect sees every call of their operators, by name, from compiled
-code too, and on the thread that asks.
+A kernel for the dispatch key BackendSelect sees every call of their operators, including those
+from compiled code, with the group's name and on the calling thread.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NAMESPACE = "_c10d_functional"
 
 
 class _Sized(NamedTuple):
-    """As much as the journal asks of a tensor, of one that the operator is to make."""
+    """The part of a tensor that the journal needs, for an output that does not exist yet."""
 
     elements: int
     dtype: torch.dtype
@@ -29,7 +29,7 @@ class _Sized(NamedTuple):
 
 
 Arguments: TypeAlias = Callable[..., tuple[Any, ...]]
-"""From an operator's arguments to those of the method of ``ProcessGroup``."""
+"""Turns an operator's arguments into those of the matching method of ``ProcessGroup``."""
 
 
 def _options(reduce_op: str | None = None, root: int | None = None) -> SimpleNamespace:
@@ -70,25 +70,25 @@ _OPERATORS: dict[str, tuple[str, Arguments]] = {
     ),
     "all_to_all_single": ("all_to_all_single", _all_to_all),
 }
-"""What users call an operator, and what it asks of the group. The compiler prefers those that write
-in place, which take the same."""
+"""By operator: the operation's public name and its arguments. The compiler prefers the in-place
+forms, which take the same arguments."""
 
 
 def watch(journal: Journal) -> None:
-    """Have the journal note them; once in the life of a rank, which this lasts."""
+    """Record functional collectives in the journal; called once, for the life of the rank."""
     library = _Library(_NAMESPACE, "IMPL")
     for name, (operation, arguments) in _OPERATORS.items():
         for form in (name, f"{name}_"):
             operator = getattr(getattr(torch.ops, _NAMESPACE), form, None)
-            if operator is not None:  # an older or newer torch
+            if operator is not None:  # missing in an older or newer torch
                 kernel = _kernel(operator.default, journal.functional(operation), arguments)
                 library.impl(form, kernel, "BackendSelect", with_keyset=True)
     _kept.append(library)
 
 
-_Library: Any = torch.library.Library  # which has no types
+_Library: Any = torch.library.Library  # untyped
 _kept: list[Any] = []
-"""A library takes its kernels along when it goes."""
+"""Keeps the library alive: its kernels are removed when it is freed."""
 
 
 def _kernel(
@@ -108,6 +108,6 @@ def _kernel(
 
 
 def _is_real(tensors: Any) -> bool:
-    """False for those of a compiler, of which nothing is sent."""
+    """False for a compiler's fake tensors, which are not sent."""
     several = tensors if isinstance(tensors, list) else [tensors]
     return all(type(tensor) is torch.Tensor for tensor in several) and not several[0].is_meta

@@ -1,10 +1,10 @@
-"""What a rank asks of its process groups from Python, call by call.
+"""Journal of a rank's calls on its process groups from Python.
 
-torch's flight recorder sees every collective, but neither the reduce operation nor
-sends and receives on gloo, nor (cheaply) the line that asked. This journal sits on the
-methods of ``ProcessGroup``, below torch's Python functions, so that neither they nor
-torch.compile notice it; what C++ issues by itself (DDP's reducer) passes it by, and
-functional collectives come by way of :mod:`pytest_ddp.rank.groups.functional`.
+torch's flight recorder sees every collective, but neither the reduce operation nor sends and
+receives on gloo, nor (at low cost) the calling line. This journal wraps the methods of
+``ProcessGroup``, below torch's Python functions, so that neither they nor torch.compile notice it.
+It does not see collectives that C++ issues without Python (DDP's reducer); functional collectives
+are recorded by :mod:`pytest_ddp.rank.groups.functional`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _COLLECTIVES = {
     "all_to_all_single": "all_to_all_single",
     "barrier": "barrier",
 }
-"""Methods of ``ProcessGroup`` by the name that users call them by."""
+"""Methods of ``ProcessGroup``, with the public name of each operation."""
 
 _SAME_SIZE = {
     "all_reduce": 0,
@@ -61,15 +61,16 @@ _SAME_SIZE = {
     "all_gather_into_tensor": 1,
     "reduce_scatter_tensor": 0,
 }
-"""Operations whose tensors must be alike on all ranks, and which argument tells.
+"""Operations whose tensors must have the same size on all ranks, and the index of the argument
+with that size.
 
-The list forms of other operations and all_to_all may be uneven; of those it is noted what goes
-between each two ranks. Of gather and scatter it is the tensor that each rank has, not the list of
-one: gloo fills a part of it without an error.
+The list forms of other operations and all_to_all may be uneven: for those, the journal notes what
+each rank sends to each other one. For gather and scatter, the tensor counts that each rank has,
+not the list on the root: gloo fills a part of it without an error.
 """
 
 _PATIENCE = 0.05
-"""Seconds to wait for another thread to begin its message, which takes torch no time as a rule."""
+"""Seconds to wait for another thread to begin its message, which is immediate as a rule."""
 
 _MESSAGES = {"send": "send", "recv": "recv", "recv_anysource": "recv"}
 
@@ -79,54 +80,55 @@ class Journal:
 
     def __init__(self) -> None:
         self.made: dict[str, int] = {}
-        """When the group of each name was made, by ``time.time_ns``: names are used again
-        after the default group was destroyed."""
+        """When each group was made (``time.time_ns``), by name: names are used again after the
+        default group was destroyed."""
         self.asked_for: set[str] = set()
-        """Groups that the user's own code has made, by name; the others are a library's."""
+        """Names of groups that user code has made; the others were made by a library."""
         self.root = ""
-        """Where files lie that are the same on another machine, below a root of its own."""
+        """Folder of files that are the same on another machine, under another root there."""
         self.greeters: list[Callable[[dist.ProcessGroup], None]] = []
         """Called with each group that is made."""
         self._before: dict[str, int] = {}
         """Collectives that each group had seen when the test began."""
+        """Collectives issued on each group before the current test."""
         self._messages: Counter[str] = Counter()
-        """Sends and receives on each group since it was made: gloo numbers them like
-        collectives, which they are not."""
+        """Sends and receives on each group since it was made: gloo numbers them as it does
+        collectives."""
         self._unnumbered: Counter[str] = Counter()
-        """Collectives that Python has asked for on groups whose backend gives them no numbers."""
+        """Collectives called from Python on groups whose backend does not number them."""
         self._promises: dict[str, Promises] = {}
-        """Of each group by name, from when it is first asked for."""
+        """By group name, from the first look-up on."""
         self.sent: Counter[tuple[str, int, int]] = Counter()
-        """Messages of this test by group, receiver and tag."""
+        """Messages sent in this test, by group, receiver and tag."""
         self.received: Counter[tuple[str, int, int]] = Counter()
-        """Receives of this test that were begun, by group, sender and tag; -1 is any sender."""
+        """Receives begun in this test, by group, sender and tag; -1 means any sender."""
         self.wide: Counter[tuple[str, str, int, int]] = Counter()
-        """Those of both that fixtures wider than the test began in their set-up, by operation
-        and as above."""
+        """Those of ``sent`` and ``received`` that fixtures wider than the test began in their
+        set-up, by operation and the same key."""
         self.sites: dict[tuple[str, str, int, int], Site] = {}
-        """Where the last message of each kind was begun."""
+        """Where the last message with each key was begun."""
         self.open = OpenMessages()
         self.beside = False
-        """Whether threads beside the main one have begun messages in this test."""
+        """Whether threads other than the main one have begun messages in this test."""
         self._beginning = 0
-        """Messages that are counted here and perhaps not yet by torch."""
+        """Messages that are counted here and perhaps not yet in torch's sequence number."""
         self._lock = threading.RLock()
-        """Held to count messages, of which several threads may begin some."""
+        """Held while messages are counted, as several threads may begin some."""
         self._none_begins = threading.Condition(self._lock)
         self._main = threading.main_thread().ident
         self.calls: deque[Call] = deque(maxlen=KEPT)
         self.forms: deque[Call] = deque(maxlen=KEPT)
-        """Functional collectives that were issued: no call of Python waits for them."""
+        """Functional collectives that were issued: Python does not wait for them by ``Work``."""
         self.what: dict[str, int] = {}
-        """Digest of the collectives of this test by group: what was asked."""
+        """Digest of this test's collectives, by group: operation, size, dtype, and so on."""
         self.where: dict[str, int] = {}
-        """The same for the lines that asked, and for sizes that may legally differ."""
-        self._questions: dict[tuple[Any, ...], _Question] = {}
+        """The same for the calling lines, and for sizes that may legally differ."""
+        self._shapes: dict[tuple[Any, ...], _CallShape] = {}
         self.waiting: dict[int, Call] = {}
-        """What each thread waits for right now, by thread identifier."""
+        """The call that each thread waits for right now, by thread identifier."""
         self.failed: set[str] = set()
-        """Groups of which a wait ended in an error during this test, as by a timeout: torch
-        does not use their connections again."""
+        """Groups on which a wait ended in an error during this test, for example by a timeout:
+        torch does not use their connections again."""
         self._by_work = CallsByWork()
         for method, operation in _COLLECTIVES.items():
             self._wrap(method, self._collective(operation))
@@ -137,29 +139,29 @@ class Journal:
         self._wrap_monitored_barrier()
 
     def begin(self, groups: Iterable[dist.ProcessGroup] = ()) -> None:
-        """Forget the calls of the last test, and count anew on the groups that there are."""
+        """Start a new test: drop the calls of the last one, and count anew on existing groups."""
         for record in (self.sent, self.received, self.what, self.where, self.calls, self.forms):
             record.clear()
         self.wide.clear()
         self.sites.clear()
         self.open.clear()
         self.beside = False
-        self._questions.clear()
+        self._shapes.clear()
         self.failed.clear()
         self._before = {name_of(group): self.collectives(group) for group in groups}
 
     def before(self, name: str) -> int:
-        """Collectives that the group of this name had seen when the test began."""
+        """Collectives issued on the group of this name before the current test."""
         return self._before.get(name, 0)
 
     def collectives(self, group: dist.ProcessGroup) -> int:
-        """How many collectives were issued on a group since it was made, from anywhere."""
+        """How many collectives were issued on a group since it was made, from Python and C++."""
         return self._collectives(group, name_of(group))
 
     def operations(self, group: dist.ProcessGroup) -> int:
         """How many collectives, sends and receives were issued on a group since it was made.
 
-        Where the backend gives no numbers, those that Python asked for.
+        Where the backend has no sequence numbers, only calls from Python are counted.
         """
         name = name_of(group)
         promises = self.promises(group, name)
@@ -169,18 +171,18 @@ class Journal:
         return collectives + self._messages.get(name, 0)
 
     def promises(self, group: dist.ProcessGroup, name: str) -> Promises:
-        """What holds for the operations of a group, whose name it is."""
+        """What can be relied on for the operations of ``group``, which has the name ``name``."""
         known = self._promises.get(name)
         if known is None:
             known = self._promises[name] = promises_of(group)
         return known
 
     def is_recorded(self, name: str) -> bool:
-        """Whether waits may be proved of a group that has been asked for its number."""
+        """Whether hangs can be proved on a group, once its number has been looked up."""
         return self._promises.get(name, NONE).recorded
 
     def _collectives(self, group: dist.ProcessGroup, name: str) -> int:
-        """As :meth:`collectives`; 0 for all ranks alike where the backend gives no numbers."""
+        """As :meth:`collectives`; 0 on all ranks where the backend has no sequence numbers."""
         promises = self.promises(group, name)
         if not promises.numbered:
             return 0
@@ -188,13 +190,14 @@ class Journal:
             return _issued(group)
         with self._lock:
             if self._beginning:
+                # A message that is counted here but not yet by torch would make the result too low.
                 self._none_begins.wait_for(lambda: not self._beginning, _PATIENCE)
-            # Not by [], which asks a Python function for what a Counter has not counted.
+            # Not by []: for a missing key, that calls the Python function Counter.__missing__.
             return _issued(group) - self._messages.get(name, 0)
 
     def _wrap(self, method: str, note: Callable[..., Call]) -> None:
         original = getattr(dist.ProcessGroup, method, None)
-        if original is None:  # an older or newer torch
+        if original is None:  # missing in an older or newer torch
             return
 
         def noted(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Any:
@@ -219,8 +222,8 @@ class Journal:
 
         def set_group_name(group: dist.ProcessGroup, name: str) -> None:
             self._begin_group(name)
-            asked = asked_by_user(_getframe(1))
-            (self.asked_for.add if asked else self.asked_for.discard)(name)
+            by_user = asked_by_user(_getframe(1))
+            (self.asked_for.add if by_user else self.asked_for.discard)(name)
             original(group, name)
             for greet in self.greeters:
                 greet(group)
@@ -228,7 +231,7 @@ class Journal:
         group_type._set_group_name = set_group_name
 
     def _begin_group(self, name: str) -> None:
-        """Forget the group that had this name; torch names each group once, when it is made."""
+        """Forget the earlier group of this name; torch names each group once, when it is made."""
         self.made[name] = time.time_ns()
         records: tuple[dict[str, int], ...]
         records = self._before, self._messages, self.what, self.where
@@ -241,7 +244,7 @@ class Journal:
             for key in [key for key in messages if key[0] == name]:
                 del messages[key]
         self.wide = Counter({key: n for key, n in self.wide.items() if key[1] != name})
-        # A new one, because the side thread may be reading the old one.
+        # New deques, as the side thread may be reading the old ones.
         self.calls = deque((call for call in self.calls if call.group != name), maxlen=KEPT)
         self.forms = deque((call for call in self.forms if call.group != name), maxlen=KEPT)
 
@@ -272,11 +275,20 @@ class Journal:
         original = group_type.monitored_barrier
 
         def monitored_barrier(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Any:
-            # gloo builds it of messages, of which rank 0 has more than the others.
+            # gloo builds it from messages, and rank 0 has more of them than the others.
             thread, name = threading.get_ident(), name_of(group)
             before = self.operations(group)
-            none = (None,) * 5
-            self.waiting[thread] = Call(name, 0, "monitored_barrier", *none, _site(_asking_frame()))
+            self.waiting[thread] = Call(
+                group=name,
+                number=0,
+                operation="monitored_barrier",
+                numel=None,
+                dtype=None,
+                reduce_op=None,
+                root=None,
+                tag=None,
+                site=_site(_calling_frame()),
+            )
             try:
                 return original(group, *args, **kwargs)
             except RuntimeError:
@@ -302,22 +314,22 @@ class Journal:
                 dtype = dtype_of(sends)
             root = getattr(options, "rootRank", None)
             reduce_op = getattr(options, "reduceOp", None)
-            frame = _asking_frame()
-            code = frame.f_code  # which the question keeps, so that the number stays its own
+            frame = _calling_frame()
+            code = frame.f_code  # kept alive by the shape's site, so that its id stays unique
             where = (id(code), frame.f_lasti, sends, receives)
             key = (operation, numel, dtype, hash(reduce_op), root, where)
-            if (question := self._questions.get(key)) is None:
-                asked = (operation, numel, dtype, _name(reduce_op), root)
-                question = _Question.of(asked, _site(frame), self.root, (sends, receives))
-                self._questions[key] = question
-            self.what[name] = _fold(self.what.get(name, 0), step, question.what)
-            self.where[name] = _fold(self.where.get(name, 0), step, question.where)
-            return _new_call(Call, (name, number, *question.rest))
+            if (shape := self._shapes.get(key)) is None:
+                what = (operation, numel, dtype, _name(reduce_op), root)
+                shape = _CallShape.of(what, _site(frame), self.root, (sends, receives))
+                self._shapes[key] = shape
+            self.what[name] = _fold(self.what.get(name, 0), step, shape.what)
+            self.where[name] = _fold(self.where.get(name, 0), step, shape.where)
+            return _new_call(Call, (name, number, *shape.rest))
 
         return note
 
     def functional(self, operation: str) -> Callable[..., Callable[[], None]]:
-        """What notes a functional collective before it is issued; the answer, once it is."""
+        """A function to call before a functional collective; call its result after the issue."""
         note = self._collective(operation)
         c10d: Any = dist.distributed_c10d
 
@@ -330,8 +342,8 @@ class Journal:
     def _next(self, group: dist.ProcessGroup, name: str) -> tuple[int, int]:
         """The number of the next collective, and its step for the digests.
 
-        Where the backend gives no numbers it has none, so that nothing is concluded from it; the
-        digests still tell whether the ranks left the group in step.
+        Where the backend has no sequence numbers the number is 0, so that nothing is concluded
+        from it; the digests still show whether the ranks left the group in step.
         """
         if self.promises(group, name).numbered:
             number = self._collectives(group, name) + 1
@@ -342,8 +354,17 @@ class Journal:
     def _message(self, operation: str) -> Callable[..., Call]:
         def note(group: dist.ProcessGroup, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
             peer, tag = _ends(args, kwargs)
-            site = _site(_asking_frame())
-            return Call(name_of(group), 0, operation, None, None, None, peer, tag, site)
+            return Call(
+                group=name_of(group),
+                number=0,
+                operation=operation,
+                numel=None,
+                dtype=None,
+                reduce_op=None,
+                root=peer,
+                tag=tag,
+                site=_site(_calling_frame()),
+            )
 
         return note
 
@@ -367,36 +388,36 @@ class Journal:
             with self._lock:
                 self._beginning -= 1
                 self._none_begins.notify_all()
-                if not begun:  # torch has refused it, and given it no number
+                if not begun:  # torch raised, and did not number it
                     self._messages[call.group] -= 1
                     counts[key] -= 1
 
     @contextlib.contextmanager
     def of_wide_fixture(self) -> Iterator[None]:
-        """Note the messages of a block as those of a fixture that is wider than the test."""
+        """Attribute the messages of a block to a fixture that is wider than the test."""
         before, wide = self._begun(), self.wide
         try:
             yield
         finally:
-            # Not added to: those of a fixture that this one has asked for are among them.
+            # Assigned, not added: they include those of fixtures that this fixture requested.
             self.wide = wide + (self._begun() - before)
 
     def _begun(self) -> Counter[tuple[str, str, int, int]]:
-        """Sends and receives of this test, by operation, group, peer and tag."""
+        """Sends and receives of this test so far, by operation, group, peer and tag."""
         both = (("send", self.sent), ("recv", self.received))
         return Counter({(op, *key): n for op, counts in both for key, n in dict(counts).items()})
 
 
 def _issued(group: Any) -> int:
-    """Operations of a group since it was made, by its own count."""
+    """Operations issued on a group since it was made, by its sequence number."""
     issued: int = group._get_sequence_number_for_group()
     return issued
 
 
-class _Question(NamedTuple):
-    """What calls of one shape from one place have in common.
+class _CallShape(NamedTuple):
+    """What calls with the same arguments from the same place have in common.
 
-    A loop asks it again and again: to find it costs a third of working it out anew.
+    A loop repeats it: a look-up takes a third of the time of building it anew.
     """
 
     rest: tuple[Any, ...]
@@ -405,29 +426,29 @@ class _Question(NamedTuple):
     where: int
 
     @classmethod
-    def of(cls, asked: tuple[Any, ...], site: Site, root: str, pieces: Pieces) -> _Question:
+    def of(cls, what: tuple[Any, ...], site: Site, root: str, pieces: Pieces) -> _CallShape:
         place = (site.code.co_filename.removeprefix(root), site.line, *pieces)
-        return cls((*asked, None, site, None, *pieces), _checksum(asked), _checksum(place))
+        return cls((*what, None, site, None, *pieces), _checksum(what), _checksum(place))
 
 
 _NO_PIECES: Pieces = ((), ())
 
 _new_call = tuple.__new__
-"""A named tuple's own constructor takes twice as long."""
+"""The named tuple's own constructor takes twice as long."""
 
 
 def _checksum(values: tuple[Any, ...]) -> int:
-    """Alike in all processes."""
+    """A checksum that is the same in all processes, unlike ``hash``."""
     return zlib.crc32(repr(values).encode(errors="surrogateescape"))
 
 
 def _fold(digest: int, number: int, code: int) -> int:
-    """The next digest of a sequence, in the manner of Fowler, Noll and Vo."""
+    """The next digest of a sequence, an FNV hash (Fowler, Noll, Vo)."""
     return ((digest ^ code) * 0x01000193 + number) & 0xFFFFFFFF
 
 
 def _limited(call: Call, timeout: Any = None) -> Call:
-    """The call, as one that ``wait(timeout)`` waits for; torch takes zero for no timeout."""
+    """The call with the timeout given to ``wait``; torch takes zero for no timeout."""
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else 0.0
     return call._replace(limit=seconds) if seconds > 0 else call
 
@@ -445,15 +466,15 @@ def _name(reduce_op: Any) -> str | None:
     return None if reduce_op is None else str(getattr(reduce_op, "op", reduce_op).name)
 
 
-def _asking_frame() -> FrameType:
-    """Where the user's code led here."""
+def _calling_frame() -> FrameType:
+    """The frame of user code that led to the wrapped method."""
     found = user_frame(_getframe(2))
     assert found is not None
     return found
 
 
 def _ends(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int]:
-    """Peer and tag of a message, as ``ProcessGroup`` takes them; a receive from any has no peer."""
+    """Peer and tag from the arguments of ``ProcessGroup``'s methods; -1 for a receive from any."""
     if len(args) == 3:
         return args[1], args[2]
     given = dict(zip(("tensors", "peer", "tag"), args, strict=False)) | kwargs

@@ -1,8 +1,8 @@
-"""Whether all ranks of a group have connected, where a harness's tests make groups of their own.
+"""Waits until all ranks of a group have connected, for a harness's tests that make groups.
 
-A rank that gives up its gloo group while a peer still connects to others breaks the peer's:
-"connectFullMesh failed: connection closed by peer". Processes take long to end; ranks do not.
-Marks are in stores of our own, since what the test has given to torch may be gone by then.
+When a rank gives up its gloo group while a peer is still connecting to others, the peer fails:
+"connectFullMesh failed: connection closed by peer". A process takes long to end, a rank does not.
+The marks are kept in stores of our own, since the test's own store may be gone by then.
 """
 
 from __future__ import annotations
@@ -19,36 +19,37 @@ from pytest_ddp.rank.groups.backends import name_of
 from pytest_ddp.system.own import os, zlib
 
 _LIMIT = timedelta(seconds=30)
-"""A peer that cannot connect leaves no mark."""
+"""Seconds to wait for marks; a peer that cannot connect leaves none."""
 
 _own: Meeting | None = None
 
 
 class Meeting:
-    """Marks of the groups that the running test makes."""
+    """Marks of the groups that the current test makes."""
 
     def __init__(self, folder: str, test: Callable[[], int]) -> None:
         """
         Args:
-            folder: of the session, on this machine; in an empty one there are no marks.
-            test: tells the number of the test that runs, the same one on all of its ranks.
+            folder: the session's folder on this machine; there are no marks if it is empty.
+            test: returns the number of the current test, which is the same on all of its ranks.
         """
         self._folder = folder
         self._test = test
         self.is_marking = False
-        """A harness's test runs, which gives up its groups when it ends: others wait for nobody."""
-        self._of = -1
+        """True while a harness's test runs, which gives up its groups at its end; no wait else."""
+        self._marked_test = -1
+        """Number of the test that ``_made`` and ``_stores`` belong to."""
         self._made: Counter[str] = Counter()
-        """How often a group of each name was made in the test."""
+        """How often the test made a group of each name."""
         self._stores: dict[str, FileStore] = {}
-        """By name of the group that was made last."""
+        """Store of the latest group of each name."""
 
     def mark(self, group: dist.ProcessGroup) -> None:
-        """Say that this rank has connected; called once it has."""
-        # A store in a folder that a test has removed would look for it for minutes, with the GIL.
+        """Mark that this rank has connected to all peers of a group."""
+        # FileStore retries for minutes in a folder that a test has removed, and holds the GIL.
         if not (self.is_marking and os.path.isdir(self._folder)):
             return
-        if self._of != self._test():
+        if self._marked_test != self._test():
             self._begin()
         name = name_of(group)
         self._made[name] += 1
@@ -58,29 +59,29 @@ class Meeting:
             store.set(f"{group.rank()}", "")
 
     def _begin(self) -> None:
-        """Forget the marks of a test that all ranks have ended."""
-        self._stores.clear()  # which write once more when they are freed
+        """Remove the marks of the last test, which all ranks have ended."""
+        self._stores.clear()  # before the files: a FileStore writes once more when it is freed
         for name, times in self._made.items():
             for number in range(1, times + 1):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(self._path(name, number))
         self._made.clear()
-        self._of = self._test()
+        self._marked_test = self._test()
 
     def _path(self, name: str, number: int) -> str:
         group = f"{zlib.crc32(name.encode()):x}-{number}"
-        return os.path.join(self._folder, f"connected-{self._of}-{group}")
+        return os.path.join(self._folder, f"connected-{self._marked_test}-{group}")
 
     def wait(self, groups: list[dist.ProcessGroup]) -> None:
         """See :func:`wait_for_peers`."""
-        for group in groups if self._of == self._test() else ():
+        for group in groups if self._marked_test == self._test() else ():
             if (store := self._stores.get(name_of(group))) is not None:
                 with contextlib.suppress(RuntimeError):
                     store.wait([f"{rank}" for rank in range(group.size())], _LIMIT)
 
 
 def begin(folder: str, test: Callable[[], int]) -> Meeting:
-    """Be the one of this rank; for the arguments see :class:`Meeting`."""
+    """Make this rank's :class:`Meeting`, which has the arguments' meaning."""
     global _own
     _own = Meeting(folder, test)
     return _own
@@ -88,7 +89,7 @@ def begin(folder: str, test: Callable[[], int]) -> Meeting:
 
 @contextlib.contextmanager
 def marking() -> Iterator[None]:
-    """Mark the groups that are made in the block, by a test that is to call wait_for_peers."""
+    """Mark groups that are made in the block, by a test that will call :func:`wait_for_peers`."""
     if _own is None:
         yield
         return
@@ -100,9 +101,9 @@ def marking() -> Iterator[None]:
 
 
 def wait_for_peers(groups: list[dist.ProcessGroup]) -> None:
-    """Wait until all peers have connected, though not until they are done with the group.
+    """Wait until all peers have connected to these groups.
 
-    One of them may wait for its end.
+    It does not wait until they have finished with the group: one may be waiting for its end.
     """
     if _own is not None:
         _own.wait(groups)

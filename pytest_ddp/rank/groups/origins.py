@@ -1,4 +1,4 @@
-"""Whose code a frame runs: the user's own, an installed package's, torch's."""
+"""Classifies frames by their code: the user's own, an installed package's, torch's or ours."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ import pytest_ddp
 
 
 def user_frame(frame: FrameType | None) -> FrameType | None:
-    """The innermost frame of the user's own code, else of any but torch's and ours."""
+    """The innermost frame of user code, else of any code but torch's and ours."""
     return user_frame_of(callers(frame))
 
 
 def user_frame_of(stack: Iterable[FrameType]) -> FrameType | None:
-    """The same of a stack, innermost frame first."""
+    """As :func:`user_frame`, for a stack with its innermost frame first."""
     best: FrameType | None = None
     rank = _Origin.LIBRARY
     for frame in stack:
@@ -36,9 +36,9 @@ def user_frame_of(stack: Iterable[FrameType]) -> FrameType | None:
 
 
 def raised_at(trace: TracebackType | None) -> tuple[CodeType, int] | None:
-    """The innermost line of the user's own code in a traceback, else of any but torch's and ours.
+    """The innermost line of user code in a traceback, else of any code but torch's and ours.
 
-    None for an exception that torch itself handles, whose traceback begins there.
+    None for an exception that torch itself handles: its traceback begins in torch.
     """
     best: tuple[CodeType, int] | None = None
     rank = _Origin.OTHERS
@@ -54,24 +54,24 @@ def raised_at(trace: TracebackType | None) -> tuple[CodeType, int] | None:
 
 
 def callers(frame: FrameType | None) -> Iterator[FrameType]:
-    """A frame of the running thread, and its callers."""
+    """A frame of the current thread, and its callers."""
     while frame is not None:
         yield frame
         frame = frame.f_back
 
 
 def stack_of(thread: int | None) -> list[FrameType]:
-    """The stack of any thread as it is at one moment, innermost frame first.
+    """The stack of any thread at one moment, innermost frame first.
 
-    Read frame by frame, it would end at a generator that the thread leaves meanwhile. Here all
-    frames are read in one call into C, during which no other thread runs.
+    Read frame by frame in Python, it would be cut off at a generator that the thread leaves in the
+    meantime. Here one call into C reads all frames, and no other thread runs during it.
     """
     item: Any = getitem
     attribute: Any = getattr
     innermost = map(item, iter(_current_frames, None), [thread])
     reading = accumulate(chain(innermost, repeat("f_back")), attribute)
     stack: list[FrameType] = []
-    # The thread is gone; the outermost frame has no caller.
+    # KeyError: the thread has ended. AttributeError: the outermost frame has no caller.
     with contextlib.suppress(KeyError, AttributeError):
         stack.extend(reading)
     return stack[:-1]
@@ -87,11 +87,12 @@ class _Origin(enum.IntEnum):
 
 _USER = _Origin.USER
 _PUBLIC = (
-    *("/distributed/distributed_c10d.py", "/distributed/c10d_logger.py"),
+    "/distributed/distributed_c10d.py",
+    "/distributed/c10d_logger.py",
     "/pytest_ddp/rank/groups/journal.py",
     "/ddp_conformance/stage/lockstep.py",
 )
-"""Files of the functions that make groups, and of what wraps them."""
+"""Files of the public functions that make groups, and of their wrappers."""
 _LIBRARY_FOLDERS = (
     str(torch.__file__).rpartition("/")[0] + "/",
     str(pytest_ddp.__file__).rpartition("/")[0] + "/",
@@ -102,12 +103,12 @@ _OTHERS_FOLDERS = tuple(
 
 
 def _is_installed(file: str) -> bool:
-    """Also where another environment's packages are on the path, as in a nested one."""
+    """True also for packages of another environment on the path, such as an outer one."""
     return "/site-packages/" in file or "/dist-packages/" in file
 
 
 class _Origins(dict[str, _Origin]):
-    """By file, and not by code object, whose hash is computed anew each time."""
+    """Origins by file name: a code object's hash is computed anew at each look-up."""
 
     def __missing__(self, file: str) -> _Origin:
         origin = _Origin.USER
@@ -123,9 +124,9 @@ _origins = _Origins()
 
 
 def asked_by_user(frame: FrameType | None) -> bool:
-    """Whether the user's own code called the public function of torch.distributed on top.
+    """Whether user code called the outermost public function of torch.distributed.
 
-    Not if another part of torch did, or a package: what that makes is no business of a test.
+    False if another part of torch or a package did: groups that they make are not the test's.
     """
     while frame is not None and frame.f_code.co_filename.endswith(_PUBLIC):
         frame = frame.f_back

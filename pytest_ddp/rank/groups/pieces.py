@@ -1,4 +1,4 @@
-"""What goes from each rank to each other in the operations that may be uneven."""
+"""What each rank sends to each other one, in operations whose sizes may be uneven."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from pytest_ddp.rank.groups.calls import Piece
 
 Pieces: TypeAlias = tuple[tuple[Piece, ...], tuple[Piece, ...]]
-"""What a rank sends to each member of its group, and what it expects of each."""
+"""What a rank sends to each member of its group, and what it expects from each."""
 Reader: TypeAlias = Callable[[Any, tuple[Any, ...]], Pieces]
 
 
@@ -21,7 +21,7 @@ def dtype_of(pieces: tuple[Piece, ...]) -> torch.dtype | None:
 
 
 def _or_none(read: Reader) -> Reader:
-    """A reader that leaves wrong arguments to torch, whose error the caller gets."""
+    """Make a reader return no pieces for wrong arguments, for which torch raises a better error."""
 
     @wraps(read)
     def pieces(group: Any, args: tuple[Any, ...]) -> Pieces:
@@ -59,12 +59,12 @@ def _all_to_all_single(group: Any, args: tuple[Any, ...]) -> Pieces:
 
 @_or_none
 def _all_gather_coalesced(group: Any, args: tuple[Any, ...]) -> Pieces:
-    return (_piece(*args[1]),), _alike(tuple(_piece(*tensors) for tensors in args[0]))
+    return (_piece(*args[1]),), _merged(tuple(_piece(*tensors) for tensors in args[0]))
 
 
 @_or_none
 def _same_for_all(group: Any, args: tuple[Any, ...]) -> Pieces:
-    """The first argument is what each rank gives to or takes from all others."""
+    """The first argument is what each rank sends to, or receives from, all others."""
     piece = (_piece(*args[0]),)
     return piece, piece
 
@@ -85,11 +85,11 @@ PIECES: dict[str, Reader] = {
     "all_to_all": _all_to_all,
     "all_to_all_single": _all_to_all_single,
 }
-"""By the name that users call them by: reads the arguments of the method of ``ProcessGroup``."""
+"""Readers of the arguments of ``ProcessGroup``'s methods, by the operation's public name."""
 
 
 def _unlisted(several: Any, one: Any) -> tuple[list[torch.Tensor], torch.Tensor]:
-    """Both without the list around them, which has an entry for each GPU of the process."""
+    """Both without their list, which has an entry for each GPU of the process."""
     return (several[0], one[0]) if isinstance(one, list) else (several, one)
 
 
@@ -98,7 +98,7 @@ def _piece(*tensors: torch.Tensor) -> Piece:
 
 
 def _each(tensors: Iterable[torch.Tensor]) -> tuple[Piece, ...]:
-    return _alike(tuple([((tensor.numel(), tensor.dtype),) for tensor in tensors]))
+    return _merged(tuple([((tensor.numel(), tensor.dtype),) for tensor in tensors]))
 
 
 def _split(tensor: torch.Tensor, rows: list[int], members: int) -> tuple[Piece, ...]:
@@ -106,8 +106,9 @@ def _split(tensor: torch.Tensor, rows: list[int], members: int) -> tuple[Piece, 
     if not rows:
         return (((numel // members, dtype),),)
     width = numel // (sum(rows) or 1)
-    return _alike(tuple([((count * width, dtype),) for count in rows]))
+    return _merged(tuple([((count * width, dtype),) for count in rows]))
 
 
-def _alike(pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
+def _merged(pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
+    """A single piece if all are equal."""
     return pieces[:1] if pieces == pieces[:1] * len(pieces) else pieces

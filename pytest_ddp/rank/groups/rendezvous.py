@@ -1,8 +1,8 @@
-"""The env:// rendezvous for code under test that initialises a group by itself.
+"""The env:// rendezvous, for code under test that calls ``init_process_group`` itself.
 
-torchrun's agent serves a store that ranks join as clients. Rank 0 serves one here, on
-the socket that the controller opened on loopback, and only once somebody asks: a store
-costs a millisecond, and most tests never do.
+torchrun's agent serves a store that ranks join as clients. Here rank 0 serves one, on the socket
+that the controller has opened on loopback, and only at the first request: a store costs a
+millisecond, and most tests never need it.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class EnvRendezvous:
         self._socket: int | None = None
         self._server: TCPStore | None = None
         self._kept: list[TCPStore] = []
-        """Those by which a group was built that is still there, and may build others by them."""
+        """Servers of earlier tests, kept while a group that was built with them exists."""
         self._attempts = itertools.count()
-        self._is_asked = False
+        self._was_used = False
         self._port: str | None = None
-        """That of the controller's socket."""
+        """The port of the controller's socket, from ``MASTER_PORT``."""
         self._original: Any = _HANDLERS.get("env")
         if self._original is not None:
             _HANDLERS["env"] = self._rendezvous
@@ -45,9 +45,9 @@ class EnvRendezvous:
         """Start over for a new test.
 
         Args:
-            listening: holds the socket on the serving rank, or nothing if it has it already.
-            serve_now: rather than when somebody asks.
-            keeps: whether there is a group that was built by the store until now.
+            listening: the controller's socket on the serving rank; empty if it has it already.
+            serve_now: serve at once instead of at the first request.
+            keeps: True if a group exists that was built with the store of an earlier test.
         """
         if not keeps:
             self._kept.clear()
@@ -58,21 +58,21 @@ class EnvRendezvous:
             if self._socket is not None:
                 socket.close(self._socket)
             self._socket = listening[0]
-        self._is_asked = False
+        self._was_used = False
         self._port = os.environ.get("MASTER_PORT")
         self._attempts = itertools.count()
         if serve_now or self._original is None:
             self._serve()
 
     def has_met(self) -> bool:
-        """Whether this rank has served, or asked, since the test began."""
-        return self._is_asked or self._server is not None
+        """Whether this rank has served or used the env:// store since the test began."""
+        return self._was_used or self._server is not None
 
     def store(self) -> Store:
-        """What this rank reaches the test's store by, for the plugin's own group.
+        """This rank's connection to the test's store, for the plugin's own group.
 
         Raises:
-            RuntimeError: it cannot be reached.
+            RuntimeError: the store cannot be reached.
         """
         if self._server is not None:
             return self._server
@@ -95,7 +95,7 @@ class EnvRendezvous:
     ) -> Iterator[tuple[Store, int, int]]:
         is_ours = os.environ.get("MASTER_PORT") == self._port
         if is_ours:
-            self._is_asked = True
+            self._was_used = True
             self._serve()
         # torch's agent store has no prefix per attempt: a second init would read the
         # first one's addresses and hang (torch 2.13).
@@ -109,7 +109,7 @@ class EnvRendezvous:
 
 @contextlib.contextmanager
 def _without_agent() -> Iterator[None]:
-    """In the block, at a port of the test's own, rank 0 serves the store: no agent does."""
+    """Hide torchrun's agent in a block: at a port that the test has chosen, rank 0 serves."""
     agent = os.environ.pop(_AGENT, None)
     try:
         yield

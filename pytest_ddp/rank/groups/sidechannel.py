@@ -1,4 +1,4 @@
-"""What a rank waits for in the operations of the ``ddp`` fixture: one more group to the prover."""
+"""Operations of the ``ddp`` fixture that a rank waits for; the prover sees them as one group."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from pytest_ddp.wire.survey import SIDE_CHANNEL, Wait
 
 
 class SideChannel:
-    """The exchanges of one test, or of the last teardown, as this rank takes part in them."""
+    """A rank's exchanges in one test, or in the teardown at the end of the session."""
 
     def __init__(self) -> None:
         self.exchanges = 0
-        """How many of them the rank has come to."""
+        """How many exchanges the rank has begun."""
         self._members: tuple[int, ...] = ()
         self._pending: tuple[int, Wait] | None = None
-        """Who waits, by thread identifier, and for what; the fixture lets one thread in."""
+        """Identifier of the waiting thread, and its wait; the fixture admits one at a time."""
 
     def begin(self, world_size: int) -> None:
-        """A new test, of so many ranks."""
+        """Start over for a new test with ``world_size`` ranks."""
         self.exchanges = 0
         self._members = tuple(range(world_size))
         self._pending = None
 
     def arrive(self, operation: Operation) -> int:
-        """The calling thread comes to an exchange; which it is, from 1."""
+        """Begin an exchange on the calling thread; returns its number, from 1."""
         number = self.exchanges + 1
         wait = Wait(
             group=SIDE_CHANNEL,
@@ -43,15 +43,15 @@ class SideChannel:
         return number
 
     def leave(self, number: int) -> None:
-        """The exchange is answered.
+        """End an exchange, whose answer has arrived.
 
-        Called by the thread that reads the answer, and not by the one that waits for it,
-        which may wake up later than the next probe comes.
+        Called by the thread that reads the answer: the thread that waits for it may wake up only
+        after the next probe.
         """
         if self._pending is not None and self._pending[1].number == number:
             self._pending = None
 
     def wait(self, thread: int) -> Wait | None:
-        """What a thread waits for."""
+        """The exchange that a thread waits for, if any."""
         pending = self._pending
         return pending[1] if pending is not None and pending[0] == thread else None

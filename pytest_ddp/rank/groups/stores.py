@@ -1,4 +1,4 @@
-"""Stores that the user's own code has made and holds: a port that listens, a file of keys."""
+"""Stores that user code has made and still holds: listening ports, and files of keys."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import torch.distributed as dist
 from pytest_ddp.rank.groups.origins import asked_by_user
 
 _made: dict[int, tuple[weakref.ref[Any], str, str]] = {}
-"""Kind and name of each that may still be held, by a number of its own."""
+"""Kind and name of each store that may still be held, by a number of its own."""
 _numbers = itertools.count()
 
 
 def watch() -> None:
-    """Note those that are made from now on."""
+    """Record stores that user code makes from now on."""
     for kind, name_of in (("TCPStore", _port_of), ("FileStore", _file_of)):
         _wrap(getattr(dist, kind), kind, name_of)
 
 
 def held() -> dict[int, tuple[str, str]]:
-    """Kind and name of those that somebody holds now; a process group alone does not."""
+    """Kind and name of the stores that are still referenced; a process group is no reference."""
     for number, (store, *_) in list(_made.items()):
         if store() is None:
             del _made[number]

@@ -1,4 +1,4 @@
-"""Which fixtures belong to the process group that they were set up on, or to all ranks."""
+"""Which fixtures depend on the process group of their set-up, or need all ranks."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pytest_ddp.rank.groups.sidechannel import SideChannel
 
 
 class Ties:
-    """A pytest plugin that notes fixtures wider than a test whose set-up used a process group.
+    """A pytest plugin that records fixtures wider than a test whose set-up used a process group.
 
-    A DDP model or a device mesh is worth nothing without its group, and to set one up again
-    takes all ranks: such fixtures go when the group goes, and they go on all ranks.
+    A DDP model or a device mesh is useless without its group, and setting it up again takes all
+    ranks: such a fixture is torn down when the group is given up, and on all ranks.
     """
 
     def __init__(self, group: DefaultGroup, side_channel: SideChannel) -> None:
@@ -26,16 +26,16 @@ class Ties:
         self._together: set[pytest.FixtureDef[Any]] = set()
 
     def hold(self) -> bool:
-        """True if such a fixture is up."""
+        """True if a fixture that used a group is set up."""
         return bool(self._fixtures)
 
     def hold_together(self) -> bool:
-        """True if one is up whose set-up or teardown may want all ranks, by the ``ddp`` fixture."""
+        """True if a fixture is set up whose teardown may need all ranks, through ``ddp``."""
         return bool(self._together)
 
     @contextlib.contextmanager
     def follow(self, fixturedef: pytest.FixtureDef[Any]) -> Iterator[None]:
-        """The set-up of a fixture wider than a test, in a block."""
+        """Observe the set-up of a fixture wider than a test, which runs in the block."""
         before, exchanges = self._group.use(), self._side_channel.exchanges
         try:
             with self._group.journal.of_wide_fixture():

@@ -1,8 +1,8 @@
-"""When a wait of this rank ends by itself: by the timeout of its group, or by one of its own.
+"""When a wait of this rank will time out: by its group's timeout, or by the caller's.
 
-Nothing is noted when a wait begins, which would cost something for each. Of a collective the
-flight recorder knows both its timeout and its begin; of another wait, the look before the first
-one that finds it tells what it cannot be older than.
+Nothing is recorded when a wait begins, as that would cost something for each. The flight recorder
+has timeout and begin of a collective. The age of any other wait has an upper bound: the time since
+the last look that did not find it.
 """
 
 from __future__ import annotations
@@ -18,32 +18,34 @@ from pytest_ddp.system.own import time
 
 
 class Pace:
-    """Looks at what one thread waits for in one test."""
+    """Ages and timeouts of one thread's waits in one test, from repeated looks."""
 
     def __init__(self) -> None:
         self._looked = time.monotonic()
+        """When the thread was last looked at."""
         self._since = self._looked
+        """The last look before the current call was found."""
         self._call: Call | None = None
 
     def look(self, call: Call | None) -> None:
-        """The thread waits for this now."""
+        """Record what the thread waits for now."""
         now = time.monotonic()
         if call is not self._call:
             self._call, self._since = call, self._looked
         self._looked = now
 
     def left(self, call: Call, left: float | None) -> float | None:
-        """Seconds until the thread goes on, where its caller may have set a limit of its own.
+        """Seconds until the thread goes on, if the caller's own timeout is taken into account.
 
         Args:
             call: what it waits for.
-            left: seconds until that ends by itself; None if it does not.
+            left: seconds until the group's timeout ends the call; None if it has none.
         """
         own = None if call.limit is None else call.limit - (self._looked - self._since)
         return min((known for known in (own, left) if known is not None), default=None)
 
     def left_of_receive(self, call: Call) -> float | None:
-        """The same for a receive, which is given the time of its group."""
+        """The same for a receive, to which the timeout of its group applies."""
         seconds = _seconds_of(call.group)
         waited = self._looked - self._since
         return self.left(call, None if seconds is None else seconds - waited)
@@ -59,7 +61,7 @@ def left_of(entry: dict[str, Any]) -> float | None:
 
 
 def _seconds_of(name: str) -> float | None:
-    """The shortest timeout of a group's backends; None if they tell none."""
+    """The shortest timeout of a group's backends; None if none has one."""
     found = (_timeouts(group) for group in groups() if name_of(group) == name)
     return min(itertools.chain.from_iterable(found), default=None)
 
@@ -67,7 +69,7 @@ def _seconds_of(name: str) -> float | None:
 def _timeouts(group: Any) -> list[float]:
     timeouts: list[float] = []
     for device in group._device_types:
-        # A backend may have no options, and a wrapper for debugging hides them.
+        # A backend may lack options, and torch's debug wrapper hides them.
         with contextlib.suppress(AttributeError, RuntimeError):
             timeouts.append(group._get_backend(device).options._timeout.total_seconds())
     return timeouts

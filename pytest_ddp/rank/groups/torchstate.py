@@ -1,6 +1,6 @@
-"""What torch.distributed keeps for its process beside groups, and hands on to the next test.
+"""State of torch.distributed beside groups, which one test may leave to the next.
 
-Looked for only in modules that are loaded: who uses none of it pays for a few look-ups.
+It is looked up only in modules that are loaded: a test that uses none of it pays a few look-ups.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from torch._C import _distributed_c10d
 
 
 def services() -> frozenset[str]:
-    """What runs now and can be ended, in words."""
+    """Services that run now and could be ended, in words."""
     return frozenset({"an RPC agent (no rpc.shutdown)"} if _rpc_runs() else ())
 
 
 def traces() -> frozenset[str]:
     """What was done in this process and cannot be undone.
 
-    torch refuses to do it twice, or serves the next one with what is left of the first: its
-    registry of remote references speaks for ever through the first RPC agent of the process,
-    so that a second one cannot pass references on (seen with torch 2.13).
+    torch refuses to do it twice, or the second time uses leftovers of the first: its registry of
+    remote references always goes through the first RPC agent of the process, so that a second
+    agent cannot pass references on (torch 2.13).
     """
     return frozenset(
         (
@@ -37,13 +37,13 @@ def traces() -> frozenset[str]:
 
 
 def unwaited() -> int:
-    """Functional collectives for whose results nobody has waited yet."""
+    """Functional collectives whose results have not been waited for."""
     size: int = getattr(_distributed_c10d, "_get_work_registry_size", int)()
     return size
 
 
 def entered_meshes() -> tuple[Any, ...]:
-    """The device meshes whose ``with`` blocks have been entered and not left."""
+    """The device meshes whose ``with`` blocks are open."""
     return tuple(_mesh_stack())
 
 
@@ -52,10 +52,10 @@ def set_entered_meshes(meshes: tuple[Any, ...]) -> None:
 
 
 def forget_meshes() -> None:
-    """Clear what torch remembers by device mesh, whose process groups may be gone.
+    """Clear torch's caches by device mesh, since the meshes' process groups may be gone.
 
-    Meshes of one shape are equal to it, whatever their groups: a DTensor of the next test would
-    get the mesh of an earlier one, and go to groups that are gone, or to others of their names.
+    torch compares meshes by shape and not by groups: a DTensor of the next test would get the mesh
+    of an earlier one, and use groups that are gone, or others with their names.
     """
     for name, module in list(sys.modules.items()):
         if name.startswith("torch.distributed.tensor"):
