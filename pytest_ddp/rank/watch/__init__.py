@@ -1,1 +1,1 @@
-"""What is seen of a test while it runs: its phases, and where its rank stands."""
+"""What is observed of a test while it runs: its phases, and what its rank waits for."""

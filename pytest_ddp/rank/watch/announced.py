@@ -1,8 +1,8 @@
-"""A call that is announced before it begins and after it has ended, without a frame of ours.
+"""Announce the begin and end of a call without adding a frame of ours to the stack.
 
-A frame between a function and its caller is what a warning with a ``stacklevel``, a logger or
-``sys._getframe(1)`` would find instead of the caller, and a filter by the caller's module would
-miss its warning.
+With a frame between a function and its caller, a warning with ``stacklevel``, a logger or
+``sys._getframe(1)`` would find our frame instead of the caller, and a warning filter by the
+caller's module would miss.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ import torch
 
 End = Callable[[], None]
 Begin = Callable[[Any, FrameType], End | None]
-"""Gets the instance of a method, or None, and the caller; returns what ends the call."""
+"""Takes the method's instance, or None, and the calling frame; returns what to call at the end."""
 
 
 class Announced:
-    """Stands in the place of a function or method, and passes for it.
+    """Replaces a function or method, and is not recognisable as a replacement.
 
-    To call an object, Python first looks up ``__call__`` on its type. Here this is a property: its
-    getter announces the call and has returned when Python calls what it got, with a caller that
-    calls the original directly.
+    To call an object, Python first looks up ``__call__`` on its type. Here ``__call__`` is a
+    property: its getter announces the call and has returned before Python calls the result, so that
+    the caller's frame calls the original directly.
     """
 
     def __init__(self, original: Any, begin: Begin, instance: Any = None) -> None:
@@ -38,7 +38,7 @@ class Announced:
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         if instance is None:
             return self
-        # What the compiler traces must be torch's own code and nothing else.
+        # The compiler must trace torch's own code and nothing else.
         if torch.compiler.is_compiling():
             return functools.partial(self.__wrapped__, instance)
         return MethodType(Announced(self.__wrapped__, self._begin, instance), instance)
@@ -56,7 +56,7 @@ class Announced:
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
-        # unittest.mock, inspect and cloudpickle ask whether it is a function.
+        # unittest.mock, inspect and cloudpickle check whether it is a function.
         return FunctionType
 
     def __getattr__(self, name: str) -> Any:
@@ -68,7 +68,7 @@ class Announced:
 
 
 class _Call(functools.partial[Any]):
-    """A partial object has no Python frame; Python drops this one once it has returned."""
+    """A partial object has no Python frame, and Python frees it when its call has returned."""
 
     end: End
 

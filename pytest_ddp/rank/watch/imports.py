@@ -1,4 +1,4 @@
-"""Act on a module as soon as something imports it, without importing it."""
+"""Run a callback when a module is imported, without importing it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ Then = Callable[[ModuleType], None]
 
 
 class ImportWatch(importlib.abc.MetaPathFinder):
-    """Finds nothing by itself: it adds a step to the loading of the modules it watches."""
+    """A finder that finds no modules of its own: it adds a step to the loading of watched ones."""
 
     def __init__(self) -> None:
         self._then: dict[str, Then] = {}
 
     def when_imported(self, name: str, then: Then) -> None:
-        """Call ``then`` with the module: at once if it is there, or once it is."""
+        """Call ``then`` with the module: at once if it is imported already, else when it is."""
         module = sys.modules.get(name)
         if module is not None:
             then(module)
@@ -31,7 +31,7 @@ class ImportWatch(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The file's own spec, whose loader will tell us; None for any other module."""
+        """The spec of a watched module, with a loader that runs the callback; None for others."""
         if fullname not in self._then:
             return None
         spec = PathFinder.find_spec(fullname, path, target)
@@ -46,6 +46,6 @@ class ImportWatch(importlib.abc.MetaPathFinder):
             if then is not None:
                 then(module)
 
-        # On this one loader, so that its type and whatever else it can do stay as they are.
+        # Set on this one loader, so that its type and its other methods stay as they are.
         loader.exec_module = exec_module
         return spec

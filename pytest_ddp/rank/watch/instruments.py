@@ -1,7 +1,7 @@
-"""What watches a rank: its phases, its process groups, and who answers for both.
+"""What observes a rank: its phases, its process groups, and the reporter of both.
 
-With ``--ddp-trace`` they also write down what they see. That is done by subclasses, so
-that a rank without it pays nothing.
+With ``--ddp-trace``, subclasses of these also write what they observe to a file. They are
+subclasses so that a rank without a trace pays nothing.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from pytest_ddp.wire.marker import Page
 from pytest_ddp.wire.survey import Probe, Standing
 from pytest_ddp.wire.tracelog import TraceLog, What
 
-_SELDOM = 20
-"""The recorder is read again after so many times what it took: the more it holds, the longer."""
+_PAUSE_FACTOR = 20
+"""The recorder is read again after this many times the duration of the last read, which grows with
+its contents: tracing then takes at most 5 per cent of the time."""
 
 
 class Instruments(NamedTuple):
-    """The set that a rank lives with."""
+    """The set of instruments of one rank."""
 
     lifecycle: Lifecycle
     group: DefaultGroup
@@ -41,7 +42,7 @@ class Instruments(NamedTuple):
 
 
 def make(page_path: str, trace_path: str, order: StartRank) -> Instruments:
-    """Make them; they write to these files."""
+    """Make a rank's instruments, which write to these files."""
     page = Page(page_path)
     if order.traces:
         return _make_traced(page, TraceLog(trace_path), order)
@@ -55,16 +56,16 @@ def _make_traced(page: Page, log: TraceLog, order: StartRank) -> Instruments:
     lifecycle, group = TracedLifecycle(page, log), TracedGroup(log, order.world, order.rank)
     side_channel = SideChannel()
     surveyor = TracedSurveyor(group, lifecycle, side_channel, log)
-    lifecycle.left = surveyor.glance
+    lifecycle.on_leave = surveyor.glance
     return Instruments(lifecycle, group, side_channel, surveyor, page)
 
 
 class TracedLifecycle(Lifecycle):
-    """Writes the begin and the end of each phase."""
+    """Also writes the begin and the end of each phase to the trace."""
 
     def __init__(self, page: Page, log: TraceLog) -> None:
         self._log = log
-        self.left: Callable[[], None] = lambda: None
+        self.on_leave: Callable[[], None] = lambda: None
         """Called when a phase of torch or the user has ended."""
         super().__init__(page)
 
@@ -78,7 +79,7 @@ class TracedLifecycle(Lifecycle):
         super().leave(depth)
         if len(self._open) < before:
             self._log.write(What.LEFT, len(self._open))
-            self.left()
+            self.on_leave()
 
     def _push(
         self, name: str, outer: bool, anchor: Anchor | None, code: CodeType, line: int
@@ -89,7 +90,7 @@ class TracedLifecycle(Lifecycle):
 
 
 class TracedJournal(Journal):
-    """Writes each call before it is made, and the end of the wait for it."""
+    """Also writes each call before it is made, and the end of the wait for it."""
 
     def __init__(self, log: TraceLog) -> None:
         self._log = log
@@ -100,8 +101,16 @@ class TracedJournal(Journal):
             call = note(group, args, kwargs)
             elements, dtype = _extent((*args, *kwargs.values()))
             self._log.write(
-                *(What.CALL, id(call), call.group, call.number, call.operation),
-                *(elements, dtype, call.reduce_op, call.root, str(call.site)),
+                What.CALL,
+                id(call),
+                call.group,
+                call.number,
+                call.operation,
+                elements,
+                dtype,
+                call.reduce_op,
+                call.root,
+                str(call.site),
             )
             return call
 
@@ -132,7 +141,7 @@ class TracedJournal(Journal):
 
 
 class TracedGroup(DefaultGroup):
-    """Writes which number each group's first collective of the test has."""
+    """Also writes how many collectives each group had before the test."""
 
     def __init__(self, log: TraceLog, world: World, rank: int) -> None:
         super().__init__(TracedJournal(log), world, rank)
@@ -147,7 +156,7 @@ class TracedGroup(DefaultGroup):
 
 
 class TracedSurveyor(Surveyor):
-    """Writes what C++ issued by itself: DDP's gradients, functional collectives."""
+    """Also writes what C++ issued without Python: DDP's gradients, functional collectives."""
 
     def __init__(
         self, group: DefaultGroup, lifecycle: Lifecycle, side_channel: SideChannel, log: TraceLog
@@ -169,41 +178,47 @@ class TracedSurveyor(Surveyor):
         self._log.write(What.LEFT, 0)
 
     def stand(self, probe: Probe) -> Standing:
-        # Now and then, because a rank that is stopped or dies has no end of its test.
+        # At each probe too, as the test of a rank that is stopped or dies has no end.
         self._write_recorded()
         return super().stand(probe)
 
-    def _tells_issued(self, frame: FrameType | None) -> bool:
-        """The picture shows what a rank had begun that was stopped anywhere."""
+    def _needs_issued(self, frame: FrameType | None) -> bool:
+        """Always True: the trace shows what a rank had begun, wherever it was stopped."""
         return True
 
     def glance(self) -> None:
-        """Look at the recorder in the test's own time, of which it takes little."""
+        """Read the recorder on the test's own time, of which it takes little."""
         before = time.monotonic()
         if before >= self._next_glance:
             self._write_recorded()
             after = time.monotonic()
-            self._next_glance = after + _SELDOM * (after - before)
+            self._next_glance = after + _PAUSE_FACTOR * (after - before)
 
     def _write_recorded(self) -> None:
-        asked = {(call.group, call.number) for call in list(self._group.journal.calls)}
+        from_python = {(call.group, call.number) for call in list(self._group.journal.calls)}
         for entry in self._records():
             record = entry["record_id"]
             group, number = entry["process_group"][0], entry["collective_seq_id"]
-            if record in self._complete or (group, number) in asked:
+            if record in self._complete or (group, number) in from_python:
                 continue
             if entry["retired"]:
                 self._complete.add(record)
             sizes, dtypes = entry["input_sizes"], entry["input_dtypes"]
             self._log.write(
-                *(What.RECORDED, record, group, number, operation_of(entry)),
-                *(sum(map(math.prod, sizes)) if sizes else None, dtypes[0] if dtypes else None),
-                *(entry["time_created_ns"] - self._wall_ahead, entry["retired"]),
+                What.RECORDED,
+                record,
+                group,
+                number,
+                operation_of(entry),
+                sum(map(math.prod, sizes)) if sizes else None,
+                dtypes[0] if dtypes else None,
+                entry["time_created_ns"] - self._wall_ahead,
+                entry["retired"],
             )
 
 
 def _extent(arguments: Iterable[Any]) -> tuple[int | None, str | None]:
-    """Elements and dtype of the first tensor or flat list of tensors."""
+    """Elements and dtype of the first argument that is a tensor or a flat list of tensors."""
     for argument in arguments:
         tensors = argument if isinstance(argument, list) else [argument]
         if tensors and all(isinstance(tensor, torch.Tensor) for tensor in tensors):

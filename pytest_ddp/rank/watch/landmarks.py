@@ -1,14 +1,13 @@
-"""Where the phases of torch begin and end: groups, modules, wrapping, compilation, steps.
+"""Where phases of torch begin and end: groups, modules, wrapping, compilation, steps.
 
-Set up in the rank alone. What a test file imported from torch it imported before the rank
-was forked, so that other names for a function must lead here as well: methods are set on
-their class, functions below their decorator. Where torch announces something, the
-announcement is used instead. No frame of ours stands between torch's and its caller's, which
-would move warnings to other lines.
+Installed in the rank alone. A test file may have imported names from torch before the rank was
+forked, so that other references to a function must lead here as well: methods are set on their
+class, functions below their decorator. Where torch offers a hook, the hook is used. No frame of
+ours comes between torch's function and its caller, as that would move warnings to other lines.
 
-A plain module's forward is no phase: a global hook would make ``torch.compile`` warn and
-trace the hook. Nor is a forward under ``fully_shard``, but for the first: its hooks are a
-module's own.
+The forward of a plain module is not a phase: a global hook would make ``torch.compile`` warn and
+trace the hook. Under ``fully_shard``, only the first forward is one: its hooks are the module's
+own.
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ from pytest_ddp.rank.watch.lifecycle import Anchor, Lifecycle
 from pytest_ddp.rank.watch.uncompiled import hide_own_frames
 
 Label: TypeAlias = str | Callable[[Any], str]
-"""The name of a phase, or what makes it of a method's instance."""
+"""The name of a phase, or a function that makes it from a method's instance."""
 
 
 def install(lifecycle: Lifecycle) -> None:
-    """Make torch tell ``lifecycle`` what it begins; once in the life of a rank."""
+    """Report what torch begins and ends to ``lifecycle``; called once in the life of a rank."""
     for name in ("init_process_group", "new_group"):
         _wrap_function(lifecycle, distributed_c10d, name)
     _modules(lifecycle)
@@ -50,7 +49,7 @@ def install(lifecycle: Lifecycle) -> None:
         lambda module: not getattr(module, "_lazy_init_ran", True),
     )
     for module in (torch.autograd, torch.autograd.graph):
-        # torch.compiler takes the one for the other.
+        # torch.compiler takes one of the two names for the other.
         _wrap(lifecycle, module, "_engine_run_backward", "backward")
     _optimizers(lifecycle)
     watch = ImportWatch()
@@ -68,7 +67,7 @@ def install(lifecycle: Lifecycle) -> None:
 
 def _wrap(lifecycle: Lifecycle, owner: Any, name: str, label: Label) -> None:
     original = getattr(owner, name, None)
-    if original is not None:  # an older or newer torch
+    if original is not None:  # missing in an older or newer torch
         setattr(owner, name, _as_phase(lifecycle, original, label))
 
 
@@ -81,9 +80,9 @@ def _as_phase(lifecycle: Lifecycle, original: Any, label: Label) -> Announced:
 
 
 def _wrap_function(lifecycle: Lifecycle, module: ModuleType, name: str) -> None:
-    """Wrap a function that others may have imported by name.
+    """Wrap a function that other modules may have imported by name.
 
-    They hold its decorator's wrapper; what that calls is a variable of its closure.
+    Their name refers to its decorator's wrapper, which has the function in its closure.
     """
     decorated: Any = None
     function = getattr(module, name, None)
@@ -101,10 +100,10 @@ def _wrap_function(lifecycle: Lifecycle, module: ModuleType, name: str) -> None:
 
 
 def _modules(lifecycle: Lifecycle) -> None:
-    """``Module.__init__`` logs its use before all else, by a function that can be replaced."""
+    """Begin a phase for each constructed module: ``Module.__init__`` first logs its API usage."""
     core: Any = torch._C
     log = getattr(core, "_log_api_usage_once", None)
-    if log is not None:  # an older or newer torch
+    if log is not None:  # missing in an older or newer torch
         initialise = torch.nn.Module.__init__.__code__
 
         @functools.wraps(log)
@@ -122,9 +121,9 @@ def _modules(lifecycle: Lifecycle) -> None:
 def _enter_construction(
     lifecycle: Lifecycle, module: torch.nn.Module, frame: FrameType | None
 ) -> None:
-    """Begin the construction of a module that no other one's construction asks for.
+    """Begin the construction of a module that is not a part of another module's construction.
 
-    It lasts as long as the call that constructs it; nothing announces its end.
+    The phase lasts as long as the call of the module's class, since nothing announces its end.
     """
     while frame is not None and _is_method_of(frame, module):
         frame = frame.f_back
@@ -139,12 +138,12 @@ def _is_method_of(frame: FrameType, module: torch.nn.Module) -> bool:
 
 
 def _method_label(name: str, module: torch.nn.Module | None) -> str:
-    # Without a module it was called by way of its class.
+    # Without a module, the method was called through its class.
     return f"{'Module' if module is None else type(module).__name__}.{name}()"
 
 
 def _wrapper(lifecycle: Lifecycle, owner: Any, kind: str, is_first: Callable[[Any], bool]) -> None:
-    """A module that wraps others: its construction and its forward."""
+    """Phases of a module that wraps others: its construction and its forward."""
     _wrap(lifecycle, owner, "__init__", f"{kind} construction")
     forward = f"forward of {kind}"
     _wrap(lifecycle, owner, "forward", lambda module: "first " * is_first(module) + forward)
@@ -171,7 +170,10 @@ def _optimizers(lifecycle: Lifecycle) -> None:
 
 
 def _compilation(lifecycle: Lifecycle, callback: Any) -> None:
-    """Not by its callbacks: ``torch._dynamo.reset()`` forgets them."""
+    """Begin a phase for each compilation.
+
+    torch's public compilation callbacks are not used: ``torch._dynamo.reset()`` drops them.
+    """
     handler: Any = getattr(callback, "CompilationCallbackHandler", None)
     original: Any = getattr(handler, "install_callbacks", None)
     if original is None:

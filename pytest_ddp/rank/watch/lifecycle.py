@@ -1,8 +1,8 @@
 """Which phase of its test a rank is in: pytest's, the user's, and those of torch.
 
-The main thread keeps a stack of phases, each with the line that began it, and mirrors the
-innermost one on the rank's page (:mod:`pytest_ddp.wire.marker`). Phases of other threads
-are not followed: a page has room for one story.
+The main thread keeps a stack of phases, each with the line that began it, and writes the innermost
+one to the rank's page (:mod:`pytest_ddp.wire.marker`). Phases of other threads are not recorded: a
+page has room for one thread.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from pytest_ddp.wire.marker import PHASE, SEEN, Page, note_of, sight_of
 class Anchor(NamedTuple):
     """A frame that is on the stack for as long as a phase lasts.
 
-    For phases that something announces and nothing ends for certain: an optimizer's hook
-    after the step is not called when the step raised. The frame itself is not kept, for it
-    would keep alive whatever it refers to.
+    For phases with a reliable begin but no reliable end: an optimizer's hook after the step is not
+    called if the step raised. The frame itself is not kept, as it would keep alive all that it
+    refers to.
     """
 
     frame: int
     """``id`` of the frame."""
     code: CodeType
     instruction: int
-    """The one that the frame is at while the phase lasts; -1 for any."""
+    """The instruction that the frame is at while the phase lasts; -1 for any."""
 
     @classmethod
     def at_call(cls, frame: FrameType) -> Anchor:
-        """The call that the frame is making now."""
+        """An anchor for the call that the frame is making now."""
         return cls(id(frame), frame.f_code, frame.f_lasti)
 
     @classmethod
     def within(cls, frame: FrameType) -> Anchor:
-        """All that the frame does until it returns."""
+        """An anchor for all that the frame does until it returns."""
         return cls(id(frame), frame.f_code, -1)
 
     def holds(self, stack: Iterable[FrameType]) -> bool:
-        """Whether the anchor is in this stack."""
+        """Whether the anchored frame is in this stack, at the anchored instruction."""
         for frame in stack:
             if id(frame) == self.frame and frame.f_code is self.code:
                 return self.instruction in (-1, frame.f_lasti)
@@ -51,12 +51,12 @@ class Anchor(NamedTuple):
 
 
 class _Phase(NamedTuple):
-    """A phase, the same each time it begins at the same line inside the same others."""
+    """A phase; reused when it begins again at the same line inside the same outer phases."""
 
     text: str
     """``call: warm-up: backward``."""
     outer: bool
-    """Told also when a narrower phase has begun inside."""
+    """True if its name is shown even inside a narrower phase: pytest's and the user's."""
     note: bytes
 
 
@@ -67,20 +67,20 @@ class Lifecycle:
         self._page = page
         self._thread = threading.main_thread().ident
         self._known: dict[tuple[str, str, str, int], _Phase] = {}
-        """This test's phases, by the text of those outside, the name, the file and the line:
-        to compose a note each time would cost more than all the rest."""
+        """This test's phases, by the text of the outer ones, name, file and line: composing a note
+        each time would cost more than all the rest."""
         self._test = 0
         self.torch_phases = 0
         """How many phases of torch have begun: models built, wrapped, compiled or trained."""
         self.begin("")
 
     def begin(self, phase: str, site: str = "") -> None:
-        """Begin a phase of pytest; whatever was open before is over.
+        """Begin a phase of pytest, which ends all open ones.
 
         Args:
             phase: ``setup``, ``call`` or ``teardown``.
-            site: ``file:line in function`` of the test, all that is known of a rank which is
-                killed before anything in the test begins a narrower phase.
+            site: ``file:line in function`` of the test; all that is known if the rank is killed
+                before anything in the test begins a narrower phase.
         """
         self._test += 1
         self._known.clear()
@@ -89,12 +89,12 @@ class Lifecycle:
         self._page.write(PHASE, note)
 
     def look(self) -> tuple[str, str, list[FrameType]]:
-        """Note where a probe finds the main thread; called in the thread that answers probes.
+        """Write where a probe finds the main thread; called in the thread that answers probes.
 
         Returns:
-            the phase that it is in, ``file:line in function`` of the user's code, and its stack.
+            the main thread's phase, ``file:line in function`` of user code, and its stack.
         """
-        # Before the stack, which has the anchors of those that have not ended meanwhile.
+        # Copied before the stack is read: that lacks the anchors of phases that end in between.
         phases = list(self._open)
         stack = stack_of(self._thread)
         place = place_of(stack)
@@ -118,14 +118,13 @@ class Lifecycle:
         """Begin a phase.
 
         Args:
-            name: what it is called.
-            outer: show it also while a narrower phase is on.
-            anchor: ends it without :meth:`leave`.
-            at: look from this frame outwards for the line that begins it, and not from
-                the caller.
+            name: its name, for readers.
+            outer: show the name also while a narrower phase is open.
+            anchor: ends the phase without :meth:`leave`.
+            at: frame from which to look outwards for the user's line; default is the caller's.
 
         Returns:
-            what :meth:`leave` needs to know.
+            the argument for :meth:`leave`.
         """
         if threading.get_ident() != self._thread:
             return 0
@@ -135,20 +134,20 @@ class Lifecycle:
         return self._push(name, outer, anchor, line.f_code, line.f_lineno)
 
     def enter_function(self, name: str, code: CodeType) -> int:
-        """Begin a phase that is a call of a function of the user's, as a fixture's."""
+        """Begin a phase that is a call of a user's function, such as a fixture."""
         if threading.get_ident() != self._thread:
             return 0
         self._drop_ended(_getframe(1))
         return self._push(name, True, None, code, code.co_firstlineno)
 
     def leave(self, depth: int) -> None:
-        """End the phase that began, and those inside that nobody has ended."""
+        """End the phase that began at ``depth``, and those that are still open inside it."""
         if 0 < depth < len(self._open) and threading.get_ident() == self._thread:
             del self._open[depth:]
             self._page.write(PHASE, self._open[-1][0].note)
 
     def leave_anchored(self, frame: FrameType) -> None:
-        """End the phase that is anchored in this frame, if there is one."""
+        """End the phase that is anchored in this frame, if any."""
         if threading.get_ident() != self._thread:
             return
         anchor = Anchor.within(frame)
@@ -159,7 +158,7 @@ class Lifecycle:
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """The user's phase, for the length of a ``with`` block."""
+        """The user's own phase, which lasts for a ``with`` block."""
         depth = self.enter(name, outer=True)
         try:
             yield
@@ -167,14 +166,14 @@ class Lifecycle:
             self.leave(depth)
 
     def in_torch(self) -> bool:
-        """True inside a phase that is neither pytest's nor the user's, and on other threads."""
+        """True inside a phase of torch, and on any thread but the main one."""
         if threading.get_ident() != self._thread:
             return True
         self._drop_ended(_getframe(1))
         return not self._open[-1][0].outer
 
     def refresh(self) -> None:
-        """Correct the page where an anchored phase has ended unnoticed; on the main thread."""
+        """Correct the page if an anchored phase has ended; called on the main thread."""
         if self._drop_ended(_getframe(1)):
             self._page.write(PHASE, self._open[-1][0].note)
 
@@ -206,7 +205,7 @@ class Lifecycle:
 
 
 def place_of(stack: Iterable[FrameType]) -> str:
-    """The innermost line of the user's code, as ``file:line in function``."""
+    """The innermost line of user code, as ``file:line in function``."""
     found = user_frame_of(stack)
     if found is None:
         return ""

@@ -1,4 +1,4 @@
-"""Where this rank stands: answered by the link's thread while the main thread is stuck."""
+"""Reports a rank's status: the link's thread answers probes while the main thread is stuck."""
 
 from __future__ import annotations
 
@@ -37,41 +37,44 @@ from pytest_ddp.wire.survey import (
 )
 
 _dump: Any = getattr(_distributed_c10d, "_dump_fr_trace", None)
-"""torch's flight recorder; a private function, absent before torch 2.8."""
+"""Dumps torch's flight recorder; a private function, missing before torch 2.8."""
 
 _BUFFER_SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
-"""Environment variables that set the recorder's size, the first one that is there; 0 is off."""
+"""Environment variables for the recorder's size; the first one that is set counts, 0 is off."""
 
 _DONE = 16
-"""Collectives of a group that are told after their end: a rank that waits for nothing can be so
-many ahead of one that waits."""
+"""Completed collectives that are reported for each group: a rank that waits for nothing can be this
+many collectives ahead of one that waits."""
 
 _LONGEST_TEXT, _LONGEST_MESSAGE = 10_000, 120
-"""Characters of a handled exception that are looked at, and told."""
+"""Characters of a handled exception's text that are read, and that are reported."""
 
 _BYSTANDERS = ("pytest-ddp", "QueueFeederThread", "tqdm")
+"""Beginnings of the names of threads that never communicate."""
 _ENGINE = (
-    *("torch/autograd/graph.py", "torch/_ops.py", "torch/distributed/"),
-    # DDP's reducer settles its buckets between two steps.
+    "torch/autograd/graph.py",
+    "torch/_ops.py",
+    "torch/distributed/",
+    # Between two steps, DDP's reducer rebuilds its buckets.
     "torch/nn/parallel/distributed.py",
 )
-"""Where the main thread is when C++ waits for a collective that C++ began."""
+"""Files that the main thread is in while C++ waits for a collective that C++ issued."""
 
 _WAITING = ("/distributed_c10d.py", "/rendezvous.py", "/_functional_collectives.py")
-"""Files of torch.distributed that call what waits for peers, and hardly anything else that does."""
+"""Files of torch.distributed whose calls into C++ wait for peers, nearly always."""
 
 _JOINING = ("/threading.py", "/queue.py", "/selectors.py", "/concurrent/futures/_base.py")
-"""Files of the standard library where a thread sleeps that waits for another one."""
+"""Files of the standard library in which a thread sleeps until another thread acts."""
 
 _UNEVEN = "all_to_all"
-"""Of what C++ issues the operation, as recorded, whose sizes may legally differ."""
+"""The recorder's name of the only operation from C++ whose sizes may legally differ."""
 
 _TOWARDS = {"send": "to", "recv": "from"}
 _MANY = 8
-"""Ranks of a new group before their list is cut short."""
+"""Ranks that are listed for a new group before the list is cut short."""
 
 _NAMES = {"_allgather_base": "all_gather_into_tensor", "_reduce_scatter_base": "reduce_scatter"}
-
+"""Public names of operations, where the recorder has another one."""
 
 _DTYPES = {
     "Byte": "uint8",
@@ -90,7 +93,7 @@ _DTYPES = {
 
 
 def recorder_problem() -> str:
-    """Why collectives that never end cannot be proved to, in a sentence; empty if they can."""
+    """Why hangs cannot be proved here, in a sentence; empty if they can."""
     left = "hangs are left to the deadline (--ddp-timeout), with every rank's stack"
     if _dump is None:
         return f"this torch has no flight recorder (2.8 and newer have): {left}"
@@ -100,8 +103,57 @@ def recorder_problem() -> str:
     return ""
 
 
+# Overview
+#
+# The link's thread calls `answer` for each `Probe`, while the main thread runs, waits or hangs. It
+# takes no lock and stops no thread: a report is a series of reads, and the main thread may move
+# between any two of them. Two rules make it usable in a proof:
+#
+# - `pulse` is read after all else. It holds the main thread's processor time and instruction, and
+#   the counts of exchanges and collectives. The prover uses a report only if its `pulse` is
+#   that of the report before: then nothing has moved, and all that was read in between still holds.
+# - What is not known is reported as "not blocked". A rank counts as stuck only if its main thread
+#   sleeps (`_activity` is not "R") in a wait that `_waits` can name.
+#
+# A `Standing` puts the main thread in one of these states. No field holds the state: `stand`
+# derives it anew for each probe.
+#
+#   state     reported as              who moves it there                next state
+#   --------  -----------------------  --------------------------------  ---------------------------
+#   starting  `engaged`: start of the  `at_start` is entered: this rank  running, when the others
+#             test                     is ready, others are not          are ready as well
+#   running   `waits` empty,           any return to user code; also     waiting, engaged, joining,
+#             `engaged` empty          whatever is no other state        ended
+#   waiting   `waits` not empty,       the main thread: `waiting` of     blocked when it sleeps,
+#             not `blocked`            the journal, an exchange, or      running when it returns
+#                                      `_is_in_engine`
+#   blocked   `waits` not empty,       the kernel: the thread sleeps     running, by a peer or by a
+#             `blocked`                                                  timeout (`ends_in`)
+#   engaged   `engaged`: operation     the main thread: a send, a        running
+#                                      monitored_barrier, new_group;
+#                                      nothing can be proved of it
+#   joining   `engaged` as `beside`    the main thread sleeps until      running, when that thread
+#                                      another one acts (`_JOINING`)     has acted
+#   ended     as running; `_ended`     `end`: the test is over on this   starting, by `begin` of the
+#                                      rank                              next test
+#
+# The flight recorder is the only source of `begun` and `done`. A dump of a full one takes 30 ms, so
+# `_issued` reads it only if it may have something new:
+#
+#   `_settled`                 what `_issued` does             who moves it there
+#   -------------------------  ------------------------------  -------------------------------------
+#   empty                      reads the recorder, unless      `begin`, for each test
+#                              no group was made or used
+#   groups and counts as now   returns `_done` of the last     `_issued`, once every collective with
+#                              report                          a number has a record and is retired
+#   groups or counts differ    reads the recorder              Python or C++ that makes a group or
+#                                                              issues a collective
+#
+# `_needs_issued` skips even that for a rank that is running: no proof uses its collectives. After
+# `end` they are reported again, since peers may wait in collectives that this rank has left.
+
 class Surveyor:
-    """Answers probes; everything it reads is safe to read beside the running main thread."""
+    """Answers probes; all that it reads is safe to read while the main thread runs."""
 
     def __init__(
         self, group: DefaultGroup, lifecycle: Lifecycle, side_channel: SideChannel
@@ -113,13 +165,13 @@ class Surveyor:
         self._pace = Pace()
         self._clock = time.time_ns()
         self._settled = dict[str, int](), dict[str, int]()
-        """When the groups were made and how many collectives they had, all complete."""
+        """Times of making of groups and their numbers of collectives, when all were complete."""
         self._done: tuple[Wait, ...] = ()
         self._ended = False
         self._at_start = False
 
     def begin(self) -> None:
-        """A new test: older records of the flight recorder are none of its business."""
+        """Begin a new test: older entries of the flight recorder are ignored from now on."""
         self._clock = time.time_ns()
         self._settled, self._done = ({}, {}), ()
         self._ended = False
@@ -127,7 +179,7 @@ class Surveyor:
 
     @contextlib.contextmanager
     def at_start(self) -> Iterator[None]:
-        """In the block the rank is ready and waits for those that are not."""
+        """A block in which this rank is ready and waits for ranks that are not."""
         self._at_start = True
         try:
             yield
@@ -135,37 +187,37 @@ class Surveyor:
             self._at_start = False
 
     def end(self) -> None:
-        """The test is over, and its groups are as it left them."""
+        """End the test; its groups stay as it left them."""
         self._ended = True
 
-    def answer(self, question: Probe | TellCalls) -> Standing | Calls:
-        """Answer the controller."""
-        match question:
+    def answer(self, request: Probe | TellCalls) -> Standing | Calls:
+        """The answer to a request of the controller."""
+        match request:
             case Probe():
-                return self.stand(question)
+                return self.stand(request)
             case TellCalls():
-                return self.calls(question.test)
+                return self.calls(request.test)
 
     def stand(self, probe: Probe) -> Standing:
-        """Say where the main thread is and what it waits for."""
+        """The rank's status: where its main thread is, and what it waits for."""
         self._pace.look(self._group.journal.waiting.get(self._main.ident or 0))
         phase, place, stack = self._lifecycle.look()
         frame, engaged = next(iter(stack), None), self._engaged(stack)
-        del stack  # by whose frames objects of the test live
-        begun, done = self._issued() if self._tells_issued(frame) else ((), ())
+        del stack  # its frames keep objects of the test alive
+        begun, done = self._issued() if self._needs_issued(frame) else ((), ())
         waits = self._waits(frame, begun)
-        # Read last: if it is as it was at the probe before, what was read above is true of now.
-        state, spent = _activity()
+        # Read last: if it equals that of the probe before, all that was read above is still true.
+        state, cpu_time = _activity()
         inner = f"{frame.f_code.co_name}:{frame.f_lasti}" if frame is not None else ""
         exchanges = self._side_channel.exchanges
         counts = self._group.counts()
         moves = (exchanges, *(count.collectives for count in counts))
         blocked = bool(waits) and state != "R"
-        beside = self._beside()
+        beside = self._other_threads()
         return Standing(
             test=probe.test,
             number=probe.number,
-            pulse=f"{spent} {inner} {moves}",
+            pulse=f"{cpu_time} {inner} {moves}",
             blocked=blocked,
             alone=not any(_may_communicate(thread) for thread in threading.enumerate()),
             waits=waits,
@@ -176,14 +228,14 @@ class Surveyor:
             exchanges=exchanges,
             phase=phase,
             place=place,
-            # Awake, too: a wait on a FileStore looks at its file every 10 ms.
+            # Also while it is awake: a wait on a FileStore polls its file every 10 ms.
             engaged="" if blocked else engaged or _for_thread(frame, beside),
             beside=beside,
             handled=_handled(self._main.ident or 0),
         )
 
     def calls(self, test: int) -> Calls:
-        """The collectives that the test asked for, as far as they are kept."""
+        """The collectives of the test, as far as they are kept."""
         before = self._group.journal.before
         records = (
             CallRecord(
@@ -204,20 +256,21 @@ class Surveyor:
         return Calls(test, (*records, *self._native()))
 
     def _native(self) -> Iterator[CallRecord]:
-        """What C++ issued by itself, by the flight recorder: only it knows of them."""
+        """Collectives that C++ issued without Python, which only the flight recorder has."""
         journal = self._group.journal
         forms = {(call.group, call.number - journal.before(call.group)) for call in journal.forms}
-        asked = self._asked_by_python() | forms
-        if sum(count.collectives for count in self._group.counts()) <= len(asked):
+        from_python = self._called_from_python() | forms
+        if sum(count.collectives for count in self._group.counts()) <= len(from_python):
             return
-        # Python's own calls are forgotten at some time.
+        # The journal drops its oldest calls: what is older than its first one may be Python's.
         forgets = max(len(journal.calls), len(journal.forms)) >= KEPT
-        first = {name: min(n for of, n in asked if of == name) for name, _ in asked}
+        first = {name: min(n for of, n in from_python if of == name) for name, _ in from_python}
         for entry in self._records():
             name = entry["process_group"][0]
             number = entry["collective_seq_id"] - journal.before(name)
             is_forgotten = forgets and number < first.get(name, math.inf)
-            if journal.is_recorded(name) and (name, number) not in asked and not is_forgotten:
+            is_native = (name, number) not in from_python and not is_forgotten
+            if journal.is_recorded(name) and is_native:
                 operation = operation_of(entry)
                 yield CallRecord(
                     group=name,
@@ -232,8 +285,8 @@ class Surveyor:
 
     # ------------------------------------------------------------------ parts of an answer
 
-    def _tells_issued(self, frame: FrameType | None) -> bool:
-        """False for a rank that will go on by itself, of which no proof asks what it has issued."""
+    def _needs_issued(self, frame: FrameType | None) -> bool:
+        """False for a rank that is running: no proof uses the collectives that it has issued."""
         if self._ended:
             return True
         main = self._main.ident or 0
@@ -256,8 +309,8 @@ class Surveyor:
                 if (wait.group, wait.number) == (call.group, number)
             )
         if _is_in_engine(frame):
-            asked = {(wait.group, wait.number) for wait in begun} - self._asked_by_python()
-            return tuple(wait for wait in begun if (wait.group, wait.number) in asked)
+            by_cpp = {(wait.group, wait.number) for wait in begun} - self._called_from_python()
+            return tuple(wait for wait in begun if (wait.group, wait.number) in by_cpp)
         return ()
 
     def _engaged(self, stack: Sequence[FrameType]) -> str:
@@ -265,8 +318,8 @@ class Surveyor:
             return "start of the test"
         return self._operation(self._main.ident or 0, stack)
 
-    def _beside(self) -> str:
-        """What threads beside the main one wait in."""
+    def _other_threads(self) -> str:
+        """The operations that threads other than the main one wait in."""
         found = {
             thread.name: words
             for thread in threading.enumerate()
@@ -276,12 +329,12 @@ class Surveyor:
         return "; ".join(f"{words} in thread {name}" for name, words in found.items())
 
     def _operation(self, thread: int, stack: Sequence[FrameType]) -> str:
-        """What a thread waits in, in words."""
+        """The operation that a thread waits in, in words."""
         if (exchange := self._side_channel.wait(thread)) is not None:
             return f"{exchange.operation} #{exchange.number}"
         call = self._group.journal.waiting.get(thread)
         if call is None:
-            return self._entry(stack)
+            return self._public_call(stack)
         members = next((c.members for c in self._group.counts() if c.name == call.group), ())
         if call.tag is not None and call.root is not None:
             known = 0 <= call.root < len(members)
@@ -291,19 +344,19 @@ class Surveyor:
         of_group = f" #{number} of {group_words(call.group, members)}"
         return f"{call.operation}{of_group if call.number and members else ''}"
 
-    def _entry(self, stack: Sequence[FrameType]) -> str:
-        called = _entry(stack)
+    def _public_call(self, stack: Sequence[FrameType]) -> str:
+        called = _outermost_call(stack)
         if called is None:
             return ""
         name = called.f_code.co_name
         if name != "new_group":
             return name
-        # Ranks that make groups in unlike orders wait for each other in the same line.
+        # Ranks that make groups in different orders wait for each other in the same line.
         number = self._group.numbered()
         which = f" #{number}" if number > 0 else ""
         return f"{name}{which} ({_listed(called.f_locals.get('ranks'))})"
 
-    def _asked_by_python(self) -> set[tuple[str, int]]:
+    def _called_from_python(self) -> set[tuple[str, int]]:
         before = self._group.journal.before
         return {
             (call.group, call.number - before(call.group))
@@ -311,10 +364,10 @@ class Surveyor:
         }
 
     def _issued(self) -> tuple[tuple[Wait, ...], tuple[Wait, ...]]:
-        """Collectives that are not complete, by the flight recorder, and the last that are over.
+        """Collectives of the flight recorder: those that are not complete, and the last done.
 
-        It is asked only where some may not be: it tells all that it has kept of earlier tests
-        too, which takes 30 ms once it is full.
+        The recorder is read only where some may be incomplete: a dump has all entries of earlier
+        tests too, and takes 30 ms once it is full.
         """
         made, counts = dict(self._group.journal.made), self._group.counts()
         issued = {count.name: count.collectives for count in counts if count.collectives}
@@ -336,18 +389,18 @@ class Surveyor:
 
         begun = tuple(wait(entry) for entry in entries if not entry["retired"])
         self._done = tuple(map(wait, itertools.chain.from_iterable(retired.values())))
-        # What has its number already, and no record yet, is missing among the retired.
+        # A collective that has a number but no entry yet is missing in ``last``.
         last = {wait.group: wait.number for wait in self._done}
         if not begun and last == issued:
             self._settled = made, issued
         return begun, self._done
 
     def _records(self) -> Iterator[dict[str, Any]]:
-        """Collectives of this test, on groups of now, that the flight recorder has."""
+        """The flight recorder's entries of this test's collectives, on groups that exist."""
         if _dump is None or not is_initialized():
             return
         made = self._group.journal.made
-        # Our own process pickled this a microsecond ago.
+        # Safe to unpickle: this process has just pickled it.
         for entry in pickle.loads(_dump(True, False, False))["entries"]:
             since = max(self._clock, made.get(entry["process_group"][0], 0))
             if not entry["is_p2p"] and entry["time_created_ns"] >= since:
@@ -371,7 +424,7 @@ class Surveyor:
         )
 
     def _receive(self, call: Call) -> Wait | None:
-        """A receive that waits; None for one from anybody, or for a send."""
+        """The receive that a thread waits for; None for a send, or a receive from any rank."""
         if call.operation != "recv" or call.root is None or call.root < 0 or call.tag is None:
             return None
         if not self._group.journal.is_recorded(call.group):
@@ -401,7 +454,7 @@ class Surveyor:
 
 
 def operation_of(entry: dict[str, Any]) -> str:
-    """What users call the operation of a flight recorder's entry."""
+    """The public name of the operation of a flight recorder's entry."""
     recorded = _recorded_as(entry)
     return _NAMES.get(recorded, recorded)
 
@@ -415,13 +468,13 @@ def _is_in_engine(frame: FrameType | None) -> bool:
     return frame is not None and any(part in frame.f_code.co_filename for part in _ENGINE)
 
 
-def _entry(stack: Sequence[FrameType]) -> FrameType | None:
-    """The function of torch.distributed that was called, if C++ does its waiting."""
+def _outermost_call(stack: Sequence[FrameType]) -> FrameType | None:
+    """The called function of torch.distributed, if its wait is in C++."""
     called: FrameType | None = None
     if not stack or not stack[0].f_code.co_filename.endswith(_WAITING):
         return None
     for frame in itertools.takewhile(_is_of_distributed, stack):
-        # Not the wrapper that logs it.
+        # Skip the wrapper that logs the call.
         called = called if frame.f_code.co_name == "wrapper" else frame
     return called
 
@@ -434,15 +487,15 @@ def _listed(ranks: list[int] | None) -> str:
 
 
 def _for_thread(frame: FrameType | None, beside: str) -> str:
-    """What other threads are in, if the main one sleeps until one of them has done something."""
+    """The other threads' operations, if the main thread sleeps until another thread acts."""
     return beside if frame is not None and frame.f_code.co_filename.endswith(_JOINING) else ""
 
 
 def _handled(thread: int) -> Handled | None:
     found: Any = _current_exceptions().get(thread)
-    # Python 3.11 has what sys.exc_info() gives.
+    # Python 3.11 has a tuple as of sys.exc_info() here.
     error: BaseException | None = found[1] if isinstance(found, tuple) else found
-    # A generator that is closed has no error.
+    # A generator that is being closed handles no error.
     if error is None or isinstance(error, GeneratorExit):
         return None
     if (line := raised_at(error.__traceback__)) is None:
@@ -458,7 +511,7 @@ def _handled(thread: int) -> Handled | None:
 
 
 def _message(error: BaseException) -> str:
-    # Of the user's code, which may raise whatever it likes.
+    # str() runs user code, which may raise anything.
     with contextlib.suppress(BaseException):
         lines = (line.strip() for line in str(error)[:_LONGEST_TEXT].splitlines())
         return next(filter(None, lines), "")[:_LONGEST_MESSAGE]
@@ -470,8 +523,8 @@ def _is_of_distributed(frame: FrameType) -> bool:
 
 
 def _activity() -> tuple[str, str]:
-    """State letter of the main thread, and the processor time that it has used."""
-    pid = os.getpid()  # which is the main thread's own number, also after a fork
+    """State letter of the main thread, and its processor time."""
+    pid = os.getpid()  # also the thread id of the main thread, even after a fork
     try:
         stat = processes.read(f"/proc/{pid}/task/{pid}/stat").decode(errors="replace")
     except OSError:
@@ -493,7 +546,7 @@ def _piece_words(piece: Piece) -> str:
 
 
 def _recorded_dtype(names: list[str]) -> str | None:
-    """The first of these as Python calls it; the recorder says ``Float`` for float32."""
+    """The first dtype by its Python name; the recorder has ``Float`` for float32."""
     return _DTYPES.get(names[0], names[0]) if names else None
 
 

@@ -1,9 +1,8 @@
-"""Keep torch.compile from compiling frames of the plugin.
+"""Keeps torch.compile from compiling frames of the plugin.
 
-Inside a compiled region, dynamo looks at every Python frame that it has not traced. Ours
-would be compiled as if the test had asked for it, and show in its counters and logs.
-Frames that are traced into a graph are another matter: those of ours ask
-``torch.compiler.is_compiling()`` first.
+Inside a compiled region, dynamo looks at every Python frame that it has not traced. It would
+compile ours as if they were the test's, and count and log that. Frames that are traced into a graph
+need something else: ours check ``torch.compiler.is_compiling()`` first.
 """
 
 from __future__ import annotations
@@ -19,29 +18,29 @@ from pytest_ddp.system.own import inspect
 _PACKAGE = "pytest_ddp"
 _FOLDER = str(pytest_ddp.__file__).rpartition("/")[0] + "/"
 _hidden: set[str] = set()
-"""Modules whose code is marked. A host has done most of it for its ranks: it takes 25 ms."""
+"""Modules whose code is marked; a host marks most for its ranks, which takes 25 ms."""
 
 
 def hide_own_frames_now() -> None:
-    """Mark what is imported by now, if the compiler is, too."""
+    """Mark all modules that are imported now, if the compiler is imported."""
     if eval_frame := sys.modules.get("torch._dynamo.eval_frame"):
         hide_own_frames(eval_frame)
 
 
 def hide_own_frames(eval_frame: Any) -> None:
-    """Mark all code of the plugin that is imported by now.
+    """Mark all code of the plugin's modules that are imported now.
 
     Args:
-        eval_frame: ``torch._dynamo.eval_frame``, once something has imported it.
+        eval_frame: ``torch._dynamo.eval_frame``, once it is imported.
     """
     skip = getattr(eval_frame, "skip_code", None)
-    if skip is None:  # an older or newer torch
+    if skip is None:  # missing in an older or newer torch
         return
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == _PACKAGE and name not in _hidden:
             _hidden.add(name)
             for value in list(vars(module).values()):
-                if getattr(value, "__module__", None) == name:  # not what it imports
+                if getattr(value, "__module__", None) == name:  # skips what the module imports
                     for code in _codes_of(value):
                         skip(code)
 
@@ -56,8 +55,8 @@ def _codes_of(value: Any) -> Iterator[CodeType]:
 
 
 def _with_inner(code: CodeType) -> Iterator[CodeType]:
-    # A decorator of the standard library lends its code to functions of others as well.
-    # What is made from text, as the methods of a named tuple, has no file.
+    # A decorator of the standard library has its own code, which other functions share: skipped.
+    # Code from text, such as a named tuple's methods, has no file.
     if code.co_filename.startswith((_FOLDER, "<")):
         yield code
         for constant in code.co_consts:

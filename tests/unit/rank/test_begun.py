@@ -186,7 +186,7 @@ def test_a_new_test_starts_anew(surveyor: Surveyor, group: Group, recorder: Reco
 
 
 @pytest.mark.parametrize(
-    ("waits", "state", "told"), [(True, "S", True), (True, "R", False), (False, "S", False)]
+    ("waits", "state", "needed"), [(True, "S", True), (True, "R", False), (False, "S", False)]
 )
 def test_a_rank_that_will_go_on_by_itself_does_not_look(
     surveyor: Surveyor,
@@ -194,19 +194,19 @@ def test_a_rank_that_will_go_on_by_itself_does_not_look(
     monkeypatch: pytest.MonkeyPatch,
     waits: bool,
     state: str,
-    told: bool,
+    needed: bool,
 ) -> None:
     if waits:
         group.journal.waiting[threading.main_thread().ident] = object()
     monkeypatch.setattr(standing, "_activity", lambda: (state, ""))
-    assert surveyor._tells_issued(None) is told
+    assert surveyor._needs_issued(None) is needed
 
 
 def test_a_rank_that_has_ended_its_test_tells_what_it_has_begun(surveyor: Surveyor) -> None:
     surveyor.end()
-    assert surveyor._tells_issued(None)
+    assert surveyor._needs_issued(None)
     surveyor.begin()
-    assert not surveyor._tells_issued(None)
+    assert not surveyor._needs_issued(None)
 
 
 def test_of_a_backend_without_records_nothing_is_concluded(
