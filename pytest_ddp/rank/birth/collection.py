@@ -1,4 +1,4 @@
-"""Collect in a rank: the file of the test at hand, when a test of it first comes."""
+"""Collection in a rank: a test file is collected when its first test is due."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from pytest_ddp.rank.birth.imports import Imports
 from pytest_ddp.system.own import os, traceback
 
 _LISTING: tuple[Any, ...] = (_pytest.main, _pytest.python)
-"""Modules of pytest whose collectors list folders."""
+"""Modules of pytest with collectors that list folders."""
 _NEAREST = 3
-"""How many tests are named in the place of one that is not there."""
+"""How many similar tests are named in the message about a missing one."""
 
 
 class Collection:
-    """A pytest plugin that remembers what was collected, file by file.
+    """A pytest plugin that keeps what was collected, file by file.
 
-    Folders are the same nodes for all files, so that a fixture of a package is set up once.
+    All files have the same nodes for their folders, so that a package's fixture is set up once.
     """
 
     def __init__(self) -> None:
         self._items: dict[str, pytest.Item] = {}
         self._folders: dict[Path, pytest.Collector] = {}
         self._errors: dict[str, list[str]] = {}
-        """What went wrong with each file."""
+        """What went wrong, by file."""
         self._errors_now: list[str] = []
         self._imports = Imports()
         self._way: frozenset[Path] = frozenset()
-        """The files that are collected now, and all folders on the way to them."""
+        """The files that are being collected, and all their parent folders."""
 
     def collect(self, session: pytest.Session, files: Iterable[str]) -> None:
-        """Collect files, each of them once in a rank's life."""
+        """Collect files; each is collected once in a rank's life."""
         files = list(files)
         self._errors_now = []
         self._errors |= dict.fromkeys(files, self._errors_now)
@@ -55,17 +55,17 @@ class Collection:
             self._errors_now.append(traceback.format_exc())
 
     def has(self, file: str) -> bool:
-        """Whether the file has been collected, well or not."""
+        """Whether the file was collected, with errors or without."""
         return file in self._errors
 
     def item(self, nodeid: str) -> pytest.Item | None:
-        """A collected test, also one that a plugin has deselected."""
+        """A collected test, even if a plugin has deselected it."""
         return self._items.get(nodeid)
 
     def chain_to(self, nodeid: str, file: str) -> Any:
-        """A test, or where it is not collected yet, the deepest collector on the way to it.
+        """A test, or its deepest collected folder if the test is not collected yet.
 
-        pytest asks its next item for the chain of its collectors only.
+        pytest needs of its next item only the chain of its collectors.
         """
         if (item := self._items.get(nodeid)) is not None:
             return item
@@ -73,16 +73,16 @@ class Collection:
         return next((folder for folder in known if folder is not None), None)
 
     def missing(self, nodeid: str, file: str) -> str:
-        """Why there is no such test here."""
+        """Why this test does not exist here."""
         if errors := self._errors.get(file):
             return "its file could not be collected in the rank:\n" + "\n".join(errors)
         path = nodeid.partition("::")[0]
-        mates = [known for known in self._items if known.partition("::")[0] == path]
+        in_file = [known for known in self._items if known.partition("::")[0] == path]
         function = nodeid.partition("[")[0]
-        near = [known for known in mates if known.partition("[")[0] == function]
-        told = f"Of the same function it has {', '.join(near[:_NEAREST])}.\n" if near else ""
+        near = [known for known in in_file if known.partition("[")[0] == function]
+        similar = f"Of the same function it has {', '.join(near[:_NEAREST])}.\n" if near else ""
         return (
-            f"the rank collected {len(mates)} tests from {path}, but not this one\n{told}"
+            f"the rank collected {len(in_file)} tests from {path}, but not this one\n{similar}"
             "Collection differs between two processes. Make parameters and ids deterministic: no\n"
             "random or uuid values, no sets, no times in parametrize (or seed them), and over\n"
             "several machines nothing that differs between them, such as host names and devices."
@@ -105,7 +105,7 @@ class Collection:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
-        # Where folders are not listed by :func:`_listed`.
+        # For folders that are not listed by :func:`_listed`.
         return None if collection_path in self._way else True
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -115,8 +115,8 @@ class Collection:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection_finish(self, session: pytest.Session) -> Iterator[None]:
-        # pytest 9.1 and later forgets here those conftest files whose folders did not come up;
-        # they may, with the next file.
+        # pytest 9.1 and later drops conftest files here whose folders were not collected; these
+        # may be, with the next file.
         fixtures: Any = session._fixturemanager
         waiting: dict[Path, object] = getattr(fixtures, "_pending_conftests", {})
         left = dict(waiting)
@@ -127,14 +127,13 @@ class Collection:
 
 @contextlib.contextmanager
 def _listed(way: Iterable[Path]) -> Iterator[None]:
-    """Have pytest find nothing in folders but what is on the way to the files it is asked for.
+    """Make pytest find nothing in folders but the files to collect and their parent folders.
 
-    It would ask of each other entry, in all folders from the root of the project on, whether it
-    is to be collected. Where tests are isolated each rank did so for each of its tests: that was
-    half of what such a test cost.
+    It would otherwise run hooks for each entry of all folders from the rootdir down. An isolated
+    rank did so for each of its tests, which was half of the time of such a test.
     """
     listing = functools.partial(_entries, frozenset(map(str, way)))
-    # Other releases of pytest list folders in another way.
+    # Other releases of pytest list folders with other functions.
     found = [(module, module.scandir) for module in _LISTING if hasattr(module, "scandir")]
     for module, _ in found:
         module.scandir = listing
@@ -150,7 +149,7 @@ def _entries(
     folder: Path,
     sort_key: Callable[[os.DirEntry[str]], Any] = lambda entry: entry.name,
 ) -> list[os.DirEntry[str]]:
-    """In the place of pytest's ``scandir``: entries of a folder, none if it is not there."""
+    """In place of pytest's ``scandir``: a folder's entries, none for a missing folder."""
     try:
         with os.scandir(folder) as entries:
             return sorted((entry for entry in entries if entry.path in way), key=sort_key)

@@ -1,8 +1,8 @@
 """Modules that are found only because pytest has collected other files before.
 
-With the import modes prepend and append each test file adds its folder to ``sys.path``, and the
-next one imports from there. A rank collects few of these files. The folders of the others come
-last here, and not on ``sys.path``, where pytest would take them for added already.
+With the import modes prepend and append, each test file adds its folder to ``sys.path``, and the
+next file imports from there. A rank collects few of these files. The folders of the others are
+searched last here, and are not on ``sys.path``, where pytest would find them and not add them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from types import ModuleType
 
 
 class Elsewhere(importlib.abc.MetaPathFinder):
-    """Looks where the controller's ``sys.path`` goes, once nobody else has found a module."""
+    """Searches the controller's ``sys.path`` after all other finders."""
 
     def __init__(self, path: Iterable[str]) -> None:
         self._path = [folder for folder in path if folder not in sys.path]

@@ -1,8 +1,8 @@
-"""Installed plugins in host and ranks: what they may not do there, and what if they cannot work.
+"""Installed plugins in host and ranks: hooks that are withheld, and plugins that cannot begin.
 
-What is told of a whole session belongs to the pytest process: there plugins write their files and
-clean up. A rank's session is a part of that one, and its end is nothing that they wait for. Nor are
-its reports, which are parts of a test's.
+Hooks about a whole session belong to the pytest process: plugins write their files and clean up
+there. A rank's session is a part of that session, and its end is not the end that plugins wait
+for. A rank's reports are parts of a test's reports, so their hooks are withheld as well.
 """
 
 from __future__ import annotations
@@ -21,38 +21,43 @@ from pytest_ddp.system.own import os
 from pytest_ddp.wire.hosting import Json
 
 WITHHELD = (
-    *("pytest_sessionfinish", "pytest_terminal_summary", "pytest_unconfigure"),
-    *("pytest_runtest_logstart", "pytest_runtest_logreport", "pytest_runtest_logfinish"),
-    *("pytest_collectreport", "pytest_report_teststatus"),
+    "pytest_sessionfinish",
+    "pytest_terminal_summary",
+    "pytest_unconfigure",
+    "pytest_runtest_logstart",
+    "pytest_runtest_logreport",
+    "pytest_runtest_logfinish",
+    "pytest_collectreport",
+    "pytest_report_teststatus",
 )
 """Hooks of installed plugins that host and ranks do not call: ends of sessions, and reports."""
 _EDITORS = frozenset({"teamcity", "vscode_pytest"})
-"""PyCharm's and VS Code's: they tell the editor what happens, of which a rank knows its part alone.
-VS Code's comes from the editor's own folder, and looks like the user's."""
+"""Plugins of PyCharm and VS Code: they report to the editor, and a rank has only a part to report.
+VS Code's is in the editor's own folder, so that it seems to be the user's own code."""
 _CHOOSERS = frozenset({"pytest_split"})
-"""They choose among the tests that are collected, and say what they chose: in a rank among those of
-a file, on a terminal that shows it for each rank."""
+"""Plugins that choose among the collected tests and print their choice: in a rank they would choose
+among the tests of one file, and print once for each rank."""
 _NOT_HERE = _EDITORS | _CHOOSERS
 _BEGINS = ("pytest_configure", "pytest_sessionstart")
 _NO_GUESTS = frozenset({"_pytest", "pytest_ddp"})
 
 
 class Guests:
-    """A pytest plugin that looks at each other one when it is registered."""
+    """A pytest plugin that checks every other plugin when it is registered."""
 
     NAME = "ddp-guests"
 
     def __init__(self, config: pytest.Config, options: Json) -> None:
         """
         Args:
-            config: of host or rank; it looks like that of an xdist worker.
-            options: what plugins have settled in the pytest process.
+            config: that of the host or rank, with ``workerinput`` as in an xdist worker.
+            options: values that plugins have set in the pytest process.
         """
         self._config: Any = config
         self._options = options
         self._is_own = Ownership().is_own
         self.problems: list[str] = []
-        """Which plugins are left out, and why."""
+        """Which plugins were left out, and why."""
 
     def pytest_plugin_registered(self, plugin: object) -> None:
         module = getattr(plugin, "__module__", None) or getattr(plugin, "__name__", "")
@@ -84,10 +89,10 @@ class Guests:
         return not self._is_own(top_of(module))
 
     def _begin(self, impl: Any, begin: Callable[..., Any], hook: str, *args: Any) -> None:
-        """Let a plugin begin as in an xdist worker, or if it cannot, as in a process alone.
+        """Call a plugin's first hook as in an xdist worker; if that fails, as without xdist.
 
-        Some tell their workers something only where pytest-xdist runs, and in the worker do not
-        look whether they did.
+        Some plugins pass values to their workers only if pytest-xdist runs, and do not check in
+        the worker whether they did.
         """
         try:
             begin(*args)
@@ -100,7 +105,7 @@ class Guests:
     def _begin_around(
         self, impl: Any, begin: Callable[..., Any], hook: str, *args: Any
     ) -> Generator[None, Any, Any]:
-        """The same for a wrapper, whose part before the others' is its beginning."""
+        """The same for a hook wrapper, whose code before the ``yield`` is its beginning."""
         around = begin(*args)
         try:
             next(around)
@@ -128,13 +133,13 @@ class Guests:
     def _begins_alone(self, begin: Callable[..., Any], *args: Any) -> bool:
         option = vars(self._config.option)
         option.update({name: self._options[name] for name in self._options.keys() & option.keys()})
-        told = vars(self._config).pop("workerinput")
+        worker_input = vars(self._config).pop("workerinput")
         try:
             begin(*args)
         except Exception:
             return False
         finally:
-            self._config.workerinput = told
+            self._config.workerinput = worker_input
         return True
 
     def _leave_out(self, plugin: object, hook: str, problem: Exception) -> None:
@@ -149,13 +154,13 @@ class Guests:
 
 
 def run_undriven(*, item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Run pytest's protocol on an item without plugins that would do so in their own way."""
+    """Run pytest's protocol on an item without plugins that have a protocol of their own."""
     name = "pytest_runtest_protocol"
     impls = getattr(item.ihook, name).get_hookimpls()
     drivers = [impl.plugin for impl in impls if not (impl.wrapper or impl.hookwrapper)]
     others = [plugin for plugin in drivers if plugin is not _pytest.runner]
     if getattr(item, "_instance", None) is not None:
-        # The object of the class that an earlier attempt has used.
+        # An earlier attempt has used this object of the test's class.
         function: Any = item
         del function._instance
         function._obj = None

@@ -1,9 +1,9 @@
-"""What an import finds, as the last collection left it.
+"""The import system as the last collection left it.
 
-Plain pytest has imported every test file before the first test runs; a warm rank imports a file
-when its first test comes. What tests before it have done to ``sys.path``, to the finders or to
-``sys.modules``, with no way back, must not reach it: pytest fails to import with an empty path,
-and a file that found a fake module would run other tests than its own.
+Plain pytest imports every test file before the first test runs; a rank that is kept imports a file
+when its first test is due. What earlier tests did to ``sys.path``, to finders or to
+``sys.modules``, and did not undo, must not affect that import: with an empty path pytest cannot
+import, and a file that found a fake module would run other tests than its own.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-_GONE: Any = object()
+_MISSING: Any = object()
 
 
 class Imports:
-    """Gives collection what it had found last, and then tests what they had made of it."""
+    """Swaps the import system's state: the last collection's for imports, the tests' afterwards."""
 
     def __init__(self) -> None:
         self._lists: list[list[Any]] = []
@@ -26,7 +26,7 @@ class Imports:
 
     @contextlib.contextmanager
     def as_collected(self) -> Iterator[None]:
-        """Have the body import as though no test had run since the last such body."""
+        """Import in the block as if no test had run since the last such block."""
         theirs, displaced = _lists(), self._put_modules_back()
         for live, before in zip(_live(), self._lists, strict=False):
             live[:] = before
@@ -38,13 +38,13 @@ class Imports:
             for live, old, tests in zip(_live(), before, theirs, strict=True):
                 live[:] = _with_new(tests, old, live)
             for name, module in displaced.items():
-                if module is _GONE:
+                if module is _MISSING:
                     sys.modules.pop(name, None)
                 else:
                     sys.modules[name] = module
 
     def _put_modules_back(self) -> dict[str, ModuleType]:
-        """What stood in their places, by name; ``_GONE`` for nothing."""
+        """Restore collected modules; returns what they replace, ``_MISSING`` for nothing."""
         if not self._modules:
             return {}
         now = dict(sys.modules)
@@ -53,13 +53,13 @@ class Imports:
         sys.modules.update((name, self._modules[name]) for name in changed)
         for name in fakes:
             del sys.modules[name]
-        return {name: now.get(name, _GONE) for name in (*changed, *fakes)}
+        return {name: now.get(name, _MISSING) for name in (*changed, *fakes)}
 
 
 def _is_fake(name: str, modules: dict[str, ModuleType]) -> bool:
-    """Whether some test has made the top-level module itself, and none was imported.
+    """Whether a test has made the module's top-level module by hand.
 
-    Below a real package, libraries make modules as well.
+    Below a real package, libraries make modules by hand as well.
     """
     top = modules.get(name.partition(".")[0])
     return getattr(top, "__spec__", None) is None
@@ -74,6 +74,6 @@ def _lists() -> list[list[Any]]:
 
 
 def _with_new(tests: list[Any], before: list[Any], after: list[Any]) -> list[Any]:
-    """The entries of the tests, and those that collection has added, at the end where it did."""
+    """The tests' entries and those that collection added, on the side where it added them."""
     new = [entry for entry in after if entry not in before and entry not in tests]
     return [*new, *tests] if after[: len(new)] == new else [*tests, *new]

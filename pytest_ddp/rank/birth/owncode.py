@@ -1,8 +1,8 @@
-"""The user's plugins and conftest files: kept from the host, loaded in each rank.
+"""The user's plugins and conftest files: withheld from the host, loaded in each rank.
 
-pytest loads them while it parses its arguments, long before a host could fork. So the host's
-pytest remembers what it was asked for, and a rank, whose place is known, makes up for it: the
-same calls, in the same order, on the same plugin manager.
+pytest loads them while it parses its arguments, long before a host could fork. So the host's pytest
+records the calls that would load them, and a rank, whose environment is set, makes them: the same
+calls, in the same order, on the same plugin manager.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from pytest_ddp.system.own import os
 
 
 class OwnCode:
-    """What pytest would have imported of the user's by the time that a session begins."""
+    """The user's code that pytest would have imported before a session begins."""
 
     def __init__(self, config: pytest.Config, args: list[str]) -> None:
-        """Keep it out of a config that has not been parsed yet.
+        """Withhold the user's code from a config that has not been parsed yet.
 
         Args:
-            config: a new one.
-            args: its arguments; pytest completes the list by those of the ini file.
+            config: a new config.
+            args: its arguments; pytest adds those of the ini file to this list.
         """
         self._config = config
         self._args = args
@@ -39,17 +39,17 @@ class OwnCode:
             self._manager.set_blocked(name)
         self._import_plugin = self._manager.import_plugin
         self._set_initial_conftests = self._manager._set_initial_conftests
-        self._stand_in()
+        self._install()
 
-    def _stand_in(self) -> None:
-        self._stands_in = True
+    def _install(self) -> None:
+        self._is_installed = True
         vars(self._manager)["import_plugin"] = self._import_installed
         vars(self._manager)["_set_initial_conftests"] = self._postpone_conftests
         # Options of the user's conftest files are unknown until these are loaded.
         vars(self._parser)["parse"] = self._parser.parse_known_args
 
-    def _step_back(self) -> None:
-        self._stands_in = False
+    def _uninstall(self) -> None:
+        self._is_installed = False
         del self._manager.import_plugin, self._manager._set_initial_conftests, self._parser.parse
 
     # ------------------------------------------------------------------ postponed
@@ -69,27 +69,27 @@ class OwnCode:
                 if entry.group == "pytest11" and self._is_own(top_of(entry.module)):
                     yield entry.name
 
-    # ------------------------------------------------------------------ made up for
+    # ------------------------------------------------------------------ loaded in the rank
 
     def load(self, session: pytest.Session) -> None:
-        """Load what was kept out, and call the hooks that it has missed.
+        """Load the withheld code, and call the hooks that it has missed.
 
         Raises:
-            Exception: whatever the user's code raises, as pytest puts it.
+            Exception: whatever the user's code raises, as pytest wraps it.
         """
-        if not self._stands_in:
-            return  # loaded by the host already
+        if not self._is_installed:
+            return  # the host has loaded it
         manager, option = self._manager, self._config.option
-        known, settled = manager.get_plugins(), set(vars(option))
-        self._step_back()
-        # pytest configures a plugin as soon as it is registered, once it has configured any;
-        # these are to see their options parsed.
+        known, before = manager.get_plugins(), set(vars(option))
+        self._uninstall()
+        # Once it has configured any plugin, pytest configures a new one as soon as it is
+        # registered. These plugins must find their options parsed, so they are configured below.
         manager.hook.pytest_configure._call_history.clear()
         self._load_plugins()
         early = {"early_config": self._config, "args": self._args, "parser": self._parser}
         manager.subset_hook_caller("pytest_load_initial_conftests", known)(**early)
         self._load_conftests(session)
-        if added := set(vars(option)) - settled:
+        if added := set(vars(option)) - before:
             parsed = self._parser.parse(self._args)
             for name in added:
                 setattr(option, name, getattr(parsed, name))
@@ -99,27 +99,28 @@ class OwnCode:
         manager.subset_hook_caller("pytest_sessionstart", known)(session=session)
 
     def _load_plugins(self) -> None:
-        asked: Any = self._config.known_args_namespace
-        refused = {name.removeprefix("no:") for name in asked.plugins if name.startswith("no:")}
+        known_args: Any = self._config.known_args_namespace
+        options: list[str] = known_args.plugins
+        blocked = {name.removeprefix("no:") for name in options if name.startswith("no:")}
         names = self._entry_points
-        wanted = [name for name in names if not {name, name.removeprefix("pytest_")} & refused]
+        wanted = [name for name in names if not {name, name.removeprefix("pytest_")} & blocked]
         for name in wanted:
             self._manager.unblock(name)
         for name in self._plugins:
             self._import_plugin(name, consider_entry_points=True)
         variable = os.environ.get("PYTEST_DISABLE_PLUGIN_AUTOLOAD")
-        if not (variable or asked.disable_plugin_autoload):
+        if not (variable or known_args.disable_plugin_autoload):
             for name in wanted:
                 self._manager.load_setuptools_entrypoints("pytest11", name=name)
 
     def _load_conftests(self, session: pytest.Session) -> None:
-        # A configured manager takes every conftest for a late one, which may do less.
+        # A configured manager treats each conftest file as a late one, which may do less.
         self._manager._configured = False
         try:
             self._conftests()
         finally:
             self._manager._configured = True
-        # pytest 9.1 and later: the fixtures of conftest files outside of any collected folder.
+        # pytest 9.1 and later: fixtures of conftest files outside of all collected folders.
         fixtures: Any = session._fixturemanager
         if hasattr(fixtures, "_flush_pending_conftests_to_session"):
             fixtures._flush_pending_conftests_to_session(session)

@@ -1,4 +1,4 @@
-"""Whose a module is: the user's own, or an installed package's."""
+"""Whether a module is the user's own code, or an installed package."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _OURS = "pytest_ddp"
 
 
 class Ownership:
-    """Decides by where a top-level module lies, and asks for each only once.
+    """Decides by the location of a top-level module, once for each.
 
-    Own is what lies outside of the interpreter's library and its ``site-packages``: test
-    files, what ``pythonpath`` brings, editable installs. So is a distribution that was installed
-    from a directory or file of this machine, by pip's own record (``direct_url.json``, PEP 610):
-    ``pip install .`` in a CI job makes the project under test no third party.
+    Own code is what is outside of the interpreter's library and its ``site-packages``: test files,
+    modules on ``pythonpath``, editable installs. So is a distribution that was installed from a
+    folder or file of this machine, by pip's record (``direct_url.json``, PEP 610): with
+    ``pip install .`` in a CI job, the project under test is still the user's own code.
     """
 
     def __init__(self) -> None:
@@ -45,15 +45,15 @@ class Ownership:
 
 
 def top_of(module: str) -> str:
-    """The top-level name of a dotted one."""
+    """The top-level part of a dotted name."""
     return module.partition(".")[0]
 
 
 def spec_of(top: str) -> ModuleSpec | None:
-    """Where a top-level module comes from; None if nobody has it, or a finder gives up."""
+    """The spec of a top-level module; None if it is not found, or a finder raises."""
     try:
         return importlib.util.find_spec(top)
-    except Exception:  # what a user's own finder raises is told where the rank imports
+    except Exception:  # of a user's finder; the rank raises it again when it imports
         return None
 
 
@@ -64,7 +64,7 @@ def _installed_from_here() -> frozenset[str]:
 
 
 def _places(top: str) -> list[str]:
-    """Where a top-level module lies: its file, or the folders of a namespace package."""
+    """A top-level module's file, or the folders of a namespace package."""
     spec = spec_of(top)
     if spec is None:
         return []
@@ -79,12 +79,12 @@ def _is_from_here(distribution: importlib.metadata.Distribution) -> bool:
         url = urlsplit(json.loads(record)["url"] if record is not None else "")
     except (ValueError, LookupError, TypeError):
         return False
-    # conda records the folder of its own build machine.
+    # conda records a folder of its build machine.
     return url.scheme == "file" and os.path.exists(unquote(url.path))
 
 
 def tops_of(distribution: importlib.metadata.Distribution) -> Iterator[str]:
-    """Names of the top-level modules that a distribution has brought."""
+    """Names of the top-level modules that a distribution has installed."""
     named = distribution.read_text("top_level.txt")
     if named is not None:
         yield from named.split()

@@ -1,4 +1,4 @@
-"""Imports that a host does once, so that no rank has to."""
+"""Imports that a host does once, so that ranks need not."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ _NEED_DYNAMO = (
 
 
 def torch() -> None:
-    """Import what every test on ranks uses. Imports only: a host never computes."""
+    """Import what every test on ranks uses; imports only, as a host never computes."""
     _import("torch", "torch.distributed")
 
 
 def what_ranks_use() -> None:
-    """Import the code of ranks, and what it would import at the first test, 0.1 s in each."""
-    # torch imports the second one when it is asked for the default device. The third takes
-    # the default group of its import as the default argument of its functions (torch 2.13):
-    # where a test imports it, or wraps a model in DDP, a later test's calls would go to a
-    # group that is gone, which its threads outlive.
+    """Import a rank's modules, and what the first test would import, which takes 0.1 s a rank."""
+    # torch.utils._device is imported by torch when code asks for the default device. The functions
+    # of torch.distributed.nn.functional take the default group at import time as the default of an
+    # argument (torch 2.13): if a test imported it, or wrapped a model in DDP, calls of later tests
+    # would use a group that is gone, and the group's threads would never end.
     _import("pytest_ddp.rank.life", "torch.utils._device", "torch.distributed.nn.functional")
-    if "numpy" in sys.modules:  # which torch does without, if need be
+    if "numpy" in sys.modules:  # torch works without numpy
         _import("numpy.random")
 
 
 def what_wraps_models(files: Iterable[Path]) -> None:
-    """Import torch._dynamo if the text of a file looks as if its tests will.
+    """Import torch._dynamo if a file's text looks as if its tests will.
 
-    ``DistributedDataParallel(...)`` imports it lazily, 1.4 s in every rank; a suite of
-    plain collectives should not pay for that. A wrong guess costs time, nothing else.
+    ``DistributedDataParallel(...)`` imports it lazily, 1.4 s in every rank; a suite of plain
+    collectives should not pay for that. A wrong guess only costs time.
     """
     if any(map(_mentions_wrapping, files)):
         _import("torch._dynamo")
 
 
 def of_torch(wanted: Iterable[Import]) -> list[Import]:
-    """Import what is wanted of torch, and return the rest that is not there yet."""
+    """Do the imports of torch, and return the other ones that are still to be done."""
     rest = []
     with without_collector():
         for item in wanted:
@@ -69,10 +69,10 @@ def _is_there(item: Import) -> bool:
 
 @contextlib.contextmanager
 def without_collector() -> Iterator[None]:
-    """Have the garbage collector never look at what is imported in the block.
+    """Exempt what is imported in the block from garbage collection.
 
-    It would look a hundred times while torch is imported (a fifth of that time), and again
-    at each full collection in each rank, which would also copy the pages that ranks share.
+    The collector would run a hundred times while torch is imported (a fifth of that time), and at
+    each full collection in each rank, which would also copy the memory pages that ranks share.
     """
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""pytest inside a host or a spawned rank: set up as the controller's was, and quiet."""
+"""pytest inside a host: configured as the controller's is, and without output."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from pytest_ddp.system.own import os
 from pytest_ddp.wire.hosting import Session
 
 _NEUTRAL: dict[str, Any] = {
-    # What selects, orders or counts tests is the controller's business. -k, -m and
-    # --deselect stay as they are, since conftest files look at them: deselected items
-    # are still found.
+    # Selection, order and counts of tests are up to the controller. -k, -m and --deselect stay as
+    # they are, since conftest files read them: deselected items are found all the same.
     "lf": False,
     "failedfirst": False,
     "newfirst": False,
@@ -25,13 +24,13 @@ _NEUTRAL: dict[str, Any] = {
     "stepwise_skip": False,
     "cacheclear": False,
     "maxfail": 0,
-    # What reports.
+    # Reports.
     "durations": None,
     "xmlpath": None,
     "pastebin": None,
     "log_file": os.devnull,
     "clean_alluredir": False,
-    # What starts processes or asks the terminal.
+    # Starting processes, and reading from the terminal.
     "numprocesses": None,
     "dist": "no",
     "tx": [],
@@ -44,7 +43,7 @@ _UNWELCOME = ("terminal",)  # progress is shown once, by the controller
 
 
 class _NoCoverage:
-    """Keeps pytest-cov from measuring the host, and from erasing the data that there are."""
+    """Keeps pytest-cov from measuring the host, and from erasing existing data."""
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_load_initial_conftests(self, early_config: pytest.Config) -> Iterator[None]:
@@ -54,29 +53,29 @@ class _NoCoverage:
 
 
 class Debug(NamedTuple):
-    """What the options about debuggers say; pytest's own word for them is taken from ranks."""
+    """The debugger's options; ranks do not use pytest's own implementation of them."""
 
     post_mortem: bool
     """``--pdb``"""
     trace: bool
     """``--trace``"""
     rank: int | None
-    """The only one to stop at breakpoints; None for all."""
+    """The only rank that stops at breakpoints; None for all."""
 
 
 DEBUG = pytest.StashKey[Debug]()
 JUNIT_FAMILY = pytest.StashKey[str | None]()
-"""That of the file which the pytest process writes."""
+"""The junit family of the file that the pytest process writes."""
 
 
 def configure(session: Session, collection: Collection) -> tuple[pytest.Config, OwnCode]:
-    """A config like the controller's, from the same arguments, that does no reporting.
+    """A config like the controller's, from the same arguments, without its reports.
 
     Returns:
-        the config, and what it leaves to :meth:`OwnCode.load`.
+        the config, and the user's code that :meth:`OwnCode.load` will load.
 
     Raises:
-        pytest.UsageError: the arguments do not parse here.
+        pytest.UsageError: the arguments cannot be parsed here.
     """
     args = list(session.args)
     plugins = [*session.plugins, "pytest_ddp.rank.adapt.fixtures"]
@@ -97,12 +96,12 @@ def configure(session: Session, collection: Collection) -> tuple[pytest.Config, 
         if hasattr(config.option, name):
             setattr(config.option, name, value)
     if config.getoption("setupplan", False) or config.getoption("setuponly", False):
-        # As pytest does where it is called, which host and ranks are not.
+        # pytest's own plugin sets these in pytest_cmdline_main, which hosts and ranks do not call.
         config.option.setuponly = config.option.setupshow = True
     for name in _UNWELCOME:
         config.pluginmanager.unregister(name=name)
     config.option.basetemp = os.path.join(session.basetemp, f"ddp-host-{os.getpid()}")
-    # What junitxml, html and the like take for "not the process that reports".
+    # junitxml, html and others take a config with it for that of a process that does not report.
     worker: Any = config
     worker.workerinput = dict(session.worker_input)
     worker.workeroutput = {}

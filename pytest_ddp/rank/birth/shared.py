@@ -1,4 +1,4 @@
-"""Import what processes may share of what the collected files import, before they are forked."""
+"""Import, before the fork, what processes may share of the collected files' imports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_ddp.wire.hosting import Collected
 
 
 def imports_of(collected: Collected) -> None:
-    """Import it; the process that returns may be a fork of the one that called."""
+    """Do the imports; the process that returns may be a fork of the calling one."""
     ours, sys.path[:] = list(sys.path), collected.path
     is_own = Ownership().is_own
     wanted = Wanted(is_own)

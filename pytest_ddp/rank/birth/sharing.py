@@ -1,10 +1,10 @@
-"""Import in the host what ranks may share: installed packages that do not look who imports them.
+"""Import in the host what ranks may share: installed packages without a state of their rank.
 
-A package that asks for its rank while it is imported (Lightning does), or that starts a thread
-or makes a temporary folder then, has to be imported by each rank; and so have all that import
-it. Whether it does shows only when it is imported, and no import can be taken back: so a fork
-of the host tries. If all went well it goes on as the host, and its parent stands behind it
-until it ends; otherwise it tells what the next try leaves out.
+Some packages read the rank while they are imported (Lightning does), start a thread or make a
+temporary folder. Each rank has to import these itself, and all packages that import them. Whether a
+package does so shows only at its import, and no import can be undone: so a fork of the host tries
+it. If all went well the fork goes on as the host, and its parent waits until it ends; otherwise the
+fork reports what to leave out at the next try, and exits.
 """
 
 from __future__ import annotations
@@ -30,44 +30,45 @@ from pytest_ddp.rank.exits import faults
 from pytest_ddp.system import processes
 
 _IS_HOST = "host"
-"""What a fork says that goes on as the host."""
+"""What a fork writes to its parent if it goes on as the host."""
 
 
-def share(wanted: list[Import], asked: frozenset[str], is_own: Callable[[str], bool]) -> None:
-    """Import what is wanted and may be shared; return in the process that is the host then.
+def share(wanted: list[Import], place: frozenset[str], is_own: Callable[[str], bool]) -> None:
+    """Do the imports that may be shared; returns in the process that is the host from then on.
 
     Args:
         wanted: imports of installed modules.
-        asked: names of the environment variables that tell a process its place.
+        place: names of the environment variables with a process's rank and the like.
         is_own: whether a top-level module is the user's own.
     """
     refused: set[str] = set()
+    # Ends, as each round refuses at least one more package.
     while wanted := [item for item in wanted if top_of(item.module) not in refused]:
-        trial = _try_in_fork(wanted, asked, is_own)
+        trial = _try_in_fork(wanted, place, is_own)
         if trial is None:
             return
         if not trial.refused - refused:
-            # It died of an import, which the rank that needs it will tell; or it cannot be had
-            # apart from what it leaves out.
+            # The fork died in an import, and the rank that needs the import will report that; or
+            # a refused package cannot be left out, as another one imports it.
             return
         refused |= trial.refused
-        # In the place of what is left out come its own imports, most of what takes time.
+        # Instead of a refused package, do its own imports: they take most of its time.
         known = {item.module for item in wanted}
         wanted += [Import(name) for name in trial.clean if name not in known]
 
 
 class _Trial:
-    """What a fork saw that could not go on as the host."""
+    """What a fork found that could not go on as the host."""
 
     def __init__(self, refused: list[str], clean: list[str]) -> None:
         self.refused = set(refused)
         """Top-level packages that ranks have to import themselves."""
         self.clean = clean
-        """Modules that came with them and may be shared."""
+        """Modules that were imported with them and may be shared."""
 
 
 def _try_in_fork(
-    wanted: list[Import], asked: frozenset[str], is_own: Callable[[str], bool]
+    wanted: list[Import], place: frozenset[str], is_own: Callable[[str], bool]
 ) -> _Trial | None:
     parent = os.getpid()
     reading, writing = os.pipe()
@@ -76,7 +77,7 @@ def _try_in_fork(
         os.close(reading)
         processes.die_with_parent(parent)
         before = frozenset(sys.modules)
-        refused = _import_watched(wanted, asked)
+        refused = _import_watched(wanted, place)
         if not refused:
             with open(writing, "w") as stream:
                 stream.write(_IS_HOST)
@@ -88,48 +89,48 @@ def _try_in_fork(
         faults.leave(0)
     os.close(writing)
     with open(reading) as stream:
-        told = stream.read()
-    if told == _IS_HOST:
-        _stand_behind(child)
+        answer = stream.read()
+    if answer == _IS_HOST:
+        _wait_as_parent(child)
     os.waitpid(child, 0)
-    return _Trial(*json.loads(told or "[[], []]"))
+    return _Trial(*json.loads(answer or "[[], []]"))
 
 
-def _stand_behind(child: int) -> NoReturn:
-    """End as the child does: the controller knows this process, and waits for it."""
+def _wait_as_parent(child: int) -> NoReturn:
+    """Exit as the child does: the controller knows this process, and waits for it."""
     processes.outlive_parent()
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
-        with contextlib.suppress(OSError):  # SIGKILL can be given no other action
+        with contextlib.suppress(OSError):  # SIGKILL's action cannot be set
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     faults.leave(code)
 
 
-def _import_watched(wanted: list[Import], asked: frozenset[str]) -> set[str]:
-    """Import, and return the packages that must not have been."""
-    watch = _Watch(asked)
+def _import_watched(wanted: list[Import], place: frozenset[str]) -> set[str]:
+    """Do the imports, and return the packages that must not be imported before the fork."""
+    watch = _Watch(place)
     with watch.installed(), without_collector():
         for item in wanted:
-            # Whatever is wrong with it, the rank that needs it will say so.
+            # An import that fails here fails again in the rank that needs it, with a report.
             with contextlib.suppress(BaseException):
                 __import__(item.module, fromlist=item.names or None)
     return watch.with_importers()
 
 
 class _Watch:
-    """Sees which package asks for its place or starts a thread, and who imports whom."""
+    """Detects packages that read their rank, start threads or make folders, and their importers."""
 
-    def __init__(self, asked: frozenset[str]) -> None:
-        self._asked = asked | {os.fsencode(name) for name in asked}
+    def __init__(self, place: frozenset[str]) -> None:
+        self._place = place | {os.fsencode(name) for name in place}
         self._loaded = {top_of(name) for name in sys.modules}
-        """What was there before can be left out no more."""
+        """Packages that were imported before, and can no longer be left out."""
         self._found: set[str] = set()
         self._importers: dict[str, set[str]] = {}
-        """Top-level packages that imported one."""
+        """For each top-level package, those that import it."""
         self._under_way: list[str] = []
-        """Top-level names of the imports that have not returned, the innermost last."""
+        """Top-level names of the running imports, the innermost last."""
         self._threads = len(threads.hindering())
 
     @contextlib.contextmanager
@@ -139,12 +140,12 @@ class _Watch:
         by_statement, by_call = builtins.__import__, importlib.import_module
 
         def getitem(mapping: Any, name: Any) -> Any:
-            if name in self._asked:
+            if name in self._place:
                 self._blame(sys._getframe(1))
             return lookup(mapping, name)
 
         def iter_(mapping: Any) -> Any:
-            # Who takes all may look for its rank later.
+            # A copy of all variables may be searched for the rank later.
             self._blame(sys._getframe(1))
             return walk(mapping)
 
@@ -161,7 +162,7 @@ class _Watch:
                 return by_call(name, package)
 
         def make_folder(*args: Any, **kwargs: Any) -> Any:
-            # The first rank that ends would remove what all share.
+            # The first rank to exit would remove a folder that all share.
             self._blame(sys._getframe(1))
             return mkdtemp(*args, **kwargs)
 
@@ -176,8 +177,9 @@ class _Watch:
             builtins.__import__, importlib.import_module = by_statement, by_call
 
     def with_importers(self) -> set[str]:
-        """Those seen, and all that imported one of them."""
+        """The packages that were found, and all that import one of them."""
         refused, new = set(), set(self._found)
+        # Ends, as ``refused`` grows in each round.
         while new:
             refused |= new
             importers = (self._importers.get(top, set()) for top in new)
@@ -193,14 +195,14 @@ class _Watch:
         try:
             yield
         finally:
-            # The innermost import of those under way returns first.
+            # A new thread belongs to this import: inner ones have returned, and counted theirs.
             if (number := len(threads.hindering())) > self._threads:
                 self._threads = number
                 self._refuse(reversed(self._under_way))
             self._under_way.pop()
 
     def _blame(self, frame: FrameType | None) -> None:
-        """Find the module whose import this is."""
+        """Refuse the package whose module is being imported by this frame."""
         tops = []
         while frame is not None:
             if frame.f_code.co_name == "<module>":
@@ -209,6 +211,6 @@ class _Watch:
         self._refuse(tops[:1])
 
     def _refuse(self, tops: Iterable[str]) -> None:
-        """The first that can be left out: the library and what was there before cannot."""
+        """Refuse the first package that can be left out: not the library, nor what was loaded."""
         able = (top for top in tops if top not in self._loaded | sys.stdlib_module_names)
         self._found.update(itertools.islice(able, 1))

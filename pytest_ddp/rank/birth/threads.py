@@ -1,4 +1,4 @@
-"""Which threads of the host stand in the way of a fork, which takes none of them along."""
+"""Which threads of the host prevent a fork, which would not have them."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from pytest_ddp.system import forks
 from pytest_ddp.system.own import os, threading
 
 _HARMLESS = ("jemalloc_bg_thd",)
-"""As the kernel has the names. jemalloc (in pyarrow, and so in pandas 3) takes its locks before a
-fork and renews them in the child, which gives memory back without that thread."""
+"""Names as the kernel has them. jemalloc (in pyarrow, and so in pandas 3) takes its locks before a
+fork and renews them in the child, which frees memory without that thread."""
 _TASKS = Path("/proc/self/task")
 
 
 def problem(where: str) -> str | None:
-    """Why a process that has imported torch must not be forked, in words; None if it may.
+    """Why this process, which has imported torch, must not be forked; None if it may.
 
     Args:
-        where: what this process is called.
+        where: the name of this process in the text.
     """
     torch: Any = sys.modules["torch"]
     for name, accelerator in (("CUDA", torch.cuda), ("XPU", torch.xpu)):
@@ -32,10 +32,10 @@ def problem(where: str) -> str | None:
 
 
 def hindering() -> list[str]:
-    """All threads but the calling one and harmless ones, in words."""
+    """Names of all threads but the calling one and harmless ones."""
     if _count() == 1:
         return []
-    # A new thread gives itself its name before it sleeps.
+    # A new native thread sets its name before it first sleeps.
     forks.wait_for_sleep()
     known = {thread.native_id: thread.name for thread in threading.enumerate()}
     own = threading.get_native_id()
@@ -44,19 +44,19 @@ def hindering() -> list[str]:
 
 
 def _count() -> int:
-    # Links of a folder: its own two, and one for each folder in it.
+    # The link count of a folder: two for itself, and one for each folder in it.
     return _TASKS.stat().st_nlink - 2
 
 
 def _is_harmless(task: int, known: dict[int | None, str]) -> bool:
-    """Whether it has such a name and waits as such a thread does: anybody can take a name."""
+    """Whether a thread has a harmless name and sleeps as it should: names are not protected."""
     if task in known or _read(task, "comm") not in _HARMLESS:
         return False
     return _place(task) == "" or _place(task).startswith("futex")
 
 
 def _place(task: int) -> str:
-    """The kernel's function that it sleeps in; empty where the kernel does not tell."""
+    """The kernel's function that the thread sleeps in; empty where the kernel hides it."""
     return _read(task, "wchan").removeprefix("0")
 
 
@@ -66,6 +66,6 @@ def _described(task: int) -> str:
 
 
 def _read(task: int, file: str) -> str:
-    with contextlib.suppress(OSError):  # it has ended, or the kernel does not tell
+    with contextlib.suppress(OSError):  # the thread has ended, or the kernel hides it
         return (_TASKS / str(task) / file).read_text().strip()
     return ""

@@ -1,8 +1,8 @@
-"""Which installed modules test files import at module level, themselves or through own code.
+"""Which installed modules test files import at module level, directly or through the user's code.
 
-Read off their text and not off a run of them, which would be an import of the user's code
-before any rank is known. What no text shows, as an import by a name that is put together, was seen
-in the pytest process. What is missed here is imported by each rank: slower, and as right.
+This is read from their text: running them would import the user's code before any rank is known.
+What no text shows, such as an import by a computed name, was observed in the pytest process. What
+is missed here is imported by each rank, which is slower and just as right.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pytest_ddp.rank.birth.ownership import spec_of, top_of
 from pytest_ddp.wire.hosting import Came
 
 _BY_NAME = ("import_module", "importorskip")
-"""Functions that import the module that their first argument names."""
+"""Functions that import the module named by their first argument."""
 
 
 class Import(NamedTuple):
@@ -39,13 +39,13 @@ class Wanted:
         self._found: dict[Import, None] = {}
 
     def by(self, files: Iterable[Path]) -> list[Import]:
-        """What these files want, in the order of their import statements."""
+        """The imports of these files, in the order of their statements."""
         for file in files:
             self._read(file)
         return list(self._found)
 
     def came(self, together: Iterable[Came]) -> list[Import]:
-        """That, and what came into the pytest process with a file that was read."""
+        """All imports, with those that the pytest process did for a file that was read."""
         for each in together:
             own = [name for name in each.modules if self._is_own(top_of(name))]
             if Path(each.file) in self._seen or any(map(self._has_read, own)):
@@ -54,18 +54,18 @@ class Wanted:
         return list(self._found)
 
     def _is_installed(self, top: str) -> bool:
-        # A test file need not be on the path.
+        # Unlike a test file, an installed module is found on the path.
         return not self._is_own(top) and spec_of(top) is not None
 
     def _has_read(self, own: str) -> bool:
         name = own.rpartition(".")[2]
         files = _files_of(Import(own))
-        # Packages above it are read for their other modules, too.
+        # Not its parent packages' files, which are read for other modules as well.
         return any(file in self._seen for file in files if name in (file.stem, file.parent.name))
 
     @property
     def files(self) -> frozenset[Path]:
-        """All that were read."""
+        """All files that were read."""
         return frozenset(self._seen)
 
     def _read(self, file: Path) -> None:
@@ -75,7 +75,7 @@ class Wanted:
         try:
             tree = ast.parse(file.read_bytes())
         except (OSError, SyntaxError, ValueError, RecursionError):
-            return  # the rank will tell
+            return  # the rank reports it
         for wanted in _imports(tree.body, file):
             self._follow(wanted)
 
@@ -97,7 +97,7 @@ def _files_of(wanted: Import) -> Iterator[Path]:
         return
     if spec.origin is not None and spec.origin.endswith(".py"):
         yield Path(spec.origin)
-    # Finders would look for the parents of what lies deeper in sys.modules.
+    # Not by finders, which would import the parent packages of a nested module.
     for folder in spec.submodule_search_locations or ():
         yield from _below(Path(folder), parts, wanted.names)
 
@@ -137,7 +137,7 @@ def _imports(body: Iterable[ast.stmt], file: Path) -> Iterator[Import | Path]:
 
 
 def _run_at_import(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """Statements outside of functions, also in blocks and classes; not those for type checkers."""
+    """Statements outside of functions, in blocks and classes too, but not for type checkers."""
     for statement in body:
         yield statement
         if isinstance(statement, ast.If) and _is_for_type_checkers(statement.test):
