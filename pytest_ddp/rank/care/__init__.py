@@ -1,1 +1,1 @@
-"""What is restored and cleaned behind a test, and told where it cannot be."""
+"""Restores and cleans up after a test, and reports what cannot be cleaned."""

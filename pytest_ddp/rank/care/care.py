@@ -1,4 +1,4 @@
-"""Cleaning up after a test: restore what it changed, name what it left."""
+"""Cleaning up after a test: restore what it changed, report what it leaked."""
 
 from __future__ import annotations
 
@@ -15,49 +15,49 @@ from pytest_ddp.wire.protocol import Left
 
 
 class Care:
-    """A pytest plugin that compares the rank before and after each test.
+    """A pytest plugin that compares the rank's state before and after each test.
 
-    The comparison comes after the teardown of the item itself and before that of
-    module and session, whose fixtures may rightly hold on to what they changed.
+    It compares after the teardown of the item itself and before that of module and session: their
+    fixtures may keep what they changed.
     """
 
-    def __init__(self, asked_for: Container[str]) -> None:
+    def __init__(self, users_groups: Container[str]) -> None:
         """
         Args:
-            asked_for: names of the process groups that the user's own code has made.
+            users_groups: names of the process groups that user code has made.
         """
-        self._asked_for = asked_for
+        self._users_groups = users_groups
         self.begin()
 
     def begin(self) -> None:
-        """Take the state of now as what the next test must return to."""
+        """Take the current state as the one that the next test must return to."""
         faults.rearm()
         self._settings = Settings.now()
         self._company = Company.now()
         self.changes: tuple[str, ...] = ()
         self.strangers: tuple[Left, ...] = ()
         self.has_more_groups = False
-        """The test came by groups, its own or such as a library keeps (a device mesh's)."""
+        """The test left new process groups, its own or a library's (a device mesh's)."""
         self.has_other_default_group = False
-        """The test ended with a default group that was not there before, nor of a wide fixture."""
+        """The test left a default group that is neither an earlier one nor a wide fixture's."""
         self.ended_alone = False
-        """Nothing that is wider than the test has ended with it."""
+        """No fixture that is wider than the test was torn down with it."""
 
     def more_stores(self) -> tuple[Left, ...]:
-        """Stores that the test holds on to."""
+        """Stores that the test still holds."""
         return self._company.more_stores()
 
     def keeps_threads(self) -> bool:
-        """Whether fixtures that are wider than the test have threads of their own."""
+        """Whether fixtures that are wider than the test run threads."""
         return bool(self._company.threads)
 
     def spent(self) -> bool:
-        """Whether something was done, here or by fixtures that ended, that cannot be undone."""
+        """Whether the test, or a fixture torn down with it, did what cannot be undone."""
         return bool(torchstate.traces() - self._company.traces)
 
     @contextlib.contextmanager
     def follow(self) -> Iterator[None]:
-        """Have what is changed in a block belong to a fixture that is wider than the test."""
+        """Attribute changes in the block to a fixture that is wider than the test."""
         settings, company = Settings.now(), Company.now()
         try:
             yield
@@ -69,12 +69,12 @@ class Care:
     def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, Any, Any]:
         failure: BaseException | None = None
         try:
-            # An item's parent has the item's chain of collectors but for itself.
+            # The parent is the last collector that stays set up: only the item is torn down.
             parent: Any = item.parent
             item.session._setupstate.teardown_exact(parent)
         except BaseException as error:
             failure = error
-        self.strangers = self._company.strangers(self._asked_for)
+        self.strangers = self._company.strangers(self._users_groups)
         self.has_more_groups = self._company.has_more_groups()
         self.has_other_default_group = self._company.has_other_default_group()
         self.changes = (*self._settings.restore(), *faults.rearm())
@@ -87,7 +87,7 @@ class Care:
 
 @contextlib.contextmanager
 def _keep_first(failure: BaseException | None) -> Iterator[None]:
-    """Run the body, then raise the failure that came before it, together with its own."""
+    """Run the block, then raise the earlier failure, in a group with the block's own if any."""
     try:
         yield
     except BaseException as error:

@@ -1,4 +1,4 @@
-"""Whether a test has broken the GPU of its rank for those after it."""
+"""Whether a test has broken its rank's GPU for the tests after it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pytest_ddp.wire.protocol import Left
 
 
 def broken() -> tuple[Left, ...]:
-    """What to tell of a GPU that only answers with an error; nothing on the CPU.
+    """A broken GPU, which answers every call with an error; nothing on the CPU.
 
-    An illegal memory access or a device-side assert spoils the CUDA context of the process for
-    good: right tests would fail after it. The stream is asked and not waited for, since a
+    An illegal memory access or a device-side assert ruins the CUDA context of the process for good:
+    correct tests would fail after it. The stream is queried without waiting for it, since a
     collective that a peer has not joined may keep it busy for ever; so the error of a kernel that
-    still runs is not seen.
+    is still running is missed.
 
     Source: CUDA runtime API, ``cudaStreamQuery`` and the errors after which "the process must be
     terminated and relaunched".

@@ -1,8 +1,8 @@
-"""Reference cycles that a test leaves are collected before the next one begins.
+"""Collects reference cycles that a test leaves, before the next test begins.
 
-A compiled DDP model is such a cycle, and it holds its process group with its threads.
-Left to chance it may be collected in a DataLoader worker that a later test forks, where
-joining threads that did not come along is a SIGSEGV or never ends (seen with torch 2.13).
+A compiled DDP model is such a cycle, and it holds its process group with the group's threads. The
+garbage collector might free it in a DataLoader worker that a later test forks. There it joins
+threads that do not exist in the fork, which crashes by SIGSEGV or never ends (torch 2.13).
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ from pytest_ddp.system.own import gc, time
 
 _CHEAP = 0.0005
 """Seconds. What was imported before the first test is frozen, so that a full collection takes
-0.15 ms at first; two hundred tests in each further file make it 0.6 ms more, a compiler that a
-test has imported 50 ms."""
-_SELDOM = 8
-"""Tests of which the last has all looked at where a look at what is new has been enough."""
+0.15 ms at first; two hundred tests in each further file add 0.6 ms, a compiler that a test has
+imported adds 50 ms."""
+_FULL_EVERY = 8
+"""A full collection after this many tests, where collecting young objects was enough for each."""
 _LAST_ERROR = ("last_type", "last_value", "last_traceback", "last_exc")
-"""Where pytest keeps a failed test's frames for a debugger, and with them its variables."""
+"""Where pytest keeps a failed test's frames, and so its variables, for a debugger."""
 
 
 class Garbage:
-    """Collects after each test, or only after those that may have left much if it takes long.
+    """Collects all objects after each test; only young ones where that is enough.
 
-    In a rank whose tests have made neither a model nor a process group nothing old can do harm: a
-    look at what the test has made takes a tenth of the time.
+    In a rank whose tests have made neither a model nor a process group, old objects do no harm:
+    collecting the test's own objects takes a tenth of the time. Once a full collection has become
+    slow, it is done only after tests that may have left much.
     """
 
     def __init__(self, lifecycle: Lifecycle) -> None:
@@ -36,28 +37,28 @@ class Garbage:
         self._of_ours = 0
         self._spent = 0.0
         self._moved = 0
-        """How often what is new had been moved among what is old, as the collector counts it."""
+        """The collector's count of moves of young objects to the oldest generation."""
         self._fresh = True
 
     def spare_collected(self) -> None:
-        """Called when a file has been collected: modules and items stay for the rank's life.
+        """Freeze what the collection of a file has made: modules and items stay for good.
 
-        Later on fixtures may be up, or left in cycles: only before the first test is all that
-        is there to stay.
+        Only before the first test: later, objects of fixtures would be frozen as well, and cycles
+        of theirs would never be freed.
         """
         if self._fresh:
             gc.collect()
             freeze()
 
     def spare_group(self, phases: int) -> None:
-        """Called when the rank's own process group is there, which took so many phases."""
+        """Ignore the torch phases that building the rank's own process group took."""
         self._of_ours += phases
 
     def collect(self, *, alone: bool) -> None:
-        """Called once pytest has let go of a test's fixtures and frames.
+        """Collect, once pytest has released a test's fixtures and frames.
 
         Args:
-            alone: no fixture that is wider than the test has ended with it.
+            alone: no fixture that is wider than the test was torn down with it.
         """
         self._fresh = False
         for name in _LAST_ERROR:
@@ -73,15 +74,15 @@ class Garbage:
         self._moved = gc.get_count()[2]
 
     def _is_harmless(self) -> bool:
-        """Whether a look at what is new is enough, and finds all that the test has made."""
+        """Whether collecting young objects is enough, and reaches all that the test has made."""
         if self._lifecycle.torch_phases > self._of_ours:
             return False
-        is_due = self._moved >= _SELDOM and self._spent < _CHEAP
+        is_due = self._moved >= _FULL_EVERY and self._spent < _CHEAP
         return gc.get_count()[2] == self._moved and not is_due
 
 
 def _much_is_new() -> bool:
-    """Since the last full collection, some 700 objects more came than went."""
+    """True if some 700 objects more were made than freed since the last full collection."""
     young, *older = gc.get_count()
-    # A test may have switched off the collector, which counts on.
+    # Counts go on even if a test has switched the collector off.
     return any(older) or young > gc.get_threshold()[0]

@@ -1,8 +1,8 @@
-"""Whether modules keep more, or something else, than they did: what a library has for its process.
+"""Detects whether modules keep other state than before: what a library has once per process.
 
-Libraries keep state in a module's globals, in class attributes, in a singleton's instance, in
-``functools.cache``, in closures and default arguments. None of it can be put back by somebody
-else, so that all that is asked here is whether any of it has changed.
+Libraries keep state in a module's globals, in class attributes, in a singleton's attributes, in
+``functools.cache``, in closures and default arguments. Other code cannot restore it, so this module
+only detects whether any of it has changed.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ import torch
 from pytest_ddp.rank.birth.ownership import top_of, tops_of
 from pytest_ddp.system.own import gc, threading
 
-_LOOKED_AFTER = frozenset(
+_CODE_ONLY = frozenset(
     {"torch", "numpy", "pytest_ddp", "ddp_conformance", "pytest", "_pytest", "pluggy"}
     | {"sympy", "mpmath"}
 )
-"""Packages of which only replaced code counts: of what torch keeps, the rank restores by name what
-a test can change (:mod:`surroundings`), and the rest is caches. Its compiler does its algebra with
-sympy, which has more functions and classes than all else that it imports."""
+"""Packages of which only replaced code counts. The rank restores torch's state, as far as tests can
+change it, by name (:mod:`surroundings`), and the rest of it is caches. torch's compiler does its
+algebra with sympy, which has more functions and classes than all else that it imports."""
 _MOST = 500_000
-"""Objects that are looked at; what keeps more is not known, and counts as changed."""
+"""Objects that are examined; with more of them the state is unknown, and counts as changed."""
 _LARGE = 10_000
-"""Entries from which on a container counts by its length: data, not state."""
+"""Containers with more entries are compared by length: they are data, not state."""
 _PLAIN = frozenset({int, float, complex, str, bytes, bool, type(None)})
-"""What is the same when it is equal."""
+"""Types of values that are compared by equality, all others by identity."""
 _NOTES = frozenset({"__warningregistry__", "__annotations__"})
 _CODE = (FunctionType, type, staticmethod, classmethod, property)
 _CONTAINERS = (list, set, frozenset, deque, tuple)
-_NEVER_OTHER = (tuple, frozenset)
-"""What is in them stays, and is looked into by itself."""
+_IMMUTABLE = (tuple, frozenset)
+"""Their items cannot change, and are examined themselves."""
 _WEAK = (weakref.WeakSet, weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
 
 Content: TypeAlias = dict[Any, Any]
@@ -48,7 +48,7 @@ Read: TypeAlias = Callable[[Any], Content]
 
 
 class _Holder(NamedTuple):
-    """Something that keeps state: how it is read, and what it held."""
+    """An object that keeps state: how to read it, and what it held."""
 
     read: Read
     thing: Any
@@ -62,71 +62,72 @@ class _Holder(NamedTuple):
 
 
 class _Kind(NamedTuple):
-    """What is known of all things of one type, so that it is asked once and not for each."""
+    """What is known of all objects of one type, so that it is computed once for all of them."""
 
     read: Read
     counts: bool | None
-    """Whether such things are held; None where each says by its own module who has made it."""
+    """Whether such objects are examined; None where it depends on the object's own module."""
 
 
 class ModuleState:
-    """What all modules of a process hold at one moment."""
+    """The state that all modules of a process hold at one moment."""
 
-    def __init__(self, looked_after: Iterable[str] = ()) -> None:
+    def __init__(self, code_only: Iterable[str] = ()) -> None:
         """
         Args:
-            looked_after: more packages of which only replaced code counts, such as plugins that
-                keep books of the tests.
+            code_only: more packages of which only replaced code counts, such as plugins that keep
+                records about the tests.
         """
-        self._looked_after = _LOOKED_AFTER | sys.stdlib_module_names | frozenset(looked_after)
+        self._code_only = _CODE_ONLY | sys.stdlib_module_names | frozenset(code_only)
         self._modules = frozenset(self._others())
         self._holders: list[_Holder] = []
         self._codes: list[tuple[Any, Content]] = []
-        """Names of a module or class that is looked after, and what they meant."""
+        """Namespaces of modules and classes of which only code counts, with their values."""
         self._kinds: dict[int, _Kind] = {}
-        """By the id of the type, because a metaclass may say what its types are equal to."""
+        """By the id of the type, since a metaclass may define what its classes are equal to."""
         self._seen: dict[int, Any] = {}
-        """Kept alive, so that no other object gets the id of one that was seen."""
+        """Examined objects by id; kept alive, so that no other object gets the id of one."""
         self._todo: list[Any] = []
-        self._knows_all = False
+        self._is_complete = False
         for name, module in list(sys.modules.items()):
             self._take(name, module)
-        with contextlib.suppress(Exception):  # of a user's object, as below
+        with contextlib.suppress(Exception):  # user objects may raise anything, here and below
             while self._todo and len(self._seen) < _MOST:
                 self._look_into(self._todo.pop())
-            self._knows_all = not self._todo
+            self._is_complete = not self._todo
         self._todo.clear()
         self._kinds.clear()
 
     def has_changed(self) -> bool:
-        """Whether anything is other than it was, or cannot be known.
+        """Whether any state differs, or is unknown.
 
-        A module that was imported since then cannot: nobody has seen it as it was at first.
+        The state of a module that was imported since then is unknown: it may have changed after
+        its import.
         """
         try:
             return self._differs()
-        except Exception:  # of a user's object that is looked into, whatever it raises
+        except Exception:  # a user object may raise anything when it is examined
             return True
 
     def _differs(self) -> bool:
         return (
-            not self._knows_all
+            not self._is_complete
             or not self._modules.issuperset(self._others())
             or any(_has_other_code(*code) for code in self._codes)
             or any(holder.has_changed() for holder in self._holders)
         )
 
     def _others(self) -> Iterator[str]:
-        return (name for name in list(sys.modules) if top_of(name) not in self._looked_after)
+        return (name for name in list(sys.modules) if top_of(name) not in self._code_only)
 
-    # ------------------------------------------------------------------ looking
+    # ------------------------------------------------------------------ examining
 
     def _take(self, name: str, module: ModuleType | None) -> None:
         names: Any = getattr(module, "__dict__", None)
         if not _is(names, dict) or id(names) in self._seen:
             return
         self._seen[id(names)] = names
-        if top_of(name) not in self._looked_after:
+        if top_of(name) not in self._code_only:
             self._hold(_data_of, names)
             self._put(names)
             return
@@ -143,10 +144,10 @@ class ModuleState:
         if id(thing) in self._seen or _is(thing, ModuleType):
             return
         self._seen[id(thing)] = thing
-        kind = self._kinds.get(id(type(thing))) or self._meet(type(thing))
-        if not (self._is_others_work(thing) if kind.counts is None else kind.counts):
+        kind = self._kinds.get(id(type(thing))) or self._learn(type(thing))
+        if not (self._is_stateful(thing) if kind.counts is None else kind.counts):
             return
-        held = kind.read(thing) if _is(thing, _NEVER_OTHER) else self._hold(kind.read, thing)
+        held = kind.read(thing) if _is(thing, _IMMUTABLE) else self._hold(kind.read, thing)
         if len(held) < _LARGE:
             self._put(held)
 
@@ -156,17 +157,17 @@ class ModuleState:
             value for value in held.values() if type(value) not in _PLAIN and id(value) not in seen
         ]
 
-    def _meet(self, kind: type) -> _Kind:
+    def _learn(self, kind: type) -> _Kind:
         counts: bool | None = None
         if not issubclass(kind, (type, FunctionType)):
-            counts = issubclass(kind, _HELD) or self._is_others_work(kind)
+            counts = issubclass(kind, _HELD) or self._is_stateful(kind)
         known = self._kinds[id(kind)] = _Kind(_reader_of(kind), counts)
         return known
 
-    def _is_others_work(self, code: Any) -> bool:
-        """Whether code that is not looked after has made this class or function."""
+    def _is_stateful(self, code: Any) -> bool:
+        """Whether it was defined in a package of which more than replaced code counts."""
         module = code.__module__
-        return top_of(module if _is(module, str) else "") not in self._looked_after
+        return top_of(module if _is(module, str) else "") not in self._code_only
 
 
 _Local = threading.local
@@ -175,11 +176,11 @@ _WRAPPERS = (_Cache, staticmethod, classmethod, functools.partial, MethodType)
 
 
 _HELD = (dict, *_CONTAINERS, *_WEAK, *_WRAPPERS, torch.Tensor, ContextVar, _Local)
-"""Kinds that count whoever has made them."""
+"""Types that are examined wherever they were defined."""
 
 
 def _reader_of(kind: type) -> Read:
-    """How to read what a thing of this kind holds."""
+    """The function that reads the state of objects of this type."""
     return next((read for kinds, read in _READERS if issubclass(kind, kinds)), _of_instance)
 
 
@@ -188,7 +189,7 @@ def _sized(container: Any) -> Content | None:
 
 
 def _of_cache(cache: Any) -> Content:
-    """Answers of yes and no are about the installation: ``is_available()``."""
+    """Cached booleans are ignored: they are about the installation, as ``is_available()``."""
     own = vars(cache)
     kept = [one for one in gc.get_referents(cache) if type(one) is dict and one is not own]
     answers = [one for answered in kept for one in answered.values() if type(one) is not bool]
@@ -200,7 +201,7 @@ def _of_function(function: FunctionType) -> Content:
     for number, cell in enumerate(function.__closure__ or ()):
         try:
             held["closure", number] = cell.cell_contents
-        except ValueError:  # it has nothing yet
+        except ValueError:  # the cell is empty
             held["closure", number] = None
     for number, value in enumerate(function.__defaults__ or ()):
         held["default", number] = value
@@ -214,7 +215,7 @@ def _of_partial(partial: functools.partial[Any]) -> Content:
 
 
 def _of_instance(thing: Any) -> Content:
-    """Attributes as they are kept, so that no property runs."""
+    """Attributes as they are stored, so that no property runs."""
     held: Content = dict(getattr(thing, "__dict__", None) or {})
     for kind in type(thing).__mro__:
         for name, slot in vars(kind).items():
@@ -238,7 +239,7 @@ _READERS: tuple[tuple[type | tuple[type, ...], Read], ...] = (
     ((staticmethod, classmethod, MethodType), lambda wrapper: {"of": wrapper.__func__}),
     (functools.partial, _of_partial),
 )
-"""The first that fits is taken; attributes are read of whatever else there is."""
+"""The first match is used; objects of any other type are read by :func:`_of_instance`."""
 
 
 def _has_other_code(now: Content, before: Content) -> bool:
@@ -246,7 +247,7 @@ def _has_other_code(now: Content, before: Content) -> bool:
 
 
 def _data_of(names: Mapping[str, Any]) -> Content:
-    """Without submodules, whose import is seen in ``sys.modules``, and Python's own notes."""
+    """All names but submodules, whose import shows in ``sys.modules``, and Python's own notes."""
     return {
         name: value
         for name, value in names.items()
@@ -261,11 +262,11 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _is(thing: Any, kinds: type | tuple[type, ...]) -> bool:
-    """As ``isinstance``, which asks proxies what they are, and so runs code of theirs."""
+    """``isinstance`` by type alone: the real one runs a proxy's ``__class__``."""
     return issubclass(type(thing), kinds)
 
 
 def packages_of_plugins(config: pytest.Config) -> Iterator[str]:
-    """Top-level packages of the installed plugins, which keep books of the tests."""
+    """Top-level packages of the installed plugins, which keep records about the tests."""
     for _, distribution in config.pluginmanager.list_plugin_distinfo():
         yield from tops_of(distribution._dist)

@@ -1,8 +1,8 @@
 """What multiprocessing leaves of a rank that is killed: shared memory, semaphores, sockets.
 
-Its resource tracker removes the first two once the last process that could use them is gone, but
-not if it is killed with the rank's process group. Sockets lie in a temporary folder that only a
-process which ends well removes; here it is the session's.
+Its resource tracker removes the first two once the last process that could use them has ended, but
+not if the tracker is killed with the rank's process group. Sockets are in a temporary folder, which
+only a process that exits normally removes; here that is the session's folder.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Any
 from pytest_ddp.system.own import os, subprocess
 
 TRACKER = "resource_tracker import main"
-"""Part of the command line of a tracker: of multiprocessing's, and of joblib's."""
+"""In the command line of a resource tracker: multiprocessing's, and joblib's."""
 _KEY = "tempdir"
 
 
 def leave_to_others(folder: str) -> None:
-    """Arrange it.
+    """Make trackers outlive this rank, and put sockets into the session's folder.
 
     Args:
-        folder: the session's; empty if there is none.
+        folder: the session's folder; empty if it has none.
     """
     _set_trackers_apart()
     current: Any = process.current_process()
@@ -30,9 +30,9 @@ def leave_to_others(folder: str) -> None:
 
 
 class _Config(dict[str, Any]):
-    """What multiprocessing's child processes inherit; the folder only while it is there.
+    """What multiprocessing's child processes inherit; the folder only while it exists.
 
-    Without it each process makes one of its own, as it does in plain Python.
+    Without it each process makes its own folder, as in plain Python.
     """
 
     def get(self, key: str, default: Any = None) -> Any:
@@ -44,7 +44,7 @@ class _Config(dict[str, Any]):
 
 
 def _set_trackers_apart() -> None:
-    """Have a tracker lead a session of its own, so that nobody kills it with the rank."""
+    """Start trackers in a session of their own, so that they are not killed with the rank."""
     module: Any = util
     original = module.spawnv_passfds
 

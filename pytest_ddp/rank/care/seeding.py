@@ -1,4 +1,4 @@
-"""Random number generators of a rank: seeded before every test."""
+"""Random number generators of a rank, which are seeded before every test."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytest_ddp.system.own import random
 
 
 def unseed() -> None:
-    """Draw like a fresh interpreter, and unlike all other ranks: for what is drawn at import."""
+    """Seed at random, as a fresh interpreter is: for numbers that are drawn at import."""
     random.seed()
     torch.default_generator.seed()
     if (numpy := sys.modules.get("numpy")) is not None:
@@ -21,8 +21,8 @@ def unseed() -> None:
 def seed_everything(seed: int) -> None:
     """Seed python, torch (CPU and GPUs) and, where it is imported, NumPy's global generator.
 
-    Ranks are given different seeds by default: forked ranks would otherwise share
-    their state, and code that forgets to synchronise its draws would look right.
+    Ranks have different seeds by default: forked ranks would otherwise share their generators'
+    state, and code that forgets to synchronise random numbers would seem correct.
     """
     random.seed(seed)
     # Not torch.manual_seed: without CUDA it formats a stack for every call, 1 ms.
@@ -35,9 +35,10 @@ def seed_everything(seed: int) -> None:
 
 
 class Reseeder:
-    """Has pytest-randomly seed each rank on its own, as this plugin does.
+    """Makes pytest-randomly seed each rank differently, as this plugin does.
 
-    It seeds anew before setup, call and teardown of each test, from one number for all processes.
+    pytest-randomly seeds again before setup, call and teardown of each test, with the same number
+    in all processes.
     """
 
     def __init__(self, option: argparse.Namespace) -> None:
@@ -45,6 +46,6 @@ class Reseeder:
         self._base: object = getattr(option, "randomly_seed", None)
 
     def begin(self, seed: int) -> None:
-        """Have its seeds for the next test follow from its own number and the rank's seed."""
+        """Derive its seed for the next test from its own base and the rank's seed."""
         if isinstance(self._base, int):
             self._option.randomly_seed = self._base + seed

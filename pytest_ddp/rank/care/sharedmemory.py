@@ -1,9 +1,8 @@
-"""Clean up what torch's shared-memory daemon leaves when it is killed.
+"""Cleans up what torch's shared-memory daemon leaves when it is killed.
 
-With the "file_system" sharing strategy each process that shares tensors has a
-``torch_shm_manager``, which unlinks their files 2 s after its last client has gone.
-Nobody waits that long at the end of a session: the daemon is killed, and its work is
-done here.
+With the "file_system" sharing strategy, each process that shares tensors has a
+``torch_shm_manager``, which unlinks their files 2 s after its last client has ended. The end of a
+session does not wait that long: the daemon is killed, and its work is done here.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ def is_manager(command: str) -> bool:
 
 
 def manager_folders(pid: int) -> set[Path]:
-    """The directory of a living daemon's socket; nothing if it cannot be found."""
+    """The folder of a living daemon's socket; empty if it cannot be found."""
     try:
         entries = list(Path(f"/proc/{pid}/fd").iterdir())
         sockets = Path("/proc/net/unix").read_text(errors="replace").splitlines()
@@ -41,7 +40,7 @@ def manager_folders(pid: int) -> set[Path]:
 
 
 def _target(entry: Path) -> str:
-    """Nothing for a descriptor that is gone: a daemon closes those of its killed clients."""
+    """The link's target; empty for a closed descriptor, as a daemon closes its dead clients'."""
     try:
         return os.readlink(entry)
     except OSError:
@@ -49,7 +48,7 @@ def _target(entry: Path) -> str:
 
 
 def remove(folders: Iterable[Path], creators: Iterable[int]) -> None:
-    """Remove daemons' directories, and the shared tensors of processes that are dead."""
+    """Remove daemons' folders, and the shared tensors of dead processes."""
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
     dead = {f"torch_{pid}" for pid in creators}

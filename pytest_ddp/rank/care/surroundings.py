@@ -1,7 +1,7 @@
-"""What a test must leave as it found it, and what it must not leave behind.
+"""State that a test must leave as it found it, and resources that it must not leak.
 
-Wide fixtures (class scope and up) may change all of it for as long as they live; so
-the baseline moves with them, and only what is left of a test's own doing counts.
+Fixtures wider than a test (class scope and up) may change any of it for as long as they live, so
+the baseline moves with them: only what the test itself changed or leaked counts.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ from pytest_ddp.system.own import faulthandler, gc, os, select, signal, threadin
 from pytest_ddp.wire.protocol import Left
 
 _HELPERS = ("torch_shm_manager", TRACKER, "multiprocessing.forkserver")
-"""Processes that libraries start once and keep; no test can end them."""
+"""Processes that libraries start once and keep; a test cannot end them."""
 _HELPER_THREADS = ("pytest-ddp link", "tqdm", "Trio thread ")
-"""How names of threads begin that their libraries keep. Trio's are called so while they wait for
-work, for ten seconds, and otherwise by what they do."""
+"""Beginnings of the names of threads that libraries keep. Trio's have this name while they wait for
+work, for ten seconds, and one of their task while they work."""
 _PYTEST_OWN = b"PYTEST_CURRENT_TEST"
 _SHOWN = 3
 """Names in a list before it is cut short."""
 _TOOL_CACHES = (b"TORCHINDUCTOR_", b"TRITON_")
-"""Prefixes of variables that torch sets by itself when it imports its compilers."""
+"""Prefixes of variables that torch sets when it imports its compilers."""
 _LOADER_WORKER = "pt_data_worker"
-"""What torch's DataLoader has its workers call themselves."""
+"""The process name that torch's DataLoader gives its workers."""
 _SETTLE = 0.5
-"""Seconds that a thread or process which is on its way out is given."""
+"""Seconds to wait for a thread or process that is ending."""
 _getsignal: Any = getattr(signal.getsignal, "__wrapped__", signal.getsignal)
-"""Without looking for the name of what it finds, which is wanted only where that has changed."""
+"""Without the search for the handler's name, which only a changed handler needs."""
 _function_modes: Callable[[], int] = getattr(torch._C, "_len_torch_function_stack", lambda: 1)
 _is_alive, _join = threading.Thread.is_alive, threading.Thread.join
-"""A test may patch the methods of all threads."""
+"""Bound here, as a test may patch the methods of all threads."""
 _FOREIGN: Any = getattr(threading, "_DummyThread", ())
-"""What Python takes a thread for that C++ code has started, and of whose end it never hears."""
+"""Python's object for a thread that C++ code has started; it stays after the thread's end."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Settings:
     debug: DebugLevel
     meshes: tuple[Any, ...]
     handlers: tuple[Any, ...]
-    """As Python knows them, of signals on which ranks write their stacks."""
+    """Python's handlers of the signals on which ranks write their stacks."""
     faulthandler: str
 
     @classmethod
@@ -91,7 +91,7 @@ class Settings:
         )
 
     def follow(self, before: Settings, after: Settings) -> Settings:
-        """These settings with the changes from ``before`` to ``after`` made to them too."""
+        """These settings, with the changes from ``before`` to ``after`` applied."""
         environment = dict(self.environment)
         for name in before.environment.keys() | after.environment.keys():
             if before.environment.get(name) != after.environment.get(name):
@@ -109,10 +109,10 @@ class Settings:
         )
 
     def restore(self) -> tuple[str, ...]:
-        """Bring these settings back.
+        """Restore these settings.
 
         Returns:
-            what had been changed, in words; empty if nothing was.
+            what had been changed, in words; empty if nothing had.
         """
         now = Settings.now()
         if now == self:
@@ -129,8 +129,8 @@ class Settings:
 
 
 def _environment() -> dict[bytes, bytes]:
-    # The mapping below os.environ, since decoding each name costs a hundred times as much.
-    # A test may have left a dict of its own in the place of os.environ.
+    # The mapping below os.environ, since decoding the names takes a hundred times as long. A test
+    # may have replaced os.environ by a dict, which has no such mapping.
     raw = getattr(public_os.environ, "_data", None)
     if raw is None:
         raw = {os.fsencode(name): os.fsencode(value) for name, value in public_os.environ.items()}
@@ -147,7 +147,7 @@ def _directory() -> str:
 
 
 def _device() -> torch.device:
-    # Another one than the CPU is on the stack of function modes, which torch takes long to search.
+    # Any device but the CPU is on the stack of function modes, which torch searches slowly.
     return get_default_device() if _function_modes() else torch.device("cpu")
 
 
@@ -156,7 +156,7 @@ def _set_device(device: torch.device) -> None:
 
 
 def _set_alarm(state: str) -> None:
-    # One that a wide fixture had set, and the test has cancelled, cannot be brought back.
+    # A timer that a wide fixture had set, and the test has cancelled, cannot be restored.
     if state == "off":
         signal.setitimer(signal.ITIMER_REAL, 0)
 
@@ -179,7 +179,7 @@ _SETTERS: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
     ("faulthandler", "faulthandler", _set_faulthandler),
     ("meshes", "torch's current device mesh", torchstate.set_entered_meshes),
 )
-"""Settings but the environment: field, words, what brings it back."""
+"""All settings but environment and handlers: field, words, function that restores it."""
 
 
 def _restore_handlers(ours: tuple[Any, ...], theirs: tuple[Any, ...]) -> Iterator[str]:
@@ -219,18 +219,18 @@ def _listed(names: list[bytes]) -> str:
 
 @dataclass(frozen=True)
 class Company:
-    """What lives beside the rank's main thread: threads, child processes, process groups."""
+    """Resources beside the rank's main thread: threads, child processes, process groups."""
 
     threads: frozenset[threading.Thread]
     children: frozenset[int]
     groups: frozenset[str]
     default: frozenset[int]
-    """The default process group, by identity, if there is one."""
+    """The id of the default process group, if there is one."""
     services: frozenset[str]
     stores: frozenset[int]
-    """Those that the user's code holds."""
+    """Stores that user code holds."""
     traces: frozenset[str]
-    """Not company, but what there was for ever: see :func:`torchstate.traces`."""
+    """What was done and cannot be undone: see :func:`torchstate.traces`."""
 
     @classmethod
     def now(cls) -> Company:
@@ -245,7 +245,7 @@ class Company:
         )
 
     def follow(self, before: Company, after: Company) -> Company:
-        """This company with those who came between ``before`` and ``after``."""
+        """These resources, with those that were added between ``before`` and ``after``."""
         return Company(
             self.threads | (after.threads - before.threads),
             self.children | (after.children - before.children),
@@ -257,25 +257,26 @@ class Company:
         )
 
     def has_more_groups(self) -> bool:
-        """Whether there are process groups now that there were not."""
+        """Whether there are process groups now that are not among these."""
         return not self.groups.issuperset(group_names())
 
     def has_other_default_group(self) -> bool:
-        """Whether there is a default process group now that was not there."""
+        """Whether there is a default process group now that is not among these."""
         return is_initialized() and id(dist.group.WORLD) not in self.default
 
     def more_stores(self) -> tuple[Left, ...]:
-        """Stores that are held now and were not, once pytest has let go of the test's frames."""
+        """Stores that are held now and not among these, after pytest has released the frames."""
         if not self.stores.issuperset(stores.held()):
             gc.collect()
         held = stores.held()
         return tuple(Left(*held[number]) for number in sorted(held.keys() - self.stores))
 
-    def strangers(self, asked_for: Container[str]) -> tuple[Left, ...]:
-        """Who is here now and was not, once those on their way out have gone.
+    def strangers(self, users_groups: Container[str]) -> tuple[Left, ...]:
+        """Resources that exist now and are not among these, after those that end have ended.
 
         Args:
-            asked_for: groups that the test has made, by name. It cannot know of others.
+            users_groups: names of groups that user code has made; a test is not responsible for
+                others.
         """
         now = Company.now()
         if leaving := now.threads - self.threads:
@@ -285,7 +286,7 @@ class Company:
         if now.children - self.children:
             now = _settled(self)
         children = map(processes.look, sorted(now.children - self.children))
-        groups = sorted(name for name in now.groups - self.groups if name in asked_for)
+        groups = sorted(name for name in now.groups - self.groups if name in users_groups)
         return (
             *(Left("thread", repr(t.name)) for t in sorted(now.threads - self.threads, key=str)),
             *(Left("child process", _what(child)) for child in children if child is not None),
@@ -295,7 +296,7 @@ class Company:
 
 
 def group_names() -> list[str]:
-    """Names of the process groups of this rank but the default one, however it was made."""
+    """Names of this rank's process groups except the default one, whoever made them."""
     if not is_initialized():
         return []
     world = dist.distributed_c10d._world
@@ -325,8 +326,8 @@ def _counts(thread: threading.Thread) -> bool:
 
 
 def _settled(company: Company) -> Company:
-    # multiprocessing reaps children that have ended only when it is asked.
-    # A DataLoader whose workers persist ends them when it is collected.
+    # A DataLoader with persistent workers ends them when it is collected. Ended children are then
+    # waited for here, as multiprocessing reaps them only when one of its functions is called.
     gc.collect()
     for pid in _children() - company.children:
         with contextlib.suppress(OSError):
@@ -345,6 +346,6 @@ def _what(child: processes.Process) -> str:
         return "a DataLoader worker"
     own = processes.look(os.getpid())
     if own is not None and child.command == own.command:
-        # Which is the host's, and says nothing of what the test forked.
+        # Its command line is the host's, which does not describe what the test forked.
         return "forked by the test"
     return child.command if len(child.command) <= 60 else child.command[:57] + "..."
