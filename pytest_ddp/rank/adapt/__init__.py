@@ -1,1 +1,1 @@
-"""Where pytest is bent to run inside a rank."""
+"""Adapts pytest and its plugins to run inside a rank."""

@@ -1,4 +1,4 @@
-"""pdb in a rank: pytest's own, with the terminal of the pytest process for each prompt."""
+"""pdb in a rank: pytest's own, on the terminal of the pytest process for each prompt."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ from pytest_ddp.system import editors
 from pytest_ddp.system.own import os, threading
 
 _LONG = timedelta(days=1)
-_AWAY = "it is not in a test: the pytest process does not listen"
+"""Timeout of process groups while a user debugs: long enough for any debugging session."""
+_NO_TEST = "no test is running, and the terminal is lent to tests only"
 
 
 class Place(NamedTuple):
-    """Which rank this is."""
+    """The rank's place in the world, for prompts and messages."""
 
     rank: int
     world_size: int
@@ -39,16 +40,16 @@ class Place(NamedTuple):
 
 
 class Ask(NamedTuple):
-    """The link's part: ask for the terminal, and give it back."""
+    """Functions of the link that request the terminal and return it."""
 
     want: Callable[[], tuple[str | None, list[int]]]
-    """A refusal, or the descriptors of standard input, output and error."""
+    """Returns a refusal, or the descriptors of standard input, output and error."""
     leave: Callable[[bool, bool], None]
-    """Whether the user makes a step, and whether they want the session to end."""
+    """Takes two flags: the user makes a single step; the user ends the session."""
 
 
 class Debugger:
-    """A pytest plugin that has pytest's pdb, and all that leads to it, ask for the terminal."""
+    """A pytest plugin: pytest's pdb, however it is started, requests the terminal first."""
 
     def __init__(
         self, config: pytest.Config, journal: Journal, ask: Ask, place: Place, history: str
@@ -56,7 +57,7 @@ class Debugger:
         """
         Args:
             config: of the rank's session.
-            journal: learns of groups that are made.
+            journal: calls this object with each new process group.
             ask: how to get the terminal.
             place: for the prompt.
             history: file for the lines that users enter on any rank; empty for none.
@@ -64,31 +65,31 @@ class Debugger:
         self._config = config
         self._captured = _Captured(config.pluginmanager.getplugin("capturemanager"))
         self._ask, self._place = ask, place
-        self._asked = config.stash[DEBUG]
+        self._options = config.stash[DEBUG]
         self._terminal = _Descriptors()
         self._history = history
         self._in_test = self._holds = self._continued = False
         self._peers_wait = False
-        """In torch.distributed.breakpoint, for the first word of the user's here."""
+        """In torch.distributed.breakpoint, until the user's first command here."""
         self._lifts = False
         self._timeouts: list[tuple[Any, timedelta]] = []
         journal.greeters.append(self._greet)
         self._skipped: dict[tuple[str, int], int] = {}
-        _make_pdb_ask(self)
+        _patch_pdb(self)
         dist.breakpoint = self._breakpoint
-        if self._asked.rank not in (None, place.rank):
-            pytest.set_trace = pdb.set_trace = _pass_by
-        if self._asked.trace and place.rank == (self._asked.rank or 0):
+        if self._options.rank not in (None, place.rank):
+            pytest.set_trace = pdb.set_trace = _ignore_breakpoint
+        if self._options.trace and place.rank == (self._options.rank or 0):
             config.pluginmanager.register(PdbTrace(), "pdbtrace")
 
     def begin(self) -> None:
-        """A test begins."""
+        """Begin a test."""
         self._in_test = True
         if editors.is_attached():
             self.lift_timeouts()
 
     def end(self) -> None:
-        """The test is over, whatever the user does."""
+        """End the test: return the terminal, and restore the groups' timeouts."""
         self._in_test = False
         if self._holds:
             self.leave(quits=False)
@@ -103,15 +104,15 @@ class Debugger:
     # ------------------------------------------------------------------ the terminal
 
     def take(self) -> None:
-        """Have the terminal, which other ranks may have to give up first.
+        """Get the terminal; waits until another rank returns it.
 
         Raises:
-            DdpError: there is none.
+            DdpError: the terminal was refused.
         """
         if self._holds:
             return
         self._captured.suspend()
-        refusal, descriptors = self._ask.want() if self._in_test else (_AWAY, [])
+        refusal, descriptors = self._ask.want() if self._in_test else (_NO_TEST, [])
         if refusal is not None:
             self._captured.resume()
             raise DdpError(f"{self._place} cannot open a debugger: {refusal}")
@@ -120,7 +121,7 @@ class Debugger:
         self._holds, self._continued = True, False
 
     def leave(self, *, quits: bool) -> None:
-        """The user has had a word, and the rank goes on."""
+        """Return the terminal after a prompt, as the rank goes on."""
         if not self._holds:
             return
         self._holds = False
@@ -134,7 +135,7 @@ class Debugger:
             fixture.current().barrier()
 
     def lift_timeouts(self) -> None:
-        """Have no group of this rank lose its patience, until the end of the test."""
+        """Lift the timeouts of this rank's groups, existing and new ones, until the test ends."""
         self._lifts = True
         known = [group for group, _ in self._timeouts]
         for group in groups():
@@ -153,7 +154,7 @@ class Debugger:
 
     @contextlib.contextmanager
     def prompting(self) -> Iterator[None]:
-        """Have the terminal for as long as a prompt is there."""
+        """Hold the terminal during a prompt."""
         self.take()
         try:
             yield
@@ -167,7 +168,7 @@ class Debugger:
 
     def pytest_enter_pdb(self, pdb: Any) -> None:
         pdb.prompt = f"{self._place} {getattr(pdb, 'prompt', '(Pdb) ')}"
-        # Keys that send signals mean the rank at its prompts alone.
+        # At a prompt, keys that send signals are meant for the rank; else for the session.
         pdb.nosigint = True
         if self._history:
             with contextlib.suppress(ImportError, OSError):
@@ -187,12 +188,12 @@ class Debugger:
     def pytest_exception_interact(
         self, call: pytest.CallInfo[Any], report: pytest.TestReport
     ) -> None:
-        if not self._asked.post_mortem or not self._in_test:
+        if not self._options.post_mortem or not self._in_test:
             return
         try:
             self.take()
         except DdpError:
-            return  # the controller says so, once for all ranks
+            return  # the controller reports the refusal, once for all ranks
         assert call.excinfo is not None
         with self.prompting():
             self._show(report)
@@ -210,7 +211,7 @@ class Debugger:
         _flush()
 
     def enter_hang(self) -> None:
-        """Let the user look, from a thread beside it, at what the main thread is stuck in."""
+        """Open a prompt, on a thread beside it, at the place where the main thread is stuck."""
         main = threading.main_thread().ident
         frame = _own_of_user(sys._current_frames()[main])  # type: ignore[index]
         with contextlib.suppress(pytest.exit.Exception), self.prompting():
@@ -221,7 +222,7 @@ class Debugger:
                 pytest.exit("Quitting debugger")
 
     def _breakpoint(self, rank: int = 0, skip: int = 0, timeout_s: int | None = 3600) -> None:
-        """torch.distributed.breakpoint; the others wait outside of any process group."""
+        """torch.distributed.breakpoint; the other ranks wait without using a process group."""
         frame = sys._getframe(1)
         if skip > self._count(frame) - 1:
             return
@@ -238,10 +239,10 @@ class Debugger:
 
 
 class _Captured:
-    """pytest's capture, which is suspended once from the first prompt to the user's ``c``.
+    """pytest's capture manager, suspended once from the first prompt to the user's ``c``.
 
-    Suspended twice under ``capsys``, as pytest's pdb does after us, pytest 9.2 has ``sys.stdout``
-    lead into its own file.
+    pytest's pdb suspends it again after us. Suspended twice under ``capsys``, pytest 9.2 makes
+    ``sys.stdout`` write to its own file.
     """
 
     def __init__(self, manager: Any) -> None:
@@ -267,8 +268,8 @@ def _new_pdb(method: str) -> Any:
     return pytest_pdb._init_pdb(method)
 
 
-def _make_pdb_ask(debugger: Debugger) -> None:
-    """Have pytest's pdb ask before its header and before each prompt."""
+def _patch_pdb(debugger: Debugger) -> None:
+    """Make pytest's pdb request the terminal before its header and before each prompt."""
     pytest_pdb: Any = pytestPDB
     init, wrapper_class = pytest_pdb._init_pdb, pytest_pdb._get_pdb_wrapper_class
 
@@ -290,14 +291,14 @@ def _make_pdb_ask(debugger: Debugger) -> None:
 
 
 class _Descriptors:
-    """Standard input, output and error: the terminal's while there is a debugger."""
+    """Standard input, output and error, which are the terminal's while a debugger is open."""
 
     def __init__(self) -> None:
         self._before: list[int] = []
         self._placed: list[tuple[int, int]] = []
 
     def put_in_place(self, theirs: list[int]) -> None:
-        """Put these in place; what stood there is kept."""
+        """Replace the three descriptors, and keep the original ones."""
         _flush()
         if not self._before:
             self._before = [os.dup(number) for number in range(3)]
@@ -306,12 +307,12 @@ class _Descriptors:
             os.dup2(descriptor, number)
             os.close(descriptor)
         for stream in (sys.stdout, sys.stderr):
-            # pytest ends what it says to the user with a line, and turns to its own files.
+            # pytest ends its header with a newline, and switches to its own files after it.
             if (reconfigure := getattr(stream, "reconfigure", None)) is not None:
                 reconfigure(line_buffering=True)
 
     def give_up(self) -> None:
-        """Have what stood there back, except where pytest captures again."""
+        """Restore the original descriptors, except where pytest captures again."""
         before, self._before = self._before, []
         for number, (descriptor, placed) in enumerate(zip(before, self._placed, strict=False)):
             if _identity(number) == placed:
@@ -334,8 +335,8 @@ def _own_of_user(frame: FrameType) -> FrameType:
     return frame
 
 
-def _pass_by(*args: Any, **kwargs: Any) -> None:
-    """A breakpoint on a rank that is not to be stopped."""
+def _ignore_breakpoint(*args: Any, **kwargs: Any) -> None:
+    """Replaces ``set_trace`` on a rank that must not stop."""
 
 
 def _flush() -> None:

@@ -1,4 +1,4 @@
-"""Fixtures that ranks see in place of pytest's own."""
+"""Fixtures that replace pytest's own on ranks."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ _directory = ""
 
 
 def set_tmp_path(directory: str) -> None:
-    """Set the directory that the controller has named for the test."""
+    """Set the folder that the controller has chosen for the test."""
     global _directory
     _directory = directory
 
 
 @pytest.fixture
 def tmp_path() -> Path:
-    """A directory of the test: the same one on all ranks, but with ``--ddp-everywhere``."""
+    """A folder for the test: the same on all ranks, except with ``--ddp-everywhere``."""
     path = Path(_directory)
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     return path

@@ -1,4 +1,4 @@
-"""What the fixtures of ``--junitxml`` ask for in a rank, whose pytest writes no file."""
+"""Fixtures of ``--junitxml`` in a rank, whose pytest writes no XML file."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _Send = Callable[[XmlNoted], None]
 
 
 def stand_in(config: pytest.Config, send: _Send) -> None:
-    """Have pytest's own fixtures warn as where a file is written, and tell what is meant for it."""
+    """Make pytest's fixtures warn as in a process that writes the file, and send their values."""
     family = config.stash[JUNIT_FAMILY]
     if family is not None:
         xml: Any = _Xml(family, send)
         config.stash[xml_key] = xml
-        # At the end of its session pytest unregisters what it finds there.
+        # Registered, as pytest unregisters it at the end of its session.
         config.pluginmanager.register(xml)
 
 

@@ -1,8 +1,8 @@
-"""pytest's log handlers, attached at a tenth of the cost.
+"""Attaches pytest's log handlers at a tenth of the cost.
 
-In each phase of a test pytest attaches two of them to every logger that does not propagate.
-torch has some forty such loggers: ``Logger.addHandler``, which takes a lock each time, was a
-third of what a warm test took in a rank.
+In each phase of a test, pytest attaches two handlers to every logger that does not propagate. torch
+has some forty such loggers, and ``Logger.addHandler`` takes a lock each time: this was a third of
+the time of a test in a rank that was kept.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ import pytest
 
 _Handler = TypeVar("_Handler", bound=logging.Handler)
 _MUTE = 1 << 31
-"""No record has such a level."""
+"""A level that no record reaches."""
 
 
 class Together:
-    """Handlers that stay where they are from phase to phase, and from test to test.
+    """Handlers that stay attached from phase to phase, and from test to test.
 
-    Between two phases they hear nothing, as if pytest had detached them.
+    Between two phases they are muted by their level, as if pytest had detached them.
     """
 
     def __init__(self, handlers: Iterable[logging.Handler] = ()) -> None:
         """
         Args:
-            handlers: in the order in which pytest attaches them, one right after the other.
+            handlers: in the order in which pytest attaches them, without others between them.
         """
         self._handlers = list(handlers)
         self._levels = [handler.level for handler in self._handlers]
@@ -37,7 +37,7 @@ class Together:
 
     @classmethod
     def of_phases(cls, config: pytest.Config) -> Together:
-        """Those that pytest attaches for each phase; none in a release that has no such."""
+        """The handlers that pytest attaches for each phase; empty for another release's plugin."""
         plugin: Any = config.pluginmanager.get_plugin("logging-plugin")
         if not (hasattr(plugin, "caplog_handler") and hasattr(plugin, "report_handler")):
             return cls()
@@ -47,7 +47,7 @@ class Together:
         return handler in self._handlers
 
     def enter(self, handler: logging.Handler) -> None:
-        """A phase begins for one of them; it attaches all, with its first."""
+        """Begin a phase for a handler; the first handler attaches all."""
         number = self._handlers.index(handler)
         handler.level = self._levels[number]
         if number > 0:
@@ -61,18 +61,18 @@ class Together:
                 self._loggers = loggers
             ours, count = self._handlers, -len(self._handlers)
             for logger in loggers:
-                # Last, as they would be if they came anew: handlers may change a record.
+                # They must be last, where pytest would attach them: handlers may change a record.
                 if logger.handlers[count:] != ours:
                     self._take_off(logger)
                     logger.handlers += ours
 
     def leave(self, handler: logging.Handler) -> None:
-        """The phase ends for one of them."""
+        """End a phase for a handler."""
         self._levels[self._handlers.index(handler)] = handler.level
         handler.level = _MUTE
 
     def detach(self) -> None:
-        """Something else than a phase of a test comes: an import, or the end."""
+        """Detach the handlers, before an import or the end of the session."""
         with logging._lock:  # type: ignore[attr-defined]
             for logger in self._loggers:
                 self._take_off(logger)
@@ -89,11 +89,12 @@ class Together:
 
 
 def attach_at_once(together: Together) -> None:
-    """Have pytest attach and detach a handler under one lock, from now on in this process.
+    """Make pytest attach and detach handlers under a single lock, for the life of this process.
 
     Args:
-        together: stay attached until they are told that something else comes.
+        together: handlers that stay attached until :meth:`Together.detach`.
     """
+    # Other releases of pytest use the root logger only, or other code.
     # Other releases of pytest know the root logger only, or go another way.
     if "attached_loggers" in getattr(_pytest.logging.catching_logs, "__slots__", ()):
         _AtOnce.together = together
@@ -140,18 +141,18 @@ class _AtOnce(_pytest.logging.catching_logs[_Handler]):
 
 
 class Reached:
-    """The root logger, and all whose records do not come to it."""
+    """The root logger, and all loggers whose records do not propagate to it."""
 
     def __init__(self) -> None:
         self._known: list[logging.Logger | logging.PlaceHolder] = []
         self._loggers: list[logging.Logger] = []
-        """Those of the known that are no place holders."""
+        """The loggers among the known ones; the others are placeholders."""
 
     def now(self) -> list[logging.Logger]:
         root = logging.getLogger()
         known = list(root.manager.loggerDict.values())
-        # The classes of hundreds of loggers, most of which are there for ever, are not asked for
-        # in each phase. An element is compared by identity first, which is enough here.
+        # Checking the types of hundreds of loggers, most of which are permanent, in each phase
+        # would be slow. Comparing the lists is fast: items are compared by identity first.
         if known != self._known:
             self._known = known
             self._loggers = [

@@ -1,9 +1,9 @@
-"""Coverage of what a rank runs, measured as the pytest process is.
+"""Coverage of a rank's code, measured as that of the pytest process is.
 
-A rank has a ``Coverage`` of its own, with the configuration of the one that measures the pytest
-process, from before the user's code is imported until its exit handlers have run. coverage.py's
-own means would not do: its ``patch = subprocess`` and ``patch = fork`` measure the host and what
-it imports, and save at a process's end alone, which a rank that is killed has not.
+A rank has a ``Coverage`` of its own, configured as that of the pytest process. It measures from
+before the user's code is imported until the rank's exit handlers have run. coverage.py's own means
+would not do: its ``patch = subprocess`` and ``patch = fork`` measure the host and its imports, and
+save only at the normal end of a process, which a killed rank does not reach.
 
 coverage.py is not imported unless the pytest process is measured.
 """
@@ -24,15 +24,16 @@ if TYPE_CHECKING:
     from coverage import Coverage
 
 _AS_DATA = ":data:"
-"""What coverage.py 7.10 and later know a serialized configuration by."""
+"""Prefix by which coverage.py 7.10 and later recognise a serialized configuration."""
 _EXPECTED = ("no-data-collected", "module-not-imported", "module-not-measured")
-"""Warnings that coverage.py itself leaves out in processes that are not the main one."""
+"""Warnings that coverage.py itself suppresses in all processes but the main one."""
 
 
 def start(measured: Measured) -> Coverage:
-    """Measure this process from now on, and save at its end."""
-    from coverage import Coverage  # noqa: PLC0415 - only where it was asked for
+    """Measure this process from now on, and save when it exits."""
+    from coverage import Coverage  # noqa: PLC0415 - only if coverage is measured
 
+    # A fork inherits all that were running, one inside the other.
     while (inherited := Coverage.current()) is not None:
         inherited.stop()
     coverage = Coverage(auto_data=True, config_file=_AS_DATA + measured.config)
@@ -47,7 +48,7 @@ def start(measured: Measured) -> Coverage:
 
 @contextlib.contextmanager
 def during(measured: Measured | None) -> Iterator[None]:
-    """Measure what a host imports of the user's."""
+    """Measure what a host imports of the user's code in the block."""
     coverage = None if measured is None else start(measured)
     yield
     if coverage is not None:
@@ -62,18 +63,18 @@ class Measuring:
         self._measured = measured
         self._coverage = start(measured)
         self._lock = threading.Lock()
-        """Held by whoever writes, because each save may give the file another name."""
+        """Held while the data is written or switched, as each save may rename the file."""
         self._failed = False
         self.tell: Callable[[str], None] = lambda text: None
-        """Tells of data that could not be saved."""
+        """Called with a warning about data that could not be saved."""
         faults.last_acts.append(self.save)
 
     def save(self) -> None:
-        """Save what was measured since the last time; any thread may."""
+        """Save what was measured since the last save; on any thread."""
         with self._lock:
             try:
                 self._coverage.save()
-            except Exception as error:  # sqlite's, the file system's, those of a patched function
+            except Exception as error:  # by sqlite, the file system or a patched function
                 if not self._failed:
                     self._failed = True
                     self.tell(f"the coverage of a rank is not complete: {error!r}")
@@ -102,17 +103,17 @@ class Measuring:
         self._begin(item, "teardown")
 
     def pytest_runtest_logreport(self) -> None:
-        """Save after each phase: nobody can say whether the rank lives to see the next."""
+        """Save after each phase, as the rank may be killed in the next one."""
         self.save()
 
     def _begin(self, item: pytest.Item, phase: str) -> None:
         if self._measured.contexts:
             with self._lock:
-                # In pytest-cov's words.
+                # The names of contexts are pytest-cov's.
                 self._coverage.switch_context(f"{item.nodeid}|{phase}")
 
 
 def _is_spared(item: pytest.Item) -> bool:
-    """pytest-cov's ``no_cover``, as mark or as fixture."""
+    """Whether pytest-cov's ``no_cover`` is set, as a mark or as a fixture."""
     fixtures = getattr(item, "fixturenames", ())
     return item.get_closest_marker("no_cover") is not None or "no_cover" in fixtures

@@ -1,4 +1,4 @@
-"""Captured output of a rank: its own, and readable after its death."""
+"""Captured output of a rank: in files of its own, which the controller can read after its death."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pytest_ddp.system.own import os
 def capture_afresh(config: pytest.Config, world_size: int, streams: list[int]) -> None:
     """Give this rank standard streams and capture files of its own.
 
-    Forked ranks would otherwise write into those of their host.
+    A forked rank would otherwise write into its host's.
 
     Args:
-        config: of its session.
-        world_size: the only rank of a world writes to the terminal itself under ``-s``.
+        config: of the rank's session.
+        world_size: with one rank and ``-s``, the rank writes to the terminal itself.
         streams: descriptors to become standard output and error.
     """
     manager = config.pluginmanager.getplugin("capturemanager")
@@ -36,15 +36,15 @@ def _put_in_place(streams: list[int]) -> None:
     for number, descriptor in enumerate(streams, start=1):
         os.dup2(descriptor, number)
     for stream in _real():
-        # A terminal's lines would come at once as well.
+        # Lines must arrive at once, as on a terminal.
         if (reconfigure := getattr(stream, "reconfigure", None)) is not None:
             reconfigure(line_buffering=True)
 
 
 def flush() -> None:
-    """Have the standard streams of this process say what they hold back."""
+    """Write what the standard streams of this process still buffer."""
     for stream in _real():
-        # The test may have closed it.
+        # The test may have closed the stream.
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
 
@@ -54,10 +54,10 @@ def _real() -> list[Any]:
 
 
 def capture_files(config: pytest.Config) -> dict[str, int]:
-    """Descriptors of the files that hold captured output which no report carried yet.
+    """Descriptors of the files with captured output that no report has had yet.
 
-    Handed to the controller, they outlive the rank. Empty where pytest captures
-    otherwise than into files (``-s``, ``--capture=sys``).
+    The controller gets copies, which outlive the rank. Empty where pytest does not capture into
+    files (``-s``, ``--capture=sys``).
     """
     manager = config.pluginmanager.getplugin("capturemanager")
     capturing = getattr(manager, "_global_capturing", None)

@@ -1,4 +1,4 @@
-"""Follow pytest through the phases of an item, and keep interrupts inside the rank."""
+"""Follows pytest through the phases of an item, and keeps interrupts inside the rank."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _AGAIN = (
 
 
 class Interrupted(BaseException):
-    """Stands for a ``KeyboardInterrupt`` that a test raised.
+    """Replaces a ``KeyboardInterrupt`` that a test raised.
 
-    pytest lets the real one through, which would end the rank without a report.
+    pytest does not catch the real one, which would end the rank without a report.
     """
 
 
-# Shown as what it stands for.
+# Users see the name of what it replaces.
 Interrupted.__module__, Interrupted.__qualname__ = "builtins", "KeyboardInterrupt"
 
 
@@ -41,23 +41,23 @@ class Phases:
         self._begun: set[Phase] = set()
         self._item: pytest.Item | None = None
         self._site = ""
-        """Of the item."""
+        """``file:line in function`` of the item."""
         _follow_fixture_ends(lifecycle)
         self.broke_fixture = ""
-        """Type of an exception that pytest does not expect of a fixture, and that broke one off.
+        """Type of an exception that interrupted a fixture, and that pytest does not expect there.
 
-        pytest 9.2 leaves it and its neighbours as they were: neither up nor down.
+        pytest 9.2 then leaves fixtures half set up: neither usable nor torn down.
         """
 
     def begin(self) -> None:
-        """Begin with the phases of the next test."""
+        """Start over for the next test."""
         self._begun.clear()
         self.broke_fixture = ""
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Iterator[None]:
         with self._phase(Phase.SETUP, item):
-            # Under xdist wide fixtures of the last file may still be up.
+            # Under xdist, wide fixtures of the last file may still be set up.
             item.session._setupstate.teardown_exact(item)
             return (yield)
 
@@ -73,7 +73,7 @@ class Phases:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Iterator[None]:
-        # One hook for three watchers: most fixtures are a test's own, which concerns one of them.
+        # One hook for three observers: a function-scoped fixture, as most are, concerns only one.
         if fixturedef.scope == "function":
             with _phase_of(self._lifecycle, fixturedef):
                 return (yield)
@@ -106,7 +106,7 @@ class Phases:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_timeout_set_timer(self) -> bool:
-        """Keep pytest-timeout still: the controller's deadline covers the rank."""
+        """Disable pytest-timeout: the controller's deadline covers the rank."""
         return True
 
     @pytest.hookimpl(optionalhook=True)
@@ -115,14 +115,14 @@ class Phases:
 
 
 def _follow_fixture_ends(lifecycle: Lifecycle) -> None:
-    """pytest has no hook around a fixture's teardown, only one after it."""
+    """Begin a phase for each fixture's teardown: pytest only has a hook after it."""
     fixture_type: Any = pytest.FixtureDef
     original = fixture_type.finish
 
     @functools.wraps(original)
     def finish(fixturedef: pytest.FixtureDef[Any], *args: Any, **kwargs: Any) -> None:
         __tracebackhide__ = True
-        if fixturedef.cached_result is None:  # it is down already
+        if fixturedef.cached_result is None:  # torn down already
             original(fixturedef, *args, **kwargs)
             return
         with _phase_of(lifecycle, fixturedef):
@@ -133,7 +133,7 @@ def _follow_fixture_ends(lifecycle: Lifecycle) -> None:
 
 def _site_of(item: pytest.Item) -> str:
     """``file:line in function`` of the test, where its function begins."""
-    # Known since collection; to ask for the function would make the test's instance too early.
+    # Known since collection; reading item.function would make the test's instance too early.
     file, line, _ = item.location
     return f"{item.config.rootpath / file}:{(line or 0) + 1} in {item.name.partition('[')[0]}"
 

@@ -1,12 +1,12 @@
 """Property tests (Hypothesis) on ranks: all ranks run the same examples, each of them once.
 
-Hypothesis runs an example that failed again, to shrink it and to show it. Where it failed
-on one rank alone, the collectives of these runs would meet those of other examples on the
-other ranks. So nothing is shrunk, and where Hypothesis runs an example again to show it,
-it is given the failure and the notes of the first run.
+Hypothesis repeats an example that failed, to shrink it and to show it. If it failed on one rank
+alone, the collectives of the repeated runs would be matched with those of other examples on the
+other ranks. So nothing is shrunk, and where Hypothesis repeats an example to show it, it gets the
+failure and the notes of the first run.
 
-Hypothesis is never imported before the tests have done so. What stateful tests
-(``RuleBasedStateMachine``) run is left alone.
+Hypothesis is never imported before the tests have imported it. Stateful tests
+(``RuleBasedStateMachine``) are not changed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Properties:
 
     def __init__(self) -> None:
         self.seed = 0
-        """Of the test, and the same on all of its ranks."""
+        """The test's seed, which is the same on all of its ranks."""
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # Hypothesis's own hook checks the settings
     def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
@@ -43,7 +43,7 @@ class Properties:
 
 @contextlib.contextmanager
 def _in_step(item: pytest.Item, test: Any, seed: int) -> Iterator[None]:
-    """Have a test that ``@given`` made do on this rank as on all others."""
+    """Run a test made by ``@given`` on this rank with the same examples as on all others."""
     from hypothesis import core  # noqa: PLC0415 - the test has imported it
 
     _check_fixtures(item, test._hypothesis_internal_use_settings)
@@ -52,24 +52,24 @@ def _in_step(item: pytest.Item, test: Any, seed: int) -> Iterator[None]:
     inner, chosen_seed = handle.inner_test, test._hypothesis_internal_use_seed
     handle.inner_test = _Once(inner).test
     test._hypothesis_internal_use_settings = _settings_for_ranks(settings)
-    # None of them is chosen: by @seed, by @settings, by --hypothesis-seed.
+    # Only if the user has set no seed: by @seed, by @settings, by --hypothesis-seed.
     if chosen_seed is None and not settings.derandomize and core.global_force_seed is None:
         test._hypothesis_internal_use_seed = seed
     try:
         yield
     finally:
-        # A function that is parametrized is the test of several items.
+        # A parametrized function is the test of several items.
         handle.inner_test = inner
         test._hypothesis_internal_use_settings = settings
         test._hypothesis_internal_use_seed = chosen_seed
 
 
 def _settings_for_ranks(settings: Any) -> Any:
-    """The test's own settings, but for what depends on the one process that it runs in."""
+    """The test's own settings, without those that only suit a single process."""
     from hypothesis import HealthCheck, Phase  # noqa: PLC0415 - the test has imported it
 
-    # Nothing is bound to time: a rank waits for others, and may share a core with them. Of
-    # fixtures, ours is none that an example could leave something in for the next one.
+    # No time limits: a rank waits for others, and may share a core with them. No check of fixtures:
+    # an example leaves nothing in ``ddp`` for the next one, and _check_fixtures checks the others.
     unbound = {HealthCheck.too_slow, HealthCheck.function_scoped_fixture}
     return type(settings)(
         parent=settings,
@@ -82,7 +82,7 @@ def _settings_for_ranks(settings: Any) -> Any:
 
 
 def _check_fixtures(item: Any, settings: Any) -> None:
-    """Hypothesis's own check of function-scoped fixtures, which would not pass ``ddp``.
+    """Hypothesis's own check of function-scoped fixtures, but without ``ddp``.
 
     Raises:
         hypothesis.errors.FailedHealthCheck: examples share a fixture that was made for one test.
@@ -105,10 +105,10 @@ def _check_fixtures(item: Any, settings: Any) -> None:
 
 
 def _keep_local_constants() -> None:
-    """Draw from the constants that stood in local modules when they were collected.
+    """Use only the constants of local modules that were imported at collection.
 
-    Hypothesis draws them from what is imported by now, and ranks that took part in
-    different tests before have imported different modules.
+    Hypothesis would use those of all modules that are imported now, and ranks that ran different
+    tests before have imported different modules.
     """
     providers: Any = sys.modules.get(_PROVIDERS)
     constants = getattr(providers, "_local_constants", None)
@@ -117,7 +117,7 @@ def _keep_local_constants() -> None:
 
 
 class _Once:
-    """Runs a test's examples until one fails, and from then on fails as that one did."""
+    """Runs a test's examples until one fails, and from then on raises its failure again."""
 
     def __init__(self, inner: Callable[..., Any]) -> None:
         self._failure: BaseException | None = None
@@ -153,7 +153,7 @@ class _Once:
         from hypothesis import control  # noqa: PLC0415 - the test has imported it
         from hypothesis.internal.conjecture.data import DataObserver  # noqa: PLC0415
 
-        # It would miss what the test's body drew of st.data(), and call the test flaky.
+        # The real observer would miss the test's draws from st.data(), and call the test flaky.
         control.current_build_context().data.observer = DataObserver()
         _report(self._notes)
         raise self._failure.with_traceback(self._traceback)
@@ -169,7 +169,7 @@ class _Once:
         except (errors.UnsatisfiedAssumption, errors.StopTest):
             raise
         except BaseException as failure:
-            # Of @example each is run once as it is, and one may be expected to fail.
+            # Each @example is run once, unchanged, and may be expected to fail.
             if not context.is_final:
                 self._failure, self._notes = failure, notes
                 self._traceback = _below(failure.__traceback__)
@@ -178,7 +178,7 @@ class _Once:
 
 @contextlib.contextmanager
 def _noting(context: Any) -> Iterator[list[str]]:
-    """Collect what the example notes, as if it were run to be shown."""
+    """Collect the example's notes as if it were run to be shown."""
     from hypothesis import Verbosity, reporting, settings  # noqa: PLC0415
 
     notes: list[str] = []
@@ -200,7 +200,7 @@ def _report(notes: list[str]) -> None:
 
 
 def _below(traceback: TracebackType | None) -> TracebackType | None:
-    """The part of a traceback that is the test's."""
+    """The traceback without this file's frames at its beginning."""
     while traceback is not None and traceback.tb_frame.f_code.co_filename == __file__:
         traceback = traceback.tb_next
     return traceback

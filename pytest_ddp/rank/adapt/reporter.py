@@ -1,4 +1,4 @@
-"""The terminal reporter in a rank, for code of tests that asks for it."""
+"""A terminal reporter in a rank, for test code that looks for one."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ _NAME = "terminalreporter"
 
 
 def stand_in(config: pytest.Config) -> None:
-    """Let it be found by its name.
+    """Register a reporter under the name of pytest's.
 
-    Not before installed plugins are configured: some put a reporter of their own in its place,
-    and do without where there is none, as in a worker of pytest-xdist.
+    Call it only after installed plugins are configured: some replace the reporter by their own, and
+    do without if none exists, as in a worker of pytest-xdist.
     """
     output: Any = _Output()
     config.pluginmanager.register(_Reporter(config, output), _NAME)
 
 
-class _Reporter(TerminalReporter):  # type: ignore[misc] # final for type checkers alone
-    """What is written by it is output of the rank; it knows of no reports, and makes none."""
+class _Reporter(TerminalReporter):  # type: ignore[misc] # final for type checkers only
+    """Writes to the rank's output; it gets no reports, and prints none."""
 
     def __dir__(self) -> Iterable[str]:
-        # Where pluggy looks for hooks.
+        # pluggy looks for hooks by dir(): hide them.
         return [name for name in super().__dir__() if not name.startswith("pytest_")]
 
 
 class _Output:
-    """Standard output as it is now: capturing replaces it."""
+    """The current standard output, which capturing replaces."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(sys.stdout, name)

@@ -1,4 +1,4 @@
-"""``--setup-show`` inside a rank, where pytest has no terminal."""
+"""``--setup-show`` inside a rank, which has no terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class SetupShow:
         self._stream = io.StringIO()
         writer = TerminalWriter(self._stream)
         if config.getoption("setupshow", False):
-            # pytest asks the terminal reporter, which ranks do not have.
+            # pytest would get the writer from the terminal reporter, which ranks do not have.
             quiet: Any = config
             quiet.get_terminal_writer = lambda: writer
 

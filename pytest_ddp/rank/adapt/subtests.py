@@ -1,4 +1,4 @@
-"""Subtests in a rank: pytest reports each by itself, before the phase that they are part of."""
+"""Subtests in a rank: pytest reports each one before the phase that it is a part of."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytest_ddp.wire.protocol import SubtestReported
 
 
 class Subtests:
-    """What is told of a test's subtests."""
+    """Turns reports of subtests into messages."""
 
     def __init__(self, config: pytest.Config, kept: Kept) -> None:
         self._config = config
@@ -19,15 +19,15 @@ class Subtests:
         self._failed = False
 
     def begin(self) -> None:
-        """Begin with the subtests of the next test."""
+        """Start over for the next test."""
         self._failed = False
 
     def take(self, report: Any, test: int) -> SubtestReported | None:
-        """What to tell of this report; None if it is of no subtest."""
+        """The message for this report; None if it is no subtest's."""
         if not is_subtest(report):
             if self._failed and report.when == "call":
-                # Where pytest fails a test for its subtests, it does so when the terminal asks
-                # how to show it, which no rank has.
+                # pytest fails a test for its subtests in this hook, which the terminal reporter
+                # calls to show the report. A rank has no such reporter.
                 hook = self._config.hook
                 hook.pytest_report_teststatus(report=report, config=self._config)
             return None

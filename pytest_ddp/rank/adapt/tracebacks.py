@@ -1,6 +1,6 @@
-"""Tracebacks as they would be without the plugin: its own frames are taken out.
+"""Tracebacks as they would be without the plugin: its own frames are removed.
 
-``__tracebackhide__`` would not do: ``--tb=native`` and ``--full-trace`` show such frames too.
+``__tracebackhide__`` would not be enough: ``--tb=native`` and ``--full-trace`` show such frames.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FOLDER = str(pytest_ddp.__file__).rpartition("/")[0] + "/"
 
 
 class Tracebacks:
-    """A pytest plugin that looks at what went wrong before anybody shows it."""
+    """A pytest plugin that strips exceptions before any other plugin shows them."""
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(
@@ -30,7 +30,7 @@ class Tracebacks:
     ) -> Generator[None, pytest.TestReport | None, pytest.TestReport | None]:
         if call.excinfo is not None:
             _strip(call.excinfo.value, set())
-        # What unittest has caught is with the item, with a list of its frames made already.
+        # unittest's exceptions are kept with the item, with lists of their frames.
         for excinfo in getattr(item, "_excinfo", None) or ():
             _strip(excinfo.value, set())
             excinfo.traceback = type(excinfo.traceback)(excinfo.tb)
@@ -42,13 +42,13 @@ class Tracebacks:
 
 
 def text_of(error: BaseException) -> str:
-    """The error with its traceback."""
+    """The error with its traceback, as text."""
     _strip(error, set())
     return "".join(traceback.format_exception(error))
 
 
 def _words_of(error: BaseException) -> Iterator[str]:
-    """What each exception of a group says, without its traceback."""
+    """The texts of a group's exceptions, without their tracebacks."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
             yield from _words_of(inner)
@@ -57,18 +57,18 @@ def _words_of(error: BaseException) -> Iterator[str]:
 
 
 def line_of(error: BaseException) -> tuple[str, str, int]:
-    """The error in one line; file and line that raised it, the user's if any of his did."""
+    """The error in one line, with file and line that raised it, in user code if possible."""
     words = traceback.format_exception_only(error)[-1].splitlines()[0]
     entries = [entry for entry in _entries(error.__traceback__) if not _is_ours(entry)]
     frame = user_frame_of(entry.tb_frame for entry in reversed(entries))
-    if frame is None:  # raised by C
+    if frame is None:  # raised by C code
         return words, __file__, 1
     code = frame.f_code
     return f"{words}, in {code.co_name}", code.co_filename, frame.f_lineno
 
 
 def _strip(error: BaseException | None, seen: set[int]) -> None:
-    """Take our frames out of an error, and of those that it came of."""
+    """Remove our frames from an error, and from its causes, contexts and members."""
     if error is None or id(error) in seen:
         return
     seen.add(id(error))
@@ -89,7 +89,7 @@ def _entries(entry: TracebackType | None) -> Iterator[TracebackType]:
 
 
 def _is_ours(entry: TracebackType) -> bool:
-    """True for the frames of our context managers too, which the library enters for us."""
+    """True also for frames of contextlib that enter our context managers."""
     file = entry.tb_frame.f_code.co_filename
     if file == contextlib.__file__ and entry.tb_next is not None:
         file = entry.tb_next.tb_frame.f_code.co_filename
