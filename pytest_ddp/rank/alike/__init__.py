@@ -1,1 +1,1 @@
-"""Whether a value is the same on all ranks, and where it differs: the ``ddp`` fixture's asserts."""
+"""The ``ddp`` fixture's asserts: is a value the same on all ranks, and where does it differ."""

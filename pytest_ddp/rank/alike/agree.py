@@ -1,7 +1,7 @@
-"""The asserts: digests first, then where they differ, then the values there.
+"""The asserts: compare digests first, then find what differs, then show the values there.
 
-Whatever is exchanged next follows from what all ranks know, so that all of them take part in it,
-and fail with the same text.
+Each exchange depends only on what all ranks have received before, so that all ranks take part in
+the same exchanges, and fail with the same text.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pytest_ddp.rank.alike.leaves import Leaf, Summary, digest, leaves
 Gather = Callable[[Any], list[Any]]
 """Every rank's object in rank order, on every rank."""
 Cells = list[Summary | None]
-"""A leaf as each rank has it; None where it is not there."""
+"""A leaf's summary on each rank; None where the rank has no such leaf."""
 
 
 def assert_same(gather: Gather, rank: int, value: Any) -> None:
@@ -50,17 +50,18 @@ def assert_differ(gather: Gather, value: Any) -> None:
     owners: dict[bytes, list[int]] = {}
     for rank, found in enumerate(gather(digest(leaves(value)))):
         owners.setdefault(found, []).append(rank)
-    alike = [ranks for ranks in owners.values() if len(ranks) > 1]
-    if alike:
+    equal = [ranks for ranks in owners.values() if len(ranks) > 1]
+    if equal:
         shown = gather(texts.short(value))
-        raise AssertionError(texts.alike([(ranks, shown[ranks[0]]) for ranks in alike]))
+        raise AssertionError(texts.equal_values([(ranks, shown[ranks[0]]) for ranks in equal]))
 
 
 def _differences(gather: Gather, found: list[Leaf]) -> Iterator[tuple[str, Cells, list[str], int]]:
-    """Each leaf that is not the same everywhere, with the names of all such, and of how many."""
+    """Each leaf that differs, as name and cells, with all such names and the number of leaves."""
     if len(set(gather(digest(found)))) == 1:
         return
-    tables = [{s.name: s for s in told} for told in gather([leaf.summary for leaf in found])]
+    received = gather([leaf.summary for leaf in found])
+    tables = [{summary.name: summary for summary in summaries} for summaries in received]
     names = list(dict.fromkeys(name for table in tables for name in table))
     rows = {name: [table.get(name) for table in tables] for name in names}
     differing = [name for name, cells in rows.items() if _unlike(cells) or _groups(cells)]
@@ -69,16 +70,16 @@ def _differences(gather: Gather, found: list[Leaf]) -> Iterator[tuple[str, Cells
 
 
 def _unlike(cells: Cells) -> str:
-    """A text where ranks have something of another kind, or nothing."""
+    """A text, if ranks have leaves of different kinds, or some have none; else empty."""
     kinds = [None if cell is None else cell.kind for cell in cells]
     if len(set(kinds)) == 1:
         return ""
-    told = [kind or "nothing" for kind in kinds]
-    return texts.by_rank([(ranks, told[ranks[0]]) for ranks in _grouped(told)])
+    shown = [kind or "nothing" for kind in kinds]
+    return texts.by_rank([(ranks, shown[ranks[0]]) for ranks in _grouped(shown)])
 
 
 def _groups(cells: Cells) -> list[list[int]]:
-    """Ranks that should hold the same values, and do not."""
+    """Groups of ranks that should hold the same values, and do not."""
     shares: dict[tuple[int, ...], list[int]] = {}
     for rank, cell in enumerate(cells):
         if cell is not None:
@@ -88,7 +89,7 @@ def _groups(cells: Cells) -> list[list[int]]:
 
 
 def _unequal(gather: Gather, rank: int, cells: Cells, leaf: Leaf | None) -> str:
-    """A text with the values of a leaf that is of one kind; empty if they are equal after all."""
+    """A text with the values of a leaf of one kind; empty if they turn out to be equal."""
     assert leaf is not None
     if leaf.summary.is_tensor:
         return _first_element(gather, rank, _groups(cells)[0], leaf)
@@ -99,7 +100,7 @@ def _unequal(gather: Gather, rank: int, cells: Cells, leaf: Leaf | None) -> str:
 
 
 def _grouped(values: list[Any]) -> list[list[int]]:
-    """Ranks with equal values."""
+    """Groups of ranks with equal values."""
     groups: list[list[int]] = []
     for rank, value in enumerate(values):
         for group in groups:
@@ -118,9 +119,9 @@ def _first_element(gather: Gather, rank: int, ranks: list[int], leaf: Leaf) -> s
     values = [sent[other] for other in ranks]
     wrong = torch.stack([~closeness.equal(value, values[0]) for value in values]).any(0)
     index = int(wrong.nonzero()[0])
-    told = [texts.number(value[index]) for value in values]
-    shown = [([ranks[i] for i in group], told[group[0]]) for group in _grouped(told)]
-    # Of how many elements is known where all of them have been looked at.
+    numbers = [texts.number(value[index]) for value in values]
+    shown = [([ranks[i] for i in group], numbers[group[0]]) for group in _grouped(numbers)]
+    # Only with a single chunk have all elements been compared.
     count = int(wrong.sum()) if len(chunks) == 1 else 0
     place = number * tensors.CHUNK + index
     values_text = texts.by_rank(shown)
@@ -128,7 +129,7 @@ def _first_element(gather: Gather, rank: int, ranks: list[int], leaf: Leaf) -> s
 
 
 def _differing(digests: list[bytes], ranks: list[int]) -> list[int]:
-    """Numbers of the chunks in which a rank differs from the first of the given ones."""
+    """Numbers of the chunks in which a rank differs from the first rank."""
     pairs = (tensors.differing(digests[ranks[0]], digests[rank]) for rank in ranks[1:])
     return sorted({number for pair in pairs for number in pair})
 
@@ -136,7 +137,7 @@ def _differing(digests: list[bytes], ranks: list[int]) -> list[int]:
 def _distant(
     gather: Gather, rank: int, cells: Cells, leaf: Leaf, tolerance: Tolerance | None
 ) -> str:
-    """A text of ranks whose elements are too far from those of the first that has the same."""
+    """A text, if elements are too far from those of the first rank with the same share."""
     limits = tolerance or Tolerance.of(leaf.value.dtype)
     digests = gather(leaf.digests)
     chunks = list(tensors.chunks(leaf.value))

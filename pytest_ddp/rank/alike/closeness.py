@@ -1,4 +1,4 @@
-"""How far elements are from one another, in the sense of ``torch.testing.assert_close``."""
+"""How far elements are apart, in the sense of ``torch.testing.assert_close``."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _DEFAULTS = {
     torch.complex64: (1.3e-6, 1e-5),
     torch.complex128: (1e-7, 1e-7),
 }
-"""Those that torch documents, relative and absolute."""
+"""torch's documented tolerances, relative and absolute."""
 
 
 @dataclass(frozen=True)
 class Tolerance:
-    """What ``|a - b| <= atol + rtol * |b|`` allows."""
+    """Tolerances in ``|a - b| <= atol + rtol * |b|``."""
 
     rtol: float
     atol: float
@@ -34,30 +34,32 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class Distance:
-    """Elements of one rank that are too far from another's."""
+    """How far a rank's elements are from another rank's."""
 
     count: int = 0
+    """Number of elements that are too far."""
     index: int = 0
-    """Of the first, in the tensor's own order."""
+    """Index of the first of them, in the flattened tensor."""
     here: str = ""
     there: str = ""
     greatest: float = 0.0
-    """Difference of any that is too far."""
+    """Largest difference of any of them."""
 
 
 class Worst:
-    """Gathers the distance of a tensor, chunk by chunk."""
+    """Finds the distance of a tensor from another, chunk by chunk."""
 
     def __init__(self, limits: Tolerance) -> None:
         self._limits = limits
         self.found = Distance()
 
     def look(self, mine: torch.Tensor, theirs: torch.Tensor, start: int) -> None:
-        """Compare a chunk that begins at this element."""
+        """Compare a chunk whose first element has the index ``start``."""
         here, there = _wide(mine), _wide(theirs)
         difference = (here - there).abs()
         allowed = self._limits.atol + self._limits.rtol * there.abs()
-        # Large integers have no room in a float, and are close in none.
+        # Integers are never "close": with their tolerance of 0, only the exact test counts, as
+        # large ones lose digits in a float.
         close = (difference <= allowed) & (allowed > 0) & there.isfinite()
         wrong = ~(equal(mine, theirs) | close)
         if not bool(wrong.any()):
@@ -66,7 +68,7 @@ class Worst:
         first = (start + index, texts.number(mine[index]), texts.number(theirs[index]))
         if known.count:
             first = known.index, known.here, known.there
-        # NaN, of which no difference is greater than another.
+        # The difference of a NaN is NaN, which max() would not order: count it as infinite.
         far = difference[wrong].nan_to_num(float("inf")).max().item()
         count = known.count + int(wrong.sum())
         self.found = Distance(count, *first, max(known.greatest, far))

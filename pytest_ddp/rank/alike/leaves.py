@@ -1,4 +1,4 @@
-"""A value as a list of named leaves that can be compared one by one."""
+"""Takes a value apart into a list of named leaves that can be compared one by one."""
 
 from __future__ import annotations
 
@@ -16,27 +16,35 @@ from pytest_ddp.rank.alike import tensors, texts
 from pytest_ddp.system.own import pickle
 
 _SIMPLE = (
-    *(type(None), bool, int, str, bytes, enum.Enum),
-    *(torch.dtype, torch.device, torch.layout, torch.Size),
+    type(None),
+    bool,
+    int,
+    str,
+    bytes,
+    enum.Enum,
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.Size,
 )
 _BY_NAME = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
 _LONGEST = 10_000
-"""Characters of a value that are kept to be shown."""
+"""Characters of a value's text that are kept to be shown."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """What ranks tell each other of a leaf."""
+    """What ranks exchange about a leaf."""
 
     name: str
     kind: str
-    """What must agree beside the value: type, or dtype, shape and device."""
+    """What must be the same besides the value: type, or dtype, shape and device."""
     share: tuple[int, ...]
-    """Ranks that hold another part of a sharded tensor are not compared."""
+    """The rank's part of a sharded tensor; ranks with different parts are not compared."""
     digest: bytes
     is_tensor: bool
     text: str
-    """The value of what is no tensor."""
+    """The value, if the leaf is not a tensor."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,23 +54,23 @@ class Leaf:
     summary: Summary
     value: Any
     digests: bytes = b""
-    """Of a tensor's chunks."""
+    """Digests of a tensor's chunks."""
 
 
 def leaves(value: Any) -> list[Leaf]:
     """All leaves of a value, in its own order.
 
     Raises:
-        TypeError: there is something in it that can neither be taken apart nor pickled.
+        TypeError: it contains something that can neither be taken apart nor pickled.
     """
     with torch.no_grad():
         return list(_of(value, "", ()))
 
 
 def digest(found: list[Leaf]) -> bytes:
-    """Of all of them."""
-    told = [(x.name, x.kind, x.share, x.digest) for x in (leaf.summary for leaf in found)]
-    return _hash(repr(told))
+    """One digest for all these leaves."""
+    compared = [(x.name, x.kind, x.share, x.digest) for x in (leaf.summary for leaf in found)]
+    return _hash(repr(compared))
 
 
 def _of(value: Any, name: str, above: tuple[int, ...]) -> Iterator[Leaf]:
@@ -87,7 +95,7 @@ def _of(value: Any, name: str, above: tuple[int, ...]) -> Iterator[Leaf]:
 
 
 def _of_many(value: Any, name: str, above: tuple[int, ...]) -> Iterator[Leaf]:
-    """The leaves of what has parts."""
+    """The leaves of a value that has parts."""
     if isinstance(value, torch.nn.Module):
         for of_module in (value.named_parameters, value.named_buffers):
             for part, tensor in of_module(remove_duplicate=False):
@@ -125,7 +133,7 @@ def _of_mapping(value: Mapping[Any, Any], name: str, above: tuple[int, ...]) -> 
 
 
 def _of_set(value: Set[Any], name: str, above: tuple[int, ...]) -> Iterator[Leaf]:
-    """One leaf for all elements, since none has a place."""
+    """One leaf for all elements, since they have no order."""
     found = sorted((digest(list(_of(part, "", above))), repr(part)) for part in value)
     text = f"{{{', '.join(sorted(text for _, text in found))}}}"
     yield _plain(name, _type(value), b"".join(part for part, _ in found), text)
@@ -134,7 +142,7 @@ def _of_set(value: Set[Any], name: str, above: tuple[int, ...]) -> Iterator[Leaf
 def _of_tensor(tensor: torch.Tensor, name: str) -> Iterator[Leaf]:
     described, share = tensors.describe(tensor), tensors.share_of(tensor)
     for part, dense in tensors.parts(tensor):
-        # How many elements a sparse tensor has is part of its value.
+        # The number of elements of a sparse tensor is part of its value.
         kind = described if not part else f"{tensors.describe(dense)}, in {described}"
         yield _dense(f"{name}{part}", kind, share, dense)
 
@@ -145,12 +153,12 @@ def _dense(name: str, kind: str, share: tuple[int, ...], tensor: torch.Tensor) -
 
 
 def _as_tensor(value: Any) -> torch.Tensor | None:
-    """A numpy array, or number of numpy's, as a tensor; None for all else."""
+    """A numpy array or scalar as a tensor; None for anything else."""
     if type(value).__module__ != "numpy" or not hasattr(value, "dtype"):
         return None
     try:
         return torch.as_tensor(value.copy())
-    except (TypeError, ValueError, RuntimeError):  # of strings, objects, dates
+    except (TypeError, ValueError, RuntimeError):  # strings, objects, dates
         return None
 
 
@@ -182,7 +190,7 @@ def _variables(value: Any) -> dict[str, Any] | None:
 
 
 def _has_equality(value: Any) -> bool:
-    """Whether its class says what is equal; what every object has tells identity alone."""
+    """Whether its class defines equality; ``object.__eq__`` only compares identity."""
     own: Any = type(value).__eq__
     return own is not object.__eq__
 

@@ -1,4 +1,4 @@
-"""Tensors as what can be compared: plain parts, in chunks of so many elements, with digests."""
+"""Turns tensors into what can be compared: dense parts, in chunks of elements, with digests."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import torch
 from torch.distributed.tensor import DTensor
 
 CHUNK = 1 << 16
-"""Elements: a differing chunk is exchanged whole, an equal one as 16 bytes."""
+"""Elements in a chunk: a chunk that differs is exchanged as a whole, an equal one as 16 bytes."""
 _SIZE = 16
 
 
 def parts(tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
-    """The dense tensors that a tensor consists of, each with the name that follows its own.
+    """The dense tensors that a tensor consists of, each with a suffix for its name.
 
-    A DTensor is what this rank holds of it: to put it together would be a collective of a group
-    under test.
+    Of a DTensor it is the local part: to assemble the whole would be a collective on a group under
+    test.
     """
     tensor = tensor.detach()
     if isinstance(tensor, DTensor):
@@ -57,7 +57,7 @@ def _scales(tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def describe(tensor: torch.Tensor) -> str:
-    """What must agree beside the values; of the device its type alone."""
+    """What must be the same besides the values; for the device, only its type."""
     words = [str(tensor.dtype).removeprefix("torch."), f"of shape {tuple(tensor.shape)}"]
     if tensor.layout is not torch.strided:
         words.append(str(tensor.layout).removeprefix("torch."))
@@ -67,7 +67,7 @@ def describe(tensor: torch.Tensor) -> str:
 
 
 def share_of(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Which part of a DTensor this rank holds; ranks with the same one are replicas."""
+    """Which part of a DTensor this rank holds; ranks with the same part are replicas."""
     if not isinstance(tensor, DTensor):
         return ()
     place: Sequence[int] = tensor.device_mesh.get_coordinate() or []
@@ -78,7 +78,7 @@ def share_of(tensor: torch.Tensor) -> tuple[int, ...]:
 
 
 def chunks(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """The elements in their order, in pieces, on the CPU."""
+    """The elements in order, in chunks, on the CPU."""
     if tensor.device.type == "meta":
         return
     flat = tensor.reshape(-1)
@@ -87,21 +87,21 @@ def chunks(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 def plain(chunk: torch.Tensor) -> torch.Tensor:
-    """A chunk as it travels: alone, without the tensor that it is a piece of.
+    """A chunk to be sent: a copy, without the storage of the tensor that it is a part of.
 
-    Floats of 8 bits can neither be pickled nor compared.
+    Floats with 8 bits can neither be pickled nor compared.
     """
     chunk = chunk.resolve_conj().resolve_neg()
     return chunk.float() if is_short(chunk) else chunk.clone()
 
 
 def is_short(chunk: torch.Tensor) -> bool:
-    """Whether it has floats of less than 32 bits, each of which is one of 32 bits too."""
+    """Whether it has floats with less than 32 bits, which can be converted to 32 bits exactly."""
     return chunk.is_floating_point() and chunk.itemsize < 4
 
 
 def digests(tensor: torch.Tensor) -> bytes:
-    """Of each chunk one, such that equal values have equal ones: 0.0 and -0.0, NaN and NaN."""
+    """A digest for each chunk; equal values have equal digests: 0.0 and -0.0, NaN and NaN."""
     return b"".join(_digest(_canonical(chunk)) for chunk in chunks(tensor))
 
 
@@ -124,6 +124,6 @@ def _canonical(chunk: torch.Tensor) -> torch.Tensor:
 
 def _digest(chunk: torch.Tensor) -> bytes:
     size = chunk.numel() * chunk.itemsize
-    # numpy, which torch may be without, has no bfloat16 either.
+    # Not through numpy: torch may be installed without it, and it has no bfloat16.
     view = (ctypes.c_char * size).from_address(chunk.data_ptr()) if size else b""
     return hashlib.blake2b(view, digest_size=_SIZE).digest()

@@ -1,4 +1,4 @@
-"""What a failed assert says."""
+"""The texts of failed asserts."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from pytest_ddp.rank.alike.leaves import Summary
 
 _WIDTH = 60
-"""Characters of a value, of which eight ranks' fit on a screen."""
+"""Characters of a value that are shown: eight ranks' values fit on a screen."""
 _NAMES = 4
 _DIGITS = {torch.float32: 9, torch.complex64: 9, torch.float64: 17, torch.complex128: 17}
-"""As many as tell two neighbours apart."""
+"""Digits by dtype; enough to tell two neighbouring values apart."""
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def failure(assertion: str, name: str, text: str, differing: Sequence[str], total: int) -> str:
-    """The whole, of which the first line is what the short summary shows."""
+    """The whole text; its first line is shown in pytest's short summary."""
     more = ""
     if total > 1:
         named = ", ".join(other or "value" for other in differing[:_NAMES])
@@ -38,19 +38,19 @@ def by_rank(groups: Sequence[tuple[Sequence[int], str]]) -> str:
     return "\n".join(f"  {ranks:{width}}  {text}" for ranks, text in named)
 
 
-def of_values(groups: Sequence[Sequence[int]], told: Sequence[str]) -> str:
-    """The same, cut to where they begin to differ."""
-    first = min(_common(told[ranks[0]], told[other[0]]) for ranks in groups for other in groups)
-    start = 0 if max(map(len, told)) <= _WIDTH else max(0, first - _WIDTH // 3)
-    return by_rank([(ranks, _cut(told[ranks[0]], start)) for ranks in groups])
+def of_values(groups: Sequence[Sequence[int]], shown: Sequence[str]) -> str:
+    """A line for each group of ranks, cut to where the values begin to differ."""
+    first = min(_common(shown[ranks[0]], shown[other[0]]) for ranks in groups for other in groups)
+    start = 0 if max(map(len, shown)) <= _WIDTH else max(0, first - _WIDTH // 3)
+    return by_rank([(ranks, _cut(shown[ranks[0]], start)) for ranks in groups])
 
 
 def element(summary: Summary, shape: tuple[int, ...], place: int, values: str, count: int) -> str:
     """The first element that differs, with its values."""
-    told = f"\n\n{_what(summary)}"
+    below = f"\n\n{_what(summary)}"
     if count and shape:
-        told += f"; {count} of {torch.Size(shape).numel()} elements differ"
-    return f"{index(shape, place)}\n{values}{told if shape else ''}"
+        below += f"; {count} of {torch.Size(shape).numel()} elements differ"
+    return f"{index(shape, place)}\n{values}{below if shape else ''}"
 
 
 def distant(
@@ -60,7 +60,7 @@ def distant(
     found: Mapping[int, Distance],
     limits: Tolerance,
 ) -> str:
-    """The first elements that are too far from those of a rank, and how far any of them is."""
+    """The first element of each rank that is too far from the reference's, and the distance."""
     lines = []
     size = torch.Size(shape).numel()
     for rank, distance in found.items():
@@ -73,15 +73,15 @@ def distant(
     return "\n".join([*lines, "", f"{_what(summary)}; {allowed}"])
 
 
-def alike(groups: Sequence[tuple[Sequence[int], str]]) -> str:
-    """Of values that should differ."""
+def equal_values(groups: Sequence[tuple[Sequence[int], str]]) -> str:
+    """The text for values that should differ and do not."""
     first, *_ = groups
     lines = [f"  {_ranks(ranks)}  {text}" for ranks, text in groups]
     return "\n".join([f"ddp.assert_differ: {_ranks(first[0])} have the same value", "", *lines])
 
 
 def index(shape: tuple[int, ...], place: int) -> str:
-    """``[3, 17]``; empty for what has no dimension."""
+    """``[3, 17]``; empty for a scalar."""
     if not shape:
         return ""
     places = torch.unravel_index(torch.tensor(place, device="cpu"), shape)
@@ -89,7 +89,7 @@ def index(shape: tuple[int, ...], place: int) -> str:
 
 
 def number(element: torch.Tensor) -> str:
-    """An element, with so many digits that another value has others."""
+    """An element, with enough digits to tell it from any other value."""
     if not (element.is_floating_point() or element.is_complex()):
         return str(element.item())
     return format(element.item(), f".{_DIGITS[element.dtype]}g")
@@ -101,7 +101,7 @@ def short(value: Any) -> str:
 
 
 def of(value: Any) -> str:
-    """A value by what it holds, where its own word is its address."""
+    """A value's repr; its attributes, where the repr would be its address."""
     own: Any = type(value).__repr__
     if own is object.__repr__ and hasattr(value, "__dict__"):
         return f"{type(value).__qualname__}({vars(value)})"
@@ -117,7 +117,7 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 
 def _common(one: str, other: str) -> int:
-    """How many characters two texts begin with alike."""
+    """The length of the texts' common beginning."""
     pairs = zip(one, other, strict=False)
     least = min(len(one), len(other))
     return next((place for place, (a, b) in enumerate(pairs) if a != b), least)
