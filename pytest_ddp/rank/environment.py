@@ -1,4 +1,4 @@
-"""The torchrun variables of a rank."""
+"""The torchrun variables in a rank's environment."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from pytest_ddp.system.own import os
 
 
 class RankEnvironment:
-    """Sets the variables of a test and takes back those of the one before.
+    """Sets the variables of a test, and undoes those of the test before.
 
-    Between tests they stay, because wide fixtures are torn down then.
+    They stay set between tests, since wide fixtures are torn down then.
     """
 
     def __init__(self) -> None:
         self._before: dict[str, str | None] = {}
         self._applied: dict[str, str] = {}
         self._raw: dict[bytes, bytes] = {}
-        """The same as the mapping below os.environ has them."""
+        """The applied variables as the mapping below os.environ has them."""
 
     def apply(self, variables: dict[str, str]) -> None:
-        """Change what differs only: nearly always nothing does."""
+        """Set only the variables that differ, which nearly always are none."""
         raw: Any = getattr(public_os.environ, "_data", {})
         untouched = self._raw.items() <= raw.items()
         if untouched and variables is self._applied:
@@ -36,9 +36,9 @@ class RankEnvironment:
                 public_os.environ[name] = value
 
     def _changed(self, variables: dict[str, str], untouched: bool) -> dict[str, str]:
-        """Those that may have to be set: all of them, unless the last ones are untouched.
+        """The variables that may have to be set: all, unless the last ones are untouched.
 
-        To decode the value of each from the environment, and compare, takes ten times as long.
+        Decoding each value from the environment to compare it takes ten times as long.
         """
         known, self._applied = self._applied, variables
         self._raw = {_encode(name): _encode(value) for name, value in variables.items()}

@@ -1,4 +1,4 @@
-"""What makes a process a rank. Imports torch, which the bare nursery does without."""
+"""Turns a process into a rank. Imports torch, which a host that spawns its ranks does not need."""
 
 from __future__ import annotations
 
@@ -35,38 +35,43 @@ def live(
     collection: Collection,
     own: OwnCode,
 ) -> NoReturn:
-    """Become the rank: never returns into the frames of the host below.
+    """Become the rank; never returns into the host's frames below.
 
     Args:
         channel: to the controller.
-        files: descriptors of :class:`pytest_ddp.launch.rankfiles.RankFiles`, of
-            :class:`pytest_ddp.launch.streams.Streams`, and for a rank that serves the rendezvous
-            from its birth on, the listening socket.
-        order: its place.
-        session: pytest's, of the host.
+        files: descriptors of :class:`pytest_ddp.launch.rankfiles.RankFiles`, then of
+            :class:`pytest_ddp.launch.streams.Streams`, and the listening socket for a rank that
+            serves the rendezvous from its start on.
+        order: the rank's place in its world.
+        session: pytest's, from the host.
         collection: collects test files.
-        own: the user's plugins and conftests.
+        own: the user's plugins and conftest files.
     """
     with contextlib.suppress(PermissionError):  # a spawned rank leads its session already
         os.setsid()
     listening = [files.pop()] if order.serve_store else []
     stacks, stacks_of_children, page, trace = map(memfile.path_of, files[:4])
+    # Before all else: a probe's SIGUSR1 would kill a rank without a handler.
     faults.install(stacks, stacks_of_children)
+    # Before other code registers fork hooks: the first one registered runs last, at the fork.
     forks.watch()
     try:
-        _look_for_tempdir()
+        _renew_tempdir()
         remains.leave_to_others(order.folder)
         _own_tmp_path_base(session.config, order)
         *streams, log = files[4:]
         output.capture_afresh(session.config, order.world.world_size, streams)
         live_logs = LiveLogs(session.config, log)
         environment = RankEnvironment()
+        # Before any user code is imported, which may read its rank or draw random numbers.
         environment.apply(order.environment)
         seeding.unseed()
         made = instruments.make(page, trace, order)
+        # Opened by path above; the test must not find descriptors that are not its own.
         for descriptor in (*files[:4], *streams):
             os.close(descriptor)
         made.group.journal.root = f"{session.config.rootpath}/"
+        # Before user code is loaded, so that what it makes is observed.
         landmarks.install(made.lifecycle)
         stores.watch()
         functional.watch(made.group.journal)
@@ -86,13 +91,13 @@ def live(
         runner = Runner(link, made, order, environment, rendezvous, session, collection, live_logs)
         runner.live()
     except BaseException:
-        # Standard error may be a capture file that ends with the rank.
+        # Standard error may be a capture file that is lost with the rank.
         faults.write(traceback.format_exc())
     faults.leave(1)
 
 
-def _look_for_tempdir() -> None:
-    """Have a temporary directory that was there for the host, and is gone, looked for anew."""
+def _renew_tempdir() -> None:
+    """Make tempfile choose a folder again, if the one that the host chose was removed."""
     if tempfile.tempdir is not None and not os.path.isdir(tempfile.tempdir):
         tempfile.tempdir = None
 

@@ -1,4 +1,4 @@
-"""The rank's side of its channel to the controller."""
+"""A rank's end of its channel to the controller."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ from pytest_ddp.wire.survey import Probe, TellCalls
 
 
 class Debugger(Protocol):
-    """What the controller may want of a rank's debugger while the main thread is busy."""
+    """What the controller may request from a rank's debugger while the main thread is busy."""
 
     def lift_timeouts(self) -> None: ...
     def enter_hang(self) -> None: ...
 
 
 class Link:
-    """Reads in a thread of its own, so that the end of the controller is seen at once."""
+    """Reads on a thread of its own, so that the end of the controller is noticed at once."""
 
     def __init__(
         self, channel: Channel, side_channel: SideChannel, surveyor: Surveyor, page: Page
@@ -63,23 +63,23 @@ class Link:
         self._terminal: queue.SimpleQueue[tuple[str | None, list[int]]] = queue.SimpleQueue()
         self.debugger: Debugger | None = None
         self.test = -1
-        """Number of the test that runs."""
+        """Number of the current test."""
         self.save: Callable[[], None] = lambda: None
-        """Saves the coverage that the rank has measured; a test that is looked at may die soon."""
+        """Saves the rank's coverage data; called at each probe, as a hanging rank may be killed."""
         threading.Thread(target=self._read, name="pytest-ddp link", daemon=True).start()
 
     def next_order(self) -> tuple[RunTest | Finish, list[int]]:
-        """Wait for what the controller wants next."""
+        """Wait for the controller's next order."""
         return self._orders.get()
 
     def send(
         self, message: FromRank, descriptors: tuple[int, ...] = (), *, more: bool = False
     ) -> None:
-        """Tell the controller; with ``more``, together with what is told next.
+        """Send a message; with ``more``, together with the next one.
 
-        A process that is not the rank itself ends here.
+        In a process that is not the rank itself, this exits.
         """
-        self._be_the_rank()
+        self._check_is_rank()
         try:
             with self._lock:
                 self._channel.send(message, descriptors, more=more)
@@ -87,54 +87,57 @@ class Link:
             faults.leave(EXIT_LINK_LOST)
 
     def warn(self, text: str, file: str = __file__, line: int = 1) -> None:
-        """Have the controller warn of what is no warning of the test's own."""
+        """Make the controller issue a warning that is not the test's own."""
         self.send(Warned("pytest_ddp:DdpWarning", text, file, line, "runtest", ""))
 
     def announce_end(self, codes: tuple[int, ...], others: bool) -> None:
-        """Have the controller know how the test's process is to end; see :class:`EndAnnounced`."""
+        """Announce how the test will end its process; see :class:`EndAnnounced`."""
         self.send(EndAnnounced(self.test, codes, others))
 
     def check(self) -> None:
-        """End a process that could not tell anything, or must not."""
-        self._be_the_rank()
+        """Exit, if this process cannot send anything, or must not."""
+        self._check_is_rank()
         if not self._channel.is_there():
             faults.leave(EXIT_LINK_LOST)
 
-    def _be_the_rank(self) -> None:
+    def _check_is_rank(self) -> None:
         if os.getpid() != self._pid:
-            # A child that the test forked returned into pytest's protocol. Its
-            # reports would be taken for the rank's.
+            # A child that the test forked returned into pytest's protocol. Its reports would be
+            # taken for the rank's.
             faults.leave(1)
 
     def wait_for_go(self, test: int) -> None:
-        """Wait until every rank of the test is ready to begin it."""
+        """Wait until every rank of the test is ready to begin."""
+        # A Go for an earlier test, which was given up, may still be in the queue.
         while self._go.get().test != test:
-            """Left over from a test that was given up."""
+            pass
 
     def exchange(self, operation: Operation, source: int | None, payload: str) -> tuple[str, ...]:
         """Take part in a side-channel operation.
 
         Raises:
-            DdpError: it can never complete.
+            DdpError: the operation can never complete.
         """
         number = self._side_channel.arrive(operation)
         self.send(Exchange(self.test, number, operation, source, payload))
+        # A reply to an operation that the last test gave up may still be in the queue.
         while (reply := self._replies.get()).number != number:
-            """A late answer to an operation that the last test gave up."""
+            pass
         if reply.error is not None:
             raise DdpError(reply.error)
         return reply.payloads
 
     def want_terminal(self) -> tuple[str | None, list[int]]:
-        """Wait for the terminal: why there is none, or its descriptors."""
+        """Wait for the terminal; returns a refusal, or its descriptors."""
         self.send(WantTerminal(self.test))
         return self._terminal.get()
 
     def leave_terminal(self, steps: bool, quits: bool) -> None:
-        """Give the terminal back; see :class:`LeaveTerminal`."""
+        """Return the terminal; see :class:`LeaveTerminal`."""
         self.send(LeaveTerminal(self.test, steps, quits))
 
     def _read(self) -> None:
+        # Ends with the channel.
         while (received := self._receive()) is not None:
             message, descriptors = received
             match message:
@@ -157,16 +160,16 @@ class Link:
                     self._orders.put((message, descriptors))
                 case _:
                     raise AssertionError(f"{message} is not for a rank that runs")
-        # The test has closed the channel, or the controller is gone: take the DataLoader workers
-        # along. Of the former the page tells, which needs no descriptor.
+        # Either the test has closed the channel or the controller is gone. The page reports the
+        # former, for which it needs no descriptor. DataLoader workers must end with the rank.
         self._page.write(SEEN, cut_off())
         os.killpg(0, signal.SIGKILL)
 
-    def _answer(self, question: Probe | TellCalls) -> None:
-        # The main thread changes what is read here, and torch's recorder is a private
-        # interface. A probe that fails proves nothing, and must not end the link.
+    def _answer(self, request: Probe | TellCalls) -> None:
+        # The main thread changes what is read here, and torch's recorder is a private interface. A
+        # probe that fails proves nothing, and must not end the link.
         with contextlib.suppress(Exception):
-            self.send(self._surveyor.answer(question))
+            self.send(self._surveyor.answer(request))
 
     def _debug(self, message: LiftTimeouts | EnterHang) -> None:
         assert self.debugger is not None
@@ -174,7 +177,7 @@ class Link:
             enter = self.debugger.enter_hang
             threading.Thread(target=enter, name="pytest-ddp debugger", daemon=True).start()
             return
-        # The main thread may make and destroy groups meanwhile.
+        # The main thread may make and destroy groups in the meantime.
         with contextlib.suppress(Exception):
             self.debugger.lift_timeouts()
 

@@ -1,8 +1,8 @@
 """Entry points of the processes that the controller starts.
 
-A host imports what ranks share, sets up pytest, and forks them. Where fork is not safe, a bare
-nursery starts an interpreter for each rank, which does all of that by itself; from there on
-all is the same code.
+A host imports what ranks share, sets up pytest, and forks the ranks. Where fork is not safe, a host
+without these imports starts an interpreter for each rank, which does all of that itself; from there
+on the code is the same.
 """
 
 from __future__ import annotations
@@ -36,13 +36,14 @@ from pytest_ddp.wire.hosting import (
 from pytest_ddp.wire.program import command
 
 _Kind = TypeVar("_Kind")
-_MANY = 32
-"""Births after which huge pages have cost no more than they would have saved."""
+_COLLAPSE_AT = 32
+"""Before the fork with this number, memory is moved to huge pages: the move takes no more time than
+it would have saved for the ranks so far, and saves time for all later ones."""
 
 
 def main(role: dict[str, Any]) -> NoReturn:
-    """Be what ``role`` says: a host, (with ``order``) a spawned rank, or a service."""
-    sys.argv = ["pytest"]  # without what only this program was told
+    """Run as ``role`` says: as host, as spawned rank (with ``order``), or as service."""
+    sys.argv = ["pytest"]  # without this program's own arguments
     channel = Channel(socket.socket(fileno=role["descriptor"]))
     if "serves" in role:
         from pytest_ddp.rank.served.service import serve  # noqa: PLC0415 - imports torch
@@ -66,17 +67,17 @@ def main(role: dict[str, Any]) -> NoReturn:
 
 
 def _host(channel: Channel, session: Session, own_folder: str) -> NoReturn:
-    # While it imports nobody reads the channel, so that its end would go unseen.
+    # The channel is not read during the imports, so that its end would go unnoticed.
     processes.die_with_parent(os.getppid())
     preload.torch()
-    _be_called_as(session)
+    _set_program(session)
     collection = Collection()
     config, own = configure(session, collection)
-    # Now that pytest has marked its plugins for rewriting, and while the controller still
-    # collects.
+    # After configure(), in which pytest marks its plugins for assertion rewriting, and while the
+    # controller still collects.
     preload.what_ranks_use()
     collected = _expect(channel, Collected, own_folder)
-    # Looked for before, too: the host of shared imports is a fork itself, without the threads.
+    # Before the fork that does the shared imports, too: threads do not survive it.
     problem = threads.problem("their host")
     if problem is None:
         shared.imports_of(collected)
@@ -87,10 +88,10 @@ def _host(channel: Channel, session: Session, own_folder: str) -> NoReturn:
             with measuring.during(session.measured):
                 own.load(pytest_session)
                 collection.collect(pytest_session, collected.files)
-        host, births = os.getpid(), itertools.count(1)
+        host, starts = os.getpid(), itertools.count(1)
 
         def fork(order: StartRank, descriptors: list[int]) -> int:
-            if next(births) == _MANY:
+            if next(starts) == _COLLAPSE_AT:
                 hugepages.collapse()
             child = os.fork()
             if child == 0:
@@ -105,15 +106,15 @@ def _host(channel: Channel, session: Session, own_folder: str) -> NoReturn:
         exiting.spare_torch()
         gc.collect()
         gc.freeze()
-        # Now it has to outlive the controller, to clean up after a ``kill -9`` of it.
+        # From now on the host outlives the controller, to clean up after a ``kill -9`` of it.
         processes.outlive_parent()
         _serve(channel, fork, own_folder)
 
     _run_session(config, fork_ranks)
 
 
-def _be_called_as(session: Session) -> None:
-    """Tell what asks how this program was called how the pytest process was."""
+def _set_program(session: Session) -> None:
+    """Make ``sys.argv`` and ``__main__`` those of the pytest process."""
     sys.argv = list(session.argv)
     if session.program is not None:
         sys.modules["__main__"].__file__ = session.program
@@ -128,7 +129,7 @@ def _spawn(channel: Channel, session: Session, own_folder: str) -> NoReturn:
     def spawn(order: StartRank, descriptors: list[int]) -> int:
         known = {"order": dumps(order), "path": path, "parent": os.getpid()}
         role = {**known, "descriptor": descriptors[0], "files": descriptors[1:]}
-        # Orders of sets differ between the ranks of a cluster, and here from run to run alike.
+        # On a cluster, ranks iterate over sets in different orders; here they do so reproducibly.
         seed = {"PYTHONHASHSEED": str((session.seed + order.rank + 1) % 2**32)}
         process = subprocess.Popen(
             command(role),
@@ -137,7 +138,7 @@ def _spawn(channel: Channel, session: Session, own_folder: str) -> NoReturn:
             stdin=subprocess.DEVNULL,
             start_new_session=True,
         )
-        process.returncode = 0  # the nursery reaps it; Popen must not try
+        process.returncode = 0  # Nursery reaps it; Popen must not try
         return process.pid
 
     channel.send(HostReady(None))
@@ -147,7 +148,7 @@ def _spawn(channel: Channel, session: Session, own_folder: str) -> NoReturn:
 def _spawned_rank(channel: Channel, files: list[int], order: StartRank) -> NoReturn:
     session = _expect(channel, Session)
     preload.torch()
-    _be_called_as(session)
+    _set_program(session)
     collection = Collection()
     config, own = configure(session, collection)
     preload.what_ranks_use()
@@ -168,7 +169,7 @@ def _serve(channel: Channel, start: Start, own_folder: str) -> NoReturn:
 
 
 def _run_session(config: pytest.Config, serve: Callable[[pytest.Session], NoReturn]) -> NoReturn:
-    """Begin pytest's session and, in place of its run loop, do ours."""
+    """Begin pytest's session, and call ``serve`` in place of its run loop."""
 
     def loop(_: pytest.Config, session: pytest.Session) -> NoReturn:
         serve(session)
@@ -194,7 +195,7 @@ def _live(
 def _expect(channel: Channel, kind: type[_Kind], own_folder: str = "") -> _Kind:
     received = channel.receive()
     if received is None:
-        # Whoever has started this host may have been killed, and the folder is ours as well.
+        # The controller may have been killed, so the host has to remove the folder too.
         folder.remove(own_folder)
         faults.leave(0)
     message, _ = received

@@ -1,7 +1,8 @@
-"""The life of a rank: wait for an item, run it under pytest's own protocol, clean up."""
+"""The loop of a rank: wait for an item, run it under pytest's own protocol, clean up."""
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from typing import Any, NoReturn
 
@@ -49,6 +50,52 @@ from pytest_ddp.wire.protocol import (
 )
 from pytest_ddp.wire.survey import Traffic
 
+# Overview
+#
+# A rank runs tests on its main thread, one after another. The thread of `Link` reads the channel at
+# all times: it answers probes itself, and queues orders for `Runner`. No field holds the rank's
+# state: it is the place where the main thread is. The controller follows it by the messages.
+#
+#   state      the main thread is in       who moves it there             next state
+#   ---------  --------------------------  -----------------------------  ------------------------
+#   starting   `live`, until `RankReady`   the host: it has forked        idle
+#   idle       `_serve`, `next_order`      the rank: `RankReady`, `Done`  preparing or finishing
+#                                          or `NotBegun` is sent
+#   preparing  `_run`: environment,        the controller: `RunTest`      ready, running; idle after
+#              `_collect`, `prepare`                                      `NotBegun`
+#   ready      `wait_for_go`               the rank sends `Began`, if     running, by the
+#                                          the order says `together`      controller's Go
+#   running    `_run_protocol` in          the rank                       cleaning
+#              `_run_item`; a
+#              `PhaseReported` for each
+#              phase that `_kept` does
+#              not take
+#   cleaning   the rest of `_run_item`     the rank: the protocol has     idle after `Done`
+#                                          returned or `pytest.exit`
+#   finishing  `_finish`                   any other order, or Ctrl-C     the process ends, by
+#                                          between two tests              `leave`, after `Finished`
+#
+# A death in any state needs no code here: the host reaps the process, and the controller concludes
+# the rest from its page and its files.
+#
+# The order within cleaning matters: the debugger ends before output is flushed, as it restores the
+# standard streams; `_surveyor` ends before garbage is collected, so that a probe in between sees a
+# test that is over; groups are counted after that, as the collection may free some.
+#
+# What a test may leave to the next ones in this process:
+#
+#   field             set by                               read by
+#   ----------------  -----------------------------------  ---------------------------------------
+#   `_is_used`        `_run_item`, for good                `NotBegun`: a new rank may do better
+#   `_is_broken_off`  a report that did not pass; reset    `_group_doubt`: ranks may be out of step
+#                     for each test
+#   `_modules`        first test of a module family;       `_modules_changed`
+#                     reset when a file is collected
+#   `_is_unclear`     messages of fixtures' threads;       `_traffic`: nothing is concluded from
+#                     reset when these have ended          counts of messages
+#   `_in_doubt`       any leak, for good                   `_finish`: no long wait for threads and
+#                                                          children that are reported already
+
 
 class Runner:
     """A pytest plugin and the loop that drives it."""
@@ -88,17 +135,17 @@ class Runner:
         self._modules: ModuleState | None = None
         self._in_doubt = False
         self._is_unclear = False
-        """Whether threads that fixtures keep have begun sends or receives."""
+        """Whether threads of fixtures may have begun sends or receives."""
         self._is_used = False
         self._is_broken_off = False
-        """Whether some phase of the test did not come to its end."""
+        """Whether a phase of the test did not pass."""
         guests: Any = self._config.pluginmanager.get_plugin(Guests.NAME)
         self._shortcomings = [(text, __file__) for text in guests.problems]
         if problem := recorder_problem():
             self._shortcomings.append((problem, str(dist.__file__)))
 
     def live(self) -> NoReturn:
-        """Run tests until told to finish; the process ends here."""
+        """Run tests until the order to finish; the process ends here."""
         watchers = (self._phases, self._care, self._properties, self._ties, Tracebacks())
         for plugin in (self, self._debugger, *watchers):
             self._config.pluginmanager.register(plugin)
@@ -106,10 +153,9 @@ class Runner:
         files = output.capture_files(self._config)
         ready = RankReady(self._place.serial, os.getpid(), tuple(files))
         self._link.send(ready, tuple(files.values()))
-        try:
+        # Ctrl-C between two tests, which the controller passes on: finish as well.
+        with contextlib.suppress(KeyboardInterrupt):
             self._serve()
-        except KeyboardInterrupt:
-            """Ctrl-C between two tests, passed on by the controller: finish as well."""
         self._finish()
         faults.leave(0)
 
@@ -121,6 +167,7 @@ class Runner:
         return Debugger(self._config, self._group.journal, ask, where, history)
 
     def _serve(self) -> None:
+        # Ends with the order to finish.
         while True:
             order, descriptors = self._link.next_order()
             if not isinstance(order, RunTest):
@@ -169,7 +216,7 @@ class Runner:
             self._modules = None
             self._log_handlers.detach()
             seeding.unseed()
-            # Code of the file itself, which gives the phase its place.
+            # Code that has the file's name: the phase takes its place from it.
             importing = self._lifecycle.enter_function(IMPORT, compile("", file, "exec"))
             with self._group.hidden(), self._live_logs.collecting():
                 self._collection.collect(self._session, [file])
@@ -177,7 +224,7 @@ class Runner:
             self._garbage.spare_collected()
 
     def _warn_of_shortcomings(self) -> None:
-        # All ranks say the same, and so it is told once.
+        # All ranks have the same ones; the controller shows them once.
         while self._shortcomings:
             self._link.warn(*self._shortcomings.pop())
 
@@ -247,7 +294,7 @@ class Runner:
         )
 
     def _run_protocol(self, order: RunTest, item: pytest.Item) -> tuple[str | None, int | None]:
-        """Run the item; the reason and the code of a ``pytest.exit``, if there was one."""
+        """Run the item; returns reason and code of a ``pytest.exit``, if one was raised."""
         next_item = self._next_item(order, item)
         run = run_undriven if order.driven else item.ihook.pytest_runtest_protocol
         try:
@@ -258,7 +305,7 @@ class Runner:
         return None, None
 
     def _tear_down_to(self, next_item: pytest.Item | None) -> None:
-        """Do what a ``pytest.exit`` has cut off, and the other ranks do now."""
+        """Do the teardown that a ``pytest.exit`` has prevented, and that the other ranks do now."""
         try:
             self._session._setupstate.teardown_exact(next_item)
         except BaseException as error:
@@ -268,12 +315,12 @@ class Runner:
         if self._care.has_more_groups:
             return "there are more process groups than before"
         if self._is_broken_off and self._group.is_unnumbered():
-            return "nobody can tell whether the ranks left its backend in step"
+            return "its backend numbers no collectives, so the ranks may have left it out of step"
         return self._group.doubt()
 
     def _spent(self) -> bool:
-        # Of device meshes nothing can be kept on GPUs: what torch remembers of them is also in
-        # autograd's own thread for each GPU, where nobody can clear it.
+        # With GPUs, torch also keeps device meshes in autograd's own thread for each GPU, where
+        # they cannot be cleared.
         has_gpu = self._place.world.devices is not None
         return self._care.spent() or (has_gpu and self._care.has_more_groups)
 
@@ -296,9 +343,8 @@ class Runner:
             return following
         if order.next_is_known:
             return None
-        # The future is unknown under xdist: everything wider than the item stays up.
-        # pytest asks the next item for its chain of collectors only, and a collector
-        # answers that as well.
+        # Under xdist the next item is unknown: everything wider than this item stays set up.
+        # pytest uses the next item only for its chain of collectors, which a collector has as well.
         parent: Any = item.parent
         return parent  # type: ignore[no-any-return]
 
@@ -316,7 +362,7 @@ class Runner:
             faults.enable,
         ):
             exiting.attempt(step, problems)
-        end = exiting.run_handlers(told=self._in_doubt)
+        end = exiting.run_handlers(reported=self._in_doubt)
         for error in end.raised:
             words, file, line = line_of(error)
             self._link.warn(f"raised at the end of the rank: {words}", file, line)
@@ -332,8 +378,8 @@ class Runner:
             return
         if missing.is_of_the_machine:
             raise pytest.skip.Exception(missing.reason, _use_item_location=True)
-        asked = f"backend={self._place.world.backend!r}"
-        pytest.fail(f"{asked}: {missing.reason}", pytrace=False)
+        argument = f"backend={self._place.world.backend!r}"
+        pytest.fail(f"{argument}: {missing.reason}", pytrace=False)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._link.check()
@@ -344,7 +390,7 @@ class Runner:
         if self._kept.take(report):
             return
         data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
-        # The end of the test follows on the heels of its teardown.
+        # Sent together with Done, which follows the teardown at once.
         last = report.when == "teardown"
         self._link.send(PhaseReported(self._link.test, data), more=last)
 
@@ -352,7 +398,7 @@ class Runner:
         self, warning_message: warnings.WarningMessage, when: str, nodeid: str
     ) -> None:
         if when != "runtest":
-            return  # told by the controller, which collects the same files
+            return  # the controller reports it, as it collects the same files
         category = warning_message.category
         self._link.send(
             Warned(

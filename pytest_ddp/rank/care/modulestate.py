@@ -92,6 +92,7 @@ class ModuleState:
         for name, module in list(sys.modules.items()):
             self._take(name, module)
         with contextlib.suppress(Exception):  # user objects may raise anything, here and below
+            # A loop with a list instead of recursion: users' objects may be nested deeply.
             while self._todo and len(self._seen) < _MOST:
                 self._look_into(self._todo.pop())
             self._is_complete = not self._todo

@@ -11,7 +11,7 @@ from pytest_ddp.system.own import random
 
 
 def unseed() -> None:
-    """Seed at random, as a fresh interpreter is: for numbers that are drawn at import."""
+    """Seed at random, as in a fresh interpreter and not as in other ranks: for draws at import."""
     random.seed()
     torch.default_generator.seed()
     if (numpy := sys.modules.get("numpy")) is not None:

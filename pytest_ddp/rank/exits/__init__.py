@@ -1,1 +1,1 @@
-"""The ways out of a rank: each leaves a stack, or is what Python's own would be."""
+"""The ways out of a rank: by a signal or ``_exit`` with a stack, or as Python exits."""

@@ -1,10 +1,10 @@
-"""The end of a rank as Python would have it, up to the destructors.
+"""The end of a rank, as Python's own up to the destructors.
 
-A rank leaves by ``_exit``, since torch's destructors would crash over the threads that still
-run. Before that it does what an interpreter does at its end: it waits for threads, runs the
-handlers of ``atexit`` (``weakref.finalize``, logging, multiprocessing and ``TemporaryDirectory``
-are among them), lets multiprocessing's resource tracker clean up and flushes open files. What
-was registered before the fork runs here too, as in each process of a torchrun world.
+A rank exits by ``_exit``, since torch's destructors would crash over threads that still run.
+Before that it does what an interpreter does at its end: it waits for threads, runs the handlers of
+``atexit`` (``weakref.finalize``, logging, multiprocessing and ``TemporaryDirectory`` use it), lets
+multiprocessing's resource tracker clean up and flushes open files. Handlers that were registered
+before the fork run here too, as in each process of a torchrun world.
 """
 
 from __future__ import annotations
@@ -23,41 +23,42 @@ from pytest_ddp.system import processes
 from pytest_ddp.system.own import gc, os, signal, threading, time, traceback
 
 _PATIENCE = 8.0
-"""Seconds for threads and child processes that are on their way out."""
+"""Seconds to wait for threads and child processes to end."""
 _LITTLE_PATIENCE = 0.2
-"""The same where the test that left them has been told of already."""
+"""The same, if the test that left them has been reported already."""
 _BUFFERED = io.TextIOWrapper | io.BufferedWriter | io.BufferedRandom | io.BufferedRWPair
 
 _known_finalizers = 0
-"""How many finalizers there were when torch's were left out."""
+"""Number of finalizers when torch's were last disabled."""
 _frozen: weakref.WeakSet[Any] = weakref.WeakSet()
-"""Files that the rank had opened when it froze what was there."""
+"""Files that the rank had opened before :func:`freeze`, which hides them from ``gc``."""
 
 
 class End(NamedTuple):
     """What went wrong at the end of a rank."""
 
     stuck: list[str]
-    """Threads and processes that would not end, in words."""
+    """Threads and processes that did not end, in words."""
     raised: list[BaseException]
-    """By handlers and by what is waited for, which for Python is no reason to fail."""
+    """Errors of handlers and of threads, which Python does not treat as failures."""
 
 
 class _TooLongError(BaseException):
-    """The interpreter would wait on for a thread."""
+    """Python would wait for a thread any longer."""
 
 
-def run_handlers(*, told: bool) -> End:
-    """Do it.
+def run_handlers(*, reported: bool) -> End:
+    """Do what an interpreter does at its end.
 
     Args:
-        told: whether threads and processes that stay have been named already.
+        reported: True if remaining threads and processes have been reported as leaks already.
     """
-    seconds = _LITTLE_PATIENCE if told else _PATIENCE
+    seconds = _LITTLE_PATIENCE if reported else _PATIENCE
     end = time.monotonic() + seconds
     stuck: list[str] = []
     raised: list[BaseException] = []
     with _unraisable_into(raised):
+        # In Python's order: threads may register handlers, and handlers may write to files.
         for step in (
             lambda: stuck.extend(_stuck_threads(seconds, raised)),
             lambda: stuck.extend(_stuck_children(end, raised)),
@@ -67,11 +68,11 @@ def run_handlers(*, told: bool) -> End:
             _flush_files,
         ):
             attempt(step, raised)
-    return End([] if told else stuck, raised)
+    return End([] if reported else stuck, raised)
 
 
 def attempt(step: Callable[[], object], raised: list[BaseException]) -> None:
-    """Do it, and gather its error, which keeps nothing else from being done."""
+    """Run a step, and collect its error, so that the other steps run all the same."""
     try:
         step()
     except _TooLongError:
@@ -81,15 +82,16 @@ def attempt(step: Callable[[], object], raised: list[BaseException]) -> None:
 
 
 def _stuck_threads(seconds: float, raised: list[BaseException]) -> Iterator[str]:
-    """Wait for threads, as the interpreter would do for ever."""
-    # The first that raises would keep the others from being run, and threads from being ended.
+    """Wait for threads with a limit; the interpreter would wait for ever."""
+    # If one raised, the others would not be run, and threads would not be ended.
     handlers: list[Callable[[], object]] = getattr(threading, "_threading_atexits", [])
     handlers[:] = [functools.partial(attempt, handler, raised) for handler in handlers]
 
     def give_up(*_: Any) -> NoReturn:
         raise _TooLongError
 
-    # The main thread itself has to wait: threads may look whether it has ended.
+    # Not on another thread: threads may check whether the main thread has ended. So the limit is a
+    # signal.
     signal.signal(signal.SIGALRM, give_up)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
     signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -120,7 +122,7 @@ def _stack(thread: threading.Thread) -> str:
 
 
 def _stuck_children(end: float, raised: list[BaseException]) -> Iterator[str]:
-    """Wait for multiprocessing's children, for which its own handler would wait for ever."""
+    """Wait for multiprocessing's children; its own handler would wait for ever."""
     multiprocessing: Any = sys.modules.get("multiprocessing.process")
     if multiprocessing is None:
         return
@@ -128,7 +130,7 @@ def _stuck_children(end: float, raised: list[BaseException]) -> Iterator[str]:
         if child.daemon:
             continue
         attempt(functools.partial(child.join, max(0.0, end - time.monotonic())), raised)
-        # Not by its own methods, of which joblib's processes lack kill().
+        # Not by child.kill(), which joblib's processes lack.
         if processes.look(child.pid) is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child.pid, signal.SIGKILL)
@@ -137,7 +139,7 @@ def _stuck_children(end: float, raised: list[BaseException]) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _unraisable_into(raised: list[BaseException]) -> Iterator[None]:
-    """Gather the errors of handlers, which end nothing."""
+    """Collect the errors of handlers, which Python only prints."""
 
     def gather(unraisable: Any) -> None:
         if unraisable.exc_value is not None:
@@ -151,9 +153,9 @@ def _unraisable_into(raised: list[BaseException]) -> Iterator[None]:
 
 
 def spare_torch() -> None:
-    """Leave out torch's taking apart of its operators: 30 ms for a process that goes anyhow.
+    """Skip torch's deregistration of its operators: 30 ms, in a process that ends anyway.
 
-    What forks ranks does it for them, whose memory it would make their own.
+    The process that forks ranks does it for them, as it would copy memory pages in each rank.
     """
     global _known_finalizers
     registry: Any = getattr(weakref.finalize, "_registry", {})
@@ -167,7 +169,7 @@ def spare_torch() -> None:
 
 
 def _stop_tracker() -> None:
-    """Have the tracker remove what was leaked, before it is killed with the rank."""
+    """Let the tracker remove what was leaked, before it is killed with the rank."""
     module: Any = sys.modules.get("multiprocessing.resource_tracker")
     stop = getattr(getattr(module, "_resource_tracker", None), "_stop", None)
     if stop is not None:
@@ -175,15 +177,16 @@ def _stop_tracker() -> None:
 
 
 def freeze() -> None:
-    """``gc.freeze()``, after which the files that the rank has opened can still be found."""
+    """``gc.freeze()`` that keeps track of the files that the rank has opened."""
     _frozen.update(_open_files())
     gc.freeze()
 
 
 def _flush_files() -> None:
-    """What the destructors of open files would do.
+    """Flush open files, as their destructors would.
 
-    Of those that the rank has opened: a look at what is frozen since the fork would copy it.
+    Only files that the rank has opened: examining objects that are frozen since the fork would
+    copy their memory pages.
     """
     for file in {*_frozen, *_open_files()}:
         with contextlib.suppress(OSError, ValueError):
@@ -191,6 +194,6 @@ def _flush_files() -> None:
 
 
 def _open_files() -> list[Any]:
-    # Not isinstance, which asks things that are not what they seem for their class.
+    # Not isinstance, which runs the ``__class__`` of proxies.
     found: list[Any] = [thing for thing in gc.get_objects() if issubclass(type(thing), _BUFFERED)]
     return [file for file in found if not file.closed]

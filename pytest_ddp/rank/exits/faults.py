@@ -1,4 +1,4 @@
-"""Make every way out of a rank leave a Python stack in the rank's own file.
+"""Makes every way out of a rank leave a Python stack in the rank's own file.
 
 SIGKILL is the exception: nothing can be written then.
 """
@@ -15,44 +15,45 @@ from typing import IO, Any, NoReturn
 from pytest_ddp.system.own import faulthandler, mmap, os, signal
 
 _HANDLERS_STACK = 1 << 18
-"""Bytes; pages that no handler needs are never made."""
-_ASKED = frozenset({signal.SIGUSR1, signal.SIGTERM})
+"""Bytes; only pages that are used take memory."""
+_REGISTERED = frozenset({signal.SIGUSR1, signal.SIGTERM})
+"""Signals registered by ``faulthandler.register``."""
 _FATAL = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
-WATCHED = (*sorted(_ASKED), *_FATAL)
+WATCHED = (*sorted(_REGISTERED), *_FATAL)
 """Signals that leave a stack."""
 _ours: dict[signal.Signals, tuple[Any, int | None]] = {}
-"""What Python and the kernel call at each."""
+"""Python's and the kernel's handler of each, as installed here."""
 _action = ctypes.create_string_buffer(256)
-"""Room for what ``sigaction`` of ``<signal.h>`` fills in, whose first member is the handler."""
+"""A buffer for ``struct sigaction`` of ``<signal.h>``, whose first member is the handler."""
 _handler = ctypes.c_void_p.from_buffer(_action)
 _exit_now = os._exit
 _libc = ctypes.CDLL(None)
 last_acts: list[Callable[[], None]] = []
-"""What the rank itself does when its test calls ``os._exit``."""
+"""Called before the rank exits by its test's ``os._exit``."""
 _keep: list[Any] = []
-"""What C code points to must not be collected."""
+"""Objects that C code points to, which must not be freed."""
 
 
 def install(path: str, children_path: str | None = None, *, native: bool = True) -> None:
     """Write stacks of this process to ``path`` on fatal signals, exits and SIGUSR1.
 
-    The very first thing that a rank does: a SIGUSR1 that comes earlier would kill it.
-    Processes that the rank forks write to a file of their own, ``path`` and "-children" unless
-    another one is given. With ``native`` torch prints C++ stacks to standard error.
+    A rank calls it before all else: a SIGUSR1 that arrives earlier would kill it. Processes that
+    the rank forks write to a file of their own, ``children_path`` or ``path`` and "-children". With
+    ``native``, torch prints C++ stacks to standard error.
     """
     stream = open(path, "ab", buffering=0)  # noqa: SIM115 - open for the life of the rank
     children_path = children_path or f"{path}-children"
     children = open(children_path, "ab", buffering=0)  # noqa: SIM115 - the same
     _keep.extend((stream, children))
-    _answer_signals(stream)
-    # faulthandler's handlers must be the ones on top, for torch's may never come to an end.
+    _register_signals(stream)
+    # faulthandler's handlers must run first, as torch's may never return: so they are set last.
     faulthandler.disable()
     if native:
         _print_native_stacks()
     faulthandler.enable(file=stream, all_threads=True)
-    _give_room_to_handlers()
+    _enlarge_signal_stack()
     _ours.update({number: (signal.getsignal(number), _native(number)) for number in WATCHED})
-    os.register_at_fork(after_in_child=functools.partial(_belong_to_child, children))
+    os.register_at_fork(after_in_child=functools.partial(_use_childs_file, children))
     _watch_loader_workers(children)
     pid = os.getpid()
 
@@ -67,32 +68,32 @@ def install(path: str, children_path: str | None = None, *, native: bool = True)
                 act()
         _exit_now(status)
 
-    # Pickled by this name, as the target of a process.
+    # A process with this target is pickled with its function's name.
     exit_with_stack.__module__, exit_with_stack.__qualname__ = "os", "_exit"
     public_os._exit = exit_with_stack
     _at_libc_exit(write_stack)
 
 
-def _answer_signals(stream: IO[bytes]) -> None:
+def _register_signals(stream: IO[bytes]) -> None:
     faulthandler.register(signal.SIGUSR1, file=stream, all_threads=True)
     # Chained, so that the default action still ends the process.
     faulthandler.register(signal.SIGTERM, file=stream, all_threads=True, chain=True)
 
 
 def _print_native_stacks() -> None:
-    """Have torch print C++ stacks to standard error before a fatal signal ends the process.
+    """Make torch print C++ stacks to standard error before a fatal signal ends the process.
 
-    torch takes other signals as well. SIGINT must stay Python's. SIGABRT comes from a heap
-    that is found broken, under a lock without which torch's handler waits for ever; what
-    C++ has to say about an exception is on standard error anyhow. SIGUSR2, with which
-    torch asks the other threads for their stacks, ends no process any more.
+    torch takes other signals as well. SIGINT must stay Python's. SIGABRT is raised for a corrupt
+    heap, under a lock that torch's handler would wait for without end; C++ prints its exceptions to
+    standard error anyway. SIGUSR2, by which torch requests the other threads' stacks, then no
+    longer ends a process.
     """
     switch: Any = getattr(
         getattr(sys.modules.get("torch"), "_C", None),
         "_set_print_stack_traces_on_fatal_signal",
         None,
     )
-    if switch is None:  # another torch, or none yet
+    if switch is None:  # another release of torch, or not imported yet
         return
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGABRT)}
     switch(True)
@@ -111,12 +112,12 @@ class _Stack(ctypes.Structure):
     )
 
 
-def _give_room_to_handlers() -> None:
-    """Have handlers of the main thread run on a stack of their own that is large enough.
+def _enlarge_signal_stack() -> None:
+    """Run the main thread's signal handlers on a separate stack that is large enough.
 
-    faulthandler's has some 16 KiB of the heap, on which torch's handler runs too where
-    faulthandler calls it: it writes over whatever lies below, and the rank then dies of
-    SIGABRT or waits for ever (seen with torch 2.13).
+    faulthandler's has some 16 KiB of the heap. torch's handler runs on it too if faulthandler calls
+    it, and overwrites the memory below, so that the rank dies of SIGABRT or never ends (torch
+    2.13).
     """
     memory = mmap.mmap(-1, _HANDLERS_STACK)
     start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
@@ -130,22 +131,22 @@ def _native(number: signal.Signals) -> int | None:
 
 
 def rearm() -> tuple[str, ...]:
-    """Take back the signals that nobody holds, and cancel ``dump_traceback_later``.
+    """Reinstall handlers that a test has removed by accident, and cancel dump_traceback_later.
 
-    Python does not know of faulthandler's handlers: a test that puts back the one that it was
-    told of has taken ours away, and is not to blame. Handlers that Python knows of are let be.
+    Python does not know of faulthandler's handlers: a test that restores the handler that Python
+    had reported has removed ours, and is not to blame. Handlers that Python knows of stay.
 
     Returns:
-        what was taken away on purpose, in words.
+        what was removed on purpose, in words.
     """
     faulthandler.cancel_dump_traceback_later()
     lost = [number for number, ours in _ours.items() if _is_lost(number, *ours)]
-    unregister: Any = faulthandler.unregister  # whose answer typeshed does not know
-    gone = [n.name for n in lost if n in _ASKED and not unregister(n)]
+    unregister: Any = faulthandler.unregister  # typeshed lacks its result
+    gone = [n.name for n in lost if n in _REGISTERED and not unregister(n)]
     if lost:
-        _answer_signals(_keep[0])
+        _register_signals(_keep[0])
     if faulthandler.is_enabled():
-        enable(again=not _ASKED.issuperset(lost))
+        enable(again=not _REGISTERED.issuperset(lost))
     return (f"faulthandler's handler of {', '.join(gone)} (on -> off)",) if gone else ()
 
 
@@ -153,17 +154,17 @@ def _is_lost(number: signal.Signals, known: Any, native: int | None) -> bool:
     return _native(number) != native and signal.getsignal(number) == known
 
 
-def _belong_to_child(children: IO[bytes]) -> None:
-    """In a process that the rank has forked: what it writes is not about the rank."""
-    # Each is registered already, and only takes another file; handlers that the test has
-    # set since then stay.
-    _answer_signals(children)
+def _use_childs_file(children: IO[bytes]) -> None:
+    """Write to the children's file, in a process that the rank has forked."""
+    # All of these are registered already, and only get another file; handlers that the test has
+    # set in the meantime stay.
+    _register_signals(children)
     if faulthandler.is_enabled():
         faulthandler.enable(file=children, all_threads=True)
 
 
 def _watch_loader_workers(children: IO[bytes]) -> None:
-    """Have DataLoader workers leave a stack: they replace the handlers that they inherit."""
+    """Make DataLoader workers leave a stack: they replace the handlers that they inherit."""
     module: Any = sys.modules.get("torch.utils.data._utils.signal_handling")
     original = getattr(module, "_set_worker_signal_handlers", None)
     if original is None:
@@ -179,38 +180,38 @@ def _watch_loader_workers(children: IO[bytes]) -> None:
 
 
 def enable(*, again: bool = False) -> None:
-    """Write where we did: pytest, when it is unconfigured, has Python write elsewhere.
+    """Write to the rank's file again: pytest redirects faulthandler when it is unconfigured.
 
     Args:
-        again: also where others have handlers of their own now.
+        again: install the handlers again even if others have replaced them.
     """
     for stream in _keep[:1]:
         if again or not faulthandler.is_enabled():
             faulthandler.disable()
             faulthandler.enable(file=stream, all_threads=True)
-            _give_room_to_handlers()
+            _enlarge_signal_stack()
         faulthandler.enable(file=stream, all_threads=True)
 
 
 def write(text: str) -> None:
-    """Leave a text where the stacks are."""
+    """Write a text to the file with the stacks."""
     for stream in _keep[:1]:
         stream.write(text.encode(errors="replace"))
 
 
 def leave(status: int) -> NoReturn:
-    """End the process as the rank itself means to: no stack, no exit handlers."""
+    """End the process at the rank's own will: without a stack, without exit handlers."""
     _exit_now(status)
 
 
 def _at_libc_exit(write_stack: Any) -> None:
     def leave_now(status: int, _: Any) -> None:
         write_stack()
-        # torch's destructors would crash over the threads that still run.
+        # torch's destructors would crash over threads that are still running.
         _exit_now(status)
 
-    # on_exit, unlike atexit, tells the status. Ranks leave by _exit, so that the handler
-    # never runs after the interpreter has been taken down.
+    # on_exit, as atexit does not pass the status. Ranks exit by _exit, so that the handler never
+    # runs after the interpreter has been finalized.
     handler = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p)(leave_now)
     _keep.append(handler)
     _libc.on_exit(handler, None)

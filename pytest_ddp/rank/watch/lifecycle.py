@@ -99,6 +99,7 @@ class Lifecycle:
         stack = stack_of(self._thread)
         place = place_of(stack)
         note = phases[-1][0].note
+        # A phase whose anchor is no longer on the stack has ended without leave().
         while (anchor := phases[-1][1]) is not None and not anchor.holds(stack):
             phases.pop()
         text = phases[-1][0].text

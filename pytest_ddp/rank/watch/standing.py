@@ -152,6 +152,7 @@ def recorder_problem() -> str:
 # `_needs_issued` skips even that for a rank that is running: no proof uses its collectives. After
 # `end` they are reported again, since peers may wait in collectives that this rank has left.
 
+
 class Surveyor:
     """Answers probes; all that it reads is safe to read while the main thread runs."""
 
