@@ -1,4 +1,4 @@
-"""The object behind the ``ddp`` fixture, as a test sees it inside a rank."""
+"""The object behind the ``ddp`` fixture, for a test inside a rank."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Transport = Callable[[Operation, int | None, str], tuple[str, ...]]
-"""Sends (operation, source, payload) and waits for the payloads of all ranks."""
+"""Sends (operation, source, payload), and waits for the payloads of all ranks."""
 
 
 EnterPhase = Callable[[str], AbstractContextManager[None]]
-"""Makes a context in which the test is in the phase of this name."""
+"""Makes a context in which the test is in the phase with this name."""
 
 
 class DdpError(RuntimeError):
@@ -28,14 +28,14 @@ class DdpError(RuntimeError):
 
 
 class Ddp:
-    """What a ddp test knows of its place, and a side channel between the ranks.
+    """The place of a rank in its test, and a side channel between the ranks.
 
-    The place is that of the process, for its life: what a fixture wider than a test takes from
-    here stays true as long as the fixture is up.
+    The place belongs to the process, for its life: what a fixture wider than a test reads here
+    stays true as long as the fixture is set up.
 
-    The operations go through the pytest process and not through the group under
-    test: they work when that group is broken, and name a rank that never arrives.
-    Objects travel pickled from rank to rank; the pytest process never unpickles.
+    The operations go through the pytest process and not through the group under test: they work
+    when that group is broken, and name a rank that never arrives. Objects are sent pickled from
+    rank to rank; the pytest process never unpickles them.
     """
 
     def __init__(
@@ -83,8 +83,8 @@ class Ddp:
 
     @property
     def device(self) -> torch.device:
-        """``cuda:N`` or ``xpu:N`` for a rank that was given a GPU; else ``cpu``, or ``meta``."""
-        # Only ranks may pay for this import; annotations import this module anywhere.
+        """``cuda:N`` or ``xpu:N`` for a rank with a GPU; else ``cpu``, or ``meta``."""
+        # Only ranks should pay for this import: any file may import this module for annotations.
         import torch  # noqa: PLC0415
 
         if self._device_index is None:
@@ -92,7 +92,7 @@ class Ddp:
         return torch.device(self._device, self._device_index)
 
     def barrier(self) -> None:
-        """Wait until every rank is here.
+        """Wait until every rank has called it.
 
         Raises:
             DdpError: a rank ended its test, died, or is at another operation.
@@ -128,14 +128,14 @@ class Ddp:
     def assert_same(self, value: Any) -> None:
         """Fail unless ``value`` is equal on all ranks.
 
-        A value is a tensor, a module, an optimizer or whatever else has a ``state_dict``, a numpy
-        array, or plain data and objects that hold any of these. Equal are dtypes, shapes, types
-        of devices and elements, NaN to NaN. Of a DTensor replicas of the same shard are
-        compared. Only digests travel, and what differs.
+        A value is a tensor, a module, an optimizer or anything else with a ``state_dict``, a numpy
+        array, or plain data and objects that contain any of these. Equal means: the same dtypes,
+        shapes, device types and elements; NaN equals NaN. For a DTensor, replicas of the same shard
+        are compared. Ranks exchange only digests, and then what differs.
 
         Raises:
-            AssertionError: it is not; the text names the first differing part, its index, and
-                what each rank has there.
+            AssertionError: it is not equal; the text names the first part that differs, its index,
+                and what each rank has there.
             TypeError: a part can neither be taken apart nor pickled.
             DdpError: as for :meth:`barrier`.
         """
@@ -148,8 +148,8 @@ class Ddp:
     ) -> None:
         """Fail unless the numbers in ``value`` are close on all ranks, and all else is equal.
 
-        Close are elements with ``|a - b| <= atol + rtol * |b|``, where b is the lowest rank's;
-        without tolerances those of ``torch.testing.assert_close`` for the dtype.
+        Elements are close if ``|a - b| <= atol + rtol * |b|``, where b is the lowest rank's;
+        the default tolerances are those of ``torch.testing.assert_close`` for the dtype.
 
         Raises:
             ValueError: one tolerance is given without the other.
@@ -174,17 +174,17 @@ class Ddp:
         agree.assert_differ(partial(self._gather, Operation.ASSERT_DIFFER), value)
 
     def phase(self, name: str) -> AbstractContextManager[None]:
-        """Name what the test does in a ``with`` block, for the text of a failure.
+        """Name a part of the test, a ``with`` block, for the text of a failure.
 
-        When this rank dies or hangs in the block, the text says so: "died of SIGKILL in
-        call: warm-up". Phases may be nested, and cost a microsecond or two. torch's own
-        steps (DDP construction, compilation, backward and so on) are named without it.
+        When this rank dies or hangs in the block, the text says so: "died of SIGKILL in call:
+        warm-up". Phases may be nested, and cost a microsecond or two. torch's own steps (DDP
+        construction, compilation, backward and so on) are named without it.
 
         Raises:
             ValueError: ``name`` is empty.
         """
         if not name.strip():
-            raise ValueError(f"ddp.phase({name!r}): a phase needs a name to be told by")
+            raise ValueError(f"ddp.phase({name!r}): a phase needs a name that can be shown")
         return self._enter_phase(name)
 
     def _gather(self, operation: Operation, obj: Any) -> list[Any]:
@@ -200,7 +200,7 @@ _current: Ddp | None = None
 
 
 def current() -> Ddp:
-    """The running test's :class:`Ddp`, for code that has no fixture at hand.
+    """The running test's :class:`Ddp`, for code without access to the fixture.
 
     Raises:
         DdpError: no ddp test is running in this process.
@@ -208,13 +208,13 @@ def current() -> Ddp:
     if _current is None:
         raise DdpError(
             "no ddp test is running in this process; mark the test with "
-            "@pytest.mark.ddp(world_size=...). A fixture that asks for ddp is for such tests"
+            "@pytest.mark.ddp(world_size=...). Fixtures that request ddp are for such tests"
         )
     return _current
 
 
 def set_current(ddp: Ddp | None) -> None:
-    """For the rank's runner alone: which test :func:`current` speaks of."""
+    """Set what :func:`current` returns; for the rank's runner only."""
     global _current
     _current = ddp
 
@@ -224,7 +224,7 @@ def _pack(operation: Operation, obj: Any) -> str:
         return base64.b64encode(pickle.dumps(obj)).decode("ascii")
     except MemoryError:
         raise
-    # Whatever pickle or the object's own methods raise.
+    # pickle, or the object's own methods, may raise anything.
     except Exception as error:
         trace = error.__traceback__
         raise TypeError(

@@ -1,4 +1,4 @@
-"""How many files a process may have open, and for how many ranks that is enough."""
+"""How many files a process may open, and for how many ranks that is enough."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ import resource
 from pytest_ddp.system.own import os
 
 PER_RANK = 10
-"""Of the pytest process, and of the hub: a rank's channel, files, streams and captured output."""
+"""Descriptors in the pytest process, and in the hub, for each rank: its channel, files, streams and
+captured output."""
 BESIDE = 64
-"""For what tests open in the pytest process meanwhile."""
+"""Descriptors for what tests open in the pytest process at the same time."""
 
 
 def wanted_for(ranks: int, used: int = 0) -> int:
-    """The limit with which so many ranks can come up."""
+    """The limit that is needed to start so many ranks."""
     return used + ranks * PER_RANK + BESIDE
 
 
 def make_room(ranks: int) -> str:
-    """Raise the soft limit as far as more ranks need it; why they cannot come, or empty.
+    """Raise the soft limit as far as more ranks need it; returns why that is impossible, or "".
 
-    Not to the hard limit at once: ``select`` fails where a descriptor is above 1023.
+    It is not raised to the hard limit at once: ``select`` fails for descriptors above 1023.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = wanted_for(ranks, len(os.listdir("/proc/self/fd")))
@@ -37,6 +38,6 @@ def make_room(ranks: int) -> str:
 
 
 def raise_to_hard_limit() -> None:
-    """For a process of ours that runs no tests."""
+    """Raise the soft limit to the hard one, in a process of ours that runs no tests."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,4 +1,4 @@
-"""The debugger of an editor, pydevd: PyCharm's own, and debugpy's, which is VS Code's."""
+"""An editor's debugger, pydevd: PyCharm's own, and VS Code's, which is in debugpy."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 
 def is_attached() -> bool:
-    """Whether an editor debugs this process now: it may hold it for as long as its user thinks."""
+    """Whether an editor debugs this process now, which may stop it for any length of time."""
     find: Any = getattr(sys.modules.get("pydevd"), "get_global_debugger", None)
     debugger = None if find is None else find()
     if debugger is None:
         return False
-    # PyCharm's has no such method, and is never without an editor.
+    # PyCharm's has no such method, and runs only while an editor is attached.
     return bool(getattr(debugger, "is_attached", lambda: True)())

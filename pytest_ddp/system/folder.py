@@ -1,8 +1,8 @@
-"""A session's folder in the temporary directory, for what ranks that are killed cannot remove.
+"""A session's folder in the temporary directory, for files that killed ranks cannot remove.
 
-Controller and host both hold a lock on it and both remove it; the folders of sessions in which
-both were killed are swept by the next one of the same user. A lock tells who lives also across
-containers that share a temporary directory, where process numbers and start times do not.
+Controller and host both hold a lock on it, and both remove it. If both were killed, the next
+session of the same user removes it. A lock shows whether its holder is alive even across containers
+that share a temporary directory, where process numbers and start times do not.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ from pathlib import Path
 from pytest_ddp.system.own import os, shutil, tempfile
 
 _PREFIX = "pddp-"
-"""As long as multiprocessing's own: a socket's path has room for 107 characters."""
+"""As short as multiprocessing's own: a socket's path has room for 107 characters."""
 LONGEST_TEMPDIR = 107 - len(f"/{_PREFIX}12345678/listener-12345678")
-"""Characters of the temporary directory, with which multiprocessing's sockets have room in it."""
+"""Characters of a temporary directory whose folder has room for multiprocessing's sockets."""
 
 
 class Folder:
-    """A new one (0700), held until :meth:`close`; nobody counts on it, for a test may wipe it."""
+    """A new folder (0700), held until :meth:`close`; a test may remove it at any time."""
 
     def __init__(self) -> None:
         self.path, self.lock = "", -1
-        """Empty and -1 where there is no temporary directory any more."""
+        """Empty and -1 if there is no temporary directory any more."""
         with contextlib.suppress(OSError):
             _sweep()
+            # Until the new folder is locked, another session may remove it as a dead one's.
             while self.lock < 0:
                 self.path = tempfile.mkdtemp(prefix=_PREFIX)
-                # Until it is locked another session may take it for a dead one's.
                 self.lock = _hold(self.path)
 
     @property
     def held(self) -> tuple[int, ...]:
-        """The descriptor of the lock, for those who live on to remove the folder."""
+        """The descriptor of the lock, for processes that live on to remove the folder."""
         return (self.lock,) if self.lock >= 0 else ()
 
     def close(self) -> None:
-        """Remove it."""
+        """Remove the folder, and release the lock."""
         remove(self.path)
         for descriptor in self.held:
             os.close(descriptor)
@@ -47,7 +47,7 @@ class Folder:
 
 
 def remove(path: str) -> None:
-    """Remove a folder, if there is one."""
+    """Remove a folder, if it exists."""
     if path:
         shutil.rmtree(path, ignore_errors=True)
 
@@ -73,7 +73,7 @@ def _sweep() -> None:
 
 
 def _of_the_dead() -> Iterator[tuple[Path, int]]:
-    """Folders that nobody holds, each with a lock on it that is the caller's to close."""
+    """Folders that no process holds, each with a lock on it, which the caller has to close."""
     for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
             if path.lstat().st_uid == os.getuid() and (lock := _hold(str(path))) >= 0:
@@ -81,7 +81,7 @@ def _of_the_dead() -> Iterator[tuple[Path, int]]:
 
 
 def _hold(path: str) -> int:
-    """A descriptor with the lock on a folder; -1 if another process has it, or removed it."""
+    """A descriptor with the lock on a folder; -1 if another process holds or has removed it."""
     try:
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:

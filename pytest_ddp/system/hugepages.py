@@ -1,4 +1,4 @@
-"""Memory in huge pages, for a process that forks often."""
+"""Huge pages, for the memory of a process that forks often."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ _SIZE = 1 << 21
 _COLLAPSE = 25
 """``MADV_COLLAPSE`` of Linux 6.1."""
 _MOST = 1 << 28
-"""Bytes of a piece: what is larger is data, which would be copied for seconds."""
+"""Bytes of a mapping; a larger one is data, whose copying would take seconds."""
 
 
 def collapse() -> None:
-    """Have the memory of this process in them, so that a fork has a shorter table to copy.
+    """Move the memory of this process to huge pages, so that a fork has a shorter table to copy.
 
-    With torch imported there are some 40,000 pages: a fork and its end take 4 ms of a processor in
-    place of 14. It takes some 0.2 s itself, and where the kernel does not do it all is as before.
+    With torch imported there are some 40,000 pages: a fork and its end then take 4 ms of processor
+    time instead of 14. The move takes some 0.2 s; if the kernel refuses, nothing changes.
     """
     libc = ctypes.CDLL(None)
     for first, last in list(_anonymous()):
@@ -27,7 +27,7 @@ def collapse() -> None:
 
 
 def _anonymous() -> Iterator[tuple[int, int]]:
-    """Addresses of memory that is of no file, and private, as proc(5) has them."""
+    """Addresses of private memory that belongs to no file, from proc(5)."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         place, rights, _, _, inode, *_ = line.split()
         if rights == "rw-p" and inode == "0":

@@ -1,7 +1,7 @@
-"""What of a machine lets ddp tests fail all alike, or hang: told by pytest and by the doctor.
+"""Faults of a machine by which all ddp tests fail, or hang; reported by pytest and by the doctor.
 
-Each text ends with the way out. What the tests themselves say of it is gloo's, or a worker's that
-nobody sees.
+Each text ends with a remedy. The tests' own errors would only be gloo's, or those of a worker,
+which are not shown.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ _FLAGS = struct.Struct("16sH22x")
 
 
 def problems() -> list[str]:
-    """All that there are; none on nearly every machine."""
+    """All faults of this machine; nearly always none."""
     return [text for text in (loopback_problem(), tempdir_problem()) if text]
 
 
 def loopback_problem(interface: str = "lo") -> str:
-    """Why ranks on the CPU cannot talk to each other; empty if they can, or if nobody knows."""
+    """Why ranks on the CPU cannot communicate; empty if they can, or if it is unknown."""
     if _may_be_up(interface):
         return ""
     return (
-        f"the network interface {interface} is down or missing. gloo's ranks talk by it, so that "
-        f'every test with a gloo process group ends with "Unable to find address for: {interface}".'
+        f"the network interface {interface} is down or missing. gloo needs it: every test with a "
+        f'gloo process group ends with "Unable to find address for: {interface}".'
         f" Bring it up before pytest starts, as root: ip link set {interface} up"
     )
 
 
 def _may_be_up(interface: str) -> bool:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         try:
-            answer = fcntl.ioctl(asking, _SIOCGIFFLAGS, _FLAGS.pack(interface.encode(), 0))
+            answer = fcntl.ioctl(sock, _SIOCGIFFLAGS, _FLAGS.pack(interface.encode(), 0))
         except OSError as error:
-            # A sandbox that forbids the question may have one all the same.
+            # A sandbox that forbids this call may have the interface all the same.
             return error.errno != errno.ENODEV
     return bool(_FLAGS.unpack(answer)[1] & _IFF_UP)
 
 
 def tempdir_problem() -> str:
-    """Why DataLoader workers hang; empty if they do not."""
-    with contextlib.suppress(OSError):  # where there is no temporary directory, that is told
+    """Why DataLoader workers would hang; empty if they would not."""
+    with contextlib.suppress(OSError):  # a missing temporary directory is reported elsewhere
         directory = tempfile.gettempdir()
         length = len(os.fsencode(directory))
         if length > folder.LONGEST_TEMPDIR:

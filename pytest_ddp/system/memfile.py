@@ -1,8 +1,8 @@
-"""Files without a name, for what host, ranks and controller share.
+"""Files without a name, shared by host, ranks and controller.
 
-No test's cleaning finds them, the kernel frees them with the last process that has one open,
-and they need no directory: TMPDIR may be wiped, XDG_RUNTIME_DIR is missing in containers, and
-/dev/shm is small there and fills up. They are passed on as descriptors.
+A test cannot delete them, the kernel frees them with the last process that has one open, and they
+need no folder: TMPDIR may be cleared, XDG_RUNTIME_DIR is missing in containers, and /dev/shm is
+small there and fills up. They are passed on as descriptors.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from pytest_ddp.system.own import os
 
 
 def create(name: str) -> int:
-    """The descriptor of a new empty file; ``name`` is for ``/proc`` alone.
+    """The descriptor of a new empty file; ``name`` is only shown in ``/proc``.
 
     Raises:
-        pytest.UsageError: the system has none to give.
+        pytest.UsageError: the system cannot make one.
     """
     try:
         return os.memfd_create(name)
@@ -25,5 +25,5 @@ def create(name: str) -> int:
 
 
 def path_of(descriptor: int) -> str:
-    """A path by which the process that has the descriptor, or a fork of it, opens the file."""
+    """A path for the process that has the descriptor, or a fork of it, to open the file by."""
     return f"/proc/self/fd/{descriptor}"

@@ -1,4 +1,4 @@
-"""How often the kernel's out-of-memory killer has struck: who else sends SIGKILL tells nobody."""
+"""Reads the kernel's OOM-kill counters, to tell an OOM kill from any other SIGKILL."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from pytest_ddp.system.own import os, time
 _ROOT = Path("/")
 _COUNT = b"\noom_kill "
 _RECENT = 1.0
-"""Seconds."""
+"""Seconds for which counts are reused at the begin of a test."""
 _LONGEST = 1 << 16
-"""Bytes of a file of counters, which the kernel gives whole to one read of so many."""
+"""Bytes to read of a file of counters, which the kernel returns whole in one read."""
 
 
 @dataclass(frozen=True)
 class OomKills:
-    """Processes that were killed for want of memory, since counting began."""
+    """Processes that were killed for lack of memory, since counting began."""
 
     group: int
-    """In the control group of this process, which its ranks share; 0 where it is unknown."""
+    """In the control group of this process and its ranks; 0 if unknown."""
     machine: int
-    """On this machine, whoever they belonged to; 0 where it is unknown."""
+    """On this machine, whoever owned them; 0 if unknown."""
 
     def since(self, before: OomKills) -> str:
-        """What has happened since ``before``, as the end of a sentence; empty for nothing."""
+        """What was killed since ``before``, as the end of a sentence; empty for nothing."""
         if self.group > before.group:
             return f"killed {_processes(self.group - before.group)} of this control group"
         if self.machine > before.machine:
@@ -38,29 +38,29 @@ class OomKills:
 
 
 class OomWatch:
-    """Tells whether the killer has struck during a test, of tests one after the other.
+    """Reports processes that were killed for lack of memory during a test, test after test.
 
-    The counters are read for many short tests at a time, since to read them is a twelfth of what
-    such a test costs the process that waits for it. So one that was killed within the second
-    before a test that fails may be told of with that test.
+    Many short tests share a reading, since reading the counters is a twelfth of the time that such
+    a test costs the pytest process. So a process that was killed within the second before a test
+    may be reported with that test if it fails.
     """
 
     def __init__(self, root: Path = _ROOT) -> None:
         """
         Args:
-            root: where ``/proc`` and ``/sys`` are found.
+            root: folder of ``/proc`` and ``/sys``.
         """
         self._root = root
         self._counted = OomKills(0, 0)
         self._at = -math.inf
 
     def begin(self) -> None:
-        """A test begins."""
+        """Begin a test."""
         if time.monotonic() > self._at + _RECENT:
             self._count()
 
     def end(self) -> str:
-        """What has happened since then, as of :meth:`OomKills.since`; told once."""
+        """What was killed since the begin, as :meth:`OomKills.since`; reported only once."""
         before = self._counted
         self._count()
         return self._counted.since(before)
@@ -70,10 +70,10 @@ class OomWatch:
 
 
 def count_oom_kills(root: Path = _ROOT) -> OomKills:
-    """Read the kernel's counters, of control groups of either version; some 30 us.
+    """Read the kernel's counters, for control groups of either version; takes some 30 us.
 
     Args:
-        root: where ``/proc`` and ``/sys`` are found.
+        root: folder of ``/proc`` and ``/sys``.
     """
     counts = (_count(path) for path in _group_files(root))
     group = next((count for count in counts if count is not None), 0)
@@ -82,8 +82,8 @@ def count_oom_kills(root: Path = _ROOT) -> OomKills:
 
 @functools.cache
 def _group_files(root: Path) -> tuple[Path, ...]:
-    # Before each test the counters are read. A process that is moved to another group is
-    # not worth finding them anew.
+    # Cached, as the counters are read before tests. That a process may be moved to another group is
+    # not worth a search each time.
     return tuple(path for path in _candidates(root) if path.exists())
 
 
@@ -92,7 +92,7 @@ def _candidates(root: Path) -> Iterator[Path]:
     with contextlib.suppress(OSError):
         for line in (root / "proc/self/cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)
-            # A container may see its own group as the root, under a path of the outside.
+            # A container may see its own group as the root, under a path from outside.
             for folder in (path.lstrip("/"), ""):
                 if controllers == "memory":
                     yield groups / "memory" / folder / "memory.oom_control"
@@ -101,7 +101,7 @@ def _candidates(root: Path) -> Iterator[Path]:
 
 
 def _count(path: Path) -> int | None:
-    # Not by pathlib and a pattern, at three times the cost: each test begins with it.
+    # pathlib and a regular expression would take three times as long, before each test.
     with contextlib.suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:

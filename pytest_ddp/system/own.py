@@ -1,8 +1,8 @@
-"""The standard library as it is before any test, for all code that works while tests run.
+"""The standard library as it is before any test, for all code that runs while tests run.
 
-A test may patch ``os.getpid``, ``time.monotonic`` or ``json.loads``, and a fixture may do so for
-a whole session: neither a rank nor the pytest process may notice. ``from time import monotonic``
-would not do, since freezegun replaces clocks in every module that holds them.
+A test may patch ``os.getpid``, ``time.monotonic`` or ``json.loads``, and a fixture may do so for a
+whole session: neither a rank nor the pytest process may be affected. ``from time import monotonic``
+would not do, since freezegun replaces clocks in every module that has one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import traceback as traceback
     import zlib as zlib
 else:
-    # One by one: a suite without ddp tests must not pay for what it does not import.
+    # Lazily: a suite without ddp tests must not pay for modules that it does not import.
     def __getattr__(name: str) -> ModuleType:
         try:
             globals()[name] = copied = _copy(_import(name))

@@ -1,4 +1,4 @@
-"""What Linux tells of processes: children, sessions, names."""
+"""Processes as Linux shows them: children, sessions, names."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def read(path: str) -> bytes:
-    """A file of ``/proc``. Not by ``pathlib``, whose methods tests patch.
+    """The contents of a file in ``/proc``. Not read by ``pathlib``, whose methods tests patch.
 
     Raises:
-        OSError: it cannot be read, since the process is gone for example.
+        OSError: it cannot be read, for example since the process has ended.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -36,9 +36,9 @@ class Process:
     parent: int
     session: int
     command: str
-    """Its command line; of a forked process that of its parent."""
+    """Its command line; for a forked process, its parent's."""
     name: str
-    """As the kernel has it: of the program, or what the process calls itself."""
+    """The kernel's name for it: the program's, or one that the process has set."""
 
 
 def children(pid: int | None = None) -> list[Process]:
@@ -55,9 +55,9 @@ def children(pid: int | None = None) -> list[Process]:
 
 
 def has_children() -> bool:
-    """True while there is a child, also one that has ended and is not reaped.
+    """True while there is a child, including one that has ended and is not reaped.
 
-    One system call instead of a walk through /proc: most tests start no process.
+    One system call instead of a search through /proc, as most tests start no process.
     """
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -67,7 +67,7 @@ def has_children() -> bool:
 
 
 def look(pid: int) -> Process | None:
-    """A process by its number; None if there is none, or only its zombie."""
+    """A process by its number; None if it does not exist, or has ended."""
     try:
         stat = read(f"/proc/{pid}/stat").decode(errors="replace")
         command = read(f"/proc/{pid}/cmdline").replace(b"\0", b" ").decode(errors="replace")
@@ -82,44 +82,45 @@ def look(pid: int) -> Process | None:
 
 
 def kill_group(leader: int) -> None:
-    """Kill the process group of a recorded leader, if there still is one."""
+    """Kill the process group of a recorded leader, if it still exists."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)
 
 
 def die_with_parent(parent: int) -> None:
-    """Ask the kernel for SIGKILL when the parent's forking thread ends.
+    """Make the kernel send SIGKILL to this process when the parent's forking thread ends.
 
-    The backstop for a rank that holds the GIL and therefore cannot see its channel end.
+    Needed for a rank that holds the GIL, which cannot notice that its channel has ended.
     """
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    # Checked afterwards: the parent may have ended before.
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def outlive_parent() -> None:
-    """Take back :func:`die_with_parent`."""
+    """Undo :func:`die_with_parent`."""
     _libc.prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)
 
 
 def adopt_orphans(adopts: bool = True) -> None:
-    """Become the parent of descendants whose own parent dies, so that they can be ended.
+    """Become the parent of descendants whose own parent ends, so that they can be killed.
 
     Args:
-        adopts: False to be so no longer.
+        adopts: False to undo it.
     """
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, int(adopts), 0, 0, 0)
 
 
 def adopts_orphans() -> bool:
-    """Whether this process is such a parent."""
+    """Whether this process adopts orphans."""
     found = ctypes.c_int(0)
     _libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(found), 0, 0, 0)
     return found.value != 0
 
 
 def umask() -> int:
-    """That of this process; the system call that tells it also sets another one."""
+    """The umask of this process; the system call that returns it would also change it."""
     status = read("/proc/self/status")
     _, _, found = status.partition(b"\nUmask:")
     return int(found.split()[0], 8)

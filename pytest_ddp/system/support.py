@@ -1,4 +1,4 @@
-"""Whether this system can run ranks at all; without a module that other systems do not have."""
+"""Whether this system can run ranks; imports no module that other systems lack."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _NEEDED = ("memfd_create", "pidfd_open", "setsid")
 
 
 def problem() -> str:
-    """Why no rank can be started here; empty where ranks can."""
+    """Why no rank can be started here; empty if ranks can be."""
     missing = next((f" without {name}" for name in _NEEDED if not hasattr(os, name)), "")
     if sys.platform == "linux" and not missing:
         return ""
