@@ -1,8 +1,8 @@
-"""Framed, typed messages over one stream socket; controller, host and ranks use it.
+"""Framed, typed messages over one stream socket, used by controller, host and ranks.
 
-A frame is a header (length, sequence number) and JSON: readable in a debugger, safe
-to parse from a process that has gone mad, and without pickle. File descriptors
-travel beside a frame (SCM_RIGHTS), so that no port has to be opened for anything.
+A frame is a header (length, sequence number) and JSON. JSON is readable in a debugger, and without
+pickle it is safe to parse what a broken process sends. File descriptors are attached to a frame
+(SCM_RIGHTS), so that nothing needs a port.
 """
 
 from __future__ import annotations
@@ -26,29 +26,28 @@ from pytest_ddp.wire.serving import DESCRIPTORS, Inherit, Serve
 
 _HEADER = struct.Struct(">IQ")
 _ROOM = socket.CMSG_LEN(16 * array.array("i").itemsize)
-"""Bytes for descriptors, more than a message has."""
+"""Bytes for 16 descriptors, which is more than any message has."""
 _CHUNK = 1 << 18
 _Read = TypeVar("_Read")
 _from_json = json.JSONDecoder().decode
 _OURS = f"{__package__}."
-"""Where records are declared; a report may hold a dataclass of the user's."""
+"""Modules with our records; a report may hold a dataclass of the user's, which is none."""
 _KINDS: dict[str, type] = {kind.__name__: kind for kind in typing.get_args(Message)}
 
 
 class ChannelError(Exception):
-    """The peer sent something that is no frame of ours: the stream cannot be trusted."""
+    """The peer sent something other than our frames: the stream cannot be trusted."""
 
     before: Sequence[Any] = ()
-    """What had come whole before it."""
+    """Complete messages that arrived before it."""
 
 
 class Channel:
     """One end of a socketpair.
 
-    The end is blocking for host and ranks, which have nothing better to do. The
-    controller makes its ends non-blocking, so that a rank that does not read (it may
-    hold the GIL for good) can never block the verdict; what does not fit into the
-    socket waits in ``unsent``.
+    The end of a host or rank is blocking, as it has nothing else to do. The controller makes its
+    ends non-blocking, so that a rank that does not read (it may hold the GIL for good) can never
+    block the verdict; what the socket has no room for waits in ``unsent``.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -60,18 +59,18 @@ class Channel:
         self._descriptors: deque[int] = deque()
         self._unsent = bytearray()
         self._rights: deque[tuple[int, tuple[int, ...]]] = deque()
-        """Our copies of descriptors to send, and where in ``_unsent`` their frame begins."""
+        """Our copies of descriptors to send, with the begin of their frame in ``_unsent``."""
         self._sent_count = 0
         self._received_count = 0
         self.at_end = False
         """True once the peer has closed its end (and every copy of it)."""
         self.when_full: Callable[[], object] | None = None
-        """Is called when something has to wait in ``unsent``: who has hundreds of channels asks
-        none of them."""
+        """Called when something has to wait in ``unsent``: the owner of hundreds of channels need
+        not check each."""
 
     @classmethod
     def pair(cls) -> tuple[Channel, socket.socket]:
-        """A non-blocking end for the controller, and the bare socket to hand over."""
+        """A non-blocking end for the controller, and the bare socket for its peer."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         return cls(ours), theirs
@@ -80,7 +79,7 @@ class Channel:
         return self._socket.fileno()
 
     def is_there(self) -> bool:
-        """False if a test has closed our descriptor, whose number may be another's by now."""
+        """False if a test has closed our descriptor, whose number may be another file's by now."""
         try:
             return os.fstat(self.fileno()).st_ino == self._inode
         except OSError:
@@ -92,11 +91,11 @@ class Channel:
 
     @property
     def has_message(self) -> bool:
-        """True if a whole message is here already, so that no poll would tell of it."""
+        """True if a complete message has been read already, which poll would not report."""
         return self._end_of_frame() is not None
 
     def close(self) -> None:
-        """Close this end and every descriptor that nobody took or that was not sent."""
+        """Close this end, and all descriptors that were not taken or not sent."""
         self._socket.close()
         self._forget_unsent()
         while self._descriptors:
@@ -110,15 +109,15 @@ class Channel:
         The caller may close its descriptors at once.
 
         Raises:
-            OSError: the peer is gone (only on a blocking end; the controller learns
-                of a lost rank by the host's word, not by a failed send).
+            OSError: the peer is gone (only on a blocking end; the controller learns of a lost rank
+                from the host, not from a failed send).
         """
         self.send_body(dumps(message).encode(), descriptors, more=more)
 
     def send_body(
         self, body: bytes, descriptors: Sequence[int] = (), *, more: bool = False
     ) -> None:
-        """The same of a message that is in words already, as of :func:`dumps`."""
+        """Send a message that is serialized already, by :func:`dumps`."""
         frame = _HEADER.pack(len(body), self._sent_count) + body
         self._sent_count += 1
         if descriptors:
@@ -129,7 +128,7 @@ class Channel:
             self.flush()
 
     def flush(self) -> None:
-        """Send what is still waiting, as far as the socket takes it."""
+        """Send what is waiting, as far as the socket has room."""
         try:
             while self._unsent:
                 self._send_some()
@@ -142,8 +141,8 @@ class Channel:
             self._forget_unsent()
 
     def _send_some(self) -> None:
-        # Descriptors ride on the first byte of their frame: older bytes go first, and
-        # the next descriptors' frame waits for the next call.
+        # Descriptors are attached to the first byte of their frame: earlier bytes are sent before,
+        # and the next frame with descriptors by the next call.
         starts = [start for start, _ in self._rights] + [_CHUNK]
         due = starts[0] == 0
         ancillary = []
@@ -166,7 +165,7 @@ class Channel:
         """Wait for the next message and its descriptors; None once the peer is gone.
 
         Raises:
-            ChannelError: the peer sent something else.
+            ChannelError: the peer sent something other than a message.
         """
         while (message := self._next()) is None:
             if not self._read():
@@ -174,43 +173,45 @@ class Channel:
         return message
 
     def receive_available(self) -> list[tuple[Message, list[int]]]:
-        """Read all that is there now, without waiting (the controller's end).
+        """Read all that has arrived, without waiting (the controller's end).
 
         Raises:
-            ChannelError: the peer sent something that is no message.
+            ChannelError: the peer sent something other than a message.
         """
+        # A read returns at most _CHUNK bytes, and no more than one set of descriptors.
         while self._read_available():
-            """There may be more."""
+            pass
         return self._whole_messages()
 
     def receive_some(self) -> list[tuple[Message, list[int]]]:
-        """Read what one look finds: for who is told by a selector that there is more, or the end.
+        """Read once; for a caller whose selector reports remaining data, or the end, again.
 
         Raises:
-            ChannelError: the peer sent something that is no message.
+            ChannelError: the peer sent something other than a message.
         """
         self._read_available()
         return self._whole_messages()
 
     def receive_bodies(self) -> list[bytes]:
-        """Messages as they came, for who passes them on; their descriptors wait to be taken.
+        """Serialized messages, to be passed on; their descriptors are left to take_descriptors.
 
         Raises:
-            ChannelError: the peer sent something that is no frame.
+            ChannelError: the peer sent something other than a frame.
         """
+        # A read returns at most _CHUNK bytes, and no more than one set of descriptors.
         while self._read_available():
-            """There may be more."""
+            pass
         return self._all(self._next_body)
 
     def take_descriptors(self, message: Message) -> list[int]:
-        """Those of a message that came.
+        """The descriptors of a message that has arrived.
 
         Raises:
-            ChannelError: it came without them.
+            ChannelError: the message arrived without them.
         """
         due = _descriptor_count(message)
         if len(self._descriptors) < due:
-            raise ChannelError(f"{type(message).__name__} came without its {due} descriptors")
+            raise ChannelError(f"{type(message).__name__} arrived without its {due} descriptors")
         return [self._descriptors.popleft() for _ in range(due)]
 
     def _read_available(self) -> bool:
@@ -240,7 +241,7 @@ class Channel:
             data, ancillary = b"", []
         self._received += data
         for descriptor in _descriptors(ancillary):
-            # A copy in a program that a test starts would keep the file or channel open.
+            # Inherited by a program that a test starts, a copy would keep the file or channel open.
             os.set_inheritable(descriptor, False)
             self._descriptors.append(descriptor)
         self.at_end = not data
@@ -250,10 +251,10 @@ class Channel:
         if len(self._received) < _HEADER.size:
             return None
         length, number = _HEADER.unpack_from(self._received)
-        # The number is looked at before the rest is there: a length that is none of
-        # ours could be waited for till the end of the test.
+        # The number is checked before the rest has arrived: the length of something other than a
+        # frame could be waited for until the end of the test.
         if number != self._received_count:
-            raise ChannelError(f"frame {number} came where {self._received_count} was due")
+            raise ChannelError(f"frame {number} arrived, expected {self._received_count}")
         end: int = _HEADER.size + length
         return end if len(self._received) >= end else None
 
@@ -303,12 +304,12 @@ def _descriptor_count(message: Message) -> int:
 
 
 def dumps(message: Message) -> str:
-    """A message as text."""
+    """A message, serialized."""
     return _to_json({"kind": type(message).__name__, **message.__dict__})
 
 
 def is_a(kind: type[Message], body: bytes) -> bool:
-    """Whether a message in words is of this kind."""
+    """Whether a serialized message is of this kind."""
     return body.startswith(_beginning(kind.__name__))
 
 
@@ -318,21 +319,21 @@ def _beginning(kind: str) -> bytes:
 
 
 def loads(text: str | bytes) -> Message:
-    """The message back.
+    """The deserialized message.
 
     Raises:
-        ChannelError: it is none.
+        ChannelError: the text is not a message.
     """
     try:
         body = _from_json(text if isinstance(text, str) else text.decode())
         return typing.cast("Message", _reader(_KINDS[body.pop("kind")])(body))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         shown = text[:80]
-        raise ChannelError(f"no message of ours: {shown!r} ({error!r})") from error
+        raise ChannelError(f"not a message of the protocol: {shown!r} ({error!r})") from error
 
 
 def _as_plain(value: Any) -> Any:
-    """What JSON does not know: records in a message, and what is in users' reports."""
+    """Converts what JSON lacks: records in a message, and objects in users' reports."""
     return value.__dict__ if type(value).__module__.startswith(_OURS) else repr(value)
 
 
@@ -342,7 +343,7 @@ _to_json = json.JSONEncoder(default=_as_plain, separators=(",", ":")).encode
 
 @functools.cache
 def _reader(hint: Any) -> Callable[[Any], Any]:
-    """How to turn plain JSON into a value of this type."""
+    """A function that converts plain JSON into a value of this type."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if dataclasses.is_dataclass(hint):
         readers = {name: _reader(of) for name, of in typing.get_type_hints(hint).items()}
@@ -375,7 +376,7 @@ def _read_record(
     for name, read in readers.items():
         body[name] = read(body[name])
     record: Any = object.__new__(kind)
-    # At a part of the time that the constructor of a frozen dataclass takes, which has none of
-    # its own to do here: it calls a function for each field.
+    # Takes a part of the time of a frozen dataclass's constructor, which calls a function for each
+    # field and would do nothing else here.
     record.__dict__.update(body)
     return record

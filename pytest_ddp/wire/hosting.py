@@ -1,6 +1,6 @@
-"""Records between controller and host: the session, and how ranks come and go.
+"""Records between controller and host: the session, and the start and end of ranks.
 
-A part of :mod:`pytest_ddp.wire.protocol`, which says how they travel.
+A part of :mod:`pytest_ddp.wire.protocol`, which describes how they are sent.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ Json: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True)
 class World:
-    """What a rank's process serves in its life; the ranks of one world make a pool.
+    """The world that a process belongs to for life; the ranks of one world make a pool.
 
-    Libraries keep their world size in singletons and read it at import: a process that
-    changed its place would make right code of theirs hang.
+    Libraries read their world size at import and keep it in singletons: if a process changed its
+    place, correct code of theirs would hang.
     """
 
     backend: str
     """As torch takes it: ``gloo``, ``cpu:gloo,cuda:nccl``."""
     world_size: int
     devices: tuple[int, ...] | None
-    """The GPU of each rank, as index into the visible ones of its machine; None where ranks get
-    none."""
+    """The GPU of each rank, as index into its machine's visible ones; None where ranks have no
+    GPU."""
     init: bool
-    """Whether its ranks hold a default process group of the plugin's."""
+    """Whether its ranks have a default process group of the plugin's."""
     keeps_group: bool = False
-    """Whether one that a test has made stays for the tests after it, as under torchrun."""
+    """Whether a default group that a test has made stays for later tests, as under torchrun."""
     device: str = "cpu"
     """Kind of device that ranks work on: that of ``devices``, or ``cpu`` or ``meta``."""
     nodes: tuple[int, ...] = ()
-    """The machine of each rank, by its number; empty in a session on one machine."""
+    """The number of each rank's machine; empty in a session on one machine."""
 
     @property
     def gpus(self) -> frozenset[tuple[int, int]]:
-        """The GPUs of its ranks, each with its machine."""
+        """The GPUs of its ranks, each with the number of its machine."""
         devices = self.devices or ()
         return frozenset(zip(self.nodes or (0,) * len(devices), devices, strict=False))
 
@@ -47,18 +47,18 @@ class World:
 
 @dataclass(frozen=True)
 class Measured:
-    """That coverage.py measures the pytest process, and with what: ranks do as it does."""
+    """Settings of the coverage.py that measures the pytest process; ranks use the same."""
 
     config: str
-    """Its configuration, as ``CoverageConfig.serialize`` gives it."""
+    """Its configuration, from ``CoverageConfig.serialize``."""
     data_file: str
-    """Ranks write to files of this name and a suffix of their own."""
+    """Ranks write to files with this name and a suffix of their own."""
     by_plugin: bool
-    """pytest-cov measures, which obeys marks."""
+    """True if pytest-cov measures, whose marks are then obeyed."""
     contexts: bool
-    """With ``--cov-context=test``."""
+    """True with ``--cov-context=test``."""
     process_start: str
-    """``COVERAGE_PROCESS_START``, which is kept from the host; empty if there is none."""
+    """``COVERAGE_PROCESS_START``, which the host does not get; empty if it is not set."""
 
 
 # ---------------------------------------------------------------- controller -> host
@@ -66,46 +66,46 @@ class Measured:
 
 @dataclass(frozen=True)
 class Session:
-    """How to set up pytest as the controller did; the first message to a host or rank."""
+    """How to configure pytest as the controller did; the first message to a host or rank."""
 
     spawns: bool
-    """True for a host that spawns interpreters instead of forking itself."""
+    """True for a host that starts interpreters instead of forking itself."""
     args: tuple[str, ...]
     """The arguments that pytest was called with."""
     argv: tuple[str, ...]
-    """``sys.argv`` of the pytest process, which tests find in ranks too."""
+    """``sys.argv`` of the pytest process, which ranks have as well."""
     program: str | None
     """``__main__.__file__`` of the pytest process."""
     junit_family: str | None
-    """The ``junit_family`` of the file that ``--junitxml`` writes; None if none is written."""
+    """The ``junit_family`` of ``--junitxml``'s file; None if no file is written."""
     plugins: tuple[str, ...]
-    """Plugin modules given to ``pytest.main(plugins=...)`` by name."""
+    """Names of plugin modules given to ``pytest.main(plugins=...)``."""
     worker_input: Json
-    """What plugins find as ``config.workerinput``."""
+    """Value of ``config.workerinput`` for plugins."""
     options: Json
-    """Options that plugins have settled after the command line was parsed."""
+    """Options that plugins have set after the command line was parsed."""
     basetemp: str
-    """Below it each rank makes its own base for ``tmp_path_factory``."""
+    """Each rank makes its own base for ``tmp_path_factory`` below it."""
     verbose_output: bool
-    """True under ``-s``: the host and the only rank of a world write straight to the terminal."""
+    """True under ``-s``: the host, and a world's only rank, write directly to the terminal."""
     seed: int = 0
     """The session's seed; hash seeds of spawned ranks derive from it."""
     imports_in_host: bool = False
     """True with ``--ddp-import=host``: the user's code is imported once, before any fork."""
     traces: bool = False
-    """True with ``--ddp-trace``: ranks write down what they do."""
+    """True with ``--ddp-trace``: ranks write a trace."""
     debug_rank: int | None = None
-    """That of ``--ddp-debug-rank``: the only one to stop at breakpoints."""
+    """From ``--ddp-debug-rank``: the only rank to stop at breakpoints."""
     measured: Measured | None = None
-    """None where nobody measures coverage."""
+    """None if coverage is not measured."""
 
 
 @dataclass(frozen=True)
 class Came:
-    """Modules that came into the pytest process together, while it collected."""
+    """Modules that the pytest process imported together, during collection."""
 
     file: str
-    """What it collected; empty for what came between two of these."""
+    """The file that was collected; empty for imports between two files."""
     modules: tuple[str, ...]
     """Their names, in the order in which their imports began."""
 
@@ -115,50 +115,61 @@ class Collected:
     """The controller has collected: ranks can be started once the host is ready."""
 
     files: tuple[str, ...]
-    """Absolute paths of the files that hold ddp tests."""
+    """Absolute paths of the files with ddp tests."""
     conftests: tuple[str, ...]
     """Absolute paths of the conftest files above them."""
     path: tuple[str, ...]
     """``sys.path`` after collection, on which the user's modules were found."""
     places: tuple[str, ...]
-    """Names of the environment variables that tell a rank its place."""
+    """Names of the environment variables from which a process reads its rank."""
     came: tuple[Came, ...]
-    """All that collection has imported, but for what the host has anyway."""
+    """All imports of the collection, except for modules that the host has anyway."""
 
 
 PLACE_VARIABLES = (
-    *("RANK", "LOCAL_RANK", "ROLE_RANK", "GROUP_RANK", "ROLE_NAME"),
-    *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE", "GROUP_WORLD_SIZE"),
-    *("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE"),
-    *("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"),
+    "RANK",
+    "LOCAL_RANK",
+    "ROLE_RANK",
+    "GROUP_RANK",
+    "ROLE_NAME",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "ROLE_WORLD_SIZE",
+    "GROUP_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_USE_AGENT_STORE",
+    "TORCHELASTIC_RESTART_COUNT",
+    "TORCHELASTIC_MAX_RESTARTS",
 )
 """The torchrun variables that a rank has."""
 
 
 @dataclass(frozen=True)
 class StartRank:
-    """Fork (or spawn) one rank; its end of its channel, its files and streams travel along."""
+    """Fork (or spawn) one rank; its end of its channel, its files and streams are attached."""
 
     serial: int
-    """Number of the process among all ranks that the controller ever started."""
+    """Number of the process among all ranks that the controller has started."""
     rank: int
-    """The rank that the process will be in every test it takes part in."""
+    """The rank of the process in every test that it takes part in."""
     world: World
     environment: dict[str, str]
-    """The torchrun variables of its birth, there before anything of the user's is imported."""
+    """Its torchrun variables, which are set before any user code is imported."""
     folder: str
-    """The session's, for what the rank cannot remove if it is killed; empty if there is none."""
+    """The session's folder, for files that a killed rank cannot remove; empty without one."""
     serve_store: bool = False
-    """True for one that serves the env:// rendezvous from its birth on; the listening socket
-    travels along."""
+    """True if the rank serves the env:// rendezvous from its start on; the listening socket is
+    attached."""
     traces: bool = False
-    """As in :class:`Session`, as is the next."""
+    """As in :class:`Session`, and so is ``measured``."""
     measured: Measured | None = None
 
 
 @dataclass(frozen=True)
 class KillRank:
-    """Kill the process group of a rank and whatever it left behind."""
+    """Kill the process group of a rank, and processes that it left behind."""
 
     serial: int
 
@@ -184,10 +195,10 @@ class RankStarted:
 
 @dataclass(frozen=True)
 class RankExited:
-    """A rank's process is gone and reaped, and its process group is killed."""
+    """A rank's process has been reaped, and its process group killed."""
 
     serial: int
     returncode: int
     """As in ``subprocess``: the exit code, or minus the signal's number."""
     why: str = ""
-    """What is known of it beside that, as a predicate, where its machine was lost for example."""
+    """What else is known of its end, as a predicate; for example that its machine was lost."""

@@ -1,6 +1,7 @@
-"""Descriptors in what a served process unpickles: each is told by its place among those it gets.
+"""Descriptors in what a served process unpickles: each is an index into those that were sent.
 
-multiprocessing asks the object that starts a process how to do so (``DupFd``).
+multiprocessing gets the descriptor's representation from the object that starts a process
+(``DupFd``).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ _received: list[int] = []
 
 @dataclass(frozen=True)
 class Inherited:
-    """Stands for a descriptor while it is pickled."""
+    """Represents a descriptor in a pickle."""
 
     place: int
 
@@ -22,5 +23,5 @@ class Inherited:
 
 
 def take(descriptors: list[int]) -> None:
-    """Take what came for this process; in the order in which they were asked for."""
+    """Add descriptors that were sent to this process, in the order of their pickling."""
     _received.extend(descriptors)

@@ -1,8 +1,8 @@
-"""What a rank keeps to itself until its test ends: phases that passed without a word.
+"""Reports that a rank keeps until its test ends: phases that passed with nothing to report.
 
-Nearly all phases do, and to tell of each by itself, whole, was a third of what a warm test cost
-the controller. They go on the rank's page meanwhile, where the controller finds those of a rank
-that did not live to tell; a report that says anything else is sent at once.
+Nearly all phases do. Sending a complete report of each was a third of the controller's time for a
+test on a rank that is kept. Until the end they are on the rank's page, where the controller finds
+them if the rank dies; a report with any other content is sent at once.
 """
 
 from __future__ import annotations
@@ -19,58 +19,59 @@ from pytest_ddp.wire.marker import Page
 from pytest_ddp.wire.protocol import Passed, Phase
 
 _PLAIN = vars(pytest.TestReport("", ("", None, ""), {}, "passed", None, "call")).keys()
-"""Attributes that each report has; others come from plugins."""
+"""Attributes that each report has; any others were added by plugins."""
 
 
 class Kept:
-    """The writing side."""
+    """The writing side, in a rank."""
 
     def __init__(self, page: Page, config: pytest.Config) -> None:
         self._page = page
         self._config = config
         self._readers: list[Any] = []
-        self._wanted = True
+        self._keeps = True
+        """False if a plugin takes part in how reports are sent, and may need each."""
         self._has_subtest = False
-        """Whether a wordless report of a subtest has been told whole."""
+        """Whether this test has sent the complete report of a subtest with nothing to report."""
         self._passed: list[Passed] = []
         self._lines: list[str] = []
 
     def begin(self, test: int) -> None:
-        """The rank has begun a test: from here on it is the test's own doing."""
-        # Asked anew, because each file may have a conftest of its own.
+        """Start a test; called when the rank has begun it."""
+        # For each test, as each file may have a conftest of its own.
         readers = _readers(self._config)
         if readers != self._readers:
-            self._readers, self._wanted = readers, all(map(_is_pytests, readers))
+            self._readers, self._keeps = readers, all(map(_is_pytests, readers))
         self._passed = []
         self._has_subtest = False
         self._lines = [str(test)]
         self._write()
 
     def take(self, report: pytest.TestReport) -> bool:
-        """Keep a report; False if it says something that has to be told by itself."""
-        if not (self._wanted and _is_plain(report)):
+        """Keep a report; False if it has to be sent by itself."""
+        if not (self._keeps and _is_plain(report)):
             return False
         try:
             times = tuple(int(at * 1e9) for at in (report.start, report.stop, report.duration))
         except (TypeError, ValueError, OverflowError):
-            return False  # a plugin has put something else there
+            return False  # a plugin has set other values
         self._passed.append(Passed(Phase(report.when), *times))
         self._lines.append(" ".join(map(str, (report.when, *times))))
         self._write()
         return True
 
     def take_subtest(self, report: pytest.TestReport) -> bool:
-        """Whether of this subtest's report no more need be told than its name and times.
+        """Whether it is enough to send the name and the times of this subtest.
 
-        There are tests with thousands of them.
+        Some tests have thousands of subtests.
         """
-        if not (self._wanted and is_wordless(report)):
+        if not (self._keeps and is_wordless(report)):
             return False
         known, self._has_subtest = self._has_subtest, True
         return known
 
     def passed(self) -> tuple[Passed, ...]:
-        """All that was taken in this test."""
+        """All reports that were kept in this test."""
         return tuple(self._passed)
 
     def _write(self) -> None:
@@ -79,7 +80,7 @@ class Kept:
 
 @dataclass(frozen=True)
 class Untold:
-    """What a page has kept."""
+    """The reports kept on a page."""
 
     test: int = 0
     """The last test that the rank began; 0 if it has begun none."""
@@ -87,8 +88,9 @@ class Untold:
 
 
 def read(path: Path) -> Untold:
-    """What the rank that writes this page would tell at the end of its test."""
-    # A test can write into any file. What cannot be read was not told, and fails the test.
+    """The reports that the rank with this page has not sent."""
+    # A test can write into any file. A phase that cannot be read counts as not reported, and fails
+    # the test.
     with contextlib.suppress(ValueError, TypeError):
         test, *phases = marker.lines(path, marker.KEPT) or ("0",)
         return Untold(int(test or 0), tuple(_read(*line.split()) for line in phases))
@@ -105,7 +107,7 @@ def is_subtest(report: pytest.TestReport) -> bool:
 
 
 def is_wordless(report: pytest.TestReport) -> bool:
-    """Whether a phase, or a subtest, has passed and nobody has added anything to its report."""
+    """Whether a phase or subtest has passed, and its report has no further content."""
     return (
         report.outcome == "passed"
         and not (report.longrepr or report.sections or report.user_properties)
@@ -118,7 +120,7 @@ def _is_plain(report: pytest.TestReport) -> bool:
 
 
 def _readers(config: Any) -> list[Any]:
-    """Implementations of the hooks that have a part in how reports travel."""
+    """Implementations of the hooks that serialize and deserialize reports."""
     hook = config.hook
     parts = (hook.pytest_report_to_serializable, hook.pytest_report_from_serializable)
     return [reader for part in parts for reader in part.get_hookimpls()]

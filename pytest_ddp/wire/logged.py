@@ -1,7 +1,7 @@
-"""A log record on its way from a rank to pytest's live log and log file.
+"""A log record that a rank sends to pytest's live log and log file.
 
-It has a socket of its own, of packets: a packet comes whole or not at all, whichever thread, child
-process or signal handler of the rank sends it, and what a rank sent is there after its death.
+Records have a socket of their own, for packets: a packet arrives whole or not at all, whichever
+thread, child process or signal handler of the rank sends it, and can be read after its death.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from pytest_ddp.system.own import json, os, socket
 
 _BARE = frozenset({str, float, bool, type(None)})
 _MOST_BITS = 64
-"""Of a number that travels as one; Python refuses to write very long ones."""
+"""Longer integers are sent as text; Python refuses to write very long ones as numbers."""
 _LEFT = frozenset({"args", "exc_info", "message", "asctime"})
-"""What is in other fields already, or what formatters have put into the record."""
+"""Fields that are in other fields already, or that formatters have added to the record."""
 _WHOLE = 1 << 16
-"""Bytes of a packet, since a socket takes no very long one; the rest travels along as a file."""
+"""Bytes of a packet at most, as a socket takes no very long one; the rest is attached as a file."""
 _formatter = logging.Formatter()
 
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """A record as it travels."""
+    """A record as it is sent."""
 
     moment: float
     """When it was logged (monotonic clock)."""
     when: str | None
-    """The phase, in the words of pytest's ``set_when``."""
+    """The phase, as in pytest's ``set_when``."""
     fields: dict[str, Any]
-    """Those of the record, its arguments put into the message and its exception into text."""
+    """The record's fields, with the message formatted, and the exception as text."""
     size: int
     """Bytes of the packet."""
 
     def record(self, prefix: str) -> logging.LogRecord:
-        """The record, its message begun with ``prefix``."""
+        """The record, with ``prefix`` before its message."""
         record = logging.LogRecord("", logging.NOTSET, "", 0, "", None, None)
         vars(record).update(self.fields)
         record.msg = f"{prefix}{self.fields['msg']}"
@@ -47,7 +47,7 @@ class Logged:
 
 @dataclass(frozen=True, slots=True)
 class LogPath:
-    """That the rank's records go to another log file from now on (pytest's ``set_log_path``)."""
+    """The rank's records go to another log file from now on (pytest's ``set_log_path``)."""
 
     moment: float
     path: str
@@ -60,7 +60,7 @@ def pack(record: logging.LogRecord, when: str | None, moment: float) -> bytes:
     """The packet of a record.
 
     Raises:
-        Exception: whatever its own arguments raise when they are put into its message.
+        Exception: whatever the record's arguments raise when its message is formatted.
     """
     fields = {name: _plain(value) for name, value in vars(record).items() if name not in _LEFT}
     fields["msg"] = record.getMessage()
@@ -70,10 +70,10 @@ def pack(record: logging.LogRecord, when: str | None, moment: float) -> bytes:
 
 
 def send(sock: socket.socket, packet: bytes) -> None:
-    """Send a packet, once there is room for it.
+    """Send a packet; waits until there is room for it.
 
     Raises:
-        OSError: nobody reads any more, or the socket was closed.
+        OSError: the receiver is gone, or the socket was closed.
     """
     if len(packet) <= _WHOLE:
         sock.sendall(packet)
@@ -89,7 +89,7 @@ def receive_packet(sock: socket.socket) -> bytes:
     """The next packet as it was sent; empty at the end.
 
     Raises:
-        BlockingIOError: there is none now.
+        BlockingIOError: no packet has arrived.
     """
     packet: bytes
     packet, ancillary, _, _ = sock.recvmsg(_WHOLE, socket.CMSG_LEN(array.array("i").itemsize))
@@ -104,8 +104,8 @@ def receive(sock: socket.socket) -> Logged | LogPath | None:
     """The next record or path; None at the end.
 
     Raises:
-        BlockingIOError: there is none now.
-        ValueError: something else than a rank's handler wrote here.
+        BlockingIOError: no packet has arrived.
+        ValueError: something other than a rank's handler wrote to the socket.
     """
     if not (packet := receive_packet(sock)):
         return None

@@ -1,7 +1,7 @@
 """Records between the controller and the hub, which has agents on several machines.
 
-A part of :mod:`pytest_ddp.wire.protocol`, which says how they travel. To the controller a hub is
-a host: what a host is told and tells comes beside these.
+A part of :mod:`pytest_ddp.wire.protocol`, which describes how they are sent. For the controller a
+hub is a host: it gets and sends a host's messages in addition to these.
 """
 
 from __future__ import annotations
@@ -9,29 +9,37 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 SECRET = "PYTEST_DDP_SECRET"
-"""The variable that holds the session's secret, where the user has set one for all nodes."""
+"""Variable with the session's secret, if the user has set one for all nodes."""
 
 LAUNCHER_VARIABLES = (
-    *("PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT"),
-    *("PET_RDZV_BACKEND", "PET_RDZV_ENDPOINT", "PET_RDZV_ID", "PET_RDZV_CONF", "PET_MAX_RESTARTS"),
+    "PET_NNODES",
+    "PET_NPROC_PER_NODE",
+    "PET_NODE_RANK",
+    "PET_MASTER_ADDR",
+    "PET_MASTER_PORT",
+    "PET_RDZV_BACKEND",
+    "PET_RDZV_ENDPOINT",
+    "PET_RDZV_ID",
+    "PET_RDZV_CONF",
+    "PET_MAX_RESTARTS",
 )
 """torchrun's options as variables, which Kubernetes sets on each node: a torchrun that a test
-starts would take them for its own."""
+starts would use them."""
 
 
 @dataclass(frozen=True)
 class Clock:
-    """How the clocks of another machine stand to those of node 0, as far as it was measured."""
+    """Offset of another machine's clocks from those of node 0, as measured."""
 
     ahead: int
     """Nanoseconds by which its monotonic clock is ahead."""
     wall_ahead: int
-    """The same of its wall clock."""
+    """Nanoseconds by which its wall clock is ahead."""
     uncertainty: int
-    """Nanoseconds by which both may be off."""
+    """Nanoseconds by which both offsets may be wrong."""
 
     def here(self, moment: float) -> float:
-        """A moment on its wall clock, on node 0's; in seconds."""
+        """Converts a moment on its wall clock to node 0's; in seconds."""
         return moment - self.wall_ahead / 1e9
 
 
@@ -40,7 +48,7 @@ class Clock:
 
 @dataclass(frozen=True)
 class OpenPort:
-    """Have a node listen for the next test; the answer is :class:`PortOpened`."""
+    """Make a node listen for the next test; the answer is :class:`PortOpened`."""
 
     node: int
 
@@ -55,23 +63,23 @@ class SignalRank:
 
 @dataclass(frozen=True)
 class LeaseGpus:
-    """Lease GPUs of a node; the answer is :class:`GpusLeased`, for its agent waits for them."""
+    """Lease GPUs of a node; the answer is :class:`GpusLeased`, once its agent has got them."""
 
     lease: int
     """Number of this lease among all of the session."""
     node: int
     count: int
-    """How many, or how many shares of them."""
+    """Number of GPUs, or of shares of them."""
     ranks_per_gpu: int
     limit: float
     """Seconds to wait at most."""
     holder: str
-    """What others who wait for them are told."""
+    """Name of the holder, for others who wait for the same GPUs."""
 
 
 @dataclass(frozen=True)
 class ReleaseGpus:
-    """Give a lease back, also one that is still waited for."""
+    """Return a lease, or give up waiting for it."""
 
     lease: int
     node: int
@@ -79,7 +87,7 @@ class ReleaseGpus:
 
 @dataclass(frozen=True)
 class EndSession:
-    """pytest ends with this exit code, and so do the agents."""
+    """pytest exits with this code, and the agents do so as well."""
 
     code: int
 
@@ -89,36 +97,36 @@ class EndSession:
 
 @dataclass(frozen=True)
 class MachinesAwaited:
-    """The engine has not all of them yet, and waits for what is on its way."""
+    """The engine has only some of the machines, and waits for the others."""
 
     what: str
 
 
 @dataclass(frozen=True)
 class MachinesFound:
-    """The engine has them; before that a hub tells at most what is waited for."""
+    """The engine has all machines; only :class:`MachinesAwaited` may be sent before."""
 
     nodes: int
 
 
 @dataclass(frozen=True)
 class NodeJoined:
-    """An agent is there."""
+    """An agent has connected."""
 
     node: int
     name: str
     """The machine's own name."""
     address: str
-    """Where others reach it."""
+    """The address that other machines reach it by."""
     gpus: tuple[str, ...] = ()
-    """Names of the GPUs that torch can use there, in its order."""
+    """Names of the GPUs that torch can use there, in torch's order."""
     gpu_kind: str = "cuda"
-    """What torch calls them."""
+    """torch's name for this kind of device."""
 
 
 @dataclass(frozen=True)
 class ClockMeasured:
-    """The clocks of a node; told before what one of its ranks says, where it is news."""
+    """The clocks of a node; sent before a message of one of its ranks, if they have changed."""
 
     node: int
     clock: Clock
@@ -126,7 +134,7 @@ class ClockMeasured:
 
 @dataclass(frozen=True)
 class PortOpened:
-    """A node listens, and nobody else will be told of this port."""
+    """A node listens on a port, which is used for nothing else."""
 
     node: int
     number: int
@@ -140,21 +148,21 @@ class GpusLeased:
     devices: tuple[int, ...]
     """For each share the index of its GPU among the visible ones, in ascending order."""
     refusal: str = ""
-    """Why there is no lease; empty if there is."""
+    """Why the lease was refused; empty if it was granted."""
 
 
 @dataclass(frozen=True)
 class NodeLost:
-    """A machine does not answer any more; its ranks are told to have exited."""
+    """A machine no longer answers; :class:`RankExited` is sent for its ranks."""
 
     node: int
     why: str
-    """A predicate."""
+    """A predicate, for a sentence about the machine."""
 
 
 @dataclass(frozen=True)
 class Unfit:
-    """These machines can run no test together."""
+    """These machines cannot run tests together."""
 
     problem: str
-    """A sentence that names the machine, and what to do."""
+    """A sentence with the machine's name, and what to do."""

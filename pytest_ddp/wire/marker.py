@@ -1,7 +1,7 @@
 """What a rank is doing, on a page that outlives it.
 
-SIGKILL leaves no stack. The page is a small file that is mapped: a note on it is a copy
-in memory without a system call, and the kernel keeps it whatever becomes of the process.
+SIGKILL leaves no stack. The page is a small mapped file: writing a note on it is a copy in memory
+without a system call, and the kernel keeps it whatever happens to the process.
 """
 
 from __future__ import annotations
@@ -13,54 +13,55 @@ from pathlib import Path
 from pytest_ddp.system.own import mmap, os, zlib
 
 AREA = 2048
+"""Bytes of an area: one for the number of the valid slot, and two slots."""
 _SLOT = (AREA - 1) // 2
 _LENGTH = 2
-"""Bytes of the number that says how long the text in a slot is."""
+"""Bytes of the length of the text in a slot."""
 
 PHASE = 0
-"""The area that the main thread writes, at each begin and end of a phase."""
+"""The main thread's area, written at the begin and end of each phase."""
 SEEN = 1
-"""The area of the thread that answers probes. Each has an area of its own, for a lock could
-be held by the other one when the process forks."""
+"""The area of the thread that answers probes. Each thread has its own area: a lock could be held by
+the other thread when the process forks."""
 KEPT = 2
-"""The area of what the rank will tell at the end of its test, by :mod:`pytest_ddp.wire.kept`."""
+"""The area of reports that the rank will send when its test ends (:mod:`pytest_ddp.wire.kept`)."""
 IMPORT = "import of the test file"
-"""A phase inside of setup, whose time is not the test's."""
+"""Phase inside of setup that does not count as the test's time."""
 _AREAS = (PHASE, SEEN, KEPT)
 SIZE = len(_AREAS) * AREA
 _BEGINS = tuple((area * AREA + 1, area * AREA + 1 + _SLOT) for area in _AREAS)
-"""Where the two slots of each area begin."""
+"""Begin of the two slots of each area."""
 
 
 @dataclass(frozen=True)
 class Mark:
-    """What a page says."""
+    """The contents of a page."""
 
     phase: str = ""
     """``call: DDP construction``: pytest's phase, then the narrower ones; empty before any."""
     site: str = ""
-    """``file:line in function`` of the user's code that began the narrowest phase."""
+    """``file:line in function`` of the user code that began the narrowest phase."""
     seen: str = ""
-    """The same for where a probe has found the main thread since then; empty if none has."""
+    """Where a probe has found the main thread since then, in the same form; empty if none has."""
     cut_off: bool = False
     """Whether the rank has found its channel closed, and has ended itself."""
 
 
 class Page:
-    """The writing side."""
+    """The writing side, in a rank."""
 
     def __init__(self, path: str) -> None:
-        """Make the file; where that is impossible, the notes go nowhere and no test fails."""
+        """Make the file; if that is impossible, notes are lost and no test fails."""
         self._map = _allocate(path)
         self._free = [1] * len(_AREAS)
-        # A forked child shares the page, and must not speak for its parent.
-        os.register_at_fork(after_in_child=self._turn_away)
+        # A forked child shares the page, and must not write to its parent's.
+        os.register_at_fork(after_in_child=self._detach)
 
     def write(self, area: int, note: bytes) -> None:
-        """Replace what an area says by a note, as of :func:`note_of`.
+        """Replace the contents of an area by a note, as of :func:`note_of`.
 
-        A process may be killed between any two bytes, so each area has two slots: the
-        other one is filled first, and then declared the valid one.
+        A process may be killed between any two bytes. So each area has two slots: first the other
+        one is filled, then it is declared valid.
         """
         slot = self._free[area]
         begin = _BEGINS[area][slot]
@@ -68,14 +69,14 @@ class Page:
         self._map[area * AREA] = slot
         self._free[area] = 1 - slot
 
-    def _turn_away(self) -> None:
-        # Dropping the map would close its descriptor, whose number may be another's by now.
+    def _detach(self) -> None:
+        # Not dropped: that would close its descriptor, and the number may be another file's by now.
         self._shared = self._map
         self._map = mmap.mmap(-1, SIZE)
 
 
 def note_of(phase: str, site: str, test: int) -> bytes:
-    """The note for :data:`PHASE`; the number of the test tells like notes apart."""
+    """The note for :data:`PHASE`; the test's number distinguishes otherwise equal notes."""
     return framed(_one_line(phase), _one_line(site), str(test))
 
 
@@ -83,20 +84,20 @@ def sight_of(phase: str, place: str, note: bytes) -> bytes:
     """The note for :data:`SEEN`.
 
     Args:
-        phase: the phase as it is now, which may have narrower ones less than ``note``.
+        phase: the phase now; it may lack narrower ones of ``note`` that have ended.
         place: ``file:line in function`` where the main thread is.
-        note: what :data:`PHASE` said when the main thread was looked at.
+        note: the note in :data:`PHASE` when the main thread was looked at.
     """
     return framed(_digest(note), _one_line(phase), _one_line(place))
 
 
 def cut_off() -> bytes:
-    """The last note for :data:`SEEN`, of a rank whose channel is closed."""
+    """The last note for :data:`SEEN`, from a rank whose channel is closed."""
     return framed("", "", "", "cut off")
 
 
 def read(path: Path) -> Mark:
-    """What the rank that writes this page has said last, whether it lives or not."""
+    """The contents of a page, whether its rank is alive or not."""
     if not (page := _page(path)):
         return Mark()
     note = _note(page, PHASE)
@@ -104,24 +105,24 @@ def read(path: Path) -> Mark:
     sight = _note(page, SEEN)
     of, now, place = _texts(sight)
     if of == _digest(note):
-        # The look at the main thread is younger than the note.
+        # The probe is younger than the note.
         return Mark(now, site if now == phase else "", place)
     return Mark(phase, site, cut_off=sight == cut_off())
 
 
 def lines(path: Path, area: int) -> list[str]:
-    """The lines of the last note in an area; none if there is no page."""
+    """The lines of the last note in an area; empty if there is no page."""
     page = _page(path)
     return _lines(_note(page, area)) if page else []
 
 
 def changed(page: bytes, change: Callable[[str], str]) -> bytes:
-    """A page with the places in it told in another way; what is no page stays as it is."""
+    """A page with the places in it changed; anything but a page is returned as it is."""
     if len(page) != SIZE:
         return page
     note, sight = _note(page, PHASE), _note(page, SEEN)
-    phase, *told = _lines(note)
-    now = framed(phase, *map(change, told[:1]), *told[1:])
+    phase, *rest = _lines(note)
+    now = framed(phase, *map(change, rest[:1]), *rest[1:])
     of, *seen = _lines(sight)
     out = bytearray(page)
     _put(out, PHASE, now)
@@ -135,7 +136,7 @@ def _put(page: bytearray, area: int, note: bytes) -> None:
 
 
 def _page(path: Path) -> bytes:
-    """A whole page, or nothing."""
+    """A complete page, or nothing."""
     try:
         page = path.read_bytes()
     except OSError:
@@ -162,7 +163,7 @@ def _digest(note: bytes) -> str:
 
 
 def framed(*lines: str) -> bytes:
-    """A note of these lines, cut to what a slot holds."""
+    """A note with these lines, cut to the size of a slot."""
     data = "\n".join(lines).encode(errors="replace")[: _SLOT - _LENGTH]
     return len(data).to_bytes(_LENGTH) + data
 
@@ -170,7 +171,7 @@ def framed(*lines: str) -> bytes:
 def _allocate(path: str) -> mmap.mmap:
     try:
         with open(path, "w+b") as stream:
-            # A hole that a full disk cannot fill would be a SIGBUS at the first note.
+            # Not a sparse file: on a full disk, the first note would raise SIGBUS.
             os.posix_fallocate(stream.fileno(), 0, SIZE)
             return mmap.mmap(stream.fileno(), SIZE)
     except OSError:

@@ -1,12 +1,12 @@
 """Every record that crosses a process boundary, and nothing else.
 
-Three parties talk: the *controller* (the user's pytest process or one xdist
-worker), the *host* that imports what ranks share and forks, and the *ranks*. A message is a
-frozen dataclass with JSON-able fields; :mod:`pytest_ddp.wire.channel` frames it. Without
-slots, which would make each class twice: this module is imported while a user waits.
-It imports nothing of ours but its other parts, :mod:`pytest_ddp.wire.hosting`,
+Three kinds of processes exchange them: the *controller* (the user's pytest process or one xdist
+worker), the *host*, which imports what ranks share and forks, and the *ranks*. A message is a
+frozen dataclass with JSON-able fields, framed by :mod:`pytest_ddp.wire.channel`. The dataclasses
+have no slots, as these would make each class twice, and the user waits for this module's import.
+Of the plugin it imports only its other parts, :mod:`pytest_ddp.wire.hosting`,
 :mod:`pytest_ddp.wire.machines`, :mod:`pytest_ddp.wire.survey`, :mod:`pytest_ddp.wire.debugging` and
-:mod:`pytest_ddp.wire.serving`, so that host and ranks stay free of controller code.
+:mod:`pytest_ddp.wire.serving`, so that host and ranks do not import the controller's code.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ from pytest_ddp.wire.serving import Inherit, Joined, Place, Serve, Served, Servi
 from pytest_ddp.wire.survey import Calls, GroupCount, Probe, Standing, TellCalls, Traffic
 
 ERRORS = "ddp_errors"
-"""Attribute of a report of an exception group: what each exception in it says."""
+"""Attribute of a report of an exception group: the texts of the exceptions in it."""
 
 EXIT_LINK_LOST = 78
-"""Exit code of a rank whose channel was closed under it, by ``os.closerange`` for example."""
+"""Exit code of a rank whose channel was closed by its test, by ``os.closerange`` for example."""
 
 
 class Phase(enum.StrEnum):
@@ -83,56 +83,56 @@ class Operation(enum.StrEnum):
 class RunTest:
     """Run one item under pytest's own protocol.
 
-    Nearly always all ranks are told the same, which is put in words once.
+    Nearly always, all ranks get the same message, which is then serialized once.
     """
 
     test: int
-    """Number of the run; every answer carries it."""
+    """Number of the run; every answer has it."""
     nodeid: str
     file: str
-    """Absolute path of the file that the rank collects for it."""
+    """Absolute path of the item's file, which the rank collects."""
     next_nodeid: str | None
-    """The next item of the pool, so that pytest knows which fixtures to keep."""
+    """The pool's next item, so that pytest knows which fixtures to keep."""
     next_file: str | None
     next_is_known: bool
-    """False under xdist, where the future is unknown: then wide fixtures stay up."""
+    """False under xdist, where the next item is unknown: then wide fixtures stay set up."""
     store: str | None
-    """Name of the store of the default group; a new one means a new group. None in a world without
+    """Name of the store of the default group; a new name means a new group. None in a world without
     a group."""
     new_store: bool
-    """True if the ranks do not meet by this store yet."""
+    """True if the ranks have not used this store yet."""
     by_file: bool
-    """True if it is a new ``FileStore``, whose file travels along; on several machines ranks meet
-    by a ``TCPStore`` at the port of the env:// rendezvous."""
+    """True for a new ``FileStore``, whose file is attached; on several machines ranks use a
+    ``TCPStore`` at the port of the env:// rendezvous."""
     keys: int
-    """Number of the test since which the group's store holds what is set there: this one, unless a
-    fixture is up that was set up with the group before."""
+    """Number of the test from which on keys in the group's store are kept: this one, or an earlier
+    one if a fixture is still set up that was set up with the group."""
     together: bool
-    """Wait, when all is ready, until all ranks are: one of them may prove unable to begin."""
+    """When ready, wait until all ranks are ready: one of them may be unable to begin."""
     environment: dict[str, str]
-    """The torchrun variables of this rank that are other than it was told last."""
+    """Those torchrun variables of this rank that have changed since the last message."""
     env: dict[str, str]
-    """What the mark adds to them, for the test alone."""
+    """What the mark adds to them, for this test only."""
     driven: bool
-    """The pytest process decides how often the test runs, and no plugin in the rank."""
+    """The pytest process decides how often the test runs, instead of a plugin in the rank."""
     of_family: bool
-    """The rank has to know what modules hold before it."""
+    """The test belongs to a module family: record the state of modules before it."""
     ends_family: bool
-    """The rank has to say whether modules keep something else after it."""
+    """It is the family's last test: report whether modules have other state after it."""
     seeds: tuple[int, ...]
-    """Seed of each rank's random number generators (python, NumPy, torch); the first is also that
-    of what all ranks must draw alike, as Hypothesis's examples."""
+    """Seed of each rank's random number generators (python, NumPy, torch); the first also seeds
+    what must be equal on all ranks, such as Hypothesis's examples."""
     tmp_path: str
-    """The directory that all ranks of the test share; the first that asks for it makes it."""
+    """The folder that all ranks of the test share; made by the first rank that needs it."""
     own_tmp_path: bool
-    """Each rank has one of its own below it instead."""
+    """Each rank has a folder of its own below it instead."""
     serve_store: bool
-    """True if the listening socket of the env:// rendezvous travels along, to the rank that serves
-    it: a new one, unless nobody has met by that of the last test."""
+    """True if the listening socket of the env:// rendezvous is attached, for the rank that serves
+    it: a new socket, unless the last test's was never used."""
     log_level: int | None
-    """From which level on live logs or a log file want records; None if there is neither."""
+    """The lowest level that live logs or a log file need; None if there is neither."""
     neighbours: Json = field(default_factory=dict)
-    """What single plugins in the pytest process have for theirs in the rank, by plugin."""
+    """Data of single plugins in the pytest process for themselves in the rank, by plugin."""
 
 
 @dataclass(frozen=True)
@@ -141,28 +141,28 @@ class ExchangeReply:
 
     number: int
     payloads: tuple[str, ...]
-    """Base64 of pickled objects by rank, never unpickled by the controller."""
+    """Base64 of pickled objects, by rank; the controller never unpickles them."""
     error: str | None
     """Why the exchange cannot complete, in a sentence; None if it did."""
 
 
 @dataclass(frozen=True)
 class Go:
-    """Every rank is ready: begin."""
+    """Every rank is ready: begin the test."""
 
     test: int
 
 
 @dataclass(frozen=True)
 class Save:
-    """Save the measured coverage: the rank will be killed."""
+    """Save the coverage data: the rank will be killed."""
 
     test: int = -1
 
 
 @dataclass(frozen=True)
 class Finish:
-    """Tear down what is still up, end the session and exit."""
+    """Tear down fixtures that are still set up, end the session and exit."""
 
 
 # ---------------------------------------------------------------- rank -> controller
@@ -170,7 +170,7 @@ class Finish:
 
 @dataclass(frozen=True)
 class RankReady:
-    """The rank waits for its first test. Descriptors of its capture files travel along."""
+    """The rank waits for its first test. Descriptors of its capture files are attached."""
 
     serial: int
     pid: int
@@ -180,11 +180,11 @@ class RankReady:
 
 @dataclass(frozen=True)
 class Began:
-    """The group stands and the item was found: from here on it is the test's own doing.
+    """The group is built and the item was found: what follows is the test's own doing.
 
-    The rank waits for :class:`Go`, because a rank that died while another still builds the group
-    would look like a failed rendezvous. Where the order does not say ``together`` nobody waits,
-    and :mod:`pytest_ddp.wire.kept` is told alone.
+    The rank waits for :class:`Go`, since the death of a rank while another still builds the group
+    would look like a failed rendezvous. Without ``together`` in the order, the rank does not wait
+    and sends nothing, and only :mod:`pytest_ddp.wire.kept` records the begin.
     """
 
     test: int
@@ -196,15 +196,15 @@ class NotBegun:
 
     test: int
     problem: str
-    """A sentence and, where there is one, a traceback."""
+    """A sentence, with a traceback if there is one."""
     worth_a_retry: bool
-    """True if a rank made anew may do better: no group could be built, or tests before this one
-    have left the rank in a state in which pytest cannot import a file."""
+    """True if a new rank may succeed: no group could be built, or earlier tests have left the rank
+    in a state in which pytest cannot import a file."""
 
 
 @dataclass(frozen=True)
 class PhaseReported:
-    """One of pytest's reports, as ``pytest_report_to_serializable`` gives it."""
+    """One of pytest's reports, from ``pytest_report_to_serializable``."""
 
     test: int
     report: Json
@@ -212,28 +212,28 @@ class PhaseReported:
 
 @dataclass(frozen=True)
 class SubtestReported:
-    """pytest's report of a subtest, beside that of its phase."""
+    """pytest's report of a subtest, in addition to that of its phase."""
 
     test: int
     message: str | None
-    """That the subtest was given."""
+    """The message that the subtest was given."""
     values: dict[str, str]
     """Its parameters, as pytest shows them."""
     report: Json | None
-    """None if it passed without a word, as one of this test before it has."""
+    """None if it passed without any output, and this test has sent such a report before."""
     start: float
-    """Seconds since the epoch, as is the next."""
+    """Seconds since the epoch, as ``stop``."""
     stop: float
     duration: float
 
 
 @dataclass(frozen=True)
 class Passed:
-    """A phase that passed without a word: no output, no property, nothing expected otherwise."""
+    """A phase that passed with nothing to report: no output, no property, no expected failure."""
 
     phase: Phase
     start: int
-    """Nanoseconds since the epoch, as is the next: a float takes thrice as long to write."""
+    """Nanoseconds since the epoch, as ``stop``: writing a float takes three times as long."""
     stop: int
     duration: int
     """Nanoseconds."""
@@ -244,7 +244,7 @@ class Warned:
     """A warning that pytest recorded in the rank."""
 
     category: str
-    """Qualified name of the warning's class, ``module:qualname``."""
+    """The warning's class, as ``module:qualname``."""
     message: str
     filename: str
     lineno: int
@@ -254,23 +254,23 @@ class Warned:
 
 @dataclass(frozen=True)
 class XmlNoted:
-    """Something for the file of ``--junitxml`` that no report carries."""
+    """An entry of ``--junitxml``'s file that is not part of a report."""
 
     nodeid: str | None
-    """The test whose attribute it is; None for a property of the whole suite."""
+    """The test that has the attribute; None for a property of the whole suite."""
     name: str
     value: str
 
 
 @dataclass(frozen=True)
 class EndAnnounced:
-    """Until the next one the test is about the end of this process, and how it is to end."""
+    """How this process is going to end, by the test's own doing; valid until the next one."""
 
     test: int
     codes: tuple[int, ...]
-    """Exit codes as of ``subprocess`` that the call may end with; none takes the word back."""
+    """Exit codes as in ``subprocess`` that the call may end with; empty to revoke the last one."""
     others: bool = False
-    """Whether it is any code but these."""
+    """True for any codes except these."""
 
     def covers(self, code: int | None) -> bool:
         """Whether this end was announced."""
@@ -279,7 +279,7 @@ class EndAnnounced:
 
 @dataclass(frozen=True)
 class Exchange:
-    """A rank arrived at the ``number``-th side-channel operation of the test."""
+    """A rank has begun the test's exchange with this number, an operation of ``ddp``."""
 
     test: int
     number: int
@@ -295,10 +295,10 @@ class Left:
     """One thing that a test left behind."""
 
     kind: str
-    """``thread``, ``child process``, ``process group``; or, of what is there once, all of it in
-    words, with an article."""
+    """``thread``, ``child process``, ``process group``; or, for a thing that exists only once, a
+    full description with an article."""
     which: str = ""
-    """Its name, or what else tells it from others of its kind."""
+    """Its name, or whatever else distinguishes it from others of its kind."""
 
 
 @dataclass(frozen=True)
@@ -307,34 +307,34 @@ class Done:
 
     test: int
     passed: tuple[Passed, ...]
-    """The phases of which no :class:`PhaseReported` told."""
+    """The phases for which no :class:`PhaseReported` was sent."""
     counts: tuple[GroupCount, ...]
     group_doubt: str | None
     """Why the default group must be rebuilt; None if it can be kept."""
     tied: bool
-    """A fixture wider than the test used the group in its set-up, and is still up."""
+    """A fixture wider than the test is set up that used the group in its set-up."""
     together: bool
-    """So is one that asks for ``ddp``, and may want all ranks for its teardown."""
+    """A wide fixture is set up that uses ``ddp``, and whose teardown may need all ranks."""
     rank_doubt: tuple[Left, ...]
-    """What the test leaked that retires the rank (threads, processes, groups)."""
+    """Leaks of the test because of which the rank is replaced (threads, processes, groups)."""
     met: bool
-    """Code under test has met by the env:// rendezvous, or may have."""
+    """Code under test has used the env:// rendezvous, or may have."""
     spent: bool
-    """The test did what torch cannot undo in a process, which retires the rank as well."""
+    """The test did what torch cannot undo in a process, so the rank is replaced as well."""
     modules_changed: bool
-    """Modules keep something else than when the rank began, and the test was its family's last."""
+    """The test was its family's last, and modules have other state than before the family."""
     changes: tuple[str, ...]
     """What the test changed and the rank restored (environment, cwd, dtype, ...)."""
     setup_show: str
-    """What ``--setup-show`` would print, empty without it."""
+    """The output of ``--setup-show``; empty without it."""
     exit_reason: str | None
     """Reason of a ``pytest.exit`` in the rank."""
     exit_code: int | None
-    """Return code that the ``pytest.exit`` asked for."""
+    """Return code of the ``pytest.exit``."""
     neighbours: Json = field(default_factory=dict)
-    """What single plugins have to tell theirs in the pytest process, by plugin."""
+    """Data of single plugins in the rank for themselves in the pytest process, by plugin."""
     traffic: Traffic | None = None
-    """None if there were neither sends nor receives, as nearly always."""
+    """None if there were neither sends nor receives, which is nearly always so."""
 
 
 @dataclass(frozen=True)
@@ -349,11 +349,11 @@ class Finished:
     """The rank's session has ended; it exits next."""
 
     problem: str | None
-    """Traceback of a fixture teardown that failed now, when no report can carry it."""
+    """Tracebacks of errors in this last teardown, which no report can have."""
 
 
 Aside: TypeAlias = Warned | XmlNoted | Finished
-"""What a rank says at any time, of no test's verdict."""
+"""Messages that a rank may send at any time, and that do not affect a test's verdict."""
 ToHost: TypeAlias = Session | Collected | StartRank | KillRank
 FromHost: TypeAlias = HostReady | RankStarted | RankExited
 ToRank: TypeAlias = (
@@ -388,7 +388,7 @@ FromRank: TypeAlias = (
     | Finished
 )
 OfService: TypeAlias = Serve | ServiceReady | Served | Inherit | Joined | Place
-"""What the pytest process, the service and the processes that it makes say to each other."""
+"""Messages between the pytest process, the service and the processes that the service makes."""
 ToHub: TypeAlias = OpenPort | SignalRank | LeaseGpus | ReleaseGpus | EndSession
 FromHub: TypeAlias = (
     MachinesAwaited

@@ -1,6 +1,6 @@
 """Records about served processes: forks of a service in place of interpreters of ``spawn``.
 
-A part of :mod:`pytest_ddp.wire.protocol`, which says how they travel.
+A part of :mod:`pytest_ddp.wire.protocol`, which describes how they are sent.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 DESCRIPTORS = 11
-"""What travels with :class:`Serve`: the process's channel, its three standard streams, the pipes of
-its data and of its sentinel, the resource tracker's, and the four of ``RankFiles``."""
+"""Descriptors attached to :class:`Serve`: the process's channel, its three standard streams, the
+pipes of its data and of its sentinel, the resource tracker's, and the four of ``RankFiles``."""
 AT_ONCE = 8
-"""Descriptors that travel with one :class:`Inherit` at most."""
+"""The most descriptors that are attached to one :class:`Inherit`."""
 
 
 # ---------------------------------------------------------------- pytest process -> service
@@ -31,10 +31,10 @@ class Serve:
 
 @dataclass(frozen=True)
 class ServiceReady:
-    """The service has imported what it will, and waits for orders."""
+    """The service has finished its imports, and waits for orders."""
 
     problem: str | None
-    """Why it must not be forked, in words; None if it may."""
+    """Why it must not be forked, in words; None if it may be."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,10 @@ class Served:
 
 @dataclass(frozen=True)
 class Inherit:
-    """Descriptors that what the process unpickles refers to, in order; they travel along."""
+    """Descriptors that the unpickled objects refer to, in order; they are attached."""
 
     numbers: tuple[int, ...]
-    """What they are in the pytest process."""
+    """Their numbers in the pytest process."""
     last: bool
 
 
@@ -66,14 +66,14 @@ class Joined:
 
 @dataclass(frozen=True)
 class Place:
-    """Its place in the default process group; said before each answer to a probe."""
+    """Its place in the default process group; sent before each answer to a probe."""
 
     rank: int
-    """-1 for one that has none now."""
+    """-1 if it has no default group now."""
     world_size: int
     released: bool = False
-    """Its function has returned, and the process only waits until the others' have."""
+    """Its function has returned, and the process only waits until those of the others have."""
 
 
 RETURNED = "returned"
-"""The phase of a process whose target has returned or raised; ``os._exit`` leaves another one."""
+"""The phase of a process after its target has returned or raised; not after ``os._exit``."""

@@ -1,15 +1,15 @@
-"""The part of the protocol that speaks of collectives: where ranks stand, what they called."""
+"""The part of the protocol about collectives: the status of ranks, and their calls."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 SIDE_CHANNEL = "ddp"
-"""Stands for a group in what is said of the fixture's operations, whose members are all ranks."""
+"""Stands for a process group in waits for the fixture's operations; its members are all ranks."""
 
 
 def group_words(name: str, members: tuple[int, ...]) -> str:
-    """A process group as a reader knows it."""
+    """A process group in words."""
     if name == "0":
         return "the default group"
     return f"the group of ranks {', '.join(map(str, members))}"
@@ -17,7 +17,7 @@ def group_words(name: str, members: tuple[int, ...]) -> str:
 
 @dataclass(frozen=True)
 class Probe:
-    """Where do you stand? Answered at once by a side thread, unless the GIL is held."""
+    """Requests a rank's status. A side thread answers at once, unless the GIL is held."""
 
     test: int
     number: int
@@ -25,7 +25,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class TellCalls:
-    """Which collectives did the test ask for? Sent where the digests of ranks differ."""
+    """Requests the collectives of a test; sent if the digests of ranks differ."""
 
     test: int
 
@@ -39,27 +39,27 @@ class Wait:
     members: tuple[int, ...]
     """Global ranks, in group order."""
     number: int
-    """Number of the collective on its group in this test, from 1; of the receive from
-    its peer, for a receive."""
+    """Number of the collective on its group in this test, from 1; for a receive, its number
+    among those from its peer."""
     operation: str
-    """As users call it: ``all_reduce``, ``recv``, ``ddp.gather``."""
+    """The public name: ``all_reduce``, ``recv``, ``ddp.gather``."""
     recorded_as: str | None
-    """The flight recorder's name for it; None where it has no record."""
+    """The flight recorder's name for it; None if it has no record."""
     numel: int | None
     dtype: str | None
     peer: int | None
     """Global rank of the sender, for a receive."""
     tag: int | None
     site: str
-    """``file:line`` of the user's code that asked for it."""
+    """``file:line`` of the user code that called it."""
     root: int | None = None
-    """Global rank of the source or destination, where Python asked for a collective that has
-    one."""
+    """Global rank of the source or destination, for a collective that has one and was called from
+    Python."""
     ends_in: float | None = None
-    """Seconds at least until a timeout ends it; None if none was found."""
+    """Seconds until a timeout ends it, at least; None if none was found."""
 
     def may_end_within(self, seconds: float) -> bool:
-        """True if a timeout may end it before so many seconds are over."""
+        """True if a timeout may end it within this time."""
         return self.ends_in is not None and self.ends_in < seconds
 
 
@@ -95,14 +95,14 @@ class Messages:
 
 @dataclass(frozen=True)
 class Traffic:
-    """All sends and receives that a rank began in a test, on the groups that there are after it."""
+    """All sends and receives that a rank began in a test, on groups that exist after it."""
 
     messages: tuple[Messages, ...]
     lost: bool
-    """The work of one of them was dropped, and nobody had waited for it; or there is a functional
-    collective of which this is so."""
+    """True if the work of one of them, or of a functional collective, was dropped without a wait
+    for it."""
     unclear: bool
-    """A fixture's thread begins some at moments of its own, which belong to no test."""
+    """True if a fixture's thread may have begun some of them, which belong to no test."""
 
 
 @dataclass(frozen=True)
@@ -114,23 +114,23 @@ class GroupCount:
     """Global ranks, in group order."""
     collectives: int
     what: int = 0
-    """Digest of the collectives that Python asked for: operation, size, root and so on."""
+    """Digest of the collectives called from Python: operation, size, root and so on."""
     where: int = 0
-    """Digest of the lines that asked for them, and of sizes that may legally differ."""
+    """Digest of the calling lines, and of sizes that may legally differ."""
     failed: bool = False
-    """A wait on the group ended in an error, as by a timeout."""
+    """A wait on the group ended in an error, for example by a timeout."""
 
 
 @dataclass(frozen=True)
 class Handled:
-    """An exception whose ``except``, ``finally`` or ``__exit__`` a rank is in."""
+    """An exception for which a rank runs an ``except``, ``finally`` or ``__exit__``."""
 
     kind: str
     """``ValueError``; with its module, if that is not ``builtins``."""
     message: str
     """The first line of its text, cut; empty if it has none."""
     place: str
-    """``file:line in function`` of the user's code that raised it."""
+    """``file:line in function`` of the user code that raised it."""
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.message}" if self.message else self.kind
@@ -138,7 +138,7 @@ class Handled:
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a rank stands, in answer to a :class:`Probe`."""
+    """A rank's status, in answer to a :class:`Probe`."""
 
     test: int
     number: int
@@ -147,35 +147,35 @@ class Standing:
     blocked: bool
     """The main thread sleeps inside a wait for ``waits``."""
     alone: bool
-    """No other thread of the rank could issue what its main thread does not."""
+    """No other thread of the rank could issue an operation in the main thread's place."""
     waits: tuple[Wait, ...]
-    """What the main thread cannot go on without."""
+    """What the main thread waits for, all of which must end before it goes on."""
     begun: tuple[Wait, ...]
-    """Everything that is begun and not complete."""
+    """All collectives and receives that have begun and are not complete."""
     done: tuple[Wait, ...]
-    """The last collectives of each group that are over for this rank, failed ones too."""
+    """The last collectives of each group that are over on this rank, including failed ones."""
     counts: tuple[GroupCount, ...]
     sent: tuple[Sent, ...]
     exchanges: int
-    """Operations of the ``ddp`` fixture that the rank has come to in this test."""
+    """Operations of the ``ddp`` fixture that the rank has begun in this test."""
     phase: str
-    """Phase of the test, with the user's own phase where there is one."""
+    """Phase of the test, followed by the user's own phase, if any."""
     place: str
-    """``file:line in function`` of the user's code."""
+    """``file:line in function`` of user code."""
     engaged: str = ""
     """The operation of torch.distributed that the main thread is in without being ``blocked``, as
     nothing can be proved of it: ``send to rank 1 (tag 0)``, ``monitored_barrier``,
-    ``new_group #1 (ranks 0, 1)``. Or the start of the test, for which others are not ready; or
-    ``beside``, if the main thread waits for another one."""
+    ``new_group #1 (ranks 0, 1)``. Or the start of the test, if other ranks are not ready yet; or
+    ``beside``, if the main thread waits for another thread."""
     beside: str = ""
-    """What other threads are in: ``barrier #1 of the default group in thread asyncio_0``."""
+    """Operations of other threads: ``barrier #1 of the default group in thread asyncio_0``."""
     handled: Handled | None = None
-    """The exception that its main thread handles."""
+    """The exception that the main thread handles."""
 
 
 @dataclass(frozen=True)
 class CallRecord:
-    """One collective that Python code of the test asked for, or that C++ issued by itself."""
+    """One collective of the test that was called from Python, or that C++ issued by itself."""
 
     group: str
     number: int
@@ -186,12 +186,12 @@ class CallRecord:
     root: int | None
     """Source or destination, as rank in the group."""
     site: str
-    """``file:line`` of the user's code; empty for what C++ issued."""
+    """``file:line`` of user code; empty for a collective that C++ issued."""
     sends: tuple[str, ...] = ()
-    """What each member gets, as ``4 x float32``, in group order; one for all of them if they get
-    the same. Empty for operations that are not made of pieces."""
+    """What each member gets, as ``4 x float32``, in group order; a single entry if all get the
+    same. Empty for operations that are not made of pieces."""
     receives: tuple[str, ...] = ()
-    """What is expected of each member, in the same way."""
+    """What is expected of each member, in the same form."""
 
 
 @dataclass(frozen=True)

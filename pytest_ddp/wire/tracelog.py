@@ -1,8 +1,8 @@
-"""What a rank writes down for ``--ddp-trace``, line by line as it happens.
+"""The trace that a rank writes for ``--ddp-trace``, line by line as things happen.
 
-A line is a JSON list: what, when, and what belongs to it. Each is one ``write``, so that
-all that happened is there whatever becomes of the process. Times are nanoseconds on the
-monotonic clock, which the processes of one machine share.
+A line is a JSON list: kind, time and details. Each is one ``write``, so that all lines until then
+are complete whatever happens to the process. Times are nanoseconds of the monotonic clock, which
+the processes of one machine share.
 """
 
 from __future__ import annotations
@@ -12,43 +12,43 @@ import enum
 from pytest_ddp.system.own import json, os, time
 
 _LIMIT = 32 * 2**20
-"""Bytes of one rank's file; a test that loops for minutes must not fill the disk."""
+"""Bytes of a rank's file for one test, as a test that loops for minutes must not fill the disk."""
 
 
 class What(enum.StrEnum):
-    """The first element of a line; the docstrings name those from the third on."""
+    """The first element of a line; the docstrings name the elements from the third on."""
 
     PHASE = "phase"
-    """A phase begins: how many are open around it, name, ``file:line`` that began it."""
+    """A phase begins: number of open ones around it, name, ``file:line`` that began it."""
     LEFT = "left"
-    """Phases have ended: how many are open still."""
+    """Phases have ended: number of those still open."""
     GROUP = "group"
-    """A process group as the test found it: name, collectives before the test."""
+    """A process group when the test began: name, collectives before the test."""
     CALL = "call"
-    """A collective, send or receive is asked for: key, group, number on the group since it
+    """A collective, send or receive is called: key, group, number on the group since it
     was made (0 for a message), operation, elements, dtype, reduce operation, root or peer,
     ``file:line``. The key is unique among the calls that are not complete."""
     WAITED = "waited"
     """A wait for a call has ended: key, name of the exception that ended it or null."""
     RECORDED = "recorded"
-    """A collective that only torch's flight recorder saw: its record id, group, number on the
-    group, operation, elements, dtype, time of its begin, whether it is complete. A later line
-    on the same record replaces it."""
+    """A collective that only torch's flight recorder has: its record id, group, number on the
+    group, operation, elements, dtype, time of its begin, whether it is complete. A later line with
+    the same record id replaces it."""
     FULL = "full"
     """The file has reached its limit; nothing follows."""
 
 
 class TraceLog:
-    """The writing side."""
+    """The writing side, in a rank."""
 
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._left = _LIMIT
-        # A forked child must not speak for its parent.
+        # A forked child must not write to its parent's trace.
         os.register_at_fork(after_in_child=self._stop)
 
     def write(self, what: What, *details: object) -> None:
-        """Write a line; where that is impossible it is lost, and no test fails."""
+        """Write a line; if that is impossible, it is lost and no test fails."""
         if self._left <= 0:
             return
         line = json.dumps((what, time.monotonic_ns(), *details)).encode() + b"\n"
@@ -61,7 +61,7 @@ class TraceLog:
             self._stop()
 
     def begin(self) -> None:
-        """A new test has the whole limit again."""
+        """Reset the limit for a new test."""
         if self._left != -1:
             self._left = _LIMIT
 

@@ -160,7 +160,7 @@ BROKEN = {
 @pytest.mark.parametrize("body", BROKEN.values(), ids=BROKEN.keys())
 def test_broken_body(ends: Ends, body: bytes) -> None:
     ends.write(frame(body))
-    with pytest.raises(ChannelError, match="no message of ours"):
+    with pytest.raises(ChannelError, match="not a message of the protocol"):
         ends.hear()
 
 
@@ -174,20 +174,20 @@ def test_error_shows_how_the_body_begins(ends: Ends) -> None:
 @pytest.mark.parametrize("receive", [Channel.receive, Channel.receive_available])
 def test_frame_out_of_order(ends: Ends, receive: Callable[[Channel], object]) -> None:
     ends.write(frame(b'{"kind":"Finish"}', number=7))
-    with pytest.raises(ChannelError, match="frame 7 came where 0 was due"):
+    with pytest.raises(ChannelError, match="frame 7 arrived, expected 0"):
         receive(ends.controller)
 
 
 def test_frame_that_comes_twice(ends: Ends) -> None:
     ends.write(wire(Finish()) * 2)
-    with pytest.raises(ChannelError, match="frame 0 came where 1 was due") as error:
+    with pytest.raises(ChannelError, match="frame 0 arrived, expected 1") as error:
         ends.hear()
     assert [message for message, _ in error.value.before] == [Finish()]
 
 
 def test_text_in_the_stream_is_told_before_its_length_is_there(ends: Ends) -> None:
     ends.write(b"print() of a test that took our descriptor\n")
-    with pytest.raises(ChannelError, match="was due"):
+    with pytest.raises(ChannelError, match="expected"):
         ends.hear()
 
 
@@ -196,7 +196,7 @@ def test_descriptors_that_did_not_come(ends: Ends, sent: int) -> None:
     raw = wire(READY)
     with Path(os.devnull).open() as file:
         socket.send_fds(ends.bare, [raw], [file.fileno()] * sent)
-    with pytest.raises(ChannelError, match="RankReady came without its 2 descriptors"):
+    with pytest.raises(ChannelError, match="RankReady arrived without its 2 descriptors"):
         ends.hear()
 
 
@@ -225,6 +225,6 @@ def test_a_message_is_passed_on_as_it_came(ends: Ends) -> None:
 
 def test_frames_before_one_out_of_order_are_passed_on(ends: Ends) -> None:
     ends.write(wire(Finish()) + frame(b"{}", number=7))
-    with pytest.raises(ChannelError, match="frame 7 came where 1 was due") as error:
+    with pytest.raises(ChannelError, match="frame 7 arrived, expected 1") as error:
         ends.controller.receive_bodies()
     assert error.value.before == [b'{"kind":"Finish"}']
