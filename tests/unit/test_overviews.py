@@ -1,7 +1,12 @@
-"""Overviews: comments that begin with ``# Overview`` name things that exist in their module."""
+"""Overviews: comments that begin with ``# Overview`` name things that exist in the code.
+
+A name may be the module's own or stand in a module of the plugin that it imports, as the members
+of an enumeration and the messages of the protocol do.
+"""
 
 from __future__ import annotations
 
+import ast
 import io
 import re
 import tokenize
@@ -39,9 +44,20 @@ def names_of(text: str) -> set[str]:
     return {token.string for token in tokens if token.type == tokenize.NAME}
 
 
+def imported_by(text: str) -> Iterator[Path]:
+    """The files of the plugin that a module imports, or imports something from."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            for module in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names)):
+                path = PACKAGE.parent.joinpath(*module.split(".")).with_suffix(".py")
+                if path.is_relative_to(PACKAGE) and path.is_file():
+                    yield path
+
+
 def missing(text: str) -> set[str]:
-    """Identifiers that an overview names and the code does not have."""
-    return {name for overview in overviews(text) for name in named(overview)} - names_of(text)
+    """Identifiers that an overview names and neither the code nor what it imports has."""
+    known = names_of(text).union(*(names_of(file.read_text()) for file in imported_by(text)))
+    return {name for overview in overviews(text) for name in named(overview)} - known
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
@@ -64,3 +80,8 @@ def test_a_name_that_is_gone_is_found() -> None:
 
 def test_a_name_in_a_string_or_a_comment_is_no_code() -> None:
     assert missing('# Overview\n# `one` `two`\n"""one"""  # two\n') == {"one", "two"}
+
+
+def test_a_name_of_an_imported_module_is_found() -> None:
+    text = "from pytest_ddp.wire.protocol import Phase\n# Overview\n# `Phase.CALL` `Phase.GONE`\n"
+    assert missing(text) == {"GONE"}
