@@ -79,6 +79,7 @@ from pytest_ddp.wire.survey import CallRecord, Calls, GroupCount, Standing, Tell
 #   stuck           `_wait`, in its next turn: `_explain`          stopped by `_stop`
 #   timed out       `look`, which sets `_expiry`                   stopped by `_stop`
 #   any of these    `_turns`, when a debugger takes the terminal   paused
+#                   the last `Ending`: `_have_ended`               over, also after `_stop`
 #   paused          `LeaveTerminal`, or the end of the rank        the state before
 #
 # Paused is the loop in `_is_looked_at`: messages are taken, no clock runs, and all moments move by

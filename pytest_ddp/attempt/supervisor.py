@@ -95,7 +95,7 @@ class Supervisor:
             HostDiedError: the host has died.
             OrphanedError: xdist's main process has died.
         """
-        # One retry: tests before this one may have broken the ranks, but not those made anew.
+        # One retry: earlier tests may have broken the ranks, and the second attempt gets new ones.
         outcome, retry = self._attempt(order, ())
         if retry:
             note = "The ranks could not begin at the first try; this is the second."
