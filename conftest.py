@@ -1,8 +1,8 @@
-"""The two tiers of the tests: what ``make test`` runs, and what only ``make test-all`` does.
+"""The two tiers of the tests: those of ``make test``, and those that only ``make test-all`` runs.
 
-``make test`` keeps each promise once. What repeats a promise in another place (another world size,
-another rank that dies, several machines, other people's libraries) is marked ``exhaustive`` here,
-in one table, so that a test file says nothing about tiers.
+``make test`` tests each promise once. Tests that repeat a promise in another setting (another world
+size, another rank that dies, several machines, other people's libraries) are marked ``exhaustive``
+here, in one table, so that test files need no marks for tiers.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ EXHAUSTIVE = (
     "tests/acceptance/engines/",
     "tests/acceptance/machines/",
     "tests/acceptance/shipped/",
-    # These need build/zoo: plugins of others, installed beside the environment.
+    # These need build/zoo: plugins of other projects, installed beside the environment.
     *(f"tests/acceptance/plugins/test_{name}.py" for name in ("allure", "benchmark", "debugpy")),
     *(f"tests/acceptance/plugins/test_{name}.py" for name in ("editors", "testmon", "zoo")),
 )
-"""Folders and files of which ``make test`` runs nothing."""
+"""Folders and files without any test for ``make test``."""
 
 WORLD_SIZE = re.compile(r"(?<=[\[-])ws(\d+)(?=[\]-])")
 

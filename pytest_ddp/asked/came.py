@@ -1,7 +1,7 @@
-"""Which modules came into the pytest process with what it collected.
+"""Records which modules the pytest process imported with each collected file.
 
-Many a package imports others by name: what is optional, all of its own submodules. No text shows
-these, but ``sys.modules`` does.
+Many packages import others by a computed name: optional ones, or all of their submodules. Their
+source does not show these imports, but ``sys.modules`` does.
 
 Imported by every pytest run.
 """
@@ -17,25 +17,26 @@ _KNOWN_TO_HOST = sys.stdlib_module_names | {"torch", "pytest", "_pytest", "plugg
 
 
 class Coming:
-    """Watches one session collect."""
+    """The imports of one session's collection."""
 
     def __init__(self) -> None:
-        self._known = set(sys.modules)
-        self._came: list[tuple[str, tuple[str, ...]]] = []
+        self._seen = set(sys.modules)
+        self._imports: list[tuple[str, tuple[str, ...]]] = []
 
     def note(self, file: str) -> None:
-        """What is new came with this file, or, if it is empty, between two."""
-        if len(sys.modules) == len(self._known):
+        """Record the new modules as imports of this file; empty for imports between two files."""
+        # Compared by length first, since this runs for each collected file.
+        if len(sys.modules) == len(self._seen):
             return
-        new = [name for name in list(sys.modules) if name not in self._known]
-        self._known.update(new)
-        told = tuple(name for name in new if name.partition(".")[0] not in _KNOWN_TO_HOST)
-        if told:
-            self._came.append((file, told))
+        new = [name for name in list(sys.modules) if name not in self._seen]
+        self._seen.update(new)
+        imported = tuple(name for name in new if name.partition(".")[0] not in _KNOWN_TO_HOST)
+        if imported:
+            self._imports.append((file, imported))
 
     def __iter__(self) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """What was collected, empty for between, and the modules in the order of their imports."""
-        return iter(self._came)
+        """Pairs of a file, or empty for between files, and its modules in order of import."""
+        return iter(self._imports)
 
 
 COMING = pytest.StashKey[Coming]()

@@ -1,8 +1,8 @@
-"""Which backend and which kind of device a test gets, and how its ranks are laid on GPUs. Pure.
+"""Chooses the backend and the device type of a test, and the GPU of each rank. Pure.
 
-A backend is written as torch writes it: one name, or one for each kind of device
-(``cpu:gloo,cuda:nccl``). Whether it is there is known to ranks alone, where torch and the
-packages that register backends have been imported.
+A backend is written as in torch: one name, or one for each device type (``cpu:gloo,cuda:nccl``).
+Only ranks know whether it is available, since they import torch and the packages that register
+backends.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from pytest_ddp.asked.options import Options
 from pytest_ddp.asked.rules import ACCELERATORS, AUTO, pairs
 
 _EXCLUSIVE = {"nccl": "cuda", "xccl": "xpu"}
-"""Backends that want an accelerator of its own for each rank, and of which kind. On ROCm ``cuda``
-is the AMD GPU and ``nccl`` is RCCL."""
+"""Backends that need an accelerator for each rank, with its device type. On ROCm ``cuda`` is the
+AMD GPU and ``nccl`` is RCCL."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a test's ranks communicate with, and what they work on."""
+    """The backend and the devices of a test."""
 
     backend: str
     device: str
@@ -38,36 +38,38 @@ class Choice:
         return exclusive_name(self.backend) is not None
 
     def layout(self, world_size: int) -> tuple[int, ...] | None:
-        """The GPU of each rank where all are free; None on no GPU."""
+        """The GPU of each rank if all GPUs are free; None without GPUs."""
         if not self.has_gpu:
             return None
         return tuple(rank // self.ranks_per_gpu for rank in range(world_size))
 
 
 def choose(mark: Mark, options: Options, world_size: int, gpus: int, kind: str) -> Choice:
-    """Decide by the mark, then by the options, then by what there is.
+    """Decide by the mark, then by the options, then by the available GPUs.
 
     Args:
-        mark: the test's.
-        options: for what the mark leaves out.
+        mark: the mark of the test.
+        options: for arguments that are not in the mark.
         world_size: number of ranks.
         gpus: how many GPUs torch can use here.
-        kind: what torch calls them.
+        kind: torch's device type of these GPUs.
 
     Raises:
-        ValueError: what is asked for contradicts itself; the text says how to write it.
+        ValueError: the arguments contradict each other; the text has the fix.
     """
-    asked = mark.backend or options.backend
+    requested = mark.backend or options.backend
     sharing = _sharing(mark, options)
     device = (
         mark.device
         or needed_device(mark.backend or AUTO)
         or (kind if mark.ranks_per_gpu is not None else None)
         or options.device
-        or needed_device(asked)
+        or needed_device(requested)
         or (kind if sharing > 1 else None)
     )
-    backend = _automatic(device, sharing, world_size, gpus, kind) if asked == AUTO else asked
+    backend = requested
+    if backend == AUTO:
+        backend = _automatic(device, sharing, world_size, gpus, kind)
     device = device or needed_device(backend) or "cpu"
     chosen = Choice(backend, device, sharing if device in ACCELERATORS else 1)
     _check(chosen, mark)
@@ -75,21 +77,21 @@ def choose(mark: Mark, options: Options, world_size: int, gpus: int, kind: str) 
 
 
 def needed_device(backend: str) -> str | None:
-    """The kind of accelerator that a backend is for, where its text alone says so."""
+    """The accelerator that a backend's text implies; None if it implies none."""
     devices = dict(pairs(backend))
     named = next((device for device in devices if device in ACCELERATORS), None)
     return named or next(filter(None, map(_EXCLUSIVE.get, devices.values())), None)
 
 
 def exclusive_name(backend: str) -> str | None:
-    """The name in it that refuses ranks which share an accelerator; None if there is none."""
+    """The name in a backend's text that needs an accelerator for each rank; None without one."""
     return next((name for _, name in pairs(backend) if name in _EXCLUSIVE), None)
 
 
 def _sharing(mark: Mark, options: Options) -> int:
     if mark.ranks_per_gpu is not None:
         return mark.ranks_per_gpu
-    # An option must not turn a mark that asks for NCCL, or for no GPU, into an error.
+    # An option must not make an error of a mark that requests NCCL, or no GPU.
     takes_none = exclusive_name(mark.backend or AUTO) or mark.device in ("cpu", "meta")
     return 1 if takes_none else options.ranks_per_gpu
 
@@ -99,7 +101,7 @@ def _automatic(device: str | None, sharing: int, world_size: int, gpus: int, kin
         return "xccl"
     if device == "cuda":
         return "nccl" if sharing == 1 else "gloo"
-    # Of XPUs nobody has tried it: there gloo stays what a bare mark gets.
+    # Not tried on XPUs: there a bare mark gets gloo.
     fits = device is None and kind == "cuda" and world_size <= gpus
     return "nccl" if fits else "gloo"
 
@@ -114,8 +116,8 @@ def _check(chosen: Choice, mark: Mark) -> None:
         )
     if not chosen.has_gpu and mark.ranks_per_gpu is not None:
         raise ValueError(
-            f"ranks_per_gpu={mark.ranks_per_gpu} with device={chosen.device!r}: it says how many "
-            f"ranks share a GPU. Leave one of the two out"
+            f"ranks_per_gpu={mark.ranks_per_gpu} with device={chosen.device!r}: it is the number "
+            f"of ranks that share a GPU. Leave one of the two out"
         )
     if chosen.ranks_per_gpu > 1 and (name := exclusive_name(chosen.backend)):
         raise ValueError(
@@ -125,7 +127,7 @@ def _check(chosen: Choice, mark: Mark) -> None:
 
 
 def shortage(chosen: Choice, world_size: int, gpus: int, kind: str) -> str | None:
-    """Say which GPUs are missing: a test is never run on fewer ranks than it asks for."""
+    """The reason for a skip if there are too few GPUs; a test never runs on fewer ranks."""
     layout = chosen.layout(world_size)
     if layout is None:
         return None
@@ -139,7 +141,7 @@ def shortage(chosen: Choice, world_size: int, gpus: int, kind: str) -> str | Non
 
 
 def how_gpus_are_wanted(chosen: Choice, world_size: int) -> str:
-    """The begin of what is told where there are too few."""
+    """The need for GPUs, as the beginning of the reason for a skip."""
     if name := exclusive_name(chosen.backend):
         return f"{name.upper()} needs {_DEVICE_WORDS[chosen.device]} for each rank"
     if chosen.ranks_per_gpu > 1:

@@ -1,6 +1,6 @@
-"""The ``ddp`` marks of a test, checked and turned into one frozen record.
+"""Checks the ``ddp`` marks of a test and turns them into one frozen record.
 
-A wrong one is a :class:`pytest.UsageError` that names the place, the value and the way out.
+A wrong mark is a :class:`pytest.UsageError` that names the place, the value and the fix.
 """
 
 from __future__ import annotations
@@ -28,35 +28,35 @@ MARKER_HELP = (
     "torch.distributed process group and report it as one test. world_size is a number, a list "
     "(parametrizes the test) or 'gpus' (one rank for each GPU); backend is 'auto' or what torch "
     "takes, such as 'gloo', 'nccl' or 'cpu:gloo,cuda:nccl'; device is 'cpu', 'cuda', 'xpu' or "
-    "'meta'; ranks_per_gpu lets so many ranks share a GPU; init=False leaves init_process_group to "
-    "the test; isolate=True gives the test fresh ranks; nodes is the number of machines that "
-    "they are spread over, with --ddp-machines; ranks in whose modules tests of a family "
-    "left something go to no others; timeout is in seconds; seed='same' seeds all ranks alike; "
-    "env is a dict of environment variables. Arguments left out come from the marks of the class "
-    "and the module, then from the --ddp-* options."
+    "'meta'; ranks_per_gpu is how many ranks may share a GPU; init=False leaves "
+    "init_process_group to the test; isolate=True gives the test fresh ranks; nodes is the number "
+    "of machines that they are spread over, with --ddp-machines; tests of one family share what "
+    "they change in modules, and other tests do not see it; timeout is in seconds; seed='same' "
+    "gives all ranks the same seed; env is a dict of environment variables. Arguments left out "
+    "come from the marks of the class and the module, then from the --ddp-* options."
 )
 
 _KEEPS_GROUP = pytest.StashKey[bool]()
-"""For tests that were made ddp tests without a mark of their own; see :attr:`Mark.keeps_group`."""
+"""For ddp tests without a mark in their source; see :attr:`Mark.keeps_group`."""
 
 _OWN_TMP_PATH = pytest.StashKey[bool]()
-"""For the same; see :attr:`Mark.own_tmp_path`."""
+"""For ddp tests without a mark in their source; see :attr:`Mark.own_tmp_path`."""
 
 WORLD_SIZE_PARAM = "_ddp_world_size"
-"""Name of the parameter that a list of world sizes parametrizes the test with."""
+"""Name of the parameter for a list of world sizes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What the ``ddp`` marks on a test, its class and its module say together."""
+    """The ``ddp`` marks of a test, its class and its module together."""
 
     world_sizes: tuple[WorldSize, ...]
     """One entry, unless ``listed``."""
     listed: bool
-    """``world_size`` was a list: the test is parametrized, with ids ws1, ws2 and so on."""
+    """Whether ``world_size`` was a list: the test is parametrized, with ids ws1, ws2 and so on."""
     backend: str | None = None
     device: str | None = None
-    """Kind of device that ranks work on."""
+    """Type of the ranks' device."""
     ranks_per_gpu: int | None = None
     init: bool = True
     """Whether the process group is initialised before the test's fixtures run."""
@@ -64,17 +64,18 @@ class Mark:
     nodes: int | None = None
     """How many machines it wants; None to see."""
     family: str = ""
-    """Name of the tests that share what they leave in modules; empty for none."""
+    """Name of the tests that share what they change in modules; empty for none."""
     timeout: float | None = None
     """Seconds."""
     seed: int | Literal["same"] | None = None
     env: tuple[tuple[str, str], ...] = ()
     """Environment variables for the ranks, as pairs of name and value."""
     keeps_group: bool = False
-    """Whether a default process group that a test has left is there for the next, as under
-    torchrun; not to be asked for in a mark."""
+    """Whether a default process group that the test leaves stays for the next test, as under
+    torchrun. A mark has no argument for it."""
     own_tmp_path: bool = False
-    """Whether each rank has a ``tmp_path`` of its own, as under torchrun; nor is this."""
+    """Whether each rank has a ``tmp_path`` of its own, as under torchrun. A mark has no argument
+    for it."""
 
 
 _ARGUMENTS: dict[str, Callable[[object], object]] = {
@@ -92,16 +93,15 @@ _ARGUMENTS: dict[str, Callable[[object], object]] = {
 }
 
 
-_ELSEWHERE = {name: ["world_size"] for name in ("nprocs", "nproc", "num_processes", "ranks")}
-"""What launchers call it; by its letters ``nprocs`` is near to ``nodes``."""
+_SYNONYMS = {name: ["world_size"] for name in ("nprocs", "nproc", "num_processes", "ranks")}
+"""Names of launchers for it; the spelling of ``nprocs`` is closer to ``nodes``."""
 
 
 def read_mark(node: pytest.Item, options: Options) -> Mark | None:
-    """Return what the ``ddp`` marks of a test say, None if it has none.
+    """Return the ``ddp`` marks of a test as one record; None if it has none.
 
-    For each argument the nearest mark that names it wins: the parameter set, the
-    function, the class, its base classes, the module. All marks are checked, also
-    where a nearer one wins.
+    For each argument the nearest mark with it wins: the parameter set, the function, the class, its
+    base classes, the module. All marks are checked, also those that do not win.
 
     Raises:
         pytest.UsageError: a mark is wrong.
@@ -133,15 +133,15 @@ def mark_adopted(
     spread: bool = False,
     own_tmp_path: bool = False,
 ) -> None:
-    """Make a ddp test of one without a mark, whose process group is its own.
+    """Turn a test without a mark into a ddp test that initialises its process group itself.
 
     Args:
         item: the test; with a list it has been parametrized by :data:`WORLD_SIZE_PARAM` already.
-        world_size: of its harness.
+        world_size: the world size of its harness.
         keeps_group: see :attr:`Mark.keeps_group`.
         timeout: in seconds; None for that of the options.
-        spread: whether its ranks may be on several machines. Those of a harness that starts
-            processes meet by a file of one machine, or at localhost.
+        spread: whether its ranks may be on several machines. Not for a harness that starts
+            processes, whose rendezvous is a file of one machine, or localhost.
         own_tmp_path: see :attr:`Mark.own_tmp_path`.
     """
     arguments: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
@@ -153,12 +153,12 @@ def mark_adopted(
 
 
 def check_function(item: pytest.Item) -> None:
-    """Refuse an item with a ``ddp`` mark that ranks cannot run; others pass unseen.
+    """Refuse an item with a ``ddp`` mark that ranks cannot run; do nothing for other items.
 
-    Marks on fixtures, and ``yield`` in a plain test function, pytest refuses itself.
+    pytest itself refuses marks on fixtures, and ``yield`` in a plain test function.
 
     Raises:
-        pytest.UsageError: no Python test function, or an async generator.
+        pytest.UsageError: it is no Python test function, or an async generator.
     """
     if item.get_closest_marker("ddp") is None:
         return
@@ -172,7 +172,7 @@ def check_function(item: pytest.Item) -> None:
         raise mark_error(
             item,
             "@pytest.mark.ddp: the function has a yield, so calling it runs no line of the test. "
-            "Move what stands before and after the yield to a fixture.",
+            "Move the code before and after the yield to a fixture.",
         )
 
 
@@ -192,11 +192,11 @@ def _checked(node: Node, owner: Node, mark: pytest.Mark) -> dict[str, object]:
 def _argument(node: Node, owner: Node, name: str, value: object) -> object:
     given = f"@pytest.mark.ddp({name}={shown(value)})"
     if name not in _ARGUMENTS:
-        close = _ELSEWHERE.get(name) or difflib.get_close_matches(name, _ARGUMENTS, n=1, cutoff=0.5)
+        close = _SYNONYMS.get(name) or difflib.get_close_matches(name, _ARGUMENTS, n=1, cutoff=0.5)
         hint = f" Did you mean {close[0]}?" if close else ""
-        known = enumerated(_ARGUMENTS)
+        names = enumerated(_ARGUMENTS)
         raise mark_error(
-            node, f"{given}: no such argument.{hint} The arguments are {known}.", owner
+            node, f"{given}: no such argument.{hint} The arguments are {names}.", owner
         )
     try:
         return _ARGUMENTS[name](value)
@@ -216,8 +216,8 @@ def _nearest_first(node: pytest.Item) -> Iterator[tuple[Node, pytest.Mark]]:
 
 
 def _distance(owner: Node, mark: pytest.Mark) -> int:
-    """Order the marks of one node: pytest lists base classes and functions first,
-    although a subclass and a ``pytest.param`` stand nearer to the test."""
+    """Order the marks of one node: pytest lists those of base classes and functions first,
+    although those of a subclass and of a ``pytest.param`` are nearer to the test."""
     callspec = getattr(owner, "callspec", None)
     if callspec is not None:
         return 0 if any(other is mark for other in callspec.marks) else 1

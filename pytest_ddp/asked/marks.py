@@ -1,4 +1,4 @@
-"""ddp marks during collection: read, checked, and kept with their items."""
+"""Reads and checks the ddp marks during collection, and stores them with their items."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytest_ddp.asked.mark import Mark, check_function, read_mark
 from pytest_ddp.asked.options import Options
 
 MARK = pytest.StashKey[Mark]()
-"""What a test's ddp marks say; only ddp tests have it."""
+"""The ddp marks of a test; only ddp tests have it."""
 
 
 def check_items(
@@ -21,11 +21,14 @@ def check_items(
 ) -> pytest.CollectReport:
     """Turn wrong marks among the collected items into a collection error.
 
-    ``adopt`` marks, before that, what is to be a ddp test without a mark of its own, and ``warn``
-    is for what looks wrong and may be right.
+    Not a UsageError from a hook: so all wrong marks are shown at once, and also under xdist, for
+    which such an exception is an internal error.
 
-    Not a UsageError out of a hook: all wrong marks are shown at once, and xdist, for
-    which such an exception is an internal error, shows them too.
+    Args:
+        report: the collected items.
+        options: for arguments that are not in the marks.
+        adopt: called first, to mark tests that become ddp tests without a mark in their source.
+        warn: called for items that look wrong and may be right.
     """
     errors = list(_errors(report, options, adopt))
     if not errors:
@@ -36,7 +39,7 @@ def check_items(
 
 
 def read_marks(items: list[pytest.Item], options: Options) -> None:
-    """Keep each item's mark with it, also one that a conftest added just now.
+    """Store each item's mark with it, also one that a conftest has just added.
 
     Raises:
         pytest.UsageError: such a late mark is wrong.
@@ -57,14 +60,14 @@ def _errors(
                     adopt(node)
                 _checked_mark(node, options)
             except pytest.UsageError as error:
-                # pytest's short summary shows the first line: let it say what is wrong.
+                # The first line is shown in pytest's short summary, so it needs the error.
                 yield str(error).replace("\n  ", ": ", 1)
 
 
 def _warned(
     report: pytest.CollectReport, warn: Callable[[pytest.Item, str], None]
 ) -> Iterator[str]:
-    """Warn of world sizes that are in no mark; what comes back a filter has made an error of."""
+    """Warn of world sizes that are in no mark; yield warnings that a filter turned into errors."""
     functions: dict[str, tuple[pytest.Item, list[int]]] = {}
     for node in report.result if report.passed else ():
         size = getattr(getattr(node, "callspec", None), "params", {}).get("world_size")
@@ -74,8 +77,8 @@ def _warned(
             sizes += [size] if size not in sizes else []
     for name, (item, sizes) in functions.items():
         text = (
-            f"{name}: a parameter world_size does not say how many ranks there are. Write "
-            f"@pytest.mark.ddp(world_size={sizes}), and take the parameter away"
+            f"{name}: a parameter world_size does not set the number of ranks. Write "
+            f"@pytest.mark.ddp(world_size={sizes}), and remove the parameter"
         )
         try:
             warn(item, text)
@@ -91,7 +94,7 @@ def _is_bare(item: pytest.Item) -> bool:
 def _checked_mark(item: pytest.Item, options: Options) -> Mark | None:
     if item.get_closest_marker("ddp") is None:
         return None
-    from pytest_ddp.asked.plan import make_plan  # noqa: PLC0415 - only ddp tests pay for it
+    from pytest_ddp.asked.plan import make_plan  # noqa: PLC0415 - only ddp tests need it
 
     check_function(item)
     mark = read_mark(item, options)

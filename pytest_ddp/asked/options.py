@@ -1,7 +1,7 @@
-"""Command line and ini file, checked and turned into a frozen record.
+"""Checks the command line and the ini file and turns them into a frozen record.
 
-A wrong value is always a :class:`pytest.UsageError` that names the place, the value
-and the way out; what is allowed stands in :mod:`pytest_ddp.asked.rules`.
+A wrong value is always a :class:`pytest.UsageError` that names the place, the value and the fix.
+The allowed values are in :mod:`pytest_ddp.asked.rules`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pytest_ddp.system import editors
 
 
 class Output(enum.StrEnum):
-    """Whose captured output the report of a test shows."""
+    """The ranks whose captured output is in the report of a test."""
 
     FAILED = "failed"
     ALL = "all"
@@ -42,7 +42,7 @@ class CheckCollectives(enum.StrEnum):
 
 
 class StartMethod(enum.StrEnum):
-    """How a rank's process comes to be."""
+    """How a rank's process is started."""
 
     FORK = "fork"
     SPAWN = "spawn"
@@ -73,22 +73,22 @@ class Exits(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line and the ini file say, for the whole session."""
+    """The options of the command line and the ini file, for the whole session."""
 
     backend: str
-    """For marks without one: ``auto``, or as torch takes it."""
+    """For marks without one: ``auto``, or in torch's syntax."""
     world_size: int
     """For marks without one."""
     timeout: float
     """Seconds for one test, for marks without one."""
     start_method: StartMethod
     isolate: bool
-    """Whether every test gets fresh ranks, for marks that do not say."""
+    """Whether every test gets fresh ranks, for marks without this argument."""
     seed: int
     """Session seed, from which the seeds of all tests and ranks derive."""
     output: Output
     import_: Import = Import.RANK
-    """Whether each rank imports the user's own code, or their host once for all."""
+    """Whether each rank imports the user's own code, or their host once for all ranks."""
     check_collectives: CheckCollectives = CheckCollectives.ON
     trace: Path | None = None
     """Directory for a trace of each ddp test; None for none."""
@@ -133,22 +133,22 @@ class Options:
         return cls(**read)
 
     def usable_start_method(self) -> StartMethod:
-        """As asked for, unless an editor's debugger runs threads in what would be forked."""
+        """The option's value; spawn with an editor's debugger, whose threads forbid a fork."""
         return StartMethod.SPAWN if editors.is_attached() else self.start_method
 
 
 @dataclass(frozen=True, slots=True)
 class _Setting:
-    """One option, its ini twin and the rule for both."""
+    """One option, its ini option and the rule for both."""
 
     name: str
     metavar: str
     kind: Literal["string", "int", "float", "bool"]
-    """Type of the ini value, so that TOML may hold numbers and booleans as such."""
+    """Type of the ini value, so that TOML may contain numbers and booleans."""
     default: object
     check: Callable[[object], Any]
     rule: str
-    """What the check allows, for a value so wrong that pytest cannot even convert it."""
+    """The allowed values, for a value that pytest cannot convert, so that the check is not run."""
     help: str
 
     @property
@@ -160,7 +160,12 @@ class _Setting:
         return f"ddp_{self.name.strip('_')}"
 
     def read(self, config: pytest.Config, given: object) -> Any:
-        """Return the checked value; the command line, which has ``given`` it, wins."""
+        """Return the checked value.
+
+        Args:
+            config: has the ini file.
+            given: the parsed command line, which wins.
+        """
         text = getattr(given, self.ini)
         value = self._from_ini(config) if text is None else self._converted(text)
         try:
@@ -173,7 +178,7 @@ class _Setting:
         try:
             return {"int": int, "float": float}.get(self.kind, lambda same: same)(text)
         except ValueError:
-            return text  # the check refuses it, in its own words
+            return text  # the check refuses it, with its own text
 
     def _from_ini(self, config: pytest.Config) -> object:
         try:
@@ -184,65 +189,133 @@ class _Setting:
 
 _SETTINGS = (
     _Setting(
-        *("backend", "NAME", "string", "auto", rules.check_backend, rules.BACKEND),
-        help="process group backend, as torch takes it: gloo, nccl, cpu:gloo,cuda:nccl, that of a "
+        name="backend",
+        metavar="NAME",
+        kind="string",
+        default="auto",
+        check=rules.check_backend,
+        rule=rules.BACKEND,
+        help="process group backend in torch's syntax: gloo, nccl, cpu:gloo,cuda:nccl, or one of a "
         "plugin; auto is nccl if every rank gets its own GPU, else gloo",
     ),
     _Setting(
-        *("device", "cpu|cuda|xpu|meta", "string", "", rules.check_device_or_none, rules.DEVICE),
-        help="what ranks work on where a mark says neither device nor a backend of one; cuda "
-        "gives gloo's ranks GPUs too",
+        name="device",
+        metavar="cpu|cuda|xpu|meta",
+        kind="string",
+        default="",
+        check=rules.check_device_or_none,
+        rule=rules.DEVICE,
+        help="device of ranks if the mark has neither a device nor a backend for one; with cuda "
+        "the ranks of gloo get GPUs too",
     ),
     _Setting(
-        *("ranks_per_gpu", "N", "int", 1, rules.check_sharing, rules.SHARING),
-        help="how many ranks may share a GPU, which nccl refuses and gloo does not",
+        name="ranks_per_gpu",
+        metavar="N",
+        kind="int",
+        default=1,
+        check=rules.check_sharing,
+        rule=rules.SHARING,
+        help="how many ranks may share a GPU; gloo allows this and nccl does not",
     ),
     _Setting(
-        *("world_size", "N", "int", 2, rules.check_size, rules.SIZE),
-        help="number of ranks for marks that name none",
+        name="world_size",
+        metavar="N",
+        kind="int",
+        default=2,
+        check=rules.check_size,
+        rule=rules.SIZE,
+        help="number of ranks for marks without world_size",
     ),
     _Setting(
-        *("timeout", "SECONDS", "float", 300.0, rules.check_seconds, rules.SECONDS),
-        help="time for one test; then its ranks are stopped and their stacks are shown",
+        name="timeout",
+        metavar="SECONDS",
+        kind="float",
+        default=300.0,
+        check=rules.check_seconds,
+        rule=rules.SECONDS,
+        help="time for one test; after it the ranks are stopped and their stacks are shown",
     ),
     _Setting(
-        *("start_method", "fork|spawn", "string"),
-        *("fork" if sys.platform == "linux" else "spawn", rules.check_member(StartMethod), ""),
-        help="how ranks are started; spawn is slower and safe with any import",
+        name="start_method",
+        metavar="fork|spawn",
+        kind="string",
+        default="fork" if sys.platform == "linux" else "spawn",
+        check=rules.check_member(StartMethod),
+        rule="",
+        help="how ranks are started; spawn is slower and works with any import",
     ),
     _Setting(
-        *("import_", "rank|host", "string", "rank", rules.check_member(Import), ""),
+        name="import_",
+        metavar="rank|host",
+        kind="string",
+        default="rank",
+        check=rules.check_member(Import),
+        rule="",
         help="where your own code is imported: in each rank, as under torchrun, or once before "
-        "ranks are forked, which is faster and hides what differs between ranks at import",
+        "ranks are forked, which is faster but hides differences between ranks at import",
     ),
     _Setting(
-        *("isolate", "", "bool", False, rules.check_bool, rules.BOOL),
+        name="isolate",
+        metavar="",
+        kind="bool",
+        default=False,
+        check=rules.check_bool,
+        rule=rules.BOOL,
         help="give every test fresh ranks",
     ),
     _Setting(
-        *("seed", "N", "int", 0, rules.check_seed, rules.SEED),
+        name="seed",
+        metavar="N",
+        kind="int",
+        default=0,
+        check=rules.check_seed,
+        rule=rules.SEED,
         help="session seed, from which the seeds of all tests and ranks derive",
     ),
     _Setting(
-        *("output", "failed|all|rank0", "string", "failed", rules.check_member(Output), ""),
+        name="output",
+        metavar="failed|all|rank0",
+        kind="string",
+        default="failed",
+        check=rules.check_member(Output),
+        rule="",
         help="show the captured output of the ranks that failed, of all, or of rank 0",
     ),
     _Setting(
-        *("check_collectives", "on|off", "string", "on"),
-        *(rules.check_member(CheckCollectives), ""),
-        help="fail a test whose ranks issued different collectives although its asserts pass",
+        name="check_collectives",
+        metavar="on|off",
+        kind="string",
+        default="on",
+        check=rules.check_member(CheckCollectives),
+        rule="",
+        help="fail a test if its ranks issued different collectives, even if its asserts pass",
     ),
     _Setting(
-        *("trace", "DIR", "string", "", rules.check_directory, ""),
+        name="trace",
+        metavar="DIR",
+        kind="string",
+        default="",
+        check=rules.check_directory,
+        rule="",
         help="write a trace of each ddp test to DIR, and a picture of each failed one",
     ),
     _Setting(
-        *("diagnosis", "DIR", "string", "", rules.check_directory, ""),
+        name="diagnosis",
+        metavar="DIR",
+        kind="string",
+        default="",
+        check=rules.check_directory,
+        rule="",
         help="write a JSON file for each failed test into DIR: what happened, on which rank, where",
     ),
     _Setting(
-        *("debug_rank", "RANK", "string", "", rules.check_rank, ""),
-        help="the only rank that stops at breakpoints, and with --trace instead of rank 0",
+        name="debug_rank",
+        metavar="RANK",
+        kind="string",
+        default="",
+        check=rules.check_rank,
+        rule="",
+        help="the only rank that stops at breakpoints; with --trace, the one to stop instead of 0",
     ),
     _Setting(
         *("adopt", "LIST", "string", "", rules.check_members(Adopt), ""),
@@ -295,12 +368,12 @@ def _check_fits_here(world_size: int) -> None:
 
 
 def add_options(parser: pytest.Parser) -> None:
-    """Register the ``--ddp-*`` options and their ini twins."""
+    """Register the ``--ddp-*`` options and their ini options."""
     group = parser.getgroup("ddp", "tests on several torch.distributed ranks")
     for setting in _SETTINGS:
         has_none = setting.kind == "bool" or setting.default == ""
         default = "" if has_none else f" (default: {setting.default})"
-        # None tells an option that was not given, so that the ini file can speak.
+        # None for an option that is not on the command line: then the ini file decides.
         action: dict[str, Any] = {"metavar": setting.metavar}
         if setting.kind == "bool":
             action = {"action": "store_const", "const": True}

@@ -1,8 +1,7 @@
-"""What a marked test will run on: an item, its mark and the options give a plan.
+"""Makes the plan for a marked test, from its item, its mark and the options.
 
-Pure: no process, no GPU and no torch is touched here, and the same arguments give
-the same plan in every process, which is what lets a spawned rank agree with the
-controller.
+Pure: no process, no GPU and no torch is used here. The same arguments give the same plan in every
+process, so that a spawned rank agrees with the controller.
 """
 
 from __future__ import annotations
@@ -27,18 +26,17 @@ _SEED_RANGE = 2**32
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
-    """All that is decided about a test before a rank hears of it."""
+    """All decisions on a test before it is sent to ranks."""
 
     nodeid: str
     world_size: int
-    """Number of ranks; 0 only if the test is skipped because it wants one for each GPU."""
+    """Number of ranks; 0 only for a skipped test with a rank for each GPU, and no GPU."""
     backend: str
-    """As torch takes it: ``gloo``, ``cpu:gloo,cuda:nccl``."""
+    """In torch's syntax: ``gloo``, ``cpu:gloo,cuda:nccl``."""
     device: str
-    """Kind of device that ranks work on."""
+    """Type of the ranks' device."""
     devices: tuple[int, ...] | None
-    """The GPU of each rank, as index into the visible ones of its machine; None where ranks get
-    none."""
+    """The GPU of each rank, as index into the visible ones of its machine; None without GPUs."""
     ranks_per_gpu: int
     """How many ranks may share a GPU."""
     init: bool
@@ -46,7 +44,7 @@ class LaunchPlan:
     isolate: bool
     """Whether the test gets fresh ranks."""
     family: str
-    """Tests of one family share what they leave in modules; empty if the test is of none."""
+    """Tests of one family share what they change in modules; empty without a family."""
     timeout: float
     """Seconds for the whole test."""
     seeds: tuple[int, ...]
@@ -56,7 +54,7 @@ class LaunchPlan:
     check_collectives: bool
     """Whether ranks that ended must have issued the same collectives."""
     skip: str | None
-    """Why the test cannot run on what there is; None if it can."""
+    """Why the test cannot run here; None if it can."""
     keeps_group: bool = False
     """Whether a default process group that the test leaves stays for those after it."""
     own_tmp_path: bool = False
@@ -69,8 +67,15 @@ class LaunchPlan:
     @property
     def world(self) -> World:
         """The world of the ranks that can run it."""
-        place = self.backend, self.world_size, self.devices
-        return World(*place, self.init, self.keeps_group, self.device, self.nodes)
+        return World(
+            self.backend,
+            self.world_size,
+            self.devices,
+            self.init,
+            self.keeps_group,
+            self.device,
+            self.nodes,
+        )
 
 
 def make_plan(
@@ -85,12 +90,12 @@ def make_plan(
 
     Args:
         item: the test.
-        mark: what its marks say.
-        options: what is used where the marks say nothing.
+        mark: its marks.
+        options: for arguments that are not in the marks.
         gpus: number of GPUs that torch can use on this machine.
-        kind: what torch calls them.
-        machines: those with agents, this one among them, whose GPUs count instead; none in a
-            session on this machine alone.
+        kind: torch's device type of these GPUs.
+        machines: the machines with agents, with this one, whose GPUs count instead; empty in a
+            session on one machine.
 
     Raises:
         pytest.UsageError: the marks contradict the test's parametrization, or themselves.
@@ -136,7 +141,7 @@ def _wanted_size(item: pytest.Item, mark: Mark) -> WorldSize:
     params = {} if callspec is None else callspec.params
     wanted: WorldSize = params.get(WORLD_SIZE_PARAM, mark.world_sizes[0])
     if mark.listed != (WORLD_SIZE_PARAM in params) or wanted not in mark.world_sizes:
-        # The test was parametrized before this mark was there to be seen.
+        # The test was parametrized before it had this mark.
         given = list(mark.world_sizes) if mark.listed else mark.world_sizes[0]
         raise mark_error(
             item,
@@ -167,9 +172,9 @@ def _one_machine_is_too_few(mark: Mark, world_size: int) -> str | None:
     needed = mark.nodes or least_machines(world_size)
     if needed <= 1:
         return None
-    # No error: it may be meant for a cluster, and the suite is run elsewhere, too.
-    asked = f"nodes={needed}" if mark.nodes else crowd(world_size, MAX_LOCAL_WORLD_SIZE)
-    words = f"{asked}: {needed} machines needed, this session has one"
+    # Not an error: the test may be meant for a cluster, and the suite is run elsewhere too.
+    reason = f"nodes={needed}" if mark.nodes else crowd(world_size, MAX_LOCAL_WORLD_SIZE)
+    words = f"{reason}: {needed} machines needed, this session has one"
     return f"{words}; --ddp-machines has more"
 
 
@@ -184,7 +189,7 @@ def _nodes(spread: Spread, wanted: WorldSize, chosen: Choice) -> tuple[tuple[int
 def _choice(
     item: pytest.Item, mark: Mark, options: Options, wanted: WorldSize, gpus: int, kind: str
 ) -> Choice:
-    # As many ranks as fit, they always do.
+    # With "gpus" there are as many ranks as fit, so one rank stands for all of them here.
     world_size = 1 if wanted == "gpus" else wanted
     try:
         return choose(mark, options, world_size, gpus or (wanted == "gpus"), kind)
@@ -203,8 +208,8 @@ def _shortage(wanted: WorldSize, chosen: Choice, gpus: int, kind: str) -> str | 
 def _seeds(nodeid: str, mark: Mark, options: Options, world_size: int) -> tuple[int, ...]:
     """Return one seed for each rank.
 
-    Consecutive numbers, so that no two ranks can meet by chance; the first is a digest,
-    because ``hash`` of a string differs between processes.
+    They are consecutive, so that no two are equal by chance. The first is a digest, because
+    ``hash`` of a string differs between processes.
     """
     seed = mark.seed if isinstance(mark.seed, int) else options.seed
     digest = hashlib.sha256(f"{seed} {nodeid}".encode(errors="surrogatepass")).digest()

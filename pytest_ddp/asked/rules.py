@@ -1,8 +1,8 @@
 """The rules for the values of options and marks, and the texts of their errors.
 
-A rule takes any value and returns it with its type made sure, or raises a
-ValueError that says what is allowed, without knowing where the value stood. The
-place is added by :mod:`pytest_ddp.asked.options`, with the functions at the end.
+A rule takes any value and returns it with its type checked, or raises a ValueError with the allowed
+values, but not the place. The place is added by :mod:`pytest_ddp.asked.options`, with the
+functions at the end.
 """
 
 from __future__ import annotations
@@ -30,30 +30,41 @@ ACCELERATORS = ("cuda", "xpu")
 DEVICES = ("cpu", *ACCELERATORS, "meta")
 
 MAX_LOCAL_WORLD_SIZE = 64
-"""Each rank is a process with torch in it; more of them on one machine is a slip of the pen."""
+"""Each rank is a process with torch in it; more of them on one machine is a typing error."""
 MAX_WORLD_SIZE = 4096
-"""On machines together. The pytest process hears each rank: more of them nobody has measured."""
+"""On all machines together. The pytest process is connected to each rank; more are untested."""
 MAX_TIMEOUT = 7 * 24 * 3600.0
-"""Seconds. Beyond a week it is a mistaken unit; far beyond, waiting calls overflow."""
+"""Seconds. More than a week is a wrong unit; with much more, waiting calls overflow."""
 MAX_MEBIBYTES = 1 << 20
-"""A tebibyte; of more the sums would say nothing."""
+"""A tebibyte; more is a wrong unit."""
 MAX_SEED = 2**32 - 1
 """As in NumPy."""
 
 OWNED_VARIABLES = frozenset(
     {
-        *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME"),
-        *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
-        *("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE"),
-        *("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"),
+        "RANK",
+        "LOCAL_RANK",
+        "GROUP_RANK",
+        "ROLE_RANK",
+        "ROLE_NAME",
+        "WORLD_SIZE",
+        "LOCAL_WORLD_SIZE",
+        "GROUP_WORLD_SIZE",
+        "ROLE_WORLD_SIZE",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "TORCHELASTIC_RUN_ID",
+        "TORCHELASTIC_USE_AGENT_STORE",
+        "TORCHELASTIC_RESTART_COUNT",
+        "TORCHELASTIC_MAX_RESTARTS",
     }
 )
-"""What tells a rank who and where it is: a mark that set one would contradict the plan."""
+"""Variables that the plugin sets for each rank: in a mark they would contradict the plan."""
 
 HIDING_VARIABLES = frozenset(
     {"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"}
 )
-"""What hides GPUs: they have been counted and leased when a mark's variables are set."""
+"""Variables that hide GPUs: a mark would set them after GPUs were counted and leased."""
 
 SIZE = f"a world size is a whole number from 1 to {MAX_WORLD_SIZE}"
 BACKEND = (
@@ -89,7 +100,7 @@ def check_size(value: object) -> int:
 
 
 def check_sizes(value: object) -> tuple[tuple[WorldSize, ...], bool]:
-    """The world size of a mark: the sizes, and whether they stood in a list."""
+    """The world size of a mark: the sizes, and whether they were in a list."""
     if not isinstance(value, list | tuple | range):
         return (_check_size_or_gpus(value),), False
     if not value:
@@ -97,12 +108,12 @@ def check_sizes(value: object) -> tuple[tuple[WorldSize, ...], bool]:
     sizes = tuple(_check_size_or_gpus(size) for size in value)
     for size in sizes:
         if sizes.count(size) > 1:
-            raise ValueError(f"{size} stands in the list more than once. Name it once")
+            raise ValueError(f"{size} is in the list more than once. Name it once")
     return sizes, True
 
 
 def check_backend(value: object) -> str:
-    """A backend's text as torch takes it; in lower case, as torch keeps it."""
+    """A backend in torch's syntax; in lower case, as torch stores it."""
     if not isinstance(value, str):
         raise ValueError(BACKEND)
     text = value.lower()
@@ -111,32 +122,33 @@ def check_backend(value: object) -> str:
     named = pairs(text)
     devices = [device for device, _ in named]
     if twice := next((device for device in devices if devices.count(device) > 1), None):
-        raise ValueError(f"{twice} stands in it more than once. Name one backend for it")
+        raise ValueError(f"{twice} is in it more than once. Name one backend for it")
     if any(name == "mpi" for _, name in named):
         raise ValueError(
-            "ranks of MPI are started by mpirun, and not by this plugin. Name another, such as gloo"
+            "ranks of MPI are started by mpirun, not by this plugin. Name another, such as gloo"
         )
     if ":" in text and any(name == AUTO for _, name in named):
-        raise ValueError(f"auto stands alone; {BACKEND}")
+        raise ValueError(f"auto cannot be combined with devices; {BACKEND}")
     return text
 
 
 def pairs(backend: str) -> list[tuple[str, str]]:
-    """The kinds of devices in a backend's text with their backends; "" where there is none."""
+    """The device types in a backend's text with their backends; "" for a backend without one."""
     parts = (pair.rpartition(":") for pair in backend.split(","))
     return [(device, name) for device, _, name in parts]
 
 
 def check_device(value: object) -> str:
+    """One device type."""
     if isinstance(value, str) and value in DEVICES:
         return value
     if isinstance(value, str) and value.partition(":")[0] in ACCELERATORS:
-        raise ValueError(f"{DEVICE}; which GPU a rank gets is the plugin's matter")
+        raise ValueError(f"{DEVICE}; the plugin decides which GPU a rank gets")
     raise ValueError(DEVICE)
 
 
 def check_device_or_none(value: object) -> str | None:
-    """One kind of device; None for an empty text."""
+    """One device type; None for an empty text."""
     return None if value == "" else check_device(value)
 
 
@@ -148,20 +160,23 @@ def check_sharing(value: object) -> int:
 
 
 def check_seconds(value: object) -> float:
+    """A timeout in seconds."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(SECONDS)
-    if not 0 < value <= MAX_TIMEOUT:  # NaN is refused, too
+    if not 0 < value <= MAX_TIMEOUT:  # also refuses NaN
         raise ValueError(SECONDS)
     return float(value)
 
 
 def check_seed(value: object) -> int:
+    """A seed of a random number generator."""
     if _is_int(value) and 0 <= value <= MAX_SEED:
         return value
     raise ValueError(SEED)
 
 
 def check_seed_or_same(value: object) -> int | Literal["same"]:
+    """A seed, or ``"same"`` for the same one on all ranks."""
     if isinstance(value, str) and value == "same":
         return "same"
     try:
@@ -171,12 +186,14 @@ def check_seed_or_same(value: object) -> int | Literal["same"]:
 
 
 def check_bool(value: object) -> bool:
+    """A boolean, not a number."""
     if isinstance(value, bool):
         return value
     raise ValueError(BOOL)
 
 
 def check_mebibytes(value: object) -> int:
+    """A size in MiB."""
     if _is_int(value) and 1 <= value <= MAX_MEBIBYTES:
         return value
     raise ValueError(MEBIBYTES)
@@ -190,7 +207,7 @@ def check_name(value: object) -> str:
 
 
 def check_directory(value: object) -> Path | None:
-    """A directory that may not be there yet; None for an empty name."""
+    """A directory that need not exist yet; None for an empty name."""
     if not isinstance(value, str):
         raise ValueError("it is the name of a directory")
     if not value:
@@ -222,7 +239,7 @@ def check_local_size_or_none(value: object) -> int | None:
 
 
 def check_nodes(value: object) -> int:
-    """How many machines a test wants."""
+    """The number of machines of a test."""
     if _is_int(value) and 1 <= value <= MAX_WORLD_SIZE:
         return value
     raise ValueError(NODES)
@@ -236,7 +253,7 @@ def check_env(value: object) -> tuple[tuple[str, str], ...]:
 
 
 def check_member(choices: type[Choice]) -> Callable[[object], Choice]:
-    """Make the rule for an option that is an enumeration."""
+    """Return the rule for an option that is an enumeration."""
 
     def check(value: object) -> Choice:
         for choice in choices:
@@ -248,16 +265,16 @@ def check_member(choices: type[Choice]) -> Callable[[object], Choice]:
 
 
 def check_members(choices: type[Choice]) -> Callable[[object], frozenset[Choice]]:
-    """Make the rule for a list of an enumeration's words, with commas or blanks between them."""
+    """Return the rule for a list of an enumeration's words, separated by commas or blanks."""
 
     def check(value: object) -> frozenset[Choice]:
         words = str(value).replace(",", " ").split()
-        known = {choice.value: choice for choice in choices}
+        by_word = {choice.value: choice for choice in choices}
         if words == ["all"]:
             return frozenset(choices)
-        if not isinstance(value, str) or not known.keys() >= set(words):
-            raise ValueError(f"it is all, or a list of {' and '.join(known)}")
-        return frozenset(known[word] for word in words)
+        if not isinstance(value, str) or not by_word.keys() >= set(words):
+            raise ValueError(f"it is all, or a list of {' and '.join(by_word)}")
+        return frozenset(by_word[word] for word in words)
 
     return check
 
@@ -281,13 +298,13 @@ def _check_size_or_gpus(value: object) -> WorldSize:
 def _check_variable(name: object, text: object) -> tuple[str, str]:
     if not isinstance(name, str) or not isinstance(text, str):
         raise ValueError(
-            f"names and values of environment variables are strings, which "
-            f"{shown(name)}: {shown(text)} is not"
+            f"names and values of environment variables are strings, unlike "
+            f"{shown(name)}: {shown(text)}"
         )
     if not name or "=" in name or "\0" in name + text:
         raise ValueError(
             f"{shown(name)}: {shown(text)} cannot be an environment variable. A name must not be "
-            f"empty or hold =, and neither name nor value may hold a NUL character"
+            f"empty or contain =, and neither name nor value may contain a NUL character"
         )
     if name in OWNED_VARIABLES:
         raise ValueError(
@@ -296,8 +313,8 @@ def _check_variable(name: object, text: object) -> tuple[str, str]:
         )
     if name in HIDING_VARIABLES:
         raise ValueError(
-            f"{name} is read before a rank is given its GPU. Set it for the whole of pytest, or "
-            f'leave it out: device="cpu" keeps a test off the GPUs'
+            f"{name} is read before a rank gets its GPU. Set it in the environment of pytest, or "
+            f'leave it out: with device="cpu" a test uses no GPU'
         )
     return name, text
 
@@ -306,7 +323,7 @@ def _check_variable(name: object, text: object) -> tuple[str, str]:
 
 
 def shown(value: object) -> str:
-    """Return a repr that never fails and never fills the screen."""
+    """Return a repr that never fails and is never long."""
     short = reprlib.Repr()
     short.maxstring = short.maxother = short.maxlong = 50
     return short.repr(value)
@@ -324,12 +341,12 @@ def option_error(text: str) -> pytest.UsageError:
 
 
 def mark_error(item: Node, text: str, owner: Node | None = None) -> pytest.UsageError:
-    """Return the error for a test whose ``ddp`` mark cannot be followed.
+    """Return the error for a test with a wrong ``ddp`` mark.
 
     Args:
         item: the test; its node id is the first line.
         text: sentences that name the value and the fix.
-        owner: the class or module whose mark it is, if it is not the test's own.
+        owner: the class or module with the mark, if it is not on the test itself.
     """
     if owner is not None and owner is not item:
         text = f"{text} (The mark is on {owner.nodeid}.)"
@@ -337,7 +354,7 @@ def mark_error(item: Node, text: str, owner: Node | None = None) -> pytest.Usage
 
 
 def _wrapped(text: str, column: int) -> str:
-    """Fill to 79 columns, the first line beginning at ``column``, the others at 2."""
+    """Wrap at 79 columns; the first line begins at ``column``, the others at 2."""
     filled = textwrap.fill(
         text,
         79,

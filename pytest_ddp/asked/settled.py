@@ -1,4 +1,4 @@
-"""Options that plugins settle after the command line was parsed: a seed that is drawn, for example.
+"""Options that plugins change after the command line was parsed, for example a seed that is drawn.
 
 Imported by every pytest run.
 """
@@ -13,12 +13,12 @@ _PARSED = pytest.StashKey[dict[str, Any]]()
 
 
 def remember_options(config: pytest.Config) -> None:
-    """Keep what the command line said, before plugins settle what it left open."""
+    """Keep the options as parsed, before plugins change them."""
     config.stash[_PARSED] = dict(vars(config.option))
 
 
 def settled_options(config: pytest.Config) -> dict[str, Any]:
-    """What plugins have set since."""
+    """The options that plugins have changed since."""
     parsed = config.stash.get(_PARSED, None)
     if parsed is None:
         return {}

@@ -1,8 +1,8 @@
-"""Whether a ddp test is in sight while pytest still collects, so that the host may start.
+"""Guesses during collection whether there will be a ddp test, so that the host can start early.
 
-A guess may be wrong in one direction only: a host that nobody needs is ended when
-collection ends, and a test that nobody foresaw starts it when it is collected, or at the
-end of the collection at the latest.
+Both errors are harmless: a host that is not needed is ended when collection ends, and a ddp test
+that was not expected starts the host when it is collected, or at the end of the collection at the
+latest.
 """
 
 from __future__ import annotations
@@ -14,24 +14,23 @@ from pathlib import Path
 import pytest
 
 _MARKED = rb"^[ \t]*@(pytest\.)?mark\.ddp\b|^pytestmark\b.*\bddp\b"
-"""A mark at the begin of a line."""
+"""A mark at the beginning of a line."""
 
 
 class Sight:
-    """Looks at what one session collects, as its command line picks it."""
+    """Guesses for one session, from the files that it collects and its command line."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
 
     def in_module(self, path: Path, session: pytest.Session) -> bool:
-        """Guess before a module is imported."""
+        """Guess whether a module has ddp tests, before it is imported."""
         return self._takes_all and self._is_collected(path, session) and looks_marked(path)
 
     def in_item(self, item: pytest.Item) -> bool:
         """True for a ddp test that no ``-k`` or ``-m`` may deselect.
 
-        What these two keep is known when collection ends, which is soon after the test's
-        own module was imported.
+        What they deselect is only known when collection ends.
         """
         option = self._config.option
         if option.keyword or option.markexpr:
@@ -40,21 +39,20 @@ class Sight:
 
     @functools.cached_property
     def _takes_all(self) -> bool:
-        """True unless the command line picks tests out of the files."""
+        """True unless the command line selects single tests of files."""
         option = self._config.option
-        picked = any("::" in argument for argument in self._config.args)
-        return not (picked or option.keyword or option.markexpr or option.collectonly)
+        selected = any("::" in argument for argument in self._config.args)
+        return not (selected or option.keyword or option.markexpr or option.collectonly)
 
     def _is_collected(self, path: Path, session: pytest.Session) -> bool:
-        # pytest makes modules of all files beside the one that it was asked for, and
-        # collects that one.
+        # pytest creates a module for each file of the folder, and collects only the given one.
         if not any(session.isinitpath(around) for around in (path, *path.parents)):
             return False
         return not self._last_failed or path in self._last_failed
 
     @functools.cached_property
     def _last_failed(self) -> frozenset[Path]:
-        """The files that ``--lf`` keeps to; empty for all of them."""
+        """The files to which ``--lf`` restricts the run; empty for all of them."""
         if not getattr(self._config.option, "lf", False) or self._config.cache is None:
             return frozenset()
         nodeids = self._config.cache.get("cache/lastfailed", {})

@@ -1,4 +1,4 @@
-"""How ranks are spread over machines that may have unlike numbers of GPUs. Pure."""
+"""Distributes ranks over machines that may have different numbers of GPUs. Pure."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ from pytest_ddp.asked.rules import MAX_WORLD_SIZE, WorldSize
 
 @dataclass(frozen=True, slots=True)
 class MachineGpus:
-    """One machine of a session, as far as plans depend on it."""
+    """The GPUs of one machine of a session."""
 
     where: str
-    """Its number and name, as texts have it: ``node 1 (beta)``."""
+    """Its number and name for texts: ``node 1 (beta)``."""
     count: int
-    """How many GPUs torch can use there."""
+    """Number of GPUs that torch can use there."""
     kind: str = "cuda"
-    """What torch calls them."""
+    """torch's device type of these GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """What decides where the ranks of one test are."""
+    """The machines and limits by which the ranks of one test are distributed."""
 
     machines: Sequence[MachineGpus]
     asked: int | None
-    """How many machines the test wants; None to see."""
+    """Number of machines in the mark; None to choose it."""
     most: int | None
-    """How many ranks a machine takes; None for any number."""
+    """Number of ranks that a machine takes at most; None for any number."""
 
     @property
     def kind(self) -> str:
-        """What torch calls the GPUs of the first machine that has any."""
+        """torch's device type of the GPUs of the first machine that has any."""
         return next((machine.kind for machine in self.machines if machine.count), "cuda")
 
     def gpus_for(self, wanted: WorldSize) -> int:
-        """So many GPUs that each rank gets its own, or 0: what a backend is chosen by."""
+        """The number of GPUs if each rank gets its own, else 0; the backend depends on it."""
         if wanted == "gpus":
             return int(any(self._room(self.kind, 1)))
         return wanted if self._place(wanted, self.kind, 1) else 0
 
     def size(self, wanted: WorldSize, chosen: Choice) -> int:
-        """The number of ranks; 0 if it is that of GPUs, and there are none."""
+        """The number of ranks; 0 for a rank on each GPU, if there are no GPUs."""
         if wanted != "gpus":
             return wanted
         room = self._room(self._counted(chosen), chosen.ranks_per_gpu)
@@ -62,7 +62,7 @@ class Spread:
         if world_size and not (chosen.has_gpu or wanted == "gpus"):
             return place(world_size, self.asked, len(self.machines), self.most)
         if wanted != "gpus" or (self.asked or 0) > len(self.machines):
-            # Whatever they have: too few machines are told first.
+            # Raises if there are too few machines, whatever GPUs they have: this comes first.
             place(max(world_size, self.asked or 1), self.asked, len(self.machines), self.most)
         by_room = self._place(world_size, self._counted(chosen), chosen.ranks_per_gpu)
         if not by_room:
@@ -70,7 +70,7 @@ class Spread:
         return by_room
 
     def layout(self, nodes: Sequence[int], chosen: Choice) -> tuple[int, ...] | None:
-        """The GPU of each rank, where all are free; None on no GPU."""
+        """The GPU of each rank if all GPUs are free; None without GPUs."""
         if not chosen.has_gpu:
             return None
         places = {node: itertools.count() for node in nodes}
@@ -107,7 +107,7 @@ class Spread:
         )
 
     def _advice(self, world_size: int, chosen: Choice) -> str:
-        """The least number of ranks for each GPU with which they would fit, if there is one."""
+        """Advice with the least number of ranks per GPU that would fit; empty if none does."""
         if chosen.ranks_per_gpu > 1 or chosen.is_exclusive:
             return ""
         for ranks in range(2, world_size + 1):

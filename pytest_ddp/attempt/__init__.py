@@ -1,1 +1,1 @@
-"""One attempt at one test: ranks brought up, told, heard and ended."""
+"""One attempt at one test: starts ranks, sends them the test, takes their messages, ends them."""

@@ -1,4 +1,4 @@
-"""Ways in which the controller ends ranks: they may tear down first, or they are stopped."""
+"""How the controller ends ranks: it lets them tear down first, or stops them."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from pytest_ddp.wire.protocol import (
 )
 
 _STACK_LIMIT = 0.5
-"""Seconds that a rank is given to write its stacks; it needs about a millisecond."""
+"""Seconds that a rank gets to write its stacks; it needs about a millisecond."""
 _KILL_LIMIT = 8.0
-"""Seconds until a killed rank is gone; on a machine that is lost, this is told after 5 to 6."""
+"""Seconds until a killed rank is gone; the loss of a whole machine is noticed after 5 to 6."""
 _SAVE_LIMIT = 2.0
-"""Seconds that a rank is given to save its coverage; it needs some 10 ms."""
+"""Seconds that a rank gets to save its coverage; it needs some 10 ms."""
 
 
 def finish(
@@ -36,39 +36,40 @@ def finish(
     *,
     explain: bool = True,
 ) -> Iterator[tuple[int, Aside]]:
-    """Let idle ranks tear down their wide fixtures and leave.
+    """Let idle ranks tear down their wide fixtures and exit.
 
     Args:
-        launcher: it has these ranks.
+        launcher: the launcher of these ranks.
         processes: the ranks.
-        seconds: what comes later is not waited for.
-        explain: say of a rank that never said that it has finished what became of it.
+        seconds: how long to wait for them.
+        explain: yield an explanation for each rank that did not report its end.
 
     Yields:
-        each rank with what it said, or what is said of it.
+        each rank with a message of it, or with the explanation.
     """
+    # First take the ends that are known by now: they belong to the time between two tests.
     launcher.poll(0)
-    here = [process for process in processes if not process.gone]
+    living = [process for process in processes if not process.gone]
     for process in processes:
-        if explain and process.test and process not in here:
+        if explain and process.test and process not in living:
             yield process.rank, between_tests(process)
-    for process in here:
+    for process in living:
         process.files.begin()
-    left = [process for process in here if process.ready and explain]
-    partings = _Partings(here)
-    for process, message in launcher.finish(here, seconds, partings.hear):
+    unfinished = [process for process in living if process.ready and explain]
+    partings = _Partings(living)
+    for process, message in launcher.finish(living, seconds, partings.take):
         if isinstance(message, Aside):
             yield process.rank, message
-        if isinstance(message, Finished) and process in left:
-            left.remove(process)
-    stacks = ask_for_stacks(launcher, [process for process in left if not process.gone])
-    for process in left:
+        if isinstance(message, Finished) and process in unfinished:
+            unfinished.remove(process)
+    stacks = ask_for_stacks(launcher, [process for process in unfinished if not process.gone])
+    for process in unfinished:
         text = stacks.get(process) or process.files.stacks()
         yield process.rank, Finished(_unfinished(process, seconds, text))
 
 
 class _Partings:
-    """Exchanges of the ``ddp`` fixture between ranks that tear down, pool by pool."""
+    """Exchanges of the ``ddp`` fixture between ranks in their last teardown, for each pool."""
 
     def __init__(self, processes: list[RankProcess]) -> None:
         self._exchanges: dict[World, Exchanges] = {}
@@ -79,7 +80,7 @@ class _Partings:
             for rank in {*range(world.world_size)} - {mate.rank for mate in mates}:
                 self._exchanges[world].lack(rank)
 
-    def hear(self, process: RankProcess, message: FromRank | Gone) -> None:
+    def take(self, process: RankProcess, message: FromRank | Gone) -> None:
         if (exchanges := self._exchanges.get(process.world)) is None:
             return
         if isinstance(message, Exchange):
@@ -93,10 +94,10 @@ def _unfinished(process: RankProcess, seconds: float, stacks: str) -> str:
         end = f"was killed: its last teardown took longer than {seconds:.0f} s"
     else:
         end = f"{_end_of(process)} before the end of its last teardown"
-    return _told(end, stacks)
+    return _with_stack(end, stacks)
 
 
-def _told(end: str, stacks: str) -> str:
+def _with_stack(end: str, stacks: str) -> str:
     mains = [
         main for dump in pythonstacks.parse_stacks(stacks) if (main := dump.main()) is not None
     ]
@@ -106,19 +107,19 @@ def _told(end: str, stacks: str) -> str:
 
 
 def between_tests(process: RankProcess) -> Finished:
-    """What is said of a rank that had ended its last test, and died later."""
+    """The explanation for a rank that ended its last test and died later."""
     end = f"{_end_of(process)} between two tests, after {process.test}"
-    return Finished(_told(end, process.files.stacks()))
+    return Finished(_with_stack(end, process.files.stacks()))
 
 
 def _end_of(process: RankProcess) -> str:
-    """How the process of a rank that is gone ended, as a predicate."""
+    """How the process of a rank ended, as a predicate."""
     assert process.returncode is not None
     return process.condemned or exit_words(process.returncode)
 
 
 def ask_for_stacks(launcher: Launcher, processes: list[RankProcess]) -> dict[RankProcess, str]:
-    """The stacks of ranks that are to be killed, as far as they can still write them."""
+    """The stacks of ranks that will be killed, as far as they can still write them."""
     if launcher.measures:
         _have_saved(launcher, processes)
     for process in processes:
@@ -129,30 +130,31 @@ def ask_for_stacks(launcher: Launcher, processes: list[RankProcess]) -> dict[Ran
         before = stacks
         launcher.poll(0.02)
         stacks = {process: process.files.stacks() for process in processes}
+        # Two equal reads: a stack is written in pieces.
         if all(stacks.values()) and before == stacks:
             break
     return stacks
 
 
 def _have_saved(launcher: Launcher, processes: list[RankProcess]) -> None:
-    """Have ranks save what they have measured; one whose C code holds the GIL cannot."""
+    """Have ranks save their coverage; a rank with C code that holds the GIL cannot."""
     for process in processes:
         process.send(Save())
     waiting = {process for process in processes if not process.gone}
     deadline = time.monotonic() + _SAVE_LIMIT
     while waiting and (left := deadline - time.monotonic()) > 0:
-        heard = launcher.poll(left)
-        waiting -= {process for process, what in heard if isinstance(what, Saved | Gone)}
+        events = launcher.poll(left)
+        waiting -= {process for process, what in events if isinstance(what, Saved | Gone)}
 
 
 def wait_for_ends(launcher: Launcher, processes: list[RankProcess]) -> None:
     """Wait until killed ranks are gone.
 
     Raises:
-        HostDiedError: they do not go.
+        HostDiedError: a rank is still there after the limit.
     """
     deadline = time.monotonic() + _KILL_LIMIT
     while not all(process.gone for process in processes):
         if (left := deadline - time.monotonic()) <= 0:
-            raise HostDiedError("the host did not end a rank that it was told to kill")
+            raise HostDiedError("the host did not end a rank that it was ordered to kill")
         launcher.poll(left)

@@ -1,7 +1,7 @@
 """The side channel of the ``ddp`` fixture: barrier, gather and broadcast.
 
-Objects pass through as opaque text. An exchange that can never complete is answered
-at once with the reason, instead of leaving its ranks to the timeout.
+Objects pass through as opaque text. An exchange that can never complete is answered at once with
+the reason, so that its ranks need not wait for the timeout.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Exchanges:
         self._processes = processes
         self._waiting: dict[RankProcess, Exchange] = {}
         self._left: dict[int, str] = {}
-        """What became of ranks that arrive nowhere any more, by rank."""
+        """Why ranks take part in no further operation, by rank."""
 
     def arrive(self, process: RankProcess, exchange: Exchange) -> None:
         """A rank waits in an operation."""
@@ -27,13 +27,13 @@ class Exchanges:
         self._settle()
 
     def leave(self, process: RankProcess, how: str) -> None:
-        """A rank has ended its part of the test and will arrive nowhere any more."""
+        """A rank has ended its part of the test and takes part in no further operation."""
         self._left[process.rank] = "has ended the test" if how == _DONE else f"has {how}"
         self._waiting.pop(process, None)
         self._settle()
 
     def lack(self, rank: int) -> None:
-        """There is such a rank, and it takes no part."""
+        """A rank of the world takes no part in any operation."""
         self._left[rank] = "takes no part"
 
     def _settle(self) -> None:
@@ -55,7 +55,7 @@ class Exchanges:
         return f"{waiting} can never complete: {', '.join(absent)}"
 
     def _mismatch(self) -> str | None:
-        # All before the last one were alike, or would not wait any more.
+        # All before the last one match, or they would have been answered with an error.
         first, last = next(iter(self._waiting.values())), next(reversed(self._waiting.values()))
         if _kind(first) == _kind(last):
             return None

@@ -1,7 +1,7 @@
-"""Where the ranks of a test stood that Ctrl-C, or the end of a CI job, has cut off.
+"""Reports what the ranks of a test were doing when Ctrl-C, or the end of a CI job, interrupted it.
 
-Often that test is the reason. pytest itself tells the line at which its own process was
-interrupted, which for a ddp test is a line of the plugin.
+Often that test is the reason. pytest itself shows the line at which its own process was
+interrupted, which is a line of the plugin for a ddp test.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from pytest_ddp.evidence.outcome import Expiry
 from pytest_ddp.verdict.table import rows_of
 
 INTERRUPTED = pytest.StashKey[str]()
-"""In pytest's configuration: what is told at the end of the session."""
+"""In pytest's configuration: the text for the end of the session."""
 
 
 def look_back(item: pytest.Item, run: Run) -> None:
-    """Keep for the end of the session where the ranks stand now; takes 0.1 s, at most two."""
-    # Nothing that goes wrong here may stand in the way of the interrupt.
+    """Keep for the end of the session what the ranks do now; takes 0.1 s, at most 2 s."""
+    # No error here may hide the interrupt.
     with contextlib.suppress(Exception):
         item.config.stash[INTERRUPTED] = told(item.nodeid, *run.look())
 

@@ -1,4 +1,4 @@
-"""The last look at ranks whose time is over, before they are stopped."""
+"""Takes a snapshot of all ranks at the timeout, before they are stopped."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ from pytest_ddp.system.own import time
 from pytest_ddp.wire.survey import Standing
 
 ANSWER_LIMIT = 1.0
-"""Seconds that a rank is given to say where it stands."""
+"""Seconds that a rank gets to answer a probe."""
 _BETWEEN_LOOKS = 0.1
+"""Seconds; long enough for the kernel's clock ticks (10 ms) to show whether a rank computes."""
 _BUSY = 0.1
-"""Share of a processor that a rank uses at least if it computes; one that waits for the GIL wakes
-up 200 times a second."""
+"""Least share of a processor that a computing rank uses; more than a thread that waits for the GIL,
+which wakes up 200 times a second."""
 _SUSPENDED = ("T", "t")
-"""State letters of a process that a signal, or a debugger, has stopped."""
+"""State letters in ``/proc`` of a process that a signal or a debugger has stopped."""
 
 
 def look_twice(
     parts: Sequence[Part], prober: Prober, hear_until: Callable[[float, Callable[[], bool]], None]
 ) -> Expiry:
-    """Look twice at ranks whose time is over, to say who holds up whom.
+    """Probe the ranks twice, to find which of them hold up the others.
 
     Args:
         parts: all ranks of the test.
-        prober: asks them where they stand.
-        hear_until: takes what they say until a moment (monotonic clock), or something is so.
+        prober: sends the probes.
+        hear_until: takes messages until a moment (monotonic clock), or until a condition holds.
     """
 
     def last_answers() -> dict[int, Standing]:
@@ -38,15 +39,15 @@ def look_twice(
         return prober.answers()
 
     begin = time.monotonic()
-    spent = {part: part.process.glance()[1] for part in parts}
+    cpu_before = {part: part.process.glance()[1] for part in parts}
     before = last_answers()
     hear_until(time.monotonic() + _BETWEEN_LOOKS, lambda: False)
     now = last_answers()
     least = _BUSY * (time.monotonic() - begin)
     looks = []
     for part in parts:
-        rank, (state, later) = part.process.rank, part.process.glance()
-        suspended, busy = state in _SUSPENDED, later - spent[part] > least
+        rank, (state, cpu) = part.process.rank, part.process.glance()
+        suspended, busy = state in _SUSPENDED, cpu - cpu_before[part] > least
         answers = before.get(rank), now.get(rank), part.standing
         looks.append(LastLook(rank, part.ending is not None, suspended, busy, *answers))
     return expire(looks)

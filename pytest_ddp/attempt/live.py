@@ -1,7 +1,7 @@
 """One line on the terminal that says what the ranks of a long test are doing.
 
-It stands below the line that pytest is writing, and leaves no trace: only relative cursor
-movements, which also hold where the terminal has scrolled.
+It is written below pytest's own line and erased without a trace. Cursor movements are relative, so
+that they are right after the terminal has scrolled.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pytest_ddp.system.own import os, time
 from pytest_ddp.wire.survey import Standing
 
 _PATIENCE = 5.0
-"""Seconds that a test may run without a word."""
+"""Seconds that a test runs before the line is shown."""
 _INTERVAL = 1.0
-"""Seconds between two lines."""
+"""Seconds between updates of the line."""
 _SHORTEST_NAME = 12
 """Characters of the test's name that are kept where the line is too long."""
 
@@ -30,7 +30,7 @@ _UP = "\x1b[A"
 
 
 class Writer(Protocol):
-    """What is needed of pytest's terminal writer."""
+    """The part of pytest's terminal writer that is used here."""
 
     @property
     def fullwidth(self) -> int: ...
@@ -41,10 +41,10 @@ class Writer(Protocol):
 
 
 def terminal_of(config: pytest.Config) -> Writer | None:
-    """The terminal for the line; None where it would be in the way.
+    """The terminal for the line; None where there is to be none.
 
-    That is: no terminal, one without cursor, an xdist worker, and ``-s`` or
-    ``--capture=tee-sys``, where what ranks write is on the terminal.
+    That is without a terminal, on one without a cursor, in an xdist worker, and with ``-s`` or
+    ``--capture=tee-sys``, where the output of ranks goes to the terminal.
     """
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
     if (
@@ -60,14 +60,14 @@ def terminal_of(config: pytest.Config) -> Writer | None:
 
 
 class LiveLine:
-    """The line, from test to test."""
+    """The line; one object for all tests of a session."""
 
     def __init__(self, terminal: Writer | None) -> None:
         self._terminal = terminal
         self._name = ""
         self._began = self._due = math.inf
         self._column: int | None = None
-        """Where pytest's own line ended; None while ours is not shown."""
+        """The column in which pytest's own line ended; None while ours is not shown."""
 
     def begin(self, name: str) -> None:
         """A test begins."""
@@ -76,11 +76,11 @@ class LiveLine:
         self._due = self._began + _PATIENCE if self._terminal is not None else math.inf
 
     def due_in(self) -> float:
-        """Seconds until it wants to be written; infinite if never."""
+        """Seconds until the line is to be written; infinite if never."""
         return max(0.0, self._due - time.monotonic())
 
     def show(self, doing: Mapping[int, str]) -> None:
-        """Write it anew, if it is time.
+        """Write the line, if it is due.
 
         Args:
             doing: what each rank does, as words that follow "rank 3".
@@ -96,11 +96,11 @@ class LiveLine:
         self._write(f"\r{text}{_ERASE}")
 
     def give_way(self) -> None:
-        """Somebody writes now: take the line away, to be shown below what they write."""
+        """Erase the line before other output; it is shown again below that."""
         self._erase()
 
     def erase(self) -> None:
-        """The test is over: take the line away and return to where pytest was."""
+        """The test is over: erase the line and move the cursor back to pytest's own line."""
         self._due = math.inf
         self._erase()
 
@@ -112,39 +112,39 @@ class LiveLine:
         self._column = None
 
     def _write(self, text: str) -> None:
-        # Not by the writer's own method, which counts the columns of pytest's line.
+        # Not with the writer's own method, which would count the columns as pytest's line.
         assert self._terminal is not None
         self._terminal._file.write(text)
         self._terminal._file.flush()
 
 
 def line(name: str, seconds: float, doing: Mapping[int, str], width: int) -> str:
-    """``ddp: test_x 12 s | rank 0 in all_reduce #7, ranks 1-3 in forward``, fitted."""
-    alike: dict[str, list[int]] = {}
+    """``ddp: test_x 12 s | rank 0 in all_reduce #7, ranks 1-3 in forward``, cut to the width."""
+    by_words: dict[str, list[int]] = {}
     for rank, words in doing.items():
-        alike.setdefault(words, []).append(rank)
-    ranks = ", ".join(f"{ranks_text(ranks)} {words}" for words, ranks in alike.items())
+        by_words.setdefault(words, []).append(rank)
+    ranks = ", ".join(f"{ranks_text(ranks)} {words}" for words, ranks in by_words.items())
     rest = f" {seconds:.0f} s | {ranks}"
-    # A name may hold what moves the cursor or is two columns wide.
+    # A name may have characters that move the cursor or are two columns wide.
     name = name.encode("unicode_escape").decode()
     room = max(width - len("ddp: ") - len(rest), _SHORTEST_NAME)
     return _cut(f"ddp: {_cut(name, room)}{_plain(rest)}", width)
 
 
-def doing_of(ending: Ending | None, standing: Standing | None) -> str:
+def doing_of(ending: Ending | None, status: Standing | None) -> str:
     """What a rank does, as words that follow "rank 3"."""
     if ending is not None:
         return _ENDINGS[ending]
-    if standing is None:
+    if status is None:
         return "does not answer"
-    if standing.blocked and standing.waits:
-        wait = standing.waits[0]
+    if status.blocked and status.waits:
+        wait = status.waits[0]
         return f"in {wait.operation} #{wait.number}"
-    _, colon, narrower = standing.phase.partition(": ")
+    _, colon, narrower = status.phase.partition(": ")
     if colon:
         return f"in {narrower}"
-    place = standing.place.partition(" in ")[0]
-    return f"at {os.path.basename(place)}" if place else f"in {standing.phase or 'setup'}"
+    place = status.place.partition(" in ")[0]
+    return f"at {os.path.basename(place)}" if place else f"in {status.phase or 'setup'}"
 
 
 _ENDINGS = {

@@ -1,4 +1,4 @@
-"""What the pytest session wants of one attempt, and what each rank is told of it."""
+"""The pytest session's request for one attempt, and the message to ranks that follows."""
 
 from __future__ import annotations
 
@@ -20,25 +20,26 @@ from pytest_ddp.wire.protocol import RunTest
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A planned test with what only the pytest session knows about it."""
+    """A planned test with the facts that only the pytest session has."""
 
     plan: LaunchPlan
     item: pytest.Item
     next_item: pytest.Item | None
     """The next test of the pool."""
     next_is_known: bool
-    """Whether a next test of None means that there is none."""
+    """Whether ``next_item`` is None because no test follows."""
     ends_family: bool
-    """Whether the test is of a family, and the next one may be of another."""
+    """Whether the test is of a family, and the next one may not be of it."""
     tmp_path: str
     live: LiveLine
     terminal: Terminal
     log_level: int | None
-    """From which level on live logs or a log file want records; None if there is neither."""
+    """Least level of records for live logs or a log file; None if there is neither."""
 
     def for_ranks(
         self,
         test: int,
+        *,
         store: str | None,
         new: bool,
         together: bool,
@@ -46,15 +47,15 @@ class Order:
         by_file: bool,
         keys: int,
     ) -> RunTest:
-        """What all ranks are told that need no other torchrun variables, and serve nothing.
+        """The message for a rank with unchanged torchrun variables that serves no store.
 
         Args:
             test: number of the run.
             store: name of the store of the process group.
-            new: whether the ranks do not meet by it yet.
+            new: whether the ranks have no group by this store yet.
             together: whether no rank begins before all are ready.
-            briefed: what plugins have for the ranks of this attempt.
-            by_file: whether the file of a new store travels along.
+            briefed: data that plugins send to the ranks of this attempt.
+            by_file: whether the file of a new store is sent with the message.
             keys: number of the run since which the store keeps its keys.
         """
         following = self.next_item
@@ -85,31 +86,31 @@ class Order:
 
 
 _START_LIMIT = 300.0
-"""Seconds for ranks to come up, and to import the file of a test."""
+"""Seconds for ranks to start, and to import the file of a test."""
 
 
 def start_limit(timeout: float) -> float:
-    """Seconds until something is broken that comes before a test with this time of its own."""
+    """Seconds that the start before a test with this timeout may take."""
     return max(timeout, _START_LIMIT)
 
 
 def may_import(processes: Iterable[RankProcess], nodeid: str) -> bool:
-    """Whether some rank is new or has run tests of another file last.
+    """Whether some rank is new, or ran a test of another file last.
 
-    To import this one takes no time of the test, and what tests have left may keep pytest from
-    it, in one rank and not in the others.
+    The import of the test file does not count as time of the test, and it may fail on one rank
+    alone, by what earlier tests left there.
     """
     return {process.test.partition("::")[0] for process in processes} != {nodeid.partition("::")[0]}
 
 
 def is_new(store: str | None, processes: Iterable[RankProcess]) -> bool:
-    """Whether there is a store, and these ranks do not meet by it yet."""
+    """Whether there is a store, and not all of these ranks have a group by it yet."""
     return store is not None and any(process.store != store for process in processes)
 
 
 @contextmanager
 def file_of(store: str | None, world: World) -> Iterator[tuple[int, ...]]:
-    """The file of a new store, to be handed to its ranks; none where it reaches only some."""
+    """The file of a new store, for its ranks; none on several machines, as it stays on one."""
     if store is None or world.nodes:
         yield ()
         return

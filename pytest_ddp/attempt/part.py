@@ -16,17 +16,16 @@ from pytest_ddp.wire.survey import Calls, Standing
 
 
 class ForAll:
-    """Whether all parts are so, as they never cease to be; of hundreds few are looked at."""
+    """A monotonic ``all()``: remembers how many leading parts already satisfy the predicate."""
 
-    def __init__(self, parts: list[Part], is_so: Callable[[Part], bool]) -> None:
-        self._parts, self._is_so = parts, is_so
-        self._known = 0
-        """Those before this one are."""
+    def __init__(self, parts: list[Part], predicate: Callable[[Part], bool]) -> None:
+        self._parts, self._predicate = parts, predicate
+        self._satisfied = 0
 
     def __call__(self) -> bool:
-        while self._known < len(self._parts) and self._is_so(self._parts[self._known]):
-            self._known += 1
-        return self._known == len(self._parts)
+        while self._satisfied < len(self._parts) and self._predicate(self._parts[self._satisfied]):
+            self._satisfied += 1
+        return self._satisfied == len(self._parts)
 
 
 class Part:
@@ -57,11 +56,11 @@ class Part:
         return any(timed.report.failed for timed in self.reports.values())
 
     def begin(self, nodeid: str) -> None:
-        """Note that the rank has begun the test of this node id."""
+        """Record that the rank has begun the test of this node id."""
         self.began, self.process.test = True, nodeid
 
     def take(self, report: pytest.TestReport | None, at: float) -> None:
-        """Take a rank's report of a phase, or nothing where a plugin made nothing of it."""
+        """Take a rank's report of a phase; None if no plugin could read it."""
         if report is not None:
             self._put_here(report)
             self.reports[Phase(report.when)] = TimedReport(report, at)
@@ -80,7 +79,13 @@ class Part:
             report.stop = self.process.here(report.stop)
 
     def take_passed(self, item: pytest.Item, began: float, phases: Iterable[Passed]) -> None:
-        """Take phases that passed without a word; ``began`` is the test's on the wall clock."""
+        """Take phases that passed without output.
+
+        Args:
+            item: the test.
+            began: its begin on the wall clock, seconds since the epoch.
+            phases: as the rank sent them.
+        """
         here = self.process.here
         self._keep(item, began, ((p, here(p.start / 1e9), here(p.stop / 1e9)) for p in phases))
 
@@ -89,7 +94,7 @@ class Part:
     ) -> None:
         for passed, start, stop in phases:
             report = pytest.TestReport(
-                # One that is parsed already, where pytest has such.
+                # Newer versions of pytest have the node id in parsed form.
                 nodeid=getattr(item, "id", item.nodeid),
                 location=item.location,
                 keywords={},
@@ -103,17 +108,17 @@ class Part:
             self.reports.setdefault(passed.phase, TimedReport(report, stop - began, plain=True))
 
     def end(self, ending: Ending, at: float) -> None:
-        """Note how the part ended; a rank has to live until the others have ended theirs too."""
+        """Record how the part ended; a rank has to live until the others have ended theirs too."""
         if self.ending is None or (self.ending is Ending.DONE and ending is Ending.EXITED):
             self.ending, self.at = ending, at
 
     def is_gone(self, item: pytest.Item, began: float, at: float) -> None:
-        """Note the end of the process, which may be what the test is about.
+        """Record the end of the process, which the test may have announced.
 
         Args:
             item: the test.
-            began: when it did, on the wall clock.
-            at: seconds since then.
+            began: its begin on the wall clock, seconds since the epoch.
+            at: seconds from then to the end of the process.
         """
         if self.ending is not None or self.failed or not self._was_announced():
             self.end(Ending.EXITED, at)
@@ -132,14 +137,14 @@ class Part:
 
     @property
     def died_before(self) -> bool:
-        """True if the rank, warm from another test, died before it began this one."""
+        """True if the rank, reused from another test, died before it began this one."""
         return self.ending is Ending.EXITED and not self.began and bool(self.process.test)
 
     def outcome(self, *, setup_only: bool = False) -> RankOutcome:
-        """All that is known of it; ``setup_only`` if no call was to follow its setup."""
+        """The record of this rank; ``setup_only`` if no call was to follow its setup."""
         assert self.ending is not None
         process = self.process
-        known = RankOutcome(
+        outcome = RankOutcome(
             rank=process.rank,
             ending=self.ending,
             at=self.at,
@@ -154,20 +159,20 @@ class Part:
             setup_only=setup_only,
         )
         if self.ending in (Ending.EXITED, Ending.STOPPED):
-            return self._with_last_words(known)
-        return known
+            return self._with_remains(outcome)
+        return outcome
 
-    def _with_last_words(self, known: RankOutcome) -> RankOutcome:
-        """What a rank has left that did not live to report."""
+    def _with_remains(self, outcome: RankOutcome) -> RankOutcome:
+        """Add the stacks, output and last phase of a rank that ended before it could report."""
         process = self.process
         stacks = self.stacks or process.files.stacks()
-        returncode = process.returncode if known.ending is Ending.EXITED else None
+        returncode = process.returncode if outcome.ending is Ending.EXITED else None
         returncode = _cause(returncode, stacks)
-        ending = known.ending if returncode is None else Ending.EXITED
+        ending = outcome.ending if returncode is None else Ending.EXITED
         stderr, native_stacks = nativestacks.split(process.output("stderr"))
         mark = process.files.mark()
         return replace(
-            known,
+            outcome,
             ending=ending,
             returncode=returncode,
             stacks=stacks,
@@ -181,6 +186,6 @@ class Part:
 
 
 def _cause(returncode: int | None, stacks: str) -> int | None:
-    """The fatal signal of a process that was dying when it was killed, or else its code."""
+    """The fatal signal of a process that was dying when it was killed, else its exit code."""
     fatal = pythonstacks.fatal_signal(stacks)
     return -fatal if fatal is not None and returncode in (None, -signal.SIGKILL) else returncode

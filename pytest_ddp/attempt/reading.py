@@ -1,4 +1,4 @@
-"""Reports of ranks, made pytest's own again."""
+"""Turns serialized reports of ranks back into pytest's reports."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from pytest_ddp.wire.kept import is_wordless
 from pytest_ddp.wire.protocol import PhaseReported, SubtestReported
 
 _LEFT_BY_READING = ("_report_type", "_subtest.context")
-"""Of JSON that nobody had a use for, which pytest makes attributes of a report."""
+"""Unused entries of the JSON, which pytest makes attributes of the report."""
 
 
 class Reader:
-    """Has pytest and its plugins read what their likes have written in a rank.
+    """Deserializes reports with the hooks of pytest and its plugins.
 
-    A test may have thousands of subtests, of which nearly all say nothing; those are copies.
+    A test may have thousands of subtests, nearly all without output; those are copies of the first.
     """
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._test = -1
         self._passed: Any = None
-        """A subtest of this test that passed without a word."""
+        """The report of a subtest of this test that passed without output."""
 
     def phase(self, message: PhaseReported) -> pytest.TestReport | None:
-        """The report of a phase; None where no plugin makes one of it."""
+        """The report of a phase; None if no plugin could read it."""
         return self._read(message.report)
 
     def subtest(self, message: SubtestReported) -> pytest.TestReport | None:
-        """The report of a subtest; None where no plugin makes one of it."""
+        """The report of a subtest; None if no plugin could read it."""
         report: Any
         if message.report is None and message.test == self._test:
             report = object.__new__(type(self._passed))
@@ -46,7 +46,7 @@ class Reader:
                 return None
         for name in _LEFT_BY_READING:
             vars(report).pop(name, None)
-        # pytest quotes the values again when it reads them.
+        # Set last, since pytest quotes the values again when it reads them.
         object.__setattr__(report.context, "msg", message.message)
         object.__setattr__(report.context, "kwargs", message.values)
         if message.report is not None and is_wordless(report):

@@ -1,4 +1,4 @@
-"""One attempt at one test: the wait loop that hears ranks, their ends, and the clock."""
+"""One attempt at one test: the loop that waits for messages of ranks, their ends, and the clock."""
 
 from __future__ import annotations
 
@@ -45,12 +45,58 @@ from pytest_ddp.wire.protocol import (
 )
 from pytest_ddp.wire.survey import CallRecord, Calls, GroupCount, Standing, TellCalls
 
+# Overview
+#
+# `Run.start` sends each rank a `RunTest`. `Run.supervise` then waits in `_wait` until each `Part`
+# has an `Ending` (`_have_ended`). All waiting is in `_hear`: it polls the launcher for at most as
+# long as nothing else is due (the deadline, the next probe, the live line, the terminal) and
+# passes each message to `_take`, the only place where a message changes state.
+#
+# One rank, a `Part`:
+#
+#   state                      moved by                            next state
+#   not `began`                `Began`                             `began`
+#                              `NotBegun`                          `Ending.NOT_BEGUN`
+#   `began`, `ending` is None  `Done`                              `Ending.DONE`
+#                              `Gone`, covered by `EndAnnounced`   `Ending.ANNOUNCED`
+#   any without an `ending`    `Gone`                              `Ending.EXITED`
+#                              `_stop`, which kills the rank       `Ending.STOPPED`
+#   `Ending.DONE`              `Gone`                              `Ending.EXITED`
+#
+# Ranks that begin without the others (`RunTest.together` is False) send no `Began`: `Done`, or
+# what `_take_untold` reads in the files of a dead rank, then sets `began` as well.
+# A rank is a part of the verdict until the test is over, hence the last row: it has to live
+# until the other ranks have ended too.
+#
+# The test, a `Run`:
+#
+#   state           moved by                                       next state
+#   starting        the last `Began`: `_go` sends `Go`             running, with a new clock
+#   running         `_take` with a message that makes `failed`     failed: `_failed_at` is set
+#                   `_prober`, which proves a hang                 stuck: `_hang` is set
+#                   the clock: `_since` + `_limit`                 timed out: `_timed_out`
+#   failed          the clock: `_failed_at` + `_grace`             stopped by `_stop`
+#   stuck           `_wait`, in its next turn: `_explain`          stopped by `_stop`
+#   timed out       `look`, which sets `_expiry`                   stopped by `_stop`
+#   any of these    `_turns`, when a debugger takes the terminal   paused
+#                   the last `Ending`: `_have_ended`               over, also after `_stop`
+#   paused          `LeaveTerminal`, or the end of the rank        the state before
+#
+# Paused is the loop in `_is_looked_at`: messages are taken, no clock runs, and all moments move by
+# the time that the user took.
+#
+# The order in which a failure, a hang and the clock are looked at matters. A rank that failed
+# explains why others wait for it: once `_failed_at` is set there is no timeout, and a proved hang
+# only cuts the grace short. A proved hang says more than a timeout: `_timed_out` stays False.
+
 _GRACE, _LAST_GRACE = 2.0, 10.0
-"""Seconds that ranks may go on after another one has failed, and one that has failed itself."""
+"""Seconds that ranks may go on after another one has failed, and one that has failed itself.
+
+The first is enough to see whether other ranks fail too; the second lets fixtures tear down."""
 _LONG = 60.0
-"""Seconds that a user is waited for at a time, where no clock runs."""
+"""Seconds of one poll while a debugger has the terminal and no clock runs."""
 _CALLS_LIMIT = 2.0
-"""Seconds that idle ranks are given to tell their collectives; it takes milliseconds."""
+"""Seconds that idle ranks get to send their collectives; it takes milliseconds."""
 
 Tell: TypeAlias = Callable[[int, Aside], None]
 
@@ -76,12 +122,12 @@ class Run:
         self._plan = order.plan
         self._timed_out = False
         self._has_run = False
-        """Whether some rank is known to have run code of the test."""
+        """Whether at least one rank has run code of the test."""
         self._failed_at: float | None = None
-        """When a rank first failed, and later when the last that had failed ended its part."""
+        """When a rank first failed; later, when the last rank that failed ended its part."""
         self._wall, self._began = time.time(), time.monotonic()
         self._since, self._limit = self._began, self._plan.timeout
-        """When the clock that now runs was started, and after how many seconds it ends the test."""
+        """Start of the clock that runs now, and the seconds after which it ends the test."""
         self._expiry: Expiry | None = None
         self._hang: Hang | None = None
         self._mismatch = self._parting = ""
@@ -91,7 +137,7 @@ class Run:
         self._suspicions: tuple[str, ...] = ()
         self._balance = NOTHING
         self._has_left = False
-        """Whether sends or receives are left on groups that are no wider than the test."""
+        """Whether sends or receives are unfinished on groups that end with the test."""
         self.parts: list[Part] = []
         self._have_begun = ForAll(self.parts, lambda part: part.began)
         self._have_ended = ForAll(self.parts, lambda part: part.ending is not None)
@@ -100,11 +146,11 @@ class Run:
     # ------------------------------------------------------------------ start
 
     def start(self, store: str | None, rendezvous: Rendezvous) -> None:
-        """Tell every rank to run the test.
+        """Send every rank the order to run the test.
 
         Args:
             store: name of the store of the process group; None for a test without one.
-            rendezvous: where code under test may meet by itself.
+            rendezvous: for process groups that code under test creates from the environment.
         """
         plan = self._plan
         processes = self._launcher.pool(plan.world)
@@ -117,26 +163,35 @@ class Run:
         self._since = self._began
         environments = [rendezvous.environment(rank) for rank in range(plan.world_size)]
         new = is_new(store, processes)
-        # What a fixture has set in its set-up is there for as long as it is.
+        # Keys that a fixture set in the store during its set-up live as long as the fixture.
         keys = next((process.keys for process in processes if process.tied), self._test)
         port = rendezvous.take()
         with port or nullcontext(), file_of(store if new else None, plan.world) as file:
             together = new or may_import(processes, plan.nodeid)
             self._limit = start_limit(plan.timeout) if together else plan.timeout
             self._prober = Prober(self._test, processes, self._since + self._limit)
-            briefed = neighbours.brief(self._order.item)
-            known = store, new, together, briefed, bool(file), keys
-            told = Wording(self._order.for_ranks(self._test, *known))
+            message = Wording(
+                self._order.for_ranks(
+                    self._test,
+                    store=store,
+                    new=new,
+                    together=together,
+                    briefed=neighbours.brief(self._order.item),
+                    by_file=bool(file),
+                    keys=keys,
+                )
+            )
             for rank, part in enumerate(self.parts):
+                # Before the order: the rank writes into these files as soon as it has it.
                 part.process.files.begin()
                 part.process.store, part.process.keys = store, keys
                 serves = () if rank or port is None else port.descriptors
-                part.process.order(told, environments[rank], serves, file)
+                part.process.order(message, environments[rank], serves, file)
 
     # ------------------------------------------------------------------ the wait loop
 
     def supervise(self) -> None:
-        """Wait until every rank has ended its part, or has been stopped."""
+        """Wait until every rank has ended its part or was stopped."""
         live = self._order.live
         live.begin(self._order.item.name)
         try:
@@ -151,6 +206,7 @@ class Run:
                 continue
             left = self._deadline() - time.monotonic()
             if left <= 0 and self._failed_at is None and self._hang is None:
+                # The look takes messages, so a rank may fail or a hang be proved in it.
                 _, self._expiry = self.look()
             if left <= 0 or self._hang is not None:
                 self._timed_out = self._failed_at is None and self._hang is None
@@ -174,7 +230,7 @@ class Run:
     # ------------------------------------------------------------------ debuggers
 
     def _is_looked_at(self, live: LiveLine) -> bool:
-        """Whether a rank is in a debugger; hears on while it is, and no clock runs."""
+        """Whether a rank was in a debugger; waits until it has left it, while no clock runs."""
         self._turns.lend()
         live_is_up = True
         while self._turns.taken:
@@ -184,17 +240,17 @@ class Run:
             self._hear(_LONG)
         if live_is_up:
             return False
-        stood = self._turns.stood_still()
-        self._began += stood
-        self._since += stood
+        paused = self._turns.stood_still()
+        self._began += paused
+        self._since += paused
         if self._failed_at is not None:
-            self._failed_at += stood
-        self._prober.postpone(stood)
+            self._failed_at += paused
+        self._prober.postpone(paused)
         live.begin(self._order.item.name)
         return True
 
     def _open_hang(self) -> None:
-        """Let the user look at a rank that is stuck before it is stopped."""
+        """Open a debugger in a rank that is stuck, before it is stopped."""
         culprits = self._hang.culprits if self._hang is not None else ()
         stuck = [part for part in self._open() if part.process.rank not in culprits]
         part = (stuck or self._open())[0]
@@ -212,7 +268,7 @@ class Run:
 
     def _deadline(self) -> float:
         if editors.is_attached():
-            # It holds ranks, and nobody here is told.
+            # An editor's debugger holds ranks without notice to this process.
             return math.inf
         end = self._since + self._limit
         if self._failed_at is not None:
@@ -220,14 +276,14 @@ class Run:
         return end
 
     def _grace(self) -> float:
-        # Where one rank could not begin, the others wait in the set-up of the group.
+        # If one rank could not begin, the others wait for it in the set-up of the group.
         hopeless = any(part.ending is Ending.NOT_BEGUN for part in self.parts)
         if hopeless or self._has_quit():
             return 0.1
         return _LAST_GRACE if any(part.failed for part in self._open()) else _GRACE
 
     def _has_quit(self) -> bool:
-        """Whether the user has left a debugger for good, and its rank has ended its part."""
+        """Whether the user quit a debugger, and its rank has ended its part."""
         exits = (part.done is not None and part.done.exit_reason for part in self.parts)
         return self._order.terminal.quits and any(exits)
 
@@ -242,16 +298,16 @@ class Run:
             case Warned() | XmlNoted() | Finished():
                 self._tell(part.process.rank, message)
             case RankReady():
-                """It was waited for already."""
+                pass  # `Supervisor._bring_up` has waited for it.
             case _ if message.test != self._test:
-                """Something late from the test before."""
+                pass  # A late message of the test before.
             case Standing():
                 part.standing = message
                 has_ended = part.ending is not None
                 self._hang = self._prober.take(part.process.rank, message, has_ended) or self._hang
                 return
             case Calls():
-                raise AssertionError("nobody asked for calls while the test ran")
+                raise AssertionError("Calls, while the test runs and no TellCalls was sent")
             case Began():
                 part.begin(self._plan.nodeid)
                 if self._have_begun():
@@ -288,6 +344,7 @@ class Run:
         if part.ending is not None:
             self._turns.leave(part.process)
             self._exchanges.leave(part.process, part.ending.value)
+        # Restarted at each end of a failed rank: the others may have waited for its teardown.
         if part.failed and (self._failed_at is None or part.ending is not None):
             self._failed_at = time.monotonic()
 
@@ -299,20 +356,20 @@ class Run:
             part.process.send(Go(self._test))
 
     def _take_untold(self, part: Part) -> None:
-        """Take what a rank has kept for an end of its test that does not come."""
-        untold = part.process.files.untold()
-        if untold.test == self._test:
+        """Take reports that a rank held back to send with its `Done`, which will not come."""
+        recovered = part.process.files.untold()
+        if recovered.test == self._test:
             self._has_run = True
             part.begin(self._plan.nodeid)
-            part.take_passed(self._order.item, self._wall, untold.passed)
+            part.take_passed(self._order.item, self._wall, recovered.passed)
 
     # ------------------------------------------------------------------ comparing
 
     def compare(self) -> None:
-        """Compare the ranks' collectives, once all of them have ended well."""
+        """Compare the ranks' collectives, if all ranks have ended well."""
         counts = self._counts()
-        wanted = self._plan.check_collectives and len(counts) == len(self.parts)
-        if not (wanted and compare.need_calls(counts)):
+        comparable = self._plan.check_collectives and len(counts) == len(self.parts)
+        if not (comparable and compare.need_calls(counts)):
             return
         calls = self._ask_for_calls()
         self._mismatch = compare.difference(counts, calls)
@@ -320,7 +377,7 @@ class Run:
         self._suspicions = tuple(compare.suspicions(counts, calls))
 
     def settle(self) -> None:
-        """Hold sends against receives, those of wide fixtures included."""
+        """Match sends with receives, those of wide fixtures included."""
         first = self.parts[0].process
         done = {part.process.rank: part.done for part in self.parts if part.done is not None}
         traffic = {rank: each.traffic for rank, each in done.items() if each.traffic is not None}
@@ -329,7 +386,7 @@ class Run:
         if len(done) == len(self.parts):
             keeps = self._keeps_group()
             self._balance = balance(self._counts(), traffic, first.open, keeps=keeps)
-        lost = any(told.lost for told in traffic.values())
+        lost = any(each.lost for each in traffic.values())
         left = lost or bool(self._balance.unfinished) or first.spoiled
         self._has_left = left and not self._keeps_group()
         for part in self.parts:
@@ -340,20 +397,21 @@ class Run:
         return any(part.process.tied for part in self.parts)
 
     def _explain(self, counts: dict[int, tuple[GroupCount, ...]]) -> None:
-        """Find where the ranks of a hang parted: the cause may lie before the wait."""
+        """Find where the ranks' collectives first differ: a hang's cause may be before its wait."""
         if compare.need_calls(counts):
             calls = self._ask_for_calls()
             self._parting = compare.difference(counts, calls, sides=2)
             self._suspicions = tuple(compare.suspicions(counts, calls))
 
     def _ask_for_calls(self) -> dict[int, tuple[CallRecord, ...]]:
-        asked = [part for part in self.parts if not part.process.gone]
-        for part in asked:
+        living = [part for part in self.parts if not part.process.gone]
+        for part in living:
             part.process.send(TellCalls(self._test))
         deadline = time.monotonic() + _CALLS_LIMIT
-        while any(part.calls is None for part in asked):
+        while any(part.calls is None for part in living):
             if (left := deadline - time.monotonic()) <= 0:
                 break
+            # Not by `_hear`: a message that is late may not change a verdict that is made.
             for process, message in self._launcher.poll(left):
                 if isinstance(message, Calls):
                     self._by_process[process].calls = message
@@ -365,7 +423,7 @@ class Run:
 
     def _stop(self, parts: list[Part]) -> None:
         for part in parts:
-            # Before the signal that asks for stacks, which ends a signal.pause() and its test.
+            # Before the signal for stacks: it ends a `signal.pause()`, and so the rank's test.
             self._take_untold(part)
         stacks = ends.ask_for_stacks(self._launcher, [part.process for part in parts])
         for part in parts:
@@ -375,7 +433,7 @@ class Run:
         ends.wait_for_ends(self._launcher, [part.process for part in parts])
 
     def look(self) -> tuple[float, Expiry]:
-        """Seconds since the test began, and where its ranks stand now."""
+        """Seconds since the test began, and what its ranks are doing now."""
         return self._now(), look_twice(self.parts, self._prober, self._hear_until)
 
     def interrupt(self) -> None:
@@ -386,26 +444,31 @@ class Run:
     # ------------------------------------------------------------------ the end
 
     def is_worth_a_retry(self) -> bool:
-        """True if it went wrong before any code of the test.
+        """True if the attempt failed before any code of the test ran.
 
-        In the set-up of the group, or with a warm rank that was dying when the test came.
+        That is in the set-up of the group, or because a reused rank was dying already.
         """
         return not self._has_run and any(
             part.worth_a_retry or part.died_before for part in self.parts
         )
 
     def is_out_of_step(self) -> bool:
-        """True if the next test on the ranks' groups may meet what this one has not finished."""
+        """True if unfinished communication of this test could reach the next one on its groups."""
         return self._has_left or compare.out_of_step(self._counts())
 
     def has_met(self) -> bool:
-        """True unless no rank can have met another by the store of its environment."""
+        """True if ranks have, or may have, met by the store of their environment."""
         return any(part.done is None or part.done.met or part.failed for part in self.parts)
 
     def _counts(self) -> dict[int, tuple[GroupCount, ...]]:
         return {part.process.rank: part.done.counts for part in self.parts if part.done is not None}
 
     def outcome(self, notes: tuple[str, ...]) -> RunOutcome:
+        """The record of this attempt.
+
+        Args:
+            notes: sentences for the verdict, before those of the attempt itself.
+        """
         item, failed = self._order.item, any(part.failed for part in self.parts)
         setup_only = bool(item.config.getoption("setuponly", False))
         return RunOutcome(
@@ -431,7 +494,7 @@ class Run:
         )
 
     def _all_passed(self) -> bool:
-        """Whether no rank has said otherwise: what a failure cuts off is a part of it."""
+        """Whether no report has failed: a failed test may leave sends without a receive."""
         timed = (timed for part in self.parts for timed in part.reports.values())
         return all(each.report.passed for each in timed)
 

@@ -1,6 +1,6 @@
-"""Run tests on ranks: bring ranks up, attempt a test, replace what it left in doubt.
+"""Run tests on ranks: start ranks, attempt a test, replace ranks and groups that it left in doubt.
 
-What an attempt saw becomes a :class:`RunOutcome`; what that means is the merge's matter.
+An attempt is recorded as a :class:`RunOutcome`; :mod:`pytest_ddp.verdict.merge` decides on it.
 """
 
 from __future__ import annotations
@@ -25,15 +25,56 @@ from pytest_ddp.system.own import time
 from pytest_ddp.verdict.trouble import exit_words
 from pytest_ddp.wire.hosting import World
 
+# Overview
+#
+# A test runs on the pool of its world: one process for each rank, kept from test to test with its
+# process group, because to fork a rank and to build a group takes longer than most tests. Reuse is
+# only right while no test can notice what ran before it. `Supervisor._clean_up` decides that after
+# each attempt, from what ranks report in `Done` and from what `Run` has seen of all of them.
+#
+# One rank, a `RankProcess` of the pool:
+#
+#   state           moved by                                        next state
+#   no process      `prestart`                                      starting
+#   starting        `RankReady`: `_is_up`                           idle, without a group
+#                   its death: `_bury`                              none: `NoRankError`
+#                   the limit: `_hang_at_start` kills it            none: `NoRankError`
+#   idle            `Run.start`                                     running
+#                   its death: `_bury` warns, `_lose` forgets it    no process
+#                   `_make_room`, `isolate`, `_is_of_others`        retired
+#   running         `_clean_up`, by the first row that holds:
+#                     `gone`                                        lost
+#                     `worth_a_retry`, `Done.rank_doubt`,
+#                     `Done.spent`                                  retired
+#                     no `Done`, `Done.group_doubt`,
+#                     `is_out_of_step`                              idle, without a group
+#                     else                                          idle, with its group
+#   lost            `_lose`                                         no process
+#   retired         `_retire`: `ends.finish` lets it tear down,
+#                   `kill` what is left, `forget`                   no process
+#
+# Three rules widen this from a rank to its pool:
+# - A group that is in doubt is rebuilt by all ranks, as `store` is None on one of them: `_store`
+#   then names a new store.
+# - If the group must be rebuilt while a fixture holds it (`RankProcess.tied`), the fixture's
+#   objects are bound to the old one, so the whole pool is retired.
+# - If ranks leave a pool whose fixtures need all ranks in their set-up (`tied`, `together`), the
+#   others leave with them (`_with_peers`): a new rank would wait in that set-up for ever.
+#
+# Order matters in three places. `_attempt` calls `catch_up` before `outcome`, so that the output of
+# ranks is shown before the verdict. `_bring_up` buries the dead before it starts ranks, or
+# `prestart` would count them as present. `_clean_up` comes after `outcome`, since `forget` closes
+# the files of a rank.
+
 _TEARDOWN_LIMIT = 10.0
 """Seconds for the wide fixtures and the exit handlers of a rank that is retired."""
 _IDLE_RANKS = 16
 """How many ranks may wait in the pools of other worlds; each has some 15 MiB of its own, and
-more with what its tests import."""
+more with the modules that its tests import."""
 
 
 class Supervisor:
-    """Runs tests one after the other on the ranks of one launcher, a pool for each world."""
+    """Runs tests one after another on the ranks of one launcher, with a pool for each world."""
 
     def __init__(self, launcher: Launcher, reader: Reader, tell: Tell) -> None:
         self._launcher = launcher
@@ -51,9 +92,10 @@ class Supervisor:
         """Run a test to its end, whatever its ranks do.
 
         Raises:
-            HostDiedError: the host is gone.
-            OrphanedError: so is xdist's main process.
+            HostDiedError: the host has died.
+            OrphanedError: xdist's main process has died.
         """
+        # One retry: earlier tests may have broken the ranks, and the second attempt gets new ones.
         outcome, retry = self._attempt(order, ())
         if retry:
             note = "The ranks could not begin at the first try; this is the second."
@@ -61,7 +103,7 @@ class Supervisor:
         return outcome
 
     def prestart(self, world: World) -> None:
-        """Ask for the ranks of a world ahead of need; they come up while others work.
+        """Start the missing ranks of a world, without waiting for them.
 
         Raises:
             NoRankError: this process may not open so many files.
@@ -77,7 +119,7 @@ class Supervisor:
             rendezvous = Rendezvous(world, run_id, self._launcher.new_port)
         self._pools[world] = rendezvous
         if 0 in missing:
-            # The rank that had the socket behind the port is gone.
+            # The port's socket was served by the rank 0 that is gone.
             rendezvous.renew()
         environments = {rank: rendezvous.environment(rank) for rank in missing}
         serves = rendezvous.take() if world.keeps_group and 0 in missing else None
@@ -89,7 +131,7 @@ class Supervisor:
             rendezvous.renew()
 
     def close(self) -> None:
-        """Give up the ports that no test came for."""
+        """Close the ports that no test has used."""
         for rendezvous in self._pools.values():
             rendezvous.close()
 
@@ -97,8 +139,8 @@ class Supervisor:
 
     def _attempt(self, order: Order, notes: tuple[str, ...]) -> tuple[RunOutcome, bool]:
         world = order.plan.world
-        session = self._launcher, self._reader, self._tell, self._oom
-        run = Run(*session, order, self._next_test())
+        test = self._next_test()
+        run = Run(self._launcher, self._reader, self._tell, self._oom, order, test)
         if order.plan.isolate or self._is_of_others(world, order.plan.family):
             self._retire(self._launcher.pool(world))
         self._bring_up(world, start_limit(order.plan.timeout))
@@ -120,7 +162,7 @@ class Supervisor:
         return outcome, run.is_worth_a_retry() and not notes
 
     def _is_of_others(self, world: World, family: str) -> bool:
-        """Whether tests of another family have left something in modules of these ranks."""
+        """Whether tests of another family have changed modules of these ranks."""
         pool = self._launcher.pool(world)
         return any(process.family not in ("", family) for process in pool)
 
@@ -129,7 +171,7 @@ class Supervisor:
         return self._tests
 
     def _store(self, world: World) -> str | None:
-        """That of the group which all ranks hold already, or a new one."""
+        """The name of the store by which all ranks have a group already, else a new name."""
         if not world.init:
             return None
         held = {process.store for process in self._launcher.pool(world)}
@@ -146,7 +188,9 @@ class Supervisor:
         self._make_room(world)
         self.prestart(world)
         deadline = time.monotonic() + limit
-        while late := [one for one in self._launcher.pool(world) if not _is_up(one)]:
+        # A rank that dies at its start ends the loop by `_bury`, which raises; one that died idle,
+        # and is noticed only now, is replaced and waited for like the others.
+        while late := [each for each in self._launcher.pool(world) if not _is_up(each)]:
             if time.monotonic() > deadline:
                 raise NoRankError(self._hang_at_start(late, limit))
             self._launcher.poll(deadline - time.monotonic())
@@ -154,9 +198,9 @@ class Supervisor:
                 self.prestart(world)
 
     def _bury(self, world: World) -> bool:
-        """Tell of ranks that died idle, and replace them; True if there were any.
+        """Report and drop ranks that died idle; True if there were any.
 
-        Neither the last test's verdict nor the next one's can tell of such a death.
+        Such a death belongs to the verdict of neither the last test nor the next one.
         """
         dead = [process for process in self._launcher.pool(world) if process.gone]
         for process in dead:
@@ -167,12 +211,12 @@ class Supervisor:
         return bool(dead)
 
     def _end_at_start(self, process: RankProcess) -> str:
-        words = process.files.stacks() or self._launcher.last_words()
+        details = process.files.stacks() or self._launcher.last_words()
         assert process.returncode is not None
         self._launcher.forget(process)
         how = process.condemned or f"{exit_words(process.returncode)} at its start"
         end = f"rank {process.rank} {how}"
-        return f"{end}:\n{words}" if words else end
+        return f"{end}:\n{details}" if details else end
 
     def _hang_at_start(self, late: list[RankProcess], seconds: float) -> str:
         stacks = ends.ask_for_stacks(self._launcher, late)
@@ -189,7 +233,7 @@ class Supervisor:
         return f"{first}:\n{stacks[late[0]] or self._launcher.last_words()}"
 
     def _make_room(self, world: World) -> None:
-        """End pools that were used longest ago, and on GPUs all that share one with ``world``."""
+        """End the least recently used pools, and all that share a GPU with ``world``."""
         others = [other for other in self._pools if other != world]
         idle = sum(other.world_size for other in others)
         for other in others:
@@ -211,27 +255,27 @@ class Supervisor:
                     self._tell(part.process.rank, ends.between_tests(part.process))
                 lost.append(part.process)
             elif part.worth_a_retry or (done is not None and (done.rank_doubt or done.spent)):
-                # torch may keep traces of a group that it could not build.
+                # After a failed set-up of the group, torch may keep parts of it.
                 retired.append(part.process)
             elif done is None or done.group_doubt is not None or out_of_step:
                 part.process.store = None
                 regroup = True
         if regroup and any(process.tied for process in self._launcher.pool(world)):
-            # A DDP model or a device mesh is worth nothing without its group.
+            # Fixtures may hold a DDP model or a device mesh, which is useless without its group.
             retired = [process for process in self._launcher.pool(world) if not process.gone]
         self._lose(lost, retired)
 
     def _lose(self, dead: list[RankProcess], retired: Iterable[RankProcess] = ()) -> None:
-        """Let go of ranks that are dead, and of some that live."""
+        """Forget ranks that are dead, and retire some that live; both with their peers."""
         for process in dead:
             self._launcher.forget(process)
         leaving = self._with_peers([*dead, *retired])
         self._retire([process for process in leaving if process not in dead])
 
     def _with_peers(self, leaving: list[RankProcess]) -> list[RankProcess]:
-        """These ranks, with their pool if it has fixtures that must be set up together.
+        """These ranks, with their whole pool if its fixtures need all ranks in their set-up.
 
-        A new rank would set up its own alone, and wait for its peers for ever.
+        A new rank would set up its fixture alone, and wait for its peers for ever.
         """
         for world in {process.world for process in leaving}:
             pool = self._launcher.pool(world)
@@ -240,7 +284,7 @@ class Supervisor:
         return leaving
 
     def _retire(self, processes: list[RankProcess]) -> None:
-        """End ranks that are alive and well as far as one knows: they may tear down first."""
+        """End ranks that are not known to be stuck: they may tear down first."""
         if not processes:
             return
         for rank, message in ends.finish(self._launcher, processes, _TEARDOWN_LIMIT):

@@ -17,14 +17,14 @@ from pytest_ddp.wire.debugging import LeaveTerminal, LiftTimeouts, TakeTerminal
 
 _STANDARD = (0, 1, 2)
 _STEP = 0.5
-"""Seconds that a rank which makes a step is waited for before another one gets the terminal."""
+"""Seconds to wait for a rank that makes a step, before another one gets the terminal."""
 _NO_TERMINAL = "the standard input of pytest is no terminal"
 _ELSEWHERE = "no terminal reaches ranks of other machines (--ddp-machines)"
 _IN_WORKER = "a worker of pytest-xdist has no terminal; -n0 runs without workers"
 
 
 class Terminal:
-    """Lends standard input, output and error, and puts them back in order."""
+    """Lends standard input, output and error to ranks, and restores them afterwards."""
 
     def __init__(self, config: pytest.Config, warn: Callable[[str], None]) -> None:
         self._config = config
@@ -36,10 +36,10 @@ class Terminal:
         self.wants_post_mortem = bool(config.getoption("usepdb", False))
         """Whether failures are to be looked into (``--pdb``)."""
         self.quits = False
-        """Whether the user has left a debugger for good."""
+        """Whether the user has quit a debugger."""
 
     def lend(self, process: RankProcess) -> bool:
-        """Hand it over, or say why not; True if it was handed over."""
+        """Lend the terminal, or send the rank the reason why not; True if it was lent."""
         refusal = self._take_from_pytest() if process.takes_terminal else _ELSEWHERE
         if refusal is not None:
             if self.wants_post_mortem and not self._has_refused:
@@ -47,15 +47,15 @@ class Terminal:
             self._has_refused = True
             process.send(TakeTerminal(refusal))
             return False
-        # Not of the descriptors' controlling session: reads and writes of theirs are nobody's
-        # background job, and keys that send signals still mean this process.
+        # The rank is in another session than the terminal: its reads and writes are not stopped as
+        # a background job's, and keys that send signals still go to this process.
         process.send(TakeTerminal(None), _STANDARD)
         self._handle(signal.SIGINT, lambda *_: process.signal(signal.SIGINT))
         self._handle(signal.SIGTSTP, signal.SIG_IGN)  # it would stop pytest, not the rank
         return True
 
     def take_back(self) -> None:
-        """It is pytest's again, in the modes that it had."""
+        """Return the terminal to pytest, in the modes that it had."""
         self._to_pytest()
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
@@ -70,7 +70,7 @@ class Terminal:
         if not os.isatty(0):
             self._to_pytest()
             return _NO_TERMINAL
-        import termios  # noqa: PLC0415 - for the few who debug
+        import termios  # noqa: PLC0415 - only debugging needs it
 
         self._modes = termios.tcgetattr(0)
         return None
@@ -85,12 +85,12 @@ class Terminal:
             self._capture.resume_global_capture()
 
     def _handle(self, number: int, handler: Any) -> None:
-        with contextlib.suppress(ValueError):  # pytest runs in a thread: it hears no signals
+        with contextlib.suppress(ValueError):  # pytest runs in a thread: no handlers there
             self._handlers[number] = signal.signal(number, handler)
 
 
 class Turns:
-    """Which ranks of a test want the terminal, who has it, and how long all clocks stood still."""
+    """Which ranks of a test wait for the terminal, which has it, and how long clocks pause."""
 
     def __init__(self, terminal: Terminal, processes: Iterable[RankProcess]) -> None:
         self._terminal = terminal
@@ -99,29 +99,29 @@ class Turns:
         self._holder: RankProcess | None = None
         self._last: RankProcess | None = None
         self._last_until = 0.0
-        """Until then the terminal is kept for a rank that makes a step."""
+        """Until this moment the terminal is reserved for a rank that makes a step."""
         self._since = 0.0
-        self._stood = 0.0
+        self._paused = 0.0
         self._entered = False
 
     @property
     def taken(self) -> bool:
-        """Whether a rank has the terminal: the user may think for as long as it takes."""
+        """Whether a rank has the terminal: no clock runs then."""
         return self._holder is not None
 
     def due_in(self) -> float:
-        """Seconds until :meth:`lend` has something to do; infinite if that takes a message."""
+        """Seconds until :meth:`lend` has something to do; infinite until a message arrives."""
         if self.taken or not self._waiting:
             return math.inf
         return max(0.0, self._last_until - time.monotonic())
 
     def stood_still(self) -> float:
-        """Seconds for which users thought since the last call."""
-        stood, self._stood = self._stood, 0.0
-        return stood
+        """Seconds that ranks had the terminal since the last call."""
+        paused, self._paused = self._paused, 0.0
+        return paused
 
     def want(self, process: RankProcess) -> None:
-        """A rank has come to a prompt."""
+        """A rank is at a debugger's prompt."""
         if self._terminal.quits:
             return
         if process is self._last:
@@ -133,6 +133,7 @@ class Turns:
 
     def lend(self) -> None:
         """Give the terminal to the next rank that waits, if it is free."""
+        # A loop, since the terminal may refuse a rank.
         while self._waiting and self.due_in() == 0:
             process = self._waiting.popleft()
             if self._terminal.lend(process):
@@ -140,17 +141,17 @@ class Turns:
                 self._lift_timeouts()
 
     def leave(self, process: RankProcess, how: LeaveTerminal | None = None) -> None:
-        """A rank goes on, or is gone."""
+        """A rank has left its debugger, or its process has ended."""
         if process in self._waiting:
             self._waiting.remove(process)
         if process is not self._holder:
             return
         self._terminal.take_back()
         self._holder = None
-        self._stood += time.monotonic() - self._since
+        self._paused += time.monotonic() - self._since
         if how is not None:
             if how.quits:
-                # Ranks that wait for their turn do so until they are stopped.
+                # Ranks in the queue get no turn any more: they wait until they are stopped.
                 self._terminal.quits = True
                 self._waiting.clear()
             self._last = process if how.steps else None
@@ -158,7 +159,7 @@ class Turns:
         self.lend()
 
     def end(self) -> None:
-        """The test is over, or pytest is: nobody has the terminal any more."""
+        """The test or the session is over: take the terminal back."""
         self._waiting.clear()
         if self._holder is not None:
             self.leave(self._holder)

@@ -1,1 +1,1 @@
-"""The side of the pytest process: from an item to the reports of its attempt on ranks."""
+"""The part in the pytest process: turns an item into the reports of its run on ranks."""

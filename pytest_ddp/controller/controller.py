@@ -1,4 +1,4 @@
-"""One controller per pytest process: from an item to its merged reports."""
+"""The controller: one per pytest process, runs items on ranks and merges their reports."""
 
 from __future__ import annotations
 
@@ -38,8 +38,9 @@ from pytest_ddp.verdict.subtests import with_subtests
 from pytest_ddp.verdict.trouble import exit_words
 
 _LAST_TEARDOWN = 60.0
-"""Seconds for session fixtures of all ranks at a normal end."""
+"""Seconds for the wide fixtures of all ranks at a normal end."""
 _INTERRUPTED_TEARDOWN = 1.0
+"""Seconds for the same after Ctrl-C, when a user waits."""
 _LOST_WITH_HOST = (
     "{end} between two tests or after the last one, and the ranks with it: fixtures wider than a "
     "test were not torn down, exit handlers did not run.\n"
@@ -56,12 +57,13 @@ class Controller:
         self._supervisor: Supervisor | None = None
         self._start_method = options.usable_start_method()
         self._fruitless = 0
-        """How often in a row a start came to nothing: no rank ever came up."""
+        """Number of successive starts of a host after which no rank was ever ready."""
         self._hopeless: str | None = None
+        """Why no test can run any more; None if tests can run."""
         self.exit_request: tuple[str, int | None] | None = None
-        """Reason and return code of a ``pytest.exit`` that the last test called for."""
+        """Reason and return code of a ``pytest.exit`` in the last test."""
         self._diagnoses: tuple[Diagnosis, ...] = ()
-        """Of the last test."""
+        """The diagnoses of the last test."""
         self._messages = Messages(config)
         self._live = LiveLine(terminal_of(config))
         self._display = Display(config, self._live, self._messages.warn)
@@ -76,34 +78,34 @@ class Controller:
 
     @property
     def problems(self) -> list[str]:
-        """Teardowns that failed when no report could carry them any more."""
+        """Problems that are in no report, such as teardowns that failed after the last test."""
         return self._messages.problems
 
     # ------------------------------------------------------------------ collection
 
     def warm_up(self) -> None:
-        """Start the host at the first sight of a ddp test, behind the rest of collection."""
+        """Start the host, if there may be a ddp test; it starts while collection goes on."""
         if self._launcher is None and not self._config.option.collectonly:
             self._start_host()
 
     def collected(self, items: list[pytest.Item]) -> None:
-        """Collection is over: tell the host what it has to collect."""
+        """Collection is over: send the host the files with ddp tests, and start the first ranks."""
         self.orders.collected(items)
         if self.orders.items and hasattr(self._config, "workerinput"):
-            # What a worker's terminal is told nobody sees.
+            # The terminal of an xdist worker is not shown, so the problems become warnings.
             for problem in machine.problems():
                 self._messages.warn(problem)
         if self._launcher is not None and self.orders.items:
-            self._tell_collected(self._launcher)
+            self._send_collected(self._launcher)
             self._prestart()
 
-    def _tell_collected(self, launcher: Launcher) -> None:
+    def _send_collected(self, launcher: Launcher) -> None:
         launcher.collected(standin.collected(self._config, self.orders.items))
 
     def _prestart(self) -> None:
         if self._options.machines is not None:
             return  # the agents are still on their way
-        # What is wrong is told when the test comes.
+        # Problems are reported when the test runs.
         with contextlib.suppress(pytest.UsageError, NoRankError):
             plan = self.orders.plan(self.orders.items[0])
             if plan.skip is None and self._supervisor is not None:
@@ -129,12 +131,12 @@ class Controller:
         self.close()
         self._start_host()
         assert self._launcher is not None
-        self._tell_collected(self._launcher)
+        self._send_collected(self._launcher)
 
     # ------------------------------------------------------------------ one test
 
     def run(self, item: pytest.Item, next_item: pytest.Item | None) -> list[pytest.TestReport]:
-        """Run a ddp test on its ranks; its reports, one for each phase."""
+        """Run a ddp test on its ranks; returns its reports, one for each phase."""
         self._diagnoses = ()
         try:
             plan = self.orders.plan(item)
@@ -153,7 +155,7 @@ class Controller:
         except NoRankError as problem:
             return self._without_rank(item, str(problem))
         except OrphanedError:
-            # Nobody is left to report to, and execnet would take seconds to notice.
+            # xdist's main process is gone, and execnet would take seconds to notice.
             self.close()
             os._exit(3)
         self._fruitless = 0
@@ -163,7 +165,7 @@ class Controller:
         return results
 
     def raised(self, report: pytest.TestReport) -> BaseException:
-        """The exception that a failed report of the last run stands for."""
+        """The exception for a failed report of the last run."""
         of_phase = (found for found in self._diagnoses if found.phase.value == report.when)
         return raised(report, next(of_phase, None))
 
@@ -177,9 +179,9 @@ class Controller:
         except OSError as error:
             self._messages.warn(f"--ddp-trace={directory}: no trace could be written: {error}")
             return
-        told: list[Any] = [report.longrepr for report in reports if report.failed]
-        if picture is not None and hasattr(told[0], "addsection"):
-            told[0].addsection("Picture", pythonstacks.shorten(str(picture)))
+        failures: list[Any] = [report.longrepr for report in reports if report.failed]
+        if picture is not None and hasattr(failures[0], "addsection"):
+            failures[0].addsection("Picture", pythonstacks.shorten(str(picture)))
 
     def _results(self, outcome: RunOutcome) -> list[pytest.TestReport]:
         exits = [
@@ -193,14 +195,14 @@ class Controller:
             self.exit_request = exits[0].exit_reason or "", exits[0].exit_code
         else:
             return self._merged(outcome)
-        told = (timed for r in outcome.ranks for timed in (*r.reports.values(), *r.subtests))
-        if not any(timed.report.failed for timed in told):
+        all_timed = (timed for r in outcome.ranks for timed in (*r.reports.values(), *r.subtests))
+        if not any(timed.report.failed for timed in all_timed):
             # As in plain pytest, the test that ends the session has no result.
             return []
         self.exit_request = self.exit_request[0], self.exit_request[1] or None
         reports = self._merged(outcome)
         if self._terminal.quits:
-            # What was cut off by it is no error, and has no report in plain pytest.
+            # Phases that it cut off are no errors, and have no report in plain pytest.
             ended = {phase for rank in outcome.ranks for phase in rank.reports}
             reports = [report for report in reports if report.when in ended]
         return reports
@@ -238,7 +240,7 @@ class Controller:
     # ------------------------------------------------------------------ trouble and the end
 
     def _fall_back_to_spawn(self) -> None:
-        """Spawn where the collected session must not be forked."""
+        """Restart the host with spawn, if it must not fork after the imports of its session."""
         launcher = self._launcher
         spawns = self._start_method is StartMethod.SPAWN and self._options.machines is None
         if launcher is None or spawns:
@@ -249,14 +251,14 @@ class Controller:
             self._messages.warn(
                 f"ranks are spawned, not forked: {problem}. A plugin did that, or the import of a "
                 "library in it, or with --ddp-import=host your own code. Each rank now takes "
-                "seconds to start; without that plugin (-p no:NAME), or with that import in the "
-                "function that needs it, it would not. --ddp-start-method=spawn silences this."
+                "seconds to start. Leave that plugin out (-p no:NAME), or move that import into "
+                "the function that needs it; --ddp-start-method=spawn silences this."
             )
             self._start_method = StartMethod.SPAWN
             self._restart_host()
 
     def _bury_host(self) -> None:
-        """Let go of a host that died after the last test, which the next one is not blamed for."""
+        """Close a host that died after the last test, so that the next test is not blamed."""
         if (launcher := self._launcher) is None or not launcher.had_rank:
             return
         try:
@@ -277,12 +279,12 @@ class Controller:
         self.close()
         can_restart = self._options.import_ is not Import.HOST and self._options.machines is None
         if collecting and not again and can_restart:
-            # Nothing of the user's had run in it, and nothing of the test anywhere.
+            # No code of the user had run in it, and no code of the test anywhere.
             self._messages.warn(f"{text}, and was started anew")
             return self.run(item, next_item)
         if again:
             self._hopeless = f"{text}; see {item.nodeid}."
-        last = words.splitlines()[-1] if words else "it said nothing"
+        last = words.splitlines()[-1] if words else "it printed nothing"
         return failed_without_ranks(item, f"{text}: {last}\n\n{words}")
 
     def _without_rank(self, item: pytest.Item, problem: str) -> list[pytest.TestReport]:
@@ -294,17 +296,20 @@ class Controller:
         return failed_without_ranks(item, f"no rank can be started: {why}\n\n{problem}")
 
     def _is_fruitless_again(self, launcher: Launcher) -> bool:
-        """Whether this start and the one before it failed: so it would go for every test."""
+        """Whether this start and the one before it failed: then every other would fail too."""
         self._fruitless = 0 if launcher.had_rank else self._fruitless + 1
         return self._fruitless > 1
 
     def finish(self, *, interrupted: bool, broken_off: bool = True, exit_code: int = 0) -> None:
-        """Let the ranks tear down what is still up, then end everything.
+        """Let the ranks tear down their wide fixtures, then end all processes.
 
-        Agents of other machines end with ``exit_code``.
+        Args:
+            interrupted: whether Ctrl-C ended the session.
+            broken_off: whether the session ended before its last test.
+            exit_code: with which agents of other machines end.
 
         Raises:
-            KeyboardInterrupt: Ctrl-C while they did; everything has ended all the same.
+            KeyboardInterrupt: Ctrl-C during the teardown; all processes have ended nevertheless.
         """
         try:
             if self._launcher is not None:
@@ -324,12 +329,13 @@ class Controller:
             if any(rank.test for rank in ranks) and not interrupted:
                 self._messages.add_problem(_LOST_WITH_HOST.format(end=_end_of(launcher)))
         except NoRankError:
-            """Each test has told already why these machines run none."""
+            pass  # Each test has reported why these machines run none.
         except OrphanedError:
-            """Nobody is left to tell."""
+            pass  # The process that would show a problem is gone.
 
     def close(self) -> None:
         """End host and ranks at once."""
+        # The attributes first: a failure below must not leave a launcher that is half closed.
         launcher, self._launcher = self._launcher, None
         supervisor, self._supervisor = self._supervisor, None
         if supervisor is not None:

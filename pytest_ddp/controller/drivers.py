@@ -1,8 +1,8 @@
-"""Plugins that run a test themselves, to run it again: they drive ddp tests as a whole.
+"""Lets plugins that run a test themselves, such as pytest-rerunfailures, run ddp tests as a whole.
 
-pytest-rerunfailures and its kind implement ``pytest_runtest_protocol``, call pytest's
-``runtestprotocol`` and look at the reports. They do so in the pytest process, on all ranks at
-once: a rank that ran a test again alone would meet no peer, or hide that it has failed.
+They implement ``pytest_runtest_protocol``, call pytest's ``runtestprotocol`` and inspect the
+reports. For ddp tests they do so in the pytest process, for all ranks at once: a rank that ran a
+test again alone would wait for its peers in vain, or hide its failure.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from pytest_ddp.wire.kept import is_subtest
 Run: TypeAlias = Callable[[], list[pytest.TestReport]]
 
 _IN_PROCESSES_OF_THEIR_OWN = "pytest_forked"
-"""It gives a test a process of its own, as each rank has one."""
+"""A plugin that runs each test in a process of its own, as ranks are already."""
 
 
 class _Bypassed(Exit):
-    """A plugin runs the phases of a test by itself. No plugin holds such an exception back."""
+    """A plugin runs the phases of a test without pytest's protocol. No plugin catches an Exit."""
 
 
 class _NoResult(Exit):
-    """As in plain pytest, a test that ends the session has none."""
+    """The test ended the session, so it has no result, as in plain pytest."""
 
 
 class Drivers:
-    """A pytest plugin, registered once another one wants to run tests."""
+    """A pytest plugin, registered as soon as another plugin runs tests."""
 
     def __init__(self, config: pytest.Config, own: object, controller: Controller) -> None:
         """
         Args:
-            config: of the pytest process.
-            own: the plugin whose hook asks here.
+            config: pytest's configuration.
+            own: our plugin with the hook ``pytest_runtest_protocol``, which is left out.
             controller: runs the tests.
         """
         self._config = config
@@ -49,16 +49,19 @@ class Drivers:
         self._controller = controller
         self._refused: list[object] = []
         self._item: pytest.Item | None = None
-        """The test that a plugin runs now."""
+        """The test that another plugin runs now."""
         self._report: pytest.TestReport | None = None
 
     def drive(self, item: pytest.Item, next_item: pytest.Item | None, run: Run) -> bool:
-        """Ask them in pytest's order, until one has run the test.
+        """Call the plugins in pytest's order, until one has run the test.
 
         Args:
             item: a ddp test.
             next_item: the test after it.
             run: runs it once on its ranks.
+
+        Returns:
+            whether one has.
         """
         arguments = {"item": item, "nextitem": next_item}
         for impl in self._impls():
@@ -86,7 +89,7 @@ class Drivers:
 
     @contextlib.contextmanager
     def _driven_by(self, plugin: object, item: pytest.Item, run: Run) -> Iterator[None]:
-        """Have pytest's own protocol give the reports of ranks for the phases of this test."""
+        """Let pytest's own protocol return the merged reports for the phases of this test."""
         runner: Any = _pytest.runner
         original = runner.call_and_report
         reports: dict[str, pytest.TestReport] = {}
@@ -101,13 +104,13 @@ class Drivers:
             assert os.getpid() == process, "a plugin runs a ddp test in a fork of pytest"
             if when == "setup":
                 self._controller.orders.set_driven(item)
-                told = run()
-                subtests[:] = filter(is_subtest, told)
-                reports.update({str(r.when): r for r in told if not is_subtest(r)})
+                merged = run()
+                subtests[:] = filter(is_subtest, merged)
+                reports.update({str(r.when): r for r in merged if not is_subtest(r)})
                 if not reports:
                     raise _NoResult
             while subtests and when == "call":
-                # Of an attempt that does not count, too: pytest tells them while they run.
+                # Also of an attempt that does not count: pytest logs them while the call runs.
                 item.ihook.pytest_runtest_logreport(report=subtests.pop(0))
             report = self._made(plugin, item, reports.pop(when))
             if log:
@@ -127,7 +130,7 @@ class Drivers:
     def _made(
         self, plugin: object, item: pytest.Item, report: pytest.TestReport
     ) -> pytest.TestReport:
-        """A report as the plugin's own hook leaves it; other plugins' have been at it in ranks."""
+        """The report after the plugin's own hook; those of other plugins have run in ranks."""
 
         def phase() -> None:
             if report.failed:
@@ -149,9 +152,8 @@ class Drivers:
         self._refused.append(plugin)
         name = self._config.pluginmanager.get_name(plugin)
         text = (
-            f"the plugin {name} runs the phases of a test by itself, not by pytest's "
-            "runtestprotocol, so it does not run ddp tests: what it does for other tests it does "
-            f"not for them; -p no:{name} silences this."
+            f"the plugin {name} runs the phases of a test without pytest's runtestprotocol, so it "
+            f"does not run ddp tests and has no effect on them; -p no:{name} silences this."
         )
         self._config.issue_config_time_warning(DdpWarning(text), stacklevel=2)
 

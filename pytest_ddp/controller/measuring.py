@@ -1,9 +1,9 @@
-"""Coverage of what ranks ran, for whoever measures the pytest process.
+"""Coverage of the code that ranks run, if the pytest process is measured.
 
-pytest-cov, ``coverage run -m pytest`` and scripts have this in common: a started ``Coverage`` in
-the pytest process. Ranks are measured as it is. Where its data will be combined with those of
-other processes (pytest-cov always does), the files of ranks are further ones of these; otherwise
-they become part of its data, as if the pytest process had run those lines itself.
+pytest-cov, ``coverage run -m pytest`` and scripts all start a ``Coverage`` in the pytest process.
+Ranks are measured with its settings. If its data will be combined with those of other processes
+(pytest-cov always does), the files of ranks are added to these; otherwise they are merged into its
+data, as if the pytest process had run those lines itself.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from pytest_ddp.wire.hosting import Measured
 
 
 class Measuring:
-    """What the pytest process is measured by, if it is."""
+    """The coverage measurement of the pytest process, if there is one."""
 
     def __init__(self, config: pytest.Config, warn: Callable[[str], None]) -> None:
         self._warn = warn
-        # coverage.py is not imported where nobody has done so.
+        # Without importing coverage.py: if it is not imported, it does not measure.
         kind: Any = getattr(sys.modules.get("coverage"), "Coverage", None)
         self._coverage: Any = None if kind is None else kind.current()
-        self.measured = None if self._coverage is None else self._as_it_is(config)
+        self.measured = None if self._coverage is None else self._for_ranks(config)
 
-    def _as_it_is(self, config: pytest.Config) -> Measured | None:
+    def _for_ranks(self, config: pytest.Config) -> Measured | None:
         settings = self._coverage.config
         if not hasattr(settings, "serialize"):
             version = sys.modules["coverage"].__version__
             self._warn(f"coverage.py {version} cannot measure ranks: 7.10 or newer can")
             return None
-        # Its data would tell as well, but write what it has by now, beside what pytest-cov keeps.
+        # Not from ``get_data()``: that writes the data so far, beside those that pytest-cov keeps.
         base = os.path.abspath(self._coverage.get_option("run:data_file"))
         return Measured(
             config=settings.serialize(),
@@ -46,18 +46,18 @@ class Measuring:
         )
 
     def end(self, *, broken_off: bool) -> None:
-        """Put what ranks have left, who are gone, where the data of the pytest process are.
+        """Add the files of ranks, which have ended, to the data of the pytest process.
 
         Args:
-            broken_off: the session has ended otherwise than by its last test, of which pytest-cov
-                keeps nothing.
+            broken_off: whether the session ended before its last test; then pytest-cov keeps
+                nothing.
         """
         measured, self.measured = self.measured, None
         if measured is None:
             return
         dropped = broken_off and measured.by_plugin
         if self._coverage.get_option("run:parallel") and not dropped:
-            return  # files to be combined, by pytest-cov or by the user, as that of this process is
+            return  # pytest-cov or the user combines the files with that of this process
         for file in glob.glob(glob.escape(measured.data_file) + ".*"):
             if not dropped:
                 self._take(file)
@@ -72,6 +72,6 @@ class Measuring:
             data.read()
             self._coverage.get_data().update(data)
         except CoverageException as error:
-            self._warn(f"the coverage that a rank has left cannot be read: {error}")
+            self._warn(f"the coverage file of a rank cannot be read: {error}")
         finally:
             data.close()

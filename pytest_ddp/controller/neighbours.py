@@ -1,4 +1,4 @@
-"""A ddp test's neighbours in the controller's own process: ordinary tests, and plugins."""
+"""Handles ordinary tests around a ddp test, and plugins, in the pytest process."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pytest_ddp.wire.kept import is_subtest
 def end_in_controller(
     item: pytest.Item, next_item: pytest.Item | None, reports: list[pytest.TestReport]
 ) -> list[pytest.TestReport]:
-    """Tear down what ordinary tests before a ddp test left up for it.
+    """Tear down fixtures that ordinary tests before a ddp test left up.
 
-    pytest keeps the module of an ordinary test up if the next test is in it. If that one
-    is a ddp test, which is set up in ranks alone, and the last of its module, then
-    nobody else would take the module down. An error in it is an error in the teardown
-    of the ddp test, as it would be of any test at that place.
+    pytest keeps the module of an ordinary test set up if the next test is in it. If the next test
+    is a ddp test, which is set up only in ranks, and the last of its module, pytest does not tear
+    the module down. An error in that is an error in the teardown of the ddp test, as for any last
+    test of a module.
     """
     state = item.session._setupstate
     neighbours.ended(item, reports)
@@ -34,9 +34,9 @@ def end_in_controller(
 def disagreed(
     item: pytest.Item, outcome: RunOutcome, reports: list[pytest.TestReport]
 ) -> list[pytest.TestReport]:
-    """Pass on what plugins say in ranks; where ranks disagree on it, a passed call has failed."""
-    told = {rank.rank: rank.done.neighbours for rank in outcome.ranks if rank.done is not None}
-    problem = neighbours.hear(item, told) if any(told.values()) else ""
+    """Pass on the data of plugins in ranks; if ranks disagree on it, a passed call has failed."""
+    by_rank = {rank.rank: rank.done.neighbours for rank in outcome.ranks if rank.done is not None}
+    problem = neighbours.hear(item, by_rank) if any(by_rank.values()) else ""
     if not problem or any(report.failed for report in reports):
         return reports
     failed = failed_call(item, problem)

@@ -1,4 +1,4 @@
-"""What ranks are to be told of each ddp test: its plan, and which one comes after it."""
+"""Plans each ddp test of a session, and makes the order for an attempt at it."""
 
 from __future__ import annotations
 
@@ -22,16 +22,18 @@ from pytest_ddp.controller import starting
 from pytest_ddp.wire.hosting import World
 
 _TIMEOUT = pytest.StashKey[float]()
-"""What pytest-timeout wants of a test, in seconds."""
+"""The timeout of pytest-timeout for a test, in seconds."""
 _AHEAD = 64
-"""Tests that are planned with one: one right after the other, each takes a part of the time."""
+"""Tests that are planned together: planned one right after the other, each takes less time."""
 
 _DRIVEN = pytest.StashKey[bool]()
-_DOUBTFUL = pytest.StashKey[bool]()  # it failed so that fresh ranks are to run it again
+"""Whether a plugin of the pytest process decides how often the test runs."""
+_DOUBTFUL = pytest.StashKey[bool]()
+"""Whether the last attempt failed in a way after which the next one needs fresh ranks."""
 
 
 class Orders:
-    """Plans of a session's ddp tests, and the orders that follow."""
+    """The plans and orders of a session's ddp tests."""
 
     def __init__(
         self, config: pytest.Config, options: Options, live: LiveLine, terminal: Terminal
@@ -45,28 +47,28 @@ class Orders:
         self._plans: dict[pytest.Item, LaunchPlan] = {}
 
     def collected(self, items: list[pytest.Item]) -> None:
-        """Collection is over: take the ddp tests among all."""
+        """Collection is over: take the ddp tests from the items."""
         self.items = [item for item in items if MARK in item.stash]
         self._positions = {item: position for position, item in enumerate(self.items)}
 
     def set_timeout(self, item: pytest.Item, seconds: float) -> None:
-        """Bound a test by pytest-timeout's word, if that is shorter than our own."""
+        """Apply pytest-timeout's limit to a test, if it is shorter than our own."""
         item.stash[_TIMEOUT] = seconds
 
     def set_driven(self, item: pytest.Item) -> None:
-        """Keep plugins in ranks from running a test again: one decides here how often."""
+        """Keep plugins in ranks from running a test again: a plugin in this process does it."""
         item.stash[_DRIVEN] = True
 
     def set_doubtful(self, item: pytest.Item, doubtful: bool) -> None:
-        """Have fresh ranks run it, should it run again."""
+        """Set whether fresh ranks are needed, if the test runs again."""
         item.stash[_DOUBTFUL] = doubtful
 
     def plan(self, item: pytest.Item) -> LaunchPlan:
-        """How the next attempt at a test is to run.
+        """The plan for the next attempt at a test.
 
         Raises:
-            NoRankError: machines that are to come do not; of a single one nothing is waited for.
-            HostDiedError: the same.
+            NoRankError: an agent of another machine does not connect.
+            HostDiedError: the hub of several machines has died.
         """
         plan = self._planned(item)
         if item.stash.get(_DRIVEN, False):
@@ -84,19 +86,27 @@ class Orders:
         plan: LaunchPlan,
         tmp_path: str,
     ) -> Order:
-        """What is wanted of an attempt by this plan; ``tmp_path`` is for the test's ranks."""
+        """The order for an attempt by this plan; ``tmp_path`` is for the test's ranks."""
         following, known = self._next_of_world(item, next_item, plan.world)
         family = "" if following is None else self._planned(following).family
-        ends = family != plan.family and plan.family != ""
-        told = self._live, self._terminal, listening_level(self._config)
-        return Order(plan, item, following, known, ends, tmp_path, *told)
+        return Order(
+            plan=plan,
+            item=item,
+            next_item=following,
+            next_is_known=known,
+            ends_family=family != plan.family and plan.family != "",
+            tmp_path=tmp_path,
+            live=self._live,
+            terminal=self._terminal,
+            log_level=listening_level(self._config),
+        )
 
     def _planned(self, item: pytest.Item) -> LaunchPlan:
-        # Once for an item, which each test before it looks at too.
+        # Cached, since each test before this one needs its plan too, as that of the next test.
         if item not in self._plans:
             self._plans[item] = self._made(item)
             begin = self._positions.get(item, len(self.items)) + 1
-            with contextlib.suppress(pytest.UsageError):  # told when its turn comes
+            with contextlib.suppress(pytest.UsageError):  # raised again when it runs
                 for other in self.items[begin : begin + _AHEAD]:
                     self._plans[other] = self._made(other)
         return self._plans[item]
@@ -111,15 +121,15 @@ class Orders:
     def _next_of_world(
         self, item: pytest.Item, next_item: pytest.Item | None, world: World
     ) -> tuple[pytest.Item | None, bool]:
-        """The next test of the same ranks, and whether None means that there is none."""
+        """The next test on the same ranks; and False if None only means that it is unknown."""
         if next_item is None:
             return None, True
         if hasattr(self._config, "workerinput"):
-            # An xdist worker knows one item ahead.
+            # An xdist worker only knows the next item.
             following, known = iter([next_item] if MARK in next_item.stash else []), False
         else:
             following = itertools.islice(self.items, self._positions[item] + 1, None)
             known = True
         plans = ((other, self.plan(other)) for other in following)
-        mates = (other for other, plan in plans if plan.skip is None and plan.world == world)
-        return next(mates, None), known
+        of_world = (other for other, plan in plans if plan.skip is None and plan.world == world)
+        return next(of_world, None), known

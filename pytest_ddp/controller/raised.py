@@ -1,4 +1,4 @@
-"""A failed phase of a ddp test as an exception, for plugins that ask by which it failed."""
+"""Turns a failed phase of a ddp test into an exception, for plugins that need its type."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _OWN_KINDS = re.compile(r"\W+")
 
 
 def raised(report: pytest.TestReport, diagnosis: Diagnosis | None) -> BaseException:
-    """What the first rank raised that failed by itself, or else an exception named by the ending.
+    """The exception of the first original failure, or one with the name of the failure's kind.
 
-    The rank's own object cannot leave its process: this one has the name and the text of its
-    class, and is an instance of that class where this process knows it too. A crash is a
-    ``Crash``, a deadlock a ``Deadlock``, and so on for :class:`Kind`, with the verdict as text.
+    The rank's own object cannot leave its process. This one has the name of its class and its text,
+    and is an instance of that class if this process has imported it. A crash is a ``Crash``, a
+    deadlock a ``Deadlock``, and so on for :class:`Kind`, with the verdict as text.
     """
     if diagnosis is None:
         return _like(_message(report))
@@ -36,20 +36,20 @@ def _message(report: pytest.TestReport) -> str:
 
 def _like(message: str) -> BaseException:
     if message.startswith("assert "):
-        # pytest leaves the type of a rewritten assertion out.
+        # pytest does not show the type of a rewritten assertion.
         return _made("AssertionError", AssertionError, message)
     match = _EXCEPTION.fullmatch(message)
     if match is None:
         return _made("Exception", Exception, message)
     module, _, name = match["type"].rpartition(".")
-    known = getattr(sys.modules.get(module, builtins), name, None)
-    if not (isinstance(known, type) and issubclass(known, BaseException)):
-        known = Exception
-    return _made(name, known, match["text"] or "")
+    base = getattr(sys.modules.get(module, builtins), name, None)
+    if not (isinstance(base, type) and issubclass(base, BaseException)):
+        base = Exception
+    return _made(name, base, match["text"] or "")
 
 
 def _made(name: str, base: type[BaseException], text: str) -> BaseException:
-    """An instance of the class without its constructor, which may ask for anything."""
+    """An instance of a subclass without the constructor, whose parameters are unknown."""
     members = {"__init__": lambda self: None, "__str__": lambda self: text}
     try:
         made: BaseException = type(name, (base,), members)()

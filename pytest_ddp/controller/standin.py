@@ -1,4 +1,4 @@
-"""What host and ranks are told of this session, to which they are what a worker is to xdist."""
+"""The session's data for host and ranks, which set up pytest from it like an xdist worker."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def session(
     basetemp: Path,
     measured: Measured | None,
 ) -> Session:
-    """How host and ranks set up pytest, before anything is collected."""
+    """The message from which host and ranks set up pytest, sent before collection."""
     return Session(
         spawns=spawns,
         args=_invocation(config),
@@ -50,7 +50,7 @@ def session(
 
 
 def collected(config: pytest.Config, ddp_items: Iterable[pytest.Item]) -> Collected:
-    """What of the collected the host has to know."""
+    """The message about the collected tests that the host needs."""
     files = {item.path for item in ddp_items}
     plugins = config.pluginmanager.get_plugins()
     modules = (Path(getattr(plugin, "__file__", None) or "") for plugin in plugins)
@@ -71,45 +71,45 @@ def _junit_family(config: pytest.Config) -> str | None:
 
 
 def _invocation(config: pytest.Config) -> tuple[str, ...]:
-    """The arguments of pytest, or of the main process where this one is an xdist worker."""
+    """The arguments of pytest; in an xdist worker, those of the main process."""
     worker = getattr(config, "workerinput", {})
     arguments = worker.get("ddp_invocation", config.invocation_params.args)
     return tuple(map(str, arguments))
 
 
 def _named_plugins(config: pytest.Config) -> tuple[str, ...]:
-    """Plugins given to ``pytest.main`` by name: an object cannot follow into another process."""
+    """Plugins passed to ``pytest.main`` by name: objects cannot be sent to another process."""
     plugins = config.invocation_params.plugins or ()
     return tuple(plugin for plugin in plugins if isinstance(plugin, str))
 
 
 def _worker_input(config: pytest.Config) -> Json:
-    """``config.workerinput`` of host and ranks: that of our own worker, or what one would get."""
+    """``config.workerinput`` for host and ranks: our own, or the one that a worker would get."""
     own: Json | None = getattr(config, "workerinput", None)
     if own is not None:
         return _plain(own)
     node: Any = _stand_in(config)
     for impl in config.hook.pytest_configure_node.get_hookimpls():
-        # A plugin may ask a real node for its gateway. What it then does without what it would
-        # have told is seen in the host.
+        # A plugin may need a real node's gateway, and fail. How it works without the data that it
+        # would have put there shows in the host.
         with contextlib.suppress(Exception):
             impl.function(*(node for _ in impl.argnames))
     return _plain(node.workerinput)
 
 
 def _stand_in(config: pytest.Config) -> SimpleNamespace:
-    told = {
+    worker_input = {
         "workerid": "ddp",
         "workercount": 1,
         "testrunuid": uuid.uuid4().hex,
         "mainargv": list(sys.argv),
     }
     gateway = SimpleNamespace(id="ddp", spec=SimpleNamespace(popen=True, id="ddp"))
-    return SimpleNamespace(config=config, workerinput=told, gateway=gateway)
+    return SimpleNamespace(config=config, workerinput=worker_input, gateway=gateway)
 
 
 def _plain(values: Json) -> Json:
-    """Those that JSON can carry."""
+    """The values that JSON can represent."""
     plain = {}
     for name, value in values.items():
         with contextlib.suppress(TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""What a session starts its ranks with: a launcher, and devices for them."""
+"""Makes the launcher of a session, and leases devices for its tests."""
 
 from __future__ import annotations
 
@@ -78,12 +78,11 @@ def what_there_is(
 
 @contextlib.contextmanager
 def with_devices(config: pytest.Config, plan: LaunchPlan) -> Iterator[LaunchPlan]:
-    """Lease the GPUs of a plan, if it has any, on the machines whose they are."""
+    """Lease the GPUs of a plan, if it has any, on their machines."""
     if plan.devices is None:
         yield plan
         return
-    terms = plan.ranks_per_gpu, plan.timeout, plan.nodeid
-    with _lease(config, plan.world, *terms) as leased:
+    with _lease(config, plan.world, plan.ranks_per_gpu, plan.timeout, plan.nodeid) as leased:
         yield dataclasses.replace(plan, devices=leased)
 
 

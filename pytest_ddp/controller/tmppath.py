@@ -1,6 +1,7 @@
-"""The ``tmp_path`` of each ddp test: named by the controller, made by the first rank that asks.
+"""The ``tmp_path`` of each ddp test: named by the controller, made by the first rank that uses it.
 
-So it need not be known before whether the test asks: ``request.getfixturevalue`` may do it late.
+So the controller need not know whether the test uses it: ``request.getfixturevalue`` may request it
+at any time.
 """
 
 from __future__ import annotations
@@ -17,32 +18,32 @@ import pytest
 from pytest_ddp.system.own import os, shutil
 
 _LONGEST_NAME = 30
-"""As pytest cuts it."""
+"""Characters, as in pytest."""
 
 
 class SharedDirectories:
-    """Names one directory for all ranks of a test, and keeps it as pytest's policy says."""
+    """Names one directory for all ranks of a test, and removes it by pytest's policy."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._factory: Any = config._tmp_path_factory  # type: ignore[attr-defined]
         self._free: defaultdict[str, int] = defaultdict(int)
-        """The lowest number that may be free, by the path before it."""
+        """The lowest number that may be unused, by the path before it."""
 
     @functools.cached_property
     def base(self) -> Path:
-        """pytest's own base of this session."""
+        """pytest's base directory of this session."""
         base: Path = self._factory.getbasetemp()
         return base
 
     def name(self, item: pytest.Item) -> str:
-        """Where the test's directory is to be, if any of its ranks wants one."""
+        """The path of the test's directory, if a rank makes it."""
         stem = os.path.join(self.base, re.sub(r"\W", "_", item.name)[:_LONGEST_NAME])
         while os.path.exists(path := f"{stem}{self._free[stem]}"):
             self._free[stem] += 1
         return path
 
     def keep_or_remove(self, path: str, reports: Sequence[pytest.TestReport]) -> None:
-        """Do with the directory what ``tmp_path_retention_policy`` says for these reports."""
+        """Remove the directory if ``tmp_path_retention_policy`` requires it for these reports."""
         policy = self._factory._retention_policy
         passed = bool(reports) and all(report.passed for report in reports)
         if policy == "none" or (policy == "failed" and passed):

@@ -1,4 +1,4 @@
-"""Reports of ddp tests that no rank ever saw."""
+"""Reports of ddp tests that did not run on ranks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytest_ddp.system.own import time
 
 
 def skipped_without_ranks(item: pytest.Item, reason: str) -> list[pytest.TestReport]:
-    """Setup skipped, teardown passed, as pytest has it for a skip mark."""
+    """Setup skipped and teardown passed, as for a skip mark in pytest."""
     path, line, _ = item.location
     return [
         _report(item, "setup", "skipped", (path, (line or 0) + 1, f"Skipped: {reason}")),
@@ -27,7 +27,7 @@ def failed_without_ranks(item: pytest.Item, text: str) -> list[pytest.TestReport
 
 
 def failed_call(item: pytest.Item, text: str) -> pytest.TestReport:
-    """A failure that no rank saw, since each passed by itself."""
+    """A failure of the call that is found in the pytest process, while each rank passed."""
     return _report(item, "call", "failed", _represent(item, text))
 
 

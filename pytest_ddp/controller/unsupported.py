@@ -1,4 +1,4 @@
-"""In place of the controller where ranks cannot be: ddp tests fail, all others run."""
+"""Replaces the controller on systems without support for ranks: ddp tests fail, others run."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What was seen of a test, and how the stacks of its ranks are read."""
+"""Records of what happened in a test, and parsers for the stacks of its ranks."""

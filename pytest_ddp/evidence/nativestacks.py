@@ -1,7 +1,7 @@
 """Read the C++ stacks that torch prints to standard error when a fatal signal ends a rank.
 
-Pure text work. torch prints a stack for each thread, hundreds of lines together, among
-what the test itself printed; one line of them is worth showing.
+Pure text work. torch prints a stack for each thread, hundreds of lines together, mixed with the
+output of the test itself; one line of them is worth showing.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ _FRAME = re.compile(
     r" ?frame #\d+: (?P<function>.*) \+ 0x[0-9a-f]+ \(0x[0-9a-f]+ in (?P<library>.*)\)"
 )
 _OTHER = re.compile(r"<omitting python frames>|signal lost waiting for stacktrace .*|")
-"""Further lines of a stack, an empty one after its end among them."""
+"""Other lines of a stack; also the empty one after its end."""
 _ANY_FRAME = re.compile(r" ?frame #\d+: .*")
 _IN_CHARGE = "c10::FatalSignalHandler::fatalSignalHandler"
-"""A frame of the thread that got the signal; the others only print their stacks."""
+"""A frame only on the stack of the thread that got the signal; the others just print theirs."""
 _HANDLERS = ("c10::FatalSignalHandler::", "gsignal", "raise", "abort", "<unknown function>")
 _OPERATOR = re.compile(r"at::_ops::(\w+)::(?:call|redispatch)\b")
 _SYSTEM = re.compile(
     r".*/lib-dynload/.*|(?:.*/)?"
     r"(?:ld-linux[\w-]*|lib(?:c|pthread|dl|m|stdc\+\+|gcc_s|ffi|python)|python)[\d.-]*(?:\.so[\d.]*)?"
 )
-"""Libraries that crash for somebody else's reasons, or in the name of Python code."""
+"""Libraries whose crash is the fault of their caller, which may be Python code."""
 
 
 class Frame(NamedTuple):
@@ -39,8 +39,8 @@ class Frame(NamedTuple):
 
 
 def split(stderr: str) -> tuple[str, str]:
-    """What a rank printed, without torch's stacks; and the stacks."""
-    said: list[str] = []
+    """Split a rank's output into that without torch's stacks, and the stacks."""
+    printed: list[str] = []
     stacks: list[str] = []
     inside = False
     for line in stderr.splitlines(keepends=True):
@@ -49,12 +49,12 @@ def split(stderr: str) -> tuple[str, str]:
             inside = True
         elif not (_ANY_FRAME.fullmatch(text) or _OTHER.fullmatch(text)):
             inside = False
-        (stacks if inside else said).append(line)
-    return "".join(said), "".join(stacks)
+        (stacks if inside else printed).append(line)
+    return "".join(printed), "".join(stacks)
 
 
 def culprit(stacks: str) -> str:
-    """What the crashing thread was inside: an ATen operator, else a function; or nothing."""
+    """The ATen operator that the crashing thread was in, else a function; empty if unknown."""
     frames = list(_crashing_thread(stacks))
     for frame in frames:
         if (operator := _OPERATOR.match(frame.function)) is not None:
@@ -67,7 +67,7 @@ def culprit(stacks: str) -> str:
 
 
 def _crashing_thread(stacks: str) -> Iterator[Frame]:
-    """Its frames, innermost first; those of native code that Python code called."""
+    """Its frames, innermost first, as far as the native code that Python code called."""
     threads: list[list[str]] = []
     for line in stacks.splitlines():
         if _HEADER.fullmatch(line):
@@ -75,7 +75,7 @@ def _crashing_thread(stacks: str) -> Iterator[Frame]:
         elif threads:
             threads[-1].append(line)
     lines = next((lines for lines in threads if any(_IN_CHARGE in line for line in lines)), [])
-    # Outside of the Python frames lies only how the process was started.
+    # The frames outside of Python's only show how the process was started.
     for line in takewhile(lambda line: not line.startswith("<omitting"), lines):
         if (frame := _FRAME.fullmatch(line)) is not None:
             yield Frame(frame["function"], frame["library"])

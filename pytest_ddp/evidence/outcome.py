@@ -1,6 +1,6 @@
-"""What the supervisor saw of one test: frozen records, input of the merge.
+"""Records of one test's run: frozen, written by the supervisor, the input of the merge.
 
-Kept apart from the protocol because nothing of it crosses a process.
+Apart from the protocol, because none of them crosses a process boundary.
 """
 
 from __future__ import annotations
@@ -20,89 +20,89 @@ class Ending(enum.Enum):
     """How one rank's part in a test ended."""
 
     DONE = "done"
-    """All phases reported, cleaned up, alive."""
+    """The rank has reported all phases, has cleaned up, and is alive."""
     EXITED = "exited"
-    """The process went away by itself: a signal or an exit code, 0 included."""
+    """The process has ended, by a signal or with an exit code (0 included)."""
     ANNOUNCED = "ended as announced"
-    """The process went away in the call, as the test had said that it would."""
+    """The process has ended in the call, as the test had announced."""
     STOPPED = "stopped"
-    """The controller stopped it: another rank had failed, or the timeout was over."""
+    """The controller stopped it: another rank had failed, a hang was proved, or at the timeout."""
     NOT_BEGUN = "not begun"
     """The item was not found, or the process group could not be built."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Where a rank is, in a session on several machines."""
+    """The machine of a rank, in a session on several machines."""
 
     name: str
     """``node 1 (beta)``"""
     clock: Clock | None = None
-    """How its clocks stand to the controller's; None where they are the same ones."""
+    """The offset of its clocks from the controller's; None on the controller's machine."""
     is_lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class TimedReport:
-    """A rank's report and when it came, to tell the first failure from its echoes."""
+    """A rank's report with its time, to tell the first failure from its consequences."""
 
     report: pytest.TestReport
     at: float
     """Seconds since the test began, on the controller's clock."""
     plain: bool = False
-    """It says no more than that the phase has passed, and when."""
+    """Whether it has no content but the times of a phase that passed."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankOutcome:
-    """All that is known of one rank after a test."""
+    """The record of one rank after a test."""
 
     rank: int
     ending: Ending
     at: float
     """Seconds from the test's begin to the rank's ending, on the controller's clock."""
     reports: dict[Phase, TimedReport] = field(default_factory=dict)
-    """The reports that came; a missing phase is a failure, whatever else is known."""
+    """The reports that arrived; a missing phase is a failure, whatever the other fields hold."""
     subtests: tuple[TimedReport, ...] = ()
     """The reports of subtests, in the order in which they ended."""
     returncode: int | None = None
     """As in ``subprocess``, for a rank that exited."""
     stacks: str = ""
-    """What faulthandler wrote: at a fatal signal, at ``exit``, or when asked to."""
+    """The output of faulthandler: at a fatal signal, at ``exit``, or on the controller's signal."""
     stdout: str = ""
-    """Captured output that no report carried, because the rank did not live to send it."""
+    """Captured output that is in no report, because the rank died before it could send it."""
     stderr: str = ""
     native: str = ""
     """The C++ stacks that torch printed at a fatal signal, one for each thread."""
     children: str = ""
-    """What faulthandler wrote in processes that the rank forked, as DataLoader workers."""
+    """The output of faulthandler in processes that the rank forked, such as DataLoader workers."""
     phase: str = ""
-    """What it was doing, after SIGKILL too: ``call: DDP construction``; empty if unknown."""
+    """Its last phase, known after SIGKILL too: ``call: DDP construction``; empty if unknown."""
     began_at: str = ""
-    """``file:line in function`` of the user's code that began it; empty if unknown."""
+    """``file:line in function`` of the user's code that began this phase; empty if unknown."""
     seen_at: str = ""
-    """Where a probe found the main thread doing it; empty if none did."""
+    """Where a probe found the main thread in this phase; empty if none did."""
     problem: str = ""
     """Why it could not begin (for NOT_BEGUN)."""
     done: Done | None = None
     standing: Standing | None = None
     """Its last answer to a probe."""
     trace: str = ""
-    """What it wrote for ``--ddp-trace``; empty without it."""
+    """The events that it wrote for ``--ddp-trace``; empty without this option."""
     machine: Machine | None = None
-    """None in a session on one."""
+    """None in a session on one machine."""
     setup_only: bool = False
-    """No call was to follow its setup (``--setup-only``, ``--setup-plan``)."""
+    """Whether no call was to follow its setup (``--setup-only``, ``--setup-plan``)."""
 
     @property
     def ended_well(self) -> bool:
-        """True if it came to the end that its test had for it."""
+        """True if its part ended as the test intended."""
         return self.ending in (Ending.DONE, Ending.ANNOUNCED)
 
 
 @dataclass(frozen=True, slots=True)
 class RankLine:
-    """One row of the table that shows where the ranks of a hang stood."""
+    """One row of the table of ranks, for a hang or a timeout."""
 
     rank: int
     state: str
@@ -120,36 +120,36 @@ class RankLine:
 
 @dataclass(frozen=True, slots=True)
 class RootCause:
-    """The ranks with which a failure began, or why that cannot be said."""
+    """The ranks with which a failure began, or why they are unknown."""
 
     ranks: tuple[int, ...]
     unknown: str = ""
-    """The reason, where there are no ranks."""
+    """The reason why they are unknown, if there are no ranks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hang:
-    """Proof that a test could never have ended."""
+    """The proof that a test could never have ended."""
 
     sentence: str
     """The verdict: "deadlock: rank 0 waits in all_reduce #7 of the default group, ..."."""
     culprits: tuple[int, ...]
-    """Ranks whose stand makes the wait hopeless."""
+    """Ranks outside the hang for which the others wait in vain."""
     table: tuple[RankLine, ...]
     root_cause: RootCause = RootCause((), "no collective was compared")
 
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """Where the ranks stood when the test's time was over."""
+    """What the ranks were doing at the test's timeout."""
 
     culprits: tuple[int, ...]
-    """Ranks that were in no wait for a peer."""
+    """Ranks that did not wait for a peer."""
     table: tuple[RankLine, ...]
     unknown: str = ""
     """Why there are no culprits."""
     remarks: dict[int, str] = field(default_factory=dict)
-    """What a rank's state alone does not tell, as a predicate."""
+    """More about a rank's state, as a predicate."""
 
 
 class Way(NamedTuple):
@@ -157,27 +157,27 @@ class Way(NamedTuple):
 
     group: str
     members: tuple[int, ...]
-    """Global ranks, as are the next two."""
+    """Global ranks, as are the next two fields."""
     sender: int
-    """-1 for any, of a receive."""
+    """-1 for a receive from any rank."""
     receiver: int
     tag: int
 
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """Sends that no rank receives, or receives that no rank sends to."""
+    """Sends that no rank receives, or receives to which no rank sends."""
 
     way: Way
     count: int
-    """How many; below zero of receives."""
+    """How many; below zero for receives."""
     site: str
-    """``file:line`` of the last one; empty if a fixture has begun it before the test."""
+    """``file:line`` of the last one; empty if a fixture began it before the test."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """All that is known of one test after its run."""
+    """The record of one test after its run."""
 
     nodeid: str
     location: tuple[str, int | None, str]
@@ -188,26 +188,26 @@ class RunOutcome:
     """Wall-clock time in seconds since the epoch."""
     duration: float
     check_collectives: bool = True
-    """Whether unlike collectives of ranks that ended are a failure."""
+    """Whether differences between the collectives of ranks that ended are a failure."""
     timeout: float | None = None
-    """The deadline in seconds, if it was that which ended the test."""
+    """The timeout in seconds, if it ended the test."""
     expiry: Expiry | None = None
-    """Where the ranks stood then."""
+    """What the ranks were doing then."""
     hang: Hang | None = None
     """The proof, if the controller stopped the ranks because they could never end."""
     mismatch: str = ""
-    """What the collectives of ranks differ in although all of them ended, or nothing."""
+    """How the collectives differ between ranks that all ended; empty if they do not."""
     mismatch_cause: RootCause | None = None
-    """Whose collectives those are; None if they were not compared."""
+    """The ranks that differ from most; None if collectives were not compared."""
     suspicions: tuple[str, ...] = ()
-    """What looks wrong without being a verdict: collectives that may be swapped."""
+    """Hints that are no verdict: collectives that may be swapped."""
     unfinished: tuple[Unfinished, ...] = ()
-    """What a test that passed has left between its ranks."""
+    """Sends and receives without their counterpart, in a test that passed."""
     keeps_group: bool = False
-    """The ranks' process groups are wider than the test."""
+    """Whether the ranks' process groups outlive the test, for a fixture."""
     oom: str = ""
-    """What the kernel's out-of-memory killer did during the test, as the end of a sentence."""
+    """What the kernel's OOM killer did during the test, as the end of a sentence."""
     began: float = 0.0
-    """When it began, in seconds on the monotonic clock."""
+    """Its begin, in seconds on the monotonic clock."""
     notes: tuple[str, ...] = ()
     """Sentences for the failure text: a retried rendezvous, a rank's replacement."""

@@ -1,8 +1,7 @@
-"""Read what faulthandler wrote, and find the line that the user wants to see.
+"""Parse the output of faulthandler, and find the line that the user wants to see.
 
-Pure text work on a dead or stuck rank's stacks. The files of a rank hold several
-dumps one after another: SIGUSR1 asks for one, SIGTERM leaves one, a fatal signal
-and an exit write one each.
+Pure text work on the stacks of a rank that is dead or stuck. Its files hold several dumps one after
+another: SIGUSR1, SIGTERM, a fatal signal and an exit write one each.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class Frame:
     line: int
     """Counted from 1; 0 where the interpreter did not know it."""
     function: str
-    """Empty where a report tells only file and line."""
+    """Empty for a frame of a report, which has only file and line."""
 
     def __str__(self) -> str:
         within = f" in {self.function}" if self.function else ""
@@ -60,7 +59,7 @@ class Stack:
     """One thread's Python stack."""
 
     thread: str
-    """The thread's identity in hexadecimal; empty if the dump does not tell."""
+    """The thread's identity in hexadecimal; empty if it is not in the dump."""
     current: bool
     """True for the thread that got the signal, if Python code was running in it."""
     frames: tuple[Frame, ...]
@@ -77,37 +76,37 @@ class Dump:
     """All stacks that faulthandler wrote at one moment."""
 
     title: str
-    """``Fatal Python error: Segmentation fault`` and the like; empty if it was asked for."""
+    """``Fatal Python error: Segmentation fault`` and the like; empty for a dump on request."""
     stacks: tuple[Stack, ...]
 
     @property
     def fatal(self) -> bool:
-        """True if the process died of what caused this dump."""
+        """True if the process died of the cause of this dump."""
         return self.title.startswith("Fatal")
 
     @property
     def signal(self) -> int:
-        """The signal of a fatal dump, by its title."""
+        """The signal of a fatal dump, from its title."""
         words = self.title.partition(": ")[2]
         # The interpreter's own fatal errors end in an abort.
         return next((n for n, name in _FATAL.items() if words.startswith(name)), signal.SIGABRT)
 
     def main(self) -> Stack | None:
-        """The stack that tells what the test was doing; None without any frame.
+        """The stack that shows what the test was doing; None without any frame.
 
-        A fatal signal speaks of the thread it hit; otherwise, and where that thread
-        runs no Python code, it is the thread in which pytest runs the test.
+        After a fatal signal that is the stack of the thread that got it. In other dumps, and if
+        that thread runs no Python code, it is that of the thread in which pytest runs the test.
         """
         stacks = [stack for stack in self.stacks if stack.frames]
         current = [stack for stack in stacks if stack.current]
         runner = [stack for stack in stacks if stack.runs_test]
         # faulthandler lists the oldest thread, the main one, last.
-        by_merit = (current, runner) if self.fatal else (runner, current)
-        return next((found[-1] for found in (*by_merit, stacks) if found), None)
+        preferred = (current, runner) if self.fatal else (runner, current)
+        return next((found[-1] for found in (*preferred, stacks) if found), None)
 
 
 def parse_stacks(text: str) -> tuple[Dump, ...]:
-    """The dumps in ``text``, oldest first; lines of other kinds are passed over."""
+    """The dumps in ``text``, oldest first; other lines are skipped."""
     dumps: list[tuple[str, list[tuple[str, bool, list[Frame]]]]] = []
     title: str | None = None
     seen: set[str] = set()
@@ -116,7 +115,7 @@ def parse_stacks(text: str) -> tuple[Dump, ...]:
             title = line
         elif (thread := _THREAD.fullmatch(line)) or line == _ALONE:
             identity = thread["id"] if thread else ""
-            # A dump names a thread once, and a lone stack is a dump of its own.
+            # A thread is in a dump once, and a stack without a thread is a dump of its own.
             if title is not None or not dumps or not identity or {identity, ""} & seen:
                 dumps.append((title or "", []))
                 title, seen = None, set()
@@ -132,33 +131,33 @@ def parse_stacks(text: str) -> tuple[Dump, ...]:
 
 
 def main_stack(text: str) -> tuple[Frame, ...]:
-    """The telling stack of the last dump that has one, most recent call first."""
-    dump = _last_telling(text)
+    """The main stack of the last dump that has one, most recent call first."""
+    dump = _last_with_main(text)
     main = dump.main() if dump is not None else None
     return () if main is None else main.frames
 
 
 def test_stack(text: str) -> tuple[Frame, ...]:
-    """The stack of the thread that runs the test, of the same dump as :func:`main_stack`."""
-    dump = _last_telling(text)
+    """The stack of the thread that runs the test, in the same dump as :func:`main_stack`."""
+    dump = _last_with_main(text)
     stacks = dump.stacks if dump is not None else ()
     return next((stack.frames for stack in stacks if stack.runs_test), ())
 
 
 def is_beside_the_test(text: str) -> bool:
     """True if a fatal signal hit another thread than the test's, outside of the user's code."""
-    dump = _last_telling(text)
+    dump = _last_with_main(text)
     main = dump.main() if dump is not None else None
     return main is not None and not main.runs_test and user_line(main.frames) is None
 
 
-def _last_telling(text: str) -> Dump | None:
+def _last_with_main(text: str) -> Dump | None:
     dumps = reversed(parse_stacks(text))
     return next((dump for dump in dumps if dump.main() is not None), None)
 
 
 def is_endless(frames: Sequence[Frame]) -> bool:
-    """True for a stack that faulthandler has cut, because of its depth."""
+    """True for a stack that is so deep that faulthandler has cut it."""
     return len(frames) >= _DEEPEST
 
 
@@ -168,23 +167,23 @@ def user_line(frames: Iterable[Frame]) -> Frame | None:
 
 
 def noted(seen: str, begun: str) -> tuple[str, str]:
-    """What a rank has noted of where it was, in words: the user's line, if one of them is.
+    """The place that a rank noted last; one in the user's code, if there is one.
 
     Args:
         seen: ``file:line in function`` where a probe found it; empty if none did.
-        begun: that which began what it was doing.
+        begun: the place that began its last phase; empty if unknown.
 
     Returns:
-        how it comes to be known, and the place; empty if nothing is.
+        words for the kind of place, and the place; empty if there is none.
     """
-    places = [noted for noted in (("last seen at", seen), ("begun at", begun)) if noted[1]]
-    own = [noted for noted in places if is_user_file(noted[1].rpartition(":")[0])]
+    places = [place for place in (("last seen at", seen), ("begun at", begun)) if place[1]]
+    own = [place for place in places if is_user_file(place[1].rpartition(":")[0])]
     return next(iter(own or places), ("", ""))
 
 
 def trim(frames: Sequence[Frame]) -> tuple[Frame, ...]:
-    """The stack without pytest's machinery and ours; never empty if ``frames`` is not."""
-    # Outside of the runner lies only how the rank was started, or who forked the process.
+    """The stack without frames of pytest and this plugin; never empty if ``frames`` is not."""
+    # The frames outside of the runner only show how the rank was started or forked.
     started = [number for number, frame in enumerate(frames) if _runs_tests(frame)]
     forked = [number for number, frame in enumerate(frames) if _begins_process(frame)]
     end = min(started[-1:] + forked[:1], default=len(frames))
@@ -193,7 +192,7 @@ def trim(frames: Sequence[Frame]) -> tuple[Frame, ...]:
 
 
 def fatal_signal(text: str) -> int | None:
-    """The signal that ended the process, by what its last dump says; None for another end."""
+    """The signal that ended the process, from its last dump; None for another end."""
     dumps = parse_stacks(text)
     if not dumps or not dumps[-1].fatal:
         return None
@@ -209,7 +208,7 @@ def is_user_file(file: str) -> bool:
 
 
 def shorten(file: str) -> str:
-    """``file`` as a reader knows it: from the working directory or the package on."""
+    """``file`` for readers: relative to the working directory, or from its package on."""
     short = _PACKAGES.sub("", file)
     if short != file:
         return short
@@ -227,7 +226,7 @@ _MACHINERY = ("pytest_ddp", "_pytest", "pytest", "pluggy")
 def _is_machinery(frame: Frame) -> bool:
     file = frame.file
     if file.endswith("/pytest_ddp/fixture.py"):
-        # The ddp fixture's operations are what the test called, and tell where it waits.
+        # The test called the operations of the ddp fixture, and they show where it waits.
         return frame.function.startswith("_")
     if file.endswith("/torch/distributed/c10d_logger.py"):
         return True
@@ -251,7 +250,7 @@ def _frame(match: re.Match[str]) -> Frame:
 
 
 def imported_file(text: str) -> str:
-    """The user's file whose import all others are part of; empty if none was under way."""
+    """The user's file with the outermost import that was running; empty if there was none."""
     files = (frame.file for frame in reversed(main_stack(text)) if frame.function == "<module>")
     return next((shorten(file) for file in files if is_user_file(file)), "")
 
@@ -278,13 +277,13 @@ def _below(file: str, folders: Iterable[str]) -> bool:
 def _standard_library() -> tuple[str, ...]:
     named = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
     beside = {os.path.dirname(os.__file__), *map(os.path.realpath, named)}
-    # lib-dynload and the like lie below the library, so the longest goes first.
+    # lib-dynload and the like are below the library, so the longest goes first.
     return tuple(sorted(named | beside, key=len, reverse=True))
 
 
 @functools.cache
 def _packages(*names: str) -> tuple[str, ...]:
-    # Looked up, not imported: this runs in the user's pytest process.
+    # Found without an import, since this runs in the user's pytest process.
     folders: set[str] = set()
     for name in names:
         spec = importlib.util.find_spec(name)

@@ -1,4 +1,4 @@
-"""Words for what was seen, which all texts share."""
+"""Wording that all texts share."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Host and ranks as processes: started, heard, ended, with the GPUs that they may use."""
+"""The processes of host and ranks: start, messages, end, and the GPUs that they may use."""

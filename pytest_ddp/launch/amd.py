@@ -1,6 +1,6 @@
 """AMD GPUs, as the kernel's driver lists them for ROCm, and the variables that hide some of them.
 
-Exercised on recorded listings alone: no machine of the project has had such a GPU.
+Tested only on recorded listings: the project has had no such GPU.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ class AmdGpu:
     """One GPU, or one partition of it."""
 
     uuid: str
-    """``GPU-`` and sixteen digits, the same for all partitions of a GPU; of zeros where it has
-    none."""
+    """``GPU-`` and sixteen hexadecimal digits, the same for all partitions of a GPU; zeros if the
+    GPU has no identifier."""
     name: str
-    """Its PCI address: partitions have different ones."""
+    """Its PCI address, which differs between partitions."""
 
 
 def physical_gpus() -> tuple[AmdGpu, ...]:
@@ -34,10 +34,10 @@ def _read(node: Path) -> Iterator[AmdGpu]:
     try:
         text = node.joinpath("properties").read_text()
     except OSError:
-        return  # the kernel refuses to show the GPUs of others to a container
+        return  # in a container the kernel does not show the GPUs of others
     found = re.findall(r"^(\w+) (\d+)$", text, re.MULTILINE)
     properties = {name: int(value) for name, value in found}
-    if properties.get("simd_count", 0) > 0:  # the processors are nodes, too
+    if properties.get("simd_count", 0) > 0:  # CPUs are nodes too
         yield AmdGpu(f"GPU-{properties.get('unique_id', 0):016x}", _address(properties))
 
 
@@ -50,9 +50,9 @@ def _address(properties: Mapping[str, int]) -> str:
 def select_visible(gpus: Sequence[AmdGpu], environment: Mapping[str, str]) -> tuple[str, ...]:
     """Apply the variables to the GPUs of the machine, as torch counts them.
 
-    ``ROCR_VISIBLE_DEVICES`` comes first and leaves fewer to choose from; among those
-    ``HIP_VISIBLE_DEVICES`` chooses or, where that is not set, ``CUDA_VISIBLE_DEVICES``. Each is a
-    list of numbers or UUIDs, which ends at the first that means nothing.
+    ``ROCR_VISIBLE_DEVICES`` is applied first; to its result ``HIP_VISIBLE_DEVICES`` is applied or,
+    if that is not set, ``CUDA_VISIBLE_DEVICES``. Each is a list of numbers or UUIDs, which ends at
+    the first entry that matches no GPU.
 
     Source: ROCm's documentation, "GPU isolation techniques"; ``torch.cuda._parse_visible_devices``.
     """
@@ -66,8 +66,8 @@ def _chosen(gpus: Sequence[AmdGpu], setting: str | None) -> Sequence[AmdGpu]:
         return gpus
     chosen: list[AmdGpu] = []
     for entry in map(str.strip, setting.split(",")):
-        meant = _meant_by(entry)
-        matches = [gpu for index, gpu in enumerate(gpus) if meant(index, gpu)]
+        is_match = _matcher(entry)
+        matches = [gpu for index, gpu in enumerate(gpus) if is_match(index, gpu)]
         if not matches:
             break
         if any(gpu in chosen for gpu in matches):
@@ -76,7 +76,7 @@ def _chosen(gpus: Sequence[AmdGpu], setting: str | None) -> Sequence[AmdGpu]:
     return chosen
 
 
-def _meant_by(entry: str) -> Callable[[int, AmdGpu], bool]:
+def _matcher(entry: str) -> Callable[[int, AmdGpu], bool]:
     if entry.lower().startswith("gpu-"):
         return lambda index, gpu: gpu.uuid == entry.lower().replace("gpu-", "GPU-")
     return lambda index, gpu: entry == str(index)

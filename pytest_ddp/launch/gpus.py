@@ -1,8 +1,8 @@
-"""Which GPUs there are, and the right to use them, without torch.
+"""Counts and leases GPUs, without torch.
 
-The controller must not import torch, and it must not initialise CUDA: ranks are
-forked from its host. So GPUs are counted from what the driver says, filtered by
-the variables that hide some as the vendor's own library does it.
+The controller must not import torch, and it must not initialise CUDA, since ranks are forked from
+its host. So GPUs are counted from the driver's information, and filtered by the variables that hide
+some of them, as the vendor's own library does.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ from pytest_ddp.system.own import os, select, shutil, subprocess, tempfile, time
 
 _DRIVER = Path("/proc/driver/nvidia/gpus")
 _SMI_OF_WSL = "/usr/lib/wsl/lib/nvidia-smi"
-"""Where Windows puts it; services and cron have no such folder in their PATH."""
+"""Where Windows installs it; this folder is not in the PATH of services and cron."""
 _SMI_TIMEOUT = 60.0
 """Seconds; a driver that must first wake eight GPUs takes some ten."""
 PATIENCE = 0.05
-"""Seconds between two looks at GPUs that are busy."""
+"""Seconds between two attempts to lease GPUs that are busy."""
 _QUEUE = "queue"
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One physical GPU of NVIDIA's."""
+    """One physical GPU by NVIDIA."""
 
     uuid: str
     """As ``nvidia-smi -L`` shows it, ``GPU-...``; the PCI address where the driver hides it."""
     instances: tuple[str, ...] = ()
-    """Identifiers ``MIG-...`` of the instances it is cut into, if it is."""
+    """Identifiers ``MIG-...`` of its instances; empty without MIG."""
 
     @property
     def name(self) -> str:
-        """What CUDA enumerates for it: itself, or its first instance."""
+        """The name of what CUDA enumerates for it: the GPU, or its first instance."""
         return self.instances[0] if self.instances else self.uuid
 
 
 class Build(enum.Enum):
-    """What the installed torch was built for."""
+    """The kind of GPU for which the installed torch was built."""
 
     CUDA = enum.auto()
     ROCM = enum.auto()
@@ -60,12 +60,12 @@ class Build(enum.Enum):
 
 
 def count_gpus() -> int:
-    """Return the number of GPUs that a rank can use: visible, and of the kind torch is for."""
+    """Return the number of GPUs that a rank can use: visible, and of the kind of torch's build."""
     return len(visible_devices()) if torch_build() is not Build.CPU else 0
 
 
 def device_kind() -> str:
-    """Return what torch calls the GPUs that are counted: ``cuda``, on AMD's too, or ``xpu``."""
+    """Return torch's device type of the counted GPUs: ``cuda`` (AMD's too) or ``xpu``."""
     return "xpu" if torch_build() is Build.XPU else "cuda"
 
 
@@ -85,9 +85,9 @@ def select_visible(gpus: Sequence[Gpu], setting: str | None) -> tuple[str, ...]:
 
     As in CUDA, the list ends at the first entry that names no GPU, and a repeated
     entry makes it empty. A process sees whole GPUs or one MIG instance, never two.
-    ``CUDA_DEVICE_ORDER`` is taken to be the driver's: on a machine with unlike GPUs
-    CUDA may number them otherwise, but it does so alike in all processes that
-    share a setting, and the locks need no more.
+    ``CUDA_DEVICE_ORDER`` is assumed to be the driver's: on a machine with different GPUs CUDA may
+    number them in another order, but in the same order in all processes with the same setting,
+    which is enough for the locks.
 
     Source: CUDA C++ programming guide, "CUDA Environment Variables"; MIG user guide,
     "CUDA Device Enumeration".
@@ -109,7 +109,7 @@ def select_visible(gpus: Sequence[Gpu], setting: str | None) -> tuple[str, ...]:
 
 
 def _find(gpus: Sequence[Gpu], entry: str) -> str | None:
-    """Return the name of what one entry of the list means; None if it is nothing."""
+    """Return the name of the GPU or instance of one entry of the list; None if there is none."""
     if entry.startswith("MIG-"):
         return entry
     if entry.startswith("GPU-"):
@@ -123,10 +123,10 @@ def _find(gpus: Sequence[Gpu], entry: str) -> str | None:
 
 @functools.cache
 def physical_gpus() -> tuple[Gpu, ...]:
-    """Return NVIDIA's GPUs of the machine in the driver's order, asked for once.
+    """Return NVIDIA's GPUs of the machine in the driver's order, read once.
 
-    ``nvidia-smi`` comes before the driver's files: it knows MIG, and in a container
-    which GPUs it may use.
+    ``nvidia-smi`` is preferred to the driver's files: it lists MIG instances, and in a container
+    only the GPUs that the container may use.
     """
     command = shutil.which("nvidia-smi") or shutil.which(_SMI_OF_WSL)
     if command is None:
@@ -141,7 +141,7 @@ def _intel_cards() -> tuple[str, ...]:
 
 
 def _output_of(*command: str) -> str:
-    """What a vendor's tool prints; nothing where it fails, for then no rank gets an answer."""
+    """The output of a vendor's tool; empty if it fails, since GPUs are of no use then."""
     try:
         run = subprocess.run(
             command,
@@ -173,14 +173,14 @@ def _from_driver(folder: Path) -> tuple[Gpu, ...]:
     gpus = []
     for information in sorted(folder.glob("*/information")):
         uuid = re.search(r"^GPU UUID:\s*(GPU-[0-9a-f-]+)$", information.read_text(), re.MULTILINE)
-        # The driver shows question marks until something has used the GPU.
+        # The driver shows question marks until the GPU has been used.
         gpus.append(Gpu(uuid[1] if uuid else information.parent.name))
     return tuple(gpus)
 
 
 @functools.cache
 def torch_build() -> Build:
-    """Look for torch's libraries: importing torch to ask it costs a second."""
+    """The build of torch, from the names of its libraries: to import torch takes a second."""
     spec = importlib.util.find_spec("torch")
     folders = (spec and spec.submodule_search_locations) or []
     names = {file.stem for folder in folders for file in Path(folder, "lib").glob("*torch_*")}
@@ -193,7 +193,7 @@ def torch_build() -> Build:
 
 
 class LeaseError(Exception):
-    """The GPUs did not come free in time; the text says who holds them."""
+    """The GPUs did not come free in time; the text names their holders."""
 
 
 @contextlib.contextmanager
@@ -207,26 +207,26 @@ def lease(
 ) -> Iterator[tuple[int, ...]]:
     """Hold ``count`` GPUs, or shares of GPUs, for the block.
 
-    No other process of this user can lease them then. Waits while too few are free. A process
-    must give a lease back before it asks for the next, else it waits for itself. The locks end
-    with the process, whatever ends it; the lock files stay, because another process may wait on
-    the very file that would be removed.
+    No other process of this user can lease them then. Waits while too few are free. A process must
+    release a lease before it takes the next, else it waits for itself. The kernel releases the
+    locks when the process ends; the lock files stay, because another process may wait for a lock on
+    the file that would be removed.
 
     Args:
         count: how many; 0 touches nothing.
-        directory: where the lock files lie, the same for all that compete; a private
-            one of this user in the temporary directory unless given.
+        directory: folder of the lock files, the same for all processes that compete; by default a
+            private one of this user in the temporary directory.
         limit: seconds to wait at most.
-        holder: what those who wait in vain are told of the lease, such as a node id.
-        ranks_per_gpu: into how many shares each GPU is divided; 1 for whole ones.
+        holder: shown to processes that wait in vain, for example a node id.
+        ranks_per_gpu: number of shares of each GPU; 1 for whole GPUs.
 
     Yields:
         For each share the index of its GPU among the visible ones, in ascending order.
 
     Raises:
-        ValueError: there are not so many on the visible GPUs.
+        ValueError: the visible GPUs have fewer.
         LeaseError: they did not come free within ``limit`` seconds.
-        pytest.UsageError: the directory is not this user's.
+        pytest.UsageError: the directory belongs to another user.
     """
     if count == 0:
         yield ()
@@ -239,7 +239,7 @@ def lease(
 def _waited_for(claim: Claim) -> tuple[int, ...]:
     try:
         while not (taken := claim.take()):
-            # The kernel tells of a lock that came free only whoever waits for it without a bound.
+            # Polled, since the kernel has no wait for a lock with a time limit.
             select.select((), (), (), PATIENCE)
         return taken
     except LeaseError as error:
@@ -248,11 +248,10 @@ def _waited_for(claim: Claim) -> tuple[int, ...]:
 
 
 class Claim:
-    """A lease that may still have to wait, for those who have other things to do meanwhile.
+    """A lease that is not complete yet, for callers that do other work while they wait.
 
-    Only the holder of the queue lock collects GPUs, and giving them back needs no lock: so nobody
-    waits in a circle, and whoever wants all GPUs is not passed over for ever by others that want
-    one.
+    Only the holder of the queue lock collects GPUs, and releasing them needs no lock. So there is
+    no deadlock, and a process that needs all GPUs is not starved by others that need one.
     """
 
     def __init__(
@@ -264,7 +263,7 @@ class Claim:
         holder: str = "",
         ranks_per_gpu: int = 1,
     ) -> None:
-        """Begin to wait; see :func:`lease`, whose exceptions this and :meth:`take` raise."""
+        """Begin to wait. This and :meth:`take` raise the exceptions of :func:`lease`."""
         devices = visible_devices()
         needed = math.ceil(count / ranks_per_gpu)
         if needed > len(devices):
@@ -281,7 +280,7 @@ class Claim:
         self._locks = Locks(_private(folder), holder, contextlib.ExitStack())
 
     def take(self) -> tuple[int, ...]:
-        """Take what is free; the GPU of each share once all are held, and nothing before that."""
+        """Take the shares that are free; the GPU of each share once all are held, else empty."""
         queue = dataclasses.replace(self._locks, held=self._turn)
         self._has_turn = self._has_turn or queue.take(_QUEUE)
         if self._has_turn:
@@ -298,7 +297,7 @@ class Claim:
         return ()
 
     def close(self) -> None:
-        """Give all back, and the place in the queue."""
+        """Release all shares, and the place in the queue."""
         self._turn.close()
         self._locks.held.close()
 
@@ -307,25 +306,25 @@ class Claim:
         shares = f" shares of 1/{parts}" if parts > 1 else ""
         what = f"{self._count}{shares} of GPUs" if shares else f"{self._count} GPUs"
         held = [
-            f"{name}{share.words} is held by {who}"
+            f"{name}{share.words} is held by {process}"
             for name in self._names
-            for share, who in holders(folder, name)
+            for share, process in holders(folder, name)
         ]
-        waits = [f"{who} waits for GPUs before it" for _, who in holders(folder, _QUEUE)]
+        waits = [f"{process} waits for GPUs before it" for _, process in holders(folder, _QUEUE)]
         words = f"{what} did not come free within {self._limit:.0f} s"
         first = f"{words}: tests of other pytest processes use them"
         return "\n".join([first, *(f"  {line}" for line in (*held, *waits))])
 
 
 def _private(folder: Path) -> Path:
-    """Make sure of a directory in which nobody else can hold or plant locks."""
+    """Create a directory in which no other user can hold or create locks."""
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700, parents=True)
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         raise pytest.UsageError(
             f"{folder} must be a directory of your own, since GPUs are leased by lock files\n"
-            f"  in it, but it is somebody else's or no directory. Remove it, or set TMPDIR to a\n"
+            f"  in it, but it is another user's or no directory. Remove it, or set TMPDIR to a\n"
             f"  directory that is the same for all test runs on these GPUs."
         )
     folder.chmod(0o700)

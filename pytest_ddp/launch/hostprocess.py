@@ -1,4 +1,4 @@
-"""The process of a host, or of the hub in its place, as whoever starts it knows it."""
+"""Starts the process of a host, or of a hub in its place."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ def start_host(
     log: IO[bytes] | None,
     environment: dict[str, str] = HOST_ENVIRONMENT,
 ) -> subprocess.Popen[bytes]:
-    """Start a host; it imports torch while others go on.
+    """Start a host; it imports torch while this process goes on.
 
     Args:
         theirs: its end of its channel, which is closed here.
-        folder: the session's.
-        log: takes what it prints; None for the terminal.
-        environment: variables beside those of this process.
+        folder: the session's folder.
+        log: file for its output; None for the terminal.
+        environment: variables in addition to those of this process.
     """
-    theirs_to_see = {k: v for k, v in os.environ.items() if k not in NOT_FOR_HOST}
-    return start(OF_RANKS, {}, theirs, folder, log, theirs_to_see | environment)
+    inherited = {k: v for k, v in os.environ.items() if k not in NOT_FOR_HOST}
+    return start(OF_RANKS, {}, theirs, folder, log, inherited | environment)
 
 
 def start(
     program: str,
-    told: dict[str, Any],
+    settings: dict[str, Any],
     theirs: socket.socket,
     folder: Folder,
     log: IO[bytes] | None,
@@ -40,14 +40,14 @@ def start(
     """Start a program that serves this session, apart from the terminal.
 
     Args:
-        program: the module whose ``main`` it is.
-        told: what it is told beside its channel and the session's folder.
+        program: the module with its ``main``.
+        settings: its arguments beside its channel and the session's folder.
         theirs: its end of its channel, which is closed here.
-        folder: the session's.
-        log: takes what it prints; None for the terminal.
-        environment: its variables.
+        folder: the session's folder.
+        log: file for its output; None for the terminal.
+        environment: its environment variables.
     """
-    role = {"descriptor": theirs.fileno(), "folder": folder.path} | told
+    role = {"descriptor": theirs.fileno(), "folder": folder.path} | settings
     with theirs:
         return subprocess.Popen(
             command(role, program),

@@ -1,7 +1,7 @@
 """Intel GPUs, as ``xpu-smi`` lists them, and the variable that hides some of them.
 
-Exercised on a recorded listing alone: no machine of the project has had such a GPU. Cards are
-counted, not their tiles: where torch takes each tile for a device, it finds more than this.
+Tested only on a recorded listing: the project has had no such GPU. Cards are counted, not their
+tiles: if torch counts each tile as a device, it finds more than this.
 """
 
 from __future__ import annotations
@@ -29,5 +29,5 @@ def select_visible(cards: Sequence[str], setting: str | None) -> tuple[str, ...]
     """
     if not setting:
         return tuple(cards)
-    wanted = {entry.strip().partition(".")[0] for entry in setting.split(",")}
-    return tuple(card for index, card in enumerate(cards) if str(index) in wanted)
+    visible = {entry.strip().partition(".")[0] for entry in setting.split(",")}
+    return tuple(card for index, card in enumerate(cards) if str(index) in visible)

@@ -1,4 +1,4 @@
-"""The controller's hold on host and ranks: start them, hear them, end them."""
+"""Starts host and ranks, receives their messages and ends them, for one controller."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ from pytest_ddp.wire.protocol import (
 )
 
 _HOST_END = 2.0
-"""Seconds that the host is given to end all ranks and itself."""
+"""Seconds that the host gets to end all ranks and itself."""
 _LOST_LIMIT = 0.3
 """Seconds that a rank may live after its channel has closed: a death takes milliseconds."""
 _LOOK_INTERVAL = 0.5
-"""Seconds between two looks for ranks that do not get on with dying."""
+"""Seconds between two checks for ranks that are stuck while they die."""
 
 
 class HostDiedError(Exception):
-    """The host's process ended although nobody told it to; the text says what it said."""
+    """The host's process ended unexpectedly; the text is its output."""
 
 
 class NoRankError(Exception):
-    """A rank's process ended before it could run a test; the text says why."""
+    """A rank's process ended before it could run a test; the text has the reason."""
 
 
 class OrphanedError(Exception):
@@ -65,21 +65,21 @@ class Gone:
 Event: TypeAlias = tuple[RankProcess, FromRank | Gone]
 
 
-def _why(process: RankProcess) -> str:
-    """What a rank ended itself for; empty for another end."""
+def _own_reason(process: RankProcess) -> str:
+    """Why a rank ended itself, as a predicate; empty for another end."""
     return LOST_CHANNEL if process.files.mark().cut_off else ""
 
 
 class Launcher:
-    """Host and ranks of one controller, from the first start to the last trace of them."""
+    """The host and the ranks of one controller, and all their descriptors."""
 
     def __init__(self, session: Session, display: Display, *, quiet: bool) -> None:
         """Start the host; it imports torch while the controller goes on collecting.
 
         Args:
-            session: what the host's pytest needs to know.
-            display: shows what ranks write and log while they run.
-            quiet: keep what the host itself prints in a file, to be shown if it dies.
+            session: the first message to the host.
+            display: shows output and log records of ranks while they run.
+            quiet: write the host's own output to a file, to be shown if it dies.
         """
         self._session = session
         self._log = os.fdopen(memfile.create("pytest-ddp host"), "w+b")
@@ -90,14 +90,14 @@ class Launcher:
         self._pools: dict[World, list[RankProcess]] = {}
         self.ready: HostReady | None = None
         self.had_rank = False
-        """Whether any rank ever came up."""
+        """Whether a rank was ever ready."""
         self.exit_code = 1
-        """That of pytest, as far as it is known: agents of other machines end with it."""
+        """The exit code of pytest, as far as it is known: agents of other machines end with it."""
         self._serials, self._next_look = 0, 0.0
         self._unsent: set[Channel | RankProcess] = set()
-        """Whose sockets were full, and are watched for room."""
+        """Those with full sockets, which are watched until they are writable."""
         self._cut_off: set[RankProcess] = set()
-        """Whose channels have closed."""
+        """Ranks with a closed channel."""
         self._channel.when_full = functools.partial(self._unsent.add, self._channel)
         self._process = self._start_host(theirs, quiet)
         self._selector = selectors.DefaultSelector()
@@ -109,18 +109,18 @@ class Launcher:
         self._channel.send(session)
 
     def _start_host(self, theirs: socket.socket, quiet: bool) -> subprocess.Popen[bytes]:
-        """Start what starts ranks, on its end of our channel."""
+        """Start the process that starts ranks; ``theirs`` is its end of our channel."""
         return start_host(theirs, self._folder, self._log if quiet else None)
 
     def _new_process(self, world: World, number: int, channel: Channel) -> RankProcess:
         return RankProcess(self._serials, world, number, channel)
 
     def where(self, world: World) -> str:
-        """Which machines its ranks are on, as a sentence; empty if there is one alone."""
+        """The machines of its ranks, as a sentence; empty in a session on one machine."""
         return ""
 
     def new_port(self, world: World) -> Port:
-        """Where the ranks of a world can meet next."""
+        """A port for the next rendezvous of a world's ranks."""
         return rendezvous.open_port(world)
 
     @property
@@ -129,19 +129,19 @@ class Launcher:
         return self._session.measured is not None
 
     def watch_parent(self) -> None:
-        """Raise :class:`OrphanedError` from :meth:`poll` once our own parent is gone."""
+        """Make :meth:`poll` raise :class:`OrphanedError` once our own parent is gone."""
         with contextlib.suppress(ProcessLookupError):
             watch = os.pidfd_open(os.getppid())
             self._selector.register(watch, selectors.EVENT_READ, OrphanedError)
 
     def collected(self, message: Collected) -> None:
-        """Tell which files hold ddp tests, once that is known."""
+        """Send the host the list of files with ddp tests, after the collection."""
         self._channel.send(message)
 
     # ------------------------------------------------------------------ ranks
 
     def pool(self, world: World) -> list[RankProcess]:
-        """Those ranks of a world that were started and not forgotten, by their numbers."""
+        """The ranks of a world that were started and not forgotten, in order of rank."""
         return sorted(self._pools.get(world, ()), key=lambda process: process.rank)
 
     def start(
@@ -151,22 +151,29 @@ class Launcher:
         environment: dict[str, str],
         serves: tuple[int, ...] = (),
     ) -> RankProcess:
-        """Start a process for a rank that has none; ``RankReady`` tells when it is up.
+        """Start a process for a rank that has none; it sends ``RankReady`` when it is up.
 
         Args:
-            world: what it serves in its life.
+            world: its world, for its whole life.
             number: its rank.
-            environment: the torchrun variables of its birth.
-            serves: the socket behind their port, for the rank that serves it from its birth on.
+            environment: its torchrun variables at its start.
+            serves: the socket of their port, for the rank that serves it from its start on.
         """
         self._serials += 1
         channel, theirs = Channel.pair()
         process = self._new_process(world, number, channel)
         channel.when_full = functools.partial(self._unsent.add, process)
         process.environment = environment
-        told, folder = self._session, self._folder.path
-        place = process.serial, number, world, environment, folder
-        order = StartRank(*place, bool(serves), told.traces, told.measured)
+        order = StartRank(
+            process.serial,
+            number,
+            world,
+            environment,
+            self._folder.path,
+            bool(serves),
+            self._session.traces,
+            self._session.measured,
+        )
         with theirs:
             streams = process.streams.descriptors
             descriptors = (*process.files.descriptors, *streams, *serves)
@@ -184,7 +191,7 @@ class Launcher:
         self._channel.send(KillRank(process.serial))
 
     def forget(self, process: RankProcess) -> None:
-        """Drop a rank that is gone, so that the next test starts a new one."""
+        """Drop a rank that is gone; the next test then starts a new one."""
         del self._ranks[process.serial]
         self._pools[process.world].remove(process)
         self._unwatch(process)
@@ -194,21 +201,21 @@ class Launcher:
         process.close()
 
     def _unwatch(self, process: RankProcess) -> None:
-        # One poll may hear of a rank twice: by its own channel, and by the host.
+        # One poll may notice an end twice: by the rank's own channel, and by the host's.
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(process.channel)
 
     def ranks(self) -> list[RankProcess]:
-        """All that were started and not forgotten, also those that died since."""
+        """All ranks that were started and not forgotten, with those that died since."""
         return list(self._ranks.values())
 
     # ------------------------------------------------------------------ events
 
     def poll(self, timeout: float | None) -> list[Event]:
-        """Wait for news of ranks, at most ``timeout`` seconds.
+        """Wait for messages and ends of ranks, at most ``timeout`` seconds; None for no limit.
 
         Raises:
-            HostDiedError: the host is gone, and with it every rank.
+            HostDiedError: the host has died, and with it every rank.
             OrphanedError: see :meth:`watch_parent`.
         """
         self._watch_unsent()
@@ -219,7 +226,7 @@ class Launcher:
         events: list[Event] = []
         for key, mask in self._selector.select(None if timeout == math.inf else timeout):
             if key.data in (HostDiedError, OrphanedError):
-                # What it said last tells how far it had come.
+                # Its last messages show how far it got.
                 list(self._hear_host())
                 raise key.data(self.last_words())
             if isinstance(key.data, Output | Log):
@@ -237,7 +244,7 @@ class Launcher:
         return events
 
     def _kill_lost(self) -> None:
-        """End ranks whose channel has closed for longer than a death takes."""
+        """End ranks with a channel that has been closed for longer than a death takes."""
         for process in self._cut_off:
             if not process.gone and time.monotonic() > process.lost + _LOST_LIMIT:
                 process.condemned = process.condemned or LOST_CHANNEL
@@ -261,11 +268,11 @@ class Launcher:
         self._unsent.discard(source)
         if channel.fileno() not in self._selector.get_map():
             return
-        wanted = selectors.EVENT_READ
+        events = selectors.EVENT_READ
         if channel.unsent:
-            wanted |= selectors.EVENT_WRITE
+            events |= selectors.EVENT_WRITE
             self._unsent.add(source)
-        self._selector.modify(channel, wanted, source)
+        self._selector.modify(channel, events, source)
 
     def _hear(self, source: Channel | RankProcess) -> Iterator[Event]:
         if isinstance(source, Channel):
@@ -280,7 +287,7 @@ class Launcher:
         try:
             messages = receive()
         except (ChannelError, OSError, ValueError) as error:
-            # The test wrote into our descriptor. Nothing that comes now can be trusted.
+            # The test wrote into our descriptor: nothing after that can be trusted.
             messages = error.before if isinstance(error, ChannelError) else ()
             source.channel.at_end = True
             source.condemned = WROTE_GARBAGE
@@ -291,7 +298,7 @@ class Launcher:
                 source.captured = dict(zip(message.captured, descriptors, strict=True))
             yield source, message  # type: ignore[misc]
         if source.channel.at_end:
-            # It dies, or it lives on without its channel and is of no use.
+            # The rank dies, or it lives without its channel and is useless.
             self._unwatch(source)
             source.lost = source.lost or time.monotonic()
             self._cut_off.add(source)
@@ -306,8 +313,10 @@ class Launcher:
                         process.pid = message.pid
                 case RankExited():
                     if (process := self._ranks.get(message.serial)) is not None:
+                        # First what the rank sent before its end, which is still in its channel.
                         yield from self._last_messages(process)
-                        process.condemned = process.condemned or message.why or _why(process)
+                        own_reason = _own_reason(process)
+                        process.condemned = process.condemned or message.why or own_reason
                         process.returncode = message.returncode
                         yield process, Gone(message.returncode)
                 case _:
@@ -324,7 +333,7 @@ class Launcher:
         """Wait until the host can start ranks.
 
         Raises:
-            HostDiedError: it did not live to tell.
+            HostDiedError: it died before.
         """
         while self.ready is None:
             self.poll(None)
@@ -336,12 +345,12 @@ class Launcher:
         return None
 
     def last_words(self) -> str:
-        """What the host printed, for the text of its death."""
+        """The host's output, for the message on its death."""
         self._log.seek(0)
         return self._log.read().decode(errors="replace").strip()
 
     def catch_up(self) -> None:
-        """Show what ranks have written and logged up to now."""
+        """Show all output and log records of ranks up to now."""
         self._listening.catch_up()
 
     # ------------------------------------------------------------------ the end
@@ -352,15 +361,15 @@ class Launcher:
         seconds: float,
         hear: Callable[[RankProcess, FromRank | Gone], None],
     ) -> list[Event]:
-        """Let idle ranks tear down their wide fixtures and leave.
+        """Let idle ranks tear down their wide fixtures and exit.
 
         Args:
             processes: the ranks.
-            seconds: what comes later is not waited for.
-            hear: is called with what a rank says, as soon as it does.
+            seconds: how long to wait for them.
+            hear: called with each message at once.
 
         Returns:
-            what they said meanwhile.
+            all messages.
         """
         for process in processes:
             process.send(Finish())
@@ -369,14 +378,15 @@ class Launcher:
         while not all(process.gone for process in processes):
             if (left := deadline - time.monotonic()) <= 0:
                 break
-            heard = self.poll(left)
-            for process, message in heard:
+            arrived = self.poll(left)
+            for process, message in arrived:
                 hear(process, message)
-            events += heard
+            events += arrived
         return events
 
     def close(self) -> None:
-        """End everything that is left: processes, files, descriptors."""
+        """End and close everything: processes, files, descriptors."""
+        # The host first: it ends its ranks properly, and what it leaves is killed below.
         self._end_host()
         self.catch_up()
         for process in self._ranks.values():
@@ -392,7 +402,7 @@ class Launcher:
         self._channel.close()
         try:
             if self.ready is None:
-                # It still imports or collects, and has no ranks yet.
+                # It still imports or collects, and has no ranks that need a proper end.
                 self._process.kill()
             self._process.wait(_HOST_END)
         except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""What a rank leaves in files, to be read while it lives and after its death."""
+"""Files into which a rank writes, readable while it runs and after its death."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ from pytest_ddp.wire import kept, marker
 
 
 class RankFiles:
-    """The files of one rank; :class:`pytest_ddp.wire.protocol.StartRank` takes them to it."""
+    """The files of one rank; :class:`pytest_ddp.wire.protocol.StartRank` carries them to it."""
 
     def __init__(self) -> None:
         self.faults, self.children, self.page, self.trace_file = self.descriptors = tuple(
             memfile.create(f"pytest-ddp {name}")
             for name in ("stacks", "stacks of children", "phase", "trace")
         )
-        """In the order in which they are passed on."""
+        """In the order in which they are sent."""
 
     def begin(self) -> None:
-        """Forget stacks and traces that were written before now."""
+        """Discard stacks and traces that were written before now."""
         for descriptor in (self.faults, self.children, self.trace_file):
-            # A rank writes at the end of them, wherever that is. A trace is long, and in memory.
+            # Safe while a rank writes, since it appends. A trace is long, and held in memory.
             os.ftruncate(descriptor, 0)
 
     def stacks(self) -> str:
-        """What faulthandler wrote since :meth:`begin`."""
+        """The output of faulthandler since :meth:`begin`."""
         return _read(self.faults)
 
     def stacks_of_children(self) -> str:
-        """The same of processes that the rank has forked."""
+        """The output of faulthandler in processes that the rank has forked."""
         return _read(self.children)
 
     def mark(self) -> marker.Mark:
-        """What the rank was doing last."""
+        """The last phase of the rank."""
         return marker.read(Path(memfile.path_of(self.page)))
 
     def untold(self) -> kept.Untold:
-        """What the rank has kept for the end of its test."""
+        """Reports that the rank holds back until the end of its test."""
         return kept.read(Path(memfile.path_of(self.page)))
 
     def trace(self) -> str:
-        """What the rank wrote for ``--ddp-trace`` since :meth:`begin`; empty without it."""
+        """The events of the rank for ``--ddp-trace`` since :meth:`begin`; empty without it."""
         return _read(self.trace_file)
 
     def has_fatal_stack(self) -> bool:
@@ -51,17 +51,17 @@ class RankFiles:
         return "Fatal Python error" in self.stacks()
 
     def close(self) -> None:
-        """Let go of them."""
+        """Close the files."""
         for descriptor in self.descriptors:
             os.close(descriptor)
-        # The numbers may be other files' soon.
+        # The kernel may give the numbers to other files.
         self.faults = self.children = self.page = self.trace_file = -1
         self.descriptors = ()
 
 
 def _read(descriptor: int) -> str:
     with contextlib.suppress(OSError):
-        # Nearly always there is nothing, and a look costs a tenth of reading that.
+        # Nearly always the file is empty, and fstat costs a tenth of a read.
         if size := os.fstat(descriptor).st_size:
             return os.pread(descriptor, size, 0).decode(errors="replace")
     return ""

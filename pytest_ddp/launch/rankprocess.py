@@ -1,4 +1,4 @@
-"""One rank's process, as the controller knows it."""
+"""The controller's record of one rank's process."""
 
 from __future__ import annotations
 
@@ -17,39 +17,45 @@ from pytest_ddp.wire.hosting import World
 from pytest_ddp.wire.protocol import RunTest, ToRank
 
 _DEATH_LIMIT = 2.0
-"""Seconds that a rank may live after it has written its last stack; torch's needs some 0.1."""
+"""Seconds that a rank may live after its fatal stack; torch's handler after it needs some 0.1."""
 _CAPTURE_LIMIT = 64 << 20
+"""Bytes of captured output that are read of a dead rank."""
 
 LOST_CHANNEL = "lost its connection to pytest (did the test close all descriptors?)"
 WROTE_GARBAGE = (
     "was ended because something else wrote into its connection to pytest (did the test write to "
     "a descriptor that is not its own?)"
 )
-"""What a rank may be condemned for."""
+"""Values of ``RankProcess.condemned``."""
 
 
 class Wording:
-    """An order to run a test, put in words: once, as nearly all ranks are told the same."""
+    """An order to run a test, serialized once: nearly all ranks get the same message."""
 
     def __init__(self, test: RunTest) -> None:
         self._test = test
-        self._known: dict[tuple[bool, frozenset[tuple[str, str]]], bytes] = {}
+        self._serialized: dict[tuple[bool, frozenset[tuple[str, str]]], bytes] = {}
 
     def of(self, changed: dict[str, str], *, serves: bool) -> bytes:
-        """That for a rank whose torchrun variables have changed so, which may serve the store."""
-        what = serves, frozenset(changed.items())
-        if what not in self._known:
-            told = replace(self._test, environment=changed, serve_store=serves)
-            self._known[what] = dumps(told).encode()
-        return self._known[what]
+        """The message for a rank.
+
+        Args:
+            changed: its torchrun variables that have changed.
+            serves: whether it serves the store.
+        """
+        key = serves, frozenset(changed.items())
+        if key not in self._serialized:
+            message = replace(self._test, environment=changed, serve_store=serves)
+            self._serialized[key] = dumps(message).encode()
+        return self._serialized[key]
 
 
 @dataclass(eq=False)
 class RankProcess:
-    """Started, perhaps up, perhaps gone; and what its tests have left in it.
+    """A rank's process, from its start to its end, with the state that tests have left in it.
 
-    What asks the kernel for a process of this machine are :meth:`signal`, :meth:`glance` and
-    :meth:`kill_group`: all else is the same for a rank on another one.
+    Only :meth:`signal`, :meth:`glance` and :meth:`kill_group` need the kernel of the rank's
+    machine; all else is the same for a rank on another machine.
     """
 
     serial: int
@@ -60,33 +66,33 @@ class RankProcess:
     ready: bool = False
     returncode: int | None = None
     environment: dict[str, str] = field(default_factory=dict)
-    """The torchrun variables that it was told last."""
+    """The torchrun variables in the last message to it."""
     store: str | None = None
-    """What its process group met by; None if it holds none that may be reused."""
+    """Name of the store of its process group; None if it has no group that may be reused."""
     keys: int = 0
-    """Number of the test since which that store holds what is set there."""
+    """Number of the test since which that store keeps its keys."""
     open: dict[Way, int] = field(default_factory=dict)
     """Sends and receives, between all ranks of its pool, that wide fixtures have not ended yet."""
     spoiled: bool = False
-    """Whether tests have left others on a group that is kept for as long as such a fixture is."""
+    """Whether tests have left others on a group that is kept for such a fixture."""
     tied: bool = False
-    """Whether a fixture that its last test left up had used the process group in its set-up."""
+    """Whether a fixture that is up after its last test used the process group in its set-up."""
     together: bool = False
-    """Whether one was up that asks for ``ddp``."""
+    """Whether a fixture is up that requests ``ddp``."""
     family: str = ""
-    """That of the tests which left something in its modules; empty if none has."""
+    """The family of tests that changed modules of this rank; empty if none has."""
     test: str = ""
     """Node id of the last test that it began; empty if it has begun none."""
     dying: float = 0.0
-    """When its last stack was seen (monotonic clock); 0 if there is none."""
+    """When its fatal stack was seen (monotonic clock); 0 if there is none."""
     captured: dict[str, int] = field(default_factory=dict)
     lost: float = 0.0
     """When its channel closed (monotonic clock); 0 if it is open."""
     condemned: str = ""
-    """What the controller saw and killed it for, as a predicate; empty if it did not."""
+    """Why the controller killed it, as a predicate; empty if it did not."""
 
     takes_terminal: ClassVar[bool] = True
-    """Whether descriptors of the terminal can be handed to it."""
+    """Whether descriptors of the terminal can be sent to it."""
 
     def __post_init__(self) -> None:
         self.files = RankFiles()
@@ -94,6 +100,7 @@ class RankProcess:
 
     @property
     def gone(self) -> bool:
+        """Whether the process has ended."""
         return self.returncode is not None
 
     def send(self, message: ToRank, descriptors: tuple[int, ...] = ()) -> None:
@@ -106,13 +113,13 @@ class RankProcess:
         serves: tuple[int, ...],
         file: tuple[int, ...],
     ) -> None:
-        """Have it run a test.
+        """Send it the order to run a test.
 
         Args:
-            test: what all ranks are told.
+            test: the message for all ranks.
             environment: its torchrun variables.
-            serves: the socket that it is to serve a store on, if it is.
-            file: that of a new store of the process group, if there is one.
+            serves: the socket on which it serves a store; empty if it serves none.
+            file: the file of a new store of the process group; empty if there is none.
         """
         changed = dict(environment.items() - self.environment.items())
         self.environment = environment
@@ -120,40 +127,40 @@ class RankProcess:
 
     @property
     def machine(self) -> Machine | None:
-        """Where it is; None in a session on one machine."""
+        """Its machine; None in a session on one machine."""
         return None
 
     def here(self, moment: float) -> float:
-        """A moment on the wall clock of its machine, on ours; in seconds since the epoch."""
+        """Convert a moment from the wall clock of its machine to ours; seconds since the epoch."""
         machine = self.machine
         return moment if machine is None or machine.clock is None else machine.clock.here(moment)
 
     def is_stuck_in_death(self, now: float) -> bool:
-        """True if it has written its last stack long ago, and still lives.
+        """True if it has written a fatal stack longer than the limit ago, and still lives.
 
-        After the Python stack comes torch's handler, which allocates memory: where a
-        thread died inside the allocator, it waits for ever.
+        After the Python stack, torch's handler runs and allocates memory: if the thread died
+        inside the allocator, the handler waits for ever.
         """
         if not self.dying and self.files.has_fatal_stack():
             self.dying = now
         return self.dying > 0 and now > self.dying + _DEATH_LIMIT
 
     def output(self, name: str) -> str:
-        """Captured output that no report carries, also of a rank that is dead."""
+        """Captured output that is in no report, also of a rank that is dead."""
         if (descriptor := self.captured.get(name)) is None:
             return ""
         return os.pread(descriptor, _CAPTURE_LIMIT, 0).decode(errors="replace")
 
     def signal(self, number: int) -> None:
-        """Send a signal, unless the host has said that the process is gone."""
+        """Send a signal, unless the host has reported the end of the process."""
         if self.pid is not None and not self.gone:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def glance(self) -> tuple[str, float]:
-        """State letter of its main thread and seconds of processor time of all of them.
+        """The state letter of its main thread, and the processor time of all threads in seconds.
 
-        As the kernel knows them; the letter is empty where that cannot be had.
+        Both from ``/proc``; the letter is empty if that cannot be read.
         """
         try:
             fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
@@ -162,11 +169,12 @@ class RankProcess:
         return fields[0], (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def kill_group(self) -> None:
-        """Kill it with its children where no host is left to do so."""
+        """Kill it with its children, for the case that the host is dead."""
         if self.pid is not None and not self.gone:
             processes.kill_group(self.pid)
 
     def close(self) -> None:
+        """Close its channel and its files."""
         self.channel.close()
         for descriptor in self.captured.values():
             os.close(descriptor)

@@ -1,7 +1,7 @@
-"""What ranks need to find each other: environment and loopback socket.
+"""The rendezvous of ranks: environment variables and a loopback socket.
 
-Nothing here opens a port that another machine could reach, and no port number is
-chosen or probed: the kernel gives one, and the open socket itself is handed on.
+No port that another machine could reach is opened here. No port number is chosen or probed: the
+kernel gives one, and the open socket itself is sent to the rank.
 """
 
 from __future__ import annotations
@@ -23,32 +23,33 @@ HOST_ENVIRONMENT = {
     "MKL_NUM_THREADS": "1",
     # Counting GPUs must not initialise CUDA in the process that forks.
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
-    # No reachable port and no look-up of the host's own name.
+    # No port that other machines can reach, and no look-up of this machine's name.
     "GLOO_SOCKET_IFNAME": "lo",
 }
 """Set for the host before torch is imported, and inherited by every rank."""
 
 NOT_FOR_HOST = frozenset({"COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG"})
-"""Kept from the host, which coverage.py would measure from its start; ranks do so themselves."""
+"""Variables that are removed for the host: with them coverage.py would measure it from its start.
+Ranks start coverage on their own."""
 
 
 def listen(backlog: int) -> socket.socket:
-    """A listening loopback socket on a port of the kernel's choice, for a ``TCPStore``."""
+    """A listening loopback socket on a port that the kernel chooses, for a ``TCPStore``."""
     return socket.create_server((LOOPBACK, 0), backlog=backlog)
 
 
 @dataclass(frozen=True)
 class Port:
-    """Where rank 0 of a test listens, which others have been told."""
+    """The address at which rank 0 of a test listens."""
 
     address: str
     number: int
     listening: socket.socket | None = None
-    """The socket behind it, to be handed to rank 0; None if it is open on another machine."""
+    """Its socket, to be sent to rank 0; None if it is open on another machine."""
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """What travels to rank 0 with its order."""
+        """The descriptors that are sent to rank 0 with its order."""
         return () if self.listening is None else (self.listening.fileno(),)
 
     def __enter__(self) -> Port:
@@ -63,22 +64,22 @@ class Port:
         self.close()
 
     def close(self) -> None:
-        """Let go of our copy of the socket."""
+        """Close this process's copy of the socket."""
         if self.listening is not None:
             self.listening.close()
 
 
 def open_port(world: World) -> Port:
-    """One of this machine, for a world whose ranks are all here."""
+    """A port of this machine, for a world with all ranks on it."""
     listening = listen(world.world_size)
     return Port(LOOPBACK, listening.getsockname()[1], listening)
 
 
 class Rendezvous:
-    """Where the ranks of one pool meet: one run for all their lives, a new port after each use.
+    """The rendezvous of one pool: one run id for its whole life, a new port after each use.
 
-    Under torchrun the port stays the same as well; but code under test that talks to the
-    store by itself would find there what the last test left.
+    Under torchrun the port stays the same; but here, code under test that uses the store directly
+    would find there the keys of the last test.
     """
 
     def __init__(self, world: World, run_id: str, new_port: Callable[[World], Port]) -> None:
@@ -89,10 +90,10 @@ class Rendezvous:
         self._is_taken = False
         self._places = node_environments(world.nodes)
         self._environments: dict[int, dict[str, str]] = {}
-        """Of ranks that meet at this port."""
+        """The torchrun variables of ranks for the present port."""
 
     def environment(self, rank: int) -> dict[str, str]:
-        """The torchrun variables of a rank for the next test, or for its birth before it."""
+        """The torchrun variables of a rank for the next test, or for its start before that."""
         if self._port is None:
             self._port = self._new_port(self._world)
             self._is_taken = False
@@ -108,37 +109,40 @@ class Rendezvous:
         return place | self._places[rank] | {"MASTER_ADDR": port.address}
 
     def take(self) -> Port | None:
-        """The port of the next test, which has begun; None if rank 0 listens there already."""
-        assert self._port is not None, "nobody was told of a port"
+        """The port of the test that begins now; None if rank 0 listens there already."""
+        assert self._port is not None, "take() before environment()"
         taken = None if self._is_taken else self._port
         self._is_taken = True
         return taken
 
     def renew(self) -> None:
-        """Have the next test meet at another port, if this one was taken."""
+        """Use another port for the next test, if this one was taken."""
         if self._is_taken:
             self._port = None
 
     def close(self) -> None:
-        """Give up the port that no test came for."""
+        """Close the port, if no test has used it."""
         if self._port is not None:
             self._port.close()
 
 
 def node_environments(nodes: tuple[int, ...]) -> list[dict[str, str]]:
-    """What is otherwise for each rank if not all ranks are on one machine; ``nodes`` has theirs.
+    """The variables that differ for each rank if not all ranks are on one machine.
 
-    torchrun sets no ``NODE_RANK``; Lightning and launchers of other makes do, or read it.
+    torchrun sets no ``NODE_RANK``; Lightning and other launchers set or read it.
+
+    Args:
+        nodes: the machine of each rank.
     """
     groups = {node: str(group) for group, node in enumerate(sorted({*nodes}))}
-    mates = Counter(nodes)
+    local_sizes = Counter(nodes)
     seen: Counter[int] = Counter()
     places = []
     for node in nodes:
         places.append(
             {
                 "LOCAL_RANK": str(seen[node]),
-                "LOCAL_WORLD_SIZE": str(mates[node]),
+                "LOCAL_WORLD_SIZE": str(local_sizes[node]),
                 "GROUP_RANK": groups[node],
                 "NODE_RANK": groups[node],
                 "GROUP_WORLD_SIZE": str(len(groups)),

@@ -1,9 +1,9 @@
-"""Locks on GPUs, whole or in equal shares, which end with their process, whatever ends it.
+"""Locks on GPUs, whole or in equal shares, which the kernel releases when their process ends.
 
-A share is a range of bytes of the GPU's lock file, none of which is ever written: halves and
-thirds overlap as they would on the GPU, so that tests with unlike shares exclude each other where
-they must. The ranges are locked as open file descriptions (``F_OFD_SETLK``), since locks of a
-process would neither exclude its own other leases nor outlive the closing of another one.
+A share is a range of bytes of the GPU's lock file, none of which is ever written: halves and thirds
+overlap as they would on the GPU, so that tests with shares of different sizes exclude each other
+exactly where they overlap. The ranges are locked as open file descriptions (``F_OFD_SETLK``), since
+locks of a process would not exclude its own other leases, and closing one lease would release all.
 
 Source: fcntl_locking(2), "Open file description locks".
 """
@@ -20,7 +20,7 @@ from pathlib import Path
 from pytest_ddp.system.own import os
 
 _RANGE = 720_720
-"""Bytes that stand for a whole GPU: shares up to sixteenths divide it without a rest."""
+"""Bytes that represent a whole GPU: shares up to sixteenths divide it without a remainder."""
 _FLOCK = "hhqqi4x"
 """``struct flock`` on 64-bit Linux: type, whence, start, length, process."""
 
@@ -34,7 +34,7 @@ class Share:
 
     @property
     def suffix(self) -> str:
-        """Tells its note from those of other shares."""
+        """Suffix of its note's file name."""
         return "" if self.of == 1 else f".{self.index + 1}-of-{self.of}"
 
     @property
@@ -42,33 +42,34 @@ class Share:
         return "" if self.of == 1 else f", share {self.index + 1} of {self.of},"
 
     def request(self, kind: int) -> bytes:
-        """What ``fcntl`` is asked."""
+        """The ``struct flock`` for ``fcntl``; ``kind`` is its type."""
         start = self.index * _RANGE // self.of
         end = (self.index + 1) * _RANGE // self.of
         return struct.pack(_FLOCK, kind, os.SEEK_SET, start, end - start, 0)
 
 
 def shares_of(ranks_per_gpu: int) -> list[Share]:
-    """The shares that a GPU has for tests of so many ranks on one."""
+    """The shares of a GPU for tests with so many ranks on one GPU."""
     return [Share(index, ranks_per_gpu) for index in range(ranks_per_gpu)]
 
 
 @dataclass(frozen=True, slots=True)
 class Locks:
-    """Takes locks in a folder for as long as ``held`` lasts, with a note of who has them."""
+    """Takes locks in a folder, until ``held`` is closed, each with a note that names its holder."""
 
     folder: Path
     holder: str
     held: contextlib.ExitStack
 
     def take(self, name: str, share: Share = Share()) -> bool:
-        """Lock a share of what has the name; False if somebody has some of it."""
+        """Lock a share of the resource ``name``; False if a part of it is locked already."""
         file = _opened(self.folder, name)
         try:
             fcntl.fcntl(file, fcntl.F_OFD_SETLK, share.request(fcntl.F_WRLCK))
         except (BlockingIOError, PermissionError):  # the manual page allows either
             os.close(file)
             return False
+        # The note after the lock: two processes would write one file.
         self.held.callback(os.close, file)
         note = self.folder / f"{name}{share.suffix}.holder"
         note.write_text(f"process {os.getpid()}" + f" ({self.holder})" * bool(self.holder))
@@ -77,14 +78,14 @@ class Locks:
 
 
 def holders(folder: Path, name: str) -> Iterator[tuple[Share, str]]:
-    """What has been locked of what has the name, and by whom, by the notes.
+    """The locked shares of the resource ``name``, with their holders according to the notes.
 
-    A process that was killed leaves its note, and not its lock.
+    A process that was killed leaves its note, but not its lock.
     """
     for note in sorted(folder.glob(f"{name}*.holder")):
         share = _share_of(note.name.removesuffix(".holder").removeprefix(name))
         if share is not None and _is_locked(folder, name, share):
-            with contextlib.suppress(FileNotFoundError):  # given back just now
+            with contextlib.suppress(FileNotFoundError):  # released just now
                 yield share, note.read_text()
 
 

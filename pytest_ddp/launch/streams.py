@@ -1,4 +1,4 @@
-"""What a rank shows while it runs: output that pytest does not capture, and log records."""
+"""Live streams of a rank: output that pytest does not capture, and log records."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from pytest_ddp.wire.logged import Logged, LogPath
 _CHUNK = 1 << 16
 """Bytes that a pipe holds."""
 _BATCH = 256
-_BATCH_BYTES = 1 << 20
 """Records that are read at a time: a rank that logs without end must not hold up the others."""
+_BATCH_BYTES = 1 << 20
+"""The same limit for large records."""
 _ALL = 64
-"""How often a source is read where all that was sent is wanted; a process that a test has left
-behind may write for ever."""
+"""Reads of a source at most, if everything that was sent is wanted; a process that a test has left
+running may write for ever."""
 _LONGEST = 1 << 16
-"""Characters of a line that is shown whole."""
+"""Characters of an unfinished line that are kept back; a longer one is shown in pieces."""
 _LINE_END = re.compile(r"(\r*\n|\r+(?=[^\r\n]))")
-"""A progress bar writes over its line: each state of it is a line of its own here."""
+"""A progress bar overwrites its line with ``\\r``: each state of it is a line of its own here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """What a rank wrote to a standard stream."""
+    """Output of a rank on a standard stream."""
 
     moment: float
     """When it was read (monotonic clock)."""
@@ -42,7 +43,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What a rank logged."""
+    """A log record of a rank."""
 
     moment: float
     """When it was logged."""
@@ -56,7 +57,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class NewPath:
-    """Where a rank wants the log file from now on."""
+    """A new path of the log file, set by a test."""
 
     moment: float
     rank: int
@@ -68,7 +69,7 @@ Piece: TypeAlias = Text | Record | NewPath
 
 
 class Output:
-    """A standard stream: as it comes from the only rank, line by line from one of several."""
+    """A standard stream: unchanged from a single rank, line by line from one of several."""
 
     def __init__(self, stream: str, prefix: str) -> None:
         self._stream, self._prefix = stream, prefix
@@ -77,15 +78,15 @@ class Output:
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._rest = ""
         self.at_end = False
-        """Whether nobody writes to it any more."""
+        """Whether all writers have closed it."""
         self.behind: float | None = None
-        """The moment of the last piece that was read, where older ones may still come."""
+        """The moment of the last piece that was read, if later ones are still unread; else None."""
 
     def fileno(self) -> int:
         return self._descriptor
 
     def read(self) -> list[Piece]:
-        """What is there now, or some of it."""
+        """Read what the pipe holds, or a part of it, without waiting."""
         try:
             data = os.read(self._descriptor, _CHUNK)
         except BlockingIOError:
@@ -96,13 +97,13 @@ class Output:
             return self._pieces(text)
         *lines, self._rest = _LINE_END.split(text)
         whole = zip(lines[::2], lines[1::2], strict=True)
-        told = [line for line, end in whole if line.strip() or "\n" in end]
+        shown = [line for line, end in whole if line.strip() or "\n" in end]
         if len(self._rest) > _LONGEST:
-            told, self._rest = [*told, self._rest], ""
-        return self._pieces("".join(f"{self._prefix}{line}\n" for line in told))
+            shown, self._rest = [*shown, self._rest], ""
+        return self._pieces("".join(f"{self._prefix}{line}\n" for line in shown))
 
     def rest(self) -> list[Piece]:
-        """The beginning of a line whose end has not come."""
+        """The beginning of an unfinished line."""
         rest, self._rest = self._rest.rstrip("\r"), ""
         return self._pieces(f"{self._prefix}{rest}\n" if rest else "")
 
@@ -130,14 +131,14 @@ class Log:
         self.behind = None
         pieces: list[Piece] = []
         size = 0
-        while (told := self._receive()) is not None:
-            if isinstance(told, Logged):
-                pieces.append(Record(told.moment, told, self._prefix))
-                size += told.size
+        while (received := self._receive()) is not None:
+            if isinstance(received, Logged):
+                pieces.append(Record(received.moment, received, self._prefix))
+                size += received.size
             else:
-                pieces.append(NewPath(told.moment, self._rank, told.path))
+                pieces.append(NewPath(received.moment, self._rank, received.path))
             if len(pieces) == _BATCH or size > _BATCH_BYTES:
-                self.behind = told.moment
+                self.behind = received.moment
                 break
         return pieces
 
@@ -147,7 +148,7 @@ class Log:
         except BlockingIOError:
             return None
         except (OSError, ValueError):
-            # The test wrote into our descriptor; its log is no part of its verdict.
+            # The test wrote into our descriptor; the log has no influence on its verdict.
             record = None
         self.at_end = record is None
         return record
@@ -163,7 +164,7 @@ Source: TypeAlias = Output | Log
 
 
 class Streams:
-    """All of one rank."""
+    """All streams of one rank."""
 
     def __init__(self, rank: int, world_size: int) -> None:
         prefix = f"[rank {rank}] " if world_size > 1 else ""
@@ -172,10 +173,10 @@ class Streams:
         self.sources: tuple[Source, ...] = (self._out, self._err, self._log)
         ends = self._out.theirs, self._err.theirs, self._log.theirs.fileno()
         self.descriptors: tuple[int, ...] = ends
-        """The rank's ends, in the order in which they are passed on."""
+        """The rank's ends, in the order in which they are sent."""
 
     def passed_on(self) -> None:
-        """The rank has its ends, or will: without ours a stream ends with the rank."""
+        """Close our copies of the rank's ends, now sent: a stream then ends with the rank."""
         if self.descriptors:
             os.close(self._out.theirs)
             os.close(self._err.theirs)
@@ -190,45 +191,45 @@ class Streams:
 
 
 class Display(Protocol):
-    """Who shows the pieces, in order of time."""
+    """An object that shows the pieces, in order of time."""
 
     def take(self, source: Source, pieces: list[Piece]) -> None: ...
     def due_in(self) -> float:
         """Seconds until :meth:`show` has something to show; infinite if never."""
 
     def show(self, *, all_: bool = False) -> None:
-        """Show what is due, or all that is there."""
+        """Show the pieces that are due, or all of them."""
 
 
 class Listening:
-    """Hears the streams of all ranks, for a display."""
+    """Reads the streams of all ranks, for a display."""
 
     def __init__(self, selector: selectors.BaseSelector, display: Display) -> None:
         self._selector, self._display = selector, display
         self._ranks: list[Streams] = []
 
     def add(self, streams: Streams) -> None:
-        """Hear a rank that was told to start."""
+        """Read the streams of a rank from now on; its ends were sent with the order to start."""
         streams.passed_on()
         self._ranks.append(streams)
         for source in streams.sources:
             self._selector.register(source.fileno(), selectors.EVENT_READ, source)
 
     def hear(self, source: Source) -> None:
-        """Take some of what is there."""
+        """Read from a source that is readable."""
         self._display.take(source, source.read())
         if source.at_end:
             self._display.take(source, source.rest())
             self._selector.unregister(source.fileno())
 
     def remove(self, streams: Streams) -> None:
-        """Take what a rank has left, and hear it no more."""
+        """Read what is left in a rank's streams, and read them no more."""
         if streams in self._ranks:
             self._ranks.remove(streams)
             self._catch_up(streams, self._readable())
             for source in self._open(streams):
                 self._selector.unregister(source.fileno())
-                # Somebody may still write, whom nobody waits for any more.
+                # A process that the rank left running may still write; its output is not shown.
                 source.behind = None
                 self._display.take(source, [])
 
@@ -240,7 +241,7 @@ class Listening:
         self._display.show(all_=True)
 
     def _readable(self) -> list[Source]:
-        """Those that have something to say: nearly always none, which one question tells."""
+        """The sources with something to read: nearly always none, found in one system call."""
         return [key.data for key, _ in self._selector.select(0)]
 
     def _catch_up(self, streams: Streams, readable: list[Source]) -> None:
@@ -257,5 +258,5 @@ class Listening:
                 break
 
     def _open(self, streams: Streams) -> list[Source]:
-        known = self._selector.get_map()
-        return [source for source in streams.sources if source.fileno() in known]
+        registered = self._selector.get_map()
+        return [source for source in streams.sources if source.fileno() in registered]

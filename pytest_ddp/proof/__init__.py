@@ -1,1 +1,1 @@
-"""Where ranks stand, what follows from it, and whether their collectives were alike."""
+"""Probes ranks, proves deadlocks from their answers, and compares collectives between ranks."""

@@ -1,7 +1,8 @@
-"""Whether each send of a test has its receive. Pure.
+"""Match each send of a test with its receive. Pure.
 
-What has none reaches the next test on these ranks: its receive takes the old message, its send
-goes to the old receive. A rank alone cannot tell: a send may be complete before it is received.
+A send or receive without its counterpart reaches the next test on these ranks: that test's receive
+takes the old message, or its send goes to the old receive. One rank alone cannot find out: a send
+may be complete before it is received.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ _ANY = -1
 
 
 class Balance(NamedTuple):
-    """What a test has left, and what is still open after it."""
+    """Sends and receives of a test without their counterpart."""
 
     unfinished: tuple[Unfinished, ...]
     open: dict[Way, int]
-    """What fixtures have begun that are still up: sends without a receive; below zero, receives."""
+    """Those that fixtures began which are still up: sends without a receive; below zero, receives
+    without a send."""
 
 
 NOTHING = Balance((), {})
@@ -34,21 +36,21 @@ def balance(
     *,
     keeps: bool,
 ) -> Balance:
-    """Hold sends against receives.
+    """Match sends with receives.
 
     Args:
         counts: the groups of every rank of the test.
-        traffic: what ranks have begun in it.
-        before: what was open when it began.
+        traffic: sends and receives that ranks began in the test.
+        before: those that were open when it began.
         keeps: whether a fixture is still up that may have begun some.
     """
-    if any(told.unclear for told in traffic.values()):
+    if any(each.unclear for each in traffic.values()):
         return NOTHING
     whole = set(_whole(counts))
     total = Counter({way: n for way, n in before.items() if way[:2] in whole})
     wide, sites = Counter(total), dict[tuple[Way, bool], str]()
-    for rank, told in traffic.items():
-        for message in told.messages:
+    for rank, begun in traffic.items():
+        for message in begun.messages:
             way, sign = _way(rank, message), 1 if message.is_send else -1
             if way[:2] in whole:
                 total[way] += sign * message.count
@@ -68,11 +70,11 @@ def balance(
 def _whole(
     counts: Mapping[int, tuple[GroupCount, ...]],
 ) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """The groups that all their members still have, and on which no wait has failed."""
+    """The groups that no member has destroyed, and on which no wait has failed."""
     of_rank = {rank: {(c.name, c.members): c for c in mine} for rank, mine in counts.items()}
     for group in {group for mine in of_rank.values() for group in mine}:
-        told = [of_rank.get(member, {}).get(group) for member in group[1]]
-        if all(count is not None and not count.failed for count in told):
+        of_members = [of_rank.get(member, {}).get(group) for member in group[1]]
+        if all(count is not None and not count.failed for count in of_members):
             yield group
 
 
@@ -82,7 +84,7 @@ def _way(rank: int, message: Messages) -> Way:
 
 
 def _match_any(total: Counter[Way]) -> None:
-    """Give receives from any rank the messages that no other receive takes."""
+    """Match receives from any rank with the messages that no other receive takes."""
     for any_ in [way for way, number in total.items() if way.sender == _ANY and number < 0]:
         for way in [way for way in total if way._replace(sender=_ANY) == any_ != way]:
             taken = max(0, min(total[way], -total[any_]))

@@ -1,9 +1,9 @@
-"""Compare what the ranks of an ended test asked of their process groups. Pure.
+"""Compare the collectives that the ranks of an ended test called. Pure.
 
-A difference in something that an operation needs equal is silently wrong numbers
-today: SUM against MAX, float32 against int32 of the same size, one all_reduce more on
-one rank. What ranks may legally differ in is never compared: messages, lines of code. Of
-uneven operations it is what goes from one rank to another.
+If ranks differ in something that an operation needs to be equal, the result is silently wrong: SUM
+against MAX, float32 against int32 of the same size, one all_reduce more on one rank. Things in
+which ranks may differ are not compared: point-to-point messages, lines of code. In uneven
+operations, each pair of ranks is compared: what one sends with what the other expects.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from pytest_ddp.proof.minority import minority
 from pytest_ddp.wire.survey import CallRecord, GroupCount, group_words
 
 _FAMILIES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
-"""Operations whose forms are one operation on the wire."""
+"""Operations with several forms (``all_gather_into_tensor``) that are the same to the backend."""
 _SYMMETRIC = ("all_reduce", "all_gather", "reduce_scatter")
 """Operations in which all ranks do the same, so that two of them can be swapped."""
 
 _IN_PIECES = ("all_gather", "reduce_scatter")
-"""Operations in which a rank sends or receives a piece of one size, if their form has a size."""
+"""Operations in which each rank sends or receives a piece of equal size, if the form has a size."""
 
 _MANY = 1000
-"""A rank that tells of this many calls may have forgotten those before them."""
+"""A rank keeps this many calls: if it sends as many, earlier ones may be missing."""
 
 _SHOWN = 4
-"""Pieces of an uneven operation before the list is cut short."""
+"""Pieces of an uneven operation that are shown."""
 
 _LEAVES = (ast.Return, ast.Continue, ast.Break, ast.Raise)
 
@@ -47,32 +47,32 @@ Table: TypeAlias = dict[int, dict[int, CallRecord]]
 
 
 def need_calls(counts: Mapping[int, tuple[GroupCount, ...]]) -> bool:
-    """True if the digests of some group's members differ, so that the calls must be seen."""
+    """True if digests differ between members of a group, so that the calls are needed."""
     return _differ(_unbroken(counts), lambda count: (count.collectives, count.what, count.where))
 
 
 def out_of_step(counts: Mapping[int, tuple[GroupCount, ...]]) -> bool:
-    """True if members of some group issued different collectives, so that it must go."""
+    """True if members of a group issued different collectives, so that it must be rebuilt."""
     return _differ(counts, lambda count: (count.collectives, count.what))
 
 
 def _differ(
     counts: Mapping[int, tuple[GroupCount, ...]], part: Callable[[GroupCount], object]
 ) -> bool:
-    if _are_alike(counts):
+    if _are_equal(counts):
         return False
     groups = _by_group(counts).values()
     return any(len(set(map(part, members.values()))) > 1 for members in groups)
 
 
-def _are_alike(counts: Mapping[int, tuple[GroupCount, ...]]) -> bool:
-    """True if all ranks tell the same in every respect, as they nearly always do."""
-    told = list(counts.values())
-    return told[1:] == told[:-1]
+def _are_equal(counts: Mapping[int, tuple[GroupCount, ...]]) -> bool:
+    """True if the counts of all ranks are equal, as they nearly always are."""
+    of_ranks = list(counts.values())
+    return of_ranks[1:] == of_ranks[:-1]
 
 
 def _unbroken(counts: Mapping[int, tuple[GroupCount, ...]]) -> dict[int, tuple[GroupCount, ...]]:
-    """Without the groups on which a wait failed: a test that goes on has expected that."""
+    """Without the groups on which a wait failed: a test that goes on has expected the error."""
     broken = {count.name for mine in counts.values() for count in mine if count.failed}
     return {
         rank: tuple(count for count in mine if count.name not in broken)
@@ -83,25 +83,25 @@ def _unbroken(counts: Mapping[int, tuple[GroupCount, ...]]) -> dict[int, tuple[G
 def difference(
     counts: Mapping[int, tuple[GroupCount, ...]], calls: ByRank, *, sides: int = 1
 ) -> str:
-    """The first collective that the ranks do not agree on, side by side; empty if they do.
+    """The first collective in which the ranks differ, side by side; empty if none does.
 
-    Unequal numbers alone are the merge's finding; here they get their call sites.
+    That numbers are unequal is found by the merge; here they get their call sites.
 
     Args:
-        counts: what each rank issued on each group.
-        calls: what Python code asked for.
-        sides: how many ranks must have a call at the place where they part.
+        counts: collectives of each rank on each group.
+        calls: the calls that Python code made.
+        sides: how many ranks must have a call at the place where they diverge.
     """
     for name, members in _by_group(_unbroken(counts)).items():
         table, native = _tables(name, calls, members)
         global_ranks = next(iter(members.values())).members
         group = group_words(name, global_ranks)
         number, found = _difference(table, native, members, group, sides)
-        met = next((n for n in sorted(table.keys() & native.keys()) if n < number), None)
-        if met is not None and (found or sides > 1):
-            # What follows may look wrong on both sides, and comes of this.
-            title = f"the ranks first part at collective #{met} of {group}"
-            first = _side_by_side(title, met, native[met] | table[met], members)
+        mixed = next((n for n in sorted(table.keys() & native.keys()) if n < number), None)
+        if mixed is not None and (found or sides > 1):
+            # Differences after this one may be its consequences.
+            title = f"the ranks first diverge at collective #{mixed} of {group}"
+            first = _side_by_side(title, mixed, native[mixed] | table[mixed], members)
             return f"{first}\n{found}".rstrip()
         if found:
             return found
@@ -111,28 +111,28 @@ def difference(
 def _difference(
     table: Table, native: Table, members: Mapping[int, GroupCount], group: str, sides: int
 ) -> tuple[float, str]:
-    """Which collective of a group differs first, and how; infinity and nothing if none does."""
+    """Which collective of a group differs first, and how; infinity and no text if none does."""
     global_ranks = next(iter(members.values())).members
-    for number, asked in sorted((*table.items(), *native.items()), key=itemgetter(0)):
-        unmet = next((f"\n  {words}" for _, _, words in _unmet(asked, global_ranks)), "")
-        if unmet or any(_contradict(a, b) for a, b in combinations(asked.values(), 2)):
+    for number, records in sorted((*table.items(), *native.items()), key=itemgetter(0)):
+        unmet = next((f"\n  {words}" for _, _, words in _unmet(records, global_ranks)), "")
+        if unmet or any(_contradict(a, b) for a, b in combinations(records.values(), 2)):
             title = f"the ranks differ in collective #{number} of {group}"
-            return number, f"{_side_by_side(title, number, asked, members)}{unmet}"
+            return number, f"{_side_by_side(title, number, records, members)}{unmet}"
     if len({count.collectives for count in members.values()}) > 1:
         parting = _parting(table, members)
         if parting is not None and len(table[parting]) >= sides:
-            title = f"the ranks part at collective #{parting} of {group}"
+            title = f"the ranks diverge at collective #{parting} of {group}"
             return parting, _side_by_side(title, parting, table[parting], members)
     return math.inf, ""
 
 
 def root_cause(counts: Mapping[int, tuple[GroupCount, ...]], calls: ByRank) -> RootCause:
-    """Whose collectives are unlike those of most ranks, at the first that are unlike."""
+    """The ranks that differ from most, at the first collective in which ranks differ."""
     for name, members in _by_group(_unbroken(counts)).items():
         global_ranks = next(iter(members.values())).members
         tables = _tables(name, calls, members)
-        asked = (pair for table in tables for pair in table.items())
-        for number, records in sorted(asked, key=itemgetter(0)):
+        numbered = (pair for table in tables for pair in table.items())
+        for number, records in sorted(numbered, key=itemgetter(0)):
             kinds = _kinds(records)
             if len(kinds) > 1:
                 absent = [rank for rank, count in members.items() if count.collectives < number]
@@ -146,11 +146,11 @@ def root_cause(counts: Mapping[int, tuple[GroupCount, ...]], calls: ByRank) -> R
             issued.setdefault(count.collectives, []).append(rank)
         if len(issued) > 1:
             return minority(issued.values(), len(global_ranks))
-    return RootCause((), "no collective of the ranks is unlike")
+    return RootCause((), "no collective differs between the ranks")
 
 
 def suspicions(counts: Mapping[int, tuple[GroupCount, ...]], calls: ByRank) -> list[str]:
-    """Pairs of alike collectives that some ranks seem to have called in swapped order.
+    """Pairs of similar collectives that some ranks seem to have called in swapped order.
 
     Ranks may reach a collective from different lines, so this is no verdict.
     """
@@ -178,13 +178,13 @@ def suspicions(counts: Mapping[int, tuple[GroupCount, ...]], calls: ByRank) -> l
 
 
 def unequal_collectives(outcome: RunOutcome) -> str:
-    """Which process groups saw different numbers of collectives; empty if none did.
+    """Process groups with different numbers of collectives on their members; empty if none.
 
-    Ranks that never came to tell are left out, and so are members that have destroyed the
-    group: nothing is known of them.
+    Ranks that did not report are left out, and so are members that have destroyed the group:
+    their numbers are unknown.
     """
     alive = {rank.rank: rank.done.counts for rank in outcome.ranks if rank.done is not None}
-    if _are_alike(alive):
+    if _are_equal(alive):
         return ""
     alive = _unbroken(alive)
     issued: dict[tuple[str, tuple[int, ...]], dict[int, int]] = {}
@@ -208,7 +208,7 @@ def _issued_text(by_rank: dict[int, int]) -> str:
     ranks: dict[int, list[int]] = {}
     for rank, number in by_rank.items():
         ranks.setdefault(number, []).append(rank)
-    return ", ".join(f"{ranks_text(who)} issued {number}" for number, who in ranks.items())
+    return ", ".join(f"{ranks_text(of)} issued {number}" for number, of in ranks.items())
 
 
 # ------------------------------------------------------------------ alignment
@@ -225,20 +225,20 @@ def _by_group(
 
 
 def _tables(group: str, calls: ByRank, members: Mapping[int, GroupCount]) -> tuple[Table, Table]:
-    """Calls on a group by number and rank: those of Python, and what C++ issued by itself.
+    """Calls on a group by number and rank: those of Python, and those issued in C++.
 
-    They are not compared with each other, as a functional form may meet the plain one.
+    The two are not compared with each other, as a functional form may match the plain one.
     """
-    asked: Table = {}
+    python: Table = {}
     native: Table = {}
     for rank, records in calls.items():
         for record in records:
-            # A number that the rank has not come to is that of a call which torch refused.
+            # A number above the rank's count belongs to a call that torch refused.
             refused = rank in members and record.number > members[rank].collectives
             if record.group == group and not refused:
-                table = asked if record.site else native
+                table = python if record.site else native
                 table.setdefault(record.number, {})[rank] = record
-    return asked, native
+    return python, native
 
 
 def _contradict(a: CallRecord, b: CallRecord) -> bool:
@@ -264,7 +264,7 @@ def _kinds(records: Mapping[int, CallRecord]) -> list[list[int]]:
 def _unmet(
     records: Mapping[int, CallRecord], members: tuple[int, ...]
 ) -> Iterator[tuple[int, int, str]]:
-    """Who sends whom something else than that rank expects, and in words."""
+    """Pairs of a sender and a receiver that expects something else, with a sentence on it."""
     pieces = {rank: _pieces(call) for rank, call in records.items() if rank in members}
     for (sender, (sends, _)), (receiver, (_, expects)) in product(pieces.items(), repeat=2):
         if sends and expects:
@@ -283,7 +283,7 @@ def _pieces(call: CallRecord) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def _at(pieces: tuple[str, ...], member: int) -> str:
-    """What is for a member; where they get the same, there is one for all of them."""
+    """The piece for a member; if all members get the same, there is only one."""
     return pieces[member] if member < len(pieces) else pieces[0]
 
 
@@ -294,7 +294,7 @@ def _family(call: CallRecord) -> str:
 def _parting(
     table: Mapping[int, Mapping[int, CallRecord]], members: Mapping[int, GroupCount]
 ) -> int | None:
-    """The first number that not all members have, or reach from the same text."""
+    """The first number that not all members have, or not from the same line of source."""
     kept = {rank: [n for n, records in table.items() if rank in records] for rank in members}
     for number, records in sorted(table.items()):
         if len({_source(call) for call in records.values()}) > 1:
@@ -306,11 +306,11 @@ def _parting(
 
 
 def _has_parted(number: int, count: GroupCount, kept: list[int]) -> bool:
-    """True if a rank without this call did not come to it, or came to it from C++."""
+    """True if a rank without this call did not reach its number, or reached it from C++."""
     if count.collectives < number:
         return True
-    is_forgotten = len(kept) >= _MANY and number < min(kept)
-    return bool(kept) and not is_forgotten
+    is_dropped = len(kept) >= _MANY and number < min(kept)
+    return bool(kept) and not is_dropped
 
 
 def _swapped(
@@ -327,7 +327,10 @@ def _swapped(
 
 
 def _swapped_with_native(table: Table, native: Table) -> Iterator[tuple[int, int, int, int]]:
-    """A call of Python that meets what C++ issued, and is met by it later on, each with a rank."""
+    """A Python call on one rank beside a C++ one on another, and later the other way round.
+
+    Yields the number and the rank of both Python calls.
+    """
     first, *later = sorted(table.keys() & native.keys()) or [0]
     for a, b in product(table.get(first, ()), native.get(first, ())):
         for second in later:
@@ -340,13 +343,13 @@ def _swapped_with_native(table: Table, native: Table) -> Iterator[tuple[int, int
 
 
 def _source(call: CallRecord) -> str:
-    """The text of the calling line, which tells more than its number."""
+    """The text of the calling line, else its number."""
     file, _, line = call.site.rpartition(":")
     return linecache.getline(file, int(line)).strip() or call.site
 
 
 def _branches_apart(a: CallRecord, b: CallRecord) -> bool:
-    """True if two calls stand in opposite branches of one ``if``.
+    """True if two calls are in opposite branches of one ``if``.
 
     ``if rank == src: all_reduce(x) else: all_reduce(zeros)`` in a loop over sources is
     no swap.
@@ -362,7 +365,7 @@ def _branches_apart(a: CallRecord, b: CallRecord) -> bool:
 
 @lru_cache(maxsize=64)
 def _branches(file: str) -> tuple[tuple[range, range], ...]:
-    """Lines of each ``if`` of a file, with those that run instead."""
+    """The lines of each ``if``'s body in a file, with those that run instead of it."""
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError):
@@ -379,7 +382,7 @@ def _branches(file: str) -> tuple[tuple[range, range], ...]:
 
 
 def _rest(statement: ast.If, following: list[ast.stmt]) -> list[ast.stmt]:
-    """What runs only if a branch that leaves the block was not taken."""
+    """The statements that run only if a branch that leaves the block was not taken."""
     return following if isinstance(statement.body[-1], _LEAVES) else []
 
 
@@ -397,11 +400,11 @@ def _side_by_side(
     members: Mapping[int, GroupCount],
 ) -> str:
     global_ranks = next(iter(members.values())).members
-    alike: dict[tuple[str, str], list[int]] = {}
+    by_call: dict[tuple[str, str], list[int]] = {}
     for rank, call in sorted(records.items()):
-        alike.setdefault((_words(call, global_ranks), call.site), []).append(rank)
+        by_call.setdefault((_words(call, global_ranks), call.site), []).append(rank)
     lines = [f"{title}:"]
-    for (words, site), ranks in alike.items():
+    for (words, site), ranks in by_call.items():
         lines.append(f"  {ranks_text(ranks)}: {words}")
         source = f"at {shorten(site)}: {_source(records[ranks[0]])}" if site else _NATIVE
         lines.append(f"    {source}")

@@ -1,7 +1,7 @@
-"""Who holds up a test whose time is over, where nothing could be proved. Pure.
+"""Find the ranks that hold up a test at its timeout, where no hang could be proved. Pure.
 
-A rank that waits for a peer is held up itself. The cause is whoever does something else: it
-computes or sleeps, its process was suspended, or it holds the GIL and cannot even say so.
+A rank that waits for a peer is held up itself. The cause is a rank that does something else: it
+computes or sleeps, its process is suspended, or it holds the GIL and cannot answer.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from pytest_ddp.wire.survey import Standing
 
 @dataclass(frozen=True, slots=True)
 class LastLook:
-    """One rank at the end of the test's time, looked at twice."""
+    """One rank at the test's timeout, probed twice."""
 
     rank: int
     ended: bool
-    """The rank has run its part of the test to the end."""
+    """Whether the rank has run its part of the test to the end."""
     suspended: bool
-    """A signal has stopped its process."""
+    """Whether a signal has stopped its process."""
     busy: bool
-    """Its process used the processor between the looks."""
+    """Whether its process used the processor between the probes."""
     before: Standing | None
-    """The answer to the first look; None if there was none."""
+    """The answer to the first probe; None if there was none."""
     now: Standing | None
-    """The answer to the second one."""
+    """The answer to the second probe."""
     last: Standing | None
-    """The last answer that it ever gave."""
+    """The last answer in the whole test."""
 
     @property
     def state(self) -> str:
@@ -41,12 +41,12 @@ class LastLook:
             return "suspended"
         if self.now is None:
             return "silent"
-        # Of slow steps, the ranks that wait may have come from one wait to the next.
+        # With slow steps, a waiting rank may have gone from one wait to the next.
         return "waits" if _is_waiting(self.before) and _is_waiting(self.now) else "runs"
 
     @property
     def remark(self) -> str:
-        """What its state alone does not tell, as a predicate; or nothing."""
+        """More about its state, as a predicate; or empty."""
         if self.state == "suspended":
             return "is suspended: a signal such as SIGSTOP has stopped its process"
         if self.state != "silent":
@@ -56,18 +56,18 @@ class LastLook:
         return "does not answer: it sleeps, as in code that holds the GIL"
 
 
-def _is_waiting(standing: Standing | None) -> bool:
-    return standing is not None and (standing.blocked or bool(standing.engaged))
+def _is_waiting(status: Standing | None) -> bool:
+    return status is not None and (status.blocked or bool(status.engaged))
 
 
 def expire(looks: Sequence[LastLook]) -> Expiry:
-    """Say of every rank where it stood, and whose fault it is that the test did not end."""
+    """The state of every rank, and the ranks that are the cause of the timeout."""
     by_state: dict[str, list[int]] = {}
     for look in looks:
         by_state.setdefault(look.state, []).append(look.rank)
     waits, ended = by_state.pop("waits", []), by_state.pop("ended", [])
     others = tuple(sorted(rank for ranks in by_state.values() for rank in ranks))
-    # Where all that have not ended wait for peers, the few that do not as most do are named.
+    # If all that have not ended wait for peers, the minority is the cause.
     cause = RootCause(others) if others else minority([waits, ended], len(looks))
     return Expiry(
         culprits=cause.ranks,

@@ -1,6 +1,6 @@
-"""Which ranks are the root cause, where ranks did unlike things at one place. Pure.
+"""Which ranks are the root cause, if ranks did different things at the same place. Pure.
 
-Nothing tells what was meant. Where most ranks did the same, the few others are named; else none.
+What the test intended is unknown. If most ranks did the same, the others are named; else none is.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ def minority(kinds: Iterable[Sequence[int]], members: int) -> RootCause:
     """The ranks that differ from a strict majority, all in the same way.
 
     Args:
-        kinds: the ranks that did the same, for each thing that was done; to do nothing is one.
-        members: how many ranks there are, those included of which nothing is known.
+        kinds: for each thing that was done, the ranks that did it; to do nothing is one thing.
+        members: the number of ranks, with those about which nothing is known.
     """
     found = sorted((kind for kind in kinds if kind), key=len)
     if members < 3:

@@ -1,4 +1,4 @@
-"""Asks the ranks of a running test where they stand, when they have been quiet."""
+"""Probes the ranks of a running test for their status, when they have been quiet."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from pytest_ddp.wire.survey import GroupCount, Probe, Standing
 _QUIET = 0.2
 """Seconds without news after which the first probe goes out."""
 _INTERVAL = 0.2
-"""Seconds between probes; two of them make a proof."""
+"""Seconds between the first probes; a proof needs two."""
 _SLOWEST = 2.0
-"""Seconds between probes of ranks that have been found at work again and again."""
+"""Seconds between probes at most: each probe without a proof makes the interval longer."""
 
 
 class Prober:
@@ -35,16 +35,16 @@ class Prober:
         self._deadline = deadline
         """When the test is stopped, on the monotonic clock."""
         self._expected: Hang | None = None
-        """What would be a hang if no timeout of a group's or a call's own ended it in time."""
+        """The hang that there would be if no timeout of a group or a call ended it in time."""
         self._processes = processes
         self._open = list(processes)
-        """Those before which all that follow have answered the last probe, or are gone."""
+        """A prefix of ``_processes``: all after it have answered the last probe, or are gone."""
         self._number = 0
         self._interval = _INTERVAL
         self._due = time.monotonic() + _QUIET
         self._now: dict[int, Standing] = {}
         self._ended: set[int] = set()
-        """Ranks that had ended when they gave their present answer."""
+        """Ranks that had ended when they gave their answer in ``_now``."""
         self._before: dict[int, Standing] = {}
 
     def due_in(self) -> float:
@@ -52,16 +52,16 @@ class Prober:
         return max(0.0, self._due - time.monotonic())
 
     def hear(self) -> None:
-        """A rank has moved: leave them alone for a while."""
+        """A rank has sent a message, so it moves: delay the next probe."""
         self._interval = _INTERVAL
         self._due = max(self._due, time.monotonic() + _QUIET)
 
     def end_by(self, deadline: float) -> None:
-        """The test is stopped at another moment, on the monotonic clock."""
+        """Set the moment at which the test is stopped, on the monotonic clock."""
         self._deadline = deadline
 
     def postpone(self, seconds: float) -> None:
-        """All clocks stood still for so long, and what ranks said before is of no use."""
+        """All clocks were paused for so many seconds: discard the answers from before."""
         self._deadline += seconds
         self._before, self._now, self._number = {}, {}, self._number + 1
         self._open = list(self._processes)
@@ -69,12 +69,12 @@ class Prober:
         self._due = time.monotonic() + _QUIET
 
     def probe(self) -> None:
-        """Ask every living rank, if it is time."""
+        """Probe every living rank, if it is due."""
         if time.monotonic() >= self._due:
             self.ask()
 
     def ask(self) -> None:
-        """Ask every living rank, time or not."""
+        """Probe every living rank now."""
         if self.is_answered():
             self._before = self._now
         self._number += 1
@@ -87,47 +87,47 @@ class Prober:
         self._due = time.monotonic() + self._interval
         self._interval = min(self._interval * 1.2, _SLOWEST)
 
-    def take(self, rank: int, standing: Standing, has_ended: bool) -> Hang | None:
+    def take(self, rank: int, status: Standing, has_ended: bool) -> Hang | None:
         """Take an answer; the proof of a hang if it completes one.
 
         Args:
-            rank: who answered.
-            standing: the answer.
-            has_ended: whether it has run its part to the end.
+            rank: the rank that answered.
+            status: the answer.
+            has_ended: whether the rank has run its part to the end.
         """
-        if standing.number != self._number:
+        if status.number != self._number:
             return None
-        self._now[rank] = standing
-        # Of a rank that has ended since it answered, the answer says too little.
+        self._now[rank] = status
+        # Noted with the answer: a rank may end between its answer and the proof.
         if has_ended:
             self._ended.add(rank)
         return self._prove() if self.is_answered() else None
 
     def _prove(self) -> Hang | None:
-        stands = {
-            rank: Stand(standing, self._before.get(rank), rank in self._ended)
-            for rank, standing in self._now.items()
+        probed = {
+            rank: Stand(status, self._before.get(rank), rank in self._ended)
+            for rank, status in self._now.items()
         }
-        hang = prove(stands, self._deadline - time.monotonic())
+        hang = prove(probed, self._deadline - time.monotonic())
         if hang is None:
-            self._expected = prove(stands) or self._expected
+            self._expected = prove(probed) or self._expected
         return hang
 
     def counts(self) -> dict[int, tuple[GroupCount, ...]]:
-        """Collectives of each rank by the last answers."""
-        return {rank: standing.counts for rank, standing in self._now.items()}
+        """Collectives of each rank in the last answers."""
+        return {rank: status.counts for rank, status in self._now.items()}
 
     def is_answered(self) -> bool:
         """True if every living rank has answered the last probe."""
-        # Of hundreds few are looked at for each answer.
+        # Called for each answer: it shortens the list instead of looking at hundreds of ranks.
         while self._open and (self._open[-1].gone or self._rank_of(self._open[-1]) in self._now):
             self._open.pop()
         return not self._open
 
     def spared(self) -> str:
-        """What a timeout of a group's or a call's own has cut short; empty if none has."""
+        """The hang that only a timeout of a group or a call has ended; empty if there was none."""
         return f"Only a timeout could end this {self._expected.sentence}." if self._expected else ""
 
     def answers(self) -> dict[int, Standing]:
-        """What was answered to the last probe, by rank."""
+        """The answers to the last probe, by rank."""
         return dict(self._now)

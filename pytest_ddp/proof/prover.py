@@ -1,11 +1,11 @@
-"""Prove that a test can never end, from where its ranks stand. Pure.
+"""Prove that a test can never end, from the status of its ranks. Pure.
 
-A rank that waits in a collective needs every member of the group, and one that waits in
-an operation of the ``ddp`` fixture every rank of the test. The proof is a set
-of ranks that all sleep in a wait, where each needs a member that has ended without
-getting there, whose collective at the same place contradicts its own, or that is in the
-set itself. Whoever computes, sleeps or reads data is in no such set, nor is one whose wait
-ends by a timeout in time: a slow rank is never accused.
+A rank that waits in a collective needs every member of the group. A rank that waits in an operation
+of the ``ddp`` fixture needs every rank of the test. The proof is a set of ranks that all sleep in a
+wait, where each needs a member that has ended without getting there, or a member with a
+contradicting collective at the same place, or a member of the set itself. A rank that computes,
+sleeps or reads data is in no such set. A rank whose wait ends by a timeout in time is not either:
+a slow rank is never accused.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Stand:
     before: Standing | None
     """The answer to the probe before; None if there was none."""
     ended: bool
-    """The rank has run its part of the test to the end."""
+    """Whether the rank has run its part of the test to the end."""
 
     @property
     def stuck(self) -> bool:
@@ -46,47 +46,48 @@ class Stand:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Why a stuck rank needs another one."""
+    """A stuck rank's need of another rank."""
 
     rank: int
     wait: Wait
     other: int
     contradiction: str
-    """What the other's collective at the same place differs in, or nothing."""
+    """How the other rank's collective at the same place differs, in a word; or empty."""
 
 
-def prove(stands: Mapping[int, Stand], left: float = -math.inf) -> Hang | None:
+def prove(probed: Mapping[int, Stand], left: float = -math.inf) -> Hang | None:
     """The proof that some ranks wait for ever; None if there is none (yet).
 
     Args:
-        stands: every rank of the test that is alive.
-        left: seconds that the test has left. A rank whose wait a timeout may end before is
-            not stuck: it goes on, if only with an error that the test may expect.
+        probed: every rank of the test that is alive.
+        left: seconds until the test's timeout. A rank is not stuck if a timeout may end its wait
+            before that: it goes on, if only with an error that the test may expect.
     """
     lacking: dict[Wait, list[tuple[int, str]]] = {}
     needs = {
-        rank: list(_needs(rank, stands, lacking))
-        for rank, stand in stands.items()
-        if stand.stuck and not any(wait.may_end_within(left) for wait in stand.now.waits)
+        rank: list(_needs(rank, probed, lacking))
+        for rank, state in probed.items()
+        if state.stuck and not any(wait.may_end_within(left) for wait in state.now.waits)
     }
-    hopeless = _hopeless(needs, stands)
+    hopeless = _hopeless(needs, probed)
     if not hopeless:
         return None
     chosen = [need for rank in sorted(hopeless) for need in hopeless[rank]]
     return Hang(
-        sentence=_sentence(chosen, stands),
+        sentence=_sentence(chosen, probed),
         culprits=tuple(sorted({need.other for need in chosen} - hopeless.keys())),
-        table=tuple(_line(rank, stands[rank]) for rank in sorted(stands)),
-        root_cause=_root_cause(chosen, stands),
+        table=tuple(_line(rank, probed[rank]) for rank in sorted(probed)),
+        root_cause=_root_cause(chosen, probed),
     )
 
 
-def _hopeless(needs: dict[int, list[Need]], stands: Mapping[int, Stand]) -> dict[int, list[Need]]:
-    """The largest set of stuck ranks in which each needs an ended one or one of the set."""
+def _hopeless(needs: dict[int, list[Need]], probed: Mapping[int, Stand]) -> dict[int, list[Need]]:
+    """The largest set of stuck ranks in which each needs an ended rank or one of the set."""
     left = dict(needs)
+    # To the fixpoint: each rank that leaves the set may free those that need it.
     while True:
         kept = {
-            rank: [need for need in mine if _is_in_vain(need, left, stands)]
+            rank: [need for need in mine if _is_in_vain(need, left, probed)]
             for rank, mine in left.items()
         }
         kept = {rank: mine for rank, mine in kept.items() if mine}
@@ -95,48 +96,51 @@ def _hopeless(needs: dict[int, list[Need]], stands: Mapping[int, Stand]) -> dict
         left = kept
 
 
-def _is_in_vain(need: Need, stuck: dict[int, list[Need]], stands: Mapping[int, Stand]) -> bool:
+def _is_in_vain(need: Need, stuck: dict[int, list[Need]], probed: Mapping[int, Stand]) -> bool:
     if need.contradiction:
-        # Of one operation, messages of unlike size may still end a wait, if only in garbage.
+        # In the same operation, messages of unequal size may still end the wait, with garbage.
         others = (need.other,) if need.contradiction == "operation" else need.wait.members
-        return all(rank in stuck or (rank in stands and stands[rank].ended) for rank in others)
-    other = stands[need.other]
+        return all(rank in stuck or (rank in probed and probed[rank].ended) for rank in others)
+    other = probed[need.other]
     return other.ended or (need.other in stuck and other.now.alone)
 
 
 def _needs(
-    rank: int, stands: Mapping[int, Stand], lacking: dict[Wait, list[tuple[int, str]]]
+    rank: int, probed: Mapping[int, Stand], lacking: dict[Wait, list[tuple[int, str]]]
 ) -> Iterator[Need]:
-    """Whom a rank needs; ``lacking`` has what is known of a wait that hundreds may be in."""
-    for wait in stands[rank].now.waits:
+    """The ranks that a rank needs; ``lacking`` caches them for a wait that hundreds may share."""
+    for wait in probed[rank].now.waits:
         if wait.peer is not None:
-            found = list(_lacking(wait, rank, stands))
-        elif (known := lacking.get(wait)) is not None:
-            found = known
+            found = list(_lacking(wait, rank, probed))
+        elif (cached := lacking.get(wait)) is not None:
+            found = cached
         else:
-            found = lacking[wait] = list(_lacking(wait, rank, stands))
+            found = lacking[wait] = list(_lacking(wait, rank, probed))
         yield from (Need(rank, wait, *other) for other in found if other[0] != rank)
 
 
-def _lacking(wait: Wait, rank: int, stands: Mapping[int, Stand]) -> Iterator[tuple[int, str]]:
-    """Who has not done its part, or another one; in a collective for all of its ranks alike."""
-    if wait.group == SIDE_CHANNEL and not _is_unanswered(wait, stands):
+def _lacking(wait: Wait, rank: int, probed: Mapping[int, Stand]) -> Iterator[tuple[int, str]]:
+    """Ranks that have not done their part, or another one, with the contradiction.
+
+    For a collective the result does not depend on ``rank``.
+    """
+    if wait.group == SIDE_CHANNEL and not _is_unanswered(wait, probed):
         return
     for other in wait.members if wait.peer is None else (wait.peer,):
-        if other not in stands:
+        if other not in probed:
             continue
-        contradiction = _contradiction(wait, _counterpart(wait, stands[other].now))
-        if contradiction or not _has_reached(wait, rank, stands[other].now):
+        contradiction = _contradiction(wait, _counterpart(wait, probed[other].now))
+        if contradiction or not _has_reached(wait, rank, probed[other].now):
             yield other, contradiction
 
 
-def _is_unanswered(wait: Wait, stands: Mapping[int, Stand]) -> bool:
-    """False if the controller ends the exchange, because some rank will come to none."""
-    return all(member in stands and not stands[member].ended for member in wait.members)
+def _is_unanswered(wait: Wait, probed: Mapping[int, Stand]) -> bool:
+    """False if the controller ends the exchange, because a rank that it needs has ended."""
+    return all(member in probed and not probed[member].ended for member in wait.members)
 
 
 def _has_reached(wait: Wait, rank: int, other: Standing) -> bool:
-    """True if the other rank did its part of what ``rank`` waits for."""
+    """True if the other rank did its part of the operation in which ``rank`` waits."""
     if wait.group == SIDE_CHANNEL:
         return other.exchanges >= wait.number
     if wait.peer is not None:
@@ -147,8 +151,8 @@ def _has_reached(wait: Wait, rank: int, other: Standing) -> bool:
         )
         return next(sent, 0) >= wait.number
     issued = (count.collectives for count in other.counts if count.name == wait.group)
-    # A rank that gave up a group no longer counts on it. It may have done its part: a
-    # gather's sender is done long before the gather.
+    # A rank that destroyed a group has no count for it. It may have done its part: a sender of
+    # a gather is done long before the gather is.
     return next(issued, wait.number) >= wait.number
 
 
@@ -169,7 +173,7 @@ def _contradiction(wait: Wait, theirs: Wait | None) -> str:
 
 
 def _counterpart(wait: Wait, other: Standing) -> Wait | None:
-    """The other's collective at the same place, as far as it is known."""
+    """The other rank's collective at the same place; None if it is not known."""
     if wait.peer is not None:  # receives have numbers of their own
         return None
     place = wait.group, wait.number
@@ -178,18 +182,18 @@ def _counterpart(wait: Wait, other: Standing) -> Wait | None:
 
 
 def _differ(mine: object, other: object) -> bool:
-    """True if both are known and unlike."""
+    """True if both are known and they differ."""
     return mine is not None and other is not None and mine != other
 
 
 # ------------------------------------------------------------------ root cause
 
 
-def _root_cause(needs: list[Need], stands: Mapping[int, Stand]) -> RootCause:
-    """The ranks that are in the minority at each collective that some wait for."""
-    # A receive has two ranks, of which neither is in a majority.
+def _root_cause(needs: list[Need], probed: Mapping[int, Stand]) -> RootCause:
+    """The ranks that are in the minority at each collective in which ranks wait."""
+    # A receive has two ranks, so there is no majority.
     waits = {(n.wait.group, n.wait.number): n.wait for n in needs if n.wait.peer is None}
-    found = {minority(_kinds(wait, stands), len(wait.members)) for wait in waits.values()}
+    found = {minority(_kinds(wait, probed), len(wait.members)) for wait in waits.values()}
     if not found:
         return RootCause((), "a receive has two ranks, and either may be the one that is wrong")
     if len(found) > 1:
@@ -197,12 +201,12 @@ def _root_cause(needs: list[Need], stands: Mapping[int, Stand]) -> RootCause:
     return found.pop()
 
 
-def _kinds(wait: Wait, stands: Mapping[int, Stand]) -> Iterator[list[int]]:
-    """The ranks that did the same at the place of a wait; the last have not come to it."""
+def _kinds(wait: Wait, probed: Mapping[int, Stand]) -> Iterator[list[int]]:
+    """The ranks that did the same at the place of a wait; last, those that did not reach it."""
     kinds: list[tuple[Wait, list[int]]] = [(wait, [])]
     absent = []
     for member in wait.members:
-        now = stands[member].now if member in stands else None
+        now = probed[member].now if member in probed else None
         if now is None or not _has_reached(wait, member, now):
             absent.append(member)
             continue
@@ -219,12 +223,12 @@ def _kinds(wait: Wait, stands: Mapping[int, Stand]) -> Iterator[list[int]]:
 # ------------------------------------------------------------------ words
 
 
-def _sentence(needs: list[Need], stands: Mapping[int, Stand]) -> str:
+def _sentence(needs: list[Need], probed: Mapping[int, Stand]) -> str:
     contradiction = next((need for need in needs if need.contradiction), None)
     if contradiction is not None:
-        return _mismatch(contradiction, stands[contradiction.other].now)
-    need = next((n for n in needs if stands[n.other].ended), needs[0])
-    return f"deadlock: rank {need.rank} waits in {wait_words(need.wait)}, {_excuse(need, stands)}"
+        return _mismatch(contradiction, probed[contradiction.other].now)
+    need = next((n for n in needs if probed[n.other].ended), needs[0])
+    return f"deadlock: rank {need.rank} waits in {wait_words(need.wait)}, {_excuse(need, probed)}"
 
 
 def _mismatch(need: Need, other: Standing) -> str:
@@ -238,8 +242,8 @@ def _mismatch(need: Need, other: Standing) -> str:
     )
 
 
-def _excuse(need: Need, stands: Mapping[int, Stand]) -> str:
-    other = stands[need.other]
+def _excuse(need: Need, probed: Mapping[int, Stand]) -> str:
+    other = probed[need.other]
     if need.wait.peer is not None and other.ended:
         return f"rank {need.other} has ended the test and never sent it"
     if other.ended:
@@ -250,7 +254,7 @@ def _excuse(need: Need, stands: Mapping[int, Stand]) -> str:
 
 
 def wait_words(wait: Wait, *, detail: bool = False, group: bool = True) -> str:
-    """What a rank waits in, as a reader knows it."""
+    """The operation in which a rank waits, for readers."""
     if wait.peer is not None:
         return f"recv #{wait.number} from rank {wait.peer} (tag {wait.tag})"
     text = f"{wait.operation} #{wait.number}"
@@ -268,13 +272,13 @@ def _details(wait: Wait) -> Iterator[str]:
         yield f"root {wait.root}"
 
 
-def _line(rank: int, stand: Stand) -> RankLine:
-    waits = "waits" if stand.now.blocked and stand.now.waits else "runs"
-    return row(rank, "ended" if stand.ended else waits, stand.now)
+def _line(rank: int, state: Stand) -> RankLine:
+    waits = "waits" if state.now.blocked and state.now.waits else "runs"
+    return row(rank, "ended" if state.ended else waits, state.now)
 
 
 def row(rank: int, state: str, now: Standing | None) -> RankLine:
-    """A rank's row in a table, by its last answer."""
+    """A rank's row in a table, from its last answer."""
     if now is None or state == "ended":
         return RankLine(rank, state, "", "", "")
     waits = now.waits[0] if state == "waits" and now.waits else None

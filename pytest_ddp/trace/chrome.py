@@ -1,8 +1,7 @@
 """The timeline in the trace-event format of Chrome, which Perfetto opens.
 
-A rank is a process of the trace with a thread for its phases and as many for its
-collectives as overlap: slices of one thread must be nested, and asynchronous collectives
-are not.
+A rank is a process of the trace. It has a thread for its phases, and as many threads for its
+collectives as overlap: slices of one thread must be nested, and asynchronous collectives are not.
 
 https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 """
@@ -24,7 +23,7 @@ PHASES = 1
 def chrome_trace(timeline: Timeline) -> dict[str, Any]:
     """The JSON object: metadata first, then slices and instants by time."""
     events = [event for track in timeline.tracks for event in _slices(timeline, track)]
-    # Of slices that begin together, the longer one is the outer one.
+    # If slices begin together, the longer one is the outer one and comes first.
     events.sort(key=lambda event: (event["ts"], -event.get("dur", 0)))
     return {
         "traceEvents": [*_metadata(timeline), *events],
@@ -39,15 +38,15 @@ def chrome_trace(timeline: Timeline) -> dict[str, Any]:
 
 
 def _clocks(timeline: Timeline) -> dict[str, Any]:
-    """By how much each machine's moments may be off, and which machines were lost."""
+    """The uncertainty of each machine's times, and the machines that were lost."""
     of_others = {t.machine: t.uncertainty / 1e3 for t in timeline.tracks if t.uncertainty}
     lost = sorted({track.machine for track in timeline.tracks if track.is_lost})
-    known = {"clock_uncertainty_us": of_others, "lost_machines": lost}
-    return {name: value for name, value in known.items() if value}
+    entries = {"clock_uncertainty_us": of_others, "lost_machines": lost}
+    return {name: value for name, value in entries.items() if value}
 
 
 def rows_of(collectives: Iterable[Collective]) -> list[list[Collective]]:
-    """Spread collectives over as few rows as they need not to overlap."""
+    """Distribute collectives over the fewest rows in which none overlap."""
     rows: list[list[Collective]] = []
     for call in sorted(collectives, key=lambda call: call.begin):
         free = (row for row in rows if row[-1].end <= call.begin)
@@ -59,9 +58,9 @@ def rows_of(collectives: Iterable[Collective]) -> list[list[Collective]]:
 
 
 def details(timeline: Timeline, call: Collective) -> dict[str, Any]:
-    """What there is to say of a collective, by name; unknown things are left out."""
+    """The attributes of a collective by name, without unknown ones."""
     message = call.operation in ("send", "recv")
-    known = {
+    attributes = {
         "group": timeline.group(call.group),
         "number": call.number or None,
         "elements": call.elements,
@@ -71,7 +70,7 @@ def details(timeline: Timeline, call: Collective) -> dict[str, Any]:
         "state": call.error or call.state.value,
         "site": call.site or "C++",
     }
-    return {name: value for name, value in known.items() if value is not None}
+    return {name: value for name, value in attributes.items() if value is not None}
 
 
 def title(call: Collective) -> str:
@@ -105,16 +104,16 @@ def _slices(timeline: Timeline, track: Track) -> Iterator[Event]:
         for call in calls:
             args = details(timeline, call)
             yield _slice(track.rank, PHASES + 1 + row, title(call), "collective", call, args)
-    stand = track.stand
+    final = track.stand
     yield {
         "ph": "i",
         "s": "p",
-        "name": f"{stand.end}: {stand.words}" if stand.words else str(stand.end),
+        "name": f"{final.end}: {final.words}" if final.words else str(final.end),
         "cat": "end",
         "pid": track.rank,
         "tid": PHASES,
-        "ts": stand.at / 1e3,
-        "args": {"place": stand.place} if stand.place else {},
+        "ts": final.at / 1e3,
+        "args": {"place": final.place} if final.place else {},
     }
 
 

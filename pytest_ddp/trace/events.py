@@ -1,7 +1,7 @@
-"""From the lines that a rank wrote to its phases and collectives.
+"""Parses the lines that a rank wrote into its phases and collectives.
 
-Pure. All times are nanoseconds since the test began. Lines may break off anywhere: the
-rank may have been killed between any two of them, or within one.
+Pure. All times are nanoseconds since the test began. The text may break off anywhere: the rank may
+have been killed between two lines, or within one.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pytest_ddp.wire.tracelog import What
 
 
 class State(enum.Enum):
-    """What became of a collective; the value completes "the collective ..."."""
+    """The state of a collective; the value completes "the collective ..."."""
 
     DONE = "is complete"
     FAILED = "failed"
     PENDING = "is not complete"
     UNAWAITED = "was never waited for"
-    """It may be complete, for all one knows."""
+    """It may be complete or not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,34 +50,34 @@ class Collective:
     end: int
     state: State
     elements: int | None = None
-    """Of the tensors that the rank gave, or offered to fill."""
+    """Of the tensors that the rank passed as input, or as output to be filled."""
     dtype: str | None = None
     reduce_op: str | None = None
     root: int | None = None
     """Source or destination in the group; the peer of a message."""
     site: str = ""
-    """``file:line`` that asked for it; empty if C++ did."""
+    """``file:line`` of the call; empty if C++ issued it."""
     error: str = ""
     """Name of the exception that ended the wait for it."""
 
     @property
     def by_python(self) -> bool:
-        """False for what C++ issued by itself, whose end the recorder does not know."""
+        """False for a collective that C++ issued, whose end the recorder does not know."""
         return bool(self.site)
 
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """All that one rank wrote in one test."""
+    """All events of one rank in one test."""
 
     phases: tuple[Phase, ...] = ()
     collectives: tuple[Collective, ...] = ()
     truncated: bool = False
-    """The rank's file was full."""
+    """Whether the rank's file was full."""
 
 
 def parse(text: str, began: int, until: int) -> Events:
-    """Read what a rank wrote.
+    """Parse the file of a rank.
 
     Args:
         text: its lines.
@@ -94,7 +94,7 @@ def _lines(text: str) -> Iterator[list[Any]]:
     for line in text.splitlines():
         try:
             yield json.loads(line)
-        except ValueError:  # the last words of a rank that was killed
+        except ValueError:  # the unfinished last line of a rank that was killed
             return
 
 
@@ -105,7 +105,7 @@ class _Reader:
     open: list[Phase] = field(default_factory=list)
     phases: list[Phase] = field(default_factory=list)
     before: dict[str, int] = field(default_factory=dict)
-    asked: dict[int, Collective] = field(default_factory=dict)
+    unawaited: dict[int, Collective] = field(default_factory=dict)
     collectives: list[Collective] = field(default_factory=list)
     recorded: dict[int, Collective] = field(default_factory=dict)
     truncated: bool = False
@@ -129,7 +129,7 @@ class _Reader:
                 self.truncated = True
 
     def _phase(self, now: int, depth: int, name: str, site: str) -> None:
-        # The setup of the group and that of the test are one setup to a reader.
+        # The setup of the group and that of the test are shown as one setup.
         goes_on = depth == 0 and self.open[:1] != [] and self.open[0].name == name
         self._close(1 if goes_on else depth, now)
         if not goes_on:
@@ -141,35 +141,52 @@ class _Reader:
 
     def _call(self, now: int, key: int, group: str, number: int, *details: Any) -> None:
         operation, elements, dtype, reduce_op, root, site = details
-        if (older := self.asked.pop(key, None)) is not None:
+        # A key that is used again: nothing waited for the older call.
+        if (older := self.unawaited.pop(key, None)) is not None:
             self.collectives.append(older)
-        self.asked[key] = Collective(
-            *(operation, group, self._own(group, number), now, self.until, State.UNAWAITED),
-            *(elements, dtype, reduce_op, root, site),
+        self.unawaited[key] = Collective(
+            operation=operation,
+            group=group,
+            number=self._in_test(group, number),
+            begin=now,
+            end=self.until,
+            state=State.UNAWAITED,
+            elements=elements,
+            dtype=dtype,
+            reduce_op=reduce_op,
+            root=root,
+            site=site,
         )
 
-    def _own(self, group: str, number: int) -> int:
+    def _in_test(self, group: str, number: int) -> int:
+        """The number within the test of a collective with this number since the group's begin."""
         return number - self.before.get(group, 0) if number else 0
 
     def _waited(self, now: int, key: int, error: str | None) -> None:
-        if (call := self.asked.pop(key, None)) is not None:
+        if (call := self.unawaited.pop(key, None)) is not None:
             state = State.FAILED if error else State.DONE
             self.collectives.append(replace(call, end=now, state=state, error=error or ""))
 
     def _record(self, record: int, group: str, number: int, *details: Any) -> None:
         operation, elements, dtype, begin, complete = details
         self.recorded[record] = Collective(
-            *(operation, group, self._own(group, number), begin - self.began, self.until),
-            *(State.DONE if complete else State.PENDING, elements, dtype),
+            operation=operation,
+            group=group,
+            number=self._in_test(group, number),
+            begin=begin - self.began,
+            end=self.until,
+            state=State.DONE if complete else State.PENDING,
+            elements=elements,
+            dtype=dtype,
         )
 
     def events(self) -> Events:
-        # The end of its part is a moment of the controller's: by a clock of another machine, which
-        # is not known to the last microsecond, something may have begun after it.
+        # ``until`` is from the controller's clock. The offset of another machine's clock is not
+        # exact to the microsecond, so a phase may seem to begin after it.
         still_open = (replace(phase, end=max(phase.begin, phase.end)) for phase in self.open)
         phases = sorted([*self.phases, *still_open], key=lambda p: (p.begin, p.depth))
         issued = (_ended_with_phase(call, phases) for call in self.recorded.values())
-        calls = [*self.collectives, *self.asked.values(), *issued]
+        calls = [*self.collectives, *self.unawaited.values(), *issued]
         calls.sort(key=lambda call: (call.begin, call.number))
         return Events(tuple(phases), tuple(calls), self.truncated)
 
@@ -177,8 +194,8 @@ class _Reader:
 def _ended_with_phase(call: Collective, phases: list[Phase]) -> Collective:
     """End a complete collective of C++ with the innermost phase around its begin.
 
-    gloo's records have no time of completion. DDP waits for its gradients before backward
-    returns, and for its broadcasts before the constructor does.
+    gloo's records have no time of completion, but DDP waits for its gradients before backward
+    returns, and for its broadcasts before the constructor returns.
     """
     if call.state is not State.DONE:
         return call

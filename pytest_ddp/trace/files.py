@@ -1,4 +1,4 @@
-"""What ``--ddp-trace`` writes, and under which names."""
+"""Writes the files of ``--ddp-trace``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytest_ddp.trace.page import index, page
 from pytest_ddp.trace.timeline import make_timeline
 
 _LONGEST = 100
-"""Characters of a test's name in a file's: file systems allow 255 bytes."""
+"""Characters of a test's name in a file name: file systems allow 255 bytes."""
 
 
 def write(
@@ -25,7 +25,7 @@ def write(
     """Write the trace of a test, and its page if it failed.
 
     Returns:
-        where the page is.
+        the path of the page; None if the test passed.
 
     Raises:
         OSError: the files cannot be written.
@@ -64,11 +64,11 @@ def _head(path: Path) -> str:
 
 INDEX = "index.html"
 _HEAD = 1 << 16
-"""Characters of a page within which its title and its verdict are; pictures have megabytes."""
+"""Characters of a page with its title and its verdict; pictures have megabytes."""
 
 
 def stem_of(nodeid: str) -> str:
-    """A name without ending that any file system takes, and that no other test has."""
+    """A file name without its ending, valid on any file system and unique to the test."""
     digest = hashlib.sha256(nodeid.encode(errors="surrogatepass")).hexdigest()[:8]
     plain = re.sub(r"[^A-Za-z0-9.=-]+", "_", nodeid).strip("._-")
     return "-".join(filter(None, (plain[-_LONGEST:].lstrip("._-"), digest)))

@@ -14,7 +14,7 @@ from pytest_ddp.trace.scale import Scale, time_words
 from pytest_ddp.trace.timeline import End, Timeline, Track
 
 WIDTH = 1216
-"""Pixels: a page of 1280 less its margins."""
+"""Pixels: a page of 1280 without its margins."""
 _LEFT, _RIGHT = 104, WIDTH - 26
 _TOP = 34
 _PHASE, _CALL = 16, 24
@@ -26,13 +26,13 @@ _DEEPEST = 5
 _ROWS = 6
 """Rows of overlapping collectives that are drawn."""
 _NARROW = 2.5
-"""Pixels that a box has at least; denser ones are drawn as one."""
+"""Least width of a box in pixels; denser boxes are drawn as one."""
 _CHARACTER = 6.4
 """Pixels of a character of a phase's name."""
 _BOLD = 7.4
 """Pixels of a character in a box."""
 _RIBBONS = 150
-"""Boxes of one rank beyond which the bands between ranks would hide everything."""
+"""Boxes of one rank with which the bands between ranks are drawn; more would hide everything."""
 
 _MARKS = {End.ENDED: "✓", End.SKIPPED: "-", End.WAITS: "…", End.STOPPED: "■"}
 _CROSS = "✕"
@@ -40,7 +40,7 @@ _CROSS = "✕"
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """One collective or several that are too close to be told apart."""
+    """One collective, or several that are too close to be drawn apart."""
 
     calls: tuple[Collective, ...]
     x: float
@@ -54,7 +54,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One rank and the room that it has."""
+    """One rank and its space in the picture."""
 
     track: Track
     top: float
@@ -116,7 +116,7 @@ def _lanes(timeline: Timeline) -> Iterator[Lane]:
         top = lane.bottom + _BETWEEN
 
 
-# ------------------------------------------------------------------ axis and ground
+# ------------------------------------------------------------------ axis and background
 
 
 def _lane_background(lane: Lane) -> str:
@@ -153,7 +153,7 @@ def _axis(scale: Scale, bottom: float) -> Iterator[str]:
 
 
 def _in_silence(scale: Scale, x: float) -> bool:
-    """True where the label would run into that of a silence."""
+    """True where the label would overlap that of a silence."""
     return any(s.silent and s.left - 16 < x < s.right + 16 for s in scale.segments)
 
 
@@ -188,12 +188,12 @@ def _identity(call: Collective) -> tuple[str, str, int]:
 
 
 def _lane(timeline: Timeline, lane: Lane, boxes: list[Box], scale: Scale) -> Iterator[str]:
-    rank, stand = lane.track.rank, lane.track.stand
+    rank, final = lane.track.rank, lane.track.stand
     middle = (lane.top + lane.bottom) / 2
     yield f'<g class="rank" data-rank="{rank}">'
     machine = f"<title>{escape(lane.track.name)}</title>"
     yield f'<text class="name" x="14" y="{middle - 3:.1f}">rank {rank}{machine}</text>'
-    yield f'<text class="end {_badge(stand.end)}" x="14" y="{middle + 15:.1f}">{stand.end}</text>'
+    yield f'<text class="end {_badge(final.end)}" x="14" y="{middle + 15:.1f}">{final.end}</text>'
     for phase in lane.track.events.phases:
         if phase.depth < _DEEPEST:
             yield _phase(phase, lane, scale)
@@ -257,13 +257,13 @@ def _box_lines(timeline: Timeline, box: Box) -> list[str]:
             f"{time_words(first.begin)} to {time_words(last.end)}",
         ]
     call = box.first
-    origin = f"asked for at {short_place(call.site)}"
+    origin = f"called at {short_place(call.site)}"
     if not call.by_python:
-        origin = "issued by C++, as by DDP; its end is not recorded, but for that of its phase"
-    known = details(timeline, call)
+        origin = "issued by C++, as by DDP; its end is not recorded: shown is that of its phase"
+    attributes = details(timeline, call)
     size = [] if call.elements is None else [f"{call.elements} x {call.dtype}"]
     size += [call.reduce_op] if call.reduce_op is not None else []
-    peer = [f"{name} {known[name]}" for name in ("root", "peer") if name in known]
+    peer = [f"{name} {attributes[name]}" for name in ("root", "peer") if name in attributes]
     return [
         f"{title(call)} of {timeline.group(call.group)}",
         ", ".join(size + peer),
@@ -274,18 +274,18 @@ def _box_lines(timeline: Timeline, box: Box) -> list[str]:
 
 
 def _end(lane: Lane, scale: Scale) -> str:
-    stand = lane.track.stand
-    last = (r for r, calls in enumerate(lane.rows) if calls and calls[-1].end >= stand.at)
+    final = lane.track.stand
+    last = (r for r, calls in enumerate(lane.rows) if calls and calls[-1].end >= final.at)
     y = lane.calls_top + next(last, 0) * (_CALL + 2) + _CALL / 2 - 1
-    x = scale.x(stand.at)
+    x = scale.x(final.at)
     rest = ""
     if _RIGHT - x > 14:
         rest = f'<line class="gone" x1="{x + 11:.1f}" x2="{_RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
-    lines = [f"rank {lane.track.rank} {stand.end}", stand.words, short_place(stand.place)]
+    lines = [f"rank {lane.track.rank} {final.end}", final.words, short_place(final.place)]
     return (
-        f'{rest}<g class="mark {_badge(stand.end)}"><circle cx="{x:.1f}" cy="{y:.1f}" r="9"/>'
+        f'{rest}<g class="mark {_badge(final.end)}"><circle cx="{x:.1f}" cy="{y:.1f}" r="9"/>'
         f'<text x="{x:.1f}" y="{y + 4:.1f}" text-anchor="middle">'
-        f"{_MARKS.get(stand.end, _CROSS)}</text>{_hover(lines)}</g>"
+        f"{_MARKS.get(final.end, _CROSS)}</text>{_hover(lines)}</g>"
     )
 
 
@@ -298,7 +298,7 @@ def _colour(call: Collective) -> str:
 
 
 def colour_of(operation: str) -> str:
-    """The family of an operation, which has a colour."""
+    """The name of an operation's colour, which its variants share."""
     for family in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"):
         if operation.startswith(family):
             return family
@@ -320,7 +320,7 @@ def _box_label(box: Box) -> str:
 
 
 def _fitted(text: str, characters: float) -> str:
-    """A text shortened to its room; nothing where too little of it would be told."""
+    """A text shortened to its room; empty if too little of it would remain."""
     if len(text) <= characters:
         return text
     return f"{text[: int(characters) - 1]}…" if characters >= 5 else ""
@@ -332,7 +332,7 @@ def _span_words(span: Phase | Collective) -> str:
 
 
 def short_place(place: str) -> str:
-    """``file:line`` with the file as a reader knows it."""
+    """``file:line`` with a short name of the file."""
     file, colon, rest = place.partition(":")
     return f"{shorten(file)}{colon}{rest}" if file else ""
 

@@ -1,4 +1,4 @@
-"""The page of a failed test: one file, which loads nothing."""
+"""The page of a failed test: one file, which loads no other."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def index(pages: Mapping[str, str], traces: Iterable[str]) -> str:
     """The page of the folder.
 
     Args:
-        pages: how each page of a failed test begins, by the name of its file.
+        pages: the beginning of each page of a failed test, by the name of its file.
         traces: names of the files that Perfetto opens.
     """
     failed = "".join(
@@ -58,7 +58,7 @@ def index(pages: Mapping[str, str], traces: Iterable[str]) -> str:
 
 
 def _within(head: str, tag: str) -> str:
-    """What an element of our own page holds, as it stands there."""
+    """The content of an element of one of our pages, unescaped."""
     return head.partition(f"<{tag}>")[2].partition(f"</{tag}>")[0]
 
 
@@ -73,7 +73,7 @@ def _facts(timeline: Timeline) -> Iterator[str]:
     for machine, uncertainty in uncertain.items():
         yield f"times of {escape(machine)} ± {time_words(uncertainty)}"
     for machine in sorted({track.machine for track in timeline.tracks if track.is_lost}):
-        yield f"what ranks wrote last was lost with {escape(machine)}"
+        yield f"the last events of ranks were lost with {escape(machine)}"
 
 
 def _legend(timeline: Timeline) -> Iterator[str]:

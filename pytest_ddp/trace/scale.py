@@ -1,7 +1,7 @@
 """A time axis on which a long silence takes little room.
 
-A hang is half a second of nothing after some milliseconds of work, or five minutes of it:
-drawn to scale, all that matters would be one pixel wide.
+A hang is some milliseconds of work and then nothing for half a second or five minutes: drawn to
+scale, the work would be one pixel wide.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 _SHARE = 0.6
-"""Of the time that is left: a longer silence is shortened."""
+"""A silence that is longer than this share of the remaining time is shortened."""
 _MOST = 3
-"""Silences that are shortened, so that the axis stays one to read."""
+"""Silences that are shortened at most, to keep the axis readable."""
 _GAP = 150.0
-"""Pixels of a silence."""
+"""Pixels of a shortened silence."""
 _NEAR = 90.0
 """Pixels between ticks, about."""
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A stretch of the axis."""
+    """A section of the axis."""
 
     begin: int
     """Nanoseconds."""
@@ -33,12 +33,12 @@ class Segment:
     """Pixels."""
     right: float
     silent: bool
-    """Nothing begins or ends in it on any rank, and it is not drawn to scale."""
+    """Whether nothing begins or ends in it on any rank; then it is not drawn to scale."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """From nanoseconds to pixels."""
+    """Converts nanoseconds to pixels."""
 
     segments: tuple[Segment, ...]
 
@@ -47,7 +47,7 @@ class Scale:
         """The scale for a test of this duration.
 
         Args:
-            moments: when something begins or ends.
+            moments: those at which something begins or ends, in nanoseconds.
             duration: nanoseconds.
             left: pixel of the test's begin.
             right: pixel of its end.
@@ -69,14 +69,14 @@ class Scale:
         return cls(tuple(segments))
 
     def x(self, at: float) -> float:
-        """The pixel of a moment; what lies outside the test is at its edge."""
+        """The pixel of a moment; a moment outside of the test is at its edge."""
         index = bisect.bisect_left(self.segments, at, key=lambda segment: segment.end)
         segment = self.segments[min(index, len(self.segments) - 1)]
         share = (at - segment.begin) / (segment.end - segment.begin)
         return segment.left + min(max(share, 0.0), 1.0) * (segment.right - segment.left)
 
     def ticks(self) -> Iterator[int]:
-        """Round moments, in nanoseconds, about as far apart as their labels are wide."""
+        """Round moments in nanoseconds, about as far apart as their labels are wide."""
         drawn = [segment for segment in self.segments if not segment.silent]
         pixels = sum(segment.right - segment.left for segment in drawn)
         time = sum(segment.end - segment.begin for segment in drawn)
@@ -90,7 +90,7 @@ def _silences(moments: list[int], duration: int) -> list[tuple[int, int]]:
     gaps = sorted(pairwise(moments), key=lambda gap: gap[0] - gap[1])
     left, chosen = duration, []
     for begin, end in gaps[:_MOST]:
-        # Something must be left that is drawn to scale.
+        # A part of the axis must remain that is drawn to scale.
         if end - begin < _SHARE * left or end - begin == left:
             break
         chosen.append((begin, end))

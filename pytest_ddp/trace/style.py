@@ -1,7 +1,7 @@
-"""How the page looks, in light and in dark.
+"""The style sheet of the page, for light and dark mode.
 
-The colours are those of Okabe and Ito, which people with any kind of colour vision tell
-apart; red is kept for what went wrong.
+The colours are those of Okabe and Ito, which people with any kind of colour vision can distinguish;
+red is reserved for failures.
 """
 
 STYLE = """
@@ -76,7 +76,16 @@ th[scope=row] { white-space: nowrap; }
 """ + "\n".join(
     f".op-{name} {{ fill: var(--{name}); background: var(--{name}); }}"
     for name in (
-        *("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather"),
-        *("scatter", "all_to_all", "barrier", "send", "other"),
+        "all_reduce",
+        "all_gather",
+        "reduce_scatter",
+        "broadcast",
+        "reduce",
+        "gather",
+        "scatter",
+        "all_to_all",
+        "barrier",
+        "send",
+        "other",
     )
 )

@@ -1,4 +1,4 @@
-"""What all ranks of a test did, and where each one stood at the end."""
+"""The timeline of a test: the events of all ranks, and the final state of each."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class End(enum.StrEnum):
     FAILED = "failed"
     SKIPPED = "skipped"
     WAITS = "waits"
-    """For a collective that never came about, until the controller stopped it."""
+    """In a collective that never completed, until the controller stopped it."""
     STOPPED = "stopped"
     DIED = "died"
     NOT_BEGUN = "not begun"
@@ -32,15 +32,15 @@ class End(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Stand:
-    """Where a rank stood at the end."""
+    """The state of a rank at the end of the test."""
 
     at: int
     """Nanoseconds since the test began."""
     end: End
     words: str = ""
-    """More of it: what it waited for, what it died of, the failure's message."""
+    """Details: the collective in which it waited, the cause of its death, its error message."""
     place: str = ""
-    """``file:line in function``, where it is known."""
+    """``file:line in function``; empty if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +53,10 @@ class Track:
     machine: str = ""
     """``node 1 (beta)``; empty in a session on one machine."""
     uncertainty: int = 0
-    """Nanoseconds by which all moments of the rank may be off, since its machine has clocks of its
-    own."""
+    """Nanoseconds by which all times of the rank may be off, as they are from another machine's
+    clock."""
     is_lost: bool = False
-    """Whether its machine was lost, and the end of what it wrote with it."""
+    """Whether its machine was lost, and with it the last of its events."""
 
     @property
     def name(self) -> str:
@@ -76,10 +76,10 @@ class Timeline:
     """Nanoseconds."""
     tracks: tuple[Track, ...]
     groups: dict[str, str]
-    """Words for each process group by its name."""
+    """Readable names of process groups, by torch's name."""
 
     def group(self, name: str) -> str:
-        """The group as a reader knows it."""
+        """The readable name of a process group."""
         return self.groups.get(name, group_words(name, ()) if name == "0" else f"group {name}")
 
 
@@ -111,23 +111,23 @@ def _track(rank: RankOutcome, began: int, row: RankLine | None, oom: str) -> Tra
     return Track(
         rank.rank,
         events,
-        _stand(rank, until, row, oom),
+        _final_state(rank, until, row, oom),
         "" if machine is None else machine.name,
         0 if clock is None else clock.uncertainty,
         machine is not None and machine.is_lost,
     )
 
 
-def _with_pending(events: Events, standing: Standing) -> Events:
-    """Call what the rank's last answer says was begun by its true name: not complete."""
-    begun = {(wait.group, wait.number) for wait in standing.begun}
-    begun |= {(wait.group, 0) for wait in standing.waits if wait.peer is not None}
+def _with_pending(events: Events, status: Standing) -> Events:
+    """Set the state of calls to PENDING that were not complete in the rank's last answer."""
+    begun = {(wait.group, wait.number) for wait in status.begun}
+    begun |= {(wait.group, 0) for wait in status.waits if wait.peer is not None}
 
-    def known(call: Collective) -> Collective:
+    def corrected(call: Collective) -> Collective:
         waits = call.state is State.UNAWAITED and (call.group, call.number) in begun
         return replace(call, state=State.PENDING) if waits else call
 
-    return replace(events, collectives=tuple(map(known, events.collectives)))
+    return replace(events, collectives=tuple(map(corrected, events.collectives)))
 
 
 def _groups(ranks: Iterable[RankOutcome]) -> dict[str, str]:
@@ -142,7 +142,7 @@ def _groups(ranks: Iterable[RankOutcome]) -> dict[str, str]:
 # ------------------------------------------------------------------ the end of a rank
 
 
-def _stand(rank: RankOutcome, at: int, row: RankLine | None, oom: str) -> Stand:
+def _final_state(rank: RankOutcome, at: int, row: RankLine | None, oom: str) -> Stand:
     if rank.ended_well:
         return _done(rank, at)
     if rank.ending is Ending.NOT_BEGUN:
@@ -153,10 +153,10 @@ def _stand(rank: RankOutcome, at: int, row: RankLine | None, oom: str) -> Stand:
         return Stand(at, End.DIED, reasons, trouble.place)
     if row is not None and row.collective:
         return Stand(at, End.WAITS, row.collective, row.place)
-    standing = rank.standing
-    if standing is not None and standing.blocked and standing.waits:
-        wait = standing.waits[0]
-        return Stand(at, End.WAITS, wait_words(wait, detail=True), wait.site or standing.place)
+    status = rank.standing
+    if status is not None and status.blocked and status.waits:
+        wait = status.waits[0]
+        return Stand(at, End.WAITS, wait_words(wait, detail=True), wait.site or status.place)
     return Stand(at, End.STOPPED, _lost_words(rank), trouble.place)
 
 

@@ -1,4 +1,5 @@
-"""From what every rank reported, or left behind, to the one report of a test.
+"""Turns the record of a test on all ranks into one report.
 
-The controller's; the stages are ``merge``, ``diagnosis`` and ``failure``, and the rest serves them.
+Runs in the controller. The stages are ``merge``, ``diagnosis`` and ``failure``; the other modules
+help them.
 """

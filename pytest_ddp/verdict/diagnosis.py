@@ -1,7 +1,6 @@
-"""What is found out about a failed phase, once: text, JSON and properties are made of it.
+"""The diagnosis of a failed phase, from which text, JSON and properties are made.
 
-Pure, like all that reads a run's outcome. Nothing here decides whether a test failed: that is
-:mod:`pytest_ddp.verdict.merge`.
+Pure. :mod:`pytest_ddp.verdict.merge` decides whether a test failed; this only explains it.
 """
 
 from __future__ import annotations
@@ -32,55 +31,55 @@ from pytest_ddp.wire.protocol import Phase
 
 
 class Kind(enum.StrEnum):
-    """What sort of ending it was; part of the JSON schema."""
+    """The kind of failure; part of the JSON schema."""
 
     FAILURE = "failure"
-    """An exception, on the rank named."""
+    """An exception, on the rank in the verdict."""
     CRASH = "crash"
     """A signal ended the rank."""
     EXIT = "exit"
-    """The rank left with an exit code, 0 included, before it reported."""
+    """The rank exited with a code, 0 included, before it reported."""
     OUT_OF_MEMORY = "out of memory"
-    """The kernel killed a process for want of memory, or an allocation failed."""
+    """The kernel killed a process because of lack of memory, or an allocation failed."""
     DEADLOCK = "deadlock"
-    """Proved: some ranks wait for what can never come."""
+    """Proved: some ranks wait for something that can never happen."""
     MISMATCH = "mismatch"
     """Proved: ranks wait in collectives that contradict each other."""
     TIMEOUT = "timeout"
-    """Not proved: the deadline was over."""
+    """Nothing was proved, and the time was over."""
     STOPPED = "stopped"
     """The rank was still at work when it was stopped because of another phase's failure."""
     NOT_BEGUN = "not begun"
     """The rank could not begin the test."""
     COLLECTIVES = "unlike collectives"
-    """All ranks ended, and had not asked for the same collectives."""
+    """All ranks ended, and had called different collectives."""
     DISAGREEMENT = "disagreement"
     """The ranks ended in different ways, and none failed: some were skipped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What the diagnosis of one failed phase is made of."""
+    """The input of the diagnosis of one failed phase."""
 
     outcome: RunOutcome
     phase: Phase
     troubles: tuple[Trouble, ...]
     disagreement: str = ""
-    """The verdict where no single rank failed by itself: unlike results, unequal collective
-    counts, ranks that could not go on after the failure of an earlier phase."""
+    """The verdict if no single rank failed: different results, unequal numbers of collectives,
+    ranks that could not go on after the failure of an earlier phase."""
     kind: Kind = Kind.DISAGREEMENT
-    """What the disagreement is of."""
+    """The kind of the disagreement."""
     place: tuple[str, int] | None = None
     """Path and line (from 1) of a disagreement."""
     others: tuple[tuple[int, str], ...] = ()
-    """What became of the ranks without trouble, by rank."""
+    """The ranks without trouble, each with its state as a predicate."""
     notes: tuple[str, ...] = ()
     """Sentences for the end."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankDiagnosis:
-    """One rank's part in the story."""
+    """One rank in a diagnosis."""
 
     rank: int
     state: str
@@ -89,7 +88,7 @@ class RankDiagnosis:
     phase: str
     """``call: DDP construction``; empty for a rank that has ended."""
     collective: str
-    """``all_reduce #7 of the default group`` that it waits in, or empty."""
+    """The collective in which it waits, ``all_reduce #7 of the default group``; or empty."""
     group: str
     """Name of that process group, as torch has it."""
     number: int | None
@@ -102,16 +101,16 @@ class RankDiagnosis:
     signal: str
     """``SIGSEGV``, or empty."""
     operator: str
-    """What native code it was in when it crashed: ``the operator at::_ops::...``; or empty."""
+    """The native code in which it crashed: ``the operator at::_ops::...``; or empty."""
     stack: tuple[pythonstacks.Frame, ...]
-    """Of the thread that tells most, most recent call first; empty if there is none."""
+    """The most informative stack, most recent call first; empty if there is none."""
     handling: str = ""
-    """The exception whose handler it was in: ``ValueError: ...``; or empty."""
+    """The exception that it handled: ``ValueError: ...``; or empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """All that is known of why a phase failed."""
+    """Why a phase failed."""
 
     nodeid: str
     phase: Phase
@@ -124,20 +123,20 @@ class Diagnosis:
     place: tuple[str, int]
     """Path and line (from 1) for ``--tb=line`` and for editors."""
     roots: tuple[tuple[Trouble, ...], ...]
-    """Original failures, like ones together, earliest first."""
+    """Original failures, the same ones of several ranks together, earliest first."""
     echoes: tuple[Trouble, ...]
     """Failures that are mere consequences."""
 
 
 def is_doubtful(outcome: RunOutcome, diagnoses: Sequence[Diagnosis]) -> bool:
-    """Whether more has gone wrong than exceptions of a body that all ranks came out of."""
+    """Whether there was more than exceptions in the call, after which all ranks went on."""
     lost = any(not rank.ended_well for rank in outcome.ranks)
     plain = (Kind.FAILURE, Phase.CALL)
     return lost or any((found.kind, found.phase) != plain for found in diagnoses)
 
 
 def diagnose_failure(failure: Failure) -> Diagnosis:
-    """Find the root cause of a failed phase and say where every rank was."""
+    """Find the root cause of a failed phase, and what every rank was doing."""
     roots, echoes = tell_apart(failure.troubles, failure.outcome)
     if failure.disagreement:
         roots, echoes = [], [*roots, *echoes]
@@ -177,7 +176,7 @@ def _root_cause(failure: Failure, groups: Sequence[Sequence[Trouble]]) -> RootCa
 def _culprits_first(
     outcome: RunOutcome, groups: Sequence[Sequence[Trouble]]
 ) -> tuple[tuple[Trouble, ...], ...]:
-    """Of ranks that were stopped at a timeout, those that did not wait for others."""
+    """The groups with ranks that held up a test until its timeout first."""
     culprits = outcome.expiry.culprits if outcome.expiry is not None else ()
 
     def waited(group: Sequence[Trouble]) -> bool:
@@ -219,7 +218,7 @@ def _verdict(failure: Failure, groups: Sequence[Sequence[Trouble]]) -> str:
         stopped = _stopped_verdict(failure, [t for group in groups for t in group])
         return handled.lead(_handled(failure)) + stopped
     label = ranks_text(t.rank.rank for t in first)
-    # Otherwise the words are the predicate of a sentence.
+    # Without a colon the words are the predicate of a sentence.
     colon = ":" if first[0].report is not None or first[0].child_death is not None else ""
     text = f"{label}{colon} {what_happened(first[0])}"
     rest = [t.rank.rank for group in groups[1:] for t in group]
@@ -251,19 +250,19 @@ def _stopped_verdict(failure: Failure, stopped: Sequence[Trouble]) -> str:
 
 
 def _unfinished(outcome: RunOutcome, stopped: Sequence[Trouble]) -> Iterator[str]:
-    """What is said of the ranks that a timeout stopped: first of those to blame for it."""
+    """Predicates for the ranks that a timeout stopped; first those that held up the others."""
     table = outcome.expiry.table if outcome.expiry is not None else ()
     states = {line.rank: line.state for line in table}
     waits = [t.rank.rank for t in stopped if states.get(t.rank.rank) == "waits"]
     if len(waits) == len(stopped):
         waits = []
     for phase in Phase:
-        alike: dict[tuple[str, str], list[int]] = {}
+        by_words: dict[tuple[str, str], list[int]] = {}
         for t in stopped:
             if t.phase is phase and t.rank.rank not in waits:
                 words = _AT_TIMEOUT.get(states.get(t.rank.rank, ""), _UNFINISHED)
-                alike.setdefault(words, []).append(t.rank.rank)
-        for words, ranks in alike.items():
+                by_words.setdefault(words, []).append(t.rank.rank)
+        for words, ranks in by_words.items():
             yield f"{ranks_text(ranks)} {words[len(ranks) > 1]} {phase}"
     if waits:
         yield f"{ranks_text(waits)} {'wait' if len(waits) > 1 else 'waits'}"
@@ -275,7 +274,7 @@ _AT_TIMEOUT = {
     "suspended": ("is suspended in", "are suspended in"),
     "silent": ("does not answer in", "do not answer in"),
 }
-"""What is said of a rank in this state, and of several."""
+"""Predicates by state: for one rank, and for several."""
 
 
 def _place(failure: Failure, groups: Sequence[Sequence[Trouble]]) -> tuple[str, int]:
@@ -300,35 +299,38 @@ def _ranks(failure: Failure) -> Iterator[RankDiagnosis]:
     seen = failure.outcome.hang or failure.outcome.expiry
     lines = {line.rank: line for line in seen.table} if seen is not None else {}
     remarks = failure.outcome.expiry.remarks if failure.outcome.expiry is not None else {}
-    # The earliest of a rank's failures is the one that tells.
+    # The earliest failure of each rank counts.
     first = {trouble.rank.rank: trouble for trouble in reversed(failure.troubles)}
     said = dict(failure.others)
     for rank in failure.outcome.ranks:
         trouble, line = first.get(rank.rank), lines.get(rank.rank)
-        known = _peaceful(rank, said.get(rank.rank, "")) if trouble is None else _troubled(trouble)
-        # Of a rank that failed by itself, its failure tells more than its stand.
+        if trouble is None:
+            found = _untroubled(rank, said.get(rank.rank, ""))
+        else:
+            found = _troubled(trouble)
+        # The failure of a rank is more informative than its row in the table.
         if line is not None and (trouble is None or trouble.stopped):
-            known = _as_seen(known, line)
+            found = _with_line(found, line)
         if rank.rank in remarks:
-            known = replace(known, said=remarks[rank.rank])
-        yield known
+            found = replace(found, said=remarks[rank.rank])
+        yield found
 
 
-def _as_seen(known: RankDiagnosis, line: RankLine) -> RankDiagnosis:
-    """With what a hang's proof, or the look at a timeout, says of the rank."""
+def _with_line(found: RankDiagnosis, line: RankLine) -> RankDiagnosis:
+    """With the rank's row of the table of a hang or a timeout."""
     return replace(
-        known,
+        found,
         state=line.state,
-        # A rank that has never answered has no line worth the name.
-        phase=line.phase if line.phase or line.state == "ended" else known.phase,
+        # The row of a rank that has never answered is empty.
+        phase=line.phase if line.phase or line.state == "ended" else found.phase,
         collective=line.collective,
         group=line.group,
         number=line.number,
-        place=line.place if line.place or line.state == "ended" else known.place,
+        place=line.place if line.place or line.state == "ended" else found.place,
     )
 
 
-def _peaceful(rank: RankOutcome, said: str) -> RankDiagnosis:
+def _untroubled(rank: RankOutcome, said: str) -> RankDiagnosis:
     state = said.partition(" (")[0] or "ended"
     return RankDiagnosis(rank.rank, state, "", "", "", None, "", said, None, "", "", ())
 

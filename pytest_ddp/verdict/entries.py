@@ -1,6 +1,6 @@
-"""pytest's own representation classes, of which a failure text is put together.
+"""Builds a failure text from pytest's own representation classes.
 
-So that xdist, junitxml and the terminal treat it like any failure.
+So xdist, junitxml and the terminal treat it like any other failure.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from pytest_ddp.verdict.trouble import LONGEST_VERDICT, clean, message_of
 Entry: TypeAlias = ReprEntry | ReprEntryNative
 
 WIDTH = 80
-"""Columns where there is no terminal: in files of results, in the log of a CI job."""
+"""Columns without a terminal: in files of results, in the log of a CI job."""
 
 
 WIDE = "ddp_wide"
-"""Attribute of a failed report: what :func:`lines_of` has of it for a wider terminal."""
+"""Attribute of a failed report: the result of :func:`lines_of` for a wider terminal."""
 
 
 def lines_of(longrepr: ReprExceptionInfo) -> list[list[str] | None]:
-    """The lines of each entry of ours, which are wrapped; None for pytest's own."""
+    """The wrapped lines of each entry of this plugin; None for pytest's own entries."""
     entries = longrepr.reprtraceback.reprentries
     return [[*e.lines] if type(e) is ReprEntryNative else None for e in entries]
 
 
 def bare_text(longrepr: Any) -> str | None:
-    """The whole text of a failure that has no traceback; None if it has one."""
+    """The whole text of a failure without a traceback; None if there is one."""
     if getattr(longrepr, "reprtraceback", None) is not None:
         return None
     return message_of(longrepr).strip("\n")
 
 
 def entries_of(longrepr: Any) -> list[Entry]:
-    """The original traceback, of the whole chain of exceptions."""
+    """The entries of the original traceback, for the whole chain of exceptions."""
     text = bare_text(longrepr)
     if text is not None:
         # A single line is in the verdict already.
@@ -57,7 +57,7 @@ def entries_of(longrepr: Any) -> list[Entry]:
 
 
 def sentences(*lines: str, width: int = WIDTH) -> ReprEntryNative:
-    """Our own sentences, wrapped."""
+    """An entry of these sentences, wrapped."""
     wrapped = (
         textwrap.fill(
             line,
@@ -72,26 +72,29 @@ def sentences(*lines: str, width: int = WIDTH) -> ReprEntryNative:
 
 
 def raw(text: str) -> ReprEntryNative:
+    """An entry of this text, unchanged."""
     return ReprEntryNative(text.splitlines(keepends=True))
 
 
 def cleaned(entry: Entry) -> Entry:
+    """The entry with each line as :func:`clean` returns it."""
     lines = [clean(line) for line in entry.lines]
     return dataclasses.replace(entry, lines=lines)
 
 
 def brief(entries: Sequence[Entry]) -> list[Entry] | None:
-    """Only what the failing line said, where its source is on the screen already."""
+    """Only the message of the failing line, for a source that is shown already; None if unknown."""
     last = entries[-1] if entries else None
     if not isinstance(last, ReprEntry) or last.reprlocals is not None:
         return None
-    # Only the long styles mark every line of a message, the others its first.
-    said = list(itertools.dropwhile(lambda line: not line.startswith("E "), last.lines))
-    return [raw("\n".join(said) + "\n")] if said else None
+    # The long styles mark every line of a message, the others only its first.
+    message = list(itertools.dropwhile(lambda line: not line.startswith("E "), last.lines))
+    return [raw("\n".join(message) + "\n")] if message else None
 
 
 def tail(lines: Iterable[str], before: Entry, width: int) -> list[Entry]:
+    """An entry of these lines, separated from the entry before; none without lines."""
     found = list(lines)
-    # pytest draws a line below an entry in the long style; that is space enough.
+    # In the long style pytest draws a line below an entry, which separates enough.
     space = [] if before.style == "long" else [""]
     return [sentences(*space, *found, width=width)] if found else []

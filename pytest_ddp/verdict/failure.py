@@ -1,6 +1,6 @@
 """The text of a failed phase: the verdict, the ranks, the root cause, then the others.
 
-Nothing here finds anything out: that is :mod:`pytest_ddp.verdict.diagnosis`.
+It only renders the results of :mod:`pytest_ddp.verdict.diagnosis`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from pytest_ddp.verdict.trouble import (
 
 
 def represent(failure: Failure, diagnosis: Diagnosis, width: int = WIDTH) -> ReprExceptionInfo:
-    """The ``longrepr`` of a failed phase, its own lines wrapped at so many columns."""
+    """The ``longrepr`` of a failed phase; our own lines are wrapped at ``width`` columns."""
     roots = diagnosis.roots
     entries: list[Entry] = [sentences(*_headline(failure, diagnosis, width), width=width)]
     shown: set[Hashable] = set()
@@ -66,11 +66,11 @@ def _headline(failure: Failure, diagnosis: Diagnosis, width: int) -> list[str]:
     if first.report is None or first.child_death is not None:
         return [f"{verdict}, {first.where}" if first.where else verdict, *rows]
     label = ranks_text(t.rank.rank for t in diagnosis.roots[0])
-    like = diagnosis.roots[0]
-    alike = " alike" if len(like) > 1 else ""
-    if any(t.message != first.message for t in like):
-        alike = f" alike (shown: rank {first.rank.rank})"
-    line = f"{label} of {len(failure.outcome.ranks)} failed{alike} in {first.phase}"
+    group = diagnosis.roots[0]
+    how = " alike" if len(group) > 1 else ""
+    if any(t.message != first.message for t in group):
+        how = f" alike (shown: rank {first.rank.rank})"
+    line = f"{label} of {len(failure.outcome.ranks)} failed{how} in {first.phase}"
     line = f"{line}: {what_happened(first)}"
     # With a traceback, the message follows in full.
     bare = bare_text(first.report.longrepr) is not None
@@ -78,7 +78,7 @@ def _headline(failure: Failure, diagnosis: Diagnosis, width: int) -> list[str]:
 
 
 def _has_table(failure: Failure, diagnosis: Diagnosis) -> bool:
-    """True if the head tells of every rank; an exception's traceback is enough without."""
+    """True if the headline has a row for every rank; an exception's traceback needs none."""
     first = diagnosis.roots[0][0] if diagnosis.roots else None
     if first is None or len(diagnosis.ranks) < 2:
         return False
@@ -88,12 +88,12 @@ def _has_table(failure: Failure, diagnosis: Diagnosis) -> bool:
 
 
 def _remarks(failure: Failure) -> list[str]:
-    """What the table's states alone do not tell."""
+    """More about the states in the table, below it."""
     expiry = failure.outcome.expiry
-    alike: dict[str, list[int]] = {}
+    by_words: dict[str, list[int]] = {}
     for rank, words in sorted(expiry.remarks.items()) if expiry is not None else ():
-        alike.setdefault(words, []).append(rank)
-    lines = [f"{ranks_text(ranks)}: {words}" for words, ranks in alike.items()]
+        by_words.setdefault(words, []).append(rank)
+    lines = [f"{ranks_text(ranks)}: {words}" for words, ranks in by_words.items()]
     return ["", *lines] if lines else []
 
 
@@ -115,7 +115,7 @@ def _root(
     if first.report is None:
         return [*lost(first, label, oom, width, first_of_all=number == 0), *of_child]
     if first.child_death is not None:
-        # The loader's own traceback is long, and says only that a worker is gone.
+        # The loader's own traceback is long, and shows only that a worker has died.
         words = f"{label} in {first.phase}: {first_line(first.message)}"
         return [*of_child, sentences("", words, width=width)]
     site = (first.phase, crash_site(first.report))
@@ -136,37 +136,40 @@ def _root(
 
 
 def _other_ranks(failure: Failure, diagnosis: Diagnosis) -> Iterator[str]:
-    told = _has_table(failure, diagnosis)
-    states = {rank.rank: rank.state for rank in diagnosis.ranks} if told else {}
-    others = [(rank, said) for rank, said in failure.others if not _is_told(states.get(rank), said)]
-    words: dict[str, list[int]] = {}
-    for rank, said in sorted([*_echoes(diagnosis), *others]):
-        words.setdefault(said, []).append(rank)
-    for said, ranks in words.items():
-        yield f"{ranks_text(ranks)}: {said}"
+    in_table = _has_table(failure, diagnosis)
+    states = {rank.rank: rank.state for rank in diagnosis.ranks} if in_table else {}
+    others = [
+        (rank, words) for rank, words in failure.others if not _is_shown(states.get(rank), words)
+    ]
+    by_words: dict[str, list[int]] = {}
+    for rank, words in sorted([*_echoes(diagnosis), *others]):
+        by_words.setdefault(words, []).append(rank)
+    for words, ranks in by_words.items():
+        yield f"{ranks_text(ranks)}: {words}"
 
 
-def _is_told(state: str | None, said: str) -> bool:
-    return state == said or (state == "ended" and said == "passed")
+def _is_shown(state: str | None, words: str) -> bool:
+    """Whether a rank's state in the table says the same as these words."""
+    return state == words or (state == "ended" and words == "passed")
 
 
 def _echoes(diagnosis: Diagnosis) -> Iterator[tuple[int, str]]:
-    """Ranks that lost their peers, with words that are alike wherever they broke off."""
+    """Ranks that lost their peers, with one sentence for all that did so in the same phase."""
     collectives = {rank.rank: rank.collective for rank in diagnosis.ranks}
-    alike: dict[str, list[Trouble]] = {}
+    by_words: dict[str, list[Trouble]] = {}
     for trouble in diagnosis.echoes:
         gone = f"could not go on in {trouble.phase}"
         words = what_happened(trouble) if trouble.report is None else gone
-        alike.setdefault(words, []).append(trouble)
-    for words, group in alike.items():
-        places = _listed(_standing(t, collectives.get(t.rank.rank, "")) for t in group)
+        by_words.setdefault(words, []).append(trouble)
+    for words, group in by_words.items():
+        places = _listed(_place(t, collectives.get(t.rank.rank, "")) for t in group)
         # One peer may see the connection closed and another see it reset.
         seen = _listed(why for t in group if t.report is not None for why in reasons(t))
-        said = f"{words}{places and f', {places}'}{seen and f' ({seen})'}"
-        yield from ((trouble.rank.rank, said) for trouble in group)
+        sentence = f"{words}{places and f', {places}'}{seen and f' ({seen})'}"
+        yield from ((trouble.rank.rank, sentence) for trouble in group)
 
 
-def _standing(trouble: Trouble, collective: str) -> str:
+def _place(trouble: Trouble, collective: str) -> str:
     waits = f"waiting in {collective}" if trouble.stopped and collective else ""
     return " ".join(filter(None, (waits, trouble.where)))
 
@@ -179,11 +182,11 @@ def _listed(words: Iterable[str]) -> str:
 
 
 _SHOWN = 3
-"""Places and reasons of ranks that lost their peers, before the list is cut short."""
+"""Places and reasons of ranks that lost their peers, at most."""
 
 
 def _have_lost_peers_alone(hang: Hang, diagnosis: Diagnosis) -> bool:
-    """Whether all that wait do so in one collective, for ranks whose own failure is shown."""
+    """Whether all waiting ranks are in one collective, and wait for ranks with a shown failure."""
     failed = {trouble.rank.rank for group in diagnosis.roots for trouble in group}
     waits = {row.collective for row in hang.table if row.state == "waits"}
     is_deadlock = not hang.sentence.startswith("mismatch")

@@ -1,4 +1,4 @@
-"""What can be told of a rank that did not live to report: how it ended, and its stacks."""
+"""The text on a rank that died or was stopped before it reported: how it ended, its stacks."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from pytest_ddp.wire.protocol import EXIT_LINK_LOST
 
 
 def lost(trouble: Trouble, label: str, oom: str, width: int, *, first_of_all: bool) -> list[Entry]:
+    """The entries for a lost rank; the verdict says already how the ``first_of_all`` ended."""
     rank = trouble.rank
     lines = [] if first_of_all or trouble.stopped else [f"{label} {what_happened(trouble)}"]
     lines += explanations(rank, oom)
@@ -29,13 +30,13 @@ def lost(trouble: Trouble, label: str, oom: str, width: int, *, first_of_all: bo
 
 
 def explanations(rank: RankOutcome, oom: str) -> Iterator[str]:
-    """What is known of why a rank's process ended by itself, in sentences."""
+    """The known reasons why a rank's process ended, in sentences."""
     if rank.ending is not Ending.EXITED:
         return
     if rank.returncode == 0:
         yield "exit code 0 is no verdict: a report is missing"
     if rank.returncode == -signal.SIGKILL and not rank.problem:
-        before = " (the one below was asked for earlier)" if rank.stacks else ""
+        before = " (the one below was requested earlier)" if rank.stacks else ""
         killer = f"the kernel's out-of-memory killer {oom} during the test"
         yield f"SIGKILL leaves no stack{before}; {killer if oom else _SUSPECT}"
     elif words := pythonstacks.last_exception(rank.stacks):
@@ -59,7 +60,7 @@ _UNANSWERED = ": its code may ignore or handle SIGUSR1, which asks for one"
 
 
 def is_unlike_to_gloo(rank: RankOutcome) -> bool:
-    """True if gloo aborted the rank because what came was not what it expected."""
+    """True if gloo aborted the rank because it received something that it did not expect."""
     checks = _checks_of_gloo(rank.stderr)
     is_closed = any(map(_CLOSED.search, checks))
     return _is_aborted_by_gloo(rank) and not is_closed and any(map(_UNLIKE.search, checks))
@@ -74,7 +75,7 @@ def _checks_of_gloo(stderr: str) -> list[str]:
 
 
 def _reason_of_gloo(rank: RankOutcome) -> str:
-    """Why gloo gave up, by the check of its own that failed."""
+    """Why gloo aborted, by the one of its checks that failed."""
     checks = _checks_of_gloo(rank.stderr)
     if any(map(_CLOSED.search, checks)):
         return "a descriptor of gloo's was closed (did the test close descriptors not its own?)"
@@ -86,7 +87,7 @@ def _reason_of_gloo(rank: RankOutcome) -> str:
             "the ranks gave one collective tensors of different shape or dtype, or called "
             "different collectives"
         )
-        # Of a wait for what was begun before, the stack does not tell what that was.
+        # The stack of a wait does not show which operation was begun before it.
         return unlike if called else f"{unlike}, or {_MESSAGE_TOO_LONG}"
     return checks[-1].removeprefix("what():").strip() if checks else "it does not say why"
 
@@ -103,7 +104,7 @@ def _is_of_groups(frame: Frame) -> bool:
 
 _GLOO = "EnforceNotMet"
 _CLOSED = re.compile(r"Bad file descriptor|/loop\.cc:")
-"""Its loop checks nothing but what the kernel says of descriptors."""
+"""gloo's event loop only checks the kernel's answers for descriptors."""
 _UNLIKE = re.compile(r"nbytes|preamble|opcode", re.IGNORECASE)
 
 
@@ -115,7 +116,7 @@ def _stacks(rank: RankOutcome, label: str) -> str:
 
 
 def _threads(dump: pythonstacks.Dump, label: str) -> Iterator[str]:
-    """The telling stack, and those of other threads that were in the user's code."""
+    """The main stack, and those of other threads that were in the user's code."""
     main = dump.main()
     assert main is not None
     beside = not main.runs_test and any(stack.runs_test for stack in dump.stacks)
@@ -123,20 +124,20 @@ def _threads(dump: pythonstacks.Dump, label: str) -> Iterator[str]:
     yield f"{label}{thread}, most recent call first:"
     yield from frame_lines(main)
     for stack in dump.stacks:
-        if stack is not main and _tells(stack):
+        if stack is not main and _is_relevant(stack):
             yield f"{label}, {'the test itself' if stack.runs_test else 'another thread'}:"
             yield from frame_lines(stack)
 
 
-def _tells(stack: pythonstacks.Stack) -> bool:
-    """Whether another thread is in the user's code, or waits for other ranks as in an executor."""
+def _is_relevant(stack: pythonstacks.Stack) -> bool:
+    """Whether a thread is in the user's code, or waits for other ranks, as one of an executor."""
     if pythonstacks.user_line(stack.frames) is not None:
         return True
     return any(_is_of_groups(f) or f.file.endswith(_FIXTURE) for f in stack.frames)
 
 
 def children(trouble: Trouble, label: str, oom: str, width: int) -> list[Entry]:
-    """How a process died that the rank had forked, such as a DataLoader worker."""
+    """The entries for a process that the rank forked, such as a DataLoader worker, if it died."""
     if WORKER_KILLED in trouble.message and oom:
         words = f"the kernel's out-of-memory killer {oom} during the test"
         return [sentences("", words, width=width)]
@@ -151,20 +152,20 @@ def children(trouble: Trouble, label: str, oom: str, width: int) -> list[Entry]:
 
 
 def frame_lines(stack: pythonstacks.Stack) -> Iterator[str]:
-    """A stack as it is shown, a line for each call that tells something."""
-    telling = pythonstacks.user_line(stack.frames)
+    """The lines of a stack, without repeated calls and without many calls in libraries."""
+    marked = pythonstacks.user_line(stack.frames)
     frames = pythonstacks.trim(stack.frames)
     for own, run in itertools.groupby(frames, lambda frame: pythonstacks.is_user_file(frame.file)):
-        lines = list(_folded(run, telling))
+        lines = list(_folded(run, marked))
         if not own and len(lines) > _MOST_OF_LIBRARY:
             left_out = len(lines) - 2 * _SHOWN
             lines[_SHOWN:-_SHOWN] = [f"  ... {left_out} more calls in libraries"]
         yield from lines
 
 
-def _folded(frames: Iterable[Frame], telling: Frame | None) -> Iterator[str]:
+def _folded(frames: Iterable[Frame], marked: Frame | None) -> Iterator[str]:
     for frame, repeats in itertools.groupby(frames):
-        yield f"{'>' if frame == telling else ' '} {frame}"
+        yield f"{'>' if frame == marked else ' '} {frame}"
         further = len(list(repeats)) - 1
         if further:
             yield f"  ... and {further} more calls from there"
@@ -172,4 +173,4 @@ def _folded(frames: Iterable[Frame], telling: Frame | None) -> Iterator[str]:
 
 _SHOWN = 3
 _MOST_OF_LIBRARY = 2 * _SHOWN + 1
-"""Lines on end that are not the user's code; the compiler alone has twenty-five."""
+"""Successive lines outside of the user's code; the compiler alone has twenty-five."""

@@ -1,8 +1,8 @@
-"""From what every rank reported to the one report per phase that pytest sees.
+"""Merges the reports of all ranks into the one report per phase that pytest sees.
 
-Pure: a :class:`RunOutcome` in, :class:`pytest.TestReport` objects out. The rule is
-that a test passes only if every rank has delivered every report and was alive at the
-end; whatever is missing is a failure of the phase that it is missing from.
+Pure: a :class:`RunOutcome` in, :class:`pytest.TestReport` objects out. A test passes only if every
+rank has delivered every report and was alive at the end; a missing report is a failure of its
+phase.
 """
 
 from __future__ import annotations
@@ -29,10 +29,22 @@ from pytest_ddp.wire.protocol import ERRORS, Phase
 Result: TypeAlias = Literal["passed", "failed", "skipped"]
 
 _OWN_ATTRIBUTES = {
-    *("_id", "nodeid", "location", "keywords", "outcome", "longrepr", "when"),
-    *("sections", "duration", "start", "stop", "user_properties", "wasxfail", ERRORS),
+    "_id",
+    "nodeid",
+    "location",
+    "keywords",
+    "outcome",
+    "longrepr",
+    "when",
+    "sections",
+    "duration",
+    "start",
+    "stop",
+    "user_properties",
+    "wasxfail",
+    ERRORS,
 }
-"""What the merge itself sets; other attributes of a report come from the user's hooks."""
+"""Attributes that the merge sets; other attributes of a report come from the user's hooks."""
 
 
 _PHASES = list(Phase)
@@ -46,16 +58,16 @@ _SAME_COLLECTIVES = (
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a merged phase is to be, and from what that follows."""
+    """The result of a merged phase, and the reasons for it."""
 
     phase: Phase
     outcome: Result
     parts: tuple[Part, ...]
     troubles: tuple[Trouble, ...] = ()
     disagreement: str = ""
-    """The verdict of a failure that is no single rank's."""
+    """The verdict of a failure that belongs to no single rank."""
     advice: str = ""
-    """What to do about the disagreement."""
+    """How to fix the disagreement."""
     wasxfail: str | None = None
     stands_for_call: bool = False
     """True for a failed setup, after which some ranks may have gone on to their call."""
@@ -63,10 +75,10 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """What became of a test."""
+    """The merged reports of a test, with their diagnoses."""
 
     reports: list[pytest.TestReport]
-    """Of setup, call and teardown, in order; no call unless setup passed."""
+    """Setup, call and teardown, in order; no call unless setup passed."""
     diagnoses: tuple[Diagnosis, ...]
     """One for each failed report."""
 
@@ -77,10 +89,10 @@ def merge(outcome: RunOutcome, output: Output) -> list[pytest.TestReport]:
 
 
 def judge(outcome: RunOutcome, output: Output, width: int = WIDTH) -> Merged:
-    """The reports of a test, and what was found out about those that failed.
+    """The reports of a test, and the diagnoses of those that failed.
 
     Args:
-        outcome: what was seen of it.
+        outcome: the record of the test.
         output: the ranks whose captured output is shown.
         width: columns of the terminal.
     """
@@ -104,17 +116,17 @@ def judge(outcome: RunOutcome, output: Output, width: int = WIDTH) -> Merged:
         if diagnosis is not None:
             diagnoses.append(diagnosis)
             notes = (f"{decision.phase} had failed before: {diagnosis.verdict}",)
-        # junitxml takes a test's properties from its last report, and tells names apart by
-        # their place alone: those of the first failure.
+        # junitxml takes a test's properties from its last report, and does not merge equal names:
+        # each report gets those of the first failure.
         report.user_properties += properties(diagnoses[0]) if diagnoses else []
         reports.append(report)
     return Merged(reports, tuple(diagnoses))
 
 
 def judge_call(outcome: RunOutcome, output: Output, width: int) -> Merged:
-    """The one report of the call, of those ranks that have reported it."""
-    told = (rank for rank in outcome.ranks if Phase.CALL in rank.reports)
-    parts = [part for rank in told if (part := part_of(rank, Phase.CALL))]
+    """The merged report of the call, from the ranks that have reported it."""
+    reported = (rank for rank in outcome.ranks if Phase.CALL in rank.reports)
+    parts = [part for rank in reported if (part := part_of(rank, Phase.CALL))]
     failed = _shown(part for part in parts if part.state is State.FAILED)
     decision = _combine(Phase.CALL, parts, failed)
     failing = _failing(outcome, [decision])
@@ -143,10 +155,10 @@ def _judge(
 
 
 def _is_plain(rank: RankOutcome) -> bool:
-    """Whether a rank has passed all phases without a word, and ended well.
+    """Whether a rank has passed all phases without output, and ended well.
 
-    Where all ranks have, nothing is left to decide: what the long way would come to is here in a
-    fifth of its time.
+    If all ranks have, there is nothing to decide, and :func:`_plain_report` has the result of the
+    general way in a fifth of its time.
     """
     return rank.ended_well and (
         [phase for phase, timed in rank.reports.items() if timed.plain] == _PHASES
@@ -193,7 +205,7 @@ def _decide(outcome: RunOutcome) -> list[Decision]:
     early = [trouble for trouble in troubles if trouble.phase is not Phase.TEARDOWN]
     late = [trouble for trouble in troubles if trouble.phase is Phase.TEARDOWN]
     if early:
-        # A rank that died when its own part was over is why its peers' parts failed.
+        # A rank that died after its last report caused the failures of its peers.
         after = [trouble for trouble in late if trouble.is_after_all_reports]
         early += after
         late = [trouble for trouble in late if trouble not in after]
@@ -204,7 +216,7 @@ def _decide(outcome: RunOutcome) -> list[Decision]:
         return [failed, last]
     if State.PASSED not in states or any(rank.setup_only for rank in ranks):
         return [_combine(Phase.SETUP, setup, early), last]
-    # A rank that was skipped in setup while others went on speaks in the call's verdict.
+    # A rank that was skipped in setup while others went on belongs to the call's verdict.
     passed = Decision(Phase.SETUP, "passed", tuple(setup))
     return [passed, _combine(Phase.CALL, body, early), last]
 
@@ -218,8 +230,8 @@ def _combine(phase: Phase, parts: Sequence[Part], troubles: Sequence[Trouble]) -
     if troubles:
         return replace(merged, outcome="failed", troubles=tuple(troubles))
     if skipped and len({(part.state, part.reason) for part in parts}) > 1:
-        said = _disagreement(parts)
-        return replace(merged, outcome="failed", disagreement=said, advice=_ALL_OR_NONE)
+        words = _disagreement(parts)
+        return replace(merged, outcome="failed", disagreement=words, advice=_ALL_OR_NONE)
     if skipped:
         return replace(merged, outcome="skipped")
     if expected := by_state.get(State.XFAILED):
@@ -247,11 +259,11 @@ def _xfail_reason(parts: Sequence[Part]) -> str:
 
 
 def _disagreement(parts: Sequence[Part]) -> str:
-    words: dict[str, list[int]] = {}
+    by_words: dict[str, list[int]] = {}
     for part in sorted(parts, key=lambda part: part.state is not State.SKIPPED):
-        words.setdefault(str(part), []).append(part.rank.rank)
-    said = ", ".join(f"{ranks_text(ranks)} {what}" for what, ranks in words.items())
-    return f"ranks disagree: {said}"
+        by_words.setdefault(str(part), []).append(part.rank.rank)
+    listed = ", ".join(f"{ranks_text(ranks)} {words}" for words, ranks in by_words.items())
+    return f"ranks disagree: {listed}"
 
 
 def _have_lost_peers_alone(outcome: RunOutcome, troubles: Sequence[Trouble]) -> bool:
@@ -272,9 +284,9 @@ def _after(decision: Decision, earlier: Diagnosis) -> str:
 
 
 def _with_unlike(decisions: Sequence[Decision], unlike: str) -> list[Decision]:
-    """Fail the test's body for unlike collectives, unless something failed already.
+    """Fail the test's body because collectives differ, unless something failed already.
 
-    Where every rank passed against expectation, this is the failure that was expected.
+    If every rank passed although it was expected to fail, this is the expected failure.
     """
     *before, body, teardown = decisions
     states = {part.state for part in body.parts}
@@ -330,9 +342,9 @@ def _longrepr(failure: Failure, decision: Decision, diagnosis: Diagnosis | None)
 
 def _failure(outcome: RunOutcome, decision: Decision, notes: tuple[str, ...]) -> Failure:
     troubled = {trouble.rank.rank for trouble in decision.troubles}
-    # A disagreement of ranks names them all itself.
-    told = decision.advice == _ALL_OR_NONE
-    others = [part for part in decision.parts if part.rank.rank not in troubled and not told]
+    # A disagreement names all ranks in its verdict.
+    names_all = decision.advice == _ALL_OR_NONE
+    others = [part for part in decision.parts if part.rank.rank not in troubled and not names_all]
     skips = [part for part in decision.parts if part.state is State.SKIPPED]
     return Failure(
         outcome=outcome,
@@ -362,7 +374,7 @@ def _skip_place(outcome: RunOutcome, part: Part) -> tuple[str, int, str]:
 
 
 def _failing(outcome: RunOutcome, decisions: Iterable[Decision]) -> frozenset[int]:
-    """The ranks whose failure is no mere consequence of another's."""
+    """The ranks with an original failure, not a mere consequence of another one."""
     return frozenset(
         trouble.rank.rank
         for decision in decisions
@@ -381,7 +393,7 @@ def _phase_reports(outcome: RunOutcome, phase: Phase) -> list[pytest.TestReport]
 
 def _times(outcome: RunOutcome, phase: Phase) -> tuple[float, float, float]:
     """Start and stop in seconds since the epoch, and the duration in seconds."""
-    # A report that the rank made of an interrupt has no times of its own.
+    # A report that the rank made for an interrupt has no times.
     reports = [report for report in _phase_reports(outcome, phase) if report.start > 0]
     starts = [report.start for report in reports]
     stops = [report.stop for report in reports]
@@ -406,7 +418,7 @@ def _user_properties(outcome: RunOutcome, phase: Phase) -> list[tuple[str, objec
 
 
 def _extras(outcome: RunOutcome, phase: Phase) -> dict[str, Any]:
-    """Attributes that the user's hooks gave the reports; the lowest rank's win."""
+    """Attributes that the user's hooks set on reports; the lowest rank's value wins."""
     extras: dict[str, Any] = {}
     for report in reversed(_phase_reports(outcome, phase)):
         extras |= {k: v for k, v in vars(report).items() if k not in _OWN_ATTRIBUTES}

@@ -1,4 +1,4 @@
-"""What ranks say beside their reports: warnings, changed settings, late teardown errors."""
+"""Messages of ranks beside their reports: warnings, changed settings, late teardown errors."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from pytest_ddp.wire.protocol import Aside, Finished, Warned, XmlNoted
 
 
 class DdpWarning(pytest.PytestWarning):
-    """A ddp test passed or failed, but left its rank otherwise than it found it."""
+    """A ddp test changed its rank, or left something behind in it."""
 
     __module__ = "pytest_ddp"  # as filters name it
 
 
 class Messages:
-    """Passes them on to pytest, each one once however many ranks said it.
+    """Passes them to pytest, each one once, however many ranks sent it.
 
-    Those that differ in an address only are one.
+    Messages that differ only in addresses count as one.
     """
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        self._told: set[Warned] = set()
+        self._recorded: set[Warned] = set()
         self._noted: dict[XmlNoted, int] = {}
-        """What is in the file of ``--junitxml``, and from which rank."""
+        """The content of the file of ``--junitxml``, with the rank that it is from."""
         self._problems: dict[str, tuple[str, list[int]]] = {}
-        """Tracebacks, and who had them, by what they are without their addresses."""
+        """Tracebacks with the ranks that had them; the keys are their texts without addresses."""
         self._further: list[str] = []
 
     @property
     def problems(self) -> list[str]:
-        """What no report could carry, such as tracebacks of teardowns with the names of ranks."""
+        """Problems that are in no report, such as tracebacks of teardowns with their ranks."""
         of_ranks = (f"{ranks_text(ranks)}\n\n{text}" for text, ranks in self._problems.values())
         return [*of_ranks, *self._further]
 
     def add_problem(self, text: str) -> None:
-        """Take what is no rank's."""
+        """Add a problem that belongs to no rank."""
         self._further.append(text)
 
     def tell(self, rank: int, message: Aside) -> None:
@@ -52,15 +52,15 @@ class Messages:
             case Finished():
                 if message.problem is not None:
                     problem = message.problem
-                    known = self._problems.setdefault(without_addresses(problem), (problem, []))
-                    known[1].append(rank)
+                    first = self._problems.setdefault(without_addresses(problem), (problem, []))
+                    first[1].append(rank)
             case Warned():
                 self._record_once(message)
             case XmlNoted():
                 self._note(rank, message)
 
     def _note(self, rank: int, note: XmlNoted) -> None:
-        """Pass it on once; of an attribute that ranks set unlike, the lowest rank's value."""
+        """Write it once; if ranks set an attribute to different values, that of the lowest rank."""
         from _pytest.junitxml import xml_key  # noqa: PLC0415 - few need it
 
         xml = self._config.stash.get(xml_key, None)
@@ -77,7 +77,7 @@ class Messages:
             xml.node_reporter(note.nodeid).add_attribute(note.name, note.value)
 
     def warn(self, text: str) -> None:
-        """Warn of something that is not one test's doing."""
+        """Issue a warning that belongs to no single test."""
         try:
             self._config.issue_config_time_warning(DdpWarning(text), stacklevel=2)
         except DdpWarning:
@@ -85,7 +85,7 @@ class Messages:
             self.add_problem(f"{text}\n\nA filter makes an error of this warning.\n")
 
     def after_test(self, outcome: RunOutcome, reports: list[pytest.TestReport]) -> None:
-        """Name what the test changed or left, and print what --setup-show shows."""
+        """Warn of what the test changed or left behind, and print the text of --setup-show."""
         path, line, _ = outcome.location
         for text in remarks(outcome):
             self._record_once(
@@ -107,9 +107,9 @@ class Messages:
             writer.write(first.setup_show)
 
     def _record_once(self, message: Warned) -> None:
-        known = replace(message, message=without_addresses(message.message))
-        if known not in self._told:
-            self._told.add(known)
+        plain = replace(message, message=without_addresses(message.message))
+        if plain not in self._recorded:
+            self._recorded.add(plain)
             self._record(message)
 
     def _record(self, message: Warned) -> None:

@@ -1,7 +1,7 @@
-"""Colour and width for the texts of failed ddp tests, on a terminal that has them.
+"""Colour and width for the texts of failed ddp tests, on a terminal.
 
-Only for the terminal's summary, when everybody else has had the reports: the text stays what
-it is, and xdist and junitxml know nothing of either.
+Applied just before the terminal's summary, when all other consumers have had the reports: xdist and
+junitxml get the plain text.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _ROW = re.compile(rf"(rank \d+ +)({'|'.join(_COLOUR_OF)})(?=  |$)")
 
 
 _WIDEST = 160
-"""Columns in which a sentence can still be read."""
+"""Columns at most: longer lines are hard to read."""
 
 
 def width_of(config: pytest.Config) -> int:
-    """Columns for the texts: those of the terminal, or what ``COLUMNS`` says."""
-    if (told := getattr(config, "workerinput", {}).get("ddp_width")) is not None:
-        return int(told)
+    """Columns for the texts: those of the terminal, or the value of ``COLUMNS``."""
+    if (of_main := getattr(config, "workerinput", {}).get("ddp_width")) is not None:
+        return int(of_main)
     terminal: Any = config.pluginmanager.getplugin("terminalreporter")
     if terminal is None or any(map(os.environ.get, ("CI", "BUILD_NUMBER"))):
         return WIDTH
@@ -43,7 +43,7 @@ def width_of(config: pytest.Config) -> int:
 
 
 def paint(reports: Iterable[pytest.TestReport]) -> None:
-    """Have failed ddp tests among ``reports`` shown in colour, as wide as the terminal."""
+    """Let pytest show the failed ddp tests of ``reports`` in colour, as wide as the terminal."""
     for report in reports:
         if "ddp" in report.keywords and report.failed:
             traceback = getattr(report.longrepr, "reprtraceback", None)
@@ -56,11 +56,11 @@ def paint(reports: Iterable[pytest.TestReport]) -> None:
 
 @dataclass(eq=False)
 class _Painted(ReprEntryNative):
-    begins: bool
-    """The verdict is in it."""
+    has_verdict: bool
+    """Whether it begins with the verdict."""
 
     def toterminal(self, tw: TerminalWriter) -> None:
-        in_verdict = self.begins
+        in_verdict = self.has_verdict
         for line in self.lines:
             in_verdict = in_verdict and bool(line.strip())
             _write(tw, line.rstrip("\n"), in_verdict)

@@ -18,14 +18,14 @@ from pytest_ddp.system.own import json, os
 from pytest_ddp.verdict.diagnosis import Diagnosis, RankDiagnosis
 
 VERSION = 2
-"""Of the schema: raised when a field changes its meaning or goes, not when one is added."""
+"""Of the schema: raised when a field changes its meaning or is removed, not when one is added."""
 
 _LONGEST_NAME = 100
 _PLACE = re.compile(r"(?P<file>.+):(?P<line>\d+)(?: in (?P<function>.*))?")
 
 
 def properties(diagnosis: Diagnosis) -> list[tuple[str, object]]:
-    """What a failed report gets as ``user_properties``, which junitxml writes."""
+    """The ``user_properties`` of a failed report, which junitxml writes."""
     return [
         ("ddp.verdict", diagnosis.verdict),
         ("ddp.kind", diagnosis.kind.value),
@@ -42,7 +42,7 @@ def _summary(rank: RankDiagnosis) -> str:
 
 
 def path_of(directory: Path, nodeid: str) -> Path:
-    """Where the record of a test lies; the digest tells like-looking node ids apart."""
+    """The file of a test's record; the digest distinguishes similar node ids."""
     readable = re.sub(r"[^\w.-]+", "_", nodeid, flags=re.ASCII).strip("_")[:_LONGEST_NAME]
     digest = hashlib.sha256(nodeid.encode(errors="surrogateescape")).hexdigest()[:8]
     return directory / f"{readable}-{digest}.json"
@@ -51,7 +51,7 @@ def path_of(directory: Path, nodeid: str) -> Path:
 def keep(directory: Path, outcome: RunOutcome, diagnoses: Sequence[Diagnosis]) -> None:
     """Write the record of a test that failed; remove an older one of a test that did not.
 
-    The file is there whole or not at all, whoever reads meanwhile.
+    The file is written whole and then renamed, so that no reader sees a part of it.
 
     Raises:
         OSError: it cannot be written.

@@ -1,4 +1,4 @@
-"""What a test changed or left behind, in sentences: one for each kind of thing, over all ranks."""
+"""Sentences on what a test changed or left behind: one for each kind of thing, over all ranks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytest_ddp.verdict.trouble import without_addresses
 from pytest_ddp.wire.protocol import Done
 
 _SHOWN = 3
-"""Names in a list before it is cut short."""
+"""Names in a list at most."""
 
 
 def remarks(outcome: RunOutcome) -> list[str]:
@@ -23,24 +23,24 @@ def remarks(outcome: RunOutcome) -> list[str]:
 
 
 def _changes(done: dict[int, Done], everywhere: int) -> Iterator[str]:
-    told = [(rank, *_parted(text)) for rank, each in done.items() for text in each.changes]
-    for kind in dict.fromkeys(kind for _, kind, _ in told):
-        ranks = [rank for rank, its, _ in told if its == kind]
-        how = _listed(how for _, its, how in told if its == kind)
+    changes = [(rank, *_split(text)) for rank, each in done.items() for text in each.changes]
+    for kind in dict.fromkeys(kind for _, kind, _ in changes):
+        ranks = [rank for rank, its, _ in changes if its == kind]
+        how = _listed(how for _, its, how in changes if its == kind)
         yield f"changed {kind}{how}{_on(ranks, everywhere)}; restored"
 
 
-def _parted(change: str) -> tuple[str, str]:
-    """What was changed, and how: ``torch's default dtype``, ``float32 -> float64``."""
+def _split(change: str) -> tuple[str, str]:
+    """The thing that was changed, and how: ``torch's default dtype``, ``float32 -> float64``."""
     kind, opened, how = change.partition(" (")
     return kind, how.removesuffix(")") if opened else ""
 
 
 def _left(done: dict[int, Done], everywhere: int) -> Iterator[str]:
-    told = [(rank, left) for rank, each in done.items() for left in each.rank_doubt]
-    for kind in dict.fromkeys(left.kind for _, left in told):
+    leaks = [(rank, left) for rank, each in done.items() for left in each.rank_doubt]
+    for kind in dict.fromkeys(left.kind for _, left in leaks):
         names: dict[int, list[str]] = {}
-        for rank, left in told:
+        for rank, left in leaks:
             if left.kind == kind:
                 names.setdefault(rank, []).append(left.which)
         (first, most), *others = _by_names(names)
@@ -52,20 +52,21 @@ def _left(done: dict[int, Done], everywhere: int) -> Iterator[str]:
         )
         if rest := [rank for _, some in others[_SHOWN:] for rank in some]:
             also += f", others{_on(rest, everywhere)}"
-        whose = "the rank is" if len(names) == 1 else "the ranks are"
-        yield f"left {what} behind{where}{also}; {whose} replaced"
+        ranks_are = "the rank is" if len(names) == 1 else "the ranks are"
+        yield f"left {what} behind{where}{also}; {ranks_are} replaced"
 
 
 def _unfinished(outcome: RunOutcome) -> Iterator[str]:
     kept = "the group is kept, and the next test may meet them"
     then = kept if outcome.keeps_group else "the process group is built anew"
     for own, is_send in itertools.product((True, False), repeat=2):
-        alike = [u for u in outcome.unfinished if (bool(u.site), u.count > 0) == (own, is_send)]
-        if alike:
-            who = "" if own else "a fixture that has ended "
+        same = [u for u in outcome.unfinished if (bool(u.site), u.count > 0) == (own, is_send)]
+        if same:
+            subject = "" if own else "a fixture that has ended "
             kind, lacks = ("send", "receive") if is_send else ("receive", "send")
-            what = _counted(kind, sum(abs(one.count) for one in alike))
-            yield f"{who}left {what} without a {lacks} behind{_listed(map(_way, alike))}; {then}"
+            what = _counted(kind, sum(abs(each.count) for each in same))
+            listed = _listed(map(_way, same))
+            yield f"{subject}left {what} without a {lacks} behind{listed}; {then}"
 
 
 def _way(one: Unfinished) -> str:
@@ -78,11 +79,11 @@ def _way(one: Unfinished) -> str:
 
 
 def _by_names(names: dict[int, list[str]]) -> list[tuple[list[str], list[int]]]:
-    """What ranks left, most first, with the ranks that left the same."""
-    alike: dict[tuple[str, ...], tuple[list[str], list[int]]] = {}
+    """The things left behind, longest list first, each with the ranks that left the same."""
+    found: dict[tuple[str, ...], tuple[list[str], list[int]]] = {}
     for rank, mine in names.items():
-        alike.setdefault(tuple(sorted(map(without_addresses, mine))), (mine, []))[1].append(rank)
-    return sorted(alike.values(), key=lambda pair: -len(pair[0]))
+        found.setdefault(tuple(sorted(map(without_addresses, mine))), (mine, []))[1].append(rank)
+    return sorted(found.values(), key=lambda pair: -len(pair[0]))
 
 
 def _counted(kind: str, number: int) -> str:
@@ -92,11 +93,11 @@ def _counted(kind: str, number: int) -> str:
 
 
 def _listed(names: Iterable[str]) -> str:
-    """Names that differ in more than an address, in brackets; nothing if there is none."""
-    known: dict[str, str] = {}
+    """Names that differ in more than an address, in brackets; empty if there is none."""
+    by_plain: dict[str, str] = {}
     for name in filter(None, names):
-        known.setdefault(without_addresses(name), name)
-    listed = [*known.values()]
+        by_plain.setdefault(without_addresses(name), name)
+    listed = [*by_plain.values()]
     more = len(listed) - _SHOWN
     shown = "; ".join([*listed[:_SHOWN], *([f"{more} more"] if more > 0 else [])])
     return f" ({shown})" if shown else ""

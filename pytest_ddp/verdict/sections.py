@@ -22,10 +22,10 @@ def sections_of(
 
     Args:
         outcome: with its ranks in order.
-        phases: what the merged report stands for, in order: its phase, and the call too if
-            there is no report for that. As in pytest, output of earlier phases is repeated.
-        failing: the ranks that ``Output.FAILED`` asks for; empty shows every rank, since
-            a passed test's output is printed only for those who asked for it (``-rP``).
+        phases: the phases of the merged report, in order: its own, and the call too if that has
+            no report. As in pytest, output of earlier phases is repeated.
+        failing: the ranks that ``Output.FAILED`` selects; empty selects every rank, since pytest
+            prints the output of a passed test only on request (``-rP``).
     """
     found: dict[tuple[str, int, str], list[int]] = {}
     for rank in outcome.ranks:

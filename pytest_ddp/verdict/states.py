@@ -1,4 +1,4 @@
-"""How a phase went on one rank, as pytest means it: passed, skipped, expected to fail, lost."""
+"""The result of a phase on one rank in pytest's terms: passed, skipped, xfailed ...; or lost."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pytest_ddp.wire.protocol import Phase
 
 _STRICT = "[XPASS(strict)]"
 _UNEXPECTED_SUCCESS = ("Unexpected success", "Failed: Unexpected success")
-"""``unittest.expectedFailure`` has no word of its own for a strict XPASS."""
+"""Messages of ``unittest.expectedFailure``, which has no marker for a strict XPASS."""
 
 
 class State(enum.Enum):
-    """How a phase went on one rank; the value says it in a sentence about the rank."""
+    """The result of a phase on one rank; the value is the predicate of a sentence on the rank."""
 
     PASSED = "passed"
     XPASSED = "passed, although expected to fail"
@@ -30,7 +30,7 @@ class State(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One rank's part in one phase."""
+    """One phase on one rank."""
 
     rank: RankOutcome
     phase: Phase
@@ -56,7 +56,7 @@ class Part:
 
 
 def state_of(report: pytest.TestReport) -> State:
-    """What pytest means by the report's outcome and its attribute ``wasxfail``."""
+    """The meaning of the report's outcome together with its attribute ``wasxfail``."""
     expected = hasattr(report, "wasxfail")
     if report.passed:
         return State.XPASSED if expected else State.PASSED
@@ -69,6 +69,7 @@ def state_of(report: pytest.TestReport) -> State:
 
 
 def part_of(rank: RankOutcome, phase: Phase) -> Part | None:
+    """The phase on a rank; None if it neither reported nor owes a report."""
     timed = rank.reports.get(phase)
     if timed is not None:
         return Part(rank, phase, state_of(timed.report), timed.report)

@@ -1,6 +1,6 @@
-"""One rank's failure in one phase, in words, and which of several came first.
+"""One rank's failure in one phase, its text, and which of several failures is the original.
 
-A rank fails by a report that says so, or by being lost before it could report.
+A rank fails by a failed report, or it is lost before it could report.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pytest_ddp.wire.protocol import ERRORS, Phase
 from pytest_ddp.wire.survey import Handled
 
 _TOGETHER = 0.2
-"""Seconds in which ranks reach one line after they left the same collective."""
+"""Seconds within which ranks reach the same line after they left the same collective."""
 
 LONGEST_VERDICT = 300
 """Characters; an exception's first line may be a whole tensor."""
@@ -37,23 +37,23 @@ _BROKEN_CONNECTION = re.compile(
     r"|failed to recv, got 0 bytes|\bDdpError\b",
     re.IGNORECASE,
 )
-"""What a rank sees when another one is gone: gloo, the stores, NCCL, the ddp fixture."""
+"""Messages on a rank after another one has died: of gloo, the stores, NCCL, the ddp fixture."""
 
 WORKER_KILLED = "killed by signal: Killed"
-"""What a DataLoader says of a worker that got SIGKILL."""
+"""In the message of a DataLoader whose worker got SIGKILL."""
 _WORKER = "DataLoader worker"
-"""How it begins to speak of any worker that is gone."""
+"""In the message of a DataLoader after the death of any worker."""
 
 _PIPES = ("/multiprocessing/connection.py", "/multiprocessing/reduction.py")
-"""Where a process finds that the other end of a pipe is gone."""
+"""Files that raise when the process at the other end of a pipe has died."""
 
 _OUT_OF_MEMORY = re.compile(r"^MemoryError\b|OutOfMemoryError|[Oo]ut of memory|allocate memory")
 
 _PREFIX = re.compile(r"^(?:[\w.]+: )?\[[^\]]*:\d+\] |^(?:\w+\.)+(?=\w+: )")
-"""Type and C++ source line, with which torch's messages begin; or the module of a type."""
+"""Type and C++ source line at the beginning of torch's messages; or the module of a type."""
 
 _VARIES = re.compile(r"0x[0-9a-fA-F]+|\[[0-9a-fA-F.:]+\]:\d+")
-"""What differs between ranks in one and the same message: addresses, peers' ports."""
+"""Parts of a message that differ between ranks: addresses, ports of peers."""
 
 _SAYS_RANK = re.compile(r"\brank\W{0,2}$", re.IGNORECASE)
 _WHOLE_NUMBER = re.compile(r"((?<![\d.])\d+(?!\d|\.\d))")
@@ -65,9 +65,9 @@ class Trouble:
 
     rank: RankOutcome
     phase: Phase
-    """Where the failure shows: for a lost rank, where its next report should have come."""
+    """The phase of the failure; for a lost rank, that of its first missing report."""
     report: pytest.TestReport | None
-    """The report that says so; None if the rank was lost instead."""
+    """The failed report; None if the rank was lost instead."""
 
     @property
     def at(self) -> float:
@@ -78,24 +78,24 @@ class Trouble:
 
     @property
     def stopped(self) -> bool:
-        """True if it was the controller that ended the rank."""
+        """True if the controller ended the rank."""
         return self.report is None and self.rank.ending is Ending.STOPPED
 
     @property
     def is_after_all_reports(self) -> bool:
-        """True for a rank that was lost when its own part was over, while others worked."""
+        """True for a rank that was lost after its last report, while others worked."""
         return self.report is None and Phase.TEARDOWN in self.rank.reports
 
     @property
     def message(self) -> str:
-        """The words of the failure itself, over several lines."""
+        """The message of the failure, with several lines."""
         if self.report is not None:
             return message_of(self.report.longrepr)
         return self.rank.problem if self.rank.ending is Ending.NOT_BEGUN else ""
 
     @property
     def broken_connection(self) -> bool:
-        """True for what a rank sees when another rank is gone."""
+        """True for the failure of a rank after another rank has died."""
         if self.report is not None:
             return not self._speaks_with_child and all(map(_is_of_a_lost_peer, self.errors))
         if self.rank.returncode == -signal.SIGABRT:
@@ -106,19 +106,19 @@ class Trouble:
 
     @property
     def errors(self) -> list[str]:
-        """The failure's message; of a group those of its exceptions."""
+        """The failure's message; for an exception group, those of its exceptions."""
         return getattr(self.report, ERRORS, None) or [self.message]
 
     @property
     def handled(self) -> Handled | None:
-        """The exception whose handler it was in, when it was stopped or lost its peers."""
+        """The exception that the rank handled when it was stopped or lost its peers."""
         if self.stopped:
             return self.rank.standing.handled if self.rank.standing is not None else None
         if self.report is None or not self.broken_connection:
             return None
         chain = getattr(self.report.longrepr, "chain", None) or ()
         crashes = [crash for _, crash, _ in chain if crash is not None]
-        # What a rank sees of its peers may be a chain by itself.
+        # The exception for a lost peer may itself have a chain.
         own = (c for c in reversed(crashes[:-1]) if not _BROKEN_CONNECTION.search(str(c.message)))
         if (crash := next(own, None)) is None:
             return None
@@ -127,23 +127,23 @@ class Trouble:
 
     @property
     def doing(self) -> str:
-        """The phase with what was inside it, as far as the rank has noted: "call: backward"."""
+        """The phase with narrower ones, as far as the rank noted them: "call: backward"."""
         noted = self.rank.phase
         return noted if noted.startswith(f"{self.phase}: ") else self.phase.value
 
     @property
     def _speaks_with_child(self) -> bool:
-        """True if a pipe to a process of the rank's own broke, not one to another rank.
+        """True if a pipe to a child process of the rank broke, not a connection to another rank.
 
-        A DataLoader fetches a tensor's descriptor over such a pipe: when its worker has died
-        in that moment, this is all that it says.
+        A DataLoader fetches a tensor's descriptor over such a pipe: if its worker dies at that
+        moment, this is the only message.
         """
         site = crash_site(self.report) if self.report is not None else None
         return site is not None and site[0].endswith(_PIPES)
 
     @property
     def child_death(self) -> pythonstacks.Dump | None:
-        """The stacks of a process that the rank had forked, if its death is what failed."""
+        """The stacks of a process that the rank forked, if the failure is its death."""
         if self.report is not None:
             if _WORKER not in self.message and not self._speaks_with_child:
                 return None
@@ -154,11 +154,11 @@ class Trouble:
 
     @property
     def where(self) -> str:
-        """Where the rank was lost, as the end of a sentence; empty if nothing is known."""
+        """Where the rank was lost, as the end of a sentence; empty if unknown."""
         if (frame := self.user_frame) is not None:
             beside = self.report is None and pythonstacks.is_beside_the_test(self.rank.stacks)
             return f"in a thread beside the test, begun at {frame}" if beside else f"at {frame}"
-        # A page is all that SIGKILL leaves.
+        # After SIGKILL there is no stack, only the last phase.
         if self.rank.ending not in (Ending.EXITED, Ending.STOPPED):
             return ""
         words, place = pythonstacks.noted(self.rank.seen_at, self.rank.began_at)
@@ -166,7 +166,7 @@ class Trouble:
 
     @property
     def user_frame(self) -> pythonstacks.Frame | None:
-        """Where it was in the user's code."""
+        """The line of the user's code where it was; None if unknown."""
         if self.report is not None:
             own = _raised_at(self.report.longrepr)
         else:
@@ -184,7 +184,7 @@ class Trouble:
 
     @property
     def place(self) -> str:
-        """``file:line in function`` of the user's code; empty if nothing is known."""
+        """``file:line in function`` of the user's code; empty if unknown."""
         if (frame := self.user_frame) is not None:
             return str(frame)
         return pythonstacks.shorten(pythonstacks.noted(self.rank.seen_at, self.rank.began_at)[1])
@@ -192,7 +192,7 @@ class Trouble:
 
 def _is_of_a_lost_peer(message: str) -> bool:
     text = first_line(message)
-    # A test that compares such words is about them, and no victim.
+    # An assertion on such a message is a failure of its own, not the loss of a peer.
     return _is_broken(text) and not text.startswith(("assert ", "AssertionError", "Failed: "))
 
 
@@ -201,9 +201,9 @@ def _is_broken(text: str) -> bool:
 
 
 def lost_phase(rank: RankOutcome) -> Phase | None:
-    """The phase whose report a rank owes; None for a rank that delivered all and lives.
+    """The phase of a rank's missing report; None for a rank that delivered all and lives.
 
-    A rank that ends after its last report still failed to end the test: the last phase.
+    A rank that ends after its last report did not end the test: this counts as the last phase.
     """
     setup = rank.reports.get(Phase.SETUP)
     if setup is None:
@@ -219,12 +219,12 @@ def lost_phase(rank: RankOutcome) -> Phase | None:
 def tell_apart(
     troubles: Iterable[Trouble], outcome: RunOutcome
 ) -> tuple[list[Trouble], list[Trouble]]:
-    """The original failures and the mere consequences of them, each earliest first.
+    """The original failures and their mere consequences, each earliest first.
 
-    A broken connection and a stop by the controller are consequences when some rank
-    failed by itself. When the time was over or a hang was proven, and none had, the
-    ranks that had to be stopped are the story. A connection that broke in the handler of an
-    exception is a consequence too, but tells of the exception.
+    A broken connection and a stop by the controller are consequences if some rank failed for a
+    reason of its own. If none did, and the time was over or a hang was proved, the stopped ranks
+    are the original failures. A connection that broke in the handler of an exception is a
+    consequence too, but names the exception.
     """
     ordered = _in_order(troubles)
     stopped = [trouble for trouble in ordered if trouble.stopped]
@@ -238,7 +238,7 @@ def tell_apart(
 
 
 def frames_of(trouble: Trouble) -> tuple[pythonstacks.Frame, ...]:
-    """The stack that tells most, without pytest's machinery, most recent call first."""
+    """The most informative stack, without frames of pytest, most recent call first."""
     if (dump := trouble.child_death) is not None and (main := dump.main()) is not None:
         return pythonstacks.trim(main.frames)
     if trouble.report is None:
@@ -249,11 +249,11 @@ def frames_of(trouble: Trouble) -> tuple[pythonstacks.Frame, ...]:
 
 
 def is_out_of_memory(trouble: Trouble, oom: str) -> bool:
-    """True for a rank that was killed for want of memory, or whose allocation failed.
+    """True for a rank that was killed because of lack of memory, or with a failed allocation.
 
     Args:
         trouble: the rank's failure.
-        oom: what the kernel's killer did during the test; empty for nothing.
+        oom: what the kernel's OOM killer did during the test; empty for nothing.
     """
     if trouble.report is None:
         rank = trouble.rank
@@ -265,7 +265,7 @@ def is_out_of_memory(trouble: Trouble, oom: str) -> bool:
 
 
 def _in_order(troubles: Iterable[Trouble]) -> list[Trouble]:
-    """Earliest first; by rank where ranks fail at one line, a moment after each other."""
+    """Earliest first; by rank if ranks fail at the same line within a moment."""
     first_at: dict[Hashable, float] = {}
 
     def moment(trouble: Trouble) -> float:
@@ -281,36 +281,37 @@ def _in_order(troubles: Iterable[Trouble]) -> list[Trouble]:
 
 
 def fold(troubles: Iterable[Trouble]) -> list[list[Trouble]]:
-    """Groups of like failures, by the time of their first."""
+    """Groups of the same failure, by the time of their first."""
     groups: list[list[Trouble]] = []
-    known: dict[Hashable, list[tuple[list[Trouble], list[str]]]] = {}
+    by_key: dict[Hashable, list[tuple[list[Trouble], list[str]]]] = {}
     for trouble in troubles:
-        likeness, text = _likeness(trouble)
+        key, text = _key(trouble)
         parts = _WHOLE_NUMBER.split(without_addresses(text))
-        like = known.setdefault((likeness, *parts[::2]), [])
+        same_key = by_key.setdefault((key, *parts[::2]), [])
         group = next(
-            (group for group, told in like if _are_alike(group[0], told, trouble, parts)), []
+            (group for group, firsts in same_key if _are_same(group[0], firsts, trouble, parts)), []
         )
         if not group:
             groups.append(group)
-            like.append((group, parts))
+            same_key.append((group, parts))
         group.append(trouble)
     return groups
 
 
-def _are_alike(first: Trouble, told: list[str], second: Trouble, parts: list[str]) -> bool:
-    """Whether two texts are equal but for the ranks' own numbers, and speak of ranks there."""
+def _are_same(
+    first: Trouble, first_parts: list[str], second: Trouble, second_parts: list[str]
+) -> bool:
+    """Whether two texts are equal but for each rank's own number, after the word "rank"."""
     own = (str(first.rank.rank), str(second.rank.rank))
-    others = [
-        number for number, pair in enumerate(zip(told, parts, strict=True)) if len({*pair}) > 1
-    ]
-    return all((told[number], parts[number]) == own for number in others) and (
-        not others or any(_SAYS_RANK.search(parts[number - 1]) for number in others)
+    pairs = [*zip(first_parts, second_parts, strict=True)]
+    others = [number for number, pair in enumerate(pairs) if len({*pair}) > 1]
+    return all(pairs[number] == own for number in others) and (
+        not others or any(_SAYS_RANK.search(second_parts[number - 1]) for number in others)
     )
 
 
-def _likeness(trouble: Trouble) -> tuple[Hashable, str]:
-    """What is equal in like failures, and the text in which a rank may have its own number."""
+def _key(trouble: Trouble) -> tuple[Hashable, str]:
+    """What is equal in the same failure of ranks, and the text with a rank's own number."""
     if trouble.report is None:
         rank = trouble.rank
         frames = pythonstacks.trim(pythonstacks.main_stack(rank.stacks))
@@ -320,24 +321,24 @@ def _likeness(trouble: Trouble) -> tuple[Hashable, str]:
 
 
 def without_addresses(text: str) -> str:
-    """A text without what differs between ranks in one and the same message."""
+    """A text without the parts that differ between ranks in the same message."""
     return _VARIES.sub("*", text)
 
 
 def crash_site(report: pytest.TestReport) -> tuple[str, int] | None:
-    """Path and line (from 1) where the exception was raised, if pytest knows."""
+    """Path and line (from 1) where the exception was raised; None if pytest does not know."""
     crash = getattr(report.longrepr, "reprcrash", None)
     return None if crash is None else (str(crash.path), int(crash.lineno))
 
 
 def first_line(text: str) -> str:
-    """The first line that says something, cut where nobody would read on."""
+    """The first line that is not blank, at most :data:`LONGEST_VERDICT` characters of it."""
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")
     return line if len(line) <= LONGEST_VERDICT else line[: LONGEST_VERDICT - 3] + "..."
 
 
 def what_happened(trouble: Trouble) -> str:
-    """One line on it: a report's message, or the predicate of a sentence about the rank."""
+    """The failure in one line: a report's message, or the predicate of a sentence on the rank."""
     rank, phase = trouble.rank, trouble.phase
     if (dump := trouble.child_death) is not None:
         return f"a process that it forked died of {signal_name(dump.signal)} in {trouble.doing}"
@@ -366,7 +367,7 @@ def _while_handling(trouble: Trouble) -> str:
 
 
 def reasons(trouble: Trouble) -> list[str]:
-    """What a report says went wrong: one text, or of ranks that lost their peers one for each."""
+    """The messages of a report: one, or one for each exception if the rank lost its peers."""
     if not trouble.broken_connection:
         return [trouble.message]
     plain = [*dict.fromkeys(map(_plain, trouble.errors))]
@@ -375,20 +376,20 @@ def reasons(trouble: Trouble) -> list[str]:
 
 
 def exit_words(returncode: int) -> str:
-    """How a process ended by itself: ``died of SIGSEGV``, ``exited with code 3``."""
+    """How a process ended: ``died of SIGSEGV``, ``exited with code 3``."""
     if returncode < 0:
         return f"died of {signal_name(-returncode)}"
     return f"exited with code {returncode}"
 
 
 def _plain(message: str) -> str:
-    """A broken connection's first sentence, without exception type, C++ source line and port."""
+    """The first sentence on a broken connection, without exception type, C++ source and port."""
     sentence = _PREFIX.sub("", first_line(message)).partition(". ")[0]
     return re.sub(r" ?\[[0-9a-fA-F.:]+\]:\d+", "", sentence)
 
 
 def _problem_line(problem: str) -> str:
-    """The heading and, where a traceback follows it, the traceback's last line."""
+    """The heading and, if a traceback follows it, the traceback's last line."""
     lines = [line.strip() for line in problem.splitlines() if line.strip()]
     if len(lines) > 1 and lines[0].endswith(":"):
         return first_line(f"{lines[0]} {lines[-1]}")
@@ -404,7 +405,7 @@ def signal_name(number: int) -> str:
 
 
 def message_of(longrepr: Any) -> str:
-    """What pytest would show as the failure's message, for any ``longrepr`` it may have."""
+    """The failure's message as pytest shows it, for any kind of ``longrepr``."""
     crash = getattr(longrepr, "reprcrash", None)
     if crash is not None:
         return str(crash.message)
@@ -428,7 +429,7 @@ def _raised_at(longrepr: Any) -> pythonstacks.Frame | None:
 
 
 def clean(text: str) -> str:
-    """``text`` as something that every file and channel takes: no lone surrogates."""
+    """``text`` without lone surrogates, which not every file and channel can encode."""
     try:
         text.encode()
     except UnicodeEncodeError:

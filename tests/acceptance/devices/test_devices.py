@@ -165,7 +165,7 @@ def test_contradictions_are_told_at_collection(two_gpus: Callable[..., Finished]
         "test_nccl_without_gpus: @pytest.mark.ddp: device='cpu' with backend='nccl': nccl needs "
         "cuda devices. Write backend='gloo', or device='cuda'.",
         "test_this_gpu: @pytest.mark.ddp(device='cuda:1'): the device is one of cpu, cuda, xpu "
-        "and meta; which GPU a rank gets is the plugin's matter.",
+        "and meta; the plugin decides which GPU a rank gets.",
     ):
         assert text in finished.flat
 

@@ -228,7 +228,7 @@ def test_lines_of_both_sides_are_shown(hangs: Finished) -> None:
 
 def test_place_where_ranks_parted_is_shown(hangs: Finished) -> None:
     text = hangs["test_extra_metric"].text
-    assert "the ranks part at collective #1 of the default group" in " ".join(text.split())
+    assert "the ranks diverge at collective #1 of the default group" in " ".join(text.split())
     assert "# the metric" in text
     assert "# the gradient" in text
 

@@ -219,7 +219,7 @@ def test_a_plugin_that_runs_phases_is_told_to_leave_ddp_tests(suite: Suite) -> N
     suite.write("test_suite.py", PLAIN)
     finished = suite.run(*LOADFILE)
     finished.assert_outcomes(passed=2, failed=1)
-    told = [text for text in finished.warnings if "runs the phases of a test by itself" in text]
+    told = [text for text in finished.warnings if "the phases of a test without pytest" in text]
     assert len(told) == 1
     assert "conftest.py" in told[0]
 

@@ -70,7 +70,7 @@ def finished(new_suite: Callable[[], Suite]) -> Finished:
 def test_first_place_is_told_before_the_last(finished: Finished) -> None:
     text = flat(finished["test_met"].text)
     line = next(n for n, text in enumerate(SOURCE.splitlines(), 1) if "# as many" in text)
-    _, found, first = text.partition("the ranks first part at collective #")
+    _, found, first = text.partition("the ranks first diverge at collective #")
     assert found
     assert f"rank 0: all_reduce(SUM, 4 x float32) at test_gradients.py:{line}: dist.all_re" in first
     assert "rank 1: all_reduce(4 x float32) issued in C++, as DDP's gradients" in first

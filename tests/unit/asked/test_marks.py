@@ -116,7 +116,7 @@ def test_a_parameter_beside_a_bare_mark_is_warned_of_once(inner: pytest.Pytester
     told: list[str] = []
     assert check_items(report, options, None, lambda _, text: told.append(text)).passed
     (text,) = told
-    assert "test_it: a parameter world_size does not say how many ranks" in text
+    assert "test_it: a parameter world_size does not set the number of ranks" in text
     assert "@pytest.mark.ddp(world_size=[2, 3])" in text
 
 
@@ -126,7 +126,7 @@ def test_such_a_warning_may_be_an_error_by_a_filter(inner: pytest.Pytester) -> N
 
     report, options = collected(inner, SIZES + MISTAKEN)
     assert check_items(report, options, None, warn).failed
-    assert "does not say how many ranks" in str(report.longrepr)
+    assert "does not set the number of ranks" in str(report.longrepr)
 
 
 @pytest.mark.parametrize(

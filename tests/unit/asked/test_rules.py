@@ -103,8 +103,8 @@ REFUSED: list[tuple[Callable[[object], object], object, str]] = [
     (check_sizes, [], "Name at least one"),
     (check_sizes, (), "Name at least one"),
     (check_sizes, range(0), "Name at least one"),
-    (check_sizes, [2, 2], "2 stands in the list more than once"),
-    (check_sizes, ["gpus", "gpus"], "gpus stands in the list more than once"),
+    (check_sizes, [2, 2], "2 is in the list more than once"),
+    (check_sizes, ["gpus", "gpus"], "gpus is in the list more than once"),
     (check_sizes, [1, True], "a whole number from 1 to 4096"),
     (check_sizes, [1, 0], "at least 1 rank"),
     (check_sizes, [[1]], "a whole number from 1 to 4096"),
@@ -115,11 +115,11 @@ REFUSED: list[tuple[Callable[[object], object], object, str]] = [
     (check_backend, "", "a name such as gloo or nccl"),
     (check_backend, None, "a name such as gloo or nccl"),
     (check_backend, "gloo,nccl", "such as cpu:gloo,cuda:nccl"),
-    (check_backend, "cpu:gloo,cpu:own", "cpu stands in it more than once"),
-    (check_backend, "cpu:auto", "auto stands alone"),
+    (check_backend, "cpu:gloo,cpu:own", "cpu is in it more than once"),
+    (check_backend, "cpu:auto", "auto cannot be combined with devices"),
     (check_backend, "cpu: gloo", "such as cpu:gloo,cuda:nccl"),
     (check_device, "gpu", "cpu, cuda, xpu and meta"),
-    (check_device, "cuda:0", "which GPU a rank gets is the plugin's matter"),
+    (check_device, "cuda:0", "the plugin decides which GPU a rank gets"),
     (check_sharing, 0, "a whole number from 1 to 64"),
     (check_sharing, True, "a whole number from 1 to 64"),
     (check_seconds, 0, "seconds above 0"),
@@ -140,8 +140,8 @@ REFUSED: list[tuple[Callable[[object], object], object, str]] = [
     (check_bool, "false", "True or False"),
     (check_env, ["A"], '{"NCCL_DEBUG": "INFO"}'),
     (check_env, "A=1", '{"NCCL_DEBUG": "INFO"}'),
-    (check_env, {"A": 1}, "which 'A': 1 is not"),
-    (check_env, {1: "A"}, "which 1: 'A' is not"),
+    (check_env, {"A": 1}, "unlike 'A': 1"),
+    (check_env, {1: "A"}, "unlike 1: 'A'"),
     (check_env, {"": "A"}, "cannot be an environment variable"),
     (check_env, {"A=B": "A"}, "cannot be an environment variable"),
     (check_env, {"A": "\0"}, "cannot be an environment variable"),
@@ -153,7 +153,7 @@ REFUSED: list[tuple[Callable[[object], object], object, str]] = [
         for name in sorted(OWNED_VARIABLES)
     ),
     *(
-        (check_env, {name: ""}, f"{name} is read before a rank is given its GPU")
+        (check_env, {name: ""}, f"{name} is read before a rank gets its GPU")
         for name in sorted(HIDING_VARIABLES)
     ),
 ]

@@ -266,7 +266,7 @@ def loop(numbers: range, line: int = 1) -> tuple[CallRecord, ...]:
 def test_rank_that_stops_earlier() -> None:
     told = differ(loop(range(1, 4)), loop(range(1, 3)))
     assert told == (
-        "the ranks part at collective #3 of the default group:\n"
+        "the ranks diverge at collective #3 of the default group:\n"
         "  rank 0: all_reduce(SUM, 4 x float32)\n"
         "    at /src/loop.py:1: /src/loop.py:1\n"
         "  rank 1: no collective"
@@ -275,14 +275,14 @@ def test_rank_that_stops_earlier() -> None:
 
 def test_rank_that_never_called() -> None:
     told = differ(loop(range(1, 4)), (), loop(range(1, 4)), ())
-    assert told.startswith("the ranks part at collective #1 ")
+    assert told.startswith("the ranks diverge at collective #1 ")
     assert told.endswith("  ranks 1, 3: no collective")
 
 
 def test_one_collective_more_in_the_middle() -> None:
     extra = (*loop(range(1, 3)), call(3, site="/src/loop.py:9"), *loop(range(4, 5)))
     told = differ(extra, loop(range(1, 4)))
-    assert told.startswith("the ranks part at collective #3 ")
+    assert told.startswith("the ranks diverge at collective #3 ")
     assert "rank 1" in told
 
 
@@ -290,7 +290,7 @@ def test_same_text_on_two_lines_is_no_parting() -> None:
     path = source("dist.all_reduce(x)\ndist.all_reduce(x)\ndist.barrier()\n")
     one = (call(1, site=f"{path}:1"), call(2, site=f"{path}:1"))
     two = (call(1, site=f"{path}:2"),)
-    assert differ(one, two).startswith("the ranks part at collective #2 ")
+    assert differ(one, two).startswith("the ranks diverge at collective #2 ")
 
 
 def test_ranks_that_asked_as_often_do_not_part() -> None:
@@ -300,26 +300,26 @@ def test_ranks_that_asked_as_often_do_not_part() -> None:
 def test_collective_that_came_from_elsewhere_parts_them() -> None:
     # Rank 1's first comes from C++: DDP's reducer, for example.
     told = difference(counts(3, 2), {0: loop(range(1, 4)), 1: loop(range(2, 3))})
-    assert told.startswith("the ranks part at collective #1 ")
+    assert told.startswith("the ranks diverge at collective #1 ")
     assert told.endswith("  rank 1: one not known, from C++ or long ago")
 
 
 def test_rank_without_any_call_from_python_does_not_part_them() -> None:
     told = difference(counts(3, 2), {0: loop(range(1, 4)), 1: ()})
-    assert told.startswith("the ranks part at collective #3 ")
+    assert told.startswith("the ranks diverge at collective #3 ")
 
 
 def test_forgotten_calls_are_no_parting() -> None:
     one, two = loop(range(953, 3001)), loop(range(952, 3000))
     assert difference(counts(3000, 2999), {0: one, 1: two}).startswith(
-        "the ranks part at collective #3000 "
+        "the ranks diverge at collective #3000 "
     )
 
 
 def test_call_from_elsewhere_among_many_parts_them() -> None:
     two = (*loop(range(1, 1500)), *loop(range(1501, 2001)))
     told = difference(counts(2001, 2000), {0: loop(range(1, 2002)), 1: two})
-    assert told.startswith("the ranks part at collective #1500 ")
+    assert told.startswith("the ranks diverge at collective #1500 ")
 
 
 def test_every_group_is_compared() -> None:
@@ -355,7 +355,7 @@ def test_first_meeting_with_what_cpp_issued_is_told_before_the_last_difference()
     one = (call(1, site=f"{path}:1"), native(2), native(3, operation="broadcast"))
     two = (native(1), native(2), native(3))
     assert differ(one, two) == (
-        "the ranks first part at collective #1 of the default group:\n"
+        "the ranks first diverge at collective #1 of the default group:\n"
         "  rank 0: all_reduce(SUM, 4 x float32)\n"
         f"    at {path}:1: dist.all_reduce(x)\n"
         "  rank 1: all_reduce(4 x float32)\n"
@@ -372,7 +372,7 @@ def test_meeting_explains_a_hang_and_is_no_verdict() -> None:
     ranks = {0: (call(1), native(2)), 1: (native(1), native(2))}
     assert difference(counts(2, 2), ranks) == ""
     told = difference(counts(2, 2), ranks, sides=2)
-    assert told.startswith("the ranks first part at collective #1 ")
+    assert told.startswith("the ranks first diverge at collective #1 ")
 
 
 @pytest.mark.parametrize("unlike", [{"numel": 8}, {"dtype": "int32"}], ids=str)

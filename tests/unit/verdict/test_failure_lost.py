@@ -59,7 +59,7 @@ def test_sigkill_says_why_there_is_no_stack() -> None:
     assert "SIGKILL leaves no stack; the out-of-memory killer sends it too" in report.longreprtext
     assert place(report) == ("tests/test_made.py", 10)
     asked = text(made.passing(0), dead(returncode=-signal.SIGKILL, stacks=BLOCKED))
-    assert "the one below was asked for earlier" in asked
+    assert "the one below was requested earlier" in asked
 
 
 @pytest.mark.parametrize(
