@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
-from ddp_conformance import ErrorPath, Guard, Training, TrainStep
+from ddp_conformance import Cache, ErrorPath, Guard, Training, TrainStep
 from ddp_conformance.frame.mutants import Mutant, Twin, all_mutants, all_twins
 from ddp_conformance.frame.verdict import GuaranteeError
 from ddp_conformance.front.pytest_frontend import ranks_for
@@ -15,8 +15,8 @@ from conformance import kill_matrix
 from conformance.kill_matrix import applicable
 from pytest_ddp import Ddp
 
-LAUNCHED = (ErrorPath, Guard, Training, TrainStep)
-"""Subjects that run in processes of their own, which a server of forks launches."""
+LAUNCHED = (Cache, ErrorPath, Guard, Training, TrainStep)
+"""Subjects that run, for a check at least, in processes that a server of forks launches."""
 
 
 def mutants(*, launched: bool) -> list[Any]:

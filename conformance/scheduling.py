@@ -13,6 +13,8 @@ from xdist.scheduler import LoadFileScheduling
 SERVERS = {
     "launches ranks": (
         "test_launched",
+        "caches/test_killed",
+        "caches/test_reference",
         "callbacks/test_reference_error_paths",
         "frame/test_nemesis",
         "lifecycle/test_reference",

@@ -140,3 +140,32 @@ def test_a_rank_that_raises_is_named_and_its_machine_is_not_judged() -> None:
     named = ["rank 1 cannot open the cache: FileNotFoundError: x"]
     assert texts(judge.judge_who_raised(history)) == named
     assert judge.judge_built_in_each(history, [range(1), range(1, 2)]) == ()
+
+
+WHOLE = [CacheOpen(0, 7), GOOD, CacheOpen(1, 7), OTHER]
+
+
+def test_after_a_kill_a_cache_is_whole_or_refused_by_all() -> None:
+    known = [WHOLE, WHOLE]
+    assert judge.judge_after_kill(WHOLE, known) == ()
+    assert judge.judge_after_kill([Refused(0, "OSError"), Refused(1, "OSError")], known) == ()
+    assert judge.judge_after_kill([Refused(0, "OSError")], known) == ()  # rank 1 waits for rank 0
+    (text,) = texts(judge.judge_after_kill([*WHOLE[:2], Refused(1, "OSError")], known))
+    assert text == "rank 1 refused the cache, rank 0 opened it"
+
+
+def test_what_is_short_lacking_or_other_after_a_kill_is_named() -> None:
+    history = [CacheOpen(0, 6), replace(GOOD, digest="00"), CacheOpen(1, 7)]
+    assert texts(judge.judge_after_kill(history, [WHOLE])) == [
+        "rank 0 has 6 samples, 7 without the kill",
+        "key 'x': rank 0 opened other values than without the kill",
+        "key 'x': rank 1 opened none",
+    ]
+
+
+def test_what_differs_without_a_kill_is_not_compared() -> None:
+    drawn = [[CacheOpen(0, 7 + n), replace(GOOD, digest=str(n))] for n in range(3)]
+    assert judge.judge_after_kill(drawn[2], drawn[:2]) == ()
+    assert len(judge.judge_after_kill(drawn[2], drawn[:1])) == 2
+    apart = [*WHOLE[:3], replace(OTHER, digest="bb")]
+    assert judge.judge_after_kill([CacheOpen(0, 7), replace(GOOD, digest="00")], [apart]) == ()

@@ -219,3 +219,37 @@ def test_any_rank_whose_workers_read_nothing_is_named(
     ]
     found = found_by_all(without(reading.history, *own))
     assert found == {"devices": [f"no worker of rank {rank} read a sample"]}
+
+
+# ---------------------------------------------------------------- MEM-07
+
+
+@quick
+@given(readings())
+def test_what_undisturbed_sessions_hold_passes(reading: Reading) -> None:
+    assert judge.judge_after_kill(reading.history, [reading.history] * 2) == ()
+
+
+@quick
+@given(readings(), digests, st.data())
+def test_any_content_that_a_kill_has_changed_is_named(
+    reading: Reading, digest: str, data: st.DataObject
+) -> None:
+    tensor = any_record(data, reading.history, CachedTensor, opened)
+    known, where = [reading.history] * 2, f"key {tensor.key!r}: rank {tensor.rank} opened"
+    if digest != tensor.digest:
+        spoiled = changed(reading.history, tensor, digest=digest)
+        named = [f"{where} other values than without the kill"]
+        assert texts(judge.judge_after_kill(spoiled, known)) == named
+        assert judge.judge_after_kill(spoiled, [reading.history, spoiled]) == ()
+    lacking = without(reading.history, tensor)
+    assert texts(judge.judge_after_kill(lacking, known)) == [f"{where} none"]
+
+
+@quick
+@given(readings(), st.data())
+def test_any_count_that_a_kill_has_changed_is_named(reading: Reading, data: st.DataObject) -> None:
+    cache = any_record(data, reading.history, CacheOpen)
+    short = changed(reading.history, cache, count=cache.count + 1)
+    (text,) = texts(judge.judge_after_kill(short, [reading.history]))
+    assert text.startswith(f"rank {cache.rank} has {cache.count + 1} samples, {cache.count} ")

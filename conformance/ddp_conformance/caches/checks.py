@@ -1,4 +1,4 @@
-"""MEM-01 to MEM-04: samples in memory that all ranks and their workers share.
+"""MEM-01 to MEM-04 and MEM-07: samples in memory that all ranks and their workers share.
 
 A cache is opened on all ranks of the test, as a training script opens it, and read to the
 end by every rank's workers. What counts is where its bytes lie and what they are; that a
@@ -8,17 +8,18 @@ tensor says ``is_shared()`` is no evidence, since any CUDA tensor says so.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset
 
 from ddp_conformance.caches import judge
 from ddp_conformance.caches.history import CacheOpen, DeviceUse
+from ddp_conformance.caches.killing import find_bad_rebuild
 from ddp_conformance.caches.machines import find_bad_build_on_machines
-from ddp_conformance.caches.opening import Source, close, first_look, tensors_seen
+from ddp_conformance.caches.opening import Source, close, first_look, on_all, tensors_seen
 from ddp_conformance.caches.subjects import Cache
 from ddp_conformance.frame.case import Case, worker_number
 from ddp_conformance.frame.history import Record, Refused, Run
@@ -26,8 +27,6 @@ from ddp_conformance.frame.ranks import Ranks
 from ddp_conformance.frame.recording import cases_of, judge_each, record, record_once
 from ddp_conformance.frame.registry import Check, Guarantee
 from ddp_conformance.frame.verdict import Violation
-
-T = TypeVar("T")
 
 MEM_01 = Guarantee(
     "MEM-01",
@@ -47,10 +46,17 @@ MEM_04 = Guarantee(
     "CUDA MUST NOT be initialised in a process that forks workers, nor in a worker.",
     tier=2,
 )
+MEM_07 = Guarantee(
+    "MEM-07",
+    "A cache one of whose builders was killed after the first write to a new file MUST be rebuilt "
+    "in the next session, or its opening MUST fail on all ranks; it MUST NOT be short or hold "
+    "other content.",
+    tier=2,
+)
 
 
 def record_reading(subject: Cache, ranks: Ranks, workers: int) -> tuple[Run, ...]:
-    """Open and read a cache, once for the four guarantees that are judged on it."""
+    """Open and read a cache, once for the guarantees that are judged on it."""
     cases = cases_of(ranks, (2 * ranks.world_size + 3,), (workers,))
     return record_once(subject, ranks, cases, lambda s, case: reading(s, case, ranks), "reading")
 
@@ -83,20 +89,6 @@ def opening(subject: Cache, case: Case) -> Iterator[Record]:
     yield CacheOpen(case.rank, len(cache))
     yield from tensors_seen(subject, cache, case.rank, "opened")
     close(cache)
-
-
-def on_all(ranks: Ranks, act: Callable[[], T]) -> T | None:
-    """What ``act`` returns; None where it raised on another rank, for then nothing goes on."""
-    error: Exception | None = None
-    result: T | None = None
-    try:
-        result = act()
-    except Exception as raised:
-        error = raised
-    failed = any(ranks.gather(error is not None))
-    if error is not None:
-        raise error
-    return None if failed else result
 
 
 @dataclass(frozen=True)
@@ -171,9 +163,16 @@ def find_device_use(subject: Cache, ranks: Ranks) -> tuple[Violation, ...]:
     return judge_each(runs, lambda run: judge.judge_device_use(run.history))
 
 
+def find_unrebuilt(subject: Cache, ranks: Ranks) -> tuple[Violation, ...]:
+    """MEM-07."""
+    (built,) = record_reading(subject, ranks, workers=0)
+    return find_bad_rebuild(subject, ranks, built)
+
+
 CHECKS = (
     Check(MEM_01, (Cache,), find_misplaced),
     Check(MEM_02, (Cache,), find_changes),
     Check(MEM_03, (Cache,), find_bad_build),
     Check(MEM_04, (Cache,), find_device_use),
+    Check(MEM_07, (Cache,), find_unrebuilt),
 )

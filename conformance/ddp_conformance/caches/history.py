@@ -43,6 +43,15 @@ class Produced(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class NewFiles(Record):
+    """A launched rank has opened the cache, or was killed while it built it."""
+
+    count: int
+    """Files with bytes that it has seen by then, and that were not there at first."""
+    killed: bool
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceUse(Record):
     """Whether CUDA is initialised in a process that has to do with workers."""
 

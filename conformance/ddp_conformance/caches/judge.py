@@ -24,12 +24,17 @@ def judge_placement(history: History) -> tuple[Violation, ...]:
 
 def judge_refusal(history: History) -> tuple[Violation, ...]:
     """Files with a tensor of another device are refused by all ranks, or put right."""
+    refused = any(isinstance(record, Refused) for record in history)
+    return _refused_by_some(history, "the file") if refused else judge_placement(history)
+
+
+def _refused_by_some(history: History, what: str) -> tuple[Violation, ...]:
     refusing = [record.rank for record in history if isinstance(record, Refused)]
     opening = sorted(_opening(history))
-    if refusing and opening:
-        text = f"{ranks_in_words(refusing)} refused the file, {ranks_in_words(opening)} opened it"
-        return (Violation(text),)
-    return () if refusing else judge_placement(history)
+    if not refusing or not opening:
+        return ()
+    words = ranks_in_words(refusing), ranks_in_words(opening)
+    return (Violation(f"{words[0]} refused {what}, {words[1]} opened it"),)
 
 
 def judge_unchanged(history: History) -> tuple[Violation, ...]:
@@ -78,6 +83,42 @@ def judge_built_once(history: History) -> tuple[Violation, ...]:
         *_lacking(history, held),
         *([] if _opening(history) else [Violation("no rank opened what was produced")]),
     )
+
+
+def judge_after_kill(history: History, undisturbed: Sequence[History]) -> tuple[Violation, ...]:
+    """All ranks refuse the cache, or have in it what undisturbed sessions have.
+
+    What differs between those, such as random numbers, is not compared.
+    """
+    counts = {r.count for one in undisturbed for r in one if isinstance(r, CacheOpen)}
+    known = set.intersection(
+        *({(r.key, r.digest) for r in opened} for one in undisturbed for opened in _by_rank(one))
+    )
+    held = _digests(history, "opened")
+    return (
+        *_refused_by_some(history, "the cache"),
+        *(
+            Violation(f"rank {r.rank} has {r.count} samples, {min(counts)} without the kill")
+            for r in history
+            if isinstance(r, CacheOpen) and len(counts) == 1 and r.count not in counts
+        ),
+        *(
+            Violation(f"key {key!r}: rank {rank} opened {_instead(held.get((rank, key)))}")
+            for rank in sorted(_opening(history))
+            for key, digest in sorted(known)
+            if held.get((rank, key)) != digest
+        ),
+    )
+
+
+def _by_rank(history: History) -> list[list[CachedTensor]]:
+    """What each rank that opened the cache had in it."""
+    held = [r for r in history if isinstance(r, CachedTensor) and r.when == "opened"]
+    return [[r for r in held if r.rank == rank] for rank in sorted(_opening(history))]
+
+
+def _instead(digest: str | None) -> str:
+    return "none" if digest is None else "other values than without the kill"
 
 
 def judge_who_raised(history: History) -> tuple[Violation, ...]:

@@ -8,17 +8,15 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 from ddp_conformance.caches import judge
-from ddp_conformance.caches.opening import Source, close, first_look
+from ddp_conformance.caches.opening import Source, first_look_in_lockstep
 from ddp_conformance.caches.subjects import Cache
 from ddp_conformance.frame.case import Case
 from ddp_conformance.frame.history import Failed, Record
 from ddp_conformance.frame.ranks import Ranks
 from ddp_conformance.frame.recording import cases_of, describe, judge_each, record
 from ddp_conformance.frame.verdict import Violation
-from ddp_conformance.stage.lockstep import Lockstep, in_lockstep
 from ddp_conformance.stage.machines import Place, launched_by, ranks_of_machines, several_machines
 from ddp_conformance.stage.same_calls import demand_same_calls, uncut
 
@@ -46,25 +44,13 @@ def opening_there(subject: Cache, case: Case, ranks: Ranks) -> Iterator[Record]:
     place = Place(case.rank, case.world_size, several_machines(case.world_size))
     own = _own_folder(case, place, ranks)
     source = Source(own, place.ranks_here)
-    found: list[Record] = []
-    held: list[Any] = []
-    problem: Exception | None = None
-    lockstep = Lockstep(ranks)
-    try:
-        with launched_by("torchrun", place), in_lockstep(lockstep):
-            cache, seen = first_look(subject, own, source)
-            held.append(cache)
-            found += seen
-    except Exception as error:
-        problem = error
-    ranks.gather(None)  # nobody closes before all have looked
-    for cache in held:
-        close(cache)
+    with launched_by("torchrun", place):
+        found, problem = first_look_in_lockstep(subject, own, source, ranks)
     if isinstance(problem, FileExistsError):
         raise problem  # maybe a name in memory, which real machines do not share
     if problem is not None:
         found.append(Failed(case.rank, describe(problem)))
-    yield from (*source.produced, *found, *lockstep.calls)
+    yield from found
 
 
 def _own_folder(case: Case, place: Place, ranks: Ranks) -> Case:

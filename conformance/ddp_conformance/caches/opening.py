@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,9 +17,22 @@ from ddp_conformance.caches.subjects import Cache
 from ddp_conformance.frame.case import Case
 from ddp_conformance.frame.digests import digest_of
 from ddp_conformance.frame.history import Record
+from ddp_conformance.frame.ranks import Ranks
+from ddp_conformance.stage.lockstep import Lockstep, in_lockstep
+
+T = TypeVar("T")
 
 PATIENCE = 0.5
 """Seconds for which the content is held back, while a rank does not wait for it as it should."""
+
+
+def content_of(size: int) -> dict[str, Tensor]:
+    """What a cache of this many samples is built of."""
+    generator = torch.Generator().manual_seed(size)
+    return {
+        "values": torch.randn(size, 3, generator=generator),
+        "label": torch.arange(size) * 7 + 1,
+    }
 
 
 class Source:
@@ -34,11 +47,7 @@ class Source:
 
     def __call__(self) -> dict[str, Tensor]:
         """The samples, on the CPU; the ranks that do not wait for them come through first."""
-        generator = torch.Generator().manual_seed(self._case.size)
-        tensors = {
-            "values": torch.randn(self._case.size, 3, generator=generator),
-            "label": torch.arange(self._case.size) * 7 + 1,
-        }
+        tensors = content_of(self._case.size)
         digests = tuple((key, digest_of(tensor)) for key, tensor in tensors.items())
         self.produced.append(Produced(self._case.rank, self._case.size, digests))
         self._hold_back()
@@ -65,6 +74,41 @@ def first_look(subject: Cache, case: Case, source: Source) -> tuple[Any, list[Re
     ]
     source.tell_opened()
     return cache, seen
+
+
+def first_look_in_lockstep(
+    subject: Cache, case: Case, source: Source, ranks: Ranks
+) -> tuple[list[Record], Exception | SystemExit | None]:
+    """:func:`first_look` on all ranks, and what this one raised; it closes the cache."""
+    found: list[Record] = []
+    held: list[Any] = []
+    problem: Exception | SystemExit | None = None
+    lockstep = Lockstep(ranks)
+    try:
+        with in_lockstep(lockstep):
+            cache, seen = first_look(subject, case, source)
+            held.append(cache)
+            found += seen
+    except (Exception, SystemExit) as error:
+        problem = error
+    ranks.gather(None)  # nobody closes before all have looked
+    for cache in held:
+        close(cache)
+    return [*source.produced, *found, *lockstep.calls], problem
+
+
+def on_all(ranks: Ranks, act: Callable[[], T]) -> T | None:
+    """What ``act`` returns; None where it raised on another rank, for then nothing goes on."""
+    error: Exception | None = None
+    result: T | None = None
+    try:
+        result = act()
+    except Exception as raised:
+        error = raised
+    failed = any(ranks.gather(error is not None))
+    if error is not None:
+        raise error
+    return None if failed else result
 
 
 def tensors_seen(subject: Cache, cache: Any, rank: int, when: Any) -> Iterator[CachedTensor]:

@@ -16,7 +16,7 @@ from ddp_conformance.front.table import Verdict, Word
 VERSION = 1
 """Of the document's form; raised with every change that a reader could stumble over."""
 
-SPEC = "2026.4"
+SPEC = "2026.5"
 """Version of the guarantees' text."""
 
 

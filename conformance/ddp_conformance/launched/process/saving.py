@@ -30,7 +30,7 @@ def install(order: Order, journal: Journal, nemesis: Nemesis, bare: set[str]) ->
     """Look at files of the run that are opened for writing, and at what is saved."""
     files = Path(order.files(order.rank))
     sys.addaudithook(functools.partial(_on_event, order, nemesis, os.getpid()))
-    _follow_shared_memory(files / SEGMENTS)
+    follow_shared_memory(files / SEGMENTS)
     original = torch.save
 
     @functools.wraps(original)
@@ -105,7 +105,7 @@ def _writes(mode: str | None, flags: int) -> bool:
     return bool(flags & _WRITING) if mode is None else any(letter in mode for letter in "wax+")
 
 
-def _follow_shared_memory(segments: Path) -> None:
+def follow_shared_memory(segments: Path) -> None:
     """multiprocessing's segments are opened in C, which no audit hook tells of."""
     module: Any = importlib.import_module("_posixshmem")
     original = module.shm_open

@@ -1,0 +1,185 @@
+"""MEM-07: a session of launched ranks whose builder is killed, and the session that comes next."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import torch.distributed as dist
+from torch import Tensor
+
+from ddp_conformance.caches import judge
+from ddp_conformance.caches.history import NewFiles
+from ddp_conformance.caches.opening import (
+    Source,
+    close,
+    content_of,
+    first_look_in_lockstep,
+    on_all,
+)
+from ddp_conformance.caches.subjects import Cache
+from ddp_conformance.frame.case import Case
+from ddp_conformance.frame.history import History, Record, Refused, Run
+from ddp_conformance.frame.ranks import Ranks
+from ddp_conformance.frame.recording import cases_of, judge_each, record
+from ddp_conformance.frame.verdict import UndecidedError, Violation
+from ddp_conformance.launched.endings import came_through, in_order, words_of
+from ddp_conformance.launched.history import Happened
+from ddp_conformance.launched.journal import Journal
+from ddp_conformance.launched.order import Named, Order, Work
+from ddp_conformance.launched.process.saving import SEGMENTS, follow_shared_memory
+from ddp_conformance.launched.start.launch import Limits, launch
+from ddp_conformance.stage.same_calls import demand_same_calls
+
+LIMITS = Limits(timeout=30.0, patience=2.0)
+
+
+def find_bad_rebuild(subject: Cache, ranks: Ranks, built: Run) -> tuple[Violation, ...]:
+    """What is wrong after a kill, next to ``built`` and to a session that was not disturbed.
+
+    Undecided for a factory that no other process can import, and where a session does not come
+    to its end although no rank of it was killed.
+    """
+    try:
+        Named.of(subject.make)
+    except ValueError as error:
+        raise UndecidedError(f"{subject.name}: {error}") from None
+    plain = _run(subject, ranks, 0)
+    undisturbed = (built.history, plain.history)
+    for number in kills(plain.history):
+        run = _run(subject, ranks, number)
+        found = judge_each([run], lambda run: judge.judge_after_kill(run.history, undisturbed))
+        if found:
+            how = f"after a kill at new file {number}, "
+            return tuple(replace(one, what=how + one.what) for one in found)
+        # Where a rank raises, the others wait for it, and their opening fails as well.
+        if not any(isinstance(seen, Refused) for seen in run.history):
+            demand_same_calls(subject, [run], "WRT-04")
+    return ()
+
+
+def kills(history: History) -> Sequence[int]:
+    """The numbers of new files at which to kill: the first two and the last two of maybe many."""
+    last = max((seen.count for seen in history if isinstance(seen, NewFiles)), default=0)
+    return sorted({1, 2, last - 1, last} & set(range(1, last + 1)))
+
+
+def _run(subject: Cache, ranks: Ranks, number: int) -> Run:
+    cases = cases_of(ranks, (2 * ranks.world_size + 3,))
+    (run,) = record(subject, ranks, cases, lambda s, case: two_sessions(s, case, ranks, number))
+    if not _opens_next(run.history):
+        ends = "; ".join(words_of(end) for end in in_order(run.history) if not end.returned)
+        raise UndecidedError(
+            f"{subject.name} is not opened by launched ranks, of which none was killed: {ends}"
+        )
+    return run
+
+
+def _opens_next(history: History) -> bool:
+    """Whether there is a next session: not after one that broke off by itself."""
+    killed = any(isinstance(seen, NewFiles) and seen.killed for seen in history)
+    return killed or came_through(history)
+
+
+def two_sessions(subject: Cache, case: Case, ranks: Ranks, number: int) -> Iterator[Record]:
+    """On launched ranks, killed at new file ``number``, if it is not 0; then on the test's own."""
+    first = on_all(ranks, lambda: list(launched(subject, case, number)))
+    if first is None:
+        return
+    yield from first
+    if not ranks.gather(_opens_next(first))[0]:
+        return
+    found, problem = first_look_in_lockstep(subject, case, Source(case, readers=1), ranks)
+    yield from found
+    if problem is not None:
+        yield Refused(case.rank, type(problem).__name__)
+
+
+def launched(subject: Cache, case: Case, number: int) -> Iterator[Record]:
+    """Rank 0 launches the first session for all."""
+    if case.rank == 0:
+        argv = (str(case.size), str(case.directory), str(number))
+        work = Work(Named.of(open_until_killed), Named.of(subject.make), argv)
+        elsewhere = case.directory.with_name(f"{case.directory.name}-launched")
+        elsewhere.mkdir()
+        yield from launch(work, case.world_size, elsewhere, LIMITS)
+
+
+def open_until_killed(order: Order, journal: Journal) -> None:
+    """Open the cache; who builds it is killed when the new file of the given number has bytes.
+
+    Looked at when a C function returns to Python code of the builder: only these write.
+    """
+    make, (size, directory, given) = order.work.entry.load(), order.work.argv
+    case, number = Case(int(size), order.rank, order.world_size, Path(directory)), int(given)
+    private = Path(order.files(order.rank))
+    follow_shared_memory(private / SEGMENTS)
+    files = FileCount(directory)
+    builders: list[int] = []
+
+    def look(frame: object, event: str, argument: object) -> None:
+        if event == "c_return" and files.look() >= number > 0:
+            # The builder may be a fork of the rank, for which the rank's journal writes nothing.
+            Journal(private / "journal").add(NewFiles(order.rank, files.count, killed=True))
+            os.killpg(0, signal.SIGKILL)  # the rank with all that it has started
+
+    def produce() -> dict[str, Tensor]:
+        content = content_of(case.size)
+        builders.append(threading.get_ident())
+        threading.setprofile(look)
+        sys.setprofile(look)
+        return content
+
+    dist.init_process_group("gloo")
+    cache = make(case, produce)
+    if threading.get_ident() in builders and sys.getprofile() is not look:
+        raise RuntimeError("sys.setprofile, by which new files are seen, was used by the builder")
+    threading.setprofile(None)
+    sys.setprofile(None)
+    journal.add(NewFiles(order.rank, files.look(), killed=False))
+    dist.barrier()  # nobody closes before all have it
+    close(cache)
+    dist.destroy_process_group()
+    journal.add(Happened(order.rank, "returned"))
+
+
+class FileCount:
+    """Counts files below a folder that were not there at first, from when they have bytes.
+
+    By inode: a file that is renamed counts once. That of a removed file may be another one's later.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._known = {file.inode() for file in _files(folder)}
+        self.count = 0
+
+    def look(self) -> int:
+        """How many there have been by now."""
+        files = {file.inode(): file for file in _files(self._folder)}
+        new = {inode for inode in files.keys() - self._known if _has_bytes(files[inode])}
+        self._known = (self._known & files.keys()) | new
+        self.count += len(new)
+        return self.count
+
+
+def _files(folder: str) -> Iterator[os.DirEntry[str]]:
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                yield from _files(entry.path)
+            else:
+                yield entry
+
+
+def _has_bytes(file: os.DirEntry[str]) -> bool:
+    try:
+        return file.stat(follow_symlinks=False).st_size > 0
+    except FileNotFoundError:
+        return False

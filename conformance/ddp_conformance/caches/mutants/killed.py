@@ -1,0 +1,113 @@
+"""MEM-07: caches that are opened after a builder of theirs was killed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch.distributed as dist
+from torch import Tensor
+
+from ddp_conformance.caches.mutants.precomputed import SHAPES, TWO, Produce, SharedSamples
+from ddp_conformance.caches.subjects import Cache
+from ddp_conformance.frame.mutants import Mutant, Twin
+
+
+class TrustsFilesOfFullSize(SharedSamples):
+    """Files that a killed builder has left, of full size and of zeros, are taken for complete."""
+
+    def build(self, produce: Produce) -> None:
+        if self.case.rank == 0 and not self.is_there():
+            self.fill(produce())
+        dist.barrier()
+
+    def is_there(self) -> bool:
+        """Whether there is nothing to build."""
+        return all(self.path(key).exists() for key in SHAPES)
+
+    def fill(self, content: Mapping[str, Tensor]) -> None:
+        mapped = {key: self.mapped(key) for key in content}  # makes files of full size
+        for key, tensor in content.items():
+            mapped[key].copy_(tensor)
+
+
+class MarkedBeforeItIsWhole(TrustsFilesOfFullSize):
+    """The mark that it is complete is there before it is."""
+
+    def is_there(self) -> bool:
+        return self.path("done").exists()
+
+    def fill(self, content: Mapping[str, Tensor]) -> None:
+        self.path("done").touch()
+        super().fill(content)
+
+
+class TrustsFilesUnderItsOwnKeys(TrustsFilesOfFullSize):
+    """The same with keys that are not those that are produced."""
+
+    def open(self) -> dict[str, Tensor]:
+        return {f"my_{key}": tensor for key, tensor in super().open().items()}
+
+
+class RefusedByTheFirstRank(TrustsFilesOfFullSize):
+    """Files without the mark that they are complete are refused on rank 0, and opened elsewhere."""
+
+    def build(self, produce: Produce) -> None:
+        done = self.path("done")
+        if self.is_there():
+            if self.case.rank == 0 and not done.exists():
+                raise RuntimeError(f"{done} is missing; remove the files beside it")
+            return
+        dist.barrier()  # all have looked
+        if self.case.rank == 0:
+            self.fill(produce())
+            done.write_text("done")
+        dist.barrier()
+
+
+class RenamedWhenWhole(TrustsFilesOfFullSize):
+    """Written under another name first."""
+
+    def fill(self, content: Mapping[str, Tensor]) -> None:
+        for key, tensor in content.items():
+            part = self.path(f"{key}-part")
+            part.write_bytes(tensor.numpy().tobytes())
+            part.replace(self.path(key))
+
+
+class MarkedWhenWhole(TrustsFilesOfFullSize):
+    """Built again where the mark is missing that comes last."""
+
+    def is_there(self) -> bool:
+        return self.path("done").exists()
+
+    def fill(self, content: Mapping[str, Tensor]) -> None:
+        super().fill(content)
+        self.path("done").write_text("done")
+
+
+class LockLeftByTheDead(RenamedWhenWhole):
+    """A lock file with the builder's number, which is no obstacle when that is dead."""
+
+    def fill(self, content: Mapping[str, Tensor]) -> None:
+        lock = self.path("lock")
+        if lock.exists() and Path(f"/proc/{lock.read_text()}").exists():
+            raise RuntimeError(f"{lock} is held")
+        lock.write_text(str(os.getpid()))
+        super().fill(content)
+        lock.unlink()
+
+
+MUTANTS = (
+    Mutant(Cache(TrustsFilesOfFullSize), "MEM-07", "trusts files of full size", TWO),
+    Mutant(Cache(MarkedBeforeItIsWhole), "MEM-07", "marked before it is whole", TWO),
+    Mutant(Cache(TrustsFilesUnderItsOwnKeys), "MEM-07", "the same under keys of its own", TWO),
+    Mutant(Cache(RefusedByTheFirstRank), "MEM-07", "refused by one rank after a kill", TWO),
+)
+
+TWINS = (
+    Twin(Cache(RenamedWhenWhole), "a file that is there is whole"),
+    Twin(Cache(MarkedWhenWhole), "a mark that comes last"),
+    Twin(Cache(LockLeftByTheDead), "the lock of a dead builder"),
+)
