@@ -10,14 +10,14 @@ plugins can do so; its values must be JSON-able.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
-    from pytest_ddp.asked.mark import MarkArgument
+    from pytest_ddp.asked.mark import DdpTest, MarkArgument
     from pytest_ddp.fixture import Ddp
 
 
@@ -35,6 +35,24 @@ def pytest_ddp_mark_arguments() -> Mapping[str, MarkArgument]:  # type: ignore[e
     """
 
 
+@pytest.hookspec(firstresult=True)
+def pytest_ddp_make_test(item: pytest.Item) -> DdpTest | None:
+    """Return how an item without a ``ddp`` mark is a ddp test; None to leave it as it is.
+
+    Called for each such item when its file has been collected. A :class:`pytest.UsageError` is an
+    error of the collection. Stops at the first result.
+    """
+
+
+@pytest.hookspec(firstresult=True)
+def pytest_ddp_world_sizes(metafunc: pytest.Metafunc) -> Sequence[int] | None:
+    """Return the world sizes by which a test function without a ``ddp`` mark is parametrized.
+
+    Called in the ranks, too: parameters must be the same there. What :func:`pytest_ddp_make_test`
+    returns for its items has the same sizes as a list. Stops at the first result.
+    """
+
+
 @pytest.hookspec()
 def pytest_ddp_own_environment(config: pytest.Config) -> AbstractContextManager[None]:  # type: ignore[empty-body]
     """Return a context in which the pytest process has the environment that it was started with.
@@ -45,6 +63,18 @@ def pytest_ddp_own_environment(config: pytest.Config) -> AbstractContextManager[
 
 
 # ------------------------------------------------------------------ in the ranks
+
+
+@pytest.hookspec()
+def pytest_ddp_rank_begins(
+    config: pytest.Config, announce_end: Callable[[tuple[int, ...], bool], None]
+) -> None:
+    """Called once in each rank, after the user's plugins and conftest files have been loaded.
+
+    :param announce_end: Says how the process of the running test may end and still pass: with one
+        of these codes (negative for signals), or if the second argument is true, with any other.
+        ``announce_end((), False)`` takes it back.
+    """
 
 
 @pytest.hookspec()
