@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -62,7 +62,40 @@ def pytest_ddp_own_environment(config: pytest.Config) -> AbstractContextManager[
     """
 
 
+@pytest.hookspec()
+def pytest_ddp_attempt_begins(item: pytest.Item) -> Mapping[str, Any]:  # type: ignore[empty-body]
+    """Return what plugins in the ranks get before this test, by the name of the sender.
+
+    Called before each attempt, also of a test that is run again.
+    """
+
+
+@pytest.hookspec()
+def pytest_ddp_findings(item: pytest.Item, sent: Mapping[int, Mapping[str, Any]]) -> str | None:
+    """Return why a test must not pass that passes on all ranks; None where nothing is found.
+
+    Called after an attempt of which :func:`pytest_ddp_test_ended` returned something on any rank.
+    The text becomes that of the failed call; its first line is what the short summary shows. A test
+    that has failed keeps its own text.
+
+    :param sent: What each rank has sent, by rank; ranks that have died or hung are missing.
+    """
+
+
+@pytest.hookspec()
+def pytest_ddp_test_finished(item: pytest.Item, reports: Sequence[pytest.TestReport]) -> None:
+    """Called when a ddp test is over, with the reports that pytest gets next."""
+
+
 # ------------------------------------------------------------------ in the ranks
+
+
+@pytest.hookspec()
+def pytest_ddp_withheld_hooks(plugin_name: str) -> Sequence[str]:  # type: ignore[empty-body]
+    """Return the names of pytest's hooks that host and ranks do not call of a plugin.
+
+    Called for each plugin that is registered there, by the name that pytest knows it by.
+    """
 
 
 @pytest.hookspec()
@@ -74,6 +107,22 @@ def pytest_ddp_rank_begins(
     :param announce_end: Says how the process of the running test may end and still pass: with one
         of these codes (negative for signals), or if the second argument is true, with any other.
         ``announce_end((), False)`` takes it back.
+    """
+
+
+@pytest.hookspec()
+def pytest_ddp_test_begins(item: pytest.Item, sent: Mapping[str, Any]) -> None:
+    """Called in each rank before the test's set-up; ``ddp`` and the process group are there.
+
+    :param sent: What :func:`pytest_ddp_attempt_begins` has returned, of all senders.
+    """
+
+
+@pytest.hookspec()
+def pytest_ddp_test_ended(item: pytest.Item) -> Mapping[str, Any]:  # type: ignore[empty-body]
+    """Return what plugins in the pytest process get after this test, by the name of the sender.
+
+    Called in each rank after the test's teardown and what the rank restores after it.
     """
 
 

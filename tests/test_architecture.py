@@ -31,18 +31,18 @@ _CLEAR_OF_TORCH = {
 """Modules that the user's pytest process imports, with all that they import in turn."""
 
 
-_SIDES = ("pytest_ddp.system", "pytest_ddp.wire", "pytest_ddp.neighbours", "pytest_ddp.fixture")
+_SIDES = ("pytest_ddp.system", "pytest_ddp.wire", "pytest_ddp.fixture")
 """What both sides of a channel import."""
 
 _ROOMS = {
     "pytest_ddp": (
-        *("system", "wire", "neighbours", "asked", "evidence", "launch"),
+        *("system", "wire", "asked", "evidence", "launch"),
         *("machines.engines", "machines", "agent"),
         *("proof", "verdict", "trace", "attempt", "controller", "migrate", "summary"),
         *("rank.exits", "rank.groups", "rank.watch", "rank.birth", "rank.care", "rank.adapt"),
         "rank.alike",
         *("rank", "battery", "doctor"),
-        *("extensions", "extensions.adopt.ranks", "extensions.adopt"),
+        *("extensions", "extensions.compat", "extensions.adopt.ranks", "extensions.adopt"),
     ),
     "ddp_conformance": (
         *("frame", "stage", "launched", "launched.process", "launched.start"),
@@ -166,10 +166,15 @@ def test_ranks_import_no_controller_code() -> None:
     assert not [
         f"{module} imports {name}"
         for module, file in MODULES.items()
-        if module.startswith("pytest_ddp.rank.") or ".ranks." in module
+        if module.startswith("pytest_ddp.rank.") or _is_for_ranks(module)
         for name in _ours(_imports(file, everywhere=True)) - {"pytest_ddp"}
-        if not name.startswith(allowed) and ".ranks." not in name
+        if not name.startswith(allowed) and not _is_for_ranks(name)
     ]
+
+
+def _is_for_ranks(module: str) -> bool:
+    """Whether a module of an extension runs in ranks."""
+    return _room(module)[1].endswith(("extensions.compat", ".ranks"))
 
 
 def test_controller_imports_no_torch() -> None:

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from pytest_ddp import fixture
-from pytest_ddp.neighbours.base import Neighbour
+from pytest_ddp.extensions.compat.adapter import Adapter
 from pytest_ddp.system.own import base64, json, os, tempfile
 from pytest_ddp.wire.hosting import Json
 
@@ -32,7 +32,7 @@ Runner = Callable[[range], float]
 """The plugin's: calls the function so many times, and says how many seconds that took."""
 
 
-class Benchmark(Neighbour):
+class Benchmark(Adapter):
     """Ranks measure, and the pytest process has the table and the files."""
 
     plugin = "pytest-benchmark"

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from pytest_ddp.neighbours.base import Neighbour
+from pytest_ddp.extensions.compat.adapter import Adapter
 from pytest_ddp.wire.hosting import Json
 
 
-class Dependency(Neighbour):
+class Dependency(Adapter):
     """Ranks are told the results of all tests before theirs, and skip on all or on none."""
 
     plugin = "dependency"

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from pytest_ddp.neighbours.base import Neighbour
+from pytest_ddp.extensions.compat.adapter import Adapter
 from pytest_ddp.system.own import base64
 from pytest_ddp.wire.hosting import Json
 
 
-class Syrupy(Neighbour):
+class Syrupy(Adapter):
     """Ranks compare, and the pytest process counts and writes."""
 
     plugin = "syrupy"

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from pytest_ddp.neighbours.base import Neighbour
+from pytest_ddp.extensions.compat.adapter import Adapter
 from pytest_ddp.system.own import os
 from pytest_ddp.wire.hosting import Json
 
 
-class Testmon(Neighbour):
+class Testmon(Adapter):
     """Ranks tell the lines that they have run, and the pytest process keeps them."""
 
     plugin = "TestmonCollect"

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from pytest_ddp import fixture
-from pytest_ddp.neighbours.base import Neighbour
+from pytest_ddp.extensions.compat.adapter import Adapter
 from pytest_ddp.system.own import json, shutil, tempfile
 from pytest_ddp.wire.hosting import Json
 
@@ -28,7 +28,7 @@ _OF_A_STEP = ("status", "statusDetails", "steps", "attachments", "start", "stop"
 _WORST_FIRST = ("failed", "broken")
 
 
-class Allure(Neighbour):
+class Allure(Adapter):
     """Ranks write aside, and the pytest process makes one result of it."""
 
     plugin = "allure_listener"
