@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_ddp import extending, hookspecs
 from pytest_ddp.asked.came import COMING, Coming
-from pytest_ddp.asked.mark import MARKER_HELP, WORLD_SIZE_PARAM, read_mark
+from pytest_ddp.asked.mark import WORLD_SIZE_PARAM, add_marker, read_mark
 from pytest_ddp.asked.marks import MARK, check_items, read_marks
 from pytest_ddp.asked.options import (
-    Adopt,
+    OPTIONS,
     Options,
     add_options,
-    early_everywhere,
     early_machines,
 )
 from pytest_ddp.asked.settled import remember_options
@@ -31,21 +31,22 @@ from pytest_ddp.controller.neighbours import end_in_controller
 from pytest_ddp.system import support
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Generator, Sequence
     from pathlib import Path
 
-    from pytest_ddp.adopt.everywhere import Place
     from pytest_ddp.controller.controller import Controller
     from pytest_ddp.controller.drivers import Drivers
     from pytest_ddp.fixture import Ddp
 
-_OPTIONS = pytest.StashKey[Options]()
-_PLACE: pytest.StashKey[Place] = pytest.StashKey()
-_RANK_PLUGIN = "pytest_ddp.rank.adapt.fixtures"
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    pluginmanager.add_hookspecs(hookspecs)
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
     add_options(parser)
+    # Here, so that the options of extensions are listed after these.
+    extending.register_all(pluginmanager)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -55,8 +56,9 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
         return None
     from pytest_ddp.machines import begin  # noqa: PLC0415
 
-    place = config.stash.get(_PLACE, None)
-    with contextlib.nullcontext() if place is None else place.left():
+    with contextlib.ExitStack() as own:
+        for context in config.hook.pytest_ddp_own_environment(config=config):
+            own.enter_context(context)
         return begin.begin(config)
 
 
@@ -67,38 +69,23 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
         from pytest_ddp.machines import begin  # noqa: PLC0415
 
         begin.be_agent_early(early_config)
-    size = early_everywhere(early_config)
-    if size is not None and not early_config.pluginmanager.hasplugin(_RANK_PLUGIN):
-        from pytest_ddp.adopt.everywhere import Place  # noqa: PLC0415
-
-        early_config.stash[_PLACE] = place = Place(size)
-        early_config.add_cleanup(place.leave)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", MARKER_HELP)
-    config.stash[_OPTIONS] = options = Options.from_config(config)
-    if not config.pluginmanager.hasplugin(_RANK_PLUGIN):
-        if problem := support.problem():
-            from pytest_ddp.controller.unsupported import WithoutRanks  # noqa: PLC0415
+    add_marker(config)
+    config.stash[OPTIONS] = options = Options.from_config(config)
+    if extending.on_rank(config):
+        return
+    if problem := support.problem():
+        from pytest_ddp.controller.unsupported import WithoutRanks  # noqa: PLC0415
 
-            plain = WithoutRanks(options, problem, _adoption(options), _warn)
-            config.pluginmanager.register(plain, "ddp-controller")
-            return
+        config.pluginmanager.register(WithoutRanks(options, problem, _warn), "ddp-controller")
+    else:
         config.pluginmanager.register(Hooks(config, options), "ddp-controller")
-        if Adopt.SPAWN in options.adopt:
-            from pytest_ddp.adopt.spawn import Spawns  # noqa: PLC0415
-
-            config.pluginmanager.register(Spawns(config, options), "ddp-spawns")
-    elif Adopt.TESTCASE in options.adopt:
-        from pytest_ddp.rank.adopted import plugins  # noqa: PLC0415
-
-        for plugin in plugins():
-            config.pluginmanager.register(plugin)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    sizes = _listed_sizes(metafunc, metafunc.config.stash[_OPTIONS])
+    sizes = _listed_sizes(metafunc, metafunc.config.stash[OPTIONS])
     if sizes:
         metafunc.fixturenames.append(WORLD_SIZE_PARAM)
         ids = [f"ws{size}" for size in sizes]
@@ -113,11 +100,7 @@ def _listed_sizes(metafunc: pytest.Metafunc, options: Options) -> Sequence[objec
         return ()  # told with the item, in one place with all other wrong marks
     if mark is not None:
         return mark.world_sizes if mark.listed else ()
-    if Adopt.TESTCASE not in options.adopt:
-        return ()
-    from pytest_ddp.adopt.distributedtest import sizes_in_turn  # noqa: PLC0415
-
-    return sizes_in_turn(metafunc)
+    return metafunc.config.hook.pytest_ddp_world_sizes(metafunc=metafunc) or ()
 
 
 @pytest.fixture(scope="session")
@@ -135,14 +118,6 @@ def ddp() -> Ddp:
 def _ddp_world_size(request: pytest.FixtureRequest) -> Any:
     """Carries a list of world sizes through pytest's parametrization."""
     return request.param
-
-
-def _adoption(options: Options) -> Callable[[pytest.Item], None] | None:
-    if not options.adopt and options.everywhere is None:
-        return None
-    from pytest_ddp.adopt.taking import adoption  # noqa: PLC0415
-
-    return adoption(options)
 
 
 class Hooks:
@@ -163,10 +138,6 @@ class Hooks:
         from pytest_ddp.controller.drivers import Drivers  # noqa: PLC0415
 
         return Drivers(self._config, self, self._controller)
-
-    @functools.cached_property
-    def _adopt(self) -> Callable[[pytest.Item], None] | None:
-        return _adoption(self._options)
 
     @property
     def _problems(self) -> list[str]:
@@ -206,7 +177,7 @@ class Hooks:
         self._coming.note("")
         report = yield
         self._coming.note(str(collector.path))
-        return check_items(report, self._options, self._adopt, _warn)
+        return check_items(report, self._options, _warn)
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:
         if self._started is None and self._sight.in_item(item):
@@ -217,8 +188,6 @@ class Hooks:
         read_marks(items, self._options)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        if _PLACE in self._config.stash:
-            self._config.stash[_PLACE].leave()
         if any(MARK in item.stash for item in session.items):
             self._controller.collected(session.items)
         elif self._started is not None and self._options.machines is None:

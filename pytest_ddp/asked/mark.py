@@ -8,8 +8,8 @@ from __future__ import annotations
 import difflib
 import itertools
 import unittest
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
@@ -36,11 +36,11 @@ MARKER_HELP = (
     "come from the marks of the class and the module, then from the --ddp-* options."
 )
 
-_KEEPS_GROUP = pytest.StashKey[bool]()
-"""For ddp tests without a mark in their source; see :attr:`Mark.keeps_group`."""
+_EXTRA = pytest.StashKey[dict[str, "MarkArgument"]]()
+"""Arguments that plugins have added, by name."""
 
-_OWN_TMP_PATH = pytest.StashKey[bool]()
-"""For ddp tests without a mark in their source; see :attr:`Mark.own_tmp_path`."""
+_MADE = pytest.StashKey["DdpTest"]()
+"""For tests that plugins made ddp tests."""
 
 WORLD_SIZE_PARAM = "_ddp_world_size"
 """Name of the parameter for a list of world sizes."""
@@ -76,6 +76,35 @@ class Mark:
     own_tmp_path: bool = False
     """Whether each rank has a ``tmp_path`` of its own, as under torchrun. A mark has no argument
     for it."""
+    extra: Mapping[str, object] = field(default_factory=dict, hash=False)
+    """Those arguments given that plugins have added."""
+
+
+@dataclass(frozen=True, slots=True)
+class DdpTest:
+    """How a test without a mark is a ddp test; it makes its process group itself."""
+
+    world_size: int | list[int]
+    """A list for a test that :data:`WORLD_SIZE_PARAM` parametrizes already."""
+    timeout: float | None = None
+    """In seconds; None for that of the options."""
+    nodes: int | None = None
+    """How many machines it wants. Ranks of a harness that starts processes meet by a file of one
+    machine, or at localhost: 1 for these."""
+    keeps_group: bool = False
+    """Whether the next test finds the default process group that this one leaves."""
+    own_tmp_path: bool = False
+    """Whether each rank has a ``tmp_path`` of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class MarkArgument:
+    """An argument of the mark that a plugin adds."""
+
+    check: Callable[[object], object]
+    """Returns the value to keep, or raises a ValueError whose text says what is allowed."""
+    help: str
+    """A clause for ``pytest --markers``, such as ``limit is in seconds``."""
 
 
 _ARGUMENTS: dict[str, Callable[[object], object]] = {
@@ -95,6 +124,16 @@ _ARGUMENTS: dict[str, Callable[[object], object]] = {
 
 _SYNONYMS = {name: ["world_size"] for name in ("nprocs", "nproc", "num_processes", "ranks")}
 """Names of launchers for it; the spelling of ``nprocs`` is closer to ``nodes``."""
+
+
+def add_marker(config: pytest.Config) -> None:
+    """Make the ``ddp`` mark known to pytest, with the arguments that plugins add."""
+    extra: dict[str, MarkArgument] = {}
+    for added in config.hook.pytest_ddp_mark_arguments():
+        extra |= added
+    config.stash[_EXTRA] = extra
+    told = [f"By plugins: {argument.help}." for argument in extra.values()]
+    config.addinivalue_line("markers", " ".join([MARKER_HELP, *told]))
 
 
 def read_mark(node: pytest.Item, options: Options) -> Mark | None:
@@ -119,37 +158,24 @@ def read_mark(node: pytest.Item, options: Options) -> Mark | None:
             f"@pytest.mark.ddp(world_size={shown(list(sizes))}): pytest cannot parametrize a "
             f"unittest.TestCase. Write one world size, or make it a plain test class.",
         )
-    arguments["keeps_group"] = node.stash.get(_KEEPS_GROUP, False)
-    arguments["own_tmp_path"] = node.stash.get(_OWN_TMP_PATH, False)
+    names = node.config.stash.get(_EXTRA, {}).keys() & arguments.keys()
+    arguments["extra"] = {name: arguments.pop(name) for name in names}
+    if (made := node.stash.get(_MADE, None)) is not None:
+        arguments |= {"keeps_group": made.keeps_group, "own_tmp_path": made.own_tmp_path}
     return Mark(world_sizes=sizes, listed=listed, **arguments)
 
 
-def mark_adopted(
-    item: pytest.Item,
-    world_size: int | list[int],
-    *,
-    keeps_group: bool,
-    timeout: float | None = None,
-    spread: bool = False,
-    own_tmp_path: bool = False,
-) -> None:
-    """Turn a test without a mark into a ddp test that initialises its process group itself.
-
-    Args:
-        item: the test; with a list it has been parametrized by :data:`WORLD_SIZE_PARAM` already.
-        world_size: the world size of its harness.
-        keeps_group: see :attr:`Mark.keeps_group`.
-        timeout: in seconds; None for that of the options.
-        spread: whether its ranks may be on several machines. Not for a harness that starts
-            processes, whose rendezvous is a file of one machine, or localhost.
-        own_tmp_path: see :attr:`Mark.own_tmp_path`.
-    """
-    arguments: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
-    if not spread:
-        arguments["nodes"] = 1
-    item.add_marker(pytest.mark.ddp(world_size=world_size, init=False, **arguments))
-    item.stash[_KEEPS_GROUP] = keeps_group
-    item.stash[_OWN_TMP_PATH] = own_tmp_path
+def make_test(item: pytest.Item) -> None:
+    """Make a ddp test of one without a mark, where a plugin says so."""
+    if item.get_closest_marker("ddp") is not None:
+        return
+    made: DdpTest | None = item.config.hook.pytest_ddp_make_test(item=item)
+    if made is None:
+        return
+    arguments = {"timeout": made.timeout, "nodes": made.nodes}
+    given = {name: value for name, value in arguments.items() if value is not None}
+    item.add_marker(pytest.mark.ddp(world_size=made.world_size, init=False, **given))
+    item.stash[_MADE] = made
 
 
 def check_function(item: pytest.Item) -> None:
@@ -191,15 +217,17 @@ def _checked(node: Node, owner: Node, mark: pytest.Mark) -> dict[str, object]:
 
 def _argument(node: Node, owner: Node, name: str, value: object) -> object:
     given = f"@pytest.mark.ddp({name}={shown(value)})"
-    if name not in _ARGUMENTS:
-        close = _SYNONYMS.get(name) or difflib.get_close_matches(name, _ARGUMENTS, n=1, cutoff=0.5)
+    extra = node.config.stash.get(_EXTRA, {})
+    checks = _ARGUMENTS | {name: argument.check for name, argument in extra.items()}
+    if name not in checks:
+        close = _SYNONYMS.get(name) or difflib.get_close_matches(name, checks, n=1, cutoff=0.5)
         hint = f" Did you mean {close[0]}?" if close else ""
-        names = enumerated(_ARGUMENTS)
+        names = enumerated(checks)
         raise mark_error(
             node, f"{given}: no such argument.{hint} The arguments are {names}.", owner
         )
     try:
-        return _ARGUMENTS[name](value)
+        return checks[name](value)
     except ValueError as error:
         raise mark_error(node, f"{given}: {error}.", owner) from None
 

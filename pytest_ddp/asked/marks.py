@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from pytest_ddp.asked.mark import Mark, check_function, read_mark
+from pytest_ddp.asked.mark import Mark, check_function, make_test, read_mark
 from pytest_ddp.asked.options import Options
 
 MARK = pytest.StashKey[Mark]()
@@ -16,7 +16,6 @@ MARK = pytest.StashKey[Mark]()
 def check_items(
     report: pytest.CollectReport,
     options: Options,
-    adopt: Callable[[pytest.Item], None] | None,
     warn: Callable[[pytest.Item, str], None],
 ) -> pytest.CollectReport:
     """Turn wrong marks among the collected items into a collection error.
@@ -24,13 +23,14 @@ def check_items(
     Not a UsageError from a hook: so all wrong marks are shown at once, and also under xdist, for
     which such an exception is an internal error.
 
+    Before that, plugins turn items without a mark into ddp tests.
+
     Args:
         report: the collected items.
         options: for arguments that are not in the marks.
-        adopt: called first, to mark tests that become ddp tests without a mark in their source.
         warn: called for items that look wrong and may be right.
     """
-    errors = list(_errors(report, options, adopt))
+    errors = list(_errors(report, options))
     if not errors:
         errors += _warned(report, warn)
     if errors:
@@ -50,14 +50,11 @@ def read_marks(items: list[pytest.Item], options: Options) -> None:
             item.stash[MARK] = mark
 
 
-def _errors(
-    report: pytest.CollectReport, options: Options, adopt: Callable[[pytest.Item], None] | None
-) -> Iterator[str]:
+def _errors(report: pytest.CollectReport, options: Options) -> Iterator[str]:
     for node in report.result if report.passed else ():
         if isinstance(node, pytest.Item):
             try:
-                if adopt is not None:
-                    adopt(node)
+                make_test(node)
                 _checked_mark(node, options)
             except pytest.UsageError as error:
                 # The first line is shown in pytest's short summary, so it needs the error.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -55,22 +55,6 @@ class Import(enum.StrEnum):
     HOST = "host"
 
 
-class Adopt(enum.StrEnum):
-    """What is taken over of other harnesses."""
-
-    TESTCASE = "testcase"
-    """Tests of torch's classes become ddp tests."""
-    SPAWN = "spawn"
-    """Processes that tests spawn are forks of one that has torch."""
-
-
-class Exits(enum.StrEnum):
-    """Who notices that a served process has ended as it must not."""
-
-    CHECKED = "checked"
-    PLAIN = "plain"
-
-
 @dataclass(frozen=True, slots=True)
 class Options:
     """The options of the command line and the ini file, for the whole session."""
@@ -96,12 +80,6 @@ class Options:
     """Directory for a JSON file of each failed test; None for no files."""
     debug_rank: int | None = None
     """The only rank that stops at breakpoints; None for all."""
-    adopt: frozenset[Adopt] = frozenset()
-    """Harnesses that are taken over."""
-    adopt_exits: Exits = Exits.CHECKED
-    """Whether a test fails that does not notice how a served process has ended."""
-    everywhere: int | None = None
-    """World size of tests that have no mark; None to leave them to the pytest process."""
     device: str | None = None
     """Kind of device for marks that name neither one nor a backend of one; None to see."""
     ranks_per_gpu: int = 1
@@ -138,7 +116,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class _Setting:
+class Setting:
     """One option, its ini option and the rule for both."""
 
     name: str
@@ -188,7 +166,7 @@ class _Setting:
 
 
 _SETTINGS = (
-    _Setting(
+    Setting(
         name="backend",
         metavar="NAME",
         kind="string",
@@ -198,7 +176,7 @@ _SETTINGS = (
         help="process group backend in torch's syntax: gloo, nccl, cpu:gloo,cuda:nccl, or one of a "
         "plugin; auto is nccl if every rank gets its own GPU, else gloo",
     ),
-    _Setting(
+    Setting(
         name="device",
         metavar="cpu|cuda|xpu|meta",
         kind="string",
@@ -208,7 +186,7 @@ _SETTINGS = (
         help="device of ranks if the mark has neither a device nor a backend for one; with cuda "
         "the ranks of gloo get GPUs too",
     ),
-    _Setting(
+    Setting(
         name="ranks_per_gpu",
         metavar="N",
         kind="int",
@@ -217,7 +195,7 @@ _SETTINGS = (
         rule=rules.SHARING,
         help="how many ranks may share a GPU; gloo allows this and nccl does not",
     ),
-    _Setting(
+    Setting(
         name="world_size",
         metavar="N",
         kind="int",
@@ -226,7 +204,7 @@ _SETTINGS = (
         rule=rules.SIZE,
         help="number of ranks for marks without world_size",
     ),
-    _Setting(
+    Setting(
         name="timeout",
         metavar="SECONDS",
         kind="float",
@@ -235,7 +213,7 @@ _SETTINGS = (
         rule=rules.SECONDS,
         help="time for one test; after it the ranks are stopped and their stacks are shown",
     ),
-    _Setting(
+    Setting(
         name="start_method",
         metavar="fork|spawn",
         kind="string",
@@ -244,7 +222,7 @@ _SETTINGS = (
         rule="",
         help="how ranks are started; spawn is slower and works with any import",
     ),
-    _Setting(
+    Setting(
         name="import_",
         metavar="rank|host",
         kind="string",
@@ -254,7 +232,7 @@ _SETTINGS = (
         help="where your own code is imported: in each rank, as under torchrun, or once before "
         "ranks are forked, which is faster but hides differences between ranks at import",
     ),
-    _Setting(
+    Setting(
         name="isolate",
         metavar="",
         kind="bool",
@@ -263,7 +241,7 @@ _SETTINGS = (
         rule=rules.BOOL,
         help="give every test fresh ranks",
     ),
-    _Setting(
+    Setting(
         name="seed",
         metavar="N",
         kind="int",
@@ -272,7 +250,7 @@ _SETTINGS = (
         rule=rules.SEED,
         help="session seed, from which the seeds of all tests and ranks derive",
     ),
-    _Setting(
+    Setting(
         name="output",
         metavar="failed|all|rank0",
         kind="string",
@@ -281,7 +259,7 @@ _SETTINGS = (
         rule="",
         help="show the captured output of the ranks that failed, of all, or of rank 0",
     ),
-    _Setting(
+    Setting(
         name="check_collectives",
         metavar="on|off",
         kind="string",
@@ -290,7 +268,7 @@ _SETTINGS = (
         rule="",
         help="fail a test if its ranks issued different collectives, even if its asserts pass",
     ),
-    _Setting(
+    Setting(
         name="trace",
         metavar="DIR",
         kind="string",
@@ -299,7 +277,7 @@ _SETTINGS = (
         rule="",
         help="write a trace of each ddp test to DIR, and a picture of each failed one",
     ),
-    _Setting(
+    Setting(
         name="diagnosis",
         metavar="DIR",
         kind="string",
@@ -308,7 +286,7 @@ _SETTINGS = (
         rule="",
         help="write a JSON file for each failed test into DIR: what happened, on which rank, where",
     ),
-    _Setting(
+    Setting(
         name="debug_rank",
         metavar="RANK",
         kind="string",
@@ -317,42 +295,27 @@ _SETTINGS = (
         rule="",
         help="the only rank that stops at breakpoints; with --trace, the one to stop instead of 0",
     ),
-    _Setting(
-        *("adopt", "LIST", "string", "", rules.check_members(Adopt), ""),
-        help="take over from other harnesses: testcase (torch's MultiProcessTestCase and "
-        "MultiProcContinuousTest become ddp tests), spawn (torch.multiprocessing.spawn and its "
-        "kin are served), or all",
-    ),
-    _Setting(
-        *("adopt_exits", "checked|plain", "string", "checked", rules.check_member(Exits), ""),
-        help="with --ddp-adopt=spawn: fail a test that does not notice that a process of its own "
-        "died, failed or left early, or leave it to multiprocessing",
-    ),
-    _Setting(
-        *("everywhere", "N", "string", "", rules.check_local_size_or_none, rules.LOCAL_SIZE),
-        help="run every test that has no ddp mark on N ranks, as torchrun -m pytest would",
-    ),
-    _Setting(
+    Setting(
         *("machines", "ENGINE", "string", "", check_machines_or_none, MACHINES),
         help="spread ranks over machines: those where torchrun started pytest, one process each; "
         "nodes of a ray cluster, or N of them (ray:N); those of a slurm allocation; this one and "
         "hosts that ssh reaches (ssh:HOST,HOST)",
     ),
-    _Setting(
+    Setting(
         *("machines_python", "PATH", "string", "", check_program_or_none, ""),
         help="the interpreter on machines that ray, slurm and ssh reach, if it is not where this "
         "one is",
     ),
-    _Setting(
+    Setting(
         *("ship", "", "bool", False, rules.check_bool, rules.BOOL),
         help="with --ddp-machines: send the rootdir's files to the other machines, which need no "
         "file system in common with this one then",
     ),
-    _Setting(
+    Setting(
         *("ship_limit", "MIB", "int", 256, rules.check_mebibytes, rules.MEBIBYTES),
         help="with --ddp-ship: how many MiB these files may have",
     ),
-    _Setting(
+    Setting(
         *("ranks_per_machine", "N", "string", ""),
         *(rules.check_local_size_or_none, rules.LOCAL_SIZE),
         help="with --ddp-machines: fill machines with N ranks each, in order, instead of spreading "
@@ -361,16 +324,20 @@ _SETTINGS = (
 )
 
 
+OPTIONS = pytest.StashKey[Options]()
+"""Those of a config, once pytest has begun to configure it."""
+
+
 def _check_fits_here(world_size: int) -> None:
     if world_size > rules.MAX_LOCAL_WORLD_SIZE:
         words = f"{rules.LOCAL_SIZE}; --ddp-machines has more machines"
         raise option_error(f"--ddp-world-size={world_size}: {words}.")
 
 
-def add_options(parser: pytest.Parser) -> None:
-    """Register the ``--ddp-*`` options and their ini options."""
+def add_options(parser: pytest.Parser, settings: Iterable[Setting] = _SETTINGS) -> None:
+    """Register ``--ddp-*`` options and their ini options: those of the core, or of an extension."""
     group = parser.getgroup("ddp", "tests on several torch.distributed ranks")
-    for setting in _SETTINGS:
+    for setting in settings:
         has_none = setting.kind == "bool" or setting.default == ""
         default = "" if has_none else f" (default: {setting.default})"
         # None for an option that is not on the command line: then the ini file decides.
@@ -385,16 +352,6 @@ def add_options(parser: pytest.Parser) -> None:
         )
 
 
-def early_everywhere(config: pytest.Config) -> int | None:
-    """``everywhere``, while the command line is still parsed.
-
-    Raises:
-        pytest.UsageError: its value is not allowed.
-    """
-    size: int | None = _setting("everywhere").read(config, config.known_args_namespace)
-    return size
-
-
 def early_machines(config: pytest.Config, given: object) -> Machines | None:
     """``machines``, before the session begins; ``given`` are the options as they are by now.
 
@@ -405,5 +362,5 @@ def early_machines(config: pytest.Config, given: object) -> Machines | None:
     return machines
 
 
-def _setting(name: str) -> _Setting:
+def _setting(name: str) -> Setting:
     return next(setting for setting in _SETTINGS if setting.name == name)

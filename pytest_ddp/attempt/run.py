@@ -7,7 +7,6 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import TypeAlias
 
-from pytest_ddp import neighbours
 from pytest_ddp.attempt import ends
 from pytest_ddp.attempt.exchanges import Exchanges
 from pytest_ddp.attempt.lastlook import ANSWER_LIMIT, look_twice
@@ -176,7 +175,6 @@ class Run:
                     store=store,
                     new=new,
                     together=together,
-                    briefed=neighbours.brief(self._order.item),
                     by_file=bool(file),
                     keys=keys,
                 )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, NoReturn, TypeVar
 
 import pytest
@@ -42,13 +43,11 @@ it would have saved for the ranks so far, and saves time for all later ones."""
 
 
 def main(role: dict[str, Any]) -> NoReturn:
-    """Run as ``role`` says: as host, as spawned rank (with ``order``), or as service."""
+    """Run as ``role`` says: as host, as spawned rank (with ``order``), or an extension's service."""
     sys.argv = ["pytest"]  # without this program's own arguments
     channel = Channel(socket.socket(fileno=role["descriptor"]))
-    if "serves" in role:
-        from pytest_ddp.rank.served.service import serve  # noqa: PLC0415 - imports torch
-
-        serve(channel, role["serves"])
+    if "service" in role:
+        import_module(role["service"]).serve(channel, role["parent"])
     if "order" in role:
         processes.die_with_parent(role["parent"])
         order = loads(role["order"])

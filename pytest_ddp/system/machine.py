@@ -1,4 +1,4 @@
-"""Faults of a machine by which all ddp tests fail, or hang; reported by pytest and by the doctor.
+"""Faults of a machine by which all ddp tests fail, or hang; pytest reports them.
 
 Each text ends with a remedy. The tests' own errors would only be gloo's, or those of a worker,
 which are not shown.

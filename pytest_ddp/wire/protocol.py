@@ -131,8 +131,8 @@ class RunTest:
     it: a new socket, unless the last test's was never used."""
     log_level: int | None
     """The lowest level that live logs or a log file need; None if there is neither."""
-    neighbours: Json = field(default_factory=dict)
-    """Data of single plugins in the pytest process for themselves in the rank, by plugin."""
+    from_plugins: Json = field(default_factory=dict)
+    """Data of plugins in the pytest process for those in the rank, by name."""
 
 
 @dataclass(frozen=True)
@@ -331,8 +331,8 @@ class Done:
     """Reason of a ``pytest.exit`` in the rank."""
     exit_code: int | None
     """Return code of the ``pytest.exit``."""
-    neighbours: Json = field(default_factory=dict)
-    """Data of single plugins in the rank for themselves in the pytest process, by plugin."""
+    from_plugins: Json = field(default_factory=dict)
+    """Data of plugins in the rank for those in the pytest process, by name."""
     traffic: Traffic | None = None
     """None if there were neither sends nor receives, which is nearly always so."""
 

@@ -17,7 +17,7 @@ def set_tmp_path(directory: str) -> None:
 
 @pytest.fixture
 def tmp_path() -> Path:
-    """A folder for the test: the same on all ranks, except with ``--ddp-everywhere``."""
+    """A folder for the test: the same on all ranks, unless a plugin gives each rank its own."""
     path = Path(_directory)
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     return path

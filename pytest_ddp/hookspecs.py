@@ -1,0 +1,134 @@
+"""Hooks of pytest-ddp, for its own extensions and for other plugins.
+
+They are implemented as pytest's own are, by a plugin or a conftest file. Where pytest-ddp need not
+be installed, mark an implementation with ``@pytest.hookimpl(optionalhook=True)``.
+
+Each is called either in the pytest process (an xdist worker is one, too) or in the ranks. What
+sends data from one side to the other returns a dict by the name of the sender, so that several
+plugins can do so; its values must be JSON-able.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pytest_ddp.asked.mark import DdpTest, MarkArgument
+    from pytest_ddp.fixture import Ddp
+
+
+# ------------------------------------------------------------------ in the pytest process
+
+
+@pytest.hookspec()
+def pytest_ddp_mark_arguments() -> Mapping[str, MarkArgument]:  # type: ignore[empty-body]
+    """Return arguments to add to the ``ddp`` mark, by name.
+
+    Called once, when pytest is configured. The check of an argument returns the value to keep, or
+    raises a :class:`ValueError` whose text says what is allowed, such as ``it is a number``; the
+    error that users see also has the name, the value and the test. Values are in
+    ``item.stash[pytest_ddp.asked.marks.MARK].extra`` from the end of collection on.
+    """
+
+
+@pytest.hookspec(firstresult=True)
+def pytest_ddp_make_test(item: pytest.Item) -> DdpTest | None:
+    """Return how an item without a ``ddp`` mark is a ddp test; None to leave it as it is.
+
+    Called for each such item when its file has been collected. A :class:`pytest.UsageError` is an
+    error of the collection. Stops at the first result.
+    """
+
+
+@pytest.hookspec(firstresult=True)
+def pytest_ddp_world_sizes(metafunc: pytest.Metafunc) -> Sequence[int] | None:
+    """Return the world sizes by which a test function without a ``ddp`` mark is parametrized.
+
+    Called in the ranks, too: parameters must be the same there. What :func:`pytest_ddp_make_test`
+    returns for its items has the same sizes as a list. Stops at the first result.
+    """
+
+
+@pytest.hookspec()
+def pytest_ddp_own_environment(config: pytest.Config) -> AbstractContextManager[None]:  # type: ignore[empty-body]
+    """Return a context in which the pytest process has the environment that it was started with.
+
+    For plugins that set ``RANK`` and the like while test files are collected. It is entered where
+    the launcher of this process is looked for.
+    """
+
+
+@pytest.hookspec()
+def pytest_ddp_attempt_begins(item: pytest.Item) -> Mapping[str, Any]:  # type: ignore[empty-body]
+    """Return what plugins in the ranks get before this test, by the name of the sender.
+
+    Called before each attempt, also of a test that is run again.
+    """
+
+
+@pytest.hookspec()
+def pytest_ddp_findings(item: pytest.Item, sent: Mapping[int, Mapping[str, Any]]) -> str | None:
+    """Return why a test must not pass that passes on all ranks; None where nothing is found.
+
+    Called after an attempt of which :func:`pytest_ddp_test_ended` returned something on any rank.
+    The text becomes that of the failed call; its first line is what the short summary shows. A test
+    that has failed keeps its own text.
+
+    :param sent: What each rank has sent, by rank; ranks that have died or hung are missing.
+    """
+
+
+@pytest.hookspec()
+def pytest_ddp_test_finished(item: pytest.Item, reports: Sequence[pytest.TestReport]) -> None:
+    """Called when a ddp test is over, with the reports that pytest gets next."""
+
+
+# ------------------------------------------------------------------ in the ranks
+
+
+@pytest.hookspec()
+def pytest_ddp_withheld_hooks(plugin_name: str) -> Sequence[str]:  # type: ignore[empty-body]
+    """Return the names of pytest's hooks that host and ranks do not call of a plugin.
+
+    Called for each plugin that is registered there, by the name that pytest knows it by.
+    """
+
+
+@pytest.hookspec()
+def pytest_ddp_rank_begins(
+    config: pytest.Config, announce_end: Callable[[tuple[int, ...], bool], None]
+) -> None:
+    """Called once in each rank, after the user's plugins and conftest files have been loaded.
+
+    :param announce_end: Says how the process of the running test may end and still pass: with one
+        of these codes (negative for signals), or if the second argument is true, with any other.
+        ``announce_end((), False)`` takes it back.
+    """
+
+
+@pytest.hookspec()
+def pytest_ddp_test_begins(item: pytest.Item, sent: Mapping[str, Any]) -> None:
+    """Called in each rank before the test's set-up; ``ddp`` and the process group are there.
+
+    :param sent: What :func:`pytest_ddp_attempt_begins` has returned, of all senders.
+    """
+
+
+@pytest.hookspec()
+def pytest_ddp_test_ended(item: pytest.Item) -> Mapping[str, Any]:  # type: ignore[empty-body]
+    """Return what plugins in the pytest process get after this test, by the name of the sender.
+
+    Called in each rank after the test's teardown and what the rank restores after it.
+    """
+
+
+@pytest.hookspec()
+def pytest_ddp_fixture_attributes(ddp: Ddp) -> Mapping[str, object]:  # type: ignore[empty-body]
+    """Return attributes to add to the object of the ``ddp`` fixture, by name.
+
+    Called once in each rank, before its first test.
+    """
