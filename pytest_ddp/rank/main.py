@@ -43,7 +43,7 @@ it would have saved for the ranks so far, and saves time for all later ones."""
 
 
 def main(role: dict[str, Any]) -> NoReturn:
-    """Run as ``role`` says: as host, as spawned rank (with ``order``), or an extension's service."""
+    """Run as host, as spawned rank (``role`` has an ``order``), or as an extension's service."""
     sys.argv = ["pytest"]  # without this program's own arguments
     channel = Channel(socket.socket(fileno=role["descriptor"]))
     if "service" in role:
