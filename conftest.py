@@ -20,7 +20,6 @@ EXHAUSTIVE = (
     "tests/acceptance/ci/",
     "tests/acceptance/engines/",
     "tests/acceptance/machines/",
-    "tests/acceptance/shipped/",
     # These need build/zoo: plugins of others, installed beside the environment.
     *(f"tests/acceptance/plugins/test_{name}.py" for name in ("allure", "benchmark", "debugpy")),
     *(f"tests/acceptance/plugins/test_{name}.py" for name in ("editors", "testmon", "zoo")),

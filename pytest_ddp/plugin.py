@@ -63,10 +63,6 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     early_config.stash[COMING] = Coming()
-    if early_config.known_args_namespace.ddp_ship:
-        from pytest_ddp.machines import begin  # noqa: PLC0415
-
-        begin.be_agent_early(early_config)
     size = early_everywhere(early_config)
     if size is not None and not early_config.pluginmanager.hasplugin(_RANK_PLUGIN):
         from pytest_ddp.adopt.everywhere import Place  # noqa: PLC0415

@@ -14,7 +14,6 @@ from pytest_ddp.agent import gpus
 from pytest_ddp.agent.coveragedata import CoverageData
 from pytest_ddp.agent.localrank import LocalRank
 from pytest_ddp.agent.ports import Ports
-from pytest_ddp.agent.shipped import Shipped
 from pytest_ddp.launch.hostprocess import start_host
 from pytest_ddp.launch.rankprocess import WROTE_GARBAGE
 from pytest_ddp.launch.rendezvous import HOST_ENVIRONMENT
@@ -94,7 +93,6 @@ class Agent:
         self._host: subprocess.Popen[bytes] | None = None
         self._selector = selectors.DefaultSelector()
         self._selector.register(line, selectors.EVENT_READ, self._hear_hub)
-        self._shipped = Shipped(line, self._folder, self._selector)
         if lifeline is not None:
             cut = functools.partial(self._see_lifeline, lifeline)
             self._selector.register(lifeline, selectors.EVENT_READ, cut)
@@ -176,10 +174,8 @@ class Agent:
             case Kind.PORT:
                 self._line.send(Frame(Kind.PORT, part=self._ports.open()))
             case Kind.FILES:
-                if other := self._shipped.other_file(json.loads(frame.data)):
+                if other := likeness.other_file(json.loads(frame.data)):
                     self._refuse(f"has other tests: {other}")
-            case Kind.SHIPMENT | Kind.CHUNK:
-                self._shipped.take(frame)
             case Kind.PROBLEM:
                 self.refused, self._code = frame.data.decode(), _GONE
             case Kind.END:
@@ -368,12 +364,11 @@ class Agent:
             self._send_home()
         self._line.close()
         self._left.close()
-        self._shipped.stop()
         self._folder.close()
 
     def _send_home(self) -> None:
         """Send what ranks leave for a coverage report, now that all of them are gone."""
-        for frame in self._left.frames(self._shipped.home):
+        for frame in self._left.frames():
             self._line.send(frame)
         deadline = time.monotonic() + _SEND_LIMIT
         while self._line.unsent and time.monotonic() < deadline:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from pytest_ddp.machines.line import Frame, Kind
 from pytest_ddp.system.folder import Folder
-from pytest_ddp.system.own import os
 from pytest_ddp.wire.hosting import Measured
 
 _NAME = "coverage"
@@ -33,16 +32,10 @@ class CoverageData:
             self._folder = Folder()
         return replace(measured, data_file=f"{self._folder.path}/{_NAME}")
 
-    def frames(self, home: Callable[[str], str] | None) -> Iterator[Frame]:
-        """All that there is, to be written beside node 0's by the hub.
-
-        Args:
-            home: what makes node 0's path of a file's; None if they are the same.
-        """
+    def frames(self) -> Iterator[Frame]:
+        """All files of data, which the hub writes beside those of node 0."""
         folder = "" if self._folder is None else self._folder.path
         for file in glob.glob(f"{_NAME}.*", root_dir=folder) if folder else ():
-            if home is not None:
-                _rename(os.path.join(folder, file), home)
             suffix = file.removeprefix(f"{_NAME}.").encode()
             yield Frame(Kind.COVERAGE, data=suffix + b"\0" + Path(folder, file).read_bytes())
 
@@ -50,21 +43,3 @@ class CoverageData:
         """Remove it."""
         if self._folder is not None:
             self._folder.close()
-
-
-def _rename(file: str, home: Callable[[str], str]) -> None:
-    """Have a file of data speak of node 0's files."""
-    from coverage import CoverageData as Data  # noqa: PLC0415 - only where it was asked for
-    from coverage.exceptions import CoverageException  # noqa: PLC0415 - as above
-
-    found, renamed = Data(file), Data(f"{file}.renamed")
-    try:
-        found.read()
-        renamed.update(found, map_path=home)
-        renamed.write()
-    except CoverageException:
-        return  # it cannot be read on node 0 either, which says so
-    finally:
-        found.close()
-        renamed.close()
-    os.replace(f"{file}.renamed", file)

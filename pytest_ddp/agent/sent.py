@@ -18,8 +18,7 @@ def main(told: dict[str, Any]) -> NoReturn:
     os.environ.update(told["environment"])
     node = told["node"]
     try:
-        if told["folder"] is not None:
-            os.chdir(told["folder"])
+        os.chdir(told["folder"])
     except OSError as error:
         sys.exit(complain(node, f"the folder that pytest was called in is not there: {error}"))
     secret = told["secret"].encode()

@@ -110,10 +110,6 @@ class Options:
     """Who has the machines; None for this one alone."""
     machines_python: str | None = None
     """The interpreter of the other machines; None if it is where this one is."""
-    ship: bool = False
-    """Whether other machines get the rootdir's files."""
-    ship_limit: int = 256
-    """How many MiB they may have."""
     ranks_per_machine: int | None = None
     """How many ranks a machine takes; None for an equal share."""
 
@@ -125,8 +121,6 @@ class Options:
             pytest.UsageError: an option's value is not allowed.
         """
         read = {setting.name: setting.read(config, config.option) for setting in _SETTINGS}
-        if config.option.ddp_ship and read["machines"] is None:
-            raise option_error(f"--ddp-ship: {rules.SHIPS_NOWHERE}.")
         if read["machines"] is None and config.option.ddp_world_size is not None:
             # Said for this session. A mark or an ini file may be meant for a cluster.
             _check_fits_here(read["world_size"])
@@ -269,15 +263,6 @@ _SETTINGS = (
         *("machines_python", "PATH", "string", "", check_program_or_none, ""),
         help="the interpreter on machines that ray, slurm and ssh reach, if it is not where this "
         "one is",
-    ),
-    _Setting(
-        *("ship", "", "bool", False, rules.check_bool, rules.BOOL),
-        help="with --ddp-machines: send the rootdir's files to the other machines, which need no "
-        "file system in common with this one then",
-    ),
-    _Setting(
-        *("ship_limit", "MIB", "int", 256, rules.check_mebibytes, rules.MEBIBYTES),
-        help="with --ddp-ship: how many MiB these files may have",
     ),
     _Setting(
         *("ranks_per_machine", "N", "string", ""),

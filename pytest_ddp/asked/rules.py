@@ -35,7 +35,6 @@ MAX_WORLD_SIZE = 4096
 """On machines together. The pytest process hears each rank: more of them nobody has measured."""
 MAX_TIMEOUT = 7 * 24 * 3600.0
 """Seconds. Beyond a week it is a mistaken unit; far beyond, waiting calls overflow."""
-MAX_MEBIBYTES = 1 << 20
 """A tebibyte; of more the sums would say nothing."""
 MAX_SEED = 2**32 - 1
 """As in NumPy."""
@@ -67,11 +66,6 @@ NODES = f"a number of machines is a whole number from 1 to {MAX_WORLD_SIZE}"
 SECONDS = f"a timeout is a number of seconds above 0, at most {MAX_TIMEOUT:.0f} (a week)"
 SEED = f"a seed is a whole number from 0 to {MAX_SEED}"
 BOOL = "it is either True or False"
-MEBIBYTES = f"it is a whole number of MiB from 1 to {MAX_MEBIBYTES}"
-SHIPS_NOWHERE = (
-    "it sends files to the machines of --ddp-machines, which was not given. Name them, or leave it "
-    "out"
-)
 
 _NAME = r"[a-z_][\w.-]*"
 _BACKEND = re.compile(rf"{_NAME}|{_NAME}:{_NAME}(,{_NAME}:{_NAME})*")
@@ -174,12 +168,6 @@ def check_bool(value: object) -> bool:
     if isinstance(value, bool):
         return value
     raise ValueError(BOOL)
-
-
-def check_mebibytes(value: object) -> int:
-    if _is_int(value) and 1 <= value <= MAX_MEBIBYTES:
-        return value
-    raise ValueError(MEBIBYTES)
 
 
 def check_name(value: object) -> str:

@@ -36,13 +36,10 @@ def new_launcher(
     quiet = not session.verbose_output
     if options.machines is None:
         return Launcher(session, display, quiet=quiet)
-    from pytest_ddp.machines import begin, fleet, shipping  # noqa: PLC0415
+    from pytest_ddp.machines import begin, fleet  # noqa: PLC0415
 
-    ships = None
-    if options.ship:
-        ships = shipping.asked(config.rootpath, config.inipath, options.ship_limit)
     engine = config.stash[begin.ENGINE]
-    launcher = fleet.Fleet(session, display, quiet=quiet, engine=engine, ships=ships)
+    launcher = fleet.Fleet(session, display, quiet=quiet, engine=engine)
     try:
         launcher.wait_for_agents(functools.partial(_say, config))
     except (NoRankError, HostDiedError) as error:

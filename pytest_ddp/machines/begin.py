@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import sys
 from collections.abc import Iterator
 from importlib import import_module
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ddp.asked.options import Options, early_machines
+from pytest_ddp.asked.options import Options
 from pytest_ddp.asked.rules import option_error
 from pytest_ddp.machines.engines import choosing
 from pytest_ddp.machines.engines.engine import Engine, EngineError
@@ -52,23 +51,6 @@ def begin(config: pytest.Config) -> int | None:
     config.stash[ENGINE] = engine
     _be_nobody(config)
     return None
-
-
-def be_agent_early(config: pytest.Config) -> None:
-    """Be an agent before conftests are looked for, on a node that gets its files by ``--ddp-ship``.
-
-    It has none of them yet, and would refuse the options that they add.
-
-    Raises:
-        SystemExit: pytest on node 0 has ended, or cannot be reached.
-    """
-    machines = early_machines(config, config.known_args_namespace)
-    if machines is None or is_question(config.known_args_namespace):
-        return
-    with contextlib.suppress(EngineError):  # told later, with all else
-        engine = choosing.find(machines, None, os.environ)
-        if engine.node:
-            raise SystemExit(import_module(_AGENT).be_agent(engine))
 
 
 def is_question(option: argparse.Namespace) -> bool:

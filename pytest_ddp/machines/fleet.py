@@ -21,7 +21,7 @@ from pytest_ddp.machines.engines import choosing
 from pytest_ddp.machines.engines.engine import Engine
 from pytest_ddp.system.own import os, socket, subprocess, time
 from pytest_ddp.wire.channel import Channel
-from pytest_ddp.wire.hosting import Json, Session, World
+from pytest_ddp.wire.hosting import Session, World
 from pytest_ddp.wire.machines import (
     Clock,
     ClockMeasured,
@@ -45,8 +45,6 @@ _ANSWER_LIMIT = 20.0
 """Seconds for a machine to answer, as with a port; it takes a round trip."""
 _FIND_LIMIT = 60.0
 """Seconds for an engine to find its machines; to ask a cluster takes a few."""
-_PACKED = 5.0
-"""MiB that are packed in a second, at least."""
 _A_MOMENT = 0.2
 _HUB_END = 40.0
 """Seconds for the hub to tell all machines that pytest ends, those included that still start."""
@@ -79,15 +77,7 @@ class RemoteRank(RankProcess):
 class Fleet(Launcher):
     """A launcher whose host is the hub."""
 
-    def __init__(
-        self,
-        session: Session,
-        display: Display,
-        *,
-        quiet: bool,
-        engine: Engine,
-        ships: Json | None = None,
-    ) -> None:
+    def __init__(self, session: Session, display: Display, *, quiet: bool, engine: Engine) -> None:
         """Start the hub; agents come while the controller goes on collecting.
 
         Args:
@@ -95,13 +85,10 @@ class Fleet(Launcher):
             display: see there.
             quiet: see there.
             engine: who has the machines.
-            ships: what is sent to them, as of :func:`pytest_ddp.machines.shipping.asked`; None for
-                nothing.
         """
-        self._engine, self._ships = engine, ships
-        self.machines = 0 if engine.starts_agents or ships is not None else engine.nodes
-        """How many there are; 0 while the engine has not told, or files are being packed: what is
-        sent is what was there before collection."""
+        self._engine = engine
+        self.machines = 0 if engine.starts_agents else engine.nodes
+        """How many machines there are; 0 while the engine has not found them."""
         self._nodes: dict[int, NodeJoined] = {}
         self._clocks: dict[int, Clock] = {}
         """Those of other machines than ours."""
@@ -118,7 +105,7 @@ class Fleet(Launcher):
         super().__init__(session, display, quiet=quiet)
 
     def _start_host(self, theirs: socket.socket, quiet: bool) -> subprocess.Popen[bytes]:
-        told = {"engine": choosing.as_told(self._engine), "ships": self._ships}
+        told = {"engine": choosing.as_told(self._engine)}
         log = self._log if quiet else None
         return start(_HUB, told, theirs, self._folder, log, os.environ)
 
@@ -132,12 +119,11 @@ class Fleet(Launcher):
             NoRankError: one does not come, or its machine is not as this one.
             HostDiedError: the hub did not live to tell.
         """
-        limit = _FIND_LIMIT + (self._ships["limit"] / _PACKED if self._ships else 0.0)
-        said, deadline = "", time.monotonic() + limit
+        said, deadline = "", time.monotonic() + _FIND_LIMIT
         while not self.machines:
             if (left := deadline - time.monotonic()) <= 0:
                 last = self.last_words().rpartition("\n")[2] or "nothing"
-                raise NoRankError(f"no machines were found within {limit:.0f} s: {last}")
+                raise NoRankError(f"no machines were found within {_FIND_LIMIT:.0f} s: {last}")
             self.poll(left)
             if self._awaited:
                 deadline = time.monotonic() + _FIND_LIMIT
@@ -281,9 +267,7 @@ class Fleet(Launcher):
         for message, _ in self._channel.receive_available():
             if isinstance(message, MachinesAwaited | MachinesFound):
                 self._awaited = message.what if isinstance(message, MachinesAwaited) else ""
-        # Files are packed before there is a door, and agents wait at it.
-        packs = self._ships is not None and not self._engine.starts_agents
-        return bool(self._awaited) or not (self.machines or packs)
+        return bool(self._awaited) or not self.machines
 
     def _end_host(self) -> None:
         self._channel.send(EndSession(self.exit_code))

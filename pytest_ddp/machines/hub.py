@@ -17,7 +17,6 @@ from pytest_ddp.machines.engines.engine import Engine
 from pytest_ddp.machines.line import Frame, Kind, Line
 from pytest_ddp.machines.mirror import Mirror
 from pytest_ddp.machines.node import Node
-from pytest_ddp.machines.shipping import Shipment
 from pytest_ddp.system.own import json, selectors, signal, time
 from pytest_ddp.wire.channel import Channel, dumps, loads
 from pytest_ddp.wire.hosting import (
@@ -59,11 +58,8 @@ BROKEN_OFF = 1
 class Hub:
     """Stands between one launcher and the agents."""
 
-    def __init__(
-        self, channel: Channel, engine: Engine, door: Door, shipment: Shipment | None = None
-    ) -> None:
+    def __init__(self, channel: Channel, engine: Engine, door: Door) -> None:
         self._channel, self._engine, self._door = channel, engine, door
-        self._shipment = shipment
         self._nodes: dict[int, Node] = {}
         self._lost: dict[int, str] = {}
         """What is said of nodes that are not there any more."""
@@ -199,8 +195,7 @@ class Hub:
         if isinstance(message, Collected):
             self._files = likeness.digests((*message.files, *message.conftests))
         for node in self._nodes.values():
-            if node.has_files:
-                self._brief(node, [message])
+            self._brief(node, [message])
 
     def _brief(self, node: Node, messages: Iterable[Message]) -> None:
         for message in messages:
@@ -240,7 +235,7 @@ class Hub:
         mirror.close()
 
     def _order(self, number: int, frame: Frame) -> None:
-        if (node := self._nodes.get(number)) is not None and node.has_files:
+        if (node := self._nodes.get(number)) is not None:
             node.line.send(frame)
         elif number not in self._lost:
             self._waiting.setdefault(number, []).append(frame)
@@ -277,19 +272,15 @@ class Hub:
         # Another version of this package may not tell.
         found = tuple(who.get("gpus", ())), who.get("gpu_kind", "")
         self._tell(NodeJoined(node.number, node.name, who["address"], *found))
-        ships = self._shipment is not None and node.number > 0
-        if other := likeness.other_version(likeness.versions(), who["versions"], ships=ships):
+        if other := likeness.other_version(likeness.versions(), who["versions"]):
             self._tell(Unfit(f"{node} is not as node 0: {other}"))
-        elif self._shipment is not None and ships:
-            line.send(self._shipment.announced())
         else:
             self._tell_all(node)
         node.beat()
         return node
 
     def _tell_all(self, node: Node) -> None:
-        """Tell a machine that has the files what it has missed."""
-        node.has_files = True
+        """Send a machine what was sent to the others before it came."""
         self._brief(node, self._told)
         for waiting in self._waiting.pop(node.number, []):
             node.line.send(waiting)
@@ -342,12 +333,6 @@ class Hub:
                 self._tell(Unfit(f"{node} {frame.data.decode()}"))
             case Kind.COVERAGE:
                 self._keep_coverage(node, frame.data)
-            case Kind.CHUNK if self._shipment is not None:
-                node.line.send(self._shipment.chunk(frame.part))
-                # While it gets files a machine is not late.
-                self._deadline = max(self._deadline, time.monotonic() + _JOIN_LIMIT)
-            case Kind.SHIPMENT:
-                self._tell_all(node)
 
     def _keep_coverage(self, node: Node, data: bytes) -> None:
         measured = next((told.measured for told in self._told if isinstance(told, Session)), None)

@@ -12,7 +12,6 @@ from pytest_ddp.system.own import os
 
 _PACKAGES = ("torch", "pytest", "pytest-ddp")
 _MISSING = "none"
-_FOLDER = "the current folder"
 
 
 def versions() -> dict[str, str]:
@@ -23,21 +22,18 @@ def versions() -> dict[str, str]:
             found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             found[package] = _MISSING
-    return found | {_FOLDER: os.getcwd()}
+    return found | {"the current folder": os.getcwd()}
 
 
-def other_version(
-    ours: Mapping[str, str], theirs: Mapping[str, str], *, ships: bool = False
-) -> str:
+def other_version(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str:
     """The first that differs, in words; empty if none does.
 
     Args:
         ours: of node 0.
         theirs: of another one.
-        ships: it gets the files, and with them a folder of its own.
     """
     for name, version in ours.items():
-        if not (ships and name == _FOLDER) and (other := theirs.get(name, _MISSING)) != version:
+        if (other := theirs.get(name, _MISSING)) != version:
             return f"{name} is {other} there and {version} on node 0"
     return ""
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from pytest_ddp.machines import seal
 from pytest_ddp.machines.seal import Knock, Seal, SealError
@@ -51,10 +49,6 @@ class Kind(enum.IntEnum):
     COVERAGE = 12
     """agent: a file that ranks leave for a coverage report: the end of its name, a NUL, its
     content."""
-    SHIPMENT = 13
-    """hub: that files will be sent, as JSON; agent: all of them are there."""
-    CHUNK = 14
-    """agent: asks for ``part`` of their archive; hub: that part, which is empty behind the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +77,6 @@ class Frame:
             raise SealError(f"no frame of ours: {error}") from error
 
 
-Translation: TypeAlias = Callable[[Frame], Frame]
-
-
-def _as_it_is(frame: Frame) -> Frame:
-    return frame
-
-
 class Line:
     """One end; it never blocks, and what the network does not take yet waits."""
 
@@ -102,9 +89,6 @@ class Line:
         """When the peer last gave a sign of life."""
         self.at_end = ""
         """Why nothing comes any more; empty while the line is open."""
-        self.inward: Translation = _as_it_is
-        self.outward: Translation = _as_it_is
-        """What is made of frames that come, and that go, where files lie elsewhere."""
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -119,7 +103,7 @@ class Line:
         return bool(self._unsent) and not self.at_end
 
     def send(self, frame: Frame) -> None:
-        self._unsent += self._seal.close(self.outward(frame).pack())
+        self._unsent += self._seal.close(frame.pack())
         self._said = time.monotonic()
         self.flush()
 
@@ -147,7 +131,7 @@ class Line:
         try:
             while data := self._socket.recv(_CHUNK):
                 self.heard = time.monotonic()
-                frames += map(self.inward, map(Frame.unpack, self._seal.open(data)))
+                frames += map(Frame.unpack, self._seal.open(data))
             self.at_end = self.at_end or _CLOSED
         except BlockingIOError:
             pass

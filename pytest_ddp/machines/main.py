@@ -6,19 +6,17 @@ import contextlib
 import sys
 from typing import Any, NoReturn
 
-from pytest_ddp.machines import seal, shipping
+from pytest_ddp.machines import seal
 from pytest_ddp.machines.door import Door
 from pytest_ddp.machines.engines import choosing
 from pytest_ddp.machines.engines.engine import Engine, EngineError, Meeting
 from pytest_ddp.machines.hub import Hub
-from pytest_ddp.machines.shipping import ShipError, Shipment
 from pytest_ddp.system import descriptors, folder
 from pytest_ddp.system.own import os, socket, subprocess
 from pytest_ddp.wire.channel import Channel
 from pytest_ddp.wire.machines import SECRET, MachinesAwaited, MachinesFound, Unfit
 from pytest_ddp.wire.program import command
 
-_OPTION = "--ddp-ship"
 _AGENT = "pytest_ddp.agent.main"
 _LAST_WAIT = 3.0
 """Seconds for the agent of this machine to end its ranks and itself."""
@@ -33,18 +31,13 @@ def main(role: dict[str, Any]) -> NoReturn:
     users_secret = os.environ.pop(SECRET, "")
     with contextlib.ExitStack() as end:
         try:
-            shipment = _packed(role["ships"], engine, channel)
-            if shipment is not None:
-                end.callback(shipment.close)
             door = _open_door(channel, engine, users_secret or seal.new_secret())
             # What this one and the others have to say waits at the door meanwhile.
             own = _start_agent(door)
             end.callback(own.kill)
             end.callback(engine.end)
             place = door.address, door.port, door.secret
-            engine.bring(Meeting(*place, bool(users_secret), ships=shipment is not None))
-        except ShipError as error:
-            channel.send(Unfit(f"{_OPTION}: {error}"))
+            engine.bring(Meeting(*place, bool(users_secret)))
         except EngineError as error:
             channel.send(Unfit(str(error)))
         except (OSError, RuntimeError) as error:
@@ -52,29 +45,11 @@ def main(role: dict[str, Any]) -> NoReturn:
         else:
             # Not before: what was started until now inherits the limit that the user has set.
             descriptors.raise_to_hard_limit()
-            Hub(channel, engine, door, shipment).serve()
+            Hub(channel, engine, door).serve()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 own.wait(_LAST_WAIT)
     folder.remove(role["folder"])
     sys.exit(0)
-
-
-def _packed(asked: dict[str, Any] | None, engine: Engine, channel: Channel) -> Shipment | None:
-    """The files that are to be sent, if any.
-
-    Raises:
-        ShipError: that cannot be, and there is nobody yet who would have to hear of it.
-    """
-    if asked is None:
-        return None
-    try:
-        return shipping.pack(**asked)
-    except ShipError as error:
-        if engine.starts_agents:
-            raise
-        # The others are on their way, and have to be told of the end.
-        channel.send(Unfit(f"{_OPTION}: {error}"))
-        return None
 
 
 def _open_door(channel: Channel, engine: Engine, secret: str) -> Door:

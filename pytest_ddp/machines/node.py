@@ -16,8 +16,6 @@ class Node:
     def __init__(self, number: int, name: str, line: Line) -> None:
         self.number, self.name, self.line = number, name, line
         self.ready = False
-        self.has_files = False
-        """Whether it can be told of the session: it has the files, or none are sent to it."""
         self._clocks = Clocks()
         self._told: Clock | None = None
 

@@ -6,7 +6,6 @@ in memory without a system call, and the kernel keeps it whatever becomes of the
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -113,25 +112,6 @@ def lines(path: Path, area: int) -> list[str]:
     """The lines of the last note in an area; none if there is no page."""
     page = _page(path)
     return _lines(_note(page, area)) if page else []
-
-
-def changed(page: bytes, change: Callable[[str], str]) -> bytes:
-    """A page with the places in it told in another way; what is no page stays as it is."""
-    if len(page) != SIZE:
-        return page
-    note, sight = _note(page, PHASE), _note(page, SEEN)
-    phase, *told = _lines(note)
-    now = framed(phase, *map(change, told[:1]), *told[1:])
-    of, *seen = _lines(sight)
-    out = bytearray(page)
-    _put(out, PHASE, now)
-    _put(out, SEEN, framed(_digest(now) if of == _digest(note) else of, *map(change, seen)))
-    return bytes(out)
-
-
-def _put(page: bytearray, area: int, note: bytes) -> None:
-    begin = _BEGINS[area][page[area * AREA] & 1]
-    page[begin : begin + len(note)] = note
 
 
 def _page(path: Path) -> bytes:

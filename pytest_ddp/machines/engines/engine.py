@@ -35,8 +35,6 @@ class Meeting:
     secret: str
     is_users: bool
     """Whether the user has told the secret to all nodes."""
-    ships: bool = False
-    """Whether agents get the files, and need no folder that has them."""
 
 
 @dataclass

@@ -50,7 +50,7 @@ def told_by_stdin(node: int, meeting: Meeting, python: str | None) -> bytes:
         "python": ".".join(map(str, sys.version_info[:3])),
         # An interpreter elsewhere knows by itself where its packages are.
         "path": [] if python else sys.path,
-        "folder": None if meeting.ships else os.getcwd(),
+        "folder": os.getcwd(),
         "environment": _for_others(os.environ),
         "node": node,
         "address": meeting.address,

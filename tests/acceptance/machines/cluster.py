@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import shlex
 import shutil
 import signal
 import subprocess
@@ -91,7 +90,6 @@ class Cluster:
         folder_1: Path | None = None,
         ahead_1: int = 0,
         program: Sequence[str] = (),
-        hidden_1: bool = False,
         before_1: str = "",
     ) -> Session:
         """Run all to their ends, at most ``timeout`` quiet seconds; see :meth:`start`."""
@@ -104,7 +102,6 @@ class Cluster:
             folder_1=folder_1,
             ahead_1=ahead_1,
             program=program,
-            hidden_1=hidden_1,
             before_1=before_1,
         )
         finished = alpha.finish(timeout * _PATIENCE)
@@ -122,7 +119,6 @@ class Cluster:
         folder_1: Path | None = None,
         ahead_1: int = 0,
         program: Sequence[str] = (),
-        hidden_1: bool = False,
         before_1: str = "",
     ) -> list[Running]:
         """Start pytest on all machines; node 0's comes first.
@@ -136,7 +132,6 @@ class Cluster:
             folder_1: the suite on node 1, mounted over the one of node 0.
             ahead_1: seconds by which node 1's monotonic clock is ahead.
             program: what runs ``-m pytest``, as Python's arguments.
-            hidden_1: whether node 1 does not have the suite's folder, nor what is beside it.
             before_1: what node 1 does first, as of :meth:`on`.
         """
         everywhere = {"PYTEST_DDP_SECRET": "of the tests"} if not torchrun else {}
@@ -145,8 +140,8 @@ class Cluster:
         for node in reversed(range(self.size)):
             variables = everywhere | dict((of or {}).get(node, {}))
             folder, ahead = (folder_1, ahead_1) if node == 1 else (None, 0)
-            hidden, before = (hidden_1, before_1) if node == 1 else (False, "")
-            place = self, node, torchrun, folder, hidden, program
+            before = before_1 if node == 1 else ""
+            place = self, node, torchrun, folder, program
             start = _Start(*place, ahead=ahead, before=before, fresh=suite.fresh)
             nodes.append(_running(suite, args, variables, start))
         return nodes[::-1]
@@ -275,7 +270,6 @@ class _Start:
     node: int
     torchrun: bool
     mounted: Path | None
-    hidden: bool = False
     program: Sequence[str] = ()
     launched: bool = True
     """Whether there is a launcher at all."""
@@ -307,8 +301,7 @@ class _Start:
 
     def _machine(self, cwd: Path) -> Machine:
         mount = f"mount --bind {self.mounted} {cwd} && " if self.mounted else ""
-        before = self.before + mount + (hiding(cwd) if self.hidden else "")
-        return self.cluster.machine(self.node, before, self.ahead, "/" if self.hidden else str(cwd))
+        return self.cluster.machine(self.node, self.before + mount, self.ahead, str(cwd))
 
     def _launcher(self) -> list[str]:
         if not self.torchrun:
@@ -330,11 +323,6 @@ def _running(
     arguments = ("--ddp-machines=torchrun", *args)
     number = 10 * len(list(suite.directory.parent.iterdir())) + start.node
     return Running(suite.directory, number, arguments, variables, start)
-
-
-def hiding(folder: Path) -> str:
-    """What a machine runs first, to have a file system of its own in which a folder is not."""
-    return f"mount -t tmpfs none {shlex.quote(str(folder.parent))} && cd / && "
 
 
 def wait_for(file: Path) -> None:
