@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_ddp import extending, hookspecs
 from pytest_ddp.asked.came import COMING, Coming
-from pytest_ddp.asked.mark import MARKER_HELP, WORLD_SIZE_PARAM, read_mark
+from pytest_ddp.asked.mark import WORLD_SIZE_PARAM, add_marker, read_mark
 from pytest_ddp.asked.marks import MARK, check_items, read_marks
 from pytest_ddp.asked.options import (
+    OPTIONS,
     Adopt,
     Options,
     add_options,
@@ -39,13 +41,17 @@ if TYPE_CHECKING:
     from pytest_ddp.controller.drivers import Drivers
     from pytest_ddp.fixture import Ddp
 
-_OPTIONS = pytest.StashKey[Options]()
 _PLACE: pytest.StashKey[Place] = pytest.StashKey()
-_RANK_PLUGIN = "pytest_ddp.rank.adapt.fixtures"
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    pluginmanager.add_hookspecs(hookspecs)
+
+
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
     add_options(parser)
+    # Here, so that the options of extensions are listed after these.
+    extending.register_all(pluginmanager)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -55,16 +61,24 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
         return None
     from pytest_ddp.machines import begin  # noqa: PLC0415
 
-    place = config.stash.get(_PLACE, None)
-    with contextlib.nullcontext() if place is None else place.left():
+    with contextlib.ExitStack() as own:
+        for context in config.hook.pytest_ddp_own_environment(config=config):
+            own.enter_context(context)
         return begin.begin(config)
+
+
+def pytest_ddp_own_environment(
+    config: pytest.Config,
+) -> contextlib.AbstractContextManager[None] | None:
+    place = config.stash.get(_PLACE, None)
+    return None if place is None else place.left()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     early_config.stash[COMING] = Coming()
     size = early_everywhere(early_config)
-    if size is not None and not early_config.pluginmanager.hasplugin(_RANK_PLUGIN):
+    if size is not None and not extending.on_rank(early_config):
         from pytest_ddp.adopt.everywhere import Place  # noqa: PLC0415
 
         early_config.stash[_PLACE] = place = Place(size)
@@ -72,9 +86,9 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", MARKER_HELP)
-    config.stash[_OPTIONS] = options = Options.from_config(config)
-    if not config.pluginmanager.hasplugin(_RANK_PLUGIN):
+    add_marker(config)
+    config.stash[OPTIONS] = options = Options.from_config(config)
+    if not extending.on_rank(config):
         if problem := support.problem():
             from pytest_ddp.controller.unsupported import WithoutRanks  # noqa: PLC0415
 
@@ -94,7 +108,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    sizes = _listed_sizes(metafunc, metafunc.config.stash[_OPTIONS])
+    sizes = _listed_sizes(metafunc, metafunc.config.stash[OPTIONS])
     if sizes:
         metafunc.fixturenames.append(WORLD_SIZE_PARAM)
         ids = [f"ws{size}" for size in sizes]

@@ -8,8 +8,8 @@ from __future__ import annotations
 import difflib
 import itertools
 import unittest
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
@@ -35,6 +35,9 @@ MARKER_HELP = (
     "env is a dict of environment variables. Arguments left out come from the marks of the class "
     "and the module, then from the --ddp-* options."
 )
+
+_EXTRA = pytest.StashKey[dict[str, "MarkArgument"]]()
+"""Arguments that plugins have added, by name."""
 
 _KEEPS_GROUP = pytest.StashKey[bool]()
 """For tests that were made ddp tests without a mark of their own; see :attr:`Mark.keeps_group`."""
@@ -75,6 +78,22 @@ class Mark:
     torchrun; not to be asked for in a mark."""
     own_tmp_path: bool = False
     """Whether each rank has a ``tmp_path`` of its own, as under torchrun; nor is this."""
+    extra: Mapping[str, object] = field(default_factory=dict, hash=False)
+    """Those arguments given that plugins have added."""
+
+
+@dataclass(frozen=True, slots=True)
+class MarkArgument:
+    """An argument of the mark that a plugin adds."""
+
+    check: Callable[[object], object]
+    """Returns the value to keep.
+
+    Raises:
+        ValueError: it is not allowed; the text says what is.
+    """
+    help: str
+    """A clause for ``pytest --markers``, such as ``limit is in seconds``."""
 
 
 _ARGUMENTS: dict[str, Callable[[object], object]] = {
@@ -94,6 +113,16 @@ _ARGUMENTS: dict[str, Callable[[object], object]] = {
 
 _ELSEWHERE = {name: ["world_size"] for name in ("nprocs", "nproc", "num_processes", "ranks")}
 """What launchers call it; by its letters ``nprocs`` is near to ``nodes``."""
+
+
+def add_marker(config: pytest.Config) -> None:
+    """Make the ``ddp`` mark known to pytest, with the arguments that plugins add."""
+    extra: dict[str, MarkArgument] = {}
+    for added in config.hook.pytest_ddp_mark_arguments():
+        extra |= added
+    config.stash[_EXTRA] = extra
+    told = [f"By plugins: {argument.help}." for argument in extra.values()]
+    config.addinivalue_line("markers", " ".join([MARKER_HELP, *told]))
 
 
 def read_mark(node: pytest.Item, options: Options) -> Mark | None:
@@ -119,6 +148,8 @@ def read_mark(node: pytest.Item, options: Options) -> Mark | None:
             f"@pytest.mark.ddp(world_size={shown(list(sizes))}): pytest cannot parametrize a "
             f"unittest.TestCase. Write one world size, or make it a plain test class.",
         )
+    names = node.config.stash.get(_EXTRA, {}).keys() & arguments.keys()
+    arguments["extra"] = {name: arguments.pop(name) for name in names}
     arguments["keeps_group"] = node.stash.get(_KEEPS_GROUP, False)
     arguments["own_tmp_path"] = node.stash.get(_OWN_TMP_PATH, False)
     return Mark(world_sizes=sizes, listed=listed, **arguments)
@@ -191,15 +222,17 @@ def _checked(node: Node, owner: Node, mark: pytest.Mark) -> dict[str, object]:
 
 def _argument(node: Node, owner: Node, name: str, value: object) -> object:
     given = f"@pytest.mark.ddp({name}={shown(value)})"
-    if name not in _ARGUMENTS:
-        close = _ELSEWHERE.get(name) or difflib.get_close_matches(name, _ARGUMENTS, n=1, cutoff=0.5)
+    extra = node.config.stash.get(_EXTRA, {})
+    checks = _ARGUMENTS | {name: argument.check for name, argument in extra.items()}
+    if name not in checks:
+        close = _ELSEWHERE.get(name) or difflib.get_close_matches(name, checks, n=1, cutoff=0.5)
         hint = f" Did you mean {close[0]}?" if close else ""
-        known = enumerated(_ARGUMENTS)
+        known = enumerated(checks)
         raise mark_error(
             node, f"{given}: no such argument.{hint} The arguments are {known}.", owner
         )
     try:
-        return _ARGUMENTS[name](value)
+        return checks[name](value)
     except ValueError as error:
         raise mark_error(node, f"{given}: {error}.", owner) from None
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -132,7 +132,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class _Setting:
+class Setting:
     """One option, its ini twin and the rule for both."""
 
     name: str
@@ -177,94 +177,94 @@ class _Setting:
 
 
 _SETTINGS = (
-    _Setting(
+    Setting(
         *("backend", "NAME", "string", "auto", rules.check_backend, rules.BACKEND),
         help="process group backend, as torch takes it: gloo, nccl, cpu:gloo,cuda:nccl, that of a "
         "plugin; auto is nccl if every rank gets its own GPU, else gloo",
     ),
-    _Setting(
+    Setting(
         *("device", "cpu|cuda|xpu|meta", "string", "", rules.check_device_or_none, rules.DEVICE),
         help="what ranks work on where a mark says neither device nor a backend of one; cuda "
         "gives gloo's ranks GPUs too",
     ),
-    _Setting(
+    Setting(
         *("ranks_per_gpu", "N", "int", 1, rules.check_sharing, rules.SHARING),
         help="how many ranks may share a GPU, which nccl refuses and gloo does not",
     ),
-    _Setting(
+    Setting(
         *("world_size", "N", "int", 2, rules.check_size, rules.SIZE),
         help="number of ranks for marks that name none",
     ),
-    _Setting(
+    Setting(
         *("timeout", "SECONDS", "float", 300.0, rules.check_seconds, rules.SECONDS),
         help="time for one test; then its ranks are stopped and their stacks are shown",
     ),
-    _Setting(
+    Setting(
         *("start_method", "fork|spawn", "string"),
         *("fork" if sys.platform == "linux" else "spawn", rules.check_member(StartMethod), ""),
         help="how ranks are started; spawn is slower and safe with any import",
     ),
-    _Setting(
+    Setting(
         *("import_", "rank|host", "string", "rank", rules.check_member(Import), ""),
         help="where your own code is imported: in each rank, as under torchrun, or once before "
         "ranks are forked, which is faster and hides what differs between ranks at import",
     ),
-    _Setting(
+    Setting(
         *("isolate", "", "bool", False, rules.check_bool, rules.BOOL),
         help="give every test fresh ranks",
     ),
-    _Setting(
+    Setting(
         *("seed", "N", "int", 0, rules.check_seed, rules.SEED),
         help="session seed, from which the seeds of all tests and ranks derive",
     ),
-    _Setting(
+    Setting(
         *("output", "failed|all|rank0", "string", "failed", rules.check_member(Output), ""),
         help="show the captured output of the ranks that failed, of all, or of rank 0",
     ),
-    _Setting(
+    Setting(
         *("check_collectives", "on|off", "string", "on"),
         *(rules.check_member(CheckCollectives), ""),
         help="fail a test whose ranks issued different collectives although its asserts pass",
     ),
-    _Setting(
+    Setting(
         *("trace", "DIR", "string", "", rules.check_directory, ""),
         help="write a trace of each ddp test to DIR, and a picture of each failed one",
     ),
-    _Setting(
+    Setting(
         *("diagnosis", "DIR", "string", "", rules.check_directory, ""),
         help="write a JSON file for each failed test into DIR: what happened, on which rank, where",
     ),
-    _Setting(
+    Setting(
         *("debug_rank", "RANK", "string", "", rules.check_rank, ""),
         help="the only rank that stops at breakpoints, and with --trace instead of rank 0",
     ),
-    _Setting(
+    Setting(
         *("adopt", "LIST", "string", "", rules.check_members(Adopt), ""),
         help="take over from other harnesses: testcase (torch's MultiProcessTestCase and "
         "MultiProcContinuousTest become ddp tests), spawn (torch.multiprocessing.spawn and its "
         "kin are served), or all",
     ),
-    _Setting(
+    Setting(
         *("adopt_exits", "checked|plain", "string", "checked", rules.check_member(Exits), ""),
         help="with --ddp-adopt=spawn: fail a test that does not notice that a process of its own "
         "died, failed or left early, or leave it to multiprocessing",
     ),
-    _Setting(
+    Setting(
         *("everywhere", "N", "string", "", rules.check_local_size_or_none, rules.LOCAL_SIZE),
         help="run every test that has no ddp mark on N ranks, as torchrun -m pytest would",
     ),
-    _Setting(
+    Setting(
         *("machines", "ENGINE", "string", "", check_machines_or_none, MACHINES),
         help="spread ranks over machines: those where torchrun started pytest, one process each; "
         "nodes of a ray cluster, or N of them (ray:N); those of a slurm allocation; this one and "
         "hosts that ssh reaches (ssh:HOST,HOST)",
     ),
-    _Setting(
+    Setting(
         *("machines_python", "PATH", "string", "", check_program_or_none, ""),
         help="the interpreter on machines that ray, slurm and ssh reach, if it is not where this "
         "one is",
     ),
-    _Setting(
+    Setting(
         *("ranks_per_machine", "N", "string", ""),
         *(rules.check_local_size_or_none, rules.LOCAL_SIZE),
         help="with --ddp-machines: fill machines with N ranks each, in order, instead of spreading "
@@ -273,16 +273,20 @@ _SETTINGS = (
 )
 
 
+OPTIONS = pytest.StashKey[Options]()
+"""Those of a config, once pytest has begun to configure it."""
+
+
 def _check_fits_here(world_size: int) -> None:
     if world_size > rules.MAX_LOCAL_WORLD_SIZE:
         words = f"{rules.LOCAL_SIZE}; --ddp-machines has more machines"
         raise option_error(f"--ddp-world-size={world_size}: {words}.")
 
 
-def add_options(parser: pytest.Parser) -> None:
-    """Register the ``--ddp-*`` options and their ini twins."""
+def add_options(parser: pytest.Parser, settings: Iterable[Setting] = _SETTINGS) -> None:
+    """Register ``--ddp-*`` options and their ini twins: those of the core, or of an extension."""
     group = parser.getgroup("ddp", "tests on several torch.distributed ranks")
-    for setting in _SETTINGS:
+    for setting in settings:
         has_none = setting.kind == "bool" or setting.default == ""
         default = "" if has_none else f" (default: {setting.default})"
         # None tells an option that was not given, so that the ini file can speak.
@@ -317,5 +321,5 @@ def early_machines(config: pytest.Config, given: object) -> Machines | None:
     return machines
 
 
-def _setting(name: str) -> _Setting:
+def _setting(name: str) -> Setting:
     return next(setting for setting in _SETTINGS if setting.name == name)

@@ -235,7 +235,7 @@ class Runner:
 
     def _make_ddp(self) -> Ddp:
         rank, world = self._place.rank, self._place.world
-        return Ddp(
+        ddp = Ddp(
             rank,
             world.world_size,
             world.local_rank(rank),
@@ -245,6 +245,9 @@ class Runner:
             self._link.exchange,
             self._lifecycle.phase,
         )
+        for attributes in self._config.hook.pytest_ddp_fixture_attributes(ddp=ddp):
+            vars(ddp).update(attributes)
+        return ddp
 
     def _run_protocol(self, order: RunTest, item: pytest.Item) -> tuple[str | None, int | None]:
         """Run the item; the reason and the code of a ``pytest.exit``, if there was one."""
