@@ -25,7 +25,6 @@ from pytest_ddp.asked.options import (
     Options,
     add_options,
     early_everywhere,
-    early_machines,
 )
 from pytest_ddp.asked.settled import remember_options
 from pytest_ddp.asked.sight import Sight
@@ -55,16 +54,8 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_cmdline_main(config: pytest.Config) -> int | None:
+def pytest_cmdline_main(config: pytest.Config) -> None:
     remember_options(config)
-    if early_machines(config, config.option) is None:
-        return None
-    from pytest_ddp.machines import begin  # noqa: PLC0415
-
-    with contextlib.ExitStack() as own:
-        for context in config.hook.pytest_ddp_own_environment(config=config):
-            own.enter_context(context)
-        return begin.begin(config)
 
 
 def pytest_ddp_own_environment(
@@ -193,14 +184,13 @@ class Hooks:
 
     # ------------------------------------------------------------------ collection
 
+    @functools.cached_property
+    def _keeps_launcher(self) -> bool:
+        return bool(self._config.hook.pytest_ddp_keep_launcher(config=self._config))
+
     @pytest.hookimpl(trylast=True)
     def pytest_sessionstart(self) -> None:
-        """Meet the other machines, whose agents have to hear of the session's end in any case."""
-        if self._options.machines is None:
-            return
-        from pytest_ddp.machines import begin  # noqa: PLC0415
-
-        if not begin.is_question(self._config.option):
+        if self._keeps_launcher:
             self._controller.warm_up()
 
     @pytest.hookimpl(tryfirst=True)
@@ -231,7 +221,7 @@ class Hooks:
             self._config.stash[_PLACE].leave()
         if any(MARK in item.stash for item in session.items):
             self._controller.collected(session.items)
-        elif self._started is not None and self._options.machines is None:
+        elif self._started is not None and not self._keeps_launcher:
             self._started.close()
 
     def pytest_report_collectionfinish(self, items: list[pytest.Item]) -> list[str]:

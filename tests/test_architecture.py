@@ -37,7 +37,7 @@ _SIDES = ("pytest_ddp.system", "pytest_ddp.wire", "pytest_ddp.neighbours", "pyte
 _ROOMS = {
     "pytest_ddp": (
         *("system", "wire", "neighbours", "asked", "evidence", "launch"),
-        *("machines.engines", "machines", "agent"),
+        *("extensions.machines", "machines.engines", "machines", "agent"),
         *("proof", "verdict", "trace", "attempt", "controller", "adopt", "migrate", "summary"),
         *("rank.exits", "rank.groups", "rank.watch", "rank.birth", "rank.care", "rank.adapt"),
         *("rank.adopted", "rank.alike", "rank.served"),
@@ -154,7 +154,7 @@ def test_every_folder_is_a_room() -> None:
 
 
 def test_protocol_imports_nothing_of_ours() -> None:
-    names = ("hosting", "machines", "survey", "debugging", "serving")
+    names = ("hosting", "survey", "debugging", "serving")
     parts = {f"pytest_ddp.wire.{name}" for name in names}
     assert _ours(_imports(MODULES["pytest_ddp.wire.protocol"], everywhere=True)) == parts
     assert not any(_ours(_imports(MODULES[part], everywhere=True)) for part in parts)

@@ -14,9 +14,9 @@ from pytest_ddp.agent import gpus
 from pytest_ddp.agent.coveragedata import CoverageData
 from pytest_ddp.agent.localrank import LocalRank
 from pytest_ddp.agent.ports import Ports
+from pytest_ddp.extensions.machines.messages import LeaseGpus, ReleaseGpus
 from pytest_ddp.launch.hostprocess import start_host
 from pytest_ddp.launch.rankprocess import WROTE_GARBAGE
-from pytest_ddp.launch.rendezvous import HOST_ENVIRONMENT
 from pytest_ddp.machines import clocks, likeness
 from pytest_ddp.machines.line import Frame, Kind, Line
 from pytest_ddp.system import memfile, processes
@@ -32,7 +32,6 @@ from pytest_ddp.wire.hosting import (
     Session,
     StartRank,
 )
-from pytest_ddp.wire.machines import LeaseGpus, ReleaseGpus
 from pytest_ddp.wire.protocol import Done, Finish, Message, RankReady, RunTest
 
 _SILENCE = 10.0
@@ -72,7 +71,7 @@ class Agent:
             lifeline: has its end when whoever has started this agent is gone; None for nobody.
         """
         self._line, self._node, self._nodes = line, node, nodes
-        self._environment = HOST_ENVIRONMENT | environment
+        self._environment = environment
         self._folder = Folder()
         self._left = CoverageData()
         self._leases = gpus.Leases()

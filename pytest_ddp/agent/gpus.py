@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from pytest_ddp.extensions.machines.messages import GpusLeased, LeaseGpus, ReleaseGpus
 from pytest_ddp.launch import gpus
 from pytest_ddp.launch.gpus import Claim, LeaseError
-from pytest_ddp.wire.machines import GpusLeased, LeaseGpus, ReleaseGpus
 
 
 def found() -> dict[str, Any]:

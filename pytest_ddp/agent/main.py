@@ -8,12 +8,12 @@ from typing import Any, NoReturn
 from pytest_ddp.agent import gpus
 from pytest_ddp.agent.agent import Agent
 from pytest_ddp.agent.network import host_environment
+from pytest_ddp.extensions.machines.messages import LAUNCHER_VARIABLES, SECRET
 from pytest_ddp.machines.engines.torchrun import Torchrun
 from pytest_ddp.machines.line import connect
 from pytest_ddp.machines.seal import SealError
 from pytest_ddp.system.own import os, signal, time
 from pytest_ddp.wire.hosting import PLACE_VARIABLES
-from pytest_ddp.wire.machines import LAUNCHER_VARIABLES, SECRET
 
 _FAILED = 1
 _REACH_LIMIT = 120.0

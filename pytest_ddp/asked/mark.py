@@ -30,7 +30,7 @@ MARKER_HELP = (
     "takes, such as 'gloo', 'nccl' or 'cpu:gloo,cuda:nccl'; device is 'cpu', 'cuda', 'xpu' or "
     "'meta'; ranks_per_gpu lets so many ranks share a GPU; init=False leaves init_process_group to "
     "the test; isolate=True gives the test fresh ranks; nodes is the number of machines that "
-    "they are spread over, with --ddp-machines; ranks in whose modules tests of a family "
+    "they are spread over, in a session that has several; ranks in whose modules tests of a family "
     "left something go to no others; timeout is in seconds; seed='same' seeds all ranks alike; "
     "env is a dict of environment variables. Arguments left out come from the marks of the class "
     "and the module, then from the --ddp-* options."

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,7 +18,7 @@ from pytest_ddp.attempt.live import LiveLine, terminal_of
 from pytest_ddp.attempt.reading import Reader
 from pytest_ddp.attempt.supervisor import Supervisor
 from pytest_ddp.attempt.terminal import Terminal
-from pytest_ddp.controller import standin, starting
+from pytest_ddp.controller import standin
 from pytest_ddp.controller.measuring import Measuring
 from pytest_ddp.controller.neighbours import disagreed
 from pytest_ddp.controller.orders import Orders
@@ -36,6 +38,7 @@ from pytest_ddp.verdict.messages import Messages
 from pytest_ddp.verdict.paint import width_of
 from pytest_ddp.verdict.subtests import with_subtests
 from pytest_ddp.verdict.trouble import exit_words
+from pytest_ddp.wire.hosting import Session
 
 _LAST_TEARDOWN = 60.0
 """Seconds for session fixtures of all ranks at a normal end."""
@@ -101,8 +104,8 @@ class Controller:
         launcher.collected(standin.collected(self._config, self.orders.items))
 
     def _prestart(self) -> None:
-        if self._options.machines is not None:
-            return  # the agents are still on their way
+        if self._launcher is None or not self._launcher.is_local:
+            return  # planning would wait for other machines
         # What is wrong is told when the test comes.
         with contextlib.suppress(pytest.UsageError, NoRankError):
             plan = self.orders.plan(self.orders.items[0])
@@ -118,14 +121,17 @@ class Controller:
             basetemp=self._directories.base,
             measured=self._measuring.measured,
         )
-        self._launcher = starting.new_launcher(config, self._options, session, self._display)
+        self._launcher = self._new_launcher(session)
         if hasattr(config, "workerinput"):
             self._launcher.watch_parent()
         self._supervisor = Supervisor(self._launcher, Reader(config), self._messages.tell)
 
+    def _new_launcher(self, session: Session) -> Launcher:
+        given = {"config": self._config, "session": session, "display": self._display}
+        launcher: Launcher | None = self._config.hook.pytest_ddp_make_launcher(**given)
+        return launcher or Launcher(session, self._display)
+
     def _restart_host(self) -> None:
-        if self._options.machines is not None:
-            raise NoRankError("the hub of the machines has ended, and every agent with it")
         self.close()
         self._start_host()
         assert self._launcher is not None
@@ -227,9 +233,20 @@ class Controller:
         self._fall_back_to_spawn()
         if self._launcher is None:
             self._restart_host()
+        assert self._launcher is not None
         assert self._supervisor is not None
-        with starting.with_devices(self._config, plan) as placed:
+        with self._with_devices(plan, self._launcher) as placed:
             return self._supervisor.run(self.orders.order(item, next_item, placed, tmp_path))
+
+    @contextlib.contextmanager
+    def _with_devices(self, plan: LaunchPlan, launcher: Launcher) -> Iterator[LaunchPlan]:
+        """Lease the GPUs of a plan, if it has any."""
+        if plan.devices is None:
+            yield plan
+            return
+        terms = plan.ranks_per_gpu, plan.timeout, plan.nodeid
+        with launcher.lease(plan.world, *terms) as leased:
+            yield dataclasses.replace(plan, devices=leased)
 
     @functools.cached_property
     def _directories(self) -> SharedDirectories:
@@ -240,8 +257,7 @@ class Controller:
     def _fall_back_to_spawn(self) -> None:
         """Spawn where the collected session must not be forked."""
         launcher = self._launcher
-        spawns = self._start_method is StartMethod.SPAWN and self._options.machines is None
-        if launcher is None or spawns:
+        if launcher is None or (self._start_method is StartMethod.SPAWN and launcher.is_local):
             return
         launcher.wait_until_ready()
         problem = launcher.ready.fork_problem if launcher.ready else None
@@ -275,7 +291,7 @@ class Controller:
         doing = "while it collected" if collecting else f"before {item.nodeid} had ended"
         text = f"{_end_of(launcher)} {doing}"
         self.close()
-        can_restart = self._options.import_ is not Import.HOST and self._options.machines is None
+        can_restart = self._options.import_ is not Import.HOST and launcher.is_local
         if collecting and not again and can_restart:
             # Nothing of the user's had run in it, and nothing of the test anywhere.
             self._messages.warn(f"{text}, and was started anew")
@@ -301,7 +317,7 @@ class Controller:
     def finish(self, *, interrupted: bool, broken_off: bool = True, exit_code: int = 0) -> None:
         """Let the ranks tear down what is still up, then end everything.
 
-        Agents of other machines end with ``exit_code``.
+        The launcher is given ``exit_code``, for processes elsewhere that end with the same.
 
         Raises:
             KeyboardInterrupt: Ctrl-C while they did; everything has ended all the same.
@@ -324,7 +340,7 @@ class Controller:
             if any(rank.test for rank in ranks) and not interrupted:
                 self._messages.add_problem(_LOST_WITH_HOST.format(end=_end_of(launcher)))
         except NoRankError:
-            """Each test has told already why these machines run none."""
+            """Each test has reported why none can run."""
         except OrphanedError:
             """Nobody is left to tell."""
 

@@ -85,8 +85,8 @@ class RankProcess:
     condemned: str = ""
     """What the controller saw and killed it for, as a predicate; empty if it did not."""
 
-    takes_terminal: ClassVar[bool] = True
-    """Whether descriptors of the terminal can be handed to it."""
+    refuses_terminal: ClassVar[str] = ""
+    """Why descriptors of the terminal cannot be handed to it; empty if they can."""
 
     def __post_init__(self) -> None:
         self.files = RankFiles()

@@ -12,11 +12,12 @@ import pytest
 
 from pytest_ddp.asked.options import Options
 from pytest_ddp.asked.rules import option_error
+from pytest_ddp.extensions.machines import options
+from pytest_ddp.extensions.machines.messages import LAUNCHER_VARIABLES
 from pytest_ddp.machines.engines import choosing
 from pytest_ddp.machines.engines.engine import Engine, EngineError
 from pytest_ddp.system.own import os
 from pytest_ddp.wire.hosting import PLACE_VARIABLES
-from pytest_ddp.wire.machines import LAUNCHER_VARIABLES
 
 ENGINE = pytest.StashKey[Engine]()
 """Who has the machines, in the session of node 0."""
@@ -34,14 +35,16 @@ def begin(config: pytest.Config) -> int | None:
     Raises:
         pytest.UsageError: this is no node of an engine, or something does not go with machines.
     """
-    options = Options.from_config(config)
-    assert options.machines is not None
-    if refused := next(_refused(config, options), None):
+    Options.from_config(config)  # what is wrong with others is told before anything starts
+    own = options.read(config)
+    machines = own.machines
+    assert machines is not None
+    if refused := next(_refused(config), None):
         raise option_error(f"--ddp-machines does not go with {refused}.")
     try:
-        engine = choosing.find(options.machines, options.machines_python, os.environ)
+        engine = choosing.find(machines, own.machines_python, os.environ)
     except EngineError as error:
-        raise option_error(f"--ddp-machines={options.machines.engine}: {error}.") from None
+        raise option_error(f"--ddp-machines={machines.engine}: {error}.") from None
     if engine.node:
         if is_question(config.option):
             return 0  # node 0 answers, and starts nothing
@@ -58,7 +61,7 @@ def is_question(option: argparse.Namespace) -> bool:
     return any(getattr(option, question, None) for question in _QUESTIONS)
 
 
-def _refused(config: pytest.Config, options: Options) -> Iterator[str]:
+def _refused(config: pytest.Config) -> Iterator[str]:
     """What has not been made right over machines, by its name."""
     option = config.option
     if hasattr(config, "workerinput") or getattr(option, "tx", None):

@@ -15,7 +15,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from pytest_ddp.system.own import time
-from pytest_ddp.wire.machines import Clock
+from pytest_ddp.wire.hosting import Clock
 
 _QUESTION = struct.Struct(">q")
 _ANSWER = struct.Struct(">qqqq")

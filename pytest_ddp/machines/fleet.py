@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import IO, ClassVar
 
-from pytest_ddp.asked.spread import MachineGpus
+import pytest
+
+from pytest_ddp.asked.rules import option_error
 from pytest_ddp.evidence.outcome import Machine
 from pytest_ddp.evidence.wording import ranks_text
-from pytest_ddp.launch.gpus import LeaseError
-from pytest_ddp.launch.hostprocess import start
-from pytest_ddp.launch.launcher import Event, Launcher, NoRankError
-from pytest_ddp.launch.rankprocess import RankProcess
-from pytest_ddp.launch.rendezvous import Port
-from pytest_ddp.launch.streams import Display
-from pytest_ddp.machines.engines import choosing
-from pytest_ddp.machines.engines.engine import Engine
-from pytest_ddp.system.own import os, socket, subprocess, time
-from pytest_ddp.wire.channel import Channel
-from pytest_ddp.wire.hosting import Session, World
-from pytest_ddp.wire.machines import (
-    Clock,
+from pytest_ddp.extensions.machines.messages import (
     ClockMeasured,
     EndSession,
     GpusLeased,
@@ -38,8 +29,24 @@ from pytest_ddp.wire.machines import (
     SignalRank,
     Unfit,
 )
+from pytest_ddp.extensions.machines.spread import MachineGpus
+from pytest_ddp.launch import hostprocess
+from pytest_ddp.launch.gpus import LeaseError
+from pytest_ddp.launch.launcher import Event, HostDiedError, Launcher, NoRankError
+from pytest_ddp.launch.rankprocess import RankProcess
+from pytest_ddp.launch.rendezvous import Port
+from pytest_ddp.launch.streams import Display
+from pytest_ddp.machines import begin
+from pytest_ddp.machines.engines import choosing
+from pytest_ddp.machines.engines.engine import Engine
+from pytest_ddp.system.folder import Folder
+from pytest_ddp.system.own import os, socket, subprocess, time
+from pytest_ddp.wire.channel import Channel
+from pytest_ddp.wire.hosting import Clock, Session, World
 from pytest_ddp.wire.protocol import Message
 
+FLEET: pytest.StashKey[Fleet] = pytest.StashKey()
+"""The launcher of a session on several machines, once it is started."""
 _HUB = "pytest_ddp.machines.main"
 _ANSWER_LIMIT = 20.0
 """Seconds for a machine to answer, as with a port; it takes a round trip."""
@@ -50,13 +57,47 @@ _HUB_END = 40.0
 """Seconds for the hub to tell all machines that pytest ends, those included that still start."""
 
 
+def start(config: pytest.Config, session: Session, display: Display) -> Fleet:
+    """Start the hub of this session, and wait for the agents that its engine starts.
+
+    Raises:
+        pytest.UsageError: agents cannot be started on other machines.
+        NoRankError: there was a hub already, and all agents have ended with it.
+    """
+    if FLEET in config.stash:
+        raise NoRankError("the hub of the machines has ended, and every agent with it")
+    engine = config.stash[begin.ENGINE]
+    fleet = config.stash[FLEET] = Fleet(session, display, engine)
+    try:
+        fleet.wait_for_agents(functools.partial(_say, config))
+    except (NoRankError, HostDiedError) as error:
+        fleet.close()
+        raise option_error(f"--ddp-machines={engine.name}: {error}") from None
+    except BaseException:
+        fleet.close()
+        raise
+    return fleet
+
+
+def gpus(config: pytest.Config) -> tuple[MachineGpus, ...]:
+    """What each machine of this session has, once all of them are there."""
+    return config.stash[FLEET].gpus()
+
+
+def _say(config: pytest.Config, text: str) -> None:
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None:
+        reporter.ensure_newline()
+        reporter.write_line(f"ddp: {text}")
+
+
 @dataclass(eq=False)
 class RemoteRank(RankProcess):
     """A rank of another machine, or of this one behind its agent: asked for by messages."""
 
     fleet: Fleet = field(kw_only=True)
     hub: Channel = field(kw_only=True)
-    takes_terminal: ClassVar[bool] = False
+    refuses_terminal: ClassVar[str] = "no terminal reaches ranks of other machines (--ddp-machines)"
 
     @property
     def machine(self) -> Machine:
@@ -77,13 +118,14 @@ class RemoteRank(RankProcess):
 class Fleet(Launcher):
     """A launcher whose host is the hub."""
 
-    def __init__(self, session: Session, display: Display, *, quiet: bool, engine: Engine) -> None:
+    is_local: ClassVar[bool] = False
+
+    def __init__(self, session: Session, display: Display, engine: Engine) -> None:
         """Start the hub; agents come while the controller goes on collecting.
 
         Args:
             session: as for every launcher, as is the next.
             display: see there.
-            quiet: see there.
             engine: who has the machines.
         """
         self._engine = engine
@@ -102,12 +144,13 @@ class Fleet(Launcher):
         """What the engine waits for, as it has told just now."""
         self._problem = ""
         """Why no test can run."""
-        super().__init__(session, display, quiet=quiet)
+        super().__init__(session, display)
 
-    def _start_host(self, theirs: socket.socket, quiet: bool) -> subprocess.Popen[bytes]:
+    def start_host(
+        self, theirs: socket.socket, folder: Folder, log: IO[bytes] | None
+    ) -> subprocess.Popen[bytes]:
         told = {"engine": choosing.as_told(self._engine)}
-        log = self._log if quiet else None
-        return start(_HUB, told, theirs, self._folder, log, os.environ)
+        return hostprocess.start(_HUB, told, theirs, folder, log, os.environ)
 
     def wait_for_agents(self, say: Callable[[str], object]) -> None:
         """Wait until all agents are there that the engine starts; others come when they like.

@@ -11,6 +11,18 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable
 
+from pytest_ddp.extensions.machines.messages import (
+    EndSession,
+    GpusLeased,
+    LeaseGpus,
+    NodeJoined,
+    NodeLost,
+    OpenPort,
+    PortOpened,
+    ReleaseGpus,
+    SignalRank,
+    Unfit,
+)
 from pytest_ddp.machines import likeness
 from pytest_ddp.machines.door import Door
 from pytest_ddp.machines.engines.engine import Engine
@@ -27,18 +39,6 @@ from pytest_ddp.wire.hosting import (
     RankStarted,
     Session,
     StartRank,
-)
-from pytest_ddp.wire.machines import (
-    EndSession,
-    GpusLeased,
-    LeaseGpus,
-    NodeJoined,
-    NodeLost,
-    OpenPort,
-    PortOpened,
-    ReleaseGpus,
-    SignalRank,
-    Unfit,
 )
 from pytest_ddp.wire.protocol import Message
 

@@ -6,6 +6,7 @@ import contextlib
 import sys
 from typing import Any, NoReturn
 
+from pytest_ddp.extensions.machines.messages import SECRET, MachinesAwaited, MachinesFound, Unfit
 from pytest_ddp.machines import seal
 from pytest_ddp.machines.door import Door
 from pytest_ddp.machines.engines import choosing
@@ -14,7 +15,6 @@ from pytest_ddp.machines.hub import Hub
 from pytest_ddp.system import descriptors, folder
 from pytest_ddp.system.own import os, socket, subprocess
 from pytest_ddp.wire.channel import Channel
-from pytest_ddp.wire.machines import SECRET, MachinesAwaited, MachinesFound, Unfit
 from pytest_ddp.wire.program import command
 
 _AGENT = "pytest_ddp.agent.main"

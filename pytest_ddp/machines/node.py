@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pytest_ddp.extensions.machines.messages import ClockMeasured
 from pytest_ddp.machines.clocks import Clocks
 from pytest_ddp.machines.line import Frame, Kind, Line
 from pytest_ddp.system.own import os
-from pytest_ddp.wire.machines import Clock, ClockMeasured
+from pytest_ddp.wire.hosting import Clock
 
 
 class Node:

@@ -7,8 +7,8 @@ from dataclasses import asdict
 from importlib import import_module
 from typing import Any
 
-from pytest_ddp.asked import machines as asked
-from pytest_ddp.asked.machines import Machines
+from pytest_ddp.extensions.machines import options as asked
+from pytest_ddp.extensions.machines.options import Machines
 from pytest_ddp.machines.engines.engine import Engine
 
 _ROOM = "pytest_ddp.machines.engines"

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
-from pytest_ddp.asked.machines import Engine as Name
-from pytest_ddp.asked.machines import Machines
+from pytest_ddp.extensions.machines.options import Engine as Name
+from pytest_ddp.extensions.machines.options import Machines
 
 ADDRESS = "MASTER_ADDR"
 """The variable by which a user names the address of node 0, where an engine would find another."""

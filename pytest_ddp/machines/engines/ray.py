@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, ClassVar, TypeAlias
 
-from pytest_ddp.asked.machines import Engine as Name
-from pytest_ddp.asked.machines import Machines
+from pytest_ddp.extensions.machines.options import Engine as Name
+from pytest_ddp.extensions.machines.options import Machines
 from pytest_ddp.launch.gpus import Build, torch_build
 from pytest_ddp.machines.engines import actor, scaler, sending
 from pytest_ddp.machines.engines.engine import ADDRESS, Engine, EngineError, Meeting, Tell

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pytest_ddp.asked.machines import Engine as Name
-from pytest_ddp.asked.machines import Machines
+from pytest_ddp.extensions.machines.options import Engine as Name
+from pytest_ddp.extensions.machines.options import Machines
 from pytest_ddp.machines.engines.commands import Commands
 from pytest_ddp.machines.engines.engine import ADDRESS, EngineError
 from pytest_ddp.system.own import os, subprocess

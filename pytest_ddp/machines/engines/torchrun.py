@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, ClassVar
 
-from pytest_ddp.asked.machines import Engine as Name
-from pytest_ddp.asked.machines import Machines
+from pytest_ddp.extensions.machines.messages import SECRET
+from pytest_ddp.extensions.machines.options import Engine as Name
+from pytest_ddp.extensions.machines.options import Machines
 from pytest_ddp.machines.engines.engine import Engine, EngineError, Meeting, Tell
 from pytest_ddp.system.own import json, signal, socket, time
-from pytest_ddp.wire.machines import SECRET
 
 _COMMAND = (
     "torchrun --nnodes=2 --nproc-per-node=1 --rdzv-backend=c10d --rdzv-endpoint=HOST:PORT "

@@ -10,10 +10,10 @@ import pytest
 
 from pytest_ddp.agent import gpus as module
 from pytest_ddp.agent.gpus import Leases
+from pytest_ddp.extensions.machines.messages import GpusLeased, LeaseGpus, ReleaseGpus
 from pytest_ddp.launch import gpus
 from pytest_ddp.launch.gpus import Build, Gpu
 from pytest_ddp.system import own
-from pytest_ddp.wire.machines import GpusLeased, LeaseGpus, ReleaseGpus
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,15 @@ from typing import Any
 
 import pytest
 
+from pytest_ddp.extensions.machines.messages import (
+    EndSession,
+    GpusLeased,
+    LeaseGpus,
+    NodeJoined,
+    NodeLost,
+    ReleaseGpus,
+    Unfit,
+)
 from pytest_ddp.machines import hub as module
 from pytest_ddp.machines import likeness
 from pytest_ddp.machines.door import Door
@@ -18,15 +27,6 @@ from pytest_ddp.machines.line import Frame, Kind, Line, connect
 from pytest_ddp.system.own import json
 from pytest_ddp.wire.channel import Channel, dumps, loads
 from pytest_ddp.wire.hosting import HostReady
-from pytest_ddp.wire.machines import (
-    EndSession,
-    GpusLeased,
-    LeaseGpus,
-    NodeJoined,
-    NodeLost,
-    ReleaseGpus,
-    Unfit,
-)
 from pytest_ddp.wire.protocol import Message
 
 SECRET = "of this session"

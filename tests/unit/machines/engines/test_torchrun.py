@@ -6,12 +6,12 @@ import socket
 
 import pytest
 
+from pytest_ddp.extensions.machines.messages import SECRET
 from pytest_ddp.machines.engines import torchrun
 from pytest_ddp.machines.engines.choosing import as_told, from_told
 from pytest_ddp.machines.engines.engine import EngineError
 from pytest_ddp.machines.engines.torchrun import Torchrun
 from pytest_ddp.system import own
-from pytest_ddp.wire.machines import SECRET
 
 TORCHRUN = {
     "RANK": "1",

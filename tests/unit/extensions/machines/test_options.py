@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ddp.asked.machines import (
+from pytest_ddp.asked.options import Options
+from pytest_ddp.extensions.machines import options as module
+from pytest_ddp.extensions.machines.options import (
     Engine,
+    MachineOptions,
     Machines,
     check_machines_or_none,
     check_program_or_none,
 )
-from pytest_ddp.asked.options import Options
 
 
 @pytest.mark.parametrize(
@@ -52,6 +54,6 @@ def test_more_ranks_than_one_machine_takes_need_machines(
         Options.from_config(pytestconfig)
     text = " ".join(str(caught.value).split())
     assert text.startswith("--ddp-world-size=128: one machine takes a whole number of ranks from 1")
-    assert "--ddp-machines has more" in text
-    monkeypatch.setattr(pytestconfig.option, "ddp_machines", "ssh:a")
+    several = MachineOptions(Machines(Engine.SLURM), None, None)
+    monkeypatch.setattr(module, "read", lambda _: several)
     assert Options.from_config(pytestconfig).world_size == 128

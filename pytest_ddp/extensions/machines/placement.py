@@ -11,17 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from pytest_ddp.asked.layout import least_machines, nodes_words
 from pytest_ddp.asked.rules import MAX_LOCAL_WORLD_SIZE
-
-
-def least_machines(world_size: int, most: int = MAX_LOCAL_WORLD_SIZE) -> int:
-    """How many machines so many ranks need, with ``most`` of them on one."""
-    return math.ceil(world_size / most)
-
-
-def crowd(world_size: int, most: int) -> str:
-    """Why they do not fit on fewer."""
-    return f"{world_size} ranks, at most {most} on one"
 
 
 def place(world_size: int, asked: int | None, nodes: int, most: int | None) -> tuple[int, ...]:
@@ -40,8 +31,8 @@ def place(world_size: int, asked: int | None, nodes: int, most: int | None) -> t
     least = least_machines(world_size, limit)
     wanted = asked or (max(least, min(nodes, world_size)) if most is None else least)
     if wanted > nodes:
-        by_mark = f"nodes={asked}" if asked else crowd(world_size, limit)
-        raise ValueError(f"{by_mark}: {wanted} machines needed, {nodes} in this session")
+        words = nodes_words(world_size, asked, limit)
+        raise ValueError(f"{words}: {wanted} machines needed, {nodes} in this session")
     if asked is None and most is not None:
         return tuple(rank // most for rank in range(world_size))
     largest = math.ceil(world_size / wanted)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pytest_ddp.asked.devices import Choice, how_gpus_are_wanted
-from pytest_ddp.asked.placement import all_room, place, place_by_room
+from pytest_ddp.asked.layout import Layout, Placement
 from pytest_ddp.asked.rules import MAX_WORLD_SIZE, WorldSize
+from pytest_ddp.extensions.machines.placement import all_room, place, place_by_room
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +115,36 @@ class Spread:
             if self._place(world_size, chosen.device, ranks):
                 return f"; ranks_per_gpu={ranks} lets ranks share them"
         return ""
+
+
+@dataclass(frozen=True, slots=True)
+class SeveralMachines(Layout):
+    """Machines that are there as soon as their agents are."""
+
+    machines: Callable[[], Sequence[MachineGpus]]
+    """Returns all of them, and waits for those that have not come yet."""
+    most: int | None
+    """How many ranks a machine takes; None for any number."""
+
+    @property
+    def max_world_size(self) -> int:
+        return MAX_WORLD_SIZE
+
+    def gpus_for(self, wanted: WorldSize, nodes: int | None) -> tuple[int, str]:
+        spread = self._spread(nodes)
+        return spread.gpus_for(wanted), spread.kind
+
+    def place(self, wanted: WorldSize, nodes: int | None, chosen: Choice) -> Placement:
+        spread = self._spread(nodes)
+        world_size, skip = spread.size(wanted, chosen), None
+        try:
+            placed = spread.nodes(wanted, chosen)
+        except ValueError as error:
+            placed, skip = (), str(error)
+        return Placement(world_size, spread.layout(placed, chosen), placed, skip)
+
+    def _spread(self, nodes: int | None) -> Spread:
+        return Spread(self.machines(), nodes, self.most)
 
 
 def _words(machine: MachineGpus, kind: str) -> str:

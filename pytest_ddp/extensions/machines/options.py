@@ -1,10 +1,14 @@
-"""What ``--ddp-machines`` asks for."""
+"""The options of this extension. Imported by every pytest run."""
 
 from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
 
+import pytest
+
+from pytest_ddp.asked import rules
+from pytest_ddp.asked.options import Setting
 from pytest_ddp.asked.rules import MAX_WORLD_SIZE
 
 MACHINES = "it is torchrun, ray, ray:N, slurm or ssh:HOST,HOST,..."
@@ -71,3 +75,50 @@ def check_program_or_none(value: object) -> str | None:
     if isinstance(value, str) and value.startswith("/"):
         return value
     raise ValueError("it is an absolute path there, such as /opt/venv/bin/python")
+
+
+@dataclass(frozen=True, slots=True)
+class MachineOptions:
+    """What the command line and the ini file say of machines, for the whole session."""
+
+    machines: Machines | None
+    """Which engine has the machines; None for this machine alone."""
+    machines_python: str | None
+    """The interpreter of the other machines; None if it is where this one is."""
+    ranks_per_machine: int | None
+    """How many ranks a machine takes; None for an equal share."""
+
+
+SETTINGS = (
+    Setting(
+        *("machines", "ENGINE", "string", "", check_machines_or_none, MACHINES),
+        help="spread ranks over machines: those where torchrun started pytest, one process each; "
+        "nodes of a ray cluster, or N of them (ray:N); those of a slurm allocation; this one and "
+        "hosts that ssh reaches (ssh:HOST,HOST)",
+    ),
+    Setting(
+        *("machines_python", "PATH", "string", "", check_program_or_none, ""),
+        help="the interpreter on machines that ray, slurm and ssh reach, if it is not where this "
+        "one is",
+    ),
+    Setting(
+        *("ranks_per_machine", "N", "string", ""),
+        *(rules.check_local_size_or_none, rules.LOCAL_SIZE),
+        help="with --ddp-machines: fill machines with N ranks each, in order, instead of spreading "
+        "each test over all of them",
+    ),
+)
+
+_READ = pytest.StashKey[MachineOptions]()
+
+
+def read(config: pytest.Config) -> MachineOptions:
+    """Read these options once; the command line wins over the ini file.
+
+    Raises:
+        pytest.UsageError: an option's value is not allowed.
+    """
+    if _READ not in config.stash:
+        values = {setting.name: setting.read(config, config.option) for setting in SETTINGS}
+        config.stash[_READ] = MachineOptions(**values)
+    return config.stash[_READ]

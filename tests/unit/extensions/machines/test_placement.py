@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from pytest_ddp.asked.placement import all_room, place, place_by_room
+from pytest_ddp.extensions.machines.placement import all_room, place, place_by_room
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_ddp.asked.plan import LaunchPlan, make_plan
-from pytest_ddp.asked.spread import MachineGpus
+from pytest_ddp.extensions.machines.spread import MachineGpus, SeveralMachines
 from tests.unit.asked.test_plan import OPTIONS, item, mark
 
 NAMES = ("alpha", "beta", "gamma", "delta")
@@ -19,9 +19,11 @@ def plan(world_size: Any, counts: tuple[Any, ...], options: Any = (), **marked: 
     machines = []
     for node, count in enumerate(counts):
         number, kind = count if isinstance(count, tuple) else (count, "cuda")
-        machines.append(MachineGpus(f"node {node} ({NAMES[node]})", number, kind))
-    asked = dataclasses.replace(OPTIONS, **dict(options))
-    return make_plan(item(), mark(world_size, **marked), asked, 0, "cuda", machines)
+        machines.append(MachineGpus(f"node {node} ({NAMES[node % len(NAMES)]})", number, kind))
+    own = dict(options)
+    layout = SeveralMachines(lambda: machines, own.pop("ranks_per_machine", None))
+    of_core = dataclasses.replace(OPTIONS, **own)
+    return make_plan(item(), mark(world_size, **marked), of_core, layout)
 
 
 CUDA = {"device": "cuda", "backend": "gloo"}
@@ -138,3 +140,15 @@ def test_too_few_are_a_skip_with_the_numbers_of_each_machine(
 def test_a_test_is_never_run_on_fewer_ranks_than_it_asks_for() -> None:
     got = plan(6, (4, 1), backend="nccl")
     assert got.world_size == 6
+
+
+def test_more_ranks_than_one_machine_takes_are_spread() -> None:
+    got = plan(128, (0,) * 16)
+    assert (got.skip, got.nodes[::8], len(got.seeds)) == (None, tuple(range(16)), 128)
+    words = "129 ranks, at most 64 on one: 3 machines needed, 2 in this session"
+    assert plan(129, (0, 0)).skip == words
+
+
+def test_fewer_machines_than_so_many_ranks_need_contradict_the_mark() -> None:
+    with pytest.raises(pytest.UsageError, match=r"nodes=2, world_size=129"):
+        plan(129, (0,) * 4, nodes=2)

@@ -1,12 +1,15 @@
-"""Records between the controller and the hub, which has agents on several machines.
+"""Messages between the controller and the hub, which connects agents on several machines.
 
-A part of :mod:`pytest_ddp.wire.protocol`, which says how they travel. To the controller a hub is
-a host: what a host is told and tells comes beside these.
+To the controller the hub is a host: it also takes and sends the messages of a host, which
+:mod:`pytest_ddp.wire.protocol` declares.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from pytest_ddp.wire.hosting import Clock
+from pytest_ddp.wire.protocol import ExtensionMessage
 
 SECRET = "PYTEST_DDP_SECRET"
 """The variable that holds the session's secret, where the user has set one for all nodes."""
@@ -19,34 +22,18 @@ LAUNCHER_VARIABLES = (
 starts would take them for its own."""
 
 
-@dataclass(frozen=True)
-class Clock:
-    """How the clocks of another machine stand to those of node 0, as far as it was measured."""
-
-    ahead: int
-    """Nanoseconds by which its monotonic clock is ahead."""
-    wall_ahead: int
-    """The same of its wall clock."""
-    uncertainty: int
-    """Nanoseconds by which both may be off."""
-
-    def here(self, moment: float) -> float:
-        """A moment on its wall clock, on node 0's; in seconds."""
-        return moment - self.wall_ahead / 1e9
-
-
 # ---------------------------------------------------------------- controller -> hub
 
 
 @dataclass(frozen=True)
-class OpenPort:
+class OpenPort(ExtensionMessage):
     """Have a node listen for the next test; the answer is :class:`PortOpened`."""
 
     node: int
 
 
 @dataclass(frozen=True)
-class SignalRank:
+class SignalRank(ExtensionMessage):
     """Send a signal to a rank's process."""
 
     serial: int
@@ -54,7 +41,7 @@ class SignalRank:
 
 
 @dataclass(frozen=True)
-class LeaseGpus:
+class LeaseGpus(ExtensionMessage):
     """Lease GPUs of a node; the answer is :class:`GpusLeased`, for its agent waits for them."""
 
     lease: int
@@ -70,7 +57,7 @@ class LeaseGpus:
 
 
 @dataclass(frozen=True)
-class ReleaseGpus:
+class ReleaseGpus(ExtensionMessage):
     """Give a lease back, also one that is still waited for."""
 
     lease: int
@@ -78,7 +65,7 @@ class ReleaseGpus:
 
 
 @dataclass(frozen=True)
-class EndSession:
+class EndSession(ExtensionMessage):
     """pytest ends with this exit code, and so do the agents."""
 
     code: int
@@ -88,21 +75,21 @@ class EndSession:
 
 
 @dataclass(frozen=True)
-class MachinesAwaited:
+class MachinesAwaited(ExtensionMessage):
     """The engine has not all of them yet, and waits for what is on its way."""
 
     what: str
 
 
 @dataclass(frozen=True)
-class MachinesFound:
+class MachinesFound(ExtensionMessage):
     """The engine has them; before that a hub tells at most what is waited for."""
 
     nodes: int
 
 
 @dataclass(frozen=True)
-class NodeJoined:
+class NodeJoined(ExtensionMessage):
     """An agent is there."""
 
     node: int
@@ -117,7 +104,7 @@ class NodeJoined:
 
 
 @dataclass(frozen=True)
-class ClockMeasured:
+class ClockMeasured(ExtensionMessage):
     """The clocks of a node; told before what one of its ranks says, where it is news."""
 
     node: int
@@ -125,7 +112,7 @@ class ClockMeasured:
 
 
 @dataclass(frozen=True)
-class PortOpened:
+class PortOpened(ExtensionMessage):
     """A node listens, and nobody else will be told of this port."""
 
     node: int
@@ -133,7 +120,7 @@ class PortOpened:
 
 
 @dataclass(frozen=True)
-class GpusLeased:
+class GpusLeased(ExtensionMessage):
     """The end of a wait for GPUs."""
 
     lease: int
@@ -144,7 +131,7 @@ class GpusLeased:
 
 
 @dataclass(frozen=True)
-class NodeLost:
+class NodeLost(ExtensionMessage):
     """A machine does not answer any more; its ranks are told to have exited."""
 
     node: int
@@ -153,7 +140,7 @@ class NodeLost:
 
 
 @dataclass(frozen=True)
-class Unfit:
+class Unfit(ExtensionMessage):
     """These machines can run no test together."""
 
     problem: str
