@@ -10,15 +10,15 @@ plugins can do so; its values must be JSON-able.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
     from pytest_ddp.asked.layout import Layout
-    from pytest_ddp.asked.mark import MarkArgument
+    from pytest_ddp.asked.mark import DdpTest, MarkArgument
     from pytest_ddp.fixture import Ddp
     from pytest_ddp.launch.launcher import Launcher
     from pytest_ddp.launch.streams import Display
@@ -39,6 +39,24 @@ def pytest_ddp_mark_arguments() -> Mapping[str, MarkArgument]:  # type: ignore[e
     """
 
 
+@pytest.hookspec(firstresult=True)
+def pytest_ddp_make_test(item: pytest.Item) -> DdpTest | None:
+    """Return how an item without a ``ddp`` mark is a ddp test; None to leave it as it is.
+
+    Called for each such item when its file has been collected. A :class:`pytest.UsageError` is an
+    error of the collection. Stops at the first result.
+    """
+
+
+@pytest.hookspec(firstresult=True)
+def pytest_ddp_world_sizes(metafunc: pytest.Metafunc) -> Sequence[int] | None:
+    """Return the world sizes by which a test function without a ``ddp`` mark is parametrized.
+
+    Called in the ranks, too: parameters must be the same there. What :func:`pytest_ddp_make_test`
+    returns for its items has the same sizes as a list. Stops at the first result.
+    """
+
+
 @pytest.hookspec()
 def pytest_ddp_own_environment(config: pytest.Config) -> AbstractContextManager[None]:  # type: ignore[empty-body]
     """Return a context in which the pytest process has the environment that it was started with.
@@ -46,6 +64,31 @@ def pytest_ddp_own_environment(config: pytest.Config) -> AbstractContextManager[
     For plugins that set ``RANK`` and the like while test files are collected. It is entered where
     the launcher of this process is looked for.
     """
+
+
+@pytest.hookspec()
+def pytest_ddp_attempt_begins(item: pytest.Item) -> Mapping[str, Any]:  # type: ignore[empty-body]
+    """Return what plugins in the ranks get before this test, by the name of the sender.
+
+    Called before each attempt, also of a test that is run again.
+    """
+
+
+@pytest.hookspec()
+def pytest_ddp_findings(item: pytest.Item, sent: Mapping[int, Mapping[str, Any]]) -> str | None:
+    """Return why a test must not pass that passes on all ranks; None where nothing is found.
+
+    Called after an attempt of which :func:`pytest_ddp_test_ended` returned something on any rank.
+    The text becomes that of the failed call; its first line is what the short summary shows. A test
+    that has failed keeps its own text.
+
+    :param sent: What each rank has sent, by rank; ranks that have died or hung are missing.
+    """
+
+
+@pytest.hookspec()
+def pytest_ddp_test_finished(item: pytest.Item, reports: Sequence[pytest.TestReport]) -> None:
+    """Called when a ddp test is over, with the reports that pytest gets next."""
 
 
 @pytest.hookspec(firstresult=True)
@@ -60,16 +103,13 @@ def pytest_ddp_make_launcher(
     *host*, the process that imports what all ranks share and forks them, and returns its
     :class:`subprocess.Popen`. What it may call with the same three arguments is
     :func:`pytest_ddp.launch.hostprocess.start_host`, which also takes variables for host and ranks
-    (``environment``) and a command that runs the host in its own process (``prefix``).
+    (``environment``) and a command that runs the host in its own process (``prefix``). A
+    :class:`pytest.UsageError` ends the session, a
+    :class:`pytest_ddp.launch.launcher.NoRankError` fails the test that is to run. Stops at the
+    first result.
 
-    Args:
-        config: pytest's.
-        session: what the host's pytest needs to know.
-        display: shows what ranks write and log while they run.
-
-    Raises:
-        pytest.UsageError: there can be no such launcher; the session ends with this error.
-        pytest_ddp.launch.launcher.NoRankError: the same for the test that is to run.
+    :param session: What the host's pytest needs to know.
+    :param display: Shows what ranks write and log while they run.
     """
 
 
@@ -93,6 +133,42 @@ def pytest_ddp_keep_launcher(config: pytest.Config) -> bool | None:
 
 
 # ------------------------------------------------------------------ in the ranks
+
+
+@pytest.hookspec()
+def pytest_ddp_withheld_hooks(plugin_name: str) -> Sequence[str]:  # type: ignore[empty-body]
+    """Return the names of pytest's hooks that host and ranks do not call of a plugin.
+
+    Called for each plugin that is registered there, by the name that pytest knows it by.
+    """
+
+
+@pytest.hookspec()
+def pytest_ddp_rank_begins(
+    config: pytest.Config, announce_end: Callable[[tuple[int, ...], bool], None]
+) -> None:
+    """Called once in each rank, after the user's plugins and conftest files have been loaded.
+
+    :param announce_end: Says how the process of the running test may end and still pass: with one
+        of these codes (negative for signals), or if the second argument is true, with any other.
+        ``announce_end((), False)`` takes it back.
+    """
+
+
+@pytest.hookspec()
+def pytest_ddp_test_begins(item: pytest.Item, sent: Mapping[str, Any]) -> None:
+    """Called in each rank before the test's set-up; ``ddp`` and the process group are there.
+
+    :param sent: What :func:`pytest_ddp_attempt_begins` has returned, of all senders.
+    """
+
+
+@pytest.hookspec()
+def pytest_ddp_test_ended(item: pytest.Item) -> Mapping[str, Any]:  # type: ignore[empty-body]
+    """Return what plugins in the pytest process get after this test, by the name of the sender.
+
+    Called in each rank after the test's teardown and what the rank restores after it.
+    """
 
 
 @pytest.hookspec()

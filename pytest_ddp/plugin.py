@@ -21,10 +21,8 @@ from pytest_ddp.asked.mark import WORLD_SIZE_PARAM, add_marker, read_mark
 from pytest_ddp.asked.marks import MARK, check_items, read_marks
 from pytest_ddp.asked.options import (
     OPTIONS,
-    Adopt,
     Options,
     add_options,
-    early_everywhere,
 )
 from pytest_ddp.asked.settled import remember_options
 from pytest_ddp.asked.sight import Sight
@@ -32,15 +30,12 @@ from pytest_ddp.controller.neighbours import end_in_controller
 from pytest_ddp.system import support
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Generator, Sequence
     from pathlib import Path
 
-    from pytest_ddp.adopt.everywhere import Place
     from pytest_ddp.controller.controller import Controller
     from pytest_ddp.controller.drivers import Drivers
     from pytest_ddp.fixture import Ddp
-
-_PLACE: pytest.StashKey[Place] = pytest.StashKey()
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
@@ -58,44 +53,22 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     remember_options(config)
 
 
-def pytest_ddp_own_environment(
-    config: pytest.Config,
-) -> contextlib.AbstractContextManager[None] | None:
-    place = config.stash.get(_PLACE, None)
-    return None if place is None else place.left()
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     early_config.stash[COMING] = Coming()
-    size = early_everywhere(early_config)
-    if size is not None and not extending.on_rank(early_config):
-        from pytest_ddp.adopt.everywhere import Place  # noqa: PLC0415
-
-        early_config.stash[_PLACE] = place = Place(size)
-        early_config.add_cleanup(place.leave)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     add_marker(config)
     config.stash[OPTIONS] = options = Options.from_config(config)
-    if not extending.on_rank(config):
-        if problem := support.problem():
-            from pytest_ddp.controller.unsupported import WithoutRanks  # noqa: PLC0415
+    if extending.on_rank(config):
+        return
+    if problem := support.problem():
+        from pytest_ddp.controller.unsupported import WithoutRanks  # noqa: PLC0415
 
-            plain = WithoutRanks(options, problem, _adoption(options), _warn)
-            config.pluginmanager.register(plain, "ddp-controller")
-            return
+        config.pluginmanager.register(WithoutRanks(options, problem, _warn), "ddp-controller")
+    else:
         config.pluginmanager.register(Hooks(config, options), "ddp-controller")
-        if Adopt.SPAWN in options.adopt:
-            from pytest_ddp.adopt.spawn import Spawns  # noqa: PLC0415
-
-            config.pluginmanager.register(Spawns(config, options), "ddp-spawns")
-    elif Adopt.TESTCASE in options.adopt:
-        from pytest_ddp.rank.adopted import plugins  # noqa: PLC0415
-
-        for plugin in plugins():
-            config.pluginmanager.register(plugin)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -114,11 +87,7 @@ def _listed_sizes(metafunc: pytest.Metafunc, options: Options) -> Sequence[objec
         return ()  # told with the item, in one place with all other wrong marks
     if mark is not None:
         return mark.world_sizes if mark.listed else ()
-    if Adopt.TESTCASE not in options.adopt:
-        return ()
-    from pytest_ddp.adopt.distributedtest import sizes_in_turn  # noqa: PLC0415
-
-    return sizes_in_turn(metafunc)
+    return metafunc.config.hook.pytest_ddp_world_sizes(metafunc=metafunc) or ()
 
 
 @pytest.fixture(scope="session")
@@ -136,14 +105,6 @@ def ddp() -> Ddp:
 def _ddp_world_size(request: pytest.FixtureRequest) -> Any:
     """Carries a list of world sizes through pytest's parametrization."""
     return request.param
-
-
-def _adoption(options: Options) -> Callable[[pytest.Item], None] | None:
-    if not options.adopt and options.everywhere is None:
-        return None
-    from pytest_ddp.adopt.taking import adoption  # noqa: PLC0415
-
-    return adoption(options)
 
 
 class Hooks:
@@ -164,10 +125,6 @@ class Hooks:
         from pytest_ddp.controller.drivers import Drivers  # noqa: PLC0415
 
         return Drivers(self._config, self, self._controller)
-
-    @functools.cached_property
-    def _adopt(self) -> Callable[[pytest.Item], None] | None:
-        return _adoption(self._options)
 
     @property
     def _problems(self) -> list[str]:
@@ -206,7 +163,7 @@ class Hooks:
         self._coming.note("")
         report = yield
         self._coming.note(str(collector.path))
-        return check_items(report, self._options, self._adopt, _warn)
+        return check_items(report, self._options, _warn)
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:
         if self._started is None and self._sight.in_item(item):
@@ -217,8 +174,6 @@ class Hooks:
         read_marks(items, self._options)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        if _PLACE in self._config.stash:
-            self._config.stash[_PLACE].leave()
         if any(MARK in item.stash for item in session.items):
             self._controller.collected(session.items)
         elif self._started is not None and not self._keeps_launcher:

@@ -31,17 +31,17 @@ _CLEAR_OF_TORCH = {
 """Modules that the user's pytest process imports, with all that they import in turn."""
 
 
-_SIDES = ("pytest_ddp.system", "pytest_ddp.wire", "pytest_ddp.neighbours", "pytest_ddp.fixture")
+_SIDES = ("pytest_ddp.system", "pytest_ddp.wire", "pytest_ddp.fixture")
 """What both sides of a channel import."""
 
 _ROOMS = {
     "pytest_ddp": (
-        *("system", "wire", "neighbours", "asked", "evidence", "launch"),
-        *("extensions.machines", "machines.engines", "machines", "agent"),
-        *("proof", "verdict", "trace", "attempt", "controller", "adopt", "migrate", "summary"),
+        *("system", "wire", "asked", "evidence", "launch"),
+        *("proof", "verdict", "trace", "attempt", "controller", "migrate", "summary"),
         *("rank.exits", "rank.groups", "rank.watch", "rank.birth", "rank.care", "rank.adapt"),
-        *("rank.adopted", "rank.alike", "rank.served"),
+        "rank.alike",
         *("rank", "battery", "doctor"),
+        *("extensions", "extensions.compat", "extensions.adopt.ranks", "extensions.adopt"),
     ),
     "ddp_conformance": (
         *("frame", "stage", "launched", "launched.process", "launched.start"),
@@ -66,7 +66,7 @@ _NEED_THE_PUBLIC = {
     "pytest_ddp.rank.environment",  # sets the os.environ that tests see
     "pytest_ddp.rank.exits.faults",  # replaces os._exit
     "pytest_ddp.rank.life",  # sets the temporary directory that tests see
-    "pytest_ddp.rank.served.surroundings",  # sets the os.environ that a served process sees
+    "pytest_ddp.extensions.adopt.ranks.surroundings",  # sets os.environ of a process
     "pytest_ddp.rank.care.surroundings",  # looks at the os.environ that tests have left
 }
 """Modules that use the standard library as tests see it, patches included."""
@@ -165,10 +165,15 @@ def test_ranks_import_no_controller_code() -> None:
     assert not [
         f"{module} imports {name}"
         for module, file in MODULES.items()
-        if module.startswith("pytest_ddp.rank.")
+        if module.startswith("pytest_ddp.rank.") or _is_for_ranks(module)
         for name in _ours(_imports(file, everywhere=True)) - {"pytest_ddp"}
-        if not name.startswith(allowed)
+        if not name.startswith(allowed) and not _is_for_ranks(name)
     ]
+
+
+def _is_for_ranks(module: str) -> bool:
+    """Whether a module of an extension runs in ranks."""
+    return _room(module)[1].endswith(("extensions.compat", ".ranks"))
 
 
 def test_controller_imports_no_torch() -> None:

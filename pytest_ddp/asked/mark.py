@@ -39,11 +39,8 @@ MARKER_HELP = (
 _EXTRA = pytest.StashKey[dict[str, "MarkArgument"]]()
 """Arguments that plugins have added, by name."""
 
-_KEEPS_GROUP = pytest.StashKey[bool]()
-"""For tests that were made ddp tests without a mark of their own; see :attr:`Mark.keeps_group`."""
-
-_OWN_TMP_PATH = pytest.StashKey[bool]()
-"""For the same; see :attr:`Mark.own_tmp_path`."""
+_MADE = pytest.StashKey["DdpTest"]()
+"""For tests that plugins made ddp tests."""
 
 WORLD_SIZE_PARAM = "_ddp_world_size"
 """Name of the parameter that a list of world sizes parametrizes the test with."""
@@ -80,6 +77,23 @@ class Mark:
     """Whether each rank has a ``tmp_path`` of its own, as under torchrun; nor is this."""
     extra: Mapping[str, object] = field(default_factory=dict, hash=False)
     """Those arguments given that plugins have added."""
+
+
+@dataclass(frozen=True, slots=True)
+class DdpTest:
+    """How a test without a mark is a ddp test; it makes its process group itself."""
+
+    world_size: int | list[int]
+    """A list for a test that :data:`WORLD_SIZE_PARAM` parametrizes already."""
+    timeout: float | None = None
+    """In seconds; None for that of the options."""
+    nodes: int | None = None
+    """How many machines it wants. Ranks of a harness that starts processes meet by a file of one
+    machine, or at localhost: 1 for these."""
+    keeps_group: bool = False
+    """See :attr:`Mark.keeps_group`."""
+    own_tmp_path: bool = False
+    """See :attr:`Mark.own_tmp_path`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,37 +164,22 @@ def read_mark(node: pytest.Item, options: Options) -> Mark | None:
         )
     names = node.config.stash.get(_EXTRA, {}).keys() & arguments.keys()
     arguments["extra"] = {name: arguments.pop(name) for name in names}
-    arguments["keeps_group"] = node.stash.get(_KEEPS_GROUP, False)
-    arguments["own_tmp_path"] = node.stash.get(_OWN_TMP_PATH, False)
+    if (made := node.stash.get(_MADE, None)) is not None:
+        arguments |= {"keeps_group": made.keeps_group, "own_tmp_path": made.own_tmp_path}
     return Mark(world_sizes=sizes, listed=listed, **arguments)
 
 
-def mark_adopted(
-    item: pytest.Item,
-    world_size: int | list[int],
-    *,
-    keeps_group: bool,
-    timeout: float | None = None,
-    spread: bool = False,
-    own_tmp_path: bool = False,
-) -> None:
-    """Make a ddp test of one without a mark, whose process group is its own.
-
-    Args:
-        item: the test; with a list it has been parametrized by :data:`WORLD_SIZE_PARAM` already.
-        world_size: of its harness.
-        keeps_group: see :attr:`Mark.keeps_group`.
-        timeout: in seconds; None for that of the options.
-        spread: whether its ranks may be on several machines. Those of a harness that starts
-            processes meet by a file of one machine, or at localhost.
-        own_tmp_path: see :attr:`Mark.own_tmp_path`.
-    """
-    arguments: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
-    if not spread:
-        arguments["nodes"] = 1
-    item.add_marker(pytest.mark.ddp(world_size=world_size, init=False, **arguments))
-    item.stash[_KEEPS_GROUP] = keeps_group
-    item.stash[_OWN_TMP_PATH] = own_tmp_path
+def make_test(item: pytest.Item) -> None:
+    """Make a ddp test of one without a mark, where a plugin says so."""
+    if item.get_closest_marker("ddp") is not None:
+        return
+    made: DdpTest | None = item.config.hook.pytest_ddp_make_test(item=item)
+    if made is None:
+        return
+    arguments = {"timeout": made.timeout, "nodes": made.nodes}
+    given = {name: value for name, value in arguments.items() if value is not None}
+    item.add_marker(pytest.mark.ddp(world_size=made.world_size, init=False, **given))
+    item.stash[_MADE] = made
 
 
 def check_function(item: pytest.Item) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from pytest_ddp.asked.mark import Mark, check_function, read_mark
+from pytest_ddp.asked.mark import Mark, check_function, make_test, read_mark
 from pytest_ddp.asked.options import Options
 
 MARK = pytest.StashKey[Mark]()
@@ -16,18 +16,17 @@ MARK = pytest.StashKey[Mark]()
 def check_items(
     report: pytest.CollectReport,
     options: Options,
-    adopt: Callable[[pytest.Item], None] | None,
     warn: Callable[[pytest.Item, str], None],
 ) -> pytest.CollectReport:
     """Turn wrong marks among the collected items into a collection error.
 
-    ``adopt`` marks, before that, what is to be a ddp test without a mark of its own, and ``warn``
-    is for what looks wrong and may be right.
+    Before that, plugins make ddp tests of items without a mark; ``warn`` is for what looks wrong
+    and may be right.
 
     Not a UsageError out of a hook: all wrong marks are shown at once, and xdist, for
     which such an exception is an internal error, shows them too.
     """
-    errors = list(_errors(report, options, adopt))
+    errors = list(_errors(report, options))
     if not errors:
         errors += _warned(report, warn)
     if errors:
@@ -47,14 +46,11 @@ def read_marks(items: list[pytest.Item], options: Options) -> None:
             item.stash[MARK] = mark
 
 
-def _errors(
-    report: pytest.CollectReport, options: Options, adopt: Callable[[pytest.Item], None] | None
-) -> Iterator[str]:
+def _errors(report: pytest.CollectReport, options: Options) -> Iterator[str]:
     for node in report.result if report.passed else ():
         if isinstance(node, pytest.Item):
             try:
-                if adopt is not None:
-                    adopt(node)
+                make_test(node)
                 _checked_mark(node, options)
             except pytest.UsageError as error:
                 # pytest's short summary shows the first line: let it say what is wrong.

@@ -49,22 +49,6 @@ class Import(enum.StrEnum):
     HOST = "host"
 
 
-class Adopt(enum.StrEnum):
-    """What is taken over of other harnesses."""
-
-    TESTCASE = "testcase"
-    """Tests of torch's classes become ddp tests."""
-    SPAWN = "spawn"
-    """Processes that tests spawn are forks of one that has torch."""
-
-
-class Exits(enum.StrEnum):
-    """Who notices that a served process has ended as it must not."""
-
-    CHECKED = "checked"
-    PLAIN = "plain"
-
-
 @dataclass(frozen=True, slots=True)
 class Options:
     """What the command line and the ini file say, for the whole session."""
@@ -90,12 +74,6 @@ class Options:
     """Directory for a JSON file of each failed test; None for no files."""
     debug_rank: int | None = None
     """The only rank that stops at breakpoints; None for all."""
-    adopt: frozenset[Adopt] = frozenset()
-    """Harnesses that are taken over."""
-    adopt_exits: Exits = Exits.CHECKED
-    """Whether a test fails that does not notice how a served process has ended."""
-    everywhere: int | None = None
-    """World size of tests that have no mark; None to leave them to the pytest process."""
     device: str | None = None
     """Kind of device for marks that name neither one nor a backend of one; None to see."""
     ranks_per_gpu: int = 1
@@ -226,21 +204,6 @@ _SETTINGS = (
         *("debug_rank", "RANK", "string", "", rules.check_rank, ""),
         help="the only rank that stops at breakpoints, and with --trace instead of rank 0",
     ),
-    Setting(
-        *("adopt", "LIST", "string", "", rules.check_members(Adopt), ""),
-        help="take over from other harnesses: testcase (torch's MultiProcessTestCase and "
-        "MultiProcContinuousTest become ddp tests), spawn (torch.multiprocessing.spawn and its "
-        "kin are served), or all",
-    ),
-    Setting(
-        *("adopt_exits", "checked|plain", "string", "checked", rules.check_member(Exits), ""),
-        help="with --ddp-adopt=spawn: fail a test that does not notice that a process of its own "
-        "died, failed or left early, or leave it to multiprocessing",
-    ),
-    Setting(
-        *("everywhere", "N", "string", "", rules.check_local_size_or_none, rules.LOCAL_SIZE),
-        help="run every test that has no ddp mark on N ranks, as torchrun -m pytest would",
-    ),
 )
 
 
@@ -271,17 +234,3 @@ def add_options(parser: pytest.Parser, settings: Iterable[Setting] = _SETTINGS) 
         parser.addini(
             setting.ini, f"same as {setting.flag}", type=setting.kind, default=setting.default
         )
-
-
-def early_everywhere(config: pytest.Config) -> int | None:
-    """``everywhere``, while the command line is still parsed.
-
-    Raises:
-        pytest.UsageError: its value is not allowed.
-    """
-    size: int | None = _setting("everywhere").read(config, config.known_args_namespace)
-    return size
-
-
-def _setting(name: str) -> Setting:
-    return next(setting for setting in _SETTINGS if setting.name == name)

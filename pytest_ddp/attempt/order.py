@@ -14,7 +14,7 @@ from pytest_ddp.attempt.terminal import Terminal
 from pytest_ddp.launch.rankprocess import RankProcess
 from pytest_ddp.system import memfile
 from pytest_ddp.system.own import os
-from pytest_ddp.wire.hosting import Json, World
+from pytest_ddp.wire.hosting import World
 from pytest_ddp.wire.protocol import RunTest
 
 
@@ -42,7 +42,6 @@ class Order:
         store: str | None,
         new: bool,
         together: bool,
-        briefed: Json,
         by_file: bool,
         keys: int,
     ) -> RunTest:
@@ -53,11 +52,11 @@ class Order:
             store: name of the store of the process group.
             new: whether the ranks do not meet by it yet.
             together: whether no rank begins before all are ready.
-            briefed: what plugins have for the ranks of this attempt.
             by_file: whether the file of a new store travels along.
             keys: number of the run since which the store keeps its keys.
         """
         following = self.next_item
+        begins = self.item.config.hook.pytest_ddp_attempt_begins(item=self.item)
         return RunTest(
             test=test,
             nodeid=self.plan.nodeid,
@@ -80,7 +79,7 @@ class Order:
             own_tmp_path=self.plan.own_tmp_path,
             serve_store=False,
             log_level=self.log_level,
-            neighbours=briefed,
+            from_plugins={name: sent for each in begins for name, sent in each.items()},
         )
 
 

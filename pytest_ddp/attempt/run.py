@@ -7,7 +7,6 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import TypeAlias
 
-from pytest_ddp import neighbours
 from pytest_ddp.attempt import ends
 from pytest_ddp.attempt.exchanges import Exchanges
 from pytest_ddp.attempt.lastlook import ANSWER_LIMIT, look_twice
@@ -124,8 +123,7 @@ class Run:
             together = new or may_import(processes, plan.nodeid)
             self._limit = start_limit(plan.timeout) if together else plan.timeout
             self._prober = Prober(self._test, processes, self._since + self._limit)
-            briefed = neighbours.brief(self._order.item)
-            known = store, new, together, briefed, bool(file), keys
+            known = store, new, together, bool(file), keys
             told = Wording(self._order.for_ranks(self._test, *known))
             for rank, part in enumerate(self.parts):
                 part.process.files.begin()

@@ -20,7 +20,7 @@ from pytest_ddp.attempt.supervisor import Supervisor
 from pytest_ddp.attempt.terminal import Terminal
 from pytest_ddp.controller import standin
 from pytest_ddp.controller.measuring import Measuring
-from pytest_ddp.controller.neighbours import disagreed
+from pytest_ddp.controller.neighbours import with_findings
 from pytest_ddp.controller.orders import Orders
 from pytest_ddp.controller.raised import raised
 from pytest_ddp.controller.tmppath import SharedDirectories
@@ -150,7 +150,7 @@ class Controller:
                 return failed_without_ranks(item, self._hopeless)
             tmp_path = self._directories.name(item)
             outcome = self._run_on_ranks(item, next_item, plan, tmp_path)
-            results = disagreed(item, outcome, self._results(outcome))
+            results = with_findings(item, outcome, self._results(outcome))
             self._directories.keep_or_remove(tmp_path, results)
         except HostDiedError as death:
             return self._after_death_of_host(item, next_item, str(death))

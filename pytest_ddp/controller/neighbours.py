@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from _pytest.runner import CallInfo
 
-from pytest_ddp import neighbours
 from pytest_ddp.controller.unrun import failed_call
 from pytest_ddp.evidence.outcome import RunOutcome
 from pytest_ddp.wire.kept import is_subtest
@@ -22,7 +21,7 @@ def end_in_controller(
     of the ddp test, as it would be of any test at that place.
     """
     state = item.session._setupstate
-    neighbours.ended(item, reports)
+    item.config.hook.pytest_ddp_test_finished(item=item, reports=reports)
     call = CallInfo.from_call(lambda: state.teardown_exact(next_item), when="teardown")
     if call.excinfo is None:
         return reports
@@ -31,12 +30,15 @@ def end_in_controller(
     return [*kept, failed]
 
 
-def disagreed(
+def with_findings(
     item: pytest.Item, outcome: RunOutcome, reports: list[pytest.TestReport]
 ) -> list[pytest.TestReport]:
-    """Pass on what plugins say in ranks; where ranks disagree on it, a passed call has failed."""
-    told = {rank.rank: rank.done.neighbours for rank in outcome.ranks if rank.done is not None}
-    problem = neighbours.hear(item, told) if any(told.values()) else ""
+    """Pass on what plugins in ranks have sent; with a finding of one, a passed call has failed."""
+    sent = {rank.rank: rank.done.from_plugins for rank in outcome.ranks if rank.done is not None}
+    if not any(sent.values()):
+        return reports
+    findings = item.config.hook.pytest_ddp_findings(item=item, sent=sent)
+    problem = "\n".join(finding for finding in findings if finding)
     if not problem or any(report.failed for report in reports):
         return reports
     failed = failed_call(item, problem)

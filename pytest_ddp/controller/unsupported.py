@@ -22,19 +22,17 @@ class WithoutRanks:
         self,
         options: Options,
         problem: str,
-        adopt: Callable[[pytest.Item], None] | None,
         warn: Callable[[pytest.Item, str], None],
     ) -> None:
         self._options = options
         self._problem = problem
-        self._adopt = adopt
         self._warn = warn
 
     @pytest.hookimpl(wrapper=True)
     def pytest_make_collect_report(
         self,
     ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-        return check_items((yield), self._options, self._adopt, self._warn)
+        return check_items((yield), self._options, self._warn)
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:

@@ -10,7 +10,6 @@ from typing import Any, NoReturn
 from pytest_ddp.rank.adapt import junit, output, reporter
 from pytest_ddp.rank.adapt.livelogs import LiveLogs
 from pytest_ddp.rank.adapt.measuring import Measuring
-from pytest_ddp.rank.adopted import ends
 from pytest_ddp.rank.birth.collection import Collection
 from pytest_ddp.rank.birth.owncode import OwnCode
 from pytest_ddp.rank.care import remains, seeding
@@ -79,7 +78,9 @@ def live(
         meets = meeting.begin(order.folder, lambda: link.test)
         made.group.journal.greeters.append(meets.mark)
         junit.stand_in(session.config, link.send)
-        ends.tell_by(link.announce_end)
+        session.config.hook.pytest_ddp_rank_begins(
+            config=session.config, announce_end=link.announce_end
+        )
         if measuring is not None:
             link.save, measuring.tell = measuring.save, link.warn
             session.config.pluginmanager.register(measuring)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, NoReturn, TypeVar
 
 import pytest
@@ -41,13 +42,11 @@ _MANY = 32
 
 
 def main(role: dict[str, Any]) -> NoReturn:
-    """Be what ``role`` says: a host, (with ``order``) a spawned rank, or a service."""
+    """Be what ``role`` says: a host, (with ``order``) a spawned rank, or an extension's service."""
     sys.argv = ["pytest"]  # without what only this program was told
     channel = Channel(socket.socket(fileno=role["descriptor"]))
-    if "serves" in role:
-        from pytest_ddp.rank.served.service import serve  # noqa: PLC0415 - imports torch
-
-        serve(channel, role["serves"])
+    if "service" in role:
+        import_module(role["service"]).serve(channel, role["parent"])
     if "order" in role:
         processes.die_with_parent(role["parent"])
         order = loads(role["order"])

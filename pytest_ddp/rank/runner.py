@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import pytest
 import torch.distributed as dist
 
-from pytest_ddp import fixture, neighbours
+from pytest_ddp import fixture
 from pytest_ddp.fixture import Ddp
 from pytest_ddp.rank.adapt import fixtures, loghandlers, output
 from pytest_ddp.rank.adapt.debugger import Ask, Debugger, Place
@@ -195,7 +195,7 @@ class Runner:
         self._properties.seed = order.seeds[0]
         if order.of_family and self._modules is None:
             self._modules = ModuleState(packages_of_plugins(self._config))
-        neighbours.learn(item, order.neighbours)
+        self._config.hook.pytest_ddp_test_begins(item=item, sent=order.from_plugins)
         self._live_logs.begin(order.log_level)
         self._care.begin()
         self._debugger.begin()
@@ -206,6 +206,7 @@ class Runner:
         self._surveyor.end()
         self._garbage.collect(alone=self._care.ended_alone)
         counts = self._group.counts()
+        ends = self._config.hook.pytest_ddp_test_ended(item=item)
         return Done(
             test=order.test,
             passed=self._kept.passed(),
@@ -221,7 +222,7 @@ class Runner:
             setup_show=self._setup_show.take(),
             exit_reason=exit_reason,
             exit_code=exit_code,
-            neighbours=neighbours.tell(self._config),
+            from_plugins={name: sent for each in ends for name, sent in each.items()},
             traffic=self._traffic(),
         )
 

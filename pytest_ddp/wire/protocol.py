@@ -131,8 +131,8 @@ class RunTest:
     it: a new one, unless nobody has met by that of the last test."""
     log_level: int | None
     """From which level on live logs or a log file want records; None if there is neither."""
-    neighbours: Json = field(default_factory=dict)
-    """What single plugins in the pytest process have for theirs in the rank, by plugin."""
+    from_plugins: Json = field(default_factory=dict)
+    """What plugins in the pytest process send to those in the rank, by name."""
 
 
 @dataclass(frozen=True)
@@ -331,8 +331,8 @@ class Done:
     """Reason of a ``pytest.exit`` in the rank."""
     exit_code: int | None
     """Return code that the ``pytest.exit`` asked for."""
-    neighbours: Json = field(default_factory=dict)
-    """What single plugins have to tell theirs in the pytest process, by plugin."""
+    from_plugins: Json = field(default_factory=dict)
+    """What plugins send to those in the pytest process, by name."""
     traffic: Traffic | None = None
     """None if there were neither sends nor receives, as nearly always."""
 

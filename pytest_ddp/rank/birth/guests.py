@@ -15,7 +15,6 @@ from typing import Any
 import _pytest.runner
 import pytest
 
-from pytest_ddp import neighbours
 from pytest_ddp.rank.birth.ownership import Ownership, top_of
 from pytest_ddp.system.own import os
 from pytest_ddp.wire.hosting import Json
@@ -59,7 +58,7 @@ class Guests:
         if top_of(str(module)) in _NOT_HERE:
             self._config.pluginmanager.unregister(plugin)
             return
-        known = neighbours.withheld(self._config.pluginmanager.get_name(plugin))
+        known = self._withheld(self._config.pluginmanager.get_name(plugin))
         for caller, impl in self._impls(plugin, (*WITHHELD, *known)):
             if caller.name in known or self._is_guest(impl):
                 caller._remove_plugin(plugin)
@@ -68,6 +67,13 @@ class Guests:
                 around = impl.wrapper or impl.hookwrapper
                 begin = self._begin_around if around else self._begin
                 impl.function = functools.partial(begin, impl, impl.function, caller.name)
+
+    def _withheld(self, name: str | None) -> tuple[str, ...]:
+        # Unknown while the core's own plugin is loaded by a conftest file, in the rank.
+        hook = getattr(self._config.hook, "pytest_ddp_withheld_hooks", None)
+        if hook is None or name is None:
+            return ()
+        return tuple(one for hooks in hook(plugin_name=name) for one in hooks)
 
     def _impls(self, plugin: object, hooks: tuple[str, ...]) -> Iterator[tuple[Any, Any]]:
         for name in hooks:

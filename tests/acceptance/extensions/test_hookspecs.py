@@ -8,8 +8,7 @@ from tests.acceptance.suite import EXTRA_ARGS, Finished, Suite, flat
 
 CONFTEST = """
     import pytest
-    from pytest_ddp.asked.mark import MarkArgument
-    from pytest_ddp.asked.marks import MARK
+    from pytest_ddp.asked.mark import DdpTest, MarkArgument
 
 
     def small(value):
@@ -24,6 +23,56 @@ CONFTEST = """
 
     def pytest_ddp_fixture_attributes(ddp):
         return {"twice": 2 * ddp.rank}
+
+
+    # ---------------------------------------------- of tests that ask for it by their name
+
+    def pytest_ddp_attempt_begins(item):
+        return {"mine": {"text": item.name}} if "sends" in item.name else {}
+
+
+    def pytest_ddp_test_begins(item, sent):
+        item.stash[GOT] = sent.get("mine", {}).get("text", "")
+
+
+    def pytest_ddp_test_ended(item):
+        got = item.stash[GOT]
+        return {"mine": {"got": got}} if got else {}
+
+
+    def pytest_ddp_findings(item, sent):
+        if "found" in item.name:
+            return f"found on ranks {sorted(sent)}: {sent[1]['mine']['got']}"
+
+
+    def pytest_ddp_test_finished(item, reports):
+        said = ", ".join(f"{report.when} {report.outcome}" for report in reports)
+        print(f"finished {item.name}: {said}")
+
+
+    def pytest_ddp_rank_begins(config):
+        config.stash[BEGUN] = True
+
+
+    BEGUN = pytest.StashKey()
+    GOT = pytest.StashKey()
+
+
+    @pytest.fixture
+    def has_begun(pytestconfig):
+        return BEGUN in pytestconfig.stash
+
+
+    # ---------------------------------------------- of tests without a mark
+
+    def pytest_ddp_make_test(item):
+        if "made" in item.name:
+            return DdpTest(getattr(item, "callspec", None) and [2, 3] or 3)
+
+
+    def pytest_ddp_world_sizes(metafunc):
+        if metafunc.function.__name__.endswith("made_twice"):
+            return [2, 3]
 """
 TESTS = """
     import pytest
@@ -37,6 +86,32 @@ TESTS = """
     @pytest.mark.ddp(world_size=2)
     def test_of_the_core(ddp):
         assert ddp.gather(ddp.rank) == [0, 1]
+
+
+    @pytest.mark.ddp(world_size=2)
+    def test_sends_and_passes(ddp, has_begun):
+        assert has_begun
+
+
+    @pytest.mark.ddp(world_size=2)
+    def test_sends_and_is_found(): pass
+
+
+    @pytest.mark.ddp(world_size=2)
+    def test_sends_is_found_and_fails():
+        assert 0, "its own text"
+
+
+    def test_made(ddp):
+        assert ddp.world_size == 3
+
+
+    def test_made_twice(ddp, request):
+        assert f"ws{ddp.world_size}" in request.node.name
+
+
+    def test_plain(has_begun):
+        assert not has_begun
 """
 WRONG = """
     import pytest
@@ -57,11 +132,28 @@ def run(new_suite: type[Suite]) -> Finished:
     suite = new_suite()
     suite.write("conftest.py", CONFTEST)
     suite.write("test_all.py", TESTS)
-    return suite.run(*EXTRA_ARGS)
+    return suite.run("-s", *EXTRA_ARGS)
 
 
 def test_tests_pass(run: Finished) -> None:
-    run.assert_outcomes(passed=2)
+    run.assert_outcomes(passed=7, failed=2)
+
+
+def test_a_finding_fails_a_test_that_passes(run: Finished) -> None:
+    found = run["test_sends_and_is_found"]
+    assert found.verdict == "failed"
+    assert found.phase("call").message == "found on ranks [0, 1]: test_sends_and_is_found"
+
+
+def test_a_test_that_fails_keeps_its_text(run: Finished) -> None:
+    failed = run["test_sends_is_found_and_fails"]
+    assert failed.verdict == "failed"
+    assert "its own text" in failed.text
+    assert "found on" not in failed.text
+
+
+def test_plugins_are_shown_the_reports(run: Finished) -> None:
+    assert "finished test_made: setup passed, call passed, teardown passed" in run.stdout
 
 
 def test_wrong_arguments_are_refused(suite: Suite) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.acceptance.adopt.everywhere_examples import (
+from tests.acceptance.extensions.adopt.everywhere_examples import (
     AT_IMPORT,
     AT_NEED,
     BY_FIXTURE,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_ddp import hookspecs
 from pytest_ddp.asked.mark import MARKER_HELP
 from pytest_ddp.asked.marks import MARK, check_items, read_marks
 from pytest_ddp.asked.options import Options, add_options
@@ -11,6 +12,9 @@ from pytest_ddp.asked.options import Options, add_options
 
 class OptionsOnly:
     """A plugin with our options and marker but none of our other hooks."""
+
+    def pytest_addhooks(self, pluginmanager: pytest.PytestPluginManager) -> None:
+        pluginmanager.add_hookspecs(hookspecs)
 
     def pytest_addoption(self, parser: pytest.Parser) -> None:
         add_options(parser)
@@ -57,7 +61,7 @@ def test_plain(): pass
 
 def test_all_wrong_marks_of_a_module_are_told_at_once(inner: pytest.Pytester) -> None:
     report, options = collected(inner, WRONG)
-    assert check_items(report, options, None, warned).failed
+    assert check_items(report, options, warned).failed
     assert report.result == []
     text = str(report.longrepr)
     assert "test_none" in text
@@ -67,7 +71,7 @@ def test_all_wrong_marks_of_a_module_are_told_at_once(inner: pytest.Pytester) ->
 
 def test_each_error_says_on_its_first_line_what_is_wrong(inner: pytest.Pytester) -> None:
     report, options = collected(inner, WRONG)
-    first = str(check_items(report, options, None, warned).longrepr).splitlines()[0]
+    first = str(check_items(report, options, warned).longrepr).splitlines()[0]
     assert "test_none" in first
     assert "world_size" in first
 
@@ -75,14 +79,14 @@ def test_each_error_says_on_its_first_line_what_is_wrong(inner: pytest.Pytester)
 def test_right_marks_change_nothing(inner: pytest.Pytester) -> None:
     report, options = collected(inner, RIGHT)
     items = list(report.result)
-    assert check_items(report, options, None, warned).passed
+    assert check_items(report, options, warned).passed
     assert report.result == items
 
 
 def test_a_module_that_was_not_collected_stays_as_it_is(inner: pytest.Pytester) -> None:
     report, options = collected(inner, RIGHT)
     report.outcome, report.longrepr, report.result = "failed", "SyntaxError", []
-    assert check_items(report, options, None, warned).longrepr == "SyntaxError"
+    assert check_items(report, options, warned).longrepr == "SyntaxError"
 
 
 def test_items_keep_their_marks(inner: pytest.Pytester) -> None:
@@ -114,7 +118,7 @@ def test_it(ddp, world_size): pass
 def test_a_parameter_beside_a_bare_mark_is_warned_of_once(inner: pytest.Pytester) -> None:
     report, options = collected(inner, SIZES + MISTAKEN)
     told: list[str] = []
-    assert check_items(report, options, None, lambda _, text: told.append(text)).passed
+    assert check_items(report, options, lambda _, text: told.append(text)).passed
     (text,) = told
     assert "test_it: a parameter world_size does not say how many ranks" in text
     assert "@pytest.mark.ddp(world_size=[2, 3])" in text
@@ -125,7 +129,7 @@ def test_such_a_warning_may_be_an_error_by_a_filter(inner: pytest.Pytester) -> N
         raise pytest.PytestWarning(text)
 
     report, options = collected(inner, SIZES + MISTAKEN)
-    assert check_items(report, options, None, warn).failed
+    assert check_items(report, options, warn).failed
     assert "does not say how many ranks" in str(report.longrepr)
 
 
@@ -141,4 +145,4 @@ def test_such_a_warning_may_be_an_error_by_a_filter(inner: pytest.Pytester) -> N
 )
 def test_parameters_of_that_name_are_legal_elsewhere(inner: pytest.Pytester, source: str) -> None:
     report, options = collected(inner, SIZES + source)
-    assert check_items(report, options, None, warned).passed
+    assert check_items(report, options, warned).passed

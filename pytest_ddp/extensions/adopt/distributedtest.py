@@ -1,0 +1,74 @@
+"""DeepSpeed's ``DistributedTest`` and its copies in other packages.
+
+They are known by their shape: everybody has a ``common.py`` of their own. A hook of theirs calls an
+instance of the class in place of the test, which starts processes; how a rank is one of them is in
+:mod:`pytest_ddp.extensions.adopt.ranks.distributedtest`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from pytest_ddp.asked.mark import WORLD_SIZE_PARAM, DdpTest
+from pytest_ddp.asked.rules import MAX_LOCAL_WORLD_SIZE
+from pytest_ddp.extensions.adopt.ranks.launchers import asked_sizes, is_launcher
+
+
+def as_ddp_test(item: pytest.Item) -> DdpTest | None:
+    """The ddp test that a method of such a class is; None for others.
+
+    One whose fixtures decide how many processes it wants stays with its own harness.
+    """
+    cls: Any = getattr(item, "cls", None)
+    sizes = _world_sizes(item, cls) if is_launcher(cls) else None
+    if sizes is None:
+        return None
+    keeps_group = bool(getattr(cls, "reuse_dist_env", False))
+    return DdpTest(sizes, nodes=1, keeps_group=keeps_group, timeout=_timeout(cls))
+
+
+def sizes_in_turn(metafunc: pytest.Metafunc) -> tuple[int, ...]:
+    """The world sizes in the list of such a test; empty where it asks for one, or in another way.
+
+    A rank has one world size in its life, so that each is a test of its own.
+    """
+    cls = metafunc.cls
+    if not is_launcher(cls) or metafunc.definition.get_closest_marker("ddp"):
+        return ()
+    if _is_for_fixture(metafunc.fixturenames, metafunc.function):
+        return ()
+    sizes = _numbers(asked_sizes(metafunc.function, cls))
+    return sizes if sizes is not None and len(sizes) > 1 else ()
+
+
+def _world_sizes(item: Any, cls: Any) -> int | list[int] | None:
+    params = item.callspec.params if hasattr(item, "callspec") else {}
+    if WORLD_SIZE_PARAM in params:
+        return list(_numbers(asked_sizes(item.function, cls)) or ())
+    if _is_for_fixture(item.fixturenames, item.function):
+        sizes = _numbers(params.get("world_size"))
+    else:
+        sizes = _numbers(asked_sizes(item.function, cls))
+    return sizes[0] if sizes is not None and len(sizes) == 1 else None
+
+
+def _is_for_fixture(fixturenames: Sequence[str], function: Any) -> bool:
+    marks = getattr(function, "pytestmark", ())
+    return "world_size" in fixturenames and not any(mark.name == "world_size" for mark in marks)
+
+
+def _numbers(asked: object) -> tuple[int, ...] | None:
+    sizes = tuple(asked) if isinstance(asked, list | tuple) else (asked,)
+    if len(set(sizes)) < len(sizes):
+        return None
+    most = MAX_LOCAL_WORLD_SIZE
+    numbers = tuple(size for size in sizes if isinstance(size, int) and 0 < size <= most)
+    return numbers if numbers == sizes else None
+
+
+def _timeout(cls: Any) -> float | None:
+    seconds = getattr(cls, "exec_timeout", None)
+    return float(seconds) if isinstance(seconds, int | float) and seconds > 0 else None

@@ -1,0 +1,113 @@
+"""Where a test learns how its processes ended: torch's exceptions say what we know of it, too."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from pytest_ddp.extensions.adopt import told
+from pytest_ddp.extensions.adopt.judging import EARLY_ADVICE, Judge
+from pytest_ddp.extensions.adopt.popen import ServedPopen
+from pytest_ddp.extensions.adopt.watching import Watched
+
+_MODULE = "torch.multiprocessing.spawn"
+_ELASTIC = "torch/distributed/elastic/"
+
+
+_process: Any = BaseProcess
+
+
+class Joins:
+    """Wraps ``Process.exitcode``, and ``ProcessContext.join`` once torch has been imported."""
+
+    def __init__(self, judge: Judge, *, checks_exits: bool) -> None:
+        self._judge = judge
+        self._checks_exits = checks_exits
+        self._original: Any = None
+        self._exitcode: Any = None
+
+    def install(self) -> None:
+        """Do so; for the second time, only what could not be done before."""
+        if self._exitcode is None:
+            self._exitcode = _process.exitcode
+            _process.exitcode = property(self._told_exitcode)
+        module: Any = sys.modules.get(_MODULE)
+        if module is not None and self._original is None:
+            self._original = module.ProcessContext.join
+            module.ProcessContext.join = self._wrapped(module)
+
+    def remove(self) -> None:
+        """Put back what was there."""
+        if self._exitcode is not None:
+            _process.exitcode, self._exitcode = self._exitcode, None
+        if self._original is not None:
+            module: Any = sys.modules[_MODULE]
+            module.ProcessContext.join, self._original = self._original, None
+
+    def _told_exitcode(self, process: Any) -> int | None:
+        code: int | None = self._exitcode.fget(process)
+        if code is not None and isinstance(process._popen, ServedPopen):
+            process._popen.is_told = True
+        return code
+
+    def _wrapped(self, module: Any) -> Any:
+        original = self._original
+
+        @functools.wraps(original)
+        def join(context: Any, *args: Any, **kwargs: Any) -> Any:
+            __tracebackhide__ = True
+            try:
+                done = original(context, *args, **kwargs)
+            except module.ProcessException as error:
+                self._explain(context, error)
+                raise
+            # Elastic looks in again and again, for as long as one has returned nothing.
+            by_elastic = _ELASTIC in sys._getframe(1).f_code.co_filename
+            if self._checks_exits and (done or by_elastic):
+                self._look_for_early_ends(module, context, by_elastic=by_elastic)
+            return done
+
+        return join
+
+    def _explain(self, context: Any, error: Any) -> None:
+        known = self._of(context)
+        for process in known:
+            # The exception says so, and what became of the others is its consequence.
+            process.popen.poll()
+            process.is_judged = False
+        if not known:
+            return
+        hang = next((process.hang for process in known if process.hang is not None), None)
+        if hang is not None:
+            text = told.of_hang(hang, [process for process in known if process.hang is hang])
+        else:
+            failed = context.processes[error.error_index]._popen
+            first = [process for process in known if process.popen is failed]
+            others = [process for process in known if process.popen is not failed]
+            # An exception tells more of its process than how that ended.
+            text = told.of_ends([*(first if hasattr(error, "exit_code") else []), *others])
+        error.msg = f"{error.msg.rstrip()}\n\n{text}"
+        error.args = (error.msg, *error.args[1:])
+
+    def _of(self, context: Any) -> list[Watched]:
+        """What is known of its processes, by the names that torch has for them."""
+        known = []
+        for index, process in enumerate(context.processes):
+            for watched in self._judge.of([process._popen]):
+                watched.label = f"process {index}"
+                known.append(watched)
+        return known
+
+    def _look_for_early_ends(self, module: Any, context: Any, *, by_elastic: bool) -> None:
+        __tracebackhide__ = True
+        processes = self._of(context)
+        for index, known in enumerate(processes):
+            if known.popen.poll() == 0 and not known.popen.has_returned:
+                known.is_judged = by_elastic
+                # It logs what is raised here, and ends the others.
+                for other in processes if by_elastic else ():
+                    other.is_judged = other is known
+                text = f"process {index} {told.EARLY}\n\n{told.of_ends([known])}\n\n{EARLY_ADVICE}"
+                raise module.ProcessExitedException(text, index, known.popen.pid, 0)

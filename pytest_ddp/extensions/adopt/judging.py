@@ -1,0 +1,63 @@
+"""Whether what a test started has ended as it must, beyond what the test itself looks at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from pytest_ddp.extensions.adopt import told
+from pytest_ddp.extensions.adopt.due import Due
+from pytest_ddp.extensions.adopt.watching import Watched
+
+ADVICE = (
+    "A test that looks at the exitcode of such a process decides by itself; and with\n"
+    "--ddp-adopt-exits=plain nothing is said of it."
+)
+EARLY_ADVICE = "With --ddp-adopt-exits=plain it passes, as by multiprocessing itself."
+
+
+class Judge:
+    """Keeps served processes until they have ended and been judged."""
+
+    def __init__(self, *, checks_exits: bool) -> None:
+        self._checks_exits = checks_exits
+        self._processes: list[Watched] = []
+
+    def add(self, process: Watched) -> None:
+        self._processes.append(process)
+
+    def of(self, popens: Iterable[object]) -> list[Watched]:
+        """What is known of these processes; of those that are not served nothing."""
+        wanted = list(popens)
+        return [process for process in self._processes if process.popen in wanted]
+
+    def problems(self, due: Due) -> str:
+        """What is wrong with those that have ended and are due; empty for nothing."""
+        ended = [
+            process
+            for process in self._processes
+            if (process.due <= due or process.hang is not None) and process.popen.poll() is not None
+        ]
+        self._processes = [process for process in self._processes if process not in ended]
+        text = "\n\n".join(self._words(ended))
+        for process in ended:
+            process.popen.files.close()
+        return text
+
+    def _words(self, ended: list[Watched]) -> Iterator[str]:
+        hangs = {id(process.hang): process.hang for process in ended if process.hang is not None}
+        for number, hang in hangs.items():
+            yield told.of_hang(hang, [process for process in ended if id(process.hang) == number])
+        unnoticed = [process for process in ended if self._is_unnoticed(process)]
+        if unnoticed:
+            tests = dict.fromkeys(process.nodeid for process in unnoticed)
+            yield told.of_ends(unnoticed)
+            early = all(process.popen.returncode == 0 for process in unnoticed)
+            yield f"Started by {', '.join(tests)}.\n{EARLY_ADVICE if early else ADVICE}"
+
+    def _is_unnoticed(self, process: Watched) -> bool:
+        popen = process.popen
+        if not (self._checks_exits and process.is_judged) or process.hang is not None:
+            return False
+        if popen.returncode == 0:
+            return not popen.has_returned
+        return not (popen.is_told or popen.ended_by_test)

@@ -1,0 +1,67 @@
+"""The options of this extension, checked."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+import pytest
+
+from pytest_ddp.asked import rules
+from pytest_ddp.asked.options import Setting
+
+
+class Adopt(enum.StrEnum):
+    """What is taken over of other harnesses."""
+
+    TESTCASE = "testcase"
+    """Tests of torch's classes become ddp tests."""
+    SPAWN = "spawn"
+    """Processes that tests spawn are forks of one that has torch."""
+
+
+class Exits(enum.StrEnum):
+    """Who notices that a served process has ended as it must not."""
+
+    CHECKED = "checked"
+    PLAIN = "plain"
+
+
+_ADOPT = Setting(
+    *("adopt", "LIST", "string", "", rules.check_members(Adopt), ""),
+    help="take over from other harnesses: testcase (torch's MultiProcessTestCase and "
+    "MultiProcContinuousTest become ddp tests), spawn (torch.multiprocessing.spawn and its "
+    "kin are served), or all",
+)
+_EXITS = Setting(
+    *("adopt_exits", "checked|plain", "string", "checked", rules.check_member(Exits), ""),
+    help="with --ddp-adopt=spawn: fail a test that does not notice that a process of its own "
+    "died, failed or left early, or leave it to multiprocessing",
+)
+EVERYWHERE = Setting(
+    *("everywhere", "N", "string", "", rules.check_local_size_or_none, rules.LOCAL_SIZE),
+    help="run every test that has no ddp mark on N ranks, as torchrun -m pytest would",
+)
+SETTINGS = (_ADOPT, _EXITS, EVERYWHERE)
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptOptions:
+    """What the command line and the ini file say, for the whole session."""
+
+    adopt: frozenset[Adopt]
+    """Harnesses that are taken over."""
+    checks_exits: bool
+    """Whether a test fails that does not notice how a served process has ended."""
+    everywhere: int | None
+    """World size of tests that have no mark; None to leave them to the pytest process."""
+
+    @classmethod
+    def of(cls, config: pytest.Config) -> AdoptOptions:
+        """Read them.
+
+        Raises:
+            pytest.UsageError: a value is not allowed.
+        """
+        adopt, exits, everywhere = (setting.read(config, config.option) for setting in SETTINGS)
+        return cls(adopt, exits is Exits.CHECKED, everywhere)

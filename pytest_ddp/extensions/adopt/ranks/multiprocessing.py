@@ -1,0 +1,287 @@
+"""A ``multiprocessing`` whose n-th process is rank n: nobody is started.
+
+What a harness starts on all ranks alike is taken from rank 0, as processes would have taken it from
+one main process, and each rank runs its own part of it on the spot.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import FunctionType
+from typing import Any
+
+from pytest_ddp.extensions.adopt.ranks import environment
+from pytest_ddp.fixture import Ddp
+from pytest_ddp.system.own import os
+
+Task = tuple[Callable[..., Any], Sequence[Any], dict[str, Any]]
+
+_BY_NAME = ("Pool", "Process", "Queue", "set_start_method", "get_context")
+"""What a module may have imported of ``multiprocessing``."""
+_queues: list[OwnQueue] = []
+"""Those of the running test, in the order in which every rank makes them."""
+
+
+class Names:
+    """By which names modules know ``multiprocessing``, and what they are to find there."""
+
+    def __init__(self, stand_in: Multiprocessing, real: Any) -> None:
+        mine: list[tuple[Any, Any]] = [(real, stand_in), (multiprocessing, stand_in)]
+        for of in (real, multiprocessing):
+            mine += [(getattr(of, name), getattr(stand_in, name)) for name in _BY_NAME]
+        self._stand_ins = mine
+        self._found: list[tuple[dict[str, Any], str, Any, Any]] = []
+
+    def find(self, functions: Iterable[FunctionType]) -> None:
+        """Look at what these functions see."""
+        modules = {id(function.__globals__): function.__globals__ for function in functions}
+        for names in modules.values():
+            for name, value in names.items():
+                stand_in = next((mine for known, mine in self._stand_ins if known is value), None)
+                if stand_in is not None:
+                    self._found.append((names, name, value, stand_in))
+
+    @contextlib.contextmanager
+    def replaced(self) -> Iterator[None]:
+        """In the block they find the stand-in."""
+        self._set(stand_in=True)
+        try:
+            yield
+        finally:
+            self._set(stand_in=False)
+
+    @contextlib.contextmanager
+    def as_ever(self) -> Iterator[None]:
+        """In the block, inside the other one, they find what a process finds."""
+        self._set(stand_in=False)
+        try:
+            yield
+        finally:
+            self._set(stand_in=True)
+
+    def _set(self, *, stand_in: bool) -> None:
+        for names, name, real, mine in self._found:
+            names[name] = mine if stand_in else real
+
+
+class Multiprocessing:
+    """Stands in for the module while a test runs.
+
+    Args:
+        ddp: the rank's place.
+        real: the module.
+        outside: variables that a process finds which is no rank; None for those that are not set.
+    """
+
+    def __init__(self, ddp: Ddp, real: Any, outside: Mapping[str, str | None]) -> None:
+        self._ddp = ddp
+        self._real = real
+        self._outside = outside
+        self._started: list[RankAsProcess] = []
+        self.names = Names(self, real)
+        _queues.clear()
+        self.has_run = False
+        """Whether a process, or a pool of them, was asked for and has run something."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def get_context(self, method: str | None = None) -> Multiprocessing:
+        """Ranks are what they are, whatever the method."""
+        return self
+
+    def set_start_method(self, method: str | None, force: bool = False) -> None:
+        """Nobody is started."""
+
+    def Pool(self, processes: int | None = None, *_: Any, **__: Any) -> PoolOfRanks:  # noqa: N802
+        """A pool of all ranks."""
+        return PoolOfRanks(self, processes)
+
+    def Process(self, *_: Any, **options: Any) -> RankAsProcess:  # noqa: N802
+        """One rank."""
+        return RankAsProcess(self, options)
+
+    def Queue(self, *_: Any) -> OwnQueue:  # noqa: N802
+        """A queue that a rank has for itself."""
+        return OwnQueue()
+
+    def start(self, process: RankAsProcess) -> None:
+        """Note that it is to run."""
+        self._started.append(process)
+
+    def run_started(self) -> None:
+        """Run what was started, once all of it was."""
+        started, self._started = self._started, []
+        if not started:
+            return
+        tasks = [process.task for process in started]
+        own = started[self._ddp.rank] if len(started) == self._ddp.world_size else started[0]
+        try:
+            self.perform(tasks, {})
+        except SystemExit as ended:
+            code = ended.code
+            own.exitcode = code if isinstance(code, int) else int(code is not None)
+
+    def perform(self, tasks: Sequence[Task], set_before: dict[str, str]) -> Any:
+        """Run this rank's of the tasks that rank 0 has.
+
+        Args:
+            tasks: one for each rank; those of other ranks than 0 are thrown away.
+            set_before: what this process has set in its environment; what it sets now is added.
+
+        Raises:
+            RuntimeError: there is not one for each rank.
+        """
+        ddp = self._ddp
+        if len(tasks) != ddp.world_size:
+            raise RuntimeError(
+                f"the harness starts {len(tasks)} processes for a test of world size "
+                f"{ddp.world_size}: run it without --ddp-adopt=testcase, or have the class say "
+                f"world_size={len(tasks)}"
+            )
+        self.has_run = True
+        function, args, kwargs = ddp.broadcast(list(tasks) if ddp.rank == 0 else None)[ddp.rank]
+        with environment.inherited(ddp), self.names.as_ever():
+            environment.change(self._outside)
+            os.environ.update(set_before)
+            before = dict(os.environ)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                now = os.environ.items()
+                set_before.update({name: text for name, text in now if before.get(name) != text})
+
+    def gather(self, result: Any) -> list[Any]:
+        """Every rank's result, as the main process would have it."""
+        return self._ddp.gather(result)
+
+
+class PoolOfRanks:
+    """Stands in for a pool: it lives as long as the harness keeps it."""
+
+    def __init__(self, module: Multiprocessing, processes: int | None) -> None:
+        self._module = module
+        self._processes = processes
+        self._environment: dict[str, str] = {}
+        self.is_over = False
+        """Whether it was closed, or a rank has failed in it."""
+
+    def use(self, module: Multiprocessing) -> None:
+        """Belong to the test that runs now."""
+        self._module = module
+
+    def starmap_async(
+        self, function: Callable[..., Any], args: Iterable[Sequence[Any]], *_: Any
+    ) -> Result:
+        """Have each rank call the function with arguments of its own."""
+        return Result(self, [(function, one, {}) for one in args])
+
+    def starmap(
+        self, function: Callable[..., Any], args: Iterable[Sequence[Any]], *_: Any
+    ) -> list[Any]:
+        """The same, and wait."""
+        return self.starmap_async(function, args).get()
+
+    def map(self, function: Callable[..., Any], args: Iterable[Any], *_: Any) -> list[Any]:
+        """The same, with one argument."""
+        return self.starmap(function, [(one,) for one in args])
+
+    def perform(self, tasks: Sequence[Task]) -> list[Any]:
+        """Run this rank's task; every rank's result."""
+        if self.is_over:  # The end of a harness whose test has failed: peers are elsewhere.
+            return []
+        try:
+            return self._module.gather(self._module.perform(tasks, self._environment))
+        except BaseException:
+            self.is_over = True
+            raise
+
+    def close(self) -> None:
+        """Take no more."""
+        self.is_over = True
+
+    def terminate(self) -> None:
+        """The same."""
+        self.is_over = True
+
+    def join(self) -> None:
+        """All have ended when ``get`` returned."""
+
+    def __enter__(self) -> PoolOfRanks:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Result:
+    """What a pool answers at once."""
+
+    def __init__(self, pool: PoolOfRanks, tasks: Sequence[Task]) -> None:
+        self._pool = pool
+        self._tasks = tasks
+
+    def get(self, timeout: float | None = None) -> list[Any]:
+        """Do it; the test has a timeout of its own."""
+        return self._pool.perform(self._tasks)
+
+
+class RankAsProcess:
+    """Stands in for a process: what it is to do is done when it is first waited for."""
+
+    daemon = False
+
+    def __init__(self, module: Multiprocessing, options: dict[str, Any]) -> None:
+        self._module = module
+        self.name = options.get("name")
+        self.task: Task = (options["target"], options.get("args", ()), options.get("kwargs") or {})
+        self.exitcode = 0
+        """That of another rank is told by itself."""
+
+    def start(self) -> None:
+        """Note that it is to run."""
+        self._module.start(self)
+
+    def is_alive(self) -> bool:
+        """False, since it has run now."""
+        self._module.run_started()
+        return False
+
+    def join(self, timeout: float | None = None) -> None:
+        """Have it run, with all that were started."""
+        self._module.run_started()
+
+    def terminate(self) -> None:
+        """It has ended."""
+
+    kill = close = terminate
+
+
+class OwnQueue:
+    """Stands in for a queue by which a process tells the main one why it skips."""
+
+    def __init__(self) -> None:
+        self._items: list[Any] = []
+        _queues.append(self)
+
+    def __reduce__(self) -> tuple[Callable[[int], OwnQueue], tuple[int]]:
+        # It arrives as the rank's own.
+        return _queue, (_queues.index(self),)
+
+    def put(self, item: Any, *_: Any) -> None:
+        """Keep it."""
+        self._items.append(item)
+
+    def get(self, *_: Any) -> Any:
+        """The oldest."""
+        return self._items.pop(0)
+
+    def empty(self) -> bool:
+        """Whether nothing was put."""
+        return not self._items
+
+
+def _queue(number: int) -> OwnQueue:
+    return _queues[number]

@@ -1,0 +1,224 @@
+"""``--ddp-adopt=spawn``: what tests start by multiprocessing's ``spawn`` is served."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Generator, Sequence
+from multiprocessing import context
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_ddp import DdpWarning
+from pytest_ddp.controller.standin import collected
+from pytest_ddp.extensions.adopt.due import Due
+from pytest_ddp.extensions.adopt.elastic import Rendezvous
+from pytest_ddp.extensions.adopt.service import NotServedError, Service
+from pytest_ddp.system import processes
+from pytest_ddp.system.own import os, socket, threading
+from pytest_ddp.wire.channel import Channel
+from pytest_ddp.wire.serving import AT_ONCE, Inherit, Serve
+
+if TYPE_CHECKING:
+    from pytest_ddp.extensions.adopt.care import Care
+    from pytest_ddp.extensions.adopt.popen import ServedPopen
+
+_MEASURED = "COVERAGE_PROCESS_START"
+
+
+class Spawns:
+    """The hooks of the pytest process, and what it puts in the place of ``spawn``."""
+
+    def __init__(self, config: pytest.Config, timeout: float, *, checks_exits: bool) -> None:
+        self._config = config
+        self._timeout, self._checks_exits = timeout, checks_exits
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._services: list[Service] = []
+        self._items: list[pytest.Item] = []
+        self._nodeid: str | None = None
+        """Of the test that runs; None while there is none."""
+        self._due = Due.NOW
+        """Of what is started now."""
+        self._has_warned = False
+        self._care: Care | None = None
+        self._original: Any = None
+        self._rendezvous = Rendezvous()
+
+    # ------------------------------------------------------------------ pytest's hooks
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_pycollect_makemodule(self, module_path: Path) -> None:
+        """Have a service import torch while this process does so for the test file."""
+        runs = not self._config.option.collectonly
+        if runs and not self._services and _mentions_spawn(module_path):
+            self._services.append(Service(dict(os.environ)))
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self._items = session.items
+        for service in self._services:
+            service.collected(collected(self._config, self._items))
+
+    def pytest_sessionstart(self) -> None:
+        spawn_process: Any = context.SpawnProcess
+        self._original = spawn_process._Popen
+        spawn_process._Popen = staticmethod(self._popen)
+
+    def pytest_unconfigure(self) -> None:
+        self._rendezvous.remove()
+        if self._care is not None:
+            self._care.joins.remove()
+        if self._original is not None:
+            spawn_process: Any = context.SpawnProcess
+            spawn_process._Popen = staticmethod(self._original)
+            self._original = None
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        self._nodeid = item.nodeid
+        self._rendezvous.install()
+        try:
+            return (yield)
+        finally:
+            self._nodeid = None
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(
+        self, fixturedef: pytest.FixtureDef[Any]
+    ) -> Generator[None, object, object]:
+        before = self._due
+        # Its own teardown may be what looks how the process has ended.
+        if before is not Due.END:
+            self._due = Due.TEARDOWN if fixturedef.scope == "function" else Due.END
+        try:
+            return (yield)
+        finally:
+            self._due = before
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
+        return (yield from self._judged(item, "setup", Due.NOW))
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
+        return (yield from self._judged(item, "call", Due.NOW))
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(
+        self, item: pytest.Item, nextitem: pytest.Item | None
+    ) -> Generator[None, object, object]:
+        due = Due.TEARDOWN if nextitem is not None else Due.END
+        return (yield from self._judged(item, "teardown", due))
+
+    def _judged(self, item: pytest.Item, when: str, due: Due) -> Generator[None, object, object]:
+        try:
+            result = yield
+        except BaseException as error:
+            text = self._problems(due)
+            if text and text not in str(error):
+                item.add_report_section(when, "processes", text)
+            raise
+        if text := self._problems(due):
+            pytest.fail(text, pytrace=False)
+        return result
+
+    def _problems(self, due: Due) -> str:
+        return "" if self._care is None else self._care.judge.problems(due)
+
+    # ------------------------------------------------------------------ in the place of spawn
+
+    def _popen(self, process: Any) -> Any:
+        __tracebackhide__ = True
+        if self._is_ours():
+            try:
+                return self._served(process)
+            except NotServedError as error:
+                self._warn(str(error))
+        return self._original(process)
+
+    def _is_ours(self) -> bool:
+        """False outside of tests, in forks, and where an interpreter without torch is cheap."""
+        return self._nodeid is not None and os.getpid() == self._pid and "torch" in sys.modules
+
+    def _served(self, process: Any) -> ServedPopen:
+        from pytest_ddp.extensions.adopt.care import Care  # noqa: PLC0415 - imports much
+        from pytest_ddp.extensions.adopt.popen import ServedPopen  # noqa: PLC0415
+
+        __tracebackhide__ = True
+        if self._care is None:
+            self._care = Care(self._timeout, checks_exits=self._checks_exits)
+        environment = dict(os.environ)
+        if _MEASURED in environment:
+            raise NotServedError(f"coverage.py measures what is spawned ({_MEASURED} is set)")
+        ours, theirs = socket.socketpair()
+
+        def make(descriptors: Sequence[int], inherited: Sequence[int]) -> int:
+            pid = self._make(environment, (theirs.fileno(), *descriptors))
+            _hand_over(channel, inherited)
+            return pid
+
+        channel = Channel(ours)
+        try:
+            with theirs:
+                popen = ServedPopen(process, make)
+        except BaseException:
+            channel.close()
+            raise
+        ours.setblocking(False)
+        self._care.take(popen, channel, process, self._nodeid or "", self._due)
+        return popen
+
+    def _make(self, environment: dict[str, str], descriptors: Sequence[int]) -> int:
+        with self._lock, contextlib.ExitStack() as opened:
+            channel, *rest = descriptors
+            streams = [opened.enter_context(_stream(number)) for number in range(3)]
+            order = Serve(environment, processes.umask())
+            everything = (channel, *(stream.fileno() for stream in streams), *rest)
+            return self._service(environment).make(order, everything)
+
+    def _service(self, environment: dict[str, str]) -> Service:
+        for service in self._services:
+            if service.fits(environment):
+                return service
+        service = Service(environment)
+        service.collected(collected(self._config, self._items))
+        self._services.append(service)
+        return service
+
+    def _warn(self, why: str) -> None:
+        if self._has_warned:
+            return
+        self._has_warned = True
+        text = f"--ddp-adopt=spawn: multiprocessing starts processes itself, since {why}"
+        # Where a filter makes an error of it, no test is to fail of what is no fault of its own.
+        with contextlib.suppress(DdpWarning):
+            self._config.issue_config_time_warning(DdpWarning(text), stacklevel=2)
+
+
+def _mentions_spawn(path: Path) -> bool:
+    """Guess; a wrong one costs the import of torch, or has the first process wait for it."""
+    with contextlib.suppress(OSError):
+        text = path.read_bytes() if path.suffix == ".py" else b""
+        if b"multiprocessing" in text and (b"spawn" in text or b"start_processes" in text):
+            return True
+        return b"torch.distributed.launcher" in text or b"ddp_spawn" in text
+    return False
+
+
+def _hand_over(channel: Channel, inherited: Sequence[int]) -> None:
+    """Send the descriptors that the process finds in its data; it waits for them."""
+    parts = [inherited[start : start + AT_ONCE] for start in range(0, len(inherited), AT_ONCE)]
+    for number, part in enumerate(parts or [()], 1):
+        with contextlib.suppress(OSError):  # killed already, which its sentinel tells
+            channel.send(Inherit(tuple(part), number >= len(parts)), part)
+
+
+def _stream(number: int) -> IO[bytes]:
+    """A standard stream as it is now; nothing, where it is closed."""
+    try:
+        os.fstat(number)
+    except OSError:
+        return open(os.devnull, "r+b")
+    return open(number, "rb", closefd=False)

@@ -1,0 +1,318 @@
+"""``--ddp-adopt=spawn`` beside other options and plugins, and where nothing can be served."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from tests.acceptance.suite import Suite
+
+TARGETS = """
+import os
+import sys
+
+
+def tell(queue):
+    served = "pytest_ddp.extensions.adopt.ranks.life" in sys.modules
+    threads = sys.modules["torch"].get_num_threads() if served else 0
+    queue.put((served, threads, os.getppid()))
+
+
+def leave(rank=0):
+    print("left by", rank, flush=True)
+    os._exit(0)
+
+
+def fail():
+    sys.exit(1)
+
+
+def loop():
+    while True:
+        pass
+"""
+PRELUDE = """
+import os
+import unittest
+
+import pytest
+import torch
+import torch.multiprocessing as mp
+
+import targets
+
+spawn = mp.get_context("spawn")
+
+
+def told():
+    queue = spawn.SimpleQueue()
+    process = spawn.Process(target=targets.tell, args=(queue,))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    return queue.get()
+
+
+def is_served():
+    return told()[0]
+
+"""
+STARTUP = """
+import multiprocessing.spawn  # which notes the program that it starts itself
+import sys
+from pathlib import Path
+
+own = Path(__file__).parent / "python"
+if own.exists():
+    own.chmod(0o700)
+    sys.executable = str(own)
+"""
+"""Has the service started by a program of the suite's, if there is one."""
+NOT_SERVED = """
+def test_first():
+    assert not is_served()
+
+
+def test_second():
+    assert not is_served()
+"""
+
+
+@pytest.fixture
+def suite(suite: Suite) -> Suite:
+    suite.write("targets.py", TARGETS)
+    suite.write("conftest.py", STARTUP)
+    return suite
+
+
+def _warning(warnings: tuple[str, ...]) -> str:
+    (text,) = (text for text in warnings if "--ddp-adopt=spawn" in text)
+    return text
+
+
+@pytest.mark.parametrize("filters", [(), ("-W", "error::pytest_ddp.DdpWarning")], ids=str)
+def test_a_service_with_threads(suite: Suite, filters: tuple[str, ...]) -> None:
+    """A thread that runs when the service is asked for something stands in the way of a fork."""
+    source = f"""\
+        #!{sys.executable}
+        import sys, threading, time
+        threading.Thread(target=time.sleep, args=[600], name="early", daemon=True).start()
+        command = sys.argv.index("-c")
+        sys.argv[:command + 2], source = ["-c"], sys.argv[command + 1]
+        exec(source)
+    """
+    suite.write("python", source)
+    suite.write("test_it.py", PRELUDE + NOT_SERVED)
+    found = suite.run("--ddp-adopt=spawn", *filters)
+    found.assert_outcomes(passed=2)
+    if not filters:
+        text = _warning(found.warnings)
+        assert "multiprocessing starts processes itself, since threads run in their service" in text
+        assert "early" in text
+
+
+def test_a_service_that_dies(suite: Suite) -> None:
+    suite.write("python", "#!/bin/sh\necho has no licence\n")
+    suite.write("test_it.py", PRELUDE + NOT_SERVED)
+    found = suite.run("--ddp-adopt=spawn")
+    found.assert_outcomes(passed=2)
+    text = _warning(found.warnings)
+    assert "since the service has died" in text
+    assert "has no licence" in text
+
+
+def test_measured_processes_are_spawned(suite: Suite) -> None:
+    suite.write("test_it.py", PRELUDE + NOT_SERVED)
+    found = suite.run("--ddp-adopt=spawn", env={"COVERAGE_PROCESS_START": "missing"})
+    assert "COVERAGE_PROCESS_START is set" in _warning(found.warnings)
+
+
+def test_without_torch_nothing_is_served(suite: Suite) -> None:
+    prelude = PRELUDE.replace(
+        "import torch\nimport torch.multiprocessing", "import multiprocessing"
+    )
+    suite.write("test_it.py", prelude + NOT_SERVED)
+    suite.fresh = True
+    found = suite.run("--ddp-adopt=spawn")
+    found.assert_outcomes(passed=2)
+    assert not found.warnings
+
+
+def test_variables_that_are_read_at_import(suite: Suite) -> None:
+    source = """
+        @pytest.mark.parametrize("threads", [1, 2])
+        def test_threads(threads, monkeypatch):
+            monkeypatch.setenv("OMP_NUM_THREADS", str(threads))
+            assert told()[:2] == (True, threads)
+    """
+    suite.write("test_it.py", PRELUDE + "\n".join(line[8:] for line in source.splitlines()))
+    suite.run("--ddp-adopt=spawn").assert_outcomes(passed=2)
+
+
+AROUND = """
+def test_served():
+    assert told()[0::2] == (True, os.getpid())
+
+
+class TestOfUnittest(unittest.TestCase):
+    def test_served(self):
+        self.assertTrue(is_served())
+
+    def test_left(self):
+        mp.spawn(targets.leave, nprocs=2)
+
+
+def test_forked_off():
+    process = mp.get_context("fork").Process(target=from_a_fork)
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+
+
+def from_a_fork():
+    assert not is_served()
+
+
+@pytest.fixture
+def left():
+    yield
+    process = spawn.Process(target=targets.leave)
+    process.start()
+    process.join()
+
+
+def test_left_in_teardown(left):
+    pass
+
+
+@pytest.fixture
+def served():
+    return is_served()
+
+
+def test_in_a_fixture(served):
+    assert served
+"""
+
+
+LOOKED_AT_LATER = """
+def failing():
+    process = spawn.Process(target=targets.fail)
+    process.start()
+    process.join()
+    return process
+
+
+@pytest.fixture(params=["looks", "does not"])
+def of_a_test(request):
+    process = failing()
+    yield
+    if request.param == "looks":
+        assert process.exitcode == 1
+
+
+@pytest.fixture(scope="module")
+def wide():
+    process = failing()
+    yield
+    assert process.exitcode == 1
+
+
+def test_it(of_a_test):
+    pass
+
+
+def test_with_wide(wide):
+    pass
+
+
+def test_with_wide_again(wide):
+    pass
+
+
+@pytest.fixture(scope="session")
+def widest():
+    failing()
+
+
+def test_with_widest(widest):
+    pass
+
+
+def test_last():
+    pass
+"""
+
+
+def test_fixtures_may_look_when_they_are_torn_down(suite: Suite) -> None:
+    suite.write("test_it.py", PRELUDE + LOOKED_AT_LATER)
+    found = suite.run("--ddp-adopt=spawn", "-p", "no:randomly")
+    assert found["test_it[looks]"].verdict == "passed"
+    assert found["test_it[does not]"].verdict == "passed+error"
+    for name in ("test_with_wide", "test_with_wide_again", "test_with_widest"):
+        assert found[name].verdict == "passed", found.tail()
+    assert found["test_last"].verdict == "passed+error"
+    assert "test_with_widest" in found["test_last"].text
+
+
+@pytest.mark.parametrize(
+    "args", [(), ("-n", "2"), ("-s",), ("--capture=sys",), ("-p", "no:threadexception")], ids=str
+)
+def test_beside_options_of_pytest(suite: Suite, args: tuple[str, ...]) -> None:
+    suite.write("test_it.py", PRELUDE + AROUND)
+    found = suite.run("--ddp-adopt=spawn", *args)
+    found.assert_outcomes(passed=5, failed=1, error=1)
+    assert found["TestOfUnittest::test_left"].verdict == "failed"
+    assert found["test_left_in_teardown"].verdict == "passed+error"
+
+
+def test_a_timeout_of_pytest_timeout(suite: Suite) -> None:
+    suite.write(
+        "test_it.py",
+        PRELUDE
+        + """
+@pytest.mark.timeout(2)
+def test_late():
+    process = spawn.Process(target=targets.loop, daemon=True)
+    process.start()
+    process.join()
+
+
+def test_next():
+    assert is_served()
+""",
+    )
+    found = suite.run("--ddp-adopt=spawn")
+    found.assert_outcomes(passed=1, failed=1)
+    assert "Timeout" in found["test_late"].text
+
+
+def test_the_ini_option(suite: Suite) -> None:
+    suite.write("pytest.ini", "[pytest]\nddp_adopt = all\nddp_adopt_exits = plain\n")
+    suite.write("test_it.py", PRELUDE + "\ndef test_it():\n    assert is_served()\n")
+    suite.run().assert_outcomes(passed=1)
+
+
+def test_a_wrong_word_is_refused(suite: Suite) -> None:
+    found = suite.run("--ddp-adopt-exits=checkd")
+    assert found.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "--ddp-adopt-exits=checkd: it is one of checked and plain" in found.flat, found.tail()
+
+
+def test_ranks_are_beside_served_processes(suite: Suite) -> None:
+    source = """
+import torch.distributed as dist
+
+
+@pytest.mark.ddp(world_size=2)
+def test_on_ranks(ddp):
+    dist.barrier()
+    assert not is_served()
+
+
+def test_here():
+    assert is_served()
+"""
+    suite.write("test_it.py", PRELUDE + source)
+    suite.run("--ddp-adopt=spawn").assert_outcomes(passed=2)

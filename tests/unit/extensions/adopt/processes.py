@@ -1,0 +1,81 @@
+"""Served processes that have ended, made by hand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+from pytest_ddp.evidence.outcome import Hang
+from pytest_ddp.extensions.adopt.due import Due
+from pytest_ddp.extensions.adopt.watching import Watched
+from pytest_ddp.wire.marker import Mark
+from pytest_ddp.wire.serving import RETURNED
+from pytest_ddp.wire.survey import Standing
+
+
+@dataclass
+class Files:
+    """What its instruments have written."""
+
+    noted: Mark
+    dumped: str = ""
+    is_closed: bool = False
+
+    def mark(self) -> Mark:
+        return self.noted
+
+    def stacks(self) -> str:
+        return self.dumped
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@dataclass(eq=False)
+class Popen:
+    """How it has ended; an exit code of None for one that runs."""
+
+    returncode: int | None
+    files: Files
+    pid: int = 4711
+    is_told: bool = False
+    ended_by_test: bool = False
+
+    @property
+    def has_returned(self) -> bool:
+        return self.files.noted.phase == RETURNED
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+
+@dataclass(eq=False)
+class Process:
+    """The process, as it is watched."""
+
+    popen: Popen
+    label: str = "SpawnProcess-1"
+    nodeid: str = "test_it.py::test_it"
+    due: Due = Due.NOW
+    is_judged: bool = True
+    rank: int = -1
+    hang: Hang | None = None
+    standing: Standing | None = None
+
+    @property
+    def watched(self) -> Watched:
+        return cast("Watched", self)
+
+
+def ended(code: int | None, mark: Mark | None = None, stacks: str = "", **known: Any) -> Process:
+    """One that has ended with this code.
+
+    Args:
+        code: its exit code.
+        mark: what its page says; by default that its target has returned.
+        stacks: the dump of its faults.
+        known: attributes of the process or of its ``popen``.
+    """
+    files = Files(Mark(phase=RETURNED) if mark is None else mark, stacks)
+    told = {name: known.pop(name) for name in ("is_told", "ended_by_test") if name in known}
+    return Process(Popen(code, files, **told), **known)

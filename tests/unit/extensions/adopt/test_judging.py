@@ -1,0 +1,104 @@
+"""Which ends of served processes fail the test that has not looked at them."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_ddp.evidence.outcome import Hang, RankLine
+from pytest_ddp.extensions.adopt.due import Due
+from pytest_ddp.extensions.adopt.judging import ADVICE, EARLY_ADVICE, Judge
+from pytest_ddp.wire.marker import Mark
+from tests.unit.extensions.adopt.processes import Process, ended
+
+LEFT = Mark(phase="target")
+HANG = Hang("deadlock: rank 0 waits", (0,), (RankLine(0, "waits", "target", "barrier #1", ""),))
+
+
+def problems(*processes: Process, due: Due = Due.NOW, checks_exits: bool = True) -> str:
+    judge = Judge(checks_exits=checks_exits)
+    for process in processes:
+        judge.add(process.watched)
+    return judge.problems(due)
+
+
+@pytest.mark.parametrize("code", [3, -9])
+def test_an_end_that_nobody_asked_for_is_told(code: int) -> None:
+    text = problems(ended(code, LEFT))
+    assert text.splitlines()[0].startswith("SpawnProcess-1 (pid 4711) ")
+    assert text.endswith(f"Started by test_it.py::test_it.\n{ADVICE}")
+
+
+def test_so_is_one_before_its_target_has_returned() -> None:
+    text = problems(ended(0, LEFT))
+    assert "exited with code 0 before its target had returned" in text
+    assert text.endswith(EARLY_ADVICE)
+
+
+@pytest.mark.parametrize(
+    "process",
+    [
+        ended(0),
+        ended(3, LEFT, is_told=True),
+        ended(-15, LEFT, ended_by_test=True),
+        ended(3, LEFT, is_judged=False),
+    ],
+    ids=["returned", "asked for its exit code", "terminated", "of a pool"],
+)
+def test_nothing_is_said_of_others(process: Process) -> None:
+    assert problems(process) == ""
+
+
+def test_an_early_end_is_none_that_an_exit_code_of_zero_tells() -> None:
+    assert problems(ended(0, LEFT, is_told=True)) != ""
+
+
+def test_exits_may_be_left_to_the_test_but_no_hang() -> None:
+    hung = ended(-9, LEFT, rank=0, hang=HANG)
+    assert problems(ended(3, LEFT), checks_exits=False) == ""
+    assert problems(hung, checks_exits=False).startswith(HANG.sentence)
+
+
+def test_a_hang_is_told_once_and_not_as_an_end() -> None:
+    both = [ended(-9, LEFT, rank=rank, hang=HANG) for rank in range(2)]
+    text = problems(*both)
+    assert text.count(HANG.sentence) == 1
+    assert ADVICE not in text
+
+
+def test_that_of_a_fixtures_process_fails_whoever_is_next() -> None:
+    hung = ended(-9, LEFT, rank=0, hang=HANG, due=Due.END)
+    assert problems(hung, due=Due.NOW).startswith(HANG.sentence)
+
+
+@pytest.mark.parametrize("due", list(Due))
+def test_an_end_is_judged_once_it_is_due(due: Due) -> None:
+    judge = Judge(checks_exits=True)
+    process = ended(3, LEFT, due=due)
+    judge.add(process.watched)
+    said = [bool(judge.problems(phase)) for phase in Due]
+    assert said == [phase == due for phase in Due]
+    assert process.popen.files.is_closed
+
+
+def test_one_that_runs_is_judged_when_it_has_ended() -> None:
+    judge = Judge(checks_exits=True)
+    process = ended(None, LEFT)
+    judge.add(process.watched)
+    assert judge.problems(Due.END) == ""
+    assert not process.popen.files.is_closed
+    process.popen.returncode = 3
+    assert "exited with code 3" in judge.problems(Due.END)
+
+
+def test_several_are_told_with_all_tests_that_started_them() -> None:
+    text = problems(ended(3, LEFT), ended(0, LEFT, nodeid="test_it.py::test_other"))
+    assert "Started by test_it.py::test_it, test_it.py::test_other." in text
+    assert text.endswith(ADVICE)
+
+
+def test_only_asked_processes_are_found() -> None:
+    judge = Judge(checks_exits=True)
+    one, other = ended(0), ended(0)
+    judge.add(one.watched)
+    judge.add(other.watched)
+    assert judge.of([other.popen, object()]) == [other.watched]
