@@ -22,6 +22,7 @@ FILES = sorted(
 _CLEAR_OF_TORCH = {
     "pytest_ddp",
     "pytest_ddp.plugin",
+    "pytest_ddp.extensions.machines.plugin",
     "pytest_ddp.controller.controller",
     "pytest_ddp.attempt.supervisor",
     "pytest_ddp.verdict.merge",
@@ -42,6 +43,7 @@ _ROOMS = {
         "rank.alike",
         *("rank", "battery", "doctor"),
         *("extensions", "extensions.compat", "extensions.adopt.ranks", "extensions.adopt"),
+        *("extensions.machines.engines", "extensions.machines", "extensions.machines.agent"),
     ),
     "ddp_conformance": (
         *("frame", "stage", "launched", "launched.process", "launched.start"),
@@ -61,7 +63,8 @@ _MAY_IMPORT = {
 
 _NEED_THE_PUBLIC = {
     "pytest_ddp.system.own",
-    "pytest_ddp.machines.engines.actor",  # a copy of it runs where there is nothing of ours
+    # A copy of it runs where there is nothing of ours.
+    "pytest_ddp.extensions.machines.engines.actor",
     "pytest_ddp.rank.birth.sharing",  # watches what imports do with it, before any test
     "pytest_ddp.rank.environment",  # sets the os.environ that tests see
     "pytest_ddp.rank.exits.faults",  # replaces os._exit

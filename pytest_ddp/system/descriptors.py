@@ -7,7 +7,7 @@ import resource
 from pytest_ddp.system.own import os
 
 PER_RANK = 10
-"""Of the pytest process, and of the hub: a rank's channel, files, streams and captured output."""
+"""Of a process that holds ranks: for each its channel, files, streams and captured output."""
 BESIDE = 64
 """For what tests open in the pytest process meanwhile."""
 

@@ -11,17 +11,6 @@ from dataclasses import dataclass
 from pytest_ddp.wire.hosting import Clock
 from pytest_ddp.wire.protocol import ExtensionMessage
 
-SECRET = "PYTEST_DDP_SECRET"
-"""The variable that holds the session's secret, where the user has set one for all nodes."""
-
-LAUNCHER_VARIABLES = (
-    *("PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT"),
-    *("PET_RDZV_BACKEND", "PET_RDZV_ENDPOINT", "PET_RDZV_ID", "PET_RDZV_CONF", "PET_MAX_RESTARTS"),
-)
-"""torchrun's options as variables, which Kubernetes sets on each node: a torchrun that a test
-starts would take them for its own."""
-
-
 # ---------------------------------------------------------------- controller -> hub
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_ddp.asked.options import add_options
-from pytest_ddp.extensions.machines import options
+from pytest_ddp.extensions.machines.engines import options
 
 if TYPE_CHECKING:
     from pytest_ddp.asked.layout import Layout
@@ -32,7 +32,7 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
     """Be an agent, with its exit code, on a node that is not pytest's."""
     if options.read(config).machines is None:
         return None
-    from pytest_ddp.machines import begin  # noqa: PLC0415
+    from pytest_ddp.extensions.machines import begin  # noqa: PLC0415
 
     with contextlib.ExitStack() as own:
         for context in config.hook.pytest_ddp_own_environment(config=config):
@@ -48,8 +48,8 @@ def pytest_ddp_make_layout(config: pytest.Config) -> Layout | None:
     read = options.read(config)
     if read.machines is None:
         return None
+    from pytest_ddp.extensions.machines import fleet  # noqa: PLC0415
     from pytest_ddp.extensions.machines.spread import SeveralMachines  # noqa: PLC0415
-    from pytest_ddp.machines import fleet  # noqa: PLC0415
 
     return SeveralMachines(functools.partial(fleet.gpus, config), read.ranks_per_machine)
 
@@ -59,7 +59,7 @@ def pytest_ddp_make_launcher(
 ) -> Launcher | None:
     if options.read(config).machines is None:
         return None
-    from pytest_ddp.machines import fleet  # noqa: PLC0415
+    from pytest_ddp.extensions.machines import fleet  # noqa: PLC0415
 
     return fleet.start(config, session, display)
 
@@ -68,6 +68,6 @@ def pytest_ddp_keep_launcher(config: pytest.Config) -> bool | None:
     """Agents wait to be told of the session's end, whatever is collected."""
     if options.read(config).machines is None:
         return None
-    from pytest_ddp.machines import begin  # noqa: PLC0415
+    from pytest_ddp.extensions.machines import begin  # noqa: PLC0415
 
     return not begin.is_question(config.option)
