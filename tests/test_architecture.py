@@ -13,7 +13,7 @@ PACKAGES = {
     "ddp_conformance": ROOT / "conformance" / "ddp_conformance",
     "ddp_reference": ROOT / "reference" / "ddp_reference",
 }
-SHIPPED_SUITES = {*(ROOT / "pytest_ddp" / "battery" / "suites").glob("*.py")}
+SHIPPED_SUITES = {*ROOT.glob("pytest_ddp/extensions/*/battery/suites/*.py")}
 """Tests as a user writes them, which pytest runs in a copy, and nobody imports."""
 FILES = sorted(
     {file for folder in PACKAGES.values() for file in folder.rglob("*.py")} - SHIPPED_SUITES
@@ -38,12 +38,14 @@ _SIDES = ("pytest_ddp.system", "pytest_ddp.wire", "pytest_ddp.fixture")
 _ROOMS = {
     "pytest_ddp": (
         *("system", "wire", "asked", "evidence", "launch"),
-        *("proof", "verdict", "trace", "attempt", "controller", "migrate", "summary"),
+        *("proof", "verdict", "trace", "attempt", "controller"),
         *("rank.exits", "rank.groups", "rank.watch", "rank.birth", "rank.care", "rank.adapt"),
         "rank.alike",
-        *("rank", "battery", "doctor"),
+        "rank",
         *("extensions", "extensions.compat", "extensions.adopt.ranks", "extensions.adopt"),
         *("extensions.machines.engines", "extensions.machines", "extensions.machines.agent"),
+        *("extensions.doctor.battery", "extensions.doctor"),
+        *("extensions.migrate", "extensions.summary"),
     ),
     "ddp_conformance": (
         *("frame", "stage", "launched", "launched.process", "launched.start"),
