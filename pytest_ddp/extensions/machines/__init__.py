@@ -1,1 +1,1 @@
-"""Several machines: who holds them together, and what engines say of them."""
+"""Ranks on several machines, which agents start and a hub connects."""

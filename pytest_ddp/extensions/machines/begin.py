@@ -1,4 +1,4 @@
-"""The begin of a session on several machines: is this node pytest, or an agent?"""
+"""The start of a session on several machines: this node becomes pytest, or an agent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pytest_ddp.system.own import os
 from pytest_ddp.wire.hosting import PLACE_VARIABLES
 
 ENGINE = pytest.StashKey[Engine]()
-"""Who has the machines, in the session of node 0."""
+"""The engine of the session, on node 0."""
 _QUESTIONS = (
     *("help", "version", "collectonly", "markers", "cacheshow"),
     *("showfixtures", "show_fixtures_per_test"),
@@ -28,12 +28,15 @@ _AGENT = "pytest_ddp.extensions.machines.agent.main"
 
 
 def begin(config: pytest.Config) -> int | None:
-    """Be what the engine has made of this node; an agent's exit code, or None for pytest.
+    """Find this node's engine, and be its agent on nodes other than 0.
+
+    Returns:
+        the exit code of an agent, or None on node 0, which goes on as pytest.
 
     Raises:
-        pytest.UsageError: this is no node of an engine, or something does not go with machines.
+        pytest.UsageError: this is no node of the engine, or an option does not work with machines.
     """
-    Options.from_config(config)  # what is wrong with others is told before anything starts
+    Options.from_config(config)  # other wrong options are reported before anything starts
     own = options.read(config)
     machines = own.machines
     assert machines is not None
@@ -46,11 +49,11 @@ def begin(config: pytest.Config) -> int | None:
     if engine.node:
         if is_question(config.option):
             return 0  # node 0 answers, and starts nothing
-        # Its room is above this one.
+        # Imported by name, since the agent imports modules of this room.
         code: int = import_module(_AGENT).be_agent(engine)
         return code
     config.stash[ENGINE] = engine
-    _be_nobody(config)
+    _hide_launcher(config)
     return None
 
 
@@ -60,7 +63,7 @@ def is_question(option: argparse.Namespace) -> bool:
 
 
 def _refused(config: pytest.Config) -> Iterator[str]:
-    """What has not been made right over machines, by its name."""
+    """What does not work on several machines, by name, with the way out."""
     option = config.option
     if hasattr(config, "workerinput") or getattr(option, "tx", None):
         yield "workers of pytest-xdist (-n): leave it out"
@@ -75,8 +78,8 @@ def _refused(config: pytest.Config) -> Iterator[str]:
         )
 
 
-def _be_nobody(config: pytest.Config) -> None:
-    """Take the launcher's variables out of the pytest process, whose own tests are alone."""
+def _hide_launcher(config: pytest.Config) -> None:
+    """Hide the launcher's variables from tests without ranks, until the session ends."""
     names = (*PLACE_VARIABLES, *LAUNCHER_VARIABLES)
     found = {name: os.environ.pop(name) for name in names if name in os.environ}
     config.add_cleanup(lambda: os.environ.update(found))

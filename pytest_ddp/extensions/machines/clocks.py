@@ -1,9 +1,9 @@
-"""How far the clocks of a machine are ahead of ours, by round trips over its line.
+"""How far the clocks of a machine are ahead of ours, by round trips over its connection.
 
-Four moments make a sample: ours when we asked, the machine's when it heard that and when it
-answered, ours when the answer came. Whatever the ways took, the truth lies within half of their
-sum around the middle: ways of unlike lengths bias the middle, by no more than that. Of the last
-samples the best counts, older ones as less certain by what clocks may drift apart since.
+A sample has four times: ours when the request was sent, the machine's when it was received and
+when the reply was sent, ours when the reply was received. Whatever the two delays are, the offset
+is within half of their sum of the middle: unequal delays bias the middle, by no more than that. The
+best of the last samples counts; older ones lose by what the clocks may have drifted since.
 
 This is RFC 5905 (NTP), section 8, and its clock filter, section 10.
 """
@@ -23,9 +23,9 @@ DRIFT = 1e-4
 """Seconds that two clocks may drift apart in one: twice what a quartz is off by, and more than
 clocks are that NTP keeps, while it does not slew one of them."""
 _KEPT = 64
-"""Samples, a minute of them: what an older one was better by, it has drifted by then."""
+"""Samples, a minute of them: drift has used up the advantage of an older one by then."""
 _FIRST = 8
-"""Samples that are taken one after the other, before any rank is there."""
+"""Samples that are taken at once, before any rank is there."""
 _INTERVAL = 1.0
 """Seconds between two later ones."""
 
@@ -34,73 +34,73 @@ _INTERVAL = 1.0
 class Sample:
     """One round trip; nanoseconds, on monotonic clocks."""
 
-    asked: int
-    heard: int
+    sent: int
+    received: int
     """On the machine's clock, as is the next."""
-    answered: int
-    came: int
+    replied: int
+    returned: int
     wall_ahead: int
     """Its wall clock less its monotonic one, less the same of ours."""
 
     @property
     def ahead(self) -> int:
-        return (self.heard - self.asked + self.answered - self.came) // 2
+        return (self.received - self.sent + self.replied - self.returned) // 2
 
     def uncertainty(self, now: int) -> int:
-        """Half of what the ways took, and the drift since then."""
-        ways = (self.came - self.asked) - (self.answered - self.heard)
-        return round(ways / 2 + DRIFT * (now - self.came))
+        """Half of both delays, and the drift since then."""
+        delays = (self.returned - self.sent) - (self.replied - self.received)
+        return round(delays / 2 + DRIFT * (now - self.returned))
 
 
 class Clocks:
-    """What is known of one machine's."""
+    """The clocks of one machine, as far as they are measured."""
 
     def __init__(self) -> None:
         self.known: Clock | None = None
         """As of the last sample; None before the first."""
         self._samples: deque[Sample] = deque(maxlen=_KEPT)
         self._taken = 0
-        self._asked: int | None = None
-        """When the question was asked whose answer has not come."""
+        self._sent: int | None = None
+        """When the request was sent that has no reply yet."""
         self._next = 0.0
 
     def question(self) -> bytes:
-        """What to ask the machine now; empty if it is not time."""
-        if self._asked is not None or time.monotonic() < self._next:
+        """A request to send to the machine; empty if it is not time."""
+        if self._sent is not None or time.monotonic() < self._next:
             return b""
-        self._asked = time.monotonic_ns()
-        return _QUESTION.pack(self._asked)
+        self._sent = time.monotonic_ns()
+        return _QUESTION.pack(self._sent)
 
-    def take(self, told: bytes, came: float) -> None:
-        """Take what came then (monotonic clock); what answers no question of ours is void."""
-        if len(told) != _ANSWER.size or self._asked is None:
+    def take(self, reply: bytes, returned: float) -> None:
+        """Take a reply of that time (monotonic clock); one to no request of ours is ignored."""
+        if len(reply) != _ANSWER.size or self._sent is None:
             return
-        asked, heard, answered, offset = _ANSWER.unpack(told)
-        if asked != self._asked:
+        sent, received, replied, offset = _ANSWER.unpack(reply)
+        if sent != self._sent:
             return
-        self._asked = None
+        self._sent = None
         self._taken += 1
         if self._taken >= _FIRST:
             self._next = time.monotonic() + _INTERVAL
-        sample = Sample(asked, heard, answered, round(came * 1e9), offset - _wall_offset())
+        sample = Sample(sent, received, replied, round(returned * 1e9), offset - _wall_offset())
         self._samples.append(sample)
-        self.known = estimate(self._samples, sample.came)
+        self.known = estimate(self._samples, sample.returned)
 
 
 def estimate(samples: deque[Sample], now: int) -> Clock:
-    """What some samples come to, one at least, at a moment of our monotonic clock."""
+    """The clock that one or more samples show, at a time of our monotonic clock."""
     best = min(samples, key=lambda sample: sample.uncertainty(now))
-    # A wall clock may be set at any time: the last word on it is the one that counts.
+    # A wall clock may be set at any time: its last sample counts.
     wall_ahead = best.ahead + samples[-1].wall_ahead
     return Clock(best.ahead, wall_ahead, best.uncertainty(now))
 
 
-def answer(question: bytes, heard: float) -> bytes:
-    """The machine's answer to a question that came then (monotonic clock)."""
+def answer(question: bytes, received: float) -> bytes:
+    """The machine's reply to a request that was received then (monotonic clock)."""
     if len(question) != _QUESTION.size:
         return b""
-    (asked,) = _QUESTION.unpack(question)
-    return _ANSWER.pack(asked, round(heard * 1e9), time.monotonic_ns(), _wall_offset())
+    (sent,) = _QUESTION.unpack(question)
+    return _ANSWER.pack(sent, round(received * 1e9), time.monotonic_ns(), _wall_offset())
 
 
 def _wall_offset() -> int:

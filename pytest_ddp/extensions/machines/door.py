@@ -1,4 +1,4 @@
-"""Where agents come in: a listening socket, and peers that have not proved who they are yet."""
+"""The socket where agents connect, and peers that have not authenticated themselves yet."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from pytest_ddp.extensions.machines.seal import ANSWER, Gate, SealError
 from pytest_ddp.system.own import selectors, socket, time
 
 _PROOF_LIMIT = 10.0
-"""Seconds that a peer has to prove itself."""
+"""Seconds for a peer to authenticate itself."""
 _MOST = 16
-"""Peers that may do so at once, beside the agents, of which all may come in one moment: a scan must
-not use up descriptors."""
+"""Peers that may do so at once, beside the agents, which may all connect at the same time: a port
+scan must not use up descriptors."""
 _BACKLOG = 4096
-"""As many as there are agents at most; the kernel allows fewer where it has been told so."""
+"""The largest number of agents; the kernel may be configured to allow fewer."""
 
 
 class Door:
-    """Lets agents in, and nobody else."""
+    """Accepts agents, and rejects all other peers."""
 
     def __init__(self, address: str, port: int, secret: str, agents: int = 0) -> None:
-        """Listen on one address alone; port 0 is one of the kernel's choice.
+        """Listen on one address; with port 0 the kernel chooses a port.
 
         Raises:
-            OSError: that cannot be.
+            OSError: the address or the port cannot be used.
         """
         self.secret = secret
         self._most = _MOST + agents
@@ -34,17 +34,17 @@ class Door:
         self._socket.setblocking(False)
         self.address, self.port = self._socket.getsockname()
         self._peers: dict[socket.socket, tuple[Gate, float, str]] = {}
-        """With the address, which a peer that has hung up has no more."""
+        """With the address, which a closed socket does not have any more."""
         self.refused: dict[str, str] = {}
-        """Why a peer was not let in, by its address; of the first few."""
+        """Why peers were rejected, by address; of the first few."""
 
     def open(self, selector: selectors.BaseSelector, let_in: Callable[[Line], None]) -> None:
-        """Have a selector's owner call what it finds for a socket of ours."""
+        """Register the sockets; the selector's owner calls their data when they are readable."""
         self._selector, self._let_in = selector, let_in
         selector.register(self._socket, selectors.EVENT_READ, self._accept)
 
     def forget_late(self) -> None:
-        """Hang up on peers that take too long."""
+        """Disconnect peers that take too long."""
         for peer, (_, deadline, _) in list(self._peers.items()):
             if time.monotonic() > deadline:
                 self._forget(peer).close()
@@ -56,7 +56,7 @@ class Door:
         self._socket.close()
 
     def _accept(self) -> None:
-        with contextlib.suppress(OSError):  # it has hung up again
+        with contextlib.suppress(OSError):  # it has disconnected again
             peer, (address, _) = self._socket.accept()
             if len(self._peers) >= self._most:
                 peer.close()
@@ -64,15 +64,15 @@ class Door:
             peer.setblocking(False)
             gate = Gate(self.secret.encode())
             self._peers[peer] = gate, time.monotonic() + _PROOF_LIMIT, address
-            hear = functools.partial(self._hear, peer)
-            self._selector.register(peer, selectors.EVENT_READ, hear)
-            # A new connection has room for so little.
+            read = functools.partial(self._read, peer)
+            self._selector.register(peer, selectors.EVENT_READ, read)
+            # The buffer of a new connection has room for so few bytes.
             peer.send(gate.greeting)
 
-    def _hear(self, peer: socket.socket) -> None:
+    def _read(self, peer: socket.socket) -> None:
         gate, _, address = self._peers[peer]
         try:
-            # One byte more than a proof has, by which a talkative stranger is told.
+            # One byte more than a proof has, to detect a peer that sends more.
             data = peer.recv(ANSWER + 1)
             let_in = gate.open(data) if data else None
             if let_in is not None:

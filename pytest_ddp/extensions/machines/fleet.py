@@ -1,4 +1,4 @@
-"""The controller's hold on ranks of several machines."""
+"""The launcher of ranks on several machines."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ _HUB = "pytest_ddp.extensions.machines.main"
 _ANSWER_LIMIT = 20.0
 """Seconds for a machine to answer, as with a port; it takes a round trip."""
 _FIND_LIMIT = 60.0
-"""Seconds for an engine to find its machines; to ask a cluster takes a few."""
+"""Seconds for an engine to find its machines; a cluster takes a few to answer."""
 _A_MOMENT = 0.2
 _HUB_END = 40.0
-"""Seconds for the hub to tell all machines that pytest ends, those included that still start."""
+"""Seconds for the hub to end all agents, including those that still start."""
 
 
 def start(config: pytest.Config, session: Session, display: Display) -> Fleet:
@@ -65,7 +65,7 @@ def start(config: pytest.Config, session: Session, display: Display) -> Fleet:
         NoRankError: there was a hub already, and all agents have ended with it.
     """
     if FLEET in config.stash:
-        raise NoRankError("the hub of the machines has ended, and every agent with it")
+        raise NoRankError("the hub of the machines has ended, and all agents with it")
     engine = config.stash[begin.ENGINE]
     fleet = config.stash[FLEET] = Fleet(session, display, engine)
     try:
@@ -93,7 +93,7 @@ def _say(config: pytest.Config, text: str) -> None:
 
 @dataclass(eq=False)
 class RemoteRank(RankProcess):
-    """A rank of another machine, or of this one behind its agent: asked for by messages."""
+    """A rank behind an agent, of another machine or of this one; reached by messages."""
 
     fleet: Fleet = field(kw_only=True)
     hub: Channel = field(kw_only=True)
@@ -108,7 +108,7 @@ class RemoteRank(RankProcess):
             self.hub.send(SignalRank(self.serial, number))
 
     def glance(self) -> tuple[str, float]:
-        """Nothing: the process is not of this machine, where its number may be another's."""
+        """Nothing: on this machine its process id may belong to another process."""
         return "", 0.0
 
     def kill_group(self) -> None:
@@ -121,27 +121,27 @@ class Fleet(Launcher):
     is_local: ClassVar[bool] = False
 
     def __init__(self, session: Session, display: Display, engine: Engine) -> None:
-        """Start the hub; agents come while the controller goes on collecting.
+        """Start the hub; agents connect while the controller goes on collecting.
 
         Args:
             session: as for every launcher, as is the next.
             display: see there.
-            engine: who has the machines.
+            engine: what provides the machines.
         """
         self._engine = engine
         self.machines = 0 if engine.starts_agents else engine.nodes
         """How many machines there are; 0 while the engine has not found them."""
         self._nodes: dict[int, NodeJoined] = {}
         self._clocks: dict[int, Clock] = {}
-        """Those of other machines than ours."""
+        """Clocks of machines other than this one."""
         self._lost: dict[int, str] = {}
-        self._told: dict[int, Machine] = {}
-        """What follows of these three, until the next news."""
+        self._known: dict[int, Machine] = {}
+        """Made of these three, until one of them changes."""
         self._ports: dict[int, deque[int]] = {}
         self._leases = 0
         self._leased: dict[int, GpusLeased] = {}
         self._awaited = ""
-        """What the engine waits for, as it has told just now."""
+        """What the engine waits for, by its last message."""
         self._problem = ""
         """Why no test can run."""
         super().__init__(session, display)
@@ -149,18 +149,18 @@ class Fleet(Launcher):
     def start_host(
         self, theirs: socket.socket, folder: Folder, log: IO[bytes] | None
     ) -> subprocess.Popen[bytes]:
-        told = {"engine": choosing.as_told(self._engine)}
-        return hostprocess.start(_HUB, told, theirs, folder, log, os.environ)
+        role = {"engine": choosing.as_told(self._engine)}
+        return hostprocess.start(_HUB, role, theirs, folder, log, os.environ)
 
     def wait_for_agents(self, say: Callable[[str], object]) -> None:
-        """Wait until all agents are there that the engine starts; others come when they like.
+        """Wait until all agents have connected that the engine starts; others may connect later.
 
         Args:
             say: shows what an engine waits for, which may be minutes.
 
         Raises:
-            NoRankError: one does not come, or its machine is not as this one.
-            HostDiedError: the hub did not live to tell.
+            NoRankError: an agent does not connect, or its machine differs from this one.
+            HostDiedError: the hub has died.
         """
         said, deadline = "", time.monotonic() + _FIND_LIMIT
         while not self.machines:
@@ -178,10 +178,10 @@ class Fleet(Launcher):
             self.poll(None)
 
     def gpus(self) -> tuple[MachineGpus, ...]:
-        """What each machine has; waits for those that are still on their way.
+        """The GPUs of each machine; waits until all machines have joined.
 
         Raises:
-            NoRankError: one does not come, or its machine is not as this one.
+            NoRankError: an agent does not connect, or its machine differs from this one.
         """
         while len(self._nodes) < self.machines:
             self.poll(None)
@@ -194,13 +194,13 @@ class Fleet(Launcher):
     def lease(
         self, world: World, ranks_per_gpu: int, limit: float, holder: str
     ) -> Iterator[tuple[int, ...]]:
-        """Hold GPUs for the ranks of a world, each on its machine, for a block; that of each rank.
+        """Hold GPUs for the ranks of a world in a block, each on its machine; the GPU of each rank.
 
-        Machines are asked one after the other, in an order that all sessions share: two sessions
-        that each held what the other waits for would wait for ever.
+        Machines are leased one after the other, in an order that all sessions share: otherwise two
+        sessions could each hold what the other waits for.
 
         Raises:
-            LeaseError: they did not come free within ``limit`` seconds.
+            LeaseError: they did not become free within ``limit`` seconds.
             NoRankError: a machine is lost.
         """
         deadline = time.monotonic() + limit
@@ -227,7 +227,7 @@ class Fleet(Launcher):
             if order.node in self._lost:
                 raise NoRankError(self._lost[order.node])
             if (left := deadline - time.monotonic()) <= 0:
-                raise NoRankError(f"{self._name_of(order.node)} does not tell about its GPUs")
+                raise NoRankError(f"{self._name_of(order.node)} did not answer about its GPUs")
             self.poll(left)
         if answer.refusal:
             advice = "Wait until they have ended, or give the test a longer timeout."
@@ -238,7 +238,7 @@ class Fleet(Launcher):
         return RemoteRank(self._serials, world, number, channel, fleet=self, hub=self._channel)
 
     def new_port(self, world: World) -> Port:
-        """Where the ranks of a world can meet next: at the machine of its first.
+        """Where the ranks of a world can meet next: on the machine of rank 0.
 
         Raises:
             NoRankError: that machine is lost, or does not answer.
@@ -258,14 +258,14 @@ class Fleet(Launcher):
         ranks: dict[int, list[int]] = {}
         for rank, node in enumerate(world.nodes):
             ranks.setdefault(node, []).append(rank)
-        told = (f"{ranks_text(mates)} on {self._name_of(node)}" for node, mates in ranks.items())
-        return f"{', '.join(told)}."
+        places = (f"{ranks_text(mates)} on {self._name_of(node)}" for node, mates in ranks.items())
+        return f"{', '.join(places)}."
 
     def machine(self, node: int) -> Machine:
-        """What is known of a node: each report of a rank there asks for it."""
-        if (known := self._told.get(node)) is None:
+        """The record of a node, cached since each report of a rank there needs it."""
+        if (known := self._known.get(node)) is None:
             clock = self._clocks.get(node)
-            known = self._told[node] = Machine(self._name_of(node), clock, node in self._lost)
+            known = self._known[node] = Machine(self._name_of(node), clock, node in self._lost)
         return known
 
     def _name_of(self, node: int) -> str:
@@ -273,17 +273,17 @@ class Fleet(Launcher):
         return f"node {node}" if joined is None else f"node {node} ({joined.name})"
 
     def poll(self, timeout: float | None) -> list[Event]:
-        """As every launcher does.
+        """Wait for news of ranks; see :meth:`Launcher.poll`.
 
         Raises:
-            NoRankError: the machines can run no test together.
+            NoRankError: the machines cannot run tests together.
         """
         if self._problem:
             raise NoRankError(self._problem)
         return super().poll(timeout)
 
     def _hear_other(self, message: Message) -> Iterator[Event]:
-        self._told.clear()
+        self._known.clear()
         match message:
             case MachinesAwaited(what):
                 self._awaited = what
@@ -306,7 +306,7 @@ class Fleet(Launcher):
                 yield from super()._hear_other(message)
 
     def _is_looking(self) -> bool:
-        """Whether the hub still looks for machines, or the address of this one: it has no agent."""
+        """Whether the hub still looks for machines, or for its own address, and has no agents."""
         for message, _ in self._channel.receive_available():
             if isinstance(message, MachinesAwaited | MachinesFound):
                 self._awaited = message.what if isinstance(message, MachinesAwaited) else ""

@@ -1,9 +1,9 @@
-"""The hub: what a launcher on several machines takes for its host.
+"""The hub: what a launcher on several machines has in place of a host.
 
-It obeys what a host obeys, on the same channel, and has agents do it: each order goes to the
-machine that the order's world names. Of each rank it holds what the launcher has handed out for it
-(its channel, its files, its streams), and keeps them as the agent tells. A process of its own: what
-it does must go on while a test that is no ddp test keeps the pytest process busy.
+It takes the messages of a host, on the same channel, and passes each to the agent of the machine
+that it is for. For each rank it holds the descriptors that the launcher has made (channel, files,
+streams), and fills them with what the agent sends. It is a process of its own, because it must go
+on while a test without ranks keeps the pytest process busy.
 """
 
 from __future__ import annotations
@@ -43,35 +43,36 @@ from pytest_ddp.wire.hosting import (
 from pytest_ddp.wire.protocol import Message
 
 SILENCE = 5.0
-"""Seconds without a sign of life after which a machine is given up."""
+"""Seconds without a sign of life after which a machine is lost."""
 _JOIN_LIMIT = 120.0
-"""Seconds for all agents to come and to have their hosts ready; both import torch first."""
+"""Seconds for all agents to connect and to have their hosts ready; both import torch first."""
 _END_LIMIT = 15.0
-"""Seconds that the end of the session waits for agents that have not come yet, to be told so."""
+"""Seconds that the end of the session waits for agents that have not connected yet, so that they
+end as well."""
 _A_MOMENT = 0.005
-"""Seconds until what somebody had no room for is tried again."""
+"""Seconds until a full socket is tried again."""
 _TICK = 0.5
 BROKEN_OFF = 1
-"""Exit code of agents whose pytest ended without a word."""
+"""Exit code of agents whose pytest ended without an exit code."""
 
 
 class Hub:
-    """Stands between one launcher and the agents."""
+    """Connects one launcher and the agents."""
 
     def __init__(self, channel: Channel, engine: Engine, door: Door) -> None:
         self._channel, self._engine, self._door = channel, engine, door
         self._nodes: dict[int, Node] = {}
         self._lost: dict[int, str] = {}
-        """What is said of nodes that are not there any more."""
+        """Why nodes are lost, by number."""
         self._sent_away = 0
-        """Machines that came and did not fit."""
+        """Number of machines that were rejected."""
         self._mirrors: dict[int, Mirror] = {}
         self._busy: set[int] = set()
-        """Serials of ranks with something that waits: of hundreds few, and others are not asked."""
-        self._told: list[Message] = []
-        """What each host has to hear before all else, also one that comes late."""
+        """Serials of ranks with unsent data: only these, few of hundreds, are looked at."""
+        self._briefing: list[Message] = []
+        """Messages that each host gets first, also that of a machine that joins late."""
         self._waiting: dict[int, list[Frame]] = {}
-        """Orders for nodes that have not come yet."""
+        """Frames for nodes that have not joined yet."""
         self._files: dict[str, str] = {}
         self._is_ready = False
         """Whether the hosts of all machines are up."""
@@ -81,7 +82,7 @@ class Hub:
         self._deadline = time.monotonic() + self._join_limit
         self._next_look = 0.0
         self._selector = selectors.DefaultSelector()
-        self._selector.register(channel, selectors.EVENT_READ, self._hear_controller)
+        self._selector.register(channel, selectors.EVENT_READ, self._receive_from_controller)
         door.open(self._selector, self._meet)
 
     def serve(self) -> None:
@@ -90,14 +91,14 @@ class Hub:
             self._turn()
             if time.monotonic() > self._deadline:
                 self._deadline = float("inf")
-                self._tell(Unfit(self._what_is_missing()))
+                self._report(Unfit(self._missing_words()))
         for node in self._nodes.values():
             self._dismiss(node)
         if self._is_over:
             self._wait_for_late()
 
     def _wait_for_late(self) -> None:
-        """Tell agents that are still on their way that there is nothing left to do."""
+        """End agents that connect after the end of the session."""
         deadline = time.monotonic() + _END_LIMIT
         while self._is_open() and time.monotonic() < deadline:
             self._turn()
@@ -109,7 +110,7 @@ class Hub:
         return is_late or any(not node.line.at_end for node in self._nodes.values())
 
     def _missing(self) -> list[int]:
-        """Nodes that have not come yet."""
+        """Nodes that have not joined yet."""
         known = {*self._nodes, *self._lost}
         return [number for number in range(self._engine.nodes) if number not in known]
 
@@ -139,39 +140,39 @@ class Hub:
         self._door.forget_late()
 
     def _look_for_ended(self) -> None:
-        """See whether agents have ended before they came; afterwards their lines tell."""
+        """Look for agents that have ended before they connected; later their connections end."""
         if not self._is_over and (missing := self._missing()):
             ended = self._engine.ended()
             for number in sorted(ended.keys() & missing):
                 self._lost[number] = ended[number]
-                self._tell(Unfit(ended[number]))
+                self._report(Unfit(ended[number]))
 
-    def _what_is_missing(self) -> str:
+    def _missing_words(self) -> str:
         missing = [str(n) for n in range(self._engine.nodes) if n not in self._nodes]
         if not missing:
             slow = ", ".join(str(node) for node in self._nodes.values() if not node.ready)
             return f"the host of {slow} did not come up within {self._join_limit:.0f} s"
         return (
-            f"{len(self._nodes)} of {self._engine.nodes} machines came within "
-            f"{self._join_limit:.0f} s; missing: node {', '.join(missing)}. They knock at node 0 "
-            f"at {self._door.address}:{self._door.port}. {self._engine.hint()}"
-            f"{self._who_was_refused()}"
+            f"{len(self._nodes)} of {self._engine.nodes} machines joined within "
+            f"{self._join_limit:.0f} s; missing: node {', '.join(missing)}. Agents connect to node "
+            f"0 at {self._door.address}:{self._door.port}. {self._engine.hint()}"
+            f"{self._rejected()}"
         )
 
-    def _who_was_refused(self) -> str:
-        told = (f"{address}: {why}" for address, why in self._door.refused.items())
-        return "".join(f". Refused was {words}" for words in told)
+    def _rejected(self) -> str:
+        rejected = self._door.refused.items()
+        return "".join(f". Rejected: {address}, {why}" for address, why in rejected)
 
-    def _tell(self, message: Message) -> None:
+    def _report(self, message: Message) -> None:
         self._channel.send(message)
 
     # ------------------------------------------------------------------ the controller
 
-    def _hear_controller(self) -> None:
+    def _receive_from_controller(self) -> None:
         for message, descriptors in self._channel.receive_available():
             match message:
                 case Session() | Collected():
-                    self._tell_hosts(message)
+                    self._brief_all(message)
                 case StartRank():
                     self._start(message, descriptors)
                 case KillRank(serial):
@@ -190,8 +191,8 @@ class Hub:
                 case _:
                     raise AssertionError(f"{message} is not for a hub")
 
-    def _tell_hosts(self, message: Session | Collected) -> None:
-        self._told.append(message)
+    def _brief_all(self, message: Session | Collected) -> None:
+        self._briefing.append(message)
         if isinstance(message, Collected):
             self._files = likeness.digests((*message.files, *message.conftests))
         for node in self._nodes.values():
@@ -207,31 +208,31 @@ class Hub:
     def _start(self, order: StartRank, descriptors: list[int]) -> None:
         node, serial = order.world.nodes[order.rank], order.serial
         self._mirrors[serial] = mirror = Mirror(node, descriptors)
-        hear = functools.partial(self._hear_launcher, serial)
-        self._selector.register(mirror.channel, selectors.EVENT_READ, hear)
+        receive = functools.partial(self._receive_for_rank, serial)
+        self._selector.register(mirror.channel, selectors.EVENT_READ, receive)
         if node in self._lost:
-            self._tell(RankStarted(serial, 0))
+            self._report(RankStarted(serial, 0))
             why = f"cannot run: {self._lost[node]}"
             mirror.exited = RankExited(serial, -signal.SIGKILL, why)
             self._busy.add(serial)
         else:
             self._order(node, _for_host(order))
 
-    def _hear_launcher(self, serial: int) -> None:
+    def _receive_for_rank(self, serial: int) -> None:
         mirror = self._mirrors[serial]
         for body in mirror.channel.receive_bodies():
             self._order(mirror.node, Frame(Kind.MESSAGE, serial, data=body))
         if mirror.channel.at_end:
-            # The launcher has forgotten this rank.
+            # The launcher has dropped this rank.
             self._part_with(serial)
 
     def _part_with(self, serial: int) -> None:
-        """Let go of a rank that is gone, of which all else has been told."""
+        """Drop a rank that is gone, after all its messages."""
         mirror = self._mirrors.pop(serial)
         self._busy.discard(serial)
         self._selector.unregister(mirror.channel)
         if mirror.exited is not None:
-            self._tell(mirror.exited)
+            self._report(mirror.exited)
         mirror.close()
 
     def _order(self, number: int, frame: Frame) -> None:
@@ -243,9 +244,9 @@ class Hub:
     # ------------------------------------------------------------------ agents
 
     def _meet(self, line: Line) -> None:
-        """Hear who it is that has proved to know the secret."""
+        """Read the first frame of an agent that has authenticated itself."""
 
-        def hear() -> None:
+        def read() -> None:
             if frames := line.receive():
                 self._selector.unregister(line)
                 if (node := self._join(line, frames[0])) is not None:
@@ -255,55 +256,55 @@ class Hub:
                 self._selector.unregister(line)
                 line.close()
 
-        self._selector.register(line, selectors.EVENT_READ, hear)
+        self._selector.register(line, selectors.EVENT_READ, read)
 
     def _join(self, line: Line, frame: Frame) -> Node | None:
-        """Take a machine in; None if it is sent away."""
+        """Add a machine; None if it is rejected."""
         who = json.loads(frame.data)
         node = Node(who["node"], who["name"], line)
         if problem := self._misplaced(node, who.get("nodes")):
             self._refuse(node, problem)
             return None
         self._nodes[node.number] = node
-        self._selector.register(line, selectors.EVENT_READ, functools.partial(self._hear, node))
+        self._selector.register(line, selectors.EVENT_READ, functools.partial(self._receive, node))
         if self._is_over:
             self._dismiss(node)
             return node
-        # Another version of this package may not tell.
+        # Another version of this package may not send these.
         found = tuple(who.get("gpus", ())), who.get("gpu_kind", "")
-        self._tell(NodeJoined(node.number, node.name, who["address"], *found))
+        self._report(NodeJoined(node.number, node.name, who["address"], *found))
         if other := likeness.other_version(likeness.versions(), who["versions"]):
-            self._tell(Unfit(f"{node} is not as node 0: {other}"))
+            self._report(Unfit(f"{node} differs from node 0: {other}"))
         else:
-            self._tell_all(node)
+            self._catch_up(node)
         node.beat()
         return node
 
-    def _tell_all(self, node: Node) -> None:
+    def _catch_up(self, node: Node) -> None:
         """Send a machine what was sent to the others before it came."""
-        self._brief(node, self._told)
+        self._brief(node, self._briefing)
         for waiting in self._waiting.pop(node.number, []):
             node.line.send(waiting)
 
     def _misplaced(self, node: Node, nodes: int | None) -> str:
-        """Why a machine cannot be the one that it says it is; empty if it can."""
-        if other := node.told_otherwise(nodes, self._engine.nodes):
+        """Why a machine cannot have its number; empty if it can."""
+        if other := node.other_settings(nodes, self._engine.nodes):
             return other
         if node.number in self._lost:
             return f"{self._lost[node.number]}; it cannot come back"
         if node.number in self._nodes:
-            return f"there are two machines that say that they are {node}: each has its own RANK"
+            return f"two machines joined as {node}: each needs its own RANK"
         return ""
 
     def _refuse(self, node: Node, problem: str) -> None:
-        """Send a machine away; a session that is complete without it goes on."""
+        """Reject a machine; a session that is complete without it goes on."""
         if not self._is_ready:
-            self._tell(Unfit(problem))
+            self._report(Unfit(problem))
         self._sent_away += 1
         node.line.send(Frame(Kind.PROBLEM, data=problem.encode()))
         node.line.close()
 
-    def _hear(self, node: Node) -> None:
+    def _receive(self, node: Node) -> None:
         for frame in node.line.receive():
             self._take(node, frame)
 
@@ -315,8 +316,8 @@ class Hub:
                 self._take_from_host(node, loads(frame.data))
             case Kind.MESSAGE if mirror is not None:
                 if (news := node.news()) is not None:
-                    # Before what it is needed for, of which the controller hears no sooner.
-                    self._tell(news)
+                    # Before the message whose times need it.
+                    self._report(news)
                 mirror.tell(frame.data)
             case Kind.STREAM if mirror is not None:
                 mirror.write(frame.part, frame.data)
@@ -328,14 +329,16 @@ class Hub:
                 node.take_answer(frame.data)
                 node.beat()
             case Kind.PORT:
-                self._tell(PortOpened(node.number, frame.part))
+                self._report(PortOpened(node.number, frame.part))
             case Kind.PROBLEM:
-                self._tell(Unfit(f"{node} {frame.data.decode()}"))
+                self._report(Unfit(f"{node} {frame.data.decode()}"))
             case Kind.COVERAGE:
                 self._keep_coverage(node, frame.data)
 
     def _keep_coverage(self, node: Node, data: bytes) -> None:
-        measured = next((told.measured for told in self._told if isinstance(told, Session)), None)
+        measured = next(
+            (sent.measured for sent in self._briefing if isinstance(sent, Session)), None
+        )
         if measured is not None:
             node.keep_coverage(measured.data_file, data)
 
@@ -344,22 +347,22 @@ class Hub:
             case HostReady(fork_problem):
                 if fork_problem is not None:
                     fix = "--ddp-start-method=spawn starts them otherwise"
-                    self._tell(Unfit(f"ranks cannot be forked on {node}: {fork_problem}; {fix}"))
+                    self._report(Unfit(f"ranks cannot be forked on {node}: {fork_problem}; {fix}"))
                 node.ready = True
                 if sum(other.ready for other in self._nodes.values()) == self._engine.nodes:
                     self._deadline = float("inf")
                     self._is_ready = True
-                    self._tell(HostReady(None))
+                    self._report(HostReady(None))
             case RankStarted() | GpusLeased():
-                self._tell(message)
+                self._report(message)
             case RankExited(serial):
                 if serial in self._mirrors:
-                    # After all that it has said.
+                    # After all its messages.
                     self._mirrors[serial].exited = message
                     self._busy.add(serial)
 
     def _lose(self, node: Node, why: str) -> None:
-        """Write off a machine and its ranks."""
+        """Report a machine and its ranks as lost."""
         self._selector.unregister(node.line)
         node.line.close()
         del self._nodes[node.number]
@@ -367,11 +370,11 @@ class Hub:
         if self._is_over:
             return
         if not self._is_ready:
-            self._tell(Unfit(f"{lost}, before all machines were ready"))
-        self._tell(NodeLost(node.number, lost))
+            self._report(Unfit(f"{lost}, before all machines were ready"))
+        self._report(NodeLost(node.number, lost))
         for serial, mirror in self._mirrors.items():
             if mirror.node == node.number and mirror.exited is None:
-                # Without a verb that has a plural: it is said of several ranks, too.
+                # A form that fits one rank and several.
                 words = f"went with its machine: {lost}"
                 mirror.exited = RankExited(serial, -signal.SIGKILL, words)
                 self._busy.add(serial)

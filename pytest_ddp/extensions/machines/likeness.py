@@ -1,4 +1,4 @@
-"""Whether machines run the same: versions, and what test files hold."""
+"""Compares machines: versions, and the content of test files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MISSING = "none"
 
 
 def versions() -> dict[str, str]:
-    """What has to be alike, and the current folder."""
+    """What must be the same on all machines: versions, and the current folder."""
     found = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
@@ -26,11 +26,11 @@ def versions() -> dict[str, str]:
 
 
 def other_version(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str:
-    """The first that differs, in words; empty if none does.
+    """The first difference, in words; empty if there is none.
 
     Args:
-        ours: of node 0.
-        theirs: of another one.
+        ours: the versions of node 0.
+        theirs: those of another node.
     """
     for name, version in ours.items():
         if (other := theirs.get(name, _MISSING)) != version:
@@ -44,7 +44,7 @@ def digests(files: Iterable[str]) -> dict[str, str]:
 
 
 def other_file(expected: Mapping[str, str]) -> str:
-    """The first file that is not here as expected, in words; empty if all are."""
+    """The first file with another content here, in words; empty if there is none."""
     for file, digest in expected.items():
         if not (own := _digest(file)) and digest:
             return f"{file} is missing there"

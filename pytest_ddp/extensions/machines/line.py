@@ -1,4 +1,4 @@
-"""The line between hub and agent: frames over one TCP connection, for all ranks of a machine."""
+"""The connection of an agent and the hub: frames over TCP, for all ranks of a machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_ddp.system.own import socket, time
 _HEADER = struct.Struct(">BQI")
 _CHUNK = 1 << 18
 _SHAKE_LIMIT = 30.0
-"""Seconds for a hub to greet and welcome; a loaded machine needs a part of one."""
+"""Seconds for the handshake; a loaded machine needs a part of one."""
 _CLOSED = "connection closed"
 BEAT = 1.0
 """Seconds between two signs of life."""
@@ -23,17 +23,17 @@ class Kind(enum.IntEnum):
     """What a frame is; ``serial`` is the rank's, or 0 for what is of the machine."""
 
     JOIN = 1
-    """agent: who it is, as JSON."""
+    """agent: its node, name, versions and GPUs, as JSON."""
     BEAT = 2
     """both: a sign of life; the hub's may be a question about the agent's clocks, and the agent's
     the answer, see :mod:`pytest_ddp.extensions.machines.clocks`."""
     MESSAGE = 3
     """both: a message of :mod:`pytest_ddp.wire.protocol`; with serial 0 to or from the host."""
     STREAM = 4
-    """agent: what a rank wrote; ``part`` is 0 for stdout, 1 for stderr, 2 for a log record."""
+    """agent: output of a rank; ``part`` is 0 for stdout, 1 for stderr, 2 for a log record."""
     FILE = 5
-    """agent: the whole of a file that a rank leaves; ``part`` counts the four of ``RankFiles``,
-    then its capture files."""
+    """agent: the whole content of a file that a rank leaves; ``part`` counts the four of
+    ``RankFiles``, then its capture files."""
     CLOSED = 6
     """agent: the rank has closed its channel."""
     PORT = 7
@@ -53,7 +53,7 @@ class Kind(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One of them."""
+    """One message on the connection."""
 
     kind: Kind
     serial: int = 0
@@ -65,30 +65,30 @@ class Frame:
 
     @classmethod
     def unpack(cls, body: bytes) -> Frame:
-        """The frame back.
+        """Read a frame from what :meth:`pack` returned.
 
         Raises:
-            SealError: it is none.
+            SealError: it is no frame.
         """
         try:
             kind, serial, part = _HEADER.unpack_from(body)
             return cls(Kind(kind), serial, part, body[_HEADER.size :])
         except (struct.error, ValueError) as error:
-            raise SealError(f"no frame of ours: {error}") from error
+            raise SealError(f"no frame of pytest-ddp: {error}") from error
 
 
 class Line:
-    """One end; it never blocks, and what the network does not take yet waits."""
+    """One end of a connection; it never blocks, and keeps what the network does not take yet."""
 
     def __init__(self, sock: socket.socket, sealed: Seal) -> None:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket, self._seal = sock, sealed
         self._unsent = bytearray()
-        self.heard = self._said = time.monotonic()
-        """When the peer last gave a sign of life."""
+        self.received_at = self._sent_at = time.monotonic()
+        """When something was last received, and sent (monotonic clock)."""
         self.at_end = ""
-        """Why nothing comes any more; empty while the line is open."""
+        """Why nothing can be received any more; empty while the connection is open."""
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -104,12 +104,12 @@ class Line:
 
     def send(self, frame: Frame) -> None:
         self._unsent += self._seal.close(frame.pack())
-        self._said = time.monotonic()
+        self._sent_at = time.monotonic()
         self.flush()
 
     def beat(self) -> None:
-        """Give a sign of life, if it is time."""
-        if time.monotonic() > self._said + BEAT:
+        """Send a sign of life, if it is time."""
+        if time.monotonic() > self._sent_at + BEAT:
             self.send(Frame(Kind.BEAT))
 
     def flush(self) -> None:
@@ -126,17 +126,17 @@ class Line:
             self.at_end = f"connection lost: {error.strerror}"
 
     def receive(self) -> list[Frame]:
-        """What has come; :attr:`at_end` tells whether that was the last."""
+        """Frames that have arrived; :attr:`at_end` is set if these were the last."""
         frames: list[Frame] = []
         try:
             while data := self._socket.recv(_CHUNK):
-                self.heard = time.monotonic()
+                self.received_at = time.monotonic()
                 frames += map(Frame.unpack, self._seal.open(data))
             self.at_end = self.at_end or _CLOSED
         except BlockingIOError:
             pass
         except ConnectionResetError:
-            # Its process has ended, and had not read all that we said.
+            # Its process has ended without reading all that was sent to it.
             self.at_end = self.at_end or _CLOSED
         except OSError as error:
             self.at_end = f"connection lost: {error.strerror}"
@@ -146,18 +146,18 @@ class Line:
 
     def silent_for(self) -> float:
         """Seconds without a sign of life."""
-        return time.monotonic() - self.heard
+        return time.monotonic() - self.received_at
 
     def close(self) -> None:
         self._socket.close()
 
 
 def connect(address: str, port: int, secret: bytes) -> Line:
-    """An agent's way to its hub.
+    """Connect an agent to its hub.
 
     Raises:
-        OSError: nobody is there.
-        SealError: somebody else is.
+        OSError: nothing listens there.
+        SealError: the listener is no hub of this session.
     """
     sock = socket.create_connection((address, port), timeout=_SHAKE_LIMIT)
     try:
@@ -173,6 +173,6 @@ def _exactly(sock: socket.socket, count: int) -> bytes:
     data = b""
     while len(data) < count:
         if not (more := sock.recv(count - len(data))):
-            raise SealError("it hung up, as it does on those who do not know the session's secret")
+            raise SealError("connection closed by the coordinator: wrong session secret")
         data += more
     return data

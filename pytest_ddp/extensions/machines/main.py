@@ -32,7 +32,7 @@ def main(role: dict[str, Any]) -> NoReturn:
     with contextlib.ExitStack() as end:
         try:
             door = _open_door(channel, engine, users_secret or seal.new_secret())
-            # What this one and the others have to say waits at the door meanwhile.
+            # Agents that connect before the hub serves wait in the backlog.
             own = _start_agent(door)
             end.callback(own.kill)
             end.callback(engine.end)
@@ -41,9 +41,9 @@ def main(role: dict[str, Any]) -> NoReturn:
         except EngineError as error:
             channel.send(Unfit(str(error)))
         except (OSError, RuntimeError) as error:
-            channel.send(Unfit(f"node 0 cannot meet the others: {error}"))
+            channel.send(Unfit(f"node 0 cannot reach the others: {error}"))
         else:
-            # Not before: what was started until now inherits the limit that the user has set.
+            # Only now: processes that were started before inherit the user's own limit.
             descriptors.raise_to_hard_limit()
             Hub(channel, engine, door).serve()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -62,7 +62,7 @@ def _open_door(channel: Channel, engine: Engine, secret: str) -> Door:
 
 
 def _start_agent(door: Door) -> subprocess.Popen[bytes]:
-    """That of node 0, which comes in by the door as the others do."""
+    """Start the agent of node 0, which connects as the others do."""
     role = {"node": 0, "address": door.address, "port": door.port}
     return subprocess.Popen(
         command(role, _AGENT),

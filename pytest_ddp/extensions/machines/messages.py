@@ -37,17 +37,17 @@ class LeaseGpus(ExtensionMessage):
     """Number of this lease among all of the session."""
     node: int
     count: int
-    """How many, or how many shares of them."""
+    """How many GPUs, or shares of GPUs."""
     ranks_per_gpu: int
     limit: float
     """Seconds to wait at most."""
     holder: str
-    """What others who wait for them are told."""
+    """Shown to processes that wait for these GPUs in vain."""
 
 
 @dataclass(frozen=True)
 class ReleaseGpus(ExtensionMessage):
-    """Give a lease back, also one that is still waited for."""
+    """Return a lease, or stop waiting for it."""
 
     lease: int
     node: int
@@ -55,7 +55,7 @@ class ReleaseGpus(ExtensionMessage):
 
 @dataclass(frozen=True)
 class EndSession(ExtensionMessage):
-    """pytest ends with this exit code, and so do the agents."""
+    """pytest ends with this exit code, and the agents end with the same."""
 
     code: int
 
@@ -65,27 +65,27 @@ class EndSession(ExtensionMessage):
 
 @dataclass(frozen=True)
 class MachinesAwaited(ExtensionMessage):
-    """The engine has not all of them yet, and waits for what is on its way."""
+    """The engine still waits for machines."""
 
     what: str
 
 
 @dataclass(frozen=True)
 class MachinesFound(ExtensionMessage):
-    """The engine has them; before that a hub tells at most what is waited for."""
+    """The engine has all machines; before that a hub sends only :class:`MachinesAwaited`."""
 
     nodes: int
 
 
 @dataclass(frozen=True)
 class NodeJoined(ExtensionMessage):
-    """An agent is there."""
+    """An agent has connected."""
 
     node: int
     name: str
     """The machine's own name."""
     address: str
-    """Where others reach it."""
+    """The address at which others reach it."""
     gpus: tuple[str, ...] = ()
     """Names of the GPUs that torch can use there, in its order."""
     gpu_kind: str = "cuda"
@@ -94,7 +94,7 @@ class NodeJoined(ExtensionMessage):
 
 @dataclass(frozen=True)
 class ClockMeasured(ExtensionMessage):
-    """The clocks of a node; told before what one of its ranks says, where it is news."""
+    """The clocks of a node; sent, if they have changed, before a message of one of its ranks."""
 
     node: int
     clock: Clock
@@ -102,7 +102,7 @@ class ClockMeasured(ExtensionMessage):
 
 @dataclass(frozen=True)
 class PortOpened(ExtensionMessage):
-    """A node listens, and nobody else will be told of this port."""
+    """A node listens at this port, which is for one test alone."""
 
     node: int
     number: int
@@ -110,7 +110,7 @@ class PortOpened(ExtensionMessage):
 
 @dataclass(frozen=True)
 class GpusLeased(ExtensionMessage):
-    """The end of a wait for GPUs."""
+    """The answer to :class:`LeaseGpus`."""
 
     lease: int
     devices: tuple[int, ...]
@@ -121,7 +121,7 @@ class GpusLeased(ExtensionMessage):
 
 @dataclass(frozen=True)
 class NodeLost(ExtensionMessage):
-    """A machine does not answer any more; its ranks are told to have exited."""
+    """A machine does not answer any more; its ranks are reported as exited."""
 
     node: int
     why: str
@@ -130,7 +130,7 @@ class NodeLost(ExtensionMessage):
 
 @dataclass(frozen=True)
 class Unfit(ExtensionMessage):
-    """These machines can run no test together."""
+    """These machines cannot run tests together."""
 
     problem: str
     """A sentence that names the machine, and what to do."""

@@ -1,4 +1,4 @@
-"""What the launcher has handed out for one rank, kept as the rank's machine tells."""
+"""The descriptors of the launcher for one rank, kept up to date by the rank's machine."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ LOG = 2
 
 
 _DEATH_LIMIT = 1.0
-"""Seconds from the end of a rank's channel until the launcher sees it, which kills such a rank
-soon: most are dying, and their own end says more. It is on its way, over a network."""
+"""Seconds from the end of a rank's channel until the launcher sees it and kills the rank soon: most
+such ranks are dying, and the report of their own end, which explains more, is still on its way."""
 
 
 class Mirror:
-    """A rank of another machine, as the launcher meets it here."""
+    """The local end of a rank of another machine."""
 
     def __init__(self, node: int, descriptors: list[int]) -> None:
         self.node = node
@@ -45,7 +45,7 @@ class Mirror:
         self._captured: list[int] = []
         self._hangs_up_at = math.inf
         self.exited: RankExited | None = None
-        """Its end, which is told after all that it has said."""
+        """Its end, which is reported after all its messages."""
 
     @property
     def unsent(self) -> bool:
@@ -57,7 +57,7 @@ class Mirror:
         return self._hangs_up_at < math.inf or self.unsent
 
     def tell(self, body: bytes) -> None:
-        """Say what the rank has said."""
+        """Pass on a message of the rank."""
         if is_a(RankReady, body):
             ready = cast("RankReady", loads(body))
             self._captured = [memfile.create(f"pytest-ddp {name}") for name in ready.captured]
@@ -66,33 +66,33 @@ class Mirror:
             self.channel.send_body(body)
 
     def hang_up(self) -> None:
-        """The rank has closed its end, after what it has said until now."""
+        """Close the channel as the rank has done, after its messages until now."""
         self._hangs_up_at = time.monotonic() + _DEATH_LIMIT
 
     def keep(self, part: int, content: bytes) -> None:
-        """Have a file hold what the rank's own holds."""
+        """Give a file the content of the rank's own file."""
         files = [*self._files, *self._captured]
         if part < len(files):
             os.ftruncate(files[part], len(content))
             os.pwrite(files[part], content, 0)
 
     def write(self, part: int, data: bytes) -> None:
-        """Write to a stream what the rank wrote, or log its record."""
+        """Write output of the rank to its stream, or send its log record."""
         if part == LOG:
             data = _as_of_now(data)
         self._waiting[part].append(data)
         self.flush()
 
     def flush(self) -> bool:
-        """Pass on what waits; True if it was the last of a rank that is gone."""
+        """Pass on what waits; True if that was the last of a rank that is gone."""
         self.channel.flush()
         if time.monotonic() > self._hangs_up_at and not self.channel.unsent:
             self._hangs_up_at = math.inf
-            with contextlib.suppress(OSError):  # nor does the launcher listen any more
+            with contextlib.suppress(OSError):  # the launcher has closed its end
                 self._socket.shutdown(socket.SHUT_WR)
         for part, waiting in enumerate(self._waiting):
             while waiting and self._pass_on(part, waiting):
-                """One after the other."""
+                """Passes on one piece each time, in order."""
         return self.exited is not None and not (self.channel.unsent or any(self._waiting))
 
     def _pass_on(self, part: int, waiting: deque[bytes]) -> bool:
@@ -107,12 +107,12 @@ class Mirror:
         except BlockingIOError:
             return False
         except OSError:
-            # Nobody reads it any more.
+            # The launcher has closed it.
             waiting.clear()
         return True
 
     def close(self) -> None:
-        """Let go of all, by which the launcher sees the ends of its streams."""
+        """Close all descriptors, which ends the launcher's streams."""
         self.channel.close()
         self._log.close()
         for descriptor in (*self._files, *self._streams, *self._captured):
@@ -120,9 +120,9 @@ class Mirror:
 
 
 def _as_of_now(record: bytes) -> bytes:
-    """A log record with our time: those of all machines are shown in the order of their coming."""
+    """A log record with the time of now: records of all machines are shown as they arrive."""
     try:
         _, *rest = json.loads(record)
     except (ValueError, TypeError):
-        return record  # A test wrote into the rank's descriptor; the launcher knows what to do.
+        return record  # a test wrote into the rank's descriptor; the launcher ignores it
     return json.dumps((time.monotonic(), *rest)).encode()

@@ -65,7 +65,7 @@ def pytest_ddp_make_launcher(
 
 
 def pytest_ddp_keep_launcher(config: pytest.Config) -> bool | None:
-    """Agents wait to be told of the session's end, whatever is collected."""
+    """Agents wait for the end of the session, whatever is collected."""
     if options.read(config).machines is None:
         return None
     from pytest_ddp.extensions.machines import begin  # noqa: PLC0415

@@ -1,13 +1,12 @@
-"""Who is there, proved before anything is parsed; then frames that nobody has changed.
+"""Authentication before anything is parsed, and integrity of the frames after it.
 
-Both sides know the session's secret. The agent proves it first, so that a stranger gets a nonce of
-the hub's and nothing else; each side's proof holds the nonces of both, so that none can be used
-again. Afterwards each frame has an HMAC of its own over its number and its direction: one that is
-changed, left out, sent again or sent back breaks the connection. What travels can be read on the
-way: TLS by a shared secret is in Python from 3.13 on only, and certificates would have to be handed
-out first.
+Both sides have the session's secret. The agent proves it first, so that any other peer gets a nonce
+of the hub and nothing else; each proof covers the nonces of both, so that none can be replayed.
+Afterwards each frame has its own HMAC over its number and its direction: a frame that is changed,
+left out, repeated or sent back breaks the connection. Nothing is encrypted: Python has TLS with a
+shared secret from 3.13 on only, and certificates would have to be distributed first.
 
-No sockets here: bytes come in, bytes go out.
+There are no sockets here: bytes in, bytes out.
 """
 
 from __future__ import annotations
@@ -22,23 +21,23 @@ _NONCE = 16
 _PROOF = 32
 _MAC = 16
 GREETING = len(MAGIC) + _NONCE
-"""Bytes of what the hub says first."""
+"""Length in bytes of the hub's first message."""
 ANSWER = _NONCE + _PROOF
-"""Bytes of what an agent answers; a peer that has sent more before it has proved anything is
-refused."""
+"""Length in bytes of an agent's answer; a peer that sends more before it is authenticated is
+rejected."""
 WELCOME = _PROOF
 _HEADER = struct.Struct(">I")
 _NUMBER = struct.Struct(">Q")
 LONGEST = 1 << 28
-"""Bytes of a frame: reports may hold megabytes, and a length beyond this is none of ours."""
+"""Bytes of a frame at most: reports may have megabytes, no frame has more than this."""
 
 
 class SealError(Exception):
-    """The peer is a stranger, or what came is not what was sent."""
+    """The peer does not have the secret, or a frame was changed on the way."""
 
 
 class Seal:
-    """Both directions of one connection whose ends have proved that they know the secret."""
+    """Both directions of one connection whose ends have authenticated each other."""
 
     def __init__(self, ours: bytes, theirs: bytes) -> None:
         self._ours, self._theirs = ours, theirs
@@ -56,7 +55,7 @@ class Seal:
         """The bodies of the frames that are whole now.
 
         Raises:
-            SealError: somebody else has written into the connection.
+            SealError: a frame was not written by the peer.
         """
         self._received += data
         bodies = []
@@ -64,13 +63,13 @@ class Seal:
         while len(self._received) >= begin:
             (length,) = _HEADER.unpack_from(self._received)
             if length > LONGEST:
-                raise SealError(f"a frame of {length} bytes is none of ours")
+                raise SealError(f"a frame of {length} bytes, longer than any of pytest-ddp")
             if len(self._received) < begin + length:
                 break
             header, mac = bytes(self._received[: _HEADER.size]), bytes(self._received[4:begin])
             body = bytes(self._received[begin : begin + length])
             if not hmac.compare_digest(mac, _mac(self._theirs, self._opened, header, body)):
-                raise SealError(f"frame {self._opened} is not as it was sent")
+                raise SealError(f"frame {self._opened} was changed on the way")
             self._opened += 1
             del self._received[: begin + length]
             bodies.append(body)
@@ -78,7 +77,7 @@ class Seal:
 
 
 class Gate:
-    """The hub's side of one connection, until its peer has proved itself."""
+    """The hub's side of the handshake."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
@@ -90,54 +89,54 @@ class Gate:
         return MAGIC + self._nonce
 
     def open(self, data: bytes) -> tuple[bytes, Seal] | None:
-        """What to answer and the seal from then on; None while more has to come.
+        """The answer to send, and the seal for all that follows; None while bytes are missing.
 
         Raises:
-            SealError: the peer does not know the secret.
+            SealError: the peer does not have the secret.
         """
         self._received += data
         if len(self._received) > ANSWER:
-            raise SealError("it said more than a proof before it was let in")
+            raise SealError("more bytes than a proof before authentication")
         if len(self._received) < ANSWER:
             return None
         theirs, proof = bytes(self._received[:_NONCE]), bytes(self._received[_NONCE:])
         nonces = self._nonce + theirs
         if not hmac.compare_digest(proof, _derived(self._secret, b"agent", nonces)):
-            raise SealError("it does not know the session's secret")
+            raise SealError("wrong session secret")
         to_agent, to_hub = _keys(self._secret, nonces)
         return _derived(self._secret, b"hub", nonces), Seal(to_agent, to_hub)
 
 
 class Knock:
-    """The agent's side of the same."""
+    """The agent's side of the handshake."""
 
     def __init__(self, secret: bytes, greeting: bytes) -> None:
         """Take the hub's greeting.
 
         Raises:
-            SealError: it is no hub of ours.
+            SealError: the listener is no hub of this version.
         """
         if len(greeting) != GREETING or not greeting.startswith(MAGIC):
-            raise SealError("who listens there is no pytest-ddp, or one of another version")
+            raise SealError("the listener is no pytest-ddp, or another version of it")
         self._secret = secret
         ours = secrets.token_bytes(_NONCE)
         self._nonces = greeting[len(MAGIC) :] + ours
         self.answer = ours + _derived(secret, b"agent", self._nonces)
 
     def open(self, welcome: bytes) -> Seal:
-        """The seal, once the hub has proved itself as well.
+        """The seal, once the hub has authenticated itself as well.
 
         Raises:
-            SealError: it has not.
+            SealError: the hub does not have the secret.
         """
         if not hmac.compare_digest(welcome, _derived(self._secret, b"hub", self._nonces)):
-            raise SealError("who listens there does not know the session's secret")
+            raise SealError("the listener has another session secret")
         to_agent, to_hub = _keys(self._secret, self._nonces)
         return Seal(to_hub, to_agent)
 
 
 def new_secret() -> str:
-    """One for a session."""
+    """A new secret, for one session."""
     return secrets.token_hex(32)
 
 

@@ -15,7 +15,7 @@ from pytest_ddp.extensions.machines.placement import all_room, place, place_by_r
 
 @dataclass(frozen=True, slots=True)
 class MachineGpus:
-    """One machine of a session, as far as plans depend on it."""
+    """The GPUs of one machine of a session."""
 
     where: str
     """Its number and name, as texts have it: ``node 1 (beta)``."""
@@ -27,11 +27,11 @@ class MachineGpus:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """What decides where the ranks of one test are."""
+    """Decides where the ranks of one test run."""
 
     machines: Sequence[MachineGpus]
-    asked: int | None
-    """How many machines the test wants; None to see."""
+    count: int | None
+    """The mark's number of machines; None if it names none."""
     most: int | None
     """How many ranks a machine takes; None for any number."""
 
@@ -51,7 +51,7 @@ class Spread:
         if wanted != "gpus":
             return wanted
         room = self._room(self._counted(chosen), chosen.ranks_per_gpu)
-        return min(all_room(self.asked, room, self.most), MAX_WORLD_SIZE)
+        return min(all_room(self.count, room, self.most), MAX_WORLD_SIZE)
 
     def nodes(self, wanted: WorldSize, chosen: Choice) -> tuple[int, ...]:
         """The machine of each rank.
@@ -61,10 +61,15 @@ class Spread:
         """
         world_size = self.size(wanted, chosen)
         if world_size and not (chosen.has_gpu or wanted == "gpus"):
-            return place(world_size, self.asked, len(self.machines), self.most)
-        if wanted != "gpus" or (self.asked or 0) > len(self.machines):
-            # Whatever they have: too few machines are told first.
-            place(max(world_size, self.asked or 1), self.asked, len(self.machines), self.most)
+            return place(world_size, self.count, len(self.machines), self.most)
+        if wanted != "gpus" or (self.count or 0) > len(self.machines):
+            # Whatever they have: too few machines are reported first.
+            place(
+                max(world_size, self.count or 1),
+                self.count,
+                len(self.machines),
+                self.most,
+            )
         by_room = self._place(world_size, self._counted(chosen), chosen.ranks_per_gpu)
         if not by_room:
             raise ValueError(self._shortage(wanted, chosen))
@@ -86,26 +91,25 @@ class Spread:
 
     def _place(self, world_size: int, kind: str, ranks_per_gpu: int) -> tuple[int, ...] | None:
         room = self._room(kind, ranks_per_gpu)
-        return place_by_room(world_size, self.asked, room, self.most)
+        return place_by_room(world_size, self.count, room, self.most)
 
     def _shortage(self, wanted: WorldSize, chosen: Choice) -> str:
         kind = self._counted(chosen)
         found = ", ".join(_words(machine, kind) for machine in self.machines)
         if wanted == "gpus":
-            of = f" of {self._asked_words}" if self.asked else ""
+            of = f" of {self._nodes_words}" if self.count else ""
             return f"world_size='gpus' is a rank for each GPU{of}: {found}"
         needed = f"{math.ceil(wanted / chosen.ranks_per_gpu)} needed"
-        if self.asked:
-            needed += f" on {self._asked_words}"
+        if self.count:
+            needed += f" on {self._nodes_words}"
         limit = f"; at most {self.most} ranks on each (--ddp-ranks-per-machine)" * bool(self.most)
         advice = self._advice(wanted, chosen)
         return f"{how_gpus_are_wanted(chosen, wanted)}: {needed}, {found}{limit}{advice}"
 
     @property
-    def _asked_words(self) -> str:
-        return (
-            f"{'one machine' if self.asked == 1 else f'{self.asked} machines'} (nodes={self.asked})"
-        )
+    def _nodes_words(self) -> str:
+        words = "one machine" if self.count == 1 else f"{self.count} machines"
+        return f"{words} (nodes={self.count})"
 
     def _advice(self, world_size: int, chosen: Choice) -> str:
         """The least number of ranks for each GPU with which they would fit, if there is one."""

@@ -1,1 +1,1 @@
-"""One machine's side of a session on several: its host, its ranks, and the way to the hub."""
+"""One machine of a session on several: its host, its ranks, and the connection to the hub."""

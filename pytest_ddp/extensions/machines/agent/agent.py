@@ -1,7 +1,8 @@
-"""The agent of one machine: it has the host and the ranks, and does what the hub passes on.
+"""The agent of one machine: it starts the host and the ranks there, as the hub orders.
 
 It decides nothing about tests. What a launcher holds for its ranks on one machine is held here, and
-goes over the line: messages both ways, what is written, what files hold. It ends with the line.
+is sent over the connection: messages both ways, output, contents of files. It ends with the
+connection.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ _SILENCE = 10.0
 """Seconds without a sign of life after which the hub is given up."""
 _HOST_END = 2.0
 _SEND_LIMIT = 10.0
-"""Seconds for what is sent home at the end; the hub waits a little longer."""
+"""Seconds for what is sent to the hub at the end; the hub waits a little longer."""
 _LOOK = 0.2
 """Seconds between two looks at what ranks leave in files."""
 _CLOSE_LOOK = 0.01
-"""The same while somebody waits for stacks."""
+"""The same while the controller waits for stacks."""
 _CLOSE_LOOK_FOR = 0.6
 _A_MOMENT = 0.005
 _GONE = 1
@@ -50,7 +51,7 @@ _GONE = 1
 
 
 class Agent:
-    """Lives as long as its line."""
+    """Lives as long as its connection."""
 
     def __init__(
         self,
@@ -60,15 +61,16 @@ class Agent:
         environment: dict[str, str],
         lifeline: int | None = None,
     ) -> None:
-        """Take a line to the hub.
+        """Take the connection to the hub.
 
         Args:
-            line: whose other end is let in.
+            line: the connection, which the hub has accepted.
             node: the number of this machine.
-            nodes: how many there are, as far as this machine was told; None if it was told by the
-                hub.
+            nodes: how many machines there are by this machine's launcher; None if the hub has
+                started this agent.
             environment: variables for hosts, beside those of this process.
-            lifeline: has its end when whoever has started this agent is gone; None for nobody.
+            lifeline: a descriptor at whose end this agent ends, since its starter is gone; None
+                for an agent without one.
         """
         self._line, self._node, self._nodes = line, node, nodes
         self._environment = environment
@@ -76,22 +78,22 @@ class Agent:
         self._left = CoverageData()
         self._leases = gpus.Leases()
         self._log = os.fdopen(memfile.create("pytest-ddp host"), "w+b")
-        self._told: list[Session | Collected] = []
+        self._briefing: list[Session | Collected] = []
         self._ranks: dict[int, LocalRank] = {}
         self._ports = Ports(line.own_address)
         self._basetemp = ""
-        """pytest's on node 0."""
+        """The temporary directory of pytest on node 0."""
         self._is_ready = False
         self._code: int | None = None
         self.gone = ""
-        """Why this agent has ended without having been told to; empty if it was told."""
+        """Why this agent has ended without an order; empty if it had one."""
         self.refused = ""
-        """Why the hub has not taken this agent; empty if it has."""
+        """Why the hub has rejected this agent; empty if it has not."""
         self._looks_closely_until = 0.0
         self._next_look = 0.0
         self._host: subprocess.Popen[bytes] | None = None
         self._selector = selectors.DefaultSelector()
-        self._selector.register(line, selectors.EVENT_READ, self._hear_hub)
+        self._selector.register(line, selectors.EVENT_READ, self._receive_from_hub)
         if lifeline is not None:
             cut = functools.partial(self._see_lifeline, lifeline)
             self._selector.register(lifeline, selectors.EVENT_READ, cut)
@@ -130,7 +132,7 @@ class Agent:
         for rank in self._ranks.values():
             rank.channel.flush()
         for answer in self._leases.answers():
-            self._tell(answer)
+            self._send(answer)
         if time.monotonic() >= self._next_look:
             for rank in self._ranks.values():
                 self._send_all(rank, trace=closely)
@@ -142,18 +144,18 @@ class Agent:
         for frame in rank.left(page=page, trace=trace):
             self._line.send(frame)
 
-    def _tell(self, message: Message) -> None:
+    def _send(self, message: Message) -> None:
         self._line.send(Frame(Kind.MESSAGE, data=dumps(message).encode()))
 
     # ------------------------------------------------------------------ the hub
 
-    def _hear_hub(self) -> None:
+    def _receive_from_hub(self) -> None:
         for frame in self._line.receive():
             self._take(frame)
 
     def _see_lifeline(self, lifeline: int) -> None:
         if not os.read(lifeline, 1):
-            self._line.at_end = self._line.at_end or "whoever started this agent has ended"
+            self._line.at_end = self._line.at_end or "the starter of this agent has ended"
 
     def _take(self, frame: Frame) -> None:
         rank = self._ranks.get(frame.serial)
@@ -164,17 +166,17 @@ class Agent:
                 self._pass_on(rank, frame.data)
             case Kind.SIGNAL if rank is not None:
                 if rank.pid is not None:
-                    # The host has not reaped it, as far as it has told: the number is its own.
+                    # The host has not reported that it reaped it: the number is still its own.
                     os.kill(rank.pid, frame.part)
                 self._looks_closely_until = time.monotonic() + _CLOSE_LOOK_FOR
             case Kind.BEAT:
-                if told := clocks.answer(frame.data, self._line.heard):
-                    self._line.send(Frame(Kind.BEAT, data=told))
+                if answer := clocks.answer(frame.data, self._line.received_at):
+                    self._line.send(Frame(Kind.BEAT, data=answer))
             case Kind.PORT:
                 self._line.send(Frame(Kind.PORT, part=self._ports.open()))
             case Kind.FILES:
                 if other := likeness.other_file(json.loads(frame.data)):
-                    self._refuse(f"has other tests: {other}")
+                    self._refuse(f"has other test files: {other}")
             case Kind.PROBLEM:
                 self.refused, self._code = frame.data.decode(), _GONE
             case Kind.END:
@@ -187,10 +189,10 @@ class Agent:
         match message:
             case Session():
                 self._basetemp = message.basetemp
-                self._told = [self._as_here(message)]
+                self._briefing = [self._as_here(message)]
                 self._start_host()
             case Collected():
-                self._told.append(message)
+                self._briefing.append(message)
                 self._channel.send(message)
             case StartRank():
                 self._start(replace(message, measured=self._left.redirected(message.measured)))
@@ -218,20 +220,20 @@ class Agent:
         self._is_ready = False
         self._host = start_host(theirs, self._folder, self._log, self._environment)
         self._watch = os.pidfd_open(self._host.pid)
-        self._selector.register(self._channel, selectors.EVENT_READ, self._hear_host)
-        self._selector.register(self._watch, selectors.EVENT_READ, self._bury_host)
-        for message in self._told:
+        self._selector.register(self._channel, selectors.EVENT_READ, self._receive_from_host)
+        self._selector.register(self._watch, selectors.EVENT_READ, self._reap_host)
+        for message in self._briefing:
             self._channel.send(message)
 
-    def _hear_host(self) -> None:
+    def _receive_from_host(self) -> None:
         for message, _ in self._channel.receive_available():
             match message:
                 case HostReady():
                     self._is_ready = True
-                    self._tell(message)
+                    self._send(message)
                 case RankStarted(serial, pid):
                     self._ranks[serial].pid = pid
-                    self._tell(message)
+                    self._send(message)
                 case RankExited(serial):
                     self._part_with(self._ranks[serial], message)
                 case _:
@@ -239,11 +241,11 @@ class Agent:
         if self._channel.at_end:
             self._selector.unregister(self._channel)
 
-    def _bury_host(self) -> None:
-        """A host that has died took its ranks along: tell so, and have a new one."""
+    def _reap_host(self) -> None:
+        """Report the end of the host, and of its ranks with it, and start another host."""
         assert self._host is not None
         if not self._channel.at_end:
-            self._hear_host()
+            self._receive_from_host()
         if not self._channel.at_end:
             self._selector.unregister(self._channel)
         self._channel.close()
@@ -273,10 +275,10 @@ class Agent:
             here = replace(order, folder=self._folder.path, serve_store=bool(port))
             self._channel.send(here, (*rank.descriptors, *port))
         rank.passed_on()
-        hear = functools.partial(self._hear_rank, rank)
+        hear = functools.partial(self._receive_from_rank, rank)
         self._selector.register(rank.channel, selectors.EVENT_READ, hear)
         for part, descriptor in rank.sources().items():
-            read = functools.partial(self._hear_stream, rank, part, descriptor)
+            read = functools.partial(self._read_stream, rank, part, descriptor)
             self._selector.register(descriptor, selectors.EVENT_READ, read)
 
     def _pass_on(self, rank: LocalRank, body: bytes) -> None:
@@ -295,7 +297,7 @@ class Agent:
             here = replace(test, tmp_path=self._here(test.tmp_path), serve_store=bool(port))
             rank.channel.send(here, port)
 
-    def _hear_rank(self, rank: LocalRank) -> None:
+    def _receive_from_rank(self, rank: LocalRank) -> None:
         for body in self._bodies(rank):
             self._line.send(Frame(Kind.MESSAGE, rank.serial, data=body))
         if rank.channel.at_end:
@@ -310,28 +312,28 @@ class Agent:
                 if is_a(RankReady, body):
                     rank.captures(rank.channel.take_descriptors(loads(body)))
         except (ChannelError, OSError, ValueError) as error:
-            # The test wrote into our descriptor. Nothing that comes now can be trusted.
+            # The test wrote into our descriptor: nothing that follows can be trusted.
             bodies = [*error.before] if isinstance(error, ChannelError) else []
             rank.channel.at_end = True
             rank.why = WROTE_GARBAGE
             self._channel.send(KillRank(rank.serial))
         if bodies:
-            # What it tells may be about them. Of a test that it has ended nobody reads the page,
-            # which is ten times as long as all that it tells.
+            # Its messages may be about its files. After the end of a test its page is not read,
+            # and is ten times as long as the messages.
             has_ended = all(is_a(Done, body) for body in bodies)
             self._send_all(rank, page=not has_ended, trace=True)
         return bodies
 
-    def _hear_stream(self, rank: LocalRank, part: int, descriptor: int) -> None:
+    def _read_stream(self, rank: LocalRank, part: int, descriptor: int) -> None:
         for frame in rank.written(part):
             self._line.send(frame)
         if part not in rank.sources():
             self._selector.unregister(descriptor)
 
     def _part_with(self, rank: LocalRank, exited: RankExited) -> None:
-        """Tell all that a rank has left, and then that it is gone."""
+        """Send all that a rank has left, and then report its end."""
         if not rank.channel.at_end:
-            self._hear_rank(rank)
+            self._receive_from_rank(rank)
         if not rank.channel.at_end:
             self._selector.unregister(rank.channel)
         known = self._selector.get_map()
@@ -340,7 +342,7 @@ class Agent:
                 self._selector.unregister(descriptor)
         for frame in rank.rest():
             self._line.send(frame)
-        self._tell(replace(exited, why=rank.why or exited.why))
+        self._send(replace(exited, why=rank.why or exited.why))
         del self._ranks[rank.serial]
         rank.close()
 

@@ -16,27 +16,27 @@ from pytest_ddp.launch.gpus import Claim, LeaseError
 
 
 def found() -> dict[str, Any]:
-    """What node 0 is told of them; their tool may take seconds, where the driver sleeps."""
+    """The GPUs, for node 0; their tool may take seconds while the driver sleeps."""
     names = gpus.visible_devices() if gpus.count_gpus() else ()
     return {"gpus": names, "gpu_kind": gpus.device_kind()}
 
 
 class Leases:
-    """Those of one session."""
+    """Leases of one session."""
 
     def __init__(self) -> None:
         self._claims: dict[int, Claim] = {}
         self._waiting: dict[int, Claim] = {}
         self._answers: list[GpusLeased] = []
-        """Those that came without a wait."""
+        """Answers that needed no wait."""
 
     @property
     def patience(self) -> float:
-        """Seconds until somebody has to look again; endless if nobody waits."""
+        """Seconds until the next look at the locks; infinite if nothing waits."""
         return gpus.PATIENCE if self._waiting else float("inf")
 
     def obey(self, order: LeaseGpus | ReleaseGpus) -> None:
-        """Begin to wait for GPUs, give them back, or leave off waiting."""
+        """Start to wait for GPUs, return them, or stop waiting."""
         match order:
             case LeaseGpus(number):
                 try:

@@ -1,4 +1,4 @@
-"""One rank of this machine, between its own descriptors and the line to the hub."""
+"""One rank of this machine, between its descriptors and the connection to the hub."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ ever."""
 
 
 class LocalRank:
-    """What the launcher's side of a rank is made of, with nobody to decide about it."""
+    """The launcher's descriptors of a rank, without the launcher's decisions."""
 
     def __init__(self, order: StartRank) -> None:
         self.serial = order.serial
         self.environment = order.environment
-        """The torchrun variables that it was told last."""
+        """The torchrun variables that it was sent last."""
         self.channel, self.theirs = Channel.pair()
         self.files = RankFiles()
         self._streams = Streams(order.rank, order.world.world_size)
@@ -33,13 +33,13 @@ class LocalRank:
         self._log = socket.socket(fileno=os.dup(log.fileno()))
         self._outputs = out.fileno(), err.fileno()
         self._open = [0, 1, LOG]
-        """Streams that somebody may still write to."""
+        """Streams that are not at their end."""
         self._captured: list[int] = []
         self._sent: dict[int, bytes] = {}
         """What the hub has of each file."""
         self.pid: int | None = None
         self.why = ""
-        """What this agent had it killed for."""
+        """Why this agent had it killed."""
 
     @property
     def descriptors(self) -> tuple[int, ...]:
@@ -61,7 +61,7 @@ class LocalRank:
         self._captured = descriptors
 
     def begin(self) -> None:
-        """A test begins: what files hold of those before it is nobody's any more."""
+        """Clear the files: what is in them belongs to tests before the one that begins."""
         self.files.begin()
         self._sent.clear()
 

@@ -36,7 +36,7 @@ def be_agent(engine: Torchrun) -> int:
     try:
         address, port, secret = engine.find(users_secret)
     except (OSError, RuntimeError) as error:
-        return complain(engine.node, f"node 0 does not tell where pytest is: {error}")
+        return complain(engine.node, f"node 0 did not publish the address of pytest: {error}")
     place = engine.node, address, port, secret
     return live(*place, nodes=engine.nodes, spread=engine.spread)
 
@@ -58,17 +58,17 @@ def live(
         address: where the hub listens.
         port: the same.
         secret: the session's.
-        nodes: how many there are, as far as a launcher has told this machine.
-        lifeline: a descriptor that whoever has started this agent holds open as long as it is to
+        nodes: how many there are by the launcher of this machine; None if it has none.
+        lifeline: a descriptor that the starter of this agent holds open as long as the agent is to
             live; None if there is none.
         spread: seconds by which node 0 may start later.
     """
-    # pytest on node 0 decides what Ctrl-C means, and tells. Not SIG_IGN, which ranks would inherit:
-    # their fixtures would be cut off, and a test that interrupts itself would pass.
+    # pytest on node 0 decides what Ctrl-C means. Not SIG_IGN, which ranks would inherit: their
+    # fixtures would be cut off, and a test that interrupts itself would pass.
     signal.signal(signal.SIGINT, lambda *_: None)
     # Ray's workers have it blocked, which is inherited as well.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    # Asked for once, and before there is a line that would be silent meanwhile.
+    # Before there is a connection, which would be silent meanwhile.
     gpus.found()
     deadline = time.monotonic() + _REACH_LIMIT + spread
     while True:
@@ -78,8 +78,8 @@ def live(
         except SealError as error:
             return complain(node, f"{address}:{port} is not the hub of this session: {error}")
         except OSError as error:
-            # Whoever holds a lifeline listened before. Others may be there before node 0, or the
-            # way to it, is.
+            # A starter with a lifeline listens already. Other agents may start before node 0, or
+            # before its address can be resolved.
             if lifeline is not None or time.monotonic() > deadline:
                 return complain(node, _unreached(address, port, error))
             signal.sigtimedwait([], _BETWEEN_TRIES)
@@ -98,6 +98,6 @@ def _unreached(address: str, port: int, error: OSError) -> str:
 
 
 def complain(node: int, text: str) -> int:
-    """Say why an agent ends; its exit code."""
+    """Print why an agent ends; its exit code."""
     print(f"pytest-ddp agent of node {node}: {text}", file=sys.stderr)
     return _FAILED

@@ -15,10 +15,10 @@ _BACKLOG = 4096
 
 
 class Ports:
-    """Sockets that listen until a rank 0 is given them."""
+    """Sockets that listen until they are passed to a rank 0."""
 
     def __init__(self, address: str) -> None:
-        """Have them at this address alone: others of the machine may be anybody's to reach."""
+        """Listen at this address only: others of the machine may be reachable from elsewhere."""
         self._address = address
         self._listening: dict[int, socket.socket] = {}
 
@@ -30,7 +30,7 @@ class Ports:
         return number
 
     def of_birth(self, order: StartRank) -> AbstractContextManager[tuple[int, ...]]:
-        """The descriptor by which a rank 0 serves from its birth on; empty for others.
+        """The descriptor by which a rank 0 serves from its start on; empty for other ranks.
 
         The user's code may meet while it is imported, as under torchrun.
         """

@@ -1,7 +1,7 @@
-"""Entry point of an agent that an engine has started, on a machine of which pytest knows a name.
+"""Entry point of an agent that an engine has started.
 
-What it has to know comes by stdin: a command line can be read by every user of the machine, and a
-secret is in it. stdin is also what it lives by: it ends with whoever has started it.
+It reads its role from stdin: every user of the machine can read a command line, and the role has a
+secret. It ends when its stdin is closed, which is when its starter has ended.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from pytest_ddp.extensions.machines.agent.main import complain, live
 from pytest_ddp.system.own import os
 
 
-def main(told: dict[str, Any]) -> NoReturn:
-    """Be the agent that ``told`` describes; ``engines/sending.py`` writes it."""
-    os.environ.update(told["environment"])
-    node = told["node"]
+def main(role: dict[str, Any]) -> NoReturn:
+    """Be the agent that ``role`` describes; ``engines/sending.py`` writes it."""
+    os.environ.update(role["environment"])
+    node = role["node"]
     try:
-        os.chdir(told["folder"])
+        os.chdir(role["folder"])
     except OSError as error:
-        sys.exit(complain(node, f"the folder that pytest was called in is not there: {error}"))
-    secret = told["secret"].encode()
-    sys.exit(live(node, told["address"], told["port"], secret, lifeline=sys.stdin.fileno()))
+        sys.exit(complain(node, f"pytest's folder does not exist here: {error}"))
+    secret = role["secret"].encode()
+    sys.exit(live(node, role["address"], role["port"], secret, lifeline=sys.stdin.fileno()))

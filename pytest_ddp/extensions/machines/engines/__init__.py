@@ -1,1 +1,1 @@
-"""Who has the machines of a session, an engine a file; only the one asked for is imported."""
+"""What provides the machines of a session: one file for each engine, imported if it is used."""

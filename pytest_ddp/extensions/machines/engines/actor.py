@@ -1,4 +1,4 @@
-"""What runs in a worker of Ray: a copy of this module, which can import nothing of ours."""
+"""Runs in a Ray worker, as a copy of this module that cannot import pytest_ddp."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import tempfile
 _NOT_PASSED_ON = ("PYTHONBREAKPOINT", "ONEAPI_DEVICE_SELECTOR")
 """Of Ray's worker: its debugger, and Intel GPUs by numbers that hold for that process."""
 _NOT_FOUND = 127
-"""As a shell tells it."""
+"""As shells report it."""
 _MOST = 4000
-"""Characters of what an agent has said last."""
+"""Characters of an agent's last output."""
 
 
 class Keeper:
     """An actor that has an agent as its child."""
 
-    def keep(self, command: list[str], told: bytes) -> tuple[int, str]:
-        """Start an agent and wait for its end: its exit code, and what it has said.
+    def keep(self, command: list[str], role: bytes) -> tuple[int, str]:
+        """Start an agent and wait for its end: its exit code and its output.
 
         The agent ends when its stdin does, also where this worker is killed.
         """
@@ -39,7 +39,7 @@ class Keeper:
                 return _NOT_FOUND, str(error)
             assert process.stdin is not None
             with process, contextlib.suppress(BrokenPipeError):
-                process.stdin.write(told)
+                process.stdin.write(role)
                 process.stdin.flush()
                 process.wait()
             said.seek(0)

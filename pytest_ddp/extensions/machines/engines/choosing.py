@@ -7,44 +7,44 @@ from dataclasses import asdict
 from importlib import import_module
 from typing import Any
 
-from pytest_ddp.extensions.machines.engines import options as asked
+from pytest_ddp.extensions.machines.engines import options
 from pytest_ddp.extensions.machines.engines.engine import Engine
 from pytest_ddp.extensions.machines.engines.options import Machines
 
 _ROOM = "pytest_ddp.extensions.machines.engines"
 _KINDS = {
-    asked.Engine.TORCHRUN: "Torchrun",
-    asked.Engine.RAY: "Ray",
-    asked.Engine.SLURM: "Slurm",
-    asked.Engine.SSH: "Ssh",
+    options.Engine.TORCHRUN: "Torchrun",
+    options.Engine.RAY: "Ray",
+    options.Engine.SLURM: "Slurm",
+    options.Engine.SSH: "Ssh",
 }
 """The class in the module of the engine's name."""
 
 
 def find(machines: Machines, python: str | None, environment: Mapping[str, str]) -> Engine:
-    """The engine that is asked for, in the pytest process.
+    """The engine that the options name, in the pytest process.
 
     Args:
-        machines: which one.
-        python: the interpreter on other machines; None if it is where this one is.
+        machines: names the engine.
+        python: the interpreter on other machines; None for the path of this one.
         environment: variables of a launcher.
 
     Raises:
-        EngineError: this is no place for it.
+        EngineError: the engine cannot be used here.
     """
-    return _kind(machines.engine).asked(machines, python, environment)
+    return _kind(machines.engine).for_session(machines, python, environment)
 
 
 def as_told(engine: Engine) -> dict[str, Any]:
-    """What makes the same engine in the hub's process."""
-    return {"name": engine.name, "told": asdict(engine)}
+    """Plain values that make the same engine in the hub's process."""
+    return {"name": engine.name, "values": asdict(engine)}
 
 
-def from_told(told: dict[str, Any]) -> Engine:
-    """The engine back."""
-    return _kind(asked.Engine(told["name"]))(**told["told"])
+def from_told(role: dict[str, Any]) -> Engine:
+    """The engine of :func:`as_told`."""
+    return _kind(options.Engine(role["name"]))(**role["values"])
 
 
-def _kind(name: asked.Engine) -> type[Engine]:
+def _kind(name: options.Engine) -> type[Engine]:
     kind: type[Engine] = getattr(import_module(f"{_ROOM}.{name}"), _KINDS[name])
     return kind

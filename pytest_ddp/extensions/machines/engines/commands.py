@@ -1,4 +1,4 @@
-"""Machines on which a command starts the agent, one command for each that lasts as long as it."""
+"""Machines on which a command starts the agent, and runs as long as the agent."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from pytest_ddp.system import memfile
 from pytest_ddp.system.own import os, socket, subprocess, time
 
 _END_LIMIT = 3.0
-"""Seconds for agents that have been told of the end, together."""
+"""Seconds for all agents to end after the end of the session."""
 _ROOM = 1 << 18
-"""Bytes of a pipe: an environment finds room there before anybody reads it."""
+"""Bytes of a pipe: room for an environment before it is read."""
 _ANY_PORT = 9
-"""No packet is sent: the kernel is asked for its own address on the way there."""
+"""No packet is sent: connecting a UDP socket selects the kernel's own address on that route."""
 
 
 class _Running:
     """One command."""
 
-    def __init__(self, command: list[str], told: bytes, environment: Mapping[str, str]) -> None:
-        self._said: IO[bytes] = os.fdopen(memfile.create("pytest-ddp agent"), "w+b")
+    def __init__(self, command: list[str], role: bytes, environment: Mapping[str, str]) -> None:
+        self._output: IO[bytes] = os.fdopen(memfile.create("pytest-ddp agent"), "w+b")
         self.process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
-            stdout=self._said,
-            stderr=self._said,
+            stdout=self._output,
+            stderr=self._output,
             pipesize=_ROOM,
             env=environment,
-            # Ctrl-C is for pytest alone, which tells the agents.
+            # Ctrl-C is for pytest alone, which ends the agents.
             start_new_session=True,
         )
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # its exit code says more
-            self.process.stdin.write(told)
+            self.process.stdin.write(role)
             self.process.stdin.flush()
 
-    def said(self) -> str:
-        self._said.seek(0)
-        return self._said.read().decode(errors="replace")
+    def output(self) -> str:
+        self._output.seek(0)
+        return self._output.read().decode(errors="replace")
 
 
 @dataclass
@@ -52,9 +52,9 @@ class Commands(Engine):
 
     hosts: list[str]
     python: str | None
-    """The interpreter there; None if it is where this one is."""
+    """The interpreter there; None for the path of this one."""
     address: str | None
-    """Of this machine, where the user has named it."""
+    """The address of this machine, if the user has set it; None otherwise."""
 
     def __post_init__(self) -> None:
         self._running: dict[int, _Running] = {}
@@ -97,18 +97,18 @@ class Commands(Engine):
                     "the address of this machine by which it is reached from there"
                 ) from error
         if len({*found.values()}) > 1:
-            told = ", ".join(f"{address} towards {host}" for host, address in found.items())
+            listed = ", ".join(f"{address} towards {host}" for host, address in found.items())
             raise EngineError(
-                f"this machine has several addresses: {told}. Set MASTER_ADDR to one by which all "
-                "of them reach it"
+                f"this machine has several addresses: {listed}. Set MASTER_ADDR to one by which "
+                "all of them reach it"
             )
         return next(iter(found.values()), "127.0.0.1"), 0
 
     def bring(self, meeting: Meeting) -> None:
         for node, host in enumerate(self.hosts, start=1):
             command = self._on(host, sending.command(self.python))
-            told = sending.told_by_stdin(node, meeting, self.python)
-            self._running[node] = _Running(command, told, self._environment())
+            role = sending.told_by_stdin(node, meeting, self.python)
+            self._running[node] = _Running(command, role, self._environment())
 
     def ended(self) -> Mapping[int, str]:
         return {
@@ -119,7 +119,7 @@ class Commands(Engine):
 
     def _how(self, node: int, running: _Running) -> str:
         host, code = self.hosts[node - 1], running.process.returncode
-        words = sending.how_it_ended("its command", code, running.said())
+        words = sending.how_it_ended("its command", code, running.output())
         return f"node {node} ({host}) did not come: {words}.{self._way_out(host, code)}"
 
     def hint(self) -> str:

@@ -1,7 +1,7 @@
-"""What the hub asks of whoever has the machines.
+"""What the hub needs of an engine, which provides the machines.
 
 An engine either was there before pytest, and has started a process on each node already, or starts
-agents itself, once the hub tells it where they have to knock.
+agents itself, once the hub listens.
 """
 
 from __future__ import annotations
@@ -29,85 +29,85 @@ ADDRESS = "MASTER_ADDR"
 
 
 Tell: TypeAlias = Callable[[str], object]
-"""Says on pytest's terminal what is waited for."""
+"""Shows on pytest's terminal what the engine waits for."""
 
 
 class EngineError(Exception):
-    """There are no such machines; the text has the way out."""
+    """The machines cannot be used; the text has the way out."""
 
 
 @dataclass(frozen=True)
 class Meeting:
-    """Where agents find the hub, and what they prove themselves by."""
+    """Where agents connect to the hub, and with which secret."""
 
     address: str
     port: int
     secret: str
     is_users: bool
-    """Whether the user has told the secret to all nodes."""
+    """Whether the user has set the secret on all nodes."""
 
 
 @dataclass
 class Engine(ABC):
-    """Who has the machines: plain values in the pytest process, and what they do in the hub's."""
+    """What provides the machines: plain values in the pytest process, active in the hub's."""
 
     starts_agents: ClassVar[bool] = True
-    """Whether agents come because the hub asks for them; pytest waits for these before it
-    collects, so that what is wrong with a machine is one error at the start."""
+    """Whether the engine starts the agents; pytest waits for these before it collects, so that a
+    problem of a machine is one error at the start."""
 
     name: ClassVar[Name]
 
     @property
     def spread(self) -> float:
-        """Seconds that may lie between the starts of its nodes, beside what all of them need."""
+        """Seconds between the first and the last start of its nodes at most."""
         return 0.0
 
     @classmethod
     @abstractmethod
-    def asked(
+    def for_session(
         cls, machines: Machines, python: str | None, environment: Mapping[str, str]
     ) -> Engine:
         """The engine of a session; see ``find`` in ``choosing.py``."""
 
     @property
     def node(self) -> int:
-        """Which of its nodes this process is on; on others than 0 it is to be an agent."""
+        """The node that this process runs on; on nodes other than 0 it becomes an agent."""
         return 0
 
     @property
     @abstractmethod
     def nodes(self) -> int:
-        """How many there are, node 0 included: the machine of pytest, whose agent is the hub's."""
+        """Number of machines, with node 0, which is that of pytest; the hub starts its agent."""
 
     @abstractmethod
     def listens_at(self, tell: Tell) -> tuple[str, int]:
         """The address of node 0 by which the others reach it, and a port; 0 is any.
 
         Args:
-            tell: says what is waited for; an engine may wait as long as it says something.
+            tell: shows what the engine waits for, which may wait as long as it calls this.
 
         Raises:
-            EngineError: it is unknown.
+            EngineError: there is no such address.
             OSError: the same.
         """
 
     @abstractmethod
     def bring(self, meeting: Meeting) -> None:
-        """Have the agents of all other nodes come.
+        """Start the agents of all other nodes, or publish where they connect.
 
         Raises:
-            EngineError: they will not.
+            EngineError: the agents cannot be started.
             OSError: the same.
         """
 
     def ended(self) -> Mapping[int, str]:
-        """Nodes whose agents have ended, with what is known of it."""
+        """Nodes whose agents have ended, with the reason."""
         return {}
 
     @abstractmethod
     def hint(self) -> str:
-        """What to look at if agents do not come."""
+        """What to check if agents do not connect."""
 
     @abstractmethod
     def end(self) -> None:
-        """End agents that have not ended by themselves, and let go of the machines."""
+        """End agents that still run, and release the machines."""

@@ -15,7 +15,7 @@ MACHINES = "it is torchrun, ray, ray:N, slurm or ssh:HOST,HOST,..."
 
 
 class Engine(enum.StrEnum):
-    """Who has the machines that ranks are spread over."""
+    """What provides the machines that ranks are spread over."""
 
     TORCHRUN = "torchrun"
     RAY = "ray"

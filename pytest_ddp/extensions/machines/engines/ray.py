@@ -1,7 +1,7 @@
 """Machines of a Ray cluster that is up: an actor on each node but pytest's own.
 
-Ray's own names are public here. An actor's process is Ray's: it has threads, and Ray's libraries in
-it. So it forks nothing of ours; it starts an interpreter, and holds its stdin.
+An actor's process is Ray's: it has threads, and Ray's libraries in it. So it does not fork: it
+starts an interpreter, and holds that one's stdin.
 """
 
 from __future__ import annotations
@@ -43,16 +43,18 @@ class Ray(Engine):
     """The cluster that this machine is a node of."""
 
     count: int | None
-    """How many nodes are wanted, with that of pytest; None for all."""
+    """Number of nodes, with that of pytest; None for all."""
     python: str | None
-    """The interpreter on the other nodes; None if it is where this one is."""
+    """The interpreter on the other nodes; None for the path of this one."""
     address: str | None
-    """Of this machine, where the user has named it."""
+    """The address of this machine, if the user has set it; None otherwise."""
 
     name: ClassVar[Name] = Name.RAY
 
     @classmethod
-    def asked(cls, machines: Machines, python: str | None, environment: Mapping[str, str]) -> Ray:
+    def for_session(
+        cls, machines: Machines, python: str | None, environment: Mapping[str, str]
+    ) -> Ray:
         if find_spec("ray") is None:
             raise EngineError("Ray is not installed here: pip install 'pytest-ddp[ray]'")
         return cls(machines.count, python, environment.get(ADDRESS))
@@ -63,7 +65,7 @@ class Ray(Engine):
         self._running: dict[Any, int] = {}
         """The node of each actor, by what it will return."""
         self._keepers: list[Any] = []
-        """Actors end when nobody holds them."""
+        """References to the actors, which end without one."""
         self._ended: dict[int, str] = {}
 
     @property
@@ -76,7 +78,7 @@ class Ray(Engine):
         Raises:
             EngineError: there is no cluster, or too small a one.
         """
-        _ask(os.environ.get("RAY_ADDRESS", ""))
+        _check_address(os.environ.get("RAY_ADDRESS", ""))
         import ray  # noqa: PLC0415 - takes seconds, and is there where Ray is used
 
         try:
@@ -130,7 +132,7 @@ class Ray(Engine):
         places = [{_NODE_ID: node["NodeID"]} for node in self._others]
         self._group = placement_group(bundles, "STRICT_SPREAD", bundle_label_selector=places)
         if not self._group.wait(_ROOM_LIMIT):
-            raise EngineError(self._who_is_busy())
+            raise EngineError(self._busy_words())
         # The workers' interpreter need not have this package.
         ray.cloudpickle.register_pickle_by_value(actor)
         kind: Any = ray.remote(num_cpus=_CPUS)(actor.Keeper)
@@ -139,17 +141,17 @@ class Ray(Engine):
             keeper = kind.options(scheduling_strategy=place, num_gpus=count).remote()
             self._keepers.append(keeper)
             node = bundle + 1
-            told = sending.told_by_stdin(node, meeting, self.python)
-            self._running[keeper.keep.remote(sending.command(self.python), told)] = node
+            role = sending.told_by_stdin(node, meeting, self.python)
+            self._running[keeper.keep.remote(sending.command(self.python), role)] = node
 
-    def _who_is_busy(self) -> str:
+    def _busy_words(self) -> str:
         import ray  # noqa: PLC0415 - as above
 
         free, all_ = (of().get("CPU", 0) for of in (ray.available_resources, ray.cluster_resources))
         return (
             f"Ray set no CPU aside on each of {len(self._others)} nodes beside this one within "
             f"{_ROOM_LIMIT:.0f} s: {free:g} of {all_:g} CPUs of the cluster are free. `ray status` "
-            "tells who has them; --ddp-machines=ray:N takes fewer nodes"
+            "lists their users; --ddp-machines=ray:N takes fewer nodes"
         )
 
     def ended(self) -> Mapping[int, str]:
@@ -182,10 +184,10 @@ class Ray(Engine):
 
 
 def _free_gpus(node_ids: list[str]) -> list[int]:
-    """How many whole GPUs nobody has set aside, node by node; none if torch could not use them."""
+    """The number of whole GPUs that are free on each node; 0 if torch could not use them."""
     if torch_build() is Build.CPU:
         return [0] * len(node_ids)
-    # Ray's public functions tell what is free in the whole cluster alone.
+    # Ray's public functions report what is free in the whole cluster only.
     from ray._private.state import available_resources_per_node  # noqa: PLC0415 - as above
 
     free = available_resources_per_node()
@@ -202,17 +204,17 @@ def _able(nodes: list[_Node]) -> list[_Node]:
     return [node for node in nodes if node["Resources"].get("CPU", 0) >= _CPUS]
 
 
-def _ask(address: str) -> None:
-    """See whether somebody listens where RAY_ADDRESS says: Ray itself would try for minutes.
+def _check_address(address: str) -> None:
+    """Check that something listens at RAY_ADDRESS: Ray itself would try for minutes.
 
     Raises:
-        EngineError: nobody does.
+        EngineError: nothing does.
     """
     host, _, port = address.rpartition(":")
     if not (host and port.isdecimal()):
-        return  # Ray finds it by itself, or says what is wrong with it
+        return  # Ray finds it itself, or reports what is wrong with it
     try:
         socket.create_connection((host, int(port)), timeout=_ASK_LIMIT).close()
     except OSError as error:
-        words = f"nobody answers at RAY_ADDRESS={address} ({error})"
+        words = f"no answer at RAY_ADDRESS={address} ({error})"
         raise EngineError(f"no Ray cluster is up here: {words}. {_START}") from error

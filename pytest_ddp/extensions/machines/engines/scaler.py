@@ -1,4 +1,4 @@
-"""Nodes that a Ray cluster does not have yet: its autoscaler is asked for them, and waited for."""
+"""Requests nodes from the autoscaler of a Ray cluster, and waits for them."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from typing import Any
 from pytest_ddp.system.own import shutil, signal, subprocess, time
 
 SIGN_LIMIT = 30.0
-"""Seconds without a sign that a node comes: an autoscaler looks each 5 s at what is wanted."""
+"""Seconds without a sign of a new node: an autoscaler looks at requests every 5 s."""
 _LIMIT = 900.0
 """Seconds in all: a cloud's nodes take minutes; where it has none, Ray tries without end."""
 _LOOK = 1.0
 _RAREST = 5.0
-"""Seconds between two questions at most: each takes a second of a CPU, which Ray's import is."""
+"""Seconds between two calls of ``ray status`` at most: each imports Ray, a second of a CPU."""
 _NONE = "(no pending nodes)"
 _STATUS_LIMIT = 20.0
 """Seconds for ``ray status``, which imports Ray."""
 
 
 class Wait:
-    """A request for nodes, as long as it stands."""
+    """A request for nodes, until they are there or it is given up."""
 
     def __init__(self, nodes: int, with_ours: bool, tell: Callable[[str], object]) -> None:
-        """Ask for them.
+        """Request them.
 
         Args:
-            nodes: how many there are to be.
-            with_ours: whether that of pytest has a CPU that Ray knows of.
-            tell: says on pytest's terminal what is waited for.
+            nodes: how many the cluster must have.
+            with_ours: whether Ray has a CPU on the node of pytest.
+            tell: shows on pytest's terminal what is waited for.
         """
         from ray.util.placement_group import placement_group  # noqa: PLC0415 - takes seconds
 
@@ -43,10 +43,10 @@ class Wait:
         self._group = placement_group(bundles, "STRICT_SPREAD")
 
     def until(self, there: Callable[[], list[dict[str, Any]]]) -> str:
-        """Wait while nodes come, or are on their way; why no more do, or empty if all are there.
+        """Wait while nodes join or start; why no more do, or empty if all are there.
 
         Args:
-            there: the nodes that there are now, as Ray tells them.
+            there: returns Ray's list of the nodes that there are now.
         """
         try:
             return self._until(there)
@@ -60,7 +60,7 @@ class Wait:
         began = hoped = asks = time.monotonic()
         most = len(there())
         pause, pending = _LOOK, ""
-        self._say(most, "its autoscaler is asked for more")
+        self._say(most, "more are requested from its autoscaler")
         while (found := len(known := there())) < self._nodes:
             if time.monotonic() >= asks:
                 pending = coming(status(), known)
@@ -68,7 +68,7 @@ class Wait:
             now = time.monotonic()
             if pending or found > most:
                 most, hoped = max(most, found), now
-                self._say(found, pending or "its autoscaler brings more")
+                self._say(found, pending or "its autoscaler adds more")
             if now > hoped + SIGN_LIMIT:
                 return f"no other was on its way within {SIGN_LIMIT:.0f} s"
             if now > began + _LIMIT:
@@ -81,25 +81,25 @@ class Wait:
 
 
 def status() -> str:
-    """What ``ray status`` says: no public call tells what an autoscaler is about to do."""
+    """The output of ``ray status``: no public call returns what an autoscaler is about to do."""
     beside = Path(sys.executable).with_name("ray")
     ray = str(beside) if beside.exists() else shutil.which("ray")
     if ray is None:
         return ""
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        asked = [ray, "status"]
+        command = [ray, "status"]
         return subprocess.run(
-            asked, capture_output=True, text=True, timeout=_STATUS_LIMIT, stdin=subprocess.DEVNULL
+            command, capture_output=True, text=True, timeout=_STATUS_LIMIT, stdin=subprocess.DEVNULL
         ).stdout
     return ""
 
 
 def coming(said: str, known: Iterable[dict[str, Any]]) -> str:
-    """The nodes that an autoscaler has on their way, in its words; empty if there are none.
+    """The nodes that an autoscaler is starting, in its words; empty if there are none.
 
     Args:
-        said: by ``ray status``.
-        known: nodes that are there, of which it may still say that they are set up.
+        said: the output of ``ray status``.
+        known: nodes that are there, which the output may still list.
     """
     _, _, rest = said.partition("\nPending:\n")
     rows = itertools.takewhile(lambda line: line.startswith(" "), rest.splitlines())

@@ -1,4 +1,4 @@
-"""How an agent is started on another machine, by whatever runs commands there."""
+"""The command that starts an agent on another machine, and the agent's role on its stdin."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pytest_ddp.extensions.machines.engines.engine import Meeting
 from pytest_ddp.system.own import json, os, subprocess
 
 _BOOTSTRAP = (
-    "import json, sys; told = json.loads(sys.stdin.readline()); "
-    "here = '.'.join(map(str, sys.version_info[:3])); here == told['python'] or "
-    "sys.exit('python is ' + here + ' there and ' + told['python'] + ' on node 0'); "
-    "sys.path[:] = told['path'] or sys.path; "
-    "from pytest_ddp.extensions.machines.agent.sent import main; main(told)"
+    "import json, sys; role = json.loads(sys.stdin.readline()); "
+    "here = '.'.join(map(str, sys.version_info[:3])); here == role['python'] or "
+    "sys.exit('python is ' + here + ' there and ' + role['python'] + ' on node 0'); "
+    "sys.path[:] = role['path'] or sys.path; "
+    "from pytest_ddp.extensions.machines.agent.sent import main; main(role)"
 )
-"""For an interpreter of any version, which must not meet modules of another one."""
+"""For an interpreter of any version, which must not import modules of another version."""
 _ITS_OWN = re.compile(
     r"HOME$|USER$|LOGNAME$|SHELL$|MAIL$|PWD$|OLDPWD$|HOSTNAME$|TMPDIR$|TERM$|DISPLAY$|XAUTHORITY$"
     r"|(SSH|XDG|DBUS|SLURM|SLURMD|PMI|PMIX|RAY|KUBERNETES|PYTEST_DDP)_|_$"
@@ -27,11 +27,11 @@ _ITS_OWN = re.compile(
 _NOT_FOUND = (126, 127)
 """Exit codes of shells and of Ray's actor, where there is no such program or none that can run."""
 _LINES = 3
-"""Of what a failed command has said; its reason comes last."""
+"""The last lines of a failed command's output, which have its reason."""
 
 
 def command(python: str | None) -> list[str]:
-    """What runs an agent, which reads what it is told from stdin.
+    """The command of an agent, which reads its role from stdin.
 
     Args:
         python: the interpreter there; None for the path of this one.
@@ -41,14 +41,14 @@ def command(python: str | None) -> list[str]:
 
 
 def told_by_stdin(node: int, meeting: Meeting, python: str | None) -> bytes:
-    """A line for the agent: its place, the secret, and the folder and environment of node 0.
+    """The role of an agent, as a line: its node, the secret, node 0's folder and environment.
 
-    Under torchrun each node has been called with an environment of its own; here there was one
-    call, and tests find its variables on all machines.
+    Under torchrun each node is called with its own environment; here there is one call, and tests
+    find its variables on all machines.
     """
-    told = {
+    role = {
         "python": ".".join(map(str, sys.version_info[:3])),
-        # An interpreter elsewhere knows by itself where its packages are.
+        # Another interpreter has its own packages.
         "path": [] if python else sys.path,
         "folder": os.getcwd(),
         "environment": _for_others(os.environ),
@@ -57,7 +57,7 @@ def told_by_stdin(node: int, meeting: Meeting, python: str | None) -> bytes:
         "port": meeting.port,
         "secret": meeting.secret,
     }
-    return json.dumps(told).encode() + b"\n"
+    return json.dumps(role).encode() + b"\n"
 
 
 def _for_others(environment: Mapping[str, str]) -> dict[str, str]:
@@ -70,12 +70,12 @@ def way_to_python(code: int) -> str:
 
 
 def how_it_ended(what: str, code: int, said: str) -> str:
-    """What is told of an agent that did not come, or of the command that should have started it.
+    """Why an agent did not connect, by its own end or that of the command that starts it.
 
     Args:
         what: the subject of the sentence.
         code: its exit code.
-        said: what it has printed.
+        said: its output.
     """
     last = [line.strip() for line in said.splitlines() if line.strip()][-_LINES:]
-    return f"{what} ended with code {code}: {' / '.join(last) or 'it said nothing'}"
+    return f"{what} ended with code {code}: {' / '.join(last) or 'no output'}"

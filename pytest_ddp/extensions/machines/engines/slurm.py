@@ -27,10 +27,10 @@ _STEP = (
 _OF_THE_JOB = re.compile(
     r"SLURM_(GPUS(_PER_(NODE|SOCKET|TASK))?|GPU_BIND|NTASKS_PER_GPU|TRES_PER_TASK)$"
 )
-"""What sbatch and salloc leave for srun to ask the same of each step: one on a single node must not
-ask for the GPUs of all, nor for those of one task. A step that asks for none has all that the job
-has on its node, but for those of a job that has them by ``--exclusive`` alone: there
-``SLURM_STEP_GRES`` asks.
+"""Variables by which sbatch and salloc make srun request the same for each step: a step on one node
+must request neither the GPUs of all nodes nor those of one task. A step that requests none has all
+that the job has on its node, except in a job that has its GPUs by ``--exclusive`` alone: there
+``SLURM_STEP_GRES`` requests them.
 
 Source: SLURM's "Generic Resource (GRES) Scheduling", "Running Jobs"; srun(1), "INPUT ENVIRONMENT
 VARIABLES".
@@ -39,13 +39,15 @@ VARIABLES".
 
 @dataclass
 class Slurm(Commands):
-    """Its other nodes."""
+    """The other nodes of the allocation."""
 
     name: ClassVar[Name] = Name.SLURM
 
     @classmethod
-    def asked(cls, machines: Machines, python: str | None, environment: Mapping[str, str]) -> Slurm:
-        """What SLURM has told.
+    def for_session(
+        cls, machines: Machines, python: str | None, environment: Mapping[str, str]
+    ) -> Slurm:
+        """Read the variables that SLURM has set.
 
         Raises:
             EngineError: pytest runs in no allocation, outside of its nodes, or in several tasks.
@@ -79,24 +81,24 @@ class Slurm(Commands):
 
 
 def _names(nodes: str) -> list[str]:
-    """The hosts of a list such as ``gpu[1-3]``, which SLURM's own command understands best."""
+    """The hosts of a list such as ``gpu[1-3]``, by SLURM's own command."""
     return _scontrol("show", "hostnames", nodes).split()
 
 
 def _address(host: str) -> str:
-    """Where SLURM reaches a node; its name need not be known to anybody else."""
+    """The address by which SLURM reaches a node, whose name may be unknown to the resolver."""
     found = re.search(r"\bNodeAddr=(\S+)", _scontrol("--oneliner", "show", "node", host))
     return found[1] if found else host
 
 
 def _scontrol(*arguments: str) -> str:
     try:
-        asked = subprocess.run(
+        done = subprocess.run(
             ["scontrol", *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True
         )
     except FileNotFoundError:
         raise EngineError("there is no scontrol here, though SLURM_JOB_NODELIST is set") from None
-    if asked.returncode:
+    if done.returncode:
         command = " ".join(("scontrol", *arguments))
-        raise EngineError(f"`{command}` failed: {asked.stderr.strip()}")
-    return asked.stdout
+        raise EngineError(f"`{command}` failed: {done.stderr.strip()}")
+    return done.stdout

@@ -1,4 +1,4 @@
-"""This machine, and hosts that the ssh command reaches without a question."""
+"""This machine, and hosts that the ssh command reaches without a prompt."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from pytest_ddp.extensions.machines.engines.options import Machines
 from pytest_ddp.system.own import subprocess
 
 _OPTIONS = (
-    # Neither a password nor the key of a new host can be asked for.
+    # There is no terminal for a password, or to accept the key of a new host.
     *("-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "LogLevel=ERROR"),
-    # What the user's config forwards for a login, and a terminal, are nothing for agents.
+    # Agents need neither a terminal nor what the user's config forwards for a login.
     *("-o", "ClearAllForwardings=yes", "-T"),
 )
 _SSH_FAILED = 255
@@ -25,12 +25,14 @@ _SSH_FAILED = 255
 
 @dataclass
 class Ssh(Commands):
-    """Hosts by the names that ssh knows them by; its config says the rest."""
+    """Hosts by their names for ssh, whose config has the rest."""
 
     name: ClassVar[Name] = Name.SSH
 
     @classmethod
-    def asked(cls, machines: Machines, python: str | None, environment: Mapping[str, str]) -> Ssh:
+    def for_session(
+        cls, machines: Machines, python: str | None, environment: Mapping[str, str]
+    ) -> Ssh:
         return cls(list(machines.hosts), python, environment.get(ADDRESS))
 
     def _on(self, host: str, command: list[str]) -> list[str]:
@@ -42,19 +44,19 @@ class Ssh(Commands):
 
     def _way_out(self, host: str, code: int) -> str:
         if code == _SSH_FAILED:
-            return f" `ssh -o BatchMode=yes {host} true` has to work, without a question"
+            return f" `ssh -o BatchMode=yes {host} true` has to work, without a prompt"
         return sending.way_to_python(code)
 
 
 def _real_name(host: str) -> str:
-    """What ssh's config makes of a host."""
+    """The real name of a host, by ssh's config."""
     try:
-        asked = subprocess.run(
+        done = subprocess.run(
             ["ssh", "-G", host], stdin=subprocess.DEVNULL, capture_output=True, text=True
         )
     except FileNotFoundError:
         raise EngineError("there is no ssh here: install OpenSSH's client") from None
-    if asked.returncode:
-        raise EngineError(f"`ssh -G {host}` failed: {asked.stderr.strip()}")
-    known = dict(line.split(" ", 1) for line in asked.stdout.splitlines() if " " in line)
+    if done.returncode:
+        raise EngineError(f"`ssh -G {host}` failed: {done.stderr.strip()}")
+    known = dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)
     return known.get("hostname", host)

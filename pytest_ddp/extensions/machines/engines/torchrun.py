@@ -1,8 +1,8 @@
 """Machines of torchrun, or of any launcher that sets its variables with one process per node.
 
-Each node runs the same command. Node 0 is pytest; the others become agents of it. Where the hub
-listens they learn from torchrun's own store. A launcher without such a store, as
-Kubernetes' PyTorchJob is, leaves ``MASTER_PORT`` free: there the hub listens itself.
+Each node runs the same command. Node 0 is pytest; the others become its agents. They read the hub's
+address from torchrun's own store. A launcher without such a store, such as Kubernetes' PyTorchJob,
+leaves ``MASTER_PORT`` free: there the hub itself listens.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _WAIT = timedelta(seconds=120)
 _SPREAD = 480.0
 """Seconds: the pods of a job start in any order, and one may have its image to fetch."""
 _NAME_LIMIT = 120.0
-"""Seconds for a name to lead somewhere: that of a pod is made known when the pod runs."""
+"""Seconds until a name can be resolved: that of a pod can be once the pod runs."""
 _BETWEEN_TRIES = 0.5
 _NOT_YET = (socket.EAI_AGAIN, socket.EAI_NONAME, socket.EAI_NODATA)
-"""What a resolver says of a name that may be known a little later."""
+"""Errors of a resolver for a name that may be known a little later."""
 _PROCESSES = "PET_NPROC_PER_NODE"
 """torchrun's option as a variable, which Kubernetes' PyTorchJob sets."""
 
 
 @dataclass
 class Torchrun(Engine):
-    """A node among those that the launcher has started a process on."""
+    """A node on which the launcher has started a process."""
 
     rank: int
     world_size: int
@@ -47,23 +47,23 @@ class Torchrun(Engine):
     has_store: bool
     """Whether the launcher serves a store at this port."""
     key: str
-    """Under which the hub's place is told there."""
+    """The key of the hub's address in it."""
 
     name: ClassVar[Name] = Name.TORCHRUN
     starts_agents: ClassVar[bool] = False
 
     @classmethod
-    def asked(
+    def for_session(
         cls, machines: Machines, python: str | None, environment: Mapping[str, str]
     ) -> Torchrun:
         return cls.from_environment(environment)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Torchrun:
-        """What the launcher has told.
+        """Read the launcher's variables.
 
         Raises:
-            EngineError: it is none, or has started more than one process on a node.
+            EngineError: they are missing, or there is more than one process on a node.
         """
         if missing := [name for name in _NEEDED if name not in environment]:
             raise EngineError(
@@ -121,7 +121,7 @@ class Torchrun(Engine):
             raise EngineError(words) from error
 
     def bring(self, meeting: Meeting) -> None:
-        """Have the other nodes find the hub; those without a store know where it is."""
+        """Publish the hub's address in the store; without one the nodes have it."""
         if self.has_store:
             secret = "" if meeting.is_users else meeting.secret
             known = {"address": meeting.address, "port": meeting.port, "secret": secret}
@@ -139,20 +139,20 @@ class Torchrun(Engine):
         )
 
     def end(self) -> None:
-        """The launcher waits for the other nodes by itself."""
+        """Nothing: the launcher itself waits for the other nodes."""
 
     def find(self, users_secret: str) -> tuple[str, int, bytes]:
-        """Where the hub listens, and the session's secret, on a node that is to be an agent.
+        """Address and port of the hub, and the session's secret, on a node that becomes an agent.
 
         Raises:
             OSError: node 0 has no address.
-            RuntimeError: it has not told within two minutes, or its store is gone.
+            RuntimeError: the store has no answer within two minutes, or is gone.
         """
         if not self.has_store:
             return self._address(lambda _: None), self.port, users_secret.encode()
-        told = json.loads(self._store().get(self.key))
-        secret: str = users_secret or told["secret"]
-        return told["address"], told["port"], secret.encode()
+        published = json.loads(self._store().get(self.key))
+        secret: str = users_secret or published["secret"]
+        return published["address"], published["port"], secret.encode()
 
     def _address(self, tell: Tell) -> str:
         """The number behind the name of node 0.

@@ -106,7 +106,7 @@ def test_no_cluster_is_an_error_with_the_way_to_one(suite: Suite) -> None:
     suite.write("test_a.py", "def test_a(): ...")
     finished = suite.run(RAY, env={"RAY_ADDRESS": "127.0.0.1:9"}, extra=())
     assert finished.returncode == pytest.ExitCode.USAGE_ERROR, finished.tail()
-    said = "no Ray cluster is up here: nobody answers at RAY_ADDRESS=127.0.0.1:9"
+    said = "no Ray cluster is up here: no answer at RAY_ADDRESS=127.0.0.1:9"
     assert said in finished.flat
     assert "ray start --head" in finished.flat
 

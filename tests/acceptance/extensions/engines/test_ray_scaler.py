@@ -35,7 +35,7 @@ def test_nodes_that_an_autoscaler_brings_are_waited_for(cluster: Cluster, suite:
         too_many = cluster.run_alone(suite, "--ddp-machines=ray:3", env=variables)
     assert "NODE_RANK" in alone["test_sum"].text
     grown.assert_outcomes(passed=1)
-    words = "ddp: 1 of 2 machines are in the Ray cluster; its autoscaler is asked for more"
+    words = "ddp: 1 of 2 machines are in the Ray cluster; more are requested from its autoscaler"
     assert words in grown.flat
     assert too_many.returncode == pytest.ExitCode.USAGE_ERROR, too_many.tail()
     assert "3 machines wanted, 2 in the Ray cluster: no other was on its way" in too_many.flat

@@ -85,7 +85,7 @@ def test_the_environment_comes_along_and_the_secret_is_seen_nowhere(
     [
         (["ssh:nobody"], "node 1 (nobody) did not come: its command ended with code 255: ssh: "
          "connect to host 10.77.0.1 port 22: Connection refused. `ssh -o BatchMode=yes nobody "
-         "true` has to work, without a question"),
+         "true` has to work, without a prompt"),
         (["ssh:beta,stranger"], "node 2 (stranger) did not come: its command ended with code 255: "
          "root@10.77.0.2: Permission denied"),
         (["ssh:10.99.0.1"], "no way from this machine to 10.99.0.1 (10.99.0.1): "

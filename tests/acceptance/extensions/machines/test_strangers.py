@@ -170,8 +170,8 @@ def test_a_second_session_at_the_same_port_says_so(cluster: Cluster, suite: Suit
 @pytest.mark.parametrize(
     ("of_node_1", "words"),
     [
-        ({"RANK": "2"}, "node 2 (beta) was told of 2 machines, and node 0 of 2"),
-        ({"WORLD_SIZE": "3"}, "node 1 (beta) was told of 3 machines, and node 0 of 2"),
+        ({"RANK": "2"}, "node 2 (beta) has WORLD_SIZE=2, and node 0 has 2"),
+        ({"WORLD_SIZE": "3"}, "node 1 (beta) has WORLD_SIZE=3, and node 0 has 2"),
     ],
 )
 def test_nodes_that_were_told_otherwise_are_named(
@@ -194,7 +194,7 @@ def test_a_second_node_1_is_sent_away_from_a_session_that_runs(
     wait_for(suite.directory / "begun")
     second = cluster.start_node(suite, 1).finish(90)
     assert second.returncode == 1
-    said = "there are two machines that say that they are node 1 (beta): each has its own RANK"
+    said = "two machines joined as node 1 (beta): each needs its own RANK"
     assert f"pytest on node 0 refuses this machine: {said}" in flat(second.output)
     suite.write("go on", "")
     finished = alpha.finish(180)
@@ -214,5 +214,5 @@ def test_two_of_one_rank_before_the_session_is_complete_are_an_error(suite: Suit
         ends = sorted(agent.finish(30).returncode for agent in (beta, gamma))
         assert cluster.survivors_after(3) == []
     text = flat(finished["test_passes"].text)
-    assert "there are two machines that say that they are node 1 (" in text
+    assert "two machines joined as node 1 (" in text
     assert (finished.returncode, ends) == (1, [1, 1])

@@ -29,14 +29,14 @@ WAYS = st.integers(0, 500 * MS)
 def test_the_truth_lies_within_what_is_said(ahead: int, there: int, back: int, held: int) -> None:
     """Whatever the ways took: unlike ways bias the middle, by half of their difference."""
     taken = sample(0, ahead, there, back, held)
-    assert abs(taken.ahead - ahead) <= taken.uncertainty(taken.came) + 1
+    assert abs(taken.ahead - ahead) <= taken.uncertainty(taken.returned) + 1
     assert abs(taken.ahead - ahead - (there - back) / 2) <= 1
 
 
 def test_the_shortest_round_trip_counts() -> None:
     taken = deque([sample(0, HOUR, 1 * MS, 9 * MS), sample(20 * MS, HOUR, 1 * MS, 1 * MS)])
     taken.append(sample(40 * MS, HOUR, 8 * MS, 1 * MS))
-    known = estimate(taken, taken[-1].came)
+    known = estimate(taken, taken[-1].returned)
     assert known.ahead == HOUR
     assert known.uncertainty == pytest.approx(1 * MS, rel=0.01)
 
@@ -48,21 +48,21 @@ def test_a_clock_that_drifts_is_followed() -> None:
         at, truth = second * 1000 * MS, second * 50_000
         ways = MS if second > 20 else MS // 10
         taken.append(sample(at, truth, ways, ways))
-        known = estimate(taken, taken[-1].came)
+        known = estimate(taken, taken[-1].returned)
         assert abs(known.ahead - truth) <= known.uncertainty
     assert known.uncertainty < 2 * MS
 
 
 def test_a_wall_clock_that_is_set_is_followed_at_once() -> None:
     taken = deque([sample(0, 0, MS, MS, wall=0), sample(MS, 0, 9 * MS, 9 * MS, wall=-HOUR)])
-    known = estimate(taken, taken[-1].came)
+    known = estimate(taken, taken[-1].returned)
     assert known.wall_ahead == -HOUR
     assert known.ahead == 0
 
 
 def test_an_older_sample_counts_for_less() -> None:
     taken = deque([sample(0, 0, MS, MS), sample(60_000 * MS, 0, 2 * MS, 2 * MS)])
-    known = estimate(taken, taken[-1].came)
+    known = estimate(taken, taken[-1].returned)
     assert known.uncertainty == pytest.approx(2 * MS, rel=0.01)
     assert DRIFT * 60_000 * MS > 1 * MS
 

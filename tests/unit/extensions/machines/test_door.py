@@ -108,8 +108,8 @@ def test_an_agent_is_let_in_and_heard(house: House) -> None:
 def test_an_agent_with_another_secret_is_told_so_and_remembered(house: House) -> None:
     said = house.knock(b"of another session")
     assert isinstance(said, str)
-    assert "do not know the session's secret" in said
-    assert house.door.refused == {"127.0.0.1": "it does not know the session's secret"}
+    assert "wrong session secret" in said
+    assert house.door.refused == {"127.0.0.1": "wrong session secret"}
     assert house.lines == []
 
 
@@ -177,7 +177,7 @@ def test_a_line_that_somebody_writes_into_ends(house: House) -> None:
     assert isinstance(agent, Line)
     agent._socket.send(bytes(64))
     house.turn_until(lambda: bool(house.lines[0].receive() or house.lines[0].at_end))
-    assert house.lines[0].at_end == "frame 0 is not as it was sent"
+    assert house.lines[0].at_end == "frame 0 was changed on the way"
     agent.close()
     house.lines[0].close()
 

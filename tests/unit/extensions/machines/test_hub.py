@@ -124,7 +124,7 @@ def test_machines_that_do_not_come_are_counted_and_named(monkeypatch: pytest.Mon
     said = session.hear(Unfit).problem
     session.close()
     assert said == (
-        "2 of 4 machines came within 1 s; missing: node 1, 3. They knock at node 0 at "
+        "2 of 4 machines joined within 1 s; missing: node 1, 3. Agents connect to node 0 at "
         f"127.0.0.1:{session.door.port}. Each must reach that address (MASTER_ADDR is of-node-0), "
         "and have the same PYTEST_DDP_SECRET if one is set"
     )

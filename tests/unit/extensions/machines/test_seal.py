@@ -50,14 +50,14 @@ def test_frames_come_in_any_pieces() -> None:
 
 
 def test_an_agent_with_another_secret_is_refused() -> None:
-    with pytest.raises(SealError, match="does not know the session's secret"):
+    with pytest.raises(SealError, match="wrong session secret"):
         sealed(theirs=b"of another session")
 
 
 def test_a_hub_with_another_secret_is_refused() -> None:
     gate = Gate(SECRET)
     knock = Knock(SECRET, gate.greeting)
-    with pytest.raises(SealError, match="who listens there does not know"):
+    with pytest.raises(SealError, match="the listener has another session secret"):
         knock.open(bytes(32))
 
 
@@ -110,24 +110,24 @@ def test_a_frame_that_comes_again_breaks_it() -> None:
     hub, agent = sealed()
     frame = hub.close(b"once")
     assert agent.open(frame) == [b"once"]
-    with pytest.raises(SealError, match="not as it was sent"):
+    with pytest.raises(SealError, match="was changed on the way"):
         agent.open(frame)
 
 
 def test_a_frame_that_was_left_out_breaks_it() -> None:
     hub, agent = sealed()
     hub.close(b"lost")
-    with pytest.raises(SealError, match="not as it was sent"):
+    with pytest.raises(SealError, match="was changed on the way"):
         agent.open(hub.close(b"next"))
 
 
 def test_a_frame_sent_back_breaks_it() -> None:
     hub, _ = sealed()
-    with pytest.raises(SealError, match="not as it was sent"):
+    with pytest.raises(SealError, match="was changed on the way"):
         hub.open(hub.close(b"mine"))
 
 
 def test_a_length_that_is_none_of_ours_is_refused_before_its_bytes_come() -> None:
     hub, _ = sealed()
-    with pytest.raises(SealError, match="bytes is none of ours"):
+    with pytest.raises(SealError, match="longer than any of pytest-ddp"):
         hub.open(struct.pack(">I", LONGEST + 1) + bytes(16))

@@ -69,7 +69,7 @@ def test_a_wait_tells_a_node_on_its_way_by_each_of_its_names(
     assert told == [
         f"1 of 2 machines are in the Ray cluster; {more}"
         for more in (
-            "its autoscaler is asked for more",
+            "more are requested from its autoscaler",
             "worker, 1 launching",
             "ff02: worker, uninitialized",
         )

@@ -65,7 +65,7 @@ def test_another_version_is_named_before_anything_of_ours_is_read() -> None:
 def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:
     ended = run(told() | {"folder": str(tmp_path / "gone")})
     assert ended.returncode == 1
-    words = "pytest-ddp agent of node 3: the folder that pytest was called in is not there: "
+    words = "pytest-ddp agent of node 3: pytest's folder does not exist here: "
     assert ended.stderr.startswith(words)
     assert str(tmp_path / "gone") in ended.stderr
 
@@ -85,4 +85,4 @@ def test_the_end_of_what_a_command_said_is_told() -> None:
         "its command ended with code 1: Traceback / File / "
         "ModuleNotFoundError: No module named 'torch'"
     )
-    assert sending.how_it_ended("its agent", 3, "").endswith("code 3: it said nothing")
+    assert sending.how_it_ended("its agent", 3, "").endswith("code 3: no output")
