@@ -103,9 +103,9 @@ def pytest_ddp_make_launcher(
     *host*, the process that imports what all ranks share and forks them, and returns its
     :class:`subprocess.Popen`. What it may call with the same three arguments is
     :func:`pytest_ddp.launch.hostprocess.start_host`, which also takes variables for host and ranks
-    (``environment``) and a command that runs the host in its own process (``prefix``). A
-    :class:`pytest.UsageError` ends the session, a
-    :class:`pytest_ddp.launch.launcher.NoRankError` fails the test that is to run. Stops at the
+    (``environment``) and a command that runs the host in its own process (``prefix``). If
+    there can be no launcher, a :class:`pytest.UsageError` is an error of the collection, and a
+    :class:`pytest_ddp.launch.launcher.NoRankError` one of each test that needs ranks. Stops at the
     first result.
 
     :param session: What the host's pytest needs to know.

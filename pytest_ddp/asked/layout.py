@@ -31,7 +31,7 @@ class Layout(ABC):
     @property
     @abstractmethod
     def max_world_size(self) -> int:
-        """The most ranks that a test may have; asked for before the session starts."""
+        """The most ranks that a test may have; used before the session starts."""
 
     @abstractmethod
     def gpus_for(self, wanted: WorldSize, nodes: int | None) -> tuple[int, str]:

@@ -87,7 +87,8 @@ class Controller:
     def warm_up(self) -> None:
         """Start the host at the first sight of a ddp test, behind the rest of collection."""
         if self._launcher is None and not self._config.option.collectonly:
-            self._start_host()
+            with contextlib.suppress(NoRankError):  # each test that needs ranks tries again
+                self._start_host()
 
     def collected(self, items: list[pytest.Item]) -> None:
         """Collection is over: tell the host what it has to collect."""

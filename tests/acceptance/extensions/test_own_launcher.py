@@ -112,6 +112,23 @@ def test_why_there_can_be_none_is_an_error(suite: Suite) -> None:
     assert "no node is free" in finished.stdout + finished.stderr
 
 
+def test_tests_without_ranks_run_without_a_launcher(suite: Suite) -> None:
+    suite.write(
+        "conftest.py",
+        """
+        from pytest_ddp.launch.launcher import NoRankError
+
+
+        def pytest_ddp_make_launcher():
+            raise NoRankError("no node is free")
+        """,
+    )
+    suite.write("test_all.py", TESTS)
+    finished = suite.run(extra=())
+    finished.assert_outcomes(error=4, passed=1)
+    assert "no rank can be started: no node is free" in finished["test_place"].text
+
+
 def test_a_layout_decides_what_can_run(suite: Suite) -> None:
     suite.write("conftest.py", LAYOUT)
     suite.write(
