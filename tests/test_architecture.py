@@ -7,6 +7,8 @@ import functools
 import re
 from pathlib import Path
 
+from pytest_ddp import extending
+
 ROOT = Path(__file__).parents[1]
 PACKAGES = {
     "pytest_ddp": ROOT / "pytest_ddp",
@@ -55,6 +57,11 @@ _ROOMS = {
     ),
 }
 """From the ground up: a room imports of those that stand before it, never of a later one."""
+
+
+_EXTENSIONS = "pytest_ddp.extensions"
+_WORDS_OF_THE_CORE = {"machines", "summary"}
+"""Names of extensions that also are words for something else: their options are looked for."""
 
 
 _MAY_IMPORT = {
@@ -218,6 +225,55 @@ def _is_private(name: str) -> bool:
     package, *parts = name.split(".")
     typed = name == "_pytest.nodes.Node"  # for annotations alone
     return not typed and (package == "_pytest" or any(re.match("_[^_]", part) for part in parts))
+
+
+class _Options:
+    """Stands in for pytest's parser, and keeps the names that are registered with it."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def getgroup(self, *_: object) -> _Options:
+        return self
+
+    def addoption(self, *names: str, **_: object) -> None:
+        self.names += names
+
+    def addini(self, name: str, *_: object, **__: object) -> None:
+        self.names.append(name)
+
+
+def test_core_knows_no_extension() -> None:
+    names = {module.split(".")[2] for module in MODULES if module.startswith(f"{_EXTENSIONS}.")}
+    options = _Options()
+    for name in extending.names("plugin"):
+        plugin = extending.load(name, "plugin")
+        getattr(plugin, "pytest_addoption", lambda _: None)(options)
+    assert {"adopt", "compat", "doctor", "migrate", "summary"} <= names
+    assert "--ddp-adopt" in options.names
+    words = [*(names - _WORDS_OF_THE_CORE), *options.names, *(rf"extensions\.{n}" for n in names)]
+    known = re.compile(rf"(?<![\w-])({'|'.join(words)})(?![\w-])")
+    core = [
+        file
+        for module, file in MODULES.items()
+        if module.startswith("pytest_ddp") and not module.startswith(_EXTENSIONS)
+    ]
+    assert not [
+        f"{file.relative_to(ROOT)}:{number} knows {found[1]}"
+        for file in core
+        for number, line in enumerate(file.read_text().splitlines(), 1)
+        if (found := known.search(line))
+    ]
+
+
+def test_core_imports_no_extension() -> None:
+    assert not [
+        f"{module} imports {name}"
+        for module, file in MODULES.items()
+        if module.startswith("pytest_ddp") and not module.startswith(_EXTENSIONS)
+        for name in _imports(file, everywhere=True)
+        if name.startswith(_EXTENSIONS)
+    ]
 
 
 def test_packages_depend_one_way() -> None:
