@@ -107,7 +107,7 @@ ecosystem: build/ecosystem/.ready
 	  --ignore=conformance/ecosystem/test_page.py -p no:cacheprovider -p ddp_conformance.plugin \
 	  -n 2 --dist loadfile --ddp-conformance-report=build/ecosystem/verdicts.json </dev/null
 	build/ecosystem/bin/python -m conformance.ecosystem build/ecosystem/verdicts.json
-	timeout -k 10 600 build/ecosystem/bin/python -m pytest tests/acceptance/engines/test_accelerate.py \
+	timeout -k 10 600 build/ecosystem/bin/python -m pytest tests/acceptance/extensions/engines/test_accelerate.py \
 	  -q -p no:cacheprovider </dev/null
 
 build/ecosystem/.ready: pyproject.toml conformance/ecosystem/constraints.txt

@@ -18,9 +18,8 @@ ROOT = Path(__file__).parent
 EXHAUSTIVE = (
     "conformance/ecosystem/",
     "tests/acceptance/ci/",
-    "tests/acceptance/engines/",
-    "tests/acceptance/machines/",
-    "tests/acceptance/shipped/",
+    "tests/acceptance/extensions/engines/",
+    "tests/acceptance/extensions/machines/",
     # These need build/zoo: plugins of other projects, installed beside the environment.
     *(f"tests/acceptance/plugins/test_{name}.py" for name in ("allure", "benchmark", "debugpy")),
     *(f"tests/acceptance/plugins/test_{name}.py" for name in ("editors", "testmon", "zoo")),

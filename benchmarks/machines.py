@@ -25,8 +25,8 @@ from pathlib import Path
 
 from benchmarks.measure import SUITES
 from pytest_ddp.asked.rules import MAX_LOCAL_WORLD_SIZE
-from pytest_ddp.machines import likeness
-from pytest_ddp.machines.line import Frame, Kind, Line, connect
+from pytest_ddp.extensions.machines import likeness
+from pytest_ddp.extensions.machines.line import Frame, Kind, Line, connect
 from pytest_ddp.wire.channel import dumps, loads
 from pytest_ddp.wire.hosting import Collected, HostReady, RankExited, RankStarted, StartRank
 from pytest_ddp.wire.protocol import (

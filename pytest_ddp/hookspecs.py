@@ -17,8 +17,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from pytest_ddp.asked.layout import Layout
     from pytest_ddp.asked.mark import DdpTest, MarkArgument
     from pytest_ddp.fixture import Ddp
+    from pytest_ddp.launch.launcher import Launcher
+    from pytest_ddp.launch.streams import Display
+    from pytest_ddp.wire.hosting import Session
 
 
 # ------------------------------------------------------------------ in the pytest process
@@ -85,6 +89,47 @@ def pytest_ddp_findings(item: pytest.Item, sent: Mapping[int, Mapping[str, Any]]
 @pytest.hookspec()
 def pytest_ddp_test_finished(item: pytest.Item, reports: Sequence[pytest.TestReport]) -> None:
     """Called when a ddp test is over, with the reports that pytest gets next."""
+
+
+@pytest.hookspec(firstresult=True)
+def pytest_ddp_make_launcher(
+    config: pytest.Config, session: Session, display: Display
+) -> Launcher | None:
+    """Return what starts and ends the ranks of this session; None for the core's own.
+
+    Called when a ddp test is found first, and again after a host has died. A launcher derives from
+    :class:`pytest_ddp.launch.launcher.Launcher`, whose constructor takes ``session`` and
+    ``display``. Most override one method: ``start_host(theirs, folder, log)`` starts the
+    *host*, the process that imports what all ranks share and forks them, and returns its
+    :class:`subprocess.Popen`. What it may call with the same three arguments is
+    :func:`pytest_ddp.launch.hostprocess.start_host`, which also takes variables for host and ranks
+    (``environment``) and a command that runs the host in its own process (``prefix``). If
+    there can be no launcher, a :class:`pytest.UsageError` is an error of the collection, and a
+    :class:`pytest_ddp.launch.launcher.NoRankError` one of each test that needs ranks. Stops at the
+    first result.
+
+    :param session: What the host's pytest needs to know.
+    :param display: Shows what ranks write and log while they run.
+    """
+
+
+@pytest.hookspec(firstresult=True)
+def pytest_ddp_make_layout(config: pytest.Config) -> Layout | None:
+    """Return where ranks can run, and on which GPUs; None for this machine and its GPUs.
+
+    For launchers that have ranks elsewhere. Called while options are read, if they ask for more
+    ranks than a machine takes, and before the first test is planned. Constructors of a
+    :class:`pytest_ddp.asked.layout.Layout` must not wait for anything; its ``gpus_for`` and
+    ``place`` may.
+    """
+
+
+@pytest.hookspec(firstresult=True)
+def pytest_ddp_keep_launcher(config: pytest.Config) -> bool | None:
+    """Return True to have the launcher from the start of the session to its end.
+
+    Without it the launcher is started when a ddp test is found, and ended where none is collected.
+    """
 
 
 # ------------------------------------------------------------------ in the ranks

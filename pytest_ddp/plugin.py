@@ -23,7 +23,6 @@ from pytest_ddp.asked.options import (
     OPTIONS,
     Options,
     add_options,
-    early_machines,
 )
 from pytest_ddp.asked.settled import remember_options
 from pytest_ddp.asked.sight import Sight
@@ -50,25 +49,13 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_cmdline_main(config: pytest.Config) -> int | None:
+def pytest_cmdline_main(config: pytest.Config) -> None:
     remember_options(config)
-    if early_machines(config, config.option) is None:
-        return None
-    from pytest_ddp.machines import begin  # noqa: PLC0415
-
-    with contextlib.ExitStack() as own:
-        for context in config.hook.pytest_ddp_own_environment(config=config):
-            own.enter_context(context)
-        return begin.begin(config)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     early_config.stash[COMING] = Coming()
-    if early_config.known_args_namespace.ddp_ship:
-        from pytest_ddp.machines import begin  # noqa: PLC0415
-
-        begin.be_agent_early(early_config)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -154,14 +141,13 @@ class Hooks:
 
     # ------------------------------------------------------------------ collection
 
+    @functools.cached_property
+    def _keeps_launcher(self) -> bool:
+        return bool(self._config.hook.pytest_ddp_keep_launcher(config=self._config))
+
     @pytest.hookimpl(trylast=True)
     def pytest_sessionstart(self) -> None:
-        """Meet the other machines, whose agents have to hear of the session's end in any case."""
-        if self._options.machines is None:
-            return
-        from pytest_ddp.machines import begin  # noqa: PLC0415
-
-        if not begin.is_question(self._config.option):
+        if self._keeps_launcher:
             self._controller.warm_up()
 
     @pytest.hookimpl(tryfirst=True)
@@ -190,7 +176,7 @@ class Hooks:
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         if any(MARK in item.stash for item in session.items):
             self._controller.collected(session.items)
-        elif self._started is not None and self._options.machines is None:
+        elif self._started is not None and not self._keeps_launcher:
             self._started.close()
 
     def pytest_report_collectionfinish(self, items: list[pytest.Item]) -> list[str]:

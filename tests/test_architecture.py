@@ -24,6 +24,7 @@ FILES = sorted(
 _CLEAR_OF_TORCH = {
     "pytest_ddp",
     "pytest_ddp.plugin",
+    "pytest_ddp.extensions.machines.plugin",
     "pytest_ddp.controller.controller",
     "pytest_ddp.attempt.supervisor",
     "pytest_ddp.verdict.merge",
@@ -39,12 +40,12 @@ _SIDES = ("pytest_ddp.system", "pytest_ddp.wire", "pytest_ddp.fixture")
 _ROOMS = {
     "pytest_ddp": (
         *("system", "wire", "asked", "evidence", "launch"),
-        *("machines.engines", "machines", "agent"),
         *("proof", "verdict", "trace", "attempt", "controller"),
         *("rank.exits", "rank.groups", "rank.watch", "rank.birth", "rank.care", "rank.adapt"),
         "rank.alike",
         "rank",
         *("extensions", "extensions.compat", "extensions.adopt.ranks", "extensions.adopt"),
+        *("extensions.machines.engines", "extensions.machines", "extensions.machines.agent"),
         *("extensions.doctor.battery", "extensions.doctor"),
         *("extensions.migrate", "extensions.summary"),
     ),
@@ -71,7 +72,8 @@ _MAY_IMPORT = {
 
 _NEED_THE_PUBLIC = {
     "pytest_ddp.system.own",
-    "pytest_ddp.machines.engines.actor",  # a copy of it runs where there is nothing of ours
+    # A copy of it runs where there is nothing of ours.
+    "pytest_ddp.extensions.machines.engines.actor",
     "pytest_ddp.rank.birth.sharing",  # watches what imports do with it, before any test
     "pytest_ddp.rank.environment",  # sets the os.environ that tests see
     "pytest_ddp.rank.exits.faults",  # replaces os._exit
@@ -164,7 +166,7 @@ def test_every_folder_is_a_room() -> None:
 
 
 def test_protocol_imports_nothing_of_ours() -> None:
-    names = ("hosting", "machines", "survey", "debugging", "serving")
+    names = ("hosting", "survey", "debugging", "serving")
     parts = {f"pytest_ddp.wire.{name}" for name in names}
     assert _ours(_imports(MODULES["pytest_ddp.wire.protocol"], everywhere=True)) == parts
     assert not any(_ours(_imports(MODULES[part], everywhere=True)) for part in parts)

@@ -30,10 +30,10 @@ MARKER_HELP = (
     "takes, such as 'gloo', 'nccl' or 'cpu:gloo,cuda:nccl'; device is 'cpu', 'cuda', 'xpu' or "
     "'meta'; ranks_per_gpu is how many ranks may share a GPU; init=False leaves "
     "init_process_group to the test; isolate=True gives the test fresh ranks; nodes is the number "
-    "of machines that they are spread over, with --ddp-machines; tests of one family share what "
-    "they change in modules, and other tests do not see it; timeout is in seconds; seed='same' "
-    "gives all ranks the same seed; env is a dict of environment variables. Arguments left out "
-    "come from the marks of the class and the module, then from the --ddp-* options."
+    "of machines that they are spread over, in a session with several; tests of one family share "
+    "what they change in modules, and other tests do not see it; timeout is in seconds; "
+    "seed='same' gives all ranks the same seed; env is a dict of environment variables. Arguments "
+    "left out come from the marks of the class and the module, then from the --ddp-* options."
 )
 
 _EXTRA = pytest.StashKey[dict[str, "MarkArgument"]]()

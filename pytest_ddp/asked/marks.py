@@ -91,10 +91,11 @@ def _is_bare(item: pytest.Item) -> bool:
 def _checked_mark(item: pytest.Item, options: Options) -> Mark | None:
     if item.get_closest_marker("ddp") is None:
         return None
-    from pytest_ddp.asked.plan import make_plan  # noqa: PLC0415 - only ddp tests need it
+    from pytest_ddp.asked.layout import OneMachine  # noqa: PLC0415 - only ddp tests need it
+    from pytest_ddp.asked.plan import make_plan  # noqa: PLC0415 - as above
 
     check_function(item)
     mark = read_mark(item, options)
     if mark is not None:
-        make_plan(item, mark, options, gpus=0)
+        make_plan(item, mark, options, OneMachine(0))
     return mark

@@ -16,12 +16,6 @@ from typing import Any, Literal
 import pytest
 
 from pytest_ddp.asked import rules
-from pytest_ddp.asked.machines import (
-    MACHINES,
-    Machines,
-    check_machines_or_none,
-    check_program_or_none,
-)
 from pytest_ddp.asked.rules import option_error
 from pytest_ddp.system import editors
 
@@ -84,16 +78,6 @@ class Options:
     """Kind of device for marks that name neither one nor a backend of one; None to see."""
     ranks_per_gpu: int = 1
     """How many ranks may share a GPU, for marks that do not say."""
-    machines: Machines | None = None
-    """Who has the machines; None for this one alone."""
-    machines_python: str | None = None
-    """The interpreter of the other machines; None if it is where this one is."""
-    ship: bool = False
-    """Whether other machines get the rootdir's files."""
-    ship_limit: int = 256
-    """How many MiB they may have."""
-    ranks_per_machine: int | None = None
-    """How many ranks a machine takes; None for an equal share."""
 
     @classmethod
     def from_config(cls, config: pytest.Config) -> Options:
@@ -103,11 +87,9 @@ class Options:
             pytest.UsageError: an option's value is not allowed.
         """
         read = {setting.name: setting.read(config, config.option) for setting in _SETTINGS}
-        if config.option.ddp_ship and read["machines"] is None:
-            raise option_error(f"--ddp-ship: {rules.SHIPS_NOWHERE}.")
-        if read["machines"] is None and config.option.ddp_world_size is not None:
+        if config.option.ddp_world_size is not None:
             # Said for this session. A mark or an ini file may be meant for a cluster.
-            _check_fits_here(read["world_size"])
+            _check_fits(config, read["world_size"])
         return cls(**read)
 
     def usable_start_method(self) -> StartMethod:
@@ -295,32 +277,6 @@ _SETTINGS = (
         rule="",
         help="the only rank that stops at breakpoints; with --trace, the one to stop instead of 0",
     ),
-    Setting(
-        *("machines", "ENGINE", "string", "", check_machines_or_none, MACHINES),
-        help="spread ranks over machines: those where torchrun started pytest, one process each; "
-        "nodes of a ray cluster, or N of them (ray:N); those of a slurm allocation; this one and "
-        "hosts that ssh reaches (ssh:HOST,HOST)",
-    ),
-    Setting(
-        *("machines_python", "PATH", "string", "", check_program_or_none, ""),
-        help="the interpreter on machines that ray, slurm and ssh reach, if it is not where this "
-        "one is",
-    ),
-    Setting(
-        *("ship", "", "bool", False, rules.check_bool, rules.BOOL),
-        help="with --ddp-machines: send the rootdir's files to the other machines, which need no "
-        "file system in common with this one then",
-    ),
-    Setting(
-        *("ship_limit", "MIB", "int", 256, rules.check_mebibytes, rules.MEBIBYTES),
-        help="with --ddp-ship: how many MiB these files may have",
-    ),
-    Setting(
-        *("ranks_per_machine", "N", "string", ""),
-        *(rules.check_local_size_or_none, rules.LOCAL_SIZE),
-        help="with --ddp-machines: fill machines with N ranks each, in order, instead of spreading "
-        "each test over all of them",
-    ),
 )
 
 
@@ -328,10 +284,11 @@ OPTIONS = pytest.StashKey[Options]()
 """Those of a config, once pytest has begun to configure it."""
 
 
-def _check_fits_here(world_size: int) -> None:
+def _check_fits(config: pytest.Config, world_size: int) -> None:
     if world_size > rules.MAX_LOCAL_WORLD_SIZE:
-        words = f"{rules.LOCAL_SIZE}; --ddp-machines has more machines"
-        raise option_error(f"--ddp-world-size={world_size}: {words}.")
+        layout = config.hook.pytest_ddp_make_layout(config=config)
+        if layout is None or world_size > layout.max_world_size:
+            raise option_error(f"--ddp-world-size={world_size}: {rules.LOCAL_SIZE}.")
 
 
 def add_options(parser: pytest.Parser, settings: Iterable[Setting] = _SETTINGS) -> None:
@@ -350,17 +307,3 @@ def add_options(parser: pytest.Parser, settings: Iterable[Setting] = _SETTINGS) 
         parser.addini(
             setting.ini, f"same as {setting.flag}", type=setting.kind, default=setting.default
         )
-
-
-def early_machines(config: pytest.Config, given: object) -> Machines | None:
-    """``machines``, before the session begins; ``given`` are the options as they are by now.
-
-    Raises:
-        pytest.UsageError: its value is not allowed.
-    """
-    machines: Machines | None = _setting("machines").read(config, given)
-    return machines
-
-
-def _setting(name: str) -> Setting:
-    return next(setting for setting in _SETTINGS if setting.name == name)

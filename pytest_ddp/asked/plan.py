@@ -7,17 +7,15 @@ process, so that a spawned rank agrees with the controller.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
 
-from pytest_ddp.asked.devices import Choice, choose, shortage
+from pytest_ddp.asked.devices import Choice, choose
+from pytest_ddp.asked.layout import Layout, least_machines
 from pytest_ddp.asked.mark import WORLD_SIZE_PARAM, Mark
 from pytest_ddp.asked.options import CheckCollectives, Options
-from pytest_ddp.asked.placement import crowd, least_machines
 from pytest_ddp.asked.rules import MAX_LOCAL_WORLD_SIZE, WorldSize, mark_error, shown
-from pytest_ddp.asked.spread import MachineGpus, Spread
 from pytest_ddp.wire.hosting import World
 
 _SEED_RANGE = 2**32
@@ -78,59 +76,38 @@ class LaunchPlan:
         )
 
 
-def make_plan(
-    item: pytest.Item,
-    mark: Mark,
-    options: Options,
-    gpus: int,
-    kind: str = "cuda",
-    machines: Sequence[MachineGpus] = (),
-) -> LaunchPlan:
+def make_plan(item: pytest.Item, mark: Mark, options: Options, layout: Layout) -> LaunchPlan:
     """Decide how to run ``item``.
 
     Args:
         item: the test.
         mark: its marks.
         options: for arguments that are not in the marks.
-        gpus: number of GPUs that torch can use on this machine.
-        kind: torch's device type of these GPUs.
-        machines: the machines with agents, with this one, whose GPUs count instead; empty in a
-            session on one machine.
+        layout: where ranks can run.
 
     Raises:
         pytest.UsageError: the marks contradict the test's parametrization, or themselves.
     """
     wanted = _wanted_size(item, mark)
     _check_nodes(item, mark, wanted)
-    spread = Spread(machines, mark.nodes, options.ranks_per_machine)
-    if machines:
-        gpus, kind = spread.gpus_for(wanted), spread.kind
-    chosen = _choice(item, mark, options, wanted, gpus, kind)
-    if machines:
-        world_size = spread.size(wanted, chosen)
-        nodes, skip = _nodes(spread, wanted, chosen)
-        devices = spread.layout(nodes, chosen)
-    else:
-        everywhere = min(gpus * chosen.ranks_per_gpu, MAX_LOCAL_WORLD_SIZE)
-        world_size = everywhere if wanted == "gpus" else wanted
-        nodes, devices = (), chosen.layout(world_size)
-        skip = _shortage(wanted, chosen, gpus, kind) or _one_machine_is_too_few(mark, world_size)
+    chosen = _choice(item, mark, options, wanted, *layout.gpus_for(wanted, mark.nodes))
+    placed = layout.place(wanted, mark.nodes, chosen)
     return LaunchPlan(
         nodeid=item.nodeid,
-        world_size=world_size,
+        world_size=placed.world_size,
         backend=chosen.backend,
         device=chosen.device,
-        devices=devices,
+        devices=placed.devices,
         ranks_per_gpu=chosen.ranks_per_gpu,
         init=mark.init,
         isolate=options.isolate if mark.isolate is None else mark.isolate,
         family=mark.family,
         timeout=options.timeout if mark.timeout is None else mark.timeout,
-        seeds=_seeds(item.nodeid, mark, options, world_size),
+        seeds=_seeds(item.nodeid, mark, options, placed.world_size),
         env=dict(mark.env),
         check_collectives=options.check_collectives is CheckCollectives.ON,
-        skip=skip,
-        nodes=nodes,
+        skip=placed.skip,
+        nodes=placed.nodes,
         keeps_group=mark.keeps_group,
         own_tmp_path=mark.own_tmp_path,
     )
@@ -168,24 +145,6 @@ def _check_nodes(item: pytest.Item, mark: Mark, wanted: WorldSize) -> None:
         )
 
 
-def _one_machine_is_too_few(mark: Mark, world_size: int) -> str | None:
-    needed = mark.nodes or least_machines(world_size)
-    if needed <= 1:
-        return None
-    # Not an error: the test may be meant for a cluster, and the suite is run elsewhere too.
-    reason = f"nodes={needed}" if mark.nodes else crowd(world_size, MAX_LOCAL_WORLD_SIZE)
-    words = f"{reason}: {needed} machines needed, this session has one"
-    return f"{words}; --ddp-machines has more"
-
-
-def _nodes(spread: Spread, wanted: WorldSize, chosen: Choice) -> tuple[tuple[int, ...], str | None]:
-    """The machine of each rank, or why there are too few of them."""
-    try:
-        return spread.nodes(wanted, chosen), None
-    except ValueError as error:
-        return (), str(error)
-
-
 def _choice(
     item: pytest.Item, mark: Mark, options: Options, wanted: WorldSize, gpus: int, kind: str
 ) -> Choice:
@@ -195,14 +154,6 @@ def _choice(
         return choose(mark, options, world_size, gpus or (wanted == "gpus"), kind)
     except ValueError as error:
         raise mark_error(item, f"@pytest.mark.ddp: {error}.") from None
-
-
-def _shortage(wanted: WorldSize, chosen: Choice, gpus: int, kind: str) -> str | None:
-    if wanted != "gpus":
-        return shortage(chosen, wanted, gpus, kind)
-    if gpus and (not chosen.has_gpu or chosen.device == kind):
-        return None
-    return "world_size='gpus' is a rank for each GPU: 0 found usable by torch"
 
 
 def _seeds(nodeid: str, mark: Mark, options: Options, world_size: int) -> tuple[int, ...]:

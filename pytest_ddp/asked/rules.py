@@ -35,8 +35,6 @@ MAX_WORLD_SIZE = 4096
 """On all machines together. The pytest process is connected to each rank; more are untested."""
 MAX_TIMEOUT = 7 * 24 * 3600.0
 """Seconds. More than a week is a wrong unit; with much more, waiting calls overflow."""
-MAX_MEBIBYTES = 1 << 20
-"""A tebibyte; more is a wrong unit."""
 MAX_SEED = 2**32 - 1
 """As in NumPy."""
 
@@ -78,11 +76,6 @@ NODES = f"a number of machines is a whole number from 1 to {MAX_WORLD_SIZE}"
 SECONDS = f"a timeout is a number of seconds above 0, at most {MAX_TIMEOUT:.0f} (a week)"
 SEED = f"a seed is a whole number from 0 to {MAX_SEED}"
 BOOL = "it is either True or False"
-MEBIBYTES = f"it is a whole number of MiB from 1 to {MAX_MEBIBYTES}"
-SHIPS_NOWHERE = (
-    "it sends files to the machines of --ddp-machines, which was not given. Name them, or leave it "
-    "out"
-)
 
 _NAME = r"[a-z_][\w.-]*"
 _BACKEND = re.compile(rf"{_NAME}|{_NAME}:{_NAME}(,{_NAME}:{_NAME})*")
@@ -190,13 +183,6 @@ def check_bool(value: object) -> bool:
     if isinstance(value, bool):
         return value
     raise ValueError(BOOL)
-
-
-def check_mebibytes(value: object) -> int:
-    """A size in MiB."""
-    if _is_int(value) and 1 <= value <= MAX_MEBIBYTES:
-        return value
-    raise ValueError(MEBIBYTES)
 
 
 def check_name(value: object) -> str:

@@ -19,7 +19,6 @@ _STANDARD = (0, 1, 2)
 _STEP = 0.5
 """Seconds to wait for a rank that makes a step, before another one gets the terminal."""
 _NO_TERMINAL = "the standard input of pytest is no terminal"
-_ELSEWHERE = "no terminal reaches ranks of other machines (--ddp-machines)"
 _IN_WORKER = "a worker of pytest-xdist has no terminal; -n0 runs without workers"
 
 
@@ -40,7 +39,7 @@ class Terminal:
 
     def lend(self, process: RankProcess) -> bool:
         """Lend the terminal, or send the rank the reason why not; True if it was lent."""
-        refusal = self._take_from_pytest() if process.takes_terminal else _ELSEWHERE
+        refusal = process.refuses_terminal or self._take_from_pytest()
         if refusal is not None:
             if self.wants_post_mortem and not self._has_refused:
                 self._warn(f"--pdb opens no debugger in ranks: {refusal}")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,7 +18,7 @@ from pytest_ddp.attempt.live import LiveLine, terminal_of
 from pytest_ddp.attempt.reading import Reader
 from pytest_ddp.attempt.supervisor import Supervisor
 from pytest_ddp.attempt.terminal import Terminal
-from pytest_ddp.controller import standin, starting
+from pytest_ddp.controller import standin
 from pytest_ddp.controller.measuring import Measuring
 from pytest_ddp.controller.neighbours import with_findings
 from pytest_ddp.controller.orders import Orders
@@ -36,6 +38,7 @@ from pytest_ddp.verdict.messages import Messages
 from pytest_ddp.verdict.paint import width_of
 from pytest_ddp.verdict.subtests import with_subtests
 from pytest_ddp.verdict.trouble import exit_words
+from pytest_ddp.wire.hosting import Session
 
 _LAST_TEARDOWN = 60.0
 """Seconds for the wide fixtures of all ranks at a normal end."""
@@ -86,7 +89,8 @@ class Controller:
     def warm_up(self) -> None:
         """Start the host, if there may be a ddp test; it starts while collection goes on."""
         if self._launcher is None and not self._config.option.collectonly:
-            self._start_host()
+            with contextlib.suppress(NoRankError):  # each test that needs ranks tries again
+                self._start_host()
 
     def collected(self, items: list[pytest.Item]) -> None:
         """Collection is over: send the host the files with ddp tests, and start the first ranks."""
@@ -103,8 +107,8 @@ class Controller:
         launcher.collected(standin.collected(self._config, self.orders.items))
 
     def _prestart(self) -> None:
-        if self._options.machines is not None:
-            return  # the agents are still on their way
+        if self._launcher is None or not self._launcher.is_local:
+            return  # planning would wait for other machines
         # Problems are reported when the test runs.
         with contextlib.suppress(pytest.UsageError, NoRankError):
             plan = self.orders.plan(self.orders.items[0])
@@ -120,14 +124,17 @@ class Controller:
             basetemp=self._directories.base,
             measured=self._measuring.measured,
         )
-        self._launcher = starting.new_launcher(config, self._options, session, self._display)
+        self._launcher = self._new_launcher(session)
         if hasattr(config, "workerinput"):
             self._launcher.watch_parent()
         self._supervisor = Supervisor(self._launcher, Reader(config), self._messages.tell)
 
+    def _new_launcher(self, session: Session) -> Launcher:
+        given = {"config": self._config, "session": session, "display": self._display}
+        launcher: Launcher | None = self._config.hook.pytest_ddp_make_launcher(**given)
+        return launcher or Launcher(session, self._display)
+
     def _restart_host(self) -> None:
-        if self._options.machines is not None:
-            raise NoRankError("the hub of the machines has ended, and every agent with it")
         self.close()
         self._start_host()
         assert self._launcher is not None
@@ -229,9 +236,20 @@ class Controller:
         self._fall_back_to_spawn()
         if self._launcher is None:
             self._restart_host()
+        assert self._launcher is not None
         assert self._supervisor is not None
-        with starting.with_devices(self._config, plan) as placed:
+        with self._with_devices(plan, self._launcher) as placed:
             return self._supervisor.run(self.orders.order(item, next_item, placed, tmp_path))
+
+    @contextlib.contextmanager
+    def _with_devices(self, plan: LaunchPlan, launcher: Launcher) -> Iterator[LaunchPlan]:
+        """Lease the GPUs of a plan, if it has any."""
+        if plan.devices is None:
+            yield plan
+            return
+        terms = plan.ranks_per_gpu, plan.timeout, plan.nodeid
+        with launcher.lease(plan.world, *terms) as leased:
+            yield dataclasses.replace(plan, devices=leased)
 
     @functools.cached_property
     def _directories(self) -> SharedDirectories:
@@ -242,8 +260,7 @@ class Controller:
     def _fall_back_to_spawn(self) -> None:
         """Restart the host with spawn, if it must not fork after the imports of its session."""
         launcher = self._launcher
-        spawns = self._start_method is StartMethod.SPAWN and self._options.machines is None
-        if launcher is None or spawns:
+        if launcher is None or (self._start_method is StartMethod.SPAWN and launcher.is_local):
             return
         launcher.wait_until_ready()
         problem = launcher.ready.fork_problem if launcher.ready else None
@@ -277,7 +294,7 @@ class Controller:
         doing = "while it collected" if collecting else f"before {item.nodeid} had ended"
         text = f"{_end_of(launcher)} {doing}"
         self.close()
-        can_restart = self._options.import_ is not Import.HOST and self._options.machines is None
+        can_restart = self._options.import_ is not Import.HOST and launcher.is_local
         if collecting and not again and can_restart:
             # No code of the user had run in it, and no code of the test anywhere.
             self._messages.warn(f"{text}, and was started anew")
@@ -306,7 +323,7 @@ class Controller:
         Args:
             interrupted: whether Ctrl-C ended the session.
             broken_off: whether the session ended before its last test.
-            exit_code: with which agents of other machines end.
+            exit_code: given to the launcher, for processes elsewhere that end with the same.
 
         Raises:
             KeyboardInterrupt: Ctrl-C during the teardown; all processes have ended nevertheless.
@@ -329,7 +346,7 @@ class Controller:
             if any(rank.test for rank in ranks) and not interrupted:
                 self._messages.add_problem(_LOST_WITH_HOST.format(end=_end_of(launcher)))
         except NoRankError:
-            pass  # Each test has reported why these machines run none.
+            pass  # Each test has reported why none can run.
         except OrphanedError:
             pass  # The process that would show a problem is gone.
 

@@ -6,19 +6,18 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-from collections.abc import Sequence
 
 import pytest
 
+from pytest_ddp.asked.layout import Layout, OneMachine
 from pytest_ddp.asked.marks import MARK
 from pytest_ddp.asked.options import Options
 from pytest_ddp.asked.plan import LaunchPlan, make_plan
-from pytest_ddp.asked.spread import MachineGpus
 from pytest_ddp.attempt.display import listening_level
 from pytest_ddp.attempt.live import LiveLine
 from pytest_ddp.attempt.order import Order
 from pytest_ddp.attempt.terminal import Terminal
-from pytest_ddp.controller import starting
+from pytest_ddp.launch import gpus
 from pytest_ddp.wire.hosting import World
 
 _TIMEOUT = pytest.StashKey[float]()
@@ -67,8 +66,8 @@ class Orders:
         """The plan for the next attempt at a test.
 
         Raises:
-            NoRankError: an agent of another machine does not connect.
-            HostDiedError: the hub of several machines has died.
+            NoRankError: the layout waits for other machines, and one does not connect.
+            HostDiedError: the process that holds the connections to them has died.
         """
         plan = self._planned(item)
         if item.stash.get(_DRIVEN, False):
@@ -112,11 +111,12 @@ class Orders:
         return self._plans[item]
 
     def _made(self, item: pytest.Item) -> LaunchPlan:
-        return make_plan(item, item.stash[MARK], self._options, *self._found)
+        return make_plan(item, item.stash[MARK], self._options, self._layout)
 
     @functools.cached_property
-    def _found(self) -> tuple[int, str, Sequence[MachineGpus]]:
-        return starting.what_there_is(self._config, self._options)
+    def _layout(self) -> Layout:
+        layout: Layout | None = self._config.hook.pytest_ddp_make_layout(config=self._config)
+        return layout or OneMachine(gpus.count_gpus(), gpus.device_kind())
 
     def _next_of_world(
         self, item: pytest.Item, next_item: pytest.Item | None, world: World

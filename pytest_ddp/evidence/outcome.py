@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from pytest_ddp.wire.machines import Clock
+from pytest_ddp.wire.hosting import Clock
 from pytest_ddp.wire.protocol import Done, Phase
 from pytest_ddp.wire.survey import Standing
 

@@ -1,8 +1,8 @@
-"""Starts the process of a host, or of a hub in its place."""
+"""Starts the process of a host, or of what a launcher has in its place."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
 from pytest_ddp.launch.rendezvous import HOST_ENVIRONMENT, NOT_FOR_HOST
@@ -15,7 +15,8 @@ def start_host(
     theirs: socket.socket,
     folder: Folder,
     log: IO[bytes] | None,
-    environment: dict[str, str] = HOST_ENVIRONMENT,
+    environment: Mapping[str, str] | None = None,
+    prefix: Sequence[str] = (),
 ) -> subprocess.Popen[bytes]:
     """Start a host; it imports torch while this process goes on.
 
@@ -23,10 +24,12 @@ def start_host(
         theirs: its end of its channel, which is closed here.
         folder: the session's folder.
         log: file for its output; None for the terminal.
-        environment: variables in addition to those of this process.
+        environment: variables beside those of this process and of every host; None for no others.
+        prefix: a command that runs the host in its own process, such as ``("nice", "-n", "5")``.
     """
     inherited = {k: v for k, v in os.environ.items() if k not in NOT_FOR_HOST}
-    return start(OF_RANKS, {}, theirs, folder, log, inherited | environment)
+    variables = inherited | HOST_ENVIRONMENT | dict(environment or {})
+    return start(OF_RANKS, {}, theirs, folder, log, variables, prefix)
 
 
 def start(
@@ -36,6 +39,7 @@ def start(
     folder: Folder,
     log: IO[bytes] | None,
     environment: Mapping[str, str],
+    prefix: Sequence[str] = (),
 ) -> subprocess.Popen[bytes]:
     """Start a program that serves this session, apart from the terminal.
 
@@ -46,11 +50,12 @@ def start(
         folder: the session's folder.
         log: file for its output; None for the terminal.
         environment: its environment variables.
+        prefix: a command that runs it in its own process.
     """
     role = {"descriptor": theirs.fileno(), "folder": folder.path} | settings
     with theirs:
         return subprocess.Popen(
-            command(role, program),
+            [*prefix, *command(role, program)],
             env=environment,
             pass_fds=[theirs.fileno(), *folder.held],
             stdin=subprocess.DEVNULL,

@@ -7,10 +7,9 @@ import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import IO, ClassVar, TypeAlias
 
-from pytest_ddp.launch import rendezvous
-from pytest_ddp.launch.hostprocess import start_host
+from pytest_ddp.launch import gpus, hostprocess, rendezvous
 from pytest_ddp.launch.rankprocess import LOST_CHANNEL, WROTE_GARBAGE, RankProcess
 from pytest_ddp.launch.rendezvous import Port
 from pytest_ddp.launch.streams import Display, Listening, Log, Output
@@ -71,15 +70,23 @@ def _own_reason(process: RankProcess) -> str:
 
 
 class Launcher:
-    """The host and the ranks of one controller, and all their descriptors."""
+    """The host and the ranks of one controller, and all their descriptors.
 
-    def __init__(self, session: Session, display: Display, *, quiet: bool) -> None:
+    A subclass may start the host otherwise (:meth:`start_host`), or reach ranks elsewhere: then it
+    also overrides :meth:`lease`, :meth:`where`, :meth:`new_port`, ``_new_process``, ``_hear_other``
+    and ``_end_host``.
+    """
+
+    is_local: ClassVar[bool] = True
+    """Whether the host is a process of this machine: a new one can take its place when it has died,
+    and ranks can be started before it is ready."""
+
+    def __init__(self, session: Session, display: Display) -> None:
         """Start the host; it imports torch while the controller goes on collecting.
 
         Args:
             session: the first message to the host.
             display: shows output and log records of ranks while they run.
-            quiet: write the host's own output to a file, to be shown if it dies.
         """
         self._session = session
         self._log = os.fdopen(memfile.create("pytest-ddp host"), "w+b")
@@ -92,14 +99,16 @@ class Launcher:
         self.had_rank = False
         """Whether a rank was ever ready."""
         self.exit_code = 1
-        """The exit code of pytest, as far as it is known: agents of other machines end with it."""
+        """Exit code of pytest, as far as it is known, for processes that end with the same."""
         self._serials, self._next_look = 0, 0.0
         self._unsent: set[Channel | RankProcess] = set()
         """Those with full sockets, which are watched until they are writable."""
         self._cut_off: set[RankProcess] = set()
         """Ranks with a closed channel."""
         self._channel.when_full = functools.partial(self._unsent.add, self._channel)
-        self._process = self._start_host(theirs, quiet)
+        # What the host itself prints is kept in a file, to be shown if it dies.
+        log = self._log if not session.verbose_output else None
+        self._process = self.start_host(theirs, self._folder, log)
         self._selector = selectors.DefaultSelector()
         self._display = display
         self._listening = Listening(self._selector, display)
@@ -108,12 +117,36 @@ class Launcher:
         self._selector.register(self._host_watch, selectors.EVENT_READ, HostDiedError)
         self._channel.send(session)
 
-    def _start_host(self, theirs: socket.socket, quiet: bool) -> subprocess.Popen[bytes]:
-        """Start the process that starts ranks; ``theirs`` is its end of our channel."""
-        return start_host(theirs, self._folder, self._log if quiet else None)
+    def start_host(
+        self, theirs: socket.socket, folder: Folder, log: IO[bytes] | None
+    ) -> subprocess.Popen[bytes]:
+        """Start what starts ranks.
+
+        Args:
+            theirs: its end of our channel, which is closed here.
+            folder: the session's folder.
+            log: file for its output; None for the terminal.
+        """
+        return hostprocess.start_host(theirs, folder, log)
 
     def _new_process(self, world: World, number: int, channel: Channel) -> RankProcess:
         return RankProcess(self._serials, world, number, channel)
+
+    def lease(
+        self, world: World, ranks_per_gpu: int, limit: float, holder: str
+    ) -> contextlib.AbstractContextManager[tuple[int, ...]]:
+        """Hold a GPU for each rank of a world in a block; the index of that of each rank.
+
+        Args:
+            world: of the ranks.
+            ranks_per_gpu: how many ranks may share a GPU.
+            limit: seconds to wait for other processes at most.
+            holder: is shown to processes that wait in vain, such as a node id.
+
+        Raises:
+            LeaseError: they did not come free in time.
+        """
+        return gpus.lease(world.world_size, limit=limit, holder=holder, ranks_per_gpu=ranks_per_gpu)
 
     def where(self, world: World) -> str:
         """The machines of its ranks, as a sentence; empty in a session on one machine."""

@@ -91,8 +91,8 @@ class RankProcess:
     condemned: str = ""
     """Why the controller killed it, as a predicate; empty if it did not."""
 
-    takes_terminal: ClassVar[bool] = True
-    """Whether descriptors of the terminal can be sent to it."""
+    refuses_terminal: ClassVar[str] = ""
+    """Why descriptors of the terminal cannot be handed to it; empty if they can."""
 
     def __post_init__(self) -> None:
         self.files = RankFiles()

@@ -7,7 +7,7 @@ import resource
 from pytest_ddp.system.own import os
 
 PER_RANK = 10
-"""Descriptors in the pytest process, and in the hub, for each rank: its channel, files, streams and
+"""Descriptors in a process that holds ranks, for each of them: its channel, files, streams and
 captured output."""
 BESIDE = 64
 """Descriptors for what tests open in the pytest process at the same time."""

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from pytest_ddp.system.own import json, os, socket
 from pytest_ddp.wire.debugging import TakeTerminal
 from pytest_ddp.wire.hosting import StartRank
-from pytest_ddp.wire.protocol import Message, RankReady, RunTest
+from pytest_ddp.wire.protocol import EXTENSION_KINDS, Message, RankReady, RunTest
 from pytest_ddp.wire.serving import DESCRIPTORS, Inherit, Serve
 
 _HEADER = struct.Struct(">IQ")
@@ -326,7 +326,9 @@ def loads(text: str | bytes) -> Message:
     """
     try:
         body = _from_json(text if isinstance(text, str) else text.decode())
-        return typing.cast("Message", _reader(_KINDS[body.pop("kind")])(body))
+        kind = body.pop("kind")
+        record = _KINDS.get(kind) or EXTENSION_KINDS[kind]
+        return typing.cast("Message", _reader(record)(body))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         shown = text[:80]
         raise ChannelError(f"not a message of the protocol: {shown!r} ({error!r})") from error

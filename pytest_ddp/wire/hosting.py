@@ -202,3 +202,19 @@ class RankExited:
     """As in ``subprocess``: the exit code, or minus the signal's number."""
     why: str = ""
     """What else is known of its end, as a predicate; for example that its machine was lost."""
+
+
+@dataclass(frozen=True)
+class Clock:
+    """How the clocks of another machine stand to those of node 0, as far as it was measured."""
+
+    ahead: int
+    """Nanoseconds by which its monotonic clock is ahead."""
+    wall_ahead: int
+    """The same of its wall clock."""
+    uncertainty: int
+    """Nanoseconds by which both may be off."""
+
+    def here(self, moment: float) -> float:
+        """A moment on its wall clock, on node 0's; in seconds."""
+        return moment - self.wall_ahead / 1e9

@@ -6,7 +6,6 @@ without a system call, and the kernel keeps it whatever happens to the process.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -114,25 +113,6 @@ def lines(path: Path, area: int) -> list[str]:
     """The lines of the last note in an area; empty if there is no page."""
     page = _page(path)
     return _lines(_note(page, area)) if page else []
-
-
-def changed(page: bytes, change: Callable[[str], str]) -> bytes:
-    """A page with the places in it changed; anything but a page is returned as it is."""
-    if len(page) != SIZE:
-        return page
-    note, sight = _note(page, PHASE), _note(page, SEEN)
-    phase, *rest = _lines(note)
-    now = framed(phase, *map(change, rest[:1]), *rest[1:])
-    of, *seen = _lines(sight)
-    out = bytearray(page)
-    _put(out, PHASE, now)
-    _put(out, SEEN, framed(_digest(now) if of == _digest(note) else of, *map(change, seen)))
-    return bytes(out)
-
-
-def _put(page: bytearray, area: int, note: bytes) -> None:
-    begin = _BEGINS[area][page[area * AREA] & 1]
-    page[begin : begin + len(note)] = note
 
 
 def _page(path: Path) -> bytes:

@@ -5,7 +5,7 @@ worker), the *host*, which imports what ranks share and forks, and the *ranks*. 
 frozen dataclass with JSON-able fields, framed by :mod:`pytest_ddp.wire.channel`. The dataclasses
 have no slots, as these would make each class twice, and the user waits for this module's import.
 Of the plugin it imports only its other parts, :mod:`pytest_ddp.wire.hosting`,
-:mod:`pytest_ddp.wire.machines`, :mod:`pytest_ddp.wire.survey`, :mod:`pytest_ddp.wire.debugging` and
+:mod:`pytest_ddp.wire.survey`, :mod:`pytest_ddp.wire.debugging` and
 :mod:`pytest_ddp.wire.serving`, so that host and ranks do not import the controller's code.
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from pytest_ddp.wire.debugging import (
     EnterHang,
@@ -31,21 +31,6 @@ from pytest_ddp.wire.hosting import (
     RankStarted,
     Session,
     StartRank,
-)
-from pytest_ddp.wire.machines import (
-    ClockMeasured,
-    EndSession,
-    GpusLeased,
-    LeaseGpus,
-    MachinesAwaited,
-    MachinesFound,
-    NodeJoined,
-    NodeLost,
-    OpenPort,
-    PortOpened,
-    ReleaseGpus,
-    SignalRank,
-    Unfit,
 )
 from pytest_ddp.wire.serving import Inherit, Joined, Place, Serve, Served, ServiceReady
 from pytest_ddp.wire.survey import Calls, GroupCount, Probe, Standing, TellCalls, Traffic
@@ -74,6 +59,21 @@ class Operation(enum.StrEnum):
     ASSERT_SAME = "assert_same"
     ASSERT_CLOSE = "assert_close"
     ASSERT_DIFFER = "assert_differ"
+
+
+class ExtensionMessage:
+    """Base of the messages of an extension, which are frozen dataclasses as well.
+
+    A process can read those whose module it has imported.
+    """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        EXTENSION_KINDS[cls.__name__] = cls
+
+
+EXTENSION_KINDS: dict[str, type[ExtensionMessage]] = {}
+"""All of these that are declared in this process, by name."""
 
 
 # ---------------------------------------------------------------- controller -> rank
@@ -389,15 +389,4 @@ FromRank: TypeAlias = (
 )
 OfService: TypeAlias = Serve | ServiceReady | Served | Inherit | Joined | Place
 """Messages between the pytest process, the service and the processes that the service makes."""
-ToHub: TypeAlias = OpenPort | SignalRank | LeaseGpus | ReleaseGpus | EndSession
-FromHub: TypeAlias = (
-    MachinesAwaited
-    | MachinesFound
-    | NodeJoined
-    | ClockMeasured
-    | PortOpened
-    | GpusLeased
-    | NodeLost
-    | Unfit
-)
-Message: TypeAlias = ToHost | FromHost | ToHub | FromHub | ToRank | FromRank | OfService
+Message: TypeAlias = ToHost | FromHost | ToRank | FromRank | OfService | ExtensionMessage

@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_ddp import hookspecs
+from pytest_ddp.asked.layout import Placement
 from pytest_ddp.asked.mark import DdpTest, MarkArgument
 
 PAGE = Path(__file__).parents[2] / "docs" / "hookspecs.md"
-_RECORDS = (MarkArgument, DdpTest)
+_RECORDS = (MarkArgument, DdpTest, Placement)
 _END = "## The hooks\n"
 """Up to here the page is written by hand."""
 

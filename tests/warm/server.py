@@ -42,8 +42,8 @@ _MANY = 250
 """Descriptors in one message; the kernel takes no more than 253."""
 _ENDS = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
 _HOST = "from pytest_ddp.rank.main import main"
-_HUB = "from pytest_ddp.machines.main import main"
-_AGENT = "from pytest_ddp.agent.main import main"
+_HUB = "from pytest_ddp.extensions.machines.main import main"
+_AGENT = "from pytest_ddp.extensions.machines.agent.main import main"
 _WORKER = "import sys;exec(eval(sys.stdin.readline()))"
 _DOCTORS = "-m pytest -p ddp -p no:cacheprovider ", "-m pytest_ddp.extensions.doctor.probe"
 """What processes of pytest-ddp, workers of xdist and those of the doctor are told to execute."""

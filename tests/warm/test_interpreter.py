@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.machines.cluster import Cluster, problem
+from tests.acceptance.extensions.machines.cluster import Cluster, problem
 from tests.acceptance.suite import Suite
 from tests.warm import interpreter
 

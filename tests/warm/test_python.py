@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.machines.cluster import Cluster, problem, wait_for
+from tests.acceptance.extensions.machines.cluster import Cluster, problem, wait_for
 from tests.warm.python import standing_in
 
 TELL = """

@@ -105,8 +105,9 @@ SEVERAL = """
 
 
     def of_several():
-        rooms = "pytest_ddp.machines", "pytest_ddp.agent"
-        return [name for name in sys.modules if name.startswith(rooms)]
+        room = "pytest_ddp.extensions.machines"
+        options = {room, f"{room}.plugin", f"{room}.engines", f"{room}.engines.options"}
+        return [name for name in sys.modules if name.startswith(room) and name not in options]
 
 
     @pytest.mark.ddp(world_size=2)

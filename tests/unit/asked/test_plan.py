@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_ddp.asked.layout import OneMachine
 from pytest_ddp.asked.mark import WORLD_SIZE_PARAM, Mark
 from pytest_ddp.asked.options import Options, Output, StartMethod
 from pytest_ddp.asked.plan import LaunchPlan, make_plan
-from pytest_ddp.asked.spread import MachineGpus
 
 OPTIONS = Options(
     backend="auto",
@@ -44,7 +44,7 @@ def mark(*world_sizes: Any, listed: bool = False, **arguments: Any) -> Mark:
 
 
 def plan(of: Mark, gpus: int = 0, nodeid: str = NODEID, **options: Any) -> LaunchPlan:
-    return make_plan(item(nodeid), of, dataclasses.replace(OPTIONS, **options), gpus)
+    return make_plan(item(nodeid), of, dataclasses.replace(OPTIONS, **options), OneMachine(gpus))
 
 
 def test_a_bare_mark_takes_everything_from_the_options() -> None:
@@ -204,7 +204,7 @@ def test_too_few_devices_are_a_skip(marked: Any, gpus: int, skip: str) -> None:
 
 def test_xpus_are_no_gpus_of_cuda() -> None:
     def on_xpus(of: Mark) -> LaunchPlan:
-        return make_plan(item(), of, OPTIONS, 4, "xpu")
+        return make_plan(item(), of, OPTIONS, OneMachine(4, "xpu"))
 
     assert on_xpus(mark(4, backend="xccl")).devices == (0, 1, 2, 3)
     assert on_xpus(mark(4)).backend == "gloo"  # what auto would get there, nobody has tried
@@ -242,7 +242,7 @@ def test_what_contradicts_itself(marked: Any, options: Any, fix: str) -> None:
 
 def listed(size: Any, *sizes: Any) -> LaunchPlan:
     parametrized = item(f"{NODEID}[ws{size}]", **{WORLD_SIZE_PARAM: size, "other": 9})
-    return make_plan(parametrized, mark(*sizes, listed=True), OPTIONS, 3)
+    return make_plan(parametrized, mark(*sizes, listed=True), OPTIONS, OneMachine(3))
 
 
 def test_a_listed_world_size_comes_from_the_parameter() -> None:
@@ -252,7 +252,7 @@ def test_a_listed_world_size_comes_from_the_parameter() -> None:
 
 
 def test_other_parameters_do_not_matter() -> None:
-    assert make_plan(item(NODEID, world_size=7), mark(2), OPTIONS, 0).world_size == 2
+    assert make_plan(item(NODEID, world_size=7), mark(2), OPTIONS, OneMachine(0)).world_size == 2
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ def test_other_parameters_do_not_matter() -> None:
 )
 def test_a_mark_that_came_after_the_parametrization(parameters: Any, marked: Mark) -> None:
     with pytest.raises(pytest.UsageError) as caught:
-        make_plan(item(NODEID, **parameters), marked, OPTIONS, 0)
+        make_plan(item(NODEID, **parameters), marked, OPTIONS, OneMachine(0))
     lines = str(caught.value).splitlines()
     assert lines[0] == NODEID
     assert "4" in lines[1] or "[1, 2]" in lines[1]
@@ -327,29 +327,16 @@ def test_seeds_are_those_of_every_other_process() -> None:
 # --------------------------------------------------------------------- machines
 
 
-def on(machines: int, of: Mark) -> LaunchPlan:
-    there = [MachineGpus(f"node {node}", 0) for node in range(machines)]
-    return make_plan(item(), of, OPTIONS, 0, machines=there)
-
-
 def test_more_ranks_than_one_machine_takes_are_a_skip_without_machines() -> None:
     """No error: a suite with tests for a cluster is run on a laptop, too."""
     words = "128 ranks, at most 64 on one: 2 machines needed, this session has one"
-    assert on(0, mark(128)).skip == f"{words}; --ddp-machines has more"
-    assert on(0, mark(64)).skip is None
+    assert plan(mark(128)).skip == words
+    assert plan(mark(64)).skip is None
 
 
-def test_on_machines_they_are_spread() -> None:
-    got = on(16, mark(128))
-    assert (got.skip, got.nodes[::8], len(got.seeds)) == (None, tuple(range(16)), 128)
-    words = "129 ranks, at most 64 on one: 3 machines needed, 2 in this session"
-    assert on(2, mark(129)).skip == words
-
-
-@pytest.mark.parametrize("machines", [0, 4])
-def test_fewer_machines_than_so_many_ranks_need_contradict_the_mark(machines: int) -> None:
+def test_fewer_machines_than_so_many_ranks_need_contradict_the_mark() -> None:
     with pytest.raises(pytest.UsageError) as caught:
-        on(machines, mark(129, nodes=2))
+        plan(mark(129, nodes=2))
     text = " ".join(str(caught.value).split())
     assert "nodes=2, world_size=129): one machine takes 64 ranks at most" in text
     assert "Ask for 3 machines, or more." in text

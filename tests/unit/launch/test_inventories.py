@@ -13,6 +13,7 @@ from typing import Any, TypeAlias, cast
 
 import pytest
 
+from pytest_ddp.asked.layout import OneMachine
 from pytest_ddp.asked.mark import Mark
 from pytest_ddp.asked.options import Options, Output, StartMethod
 from pytest_ddp.asked.plan import LaunchPlan, make_plan
@@ -214,7 +215,7 @@ def planned(mark: Mark) -> LaunchPlan:
     """What a test gets on this machine."""
     options = Options("auto", 2, 300.0, StartMethod.FORK, False, 0, Output.FAILED)
     item = cast(pytest.Item, SimpleNamespace(nodeid="test_a.py::test_a"))
-    return make_plan(item, mark, options, gpus.count_gpus(), gpus.device_kind())
+    return make_plan(item, mark, options, OneMachine(gpus.count_gpus(), gpus.device_kind()))
 
 
 def mark(world_size: Any, **arguments: Any) -> Mark:

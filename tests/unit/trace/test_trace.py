@@ -23,7 +23,7 @@ from pytest_ddp.trace.lanes import picture
 from pytest_ddp.trace.page import page
 from pytest_ddp.trace.scale import Scale, time_words
 from pytest_ddp.trace.timeline import End, Timeline, make_timeline
-from pytest_ddp.wire.machines import Clock
+from pytest_ddp.wire.hosting import Clock
 from pytest_ddp.wire.protocol import Phase
 from pytest_ddp.wire.tracelog import TraceLog, What
 from tests.unit import handmade as made

@@ -1,1 +1,0 @@
-"""One machine's side of a session on several: its host, its ranks, and the way to the hub."""

@@ -1,0 +1,1 @@
+"""Ranks on several machines, which agents start and a hub connects."""

@@ -1,0 +1,1 @@
+"""One machine of a session on several: its host, its ranks, and the connection to the hub."""

@@ -1,0 +1,45 @@
+"""What ranks of this machine leave for a coverage report, which is made on node 0."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from pytest_ddp.extensions.machines.line import Frame, Kind
+from pytest_ddp.system.folder import Folder
+from pytest_ddp.wire.hosting import Measured
+
+_NAME = "coverage"
+
+
+class CoverageData:
+    """Keeps the files of ranks in a folder, until they go home: the host removes the session's.
+
+    Also on node 0. Where machines share a file system, pytest-cov on a node that comes late removes
+    what it finds beside the data file that ranks would write to.
+    """
+
+    def __init__(self) -> None:
+        self._folder: Folder | None = None
+
+    def redirected(self, measured: Measured | None) -> Measured | None:
+        """As the controller has it, but for where its data go."""
+        if measured is None:
+            return None
+        if self._folder is None:
+            self._folder = Folder()
+        return replace(measured, data_file=f"{self._folder.path}/{_NAME}")
+
+    def frames(self) -> Iterator[Frame]:
+        """All files of data, which the hub writes beside those of node 0."""
+        folder = "" if self._folder is None else self._folder.path
+        for file in glob.glob(f"{_NAME}.*", root_dir=folder) if folder else ():
+            suffix = file.removeprefix(f"{_NAME}.").encode()
+            yield Frame(Kind.COVERAGE, data=suffix + b"\0" + Path(folder, file).read_bytes())
+
+    def close(self) -> None:
+        """Remove it."""
+        if self._folder is not None:
+            self._folder.close()

@@ -1,0 +1,103 @@
+"""Entry points of agents: the hub starts that of its own machine, engines start the others."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, NoReturn
+
+from pytest_ddp.extensions.machines.agent import gpus
+from pytest_ddp.extensions.machines.agent.agent import Agent
+from pytest_ddp.extensions.machines.agent.network import host_environment
+from pytest_ddp.extensions.machines.engines.engine import LAUNCHER_VARIABLES, SECRET
+from pytest_ddp.extensions.machines.engines.torchrun import Torchrun
+from pytest_ddp.extensions.machines.line import connect
+from pytest_ddp.extensions.machines.seal import SealError
+from pytest_ddp.system.own import os, signal, time
+from pytest_ddp.wire.hosting import PLACE_VARIABLES
+
+_FAILED = 1
+_REACH_LIMIT = 120.0
+"""Seconds for a hub to listen, where no store tells when it does."""
+_BETWEEN_TRIES = 0.2
+
+
+def main(role: dict[str, Any]) -> NoReturn:
+    """Be the agent of the hub's own machine."""
+    secret = os.environ.pop(SECRET)
+    sys.exit(live(role["node"], role["address"], role["port"], secret.encode()))
+
+
+def be_agent(engine: Torchrun) -> int:
+    """Be the agent of a node beside node 0, until pytest ends there; its exit code."""
+    users_secret = os.environ.pop(SECRET, "")
+    for name in (*PLACE_VARIABLES, *LAUNCHER_VARIABLES):
+        # Of the launcher's processes, which ranks are not.
+        os.environ.pop(name, None)
+    try:
+        address, port, secret = engine.find(users_secret)
+    except (OSError, RuntimeError) as error:
+        return complain(engine.node, f"node 0 did not publish the address of pytest: {error}")
+    place = engine.node, address, port, secret
+    return live(*place, nodes=engine.nodes, spread=engine.spread)
+
+
+def live(
+    node: int,
+    address: str,
+    port: int,
+    secret: bytes,
+    *,
+    nodes: int | None = None,
+    lifeline: int | None = None,
+    spread: float = 0.0,
+) -> int:
+    """Be an agent until pytest ends; the exit code.
+
+    Args:
+        node: its number.
+        address: where the hub listens.
+        port: the same.
+        secret: the session's.
+        nodes: how many there are by the launcher of this machine; None if it has none.
+        lifeline: a descriptor that the starter of this agent holds open as long as the agent is to
+            live; None if there is none.
+        spread: seconds by which node 0 may start later.
+    """
+    # pytest on node 0 decides what Ctrl-C means. Not SIG_IGN, which ranks would inherit: their
+    # fixtures would be cut off, and a test that interrupts itself would pass.
+    signal.signal(signal.SIGINT, lambda *_: None)
+    # Ray's workers have it blocked, which is inherited as well.
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    # Before there is a connection, which would be silent meanwhile.
+    gpus.found()
+    deadline = time.monotonic() + _REACH_LIMIT + spread
+    while True:
+        try:
+            line = connect(address, port, secret)
+            break
+        except SealError as error:
+            return complain(node, f"{address}:{port} is not the hub of this session: {error}")
+        except OSError as error:
+            # A starter with a lifeline listens already. Other agents may start before node 0, or
+            # before its address can be resolved.
+            if lifeline is not None or time.monotonic() > deadline:
+                return complain(node, _unreached(address, port, error))
+            signal.sigtimedwait([], _BETWEEN_TRIES)
+    agent = Agent(line, node, nodes, host_environment(line.own_address), lifeline)
+    code = agent.live()
+    if agent.refused:
+        complain(node, f"pytest on node 0 refuses this machine: {agent.refused}")
+    if agent.gone and node:
+        complain(node, f"pytest on node 0 is gone: {agent.gone}")
+    return code
+
+
+def _unreached(address: str, port: int, error: OSError) -> str:
+    words = f"cannot reach node 0 at {address}:{port}: {error}"
+    return f"{words}; MASTER_ADDR, set for pytest, names another address of it"
+
+
+def complain(node: int, text: str) -> int:
+    """Print why an agent ends; its exit code."""
+    print(f"pytest-ddp agent of node {node}: {text}", file=sys.stderr)
+    return _FAILED

@@ -1,0 +1,113 @@
+"""What the hub needs of an engine, which provides the machines.
+
+An engine either was there before pytest, and has started a process on each node already, or starts
+agents itself, once the hub listens.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, TypeAlias
+
+from pytest_ddp.extensions.machines.engines.options import Engine as Name
+from pytest_ddp.extensions.machines.engines.options import Machines
+
+SECRET = "PYTEST_DDP_SECRET"
+"""The variable that holds the session's secret, where the user has set one for all nodes."""
+
+LAUNCHER_VARIABLES = (
+    *("PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT"),
+    *("PET_RDZV_BACKEND", "PET_RDZV_ENDPOINT", "PET_RDZV_ID", "PET_RDZV_CONF", "PET_MAX_RESTARTS"),
+)
+"""torchrun's options as variables, which Kubernetes sets on each node: a torchrun that a test
+starts would take them for its own."""
+
+ADDRESS = "MASTER_ADDR"
+"""The variable by which a user names the address of node 0, where an engine would find another."""
+
+
+Tell: TypeAlias = Callable[[str], object]
+"""Shows on pytest's terminal what the engine waits for."""
+
+
+class EngineError(Exception):
+    """The machines cannot be used; the text has the way out."""
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Where agents connect to the hub, and with which secret."""
+
+    address: str
+    port: int
+    secret: str
+    is_users: bool
+    """Whether the user has set the secret on all nodes."""
+
+
+@dataclass
+class Engine(ABC):
+    """What provides the machines: plain values in the pytest process, active in the hub's."""
+
+    starts_agents: ClassVar[bool] = True
+    """Whether the engine starts the agents; pytest waits for these before it collects, so that a
+    problem of a machine is one error at the start."""
+
+    name: ClassVar[Name]
+
+    @property
+    def spread(self) -> float:
+        """Seconds between the first and the last start of its nodes at most."""
+        return 0.0
+
+    @classmethod
+    @abstractmethod
+    def for_session(
+        cls, machines: Machines, python: str | None, environment: Mapping[str, str]
+    ) -> Engine:
+        """The engine of a session; see ``find`` in ``choosing.py``."""
+
+    @property
+    def node(self) -> int:
+        """The node that this process runs on; on nodes other than 0 it becomes an agent."""
+        return 0
+
+    @property
+    @abstractmethod
+    def nodes(self) -> int:
+        """Number of machines, with node 0, which is that of pytest; the hub starts its agent."""
+
+    @abstractmethod
+    def listens_at(self, tell: Tell) -> tuple[str, int]:
+        """The address of node 0 by which the others reach it, and a port; 0 is any.
+
+        Args:
+            tell: shows what the engine waits for, which may wait as long as it calls this.
+
+        Raises:
+            EngineError: there is no such address.
+            OSError: the same.
+        """
+
+    @abstractmethod
+    def bring(self, meeting: Meeting) -> None:
+        """Start the agents of all other nodes, or publish where they connect.
+
+        Raises:
+            EngineError: the agents cannot be started.
+            OSError: the same.
+        """
+
+    def ended(self) -> Mapping[int, str]:
+        """Nodes whose agents have ended, with the reason."""
+        return {}
+
+    @abstractmethod
+    def hint(self) -> str:
+        """What to check if agents do not connect."""
+
+    @abstractmethod
+    def end(self) -> None:
+        """End agents that still run, and release the machines."""

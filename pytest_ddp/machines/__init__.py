@@ -1,1 +1,0 @@
-"""Several machines: who holds them together, and what engines say of them."""

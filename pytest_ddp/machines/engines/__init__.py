@@ -1,1 +1,0 @@
-"""Who has the machines of a session, an engine a file; only the one asked for is imported."""

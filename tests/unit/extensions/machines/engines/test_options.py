@@ -1,0 +1,59 @@
+"""What ``--ddp-machines`` may hold."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_ddp.asked.options import Options
+from pytest_ddp.extensions.machines.engines import options as module
+from pytest_ddp.extensions.machines.engines.options import (
+    Engine,
+    MachineOptions,
+    Machines,
+    check_machines_or_none,
+    check_program_or_none,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "machines"),
+    [
+        ("", None),
+        ("torchrun", Machines(Engine.TORCHRUN)),
+        ("slurm", Machines(Engine.SLURM)),
+        ("ray", Machines(Engine.RAY)),
+        ("ray:3", Machines(Engine.RAY, count=3)),
+        ("ssh:a", Machines(Engine.SSH, hosts=("a",))),
+        ("ssh:me@a, b,", Machines(Engine.SSH, hosts=("me@a", "b"))),
+    ],
+)
+def test_what_is_understood(text: str, machines: Machines | None) -> None:
+    assert check_machines_or_none(text) == machines
+
+
+@pytest.mark.parametrize(
+    "text", ["mpi", "Ray", "slurm:2", "ray:0", "ray:4097", "ray:-1", "ssh:", "ssh:a,-v", 3]
+)
+def test_what_is_not(text: object) -> None:
+    with pytest.raises(ValueError, match=r"it is torchrun|ray:N has|which hosts|an option of ssh"):
+        check_machines_or_none(text)
+
+
+def test_an_interpreter_has_an_absolute_path() -> None:
+    assert check_program_or_none("") is None
+    assert check_program_or_none("/opt/python") == "/opt/python"
+    with pytest.raises(ValueError, match="an absolute path there"):
+        check_program_or_none("python3.11")
+
+
+def test_more_ranks_than_one_machine_takes_need_machines(
+    pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pytestconfig.option, "ddp_world_size", "128")
+    with pytest.raises(pytest.UsageError) as caught:
+        Options.from_config(pytestconfig)
+    text = " ".join(str(caught.value).split())
+    assert text.startswith("--ddp-world-size=128: one machine takes a whole number of ranks from 1")
+    several = MachineOptions(Machines(Engine.SLURM), None, None)
+    monkeypatch.setattr(module, "read", lambda _: several)
+    assert Options.from_config(pytestconfig).world_size == 128

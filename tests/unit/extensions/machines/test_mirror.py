@@ -1,0 +1,115 @@
+"""What of a remote rank reaches the launcher, in which order."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from pytest_ddp.extensions.machines import mirror as module
+from pytest_ddp.extensions.machines.mirror import LOG, Mirror
+from pytest_ddp.launch.rankfiles import RankFiles
+from pytest_ddp.launch.streams import Record, Streams, Text
+from pytest_ddp.wire.channel import Channel, dumps
+from pytest_ddp.wire.hosting import RankExited
+from pytest_ddp.wire.protocol import Began, RankReady
+
+
+@dataclass
+class Ends:
+    """Both sides of one rank: the launcher's, and its mirror."""
+
+    channel: Channel
+    files: RankFiles
+    streams: Streams
+    mirror: Mirror
+
+
+@pytest.fixture
+def ends() -> Iterator[Ends]:
+    ours, theirs = Channel.pair()
+    files, streams = RankFiles(), Streams(1, 2)
+    given = (theirs.fileno(), *files.descriptors, *streams.descriptors)
+    mirror = Mirror(1, [os.dup(descriptor) for descriptor in given])
+    theirs.close()
+    streams.passed_on()
+    yield Ends(ours, files, streams, mirror)
+    mirror.close()
+    ours.close()
+    files.close()
+    streams.close()
+
+
+def test_files_hold_what_the_rank_s_hold(ends: Ends) -> None:
+    ends.mirror.keep(0, b"a long stack")
+    ends.mirror.keep(0, b"a stack")
+    ends.mirror.keep(1, b"of a child")
+    assert ends.files.stacks() == "a stack"
+    assert ends.files.stacks_of_children() == "of a child"
+
+
+def test_capture_files_come_with_ready(ends: Ends) -> None:
+    ends.mirror.tell(dumps(RankReady(3, 4711, ("stdout", "stderr"))).encode())
+    ((ready, captured),) = ends.channel.receive_available()
+    assert ready == RankReady(3, 4711, ("stdout", "stderr"))
+    ends.mirror.keep(5, b"last words")
+    assert os.pread(captured[1], 100, 0) == b"last words"
+    for descriptor in captured:
+        os.close(descriptor)
+
+
+def test_more_output_than_a_pipe_holds_comes_whole(ends: Ends) -> None:
+    out = ends.streams.sources[0]
+    ends.mirror.write(0, b"\n" * 300_000)
+    lines, rounds = 0, 0
+    while pieces := out.read():
+        lines += sum(piece.text.count("\n") for piece in pieces if isinstance(piece, Text))
+        rounds += ends.mirror.unsent
+        ends.mirror.flush()
+    assert lines == 300_000
+    assert rounds > 1
+
+
+def test_a_record_has_the_time_of_this_machine(ends: Ends) -> None:
+    before = time.monotonic()
+    ends.mirror.write(LOG, json.dumps((1e12, "call", {"msg": "of afar"})).encode())
+    (record,) = ends.streams.sources[2].read()
+    assert isinstance(record, Record)
+    assert before <= record.moment <= time.monotonic()
+
+
+def test_an_end_is_told_after_all_else(ends: Ends) -> None:
+    for number in range(20_000):
+        ends.mirror.channel.send(Began(number), more=True)
+    ends.mirror.exited = RankExited(3, 0)
+    assert not ends.mirror.flush()
+    heard = []
+    while not ends.mirror.flush():
+        heard += ends.channel.receive_available()
+    heard += ends.channel.receive_available()
+    assert len(heard) == 20_000
+
+
+def test_a_closed_channel_is_seen_a_little_later(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends.mirror.hang_up()
+    ends.mirror.flush()
+    assert ends.channel.receive_available() == []
+    assert not ends.channel.at_end
+    monkeypatch.setattr(module, "_DEATH_LIMIT", -1.0)
+    ends.mirror.hang_up()
+    ends.mirror.flush()
+    assert ends.channel.receive_available() == []
+    assert ends.channel.at_end
+
+
+def test_what_nobody_reads_any_more_is_dropped(ends: Ends) -> None:
+    ends.streams.close()
+    ends.mirror.write(0, b"for nobody")
+    ends.mirror.write(LOG, json.dumps((1.0, "call", {})).encode())
+    assert not ends.mirror.unsent

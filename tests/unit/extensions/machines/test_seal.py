@@ -1,0 +1,133 @@
+"""Who is let in, and that nothing is read of others; with the bytes that strangers send."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from pytest_ddp.extensions.machines.seal import (
+    ANSWER,
+    GREETING,
+    LONGEST,
+    MAGIC,
+    Gate,
+    Knock,
+    Seal,
+    SealError,
+)
+
+SECRET = b"of this session"
+
+
+def sealed(ours: bytes = SECRET, theirs: bytes = SECRET) -> tuple[Seal, Seal]:
+    """The ends of hub and agent."""
+    gate = Gate(ours)
+    knock = Knock(theirs, gate.greeting)
+    let_in = gate.open(knock.answer)
+    assert let_in is not None
+    welcome, hub = let_in
+    return hub, knock.open(welcome)
+
+
+def test_both_sides_read_what_the_other_has_sent() -> None:
+    hub, agent = sealed()
+    assert agent.open(hub.close(b"a") + hub.close(b"") + hub.close(b"c" * 100_000)) == [
+        b"a",
+        b"",
+        b"c" * 100_000,
+    ]
+    assert hub.open(agent.close(b"back")) == [b"back"]
+
+
+def test_frames_come_in_any_pieces() -> None:
+    hub, agent = sealed()
+    data = hub.close(b"first") + hub.close(b"second")
+    assert [body for i in range(len(data)) for body in agent.open(data[i : i + 1])] == [
+        b"first",
+        b"second",
+    ]
+
+
+def test_an_agent_with_another_secret_is_refused() -> None:
+    with pytest.raises(SealError, match="wrong session secret"):
+        sealed(theirs=b"of another session")
+
+
+def test_a_hub_with_another_secret_is_refused() -> None:
+    gate = Gate(SECRET)
+    knock = Knock(SECRET, gate.greeting)
+    with pytest.raises(SealError, match="the listener has another session secret"):
+        knock.open(bytes(32))
+
+
+@pytest.mark.parametrize(
+    "greeting", [b"", b"SSH-2.0-OpenSSH_9.6\r\n", MAGIC, b"x" * GREETING, MAGIC + bytes(17)]
+)
+def test_who_greets_otherwise_is_no_hub(greeting: bytes) -> None:
+    with pytest.raises(SealError, match="no pytest-ddp"):
+        Knock(SECRET, greeting)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"GET / HTTP/1.1\r\nHost: x\r\nUser-Agent: scanner\r\n\r\n",
+        bytes(ANSWER),
+        struct.pack(">I", 1 << 30) + bytes(ANSWER),
+        b"\xff" * (1 << 20),
+    ],
+)
+def test_a_stranger_is_refused_at_the_first_bytes_too_many(said: bytes) -> None:
+    with pytest.raises(SealError):
+        Gate(SECRET).open(said)
+
+
+def test_a_stranger_that_says_little_is_neither_let_in_nor_parsed() -> None:
+    assert Gate(SECRET).open(b"GET /") is None
+
+
+def test_a_proof_is_of_one_connection() -> None:
+    """Who has listened to another connection cannot use what was said there."""
+    first, second = Gate(SECRET), Gate(SECRET)
+    knock = Knock(SECRET, first.greeting)
+    assert first.open(knock.answer) is not None
+    with pytest.raises(SealError):
+        second.open(knock.answer)
+
+
+@pytest.mark.parametrize("place", [0, 4, 19, 20, 24])
+def test_a_changed_byte_breaks_the_connection(place: int) -> None:
+    hub, agent = sealed()
+    frame = bytearray(hub.close(b"verdict") + hub.close(b"x" * 100))
+    frame[place] ^= 1
+    of_a_longer_length = bytes(1 << 25)
+    with pytest.raises(SealError):
+        agent.open(bytes(frame) + of_a_longer_length)
+
+
+def test_a_frame_that_comes_again_breaks_it() -> None:
+    hub, agent = sealed()
+    frame = hub.close(b"once")
+    assert agent.open(frame) == [b"once"]
+    with pytest.raises(SealError, match="was changed on the way"):
+        agent.open(frame)
+
+
+def test_a_frame_that_was_left_out_breaks_it() -> None:
+    hub, agent = sealed()
+    hub.close(b"lost")
+    with pytest.raises(SealError, match="was changed on the way"):
+        agent.open(hub.close(b"next"))
+
+
+def test_a_frame_sent_back_breaks_it() -> None:
+    hub, _ = sealed()
+    with pytest.raises(SealError, match="was changed on the way"):
+        hub.open(hub.close(b"mine"))
+
+
+def test_a_length_that_is_none_of_ours_is_refused_before_its_bytes_come() -> None:
+    hub, _ = sealed()
+    with pytest.raises(SealError, match="longer than any of pytest-ddp"):
+        hub.open(struct.pack(">I", LONGEST + 1) + bytes(16))
