@@ -48,9 +48,17 @@ def nothing_to_remark(subject: Any) -> str:
     return ""
 
 
-def hash_seed_shared(subject: Any) -> str:
-    """Of checks of what each process may order in its own way, as it does a set of strings."""
-    return "hash seed shared unless --ddp-start-method=spawn"
+_remarks: list[str] = []
+
+
+def remark(text: str) -> None:
+    """Say what the check that runs could not look at, if it passes; on all ranks."""
+    _remarks.append(text)
+
+
+def remarked() -> str:
+    """What was said during the last check of this process."""
+    return "; ".join(_remarks)
 
 
 @dataclass(frozen=True)
@@ -66,7 +74,8 @@ class Check:
     excused: frozenset[str] = frozenset()
     """Traits that free a subject from it."""
     remark: Callable[[Any], str] = nothing_to_remark
-    """What a check that passes has not looked at, for the table and the report."""
+    """What a check that passes has not looked at, for the table and the report; what is known when
+    it has run is said by :func:`remark`."""
 
     @property
     def id(self) -> str:
@@ -90,6 +99,7 @@ class Check:
         """
         __tracebackhide__ = True  # the evidence is in the text, our frames are not
         ranks = current_ranks() if ranks is None else ranks
+        _remarks.clear()
         try:
             with nemesis.at_work(self.id, ranks.rank):
                 violations = self.find(subject, ranks)
