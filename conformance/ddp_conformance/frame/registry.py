@@ -52,7 +52,8 @@ _remarks: list[str] = []
 
 
 def remark(text: str) -> None:
-    """Say what the check that runs could not look at, if it passes; on all ranks."""
+    """Say something of the check that runs, on all ranks: what one that passes could not look at,
+    or below the evidence of one that fails."""
     _remarks.append(text)
 
 
@@ -116,10 +117,11 @@ class Check:
         if violations:
             # Without the option, and where it is unknown, the seed is 0 in each run.
             seed = f"\n  seen with {nemesis.OPTION}={nemesis.seed()}" if nemesis.seed() else ""
+            said = "".join(f"\n  {text}" for text in _remarks)
             raise GuaranteeError(
                 f"{self.id}: {self.guarantee.statement}\n"
                 f"{subject.name} breaks it at world size {ranks.world_size}:\n"
-                f"{listing(violations)}{seed}",
+                f"{listing(violations)}{said}{seed}",
                 violations,
             )
 

@@ -24,11 +24,12 @@ from ddp_conformance.frame.recording import (
     record_once,
     skip_random_numbers,
 )
-from ddp_conformance.frame.registry import Check, Guarantee
-from ddp_conformance.frame.verdict import Violation
+from ddp_conformance.frame.registry import Check, Guarantee, remark
+from ddp_conformance.frame.verdict import UndecidedError, Violation
 from ddp_conformance.launched.start.apart import find_apart
 from ddp_conformance.sampling import judge, randomness
 from ddp_conformance.sampling.deliveries import Delivering, deliveries
+from ddp_conformance.sampling.excuses import declarations, in_words
 from ddp_conformance.sampling.sizes import suspicious_runs
 from ddp_conformance.sampling.stopwatch import Stopwatch
 from ddp_conformance.sampling.subjects import Loader, Sampler, terms_of
@@ -138,6 +139,8 @@ def find_coverage(subject: Delivering, ranks: Ranks) -> tuple[Violation, ...]:
     """SMP-01; then with a clock of the last rank that is ahead, then with its own hash seed."""
     look = judge_coverage_of(subject)
     found = _judged(subject, ranks, look)
+    if found:
+        _name_an_excuse(subject, ranks)
     last = ranks.world_size - 1
     if found or last == 0:
         return found
@@ -151,6 +154,23 @@ def find_coverage(subject: Delivering, ranks: Ranks) -> tuple[Violation, ...]:
     runs = record(subject, ranks, cases_of(ranks, (size,)), observe)
     found = tuple(replace(one, what=how + one.what) for one in judge_each(runs, look))
     return found or find_apart(subject, ranks, size, two_epochs, find_coverage_at_one_size)
+
+
+def _name_an_excuse(subject: Delivering, ranks: Ranks) -> None:
+    """Say under which declaration the subject would keep SMP-01, if there is one."""
+    runs = record_epochs(subject, ranks)
+    if not judge_each(runs, judge_coverage_of(subject)):
+        runs = (*runs, *suspicious_runs(subject, ranks))
+    for declared in declarations(subject, runs):
+        look = judge_coverage_of(declared)
+        try:
+            # An endless one has to be recorded as such.
+            seen = "endless" not in declared.traits and judge_each(runs, look)
+            if not seen and not _judged(declared, ranks, look):
+                remark(f"legal if declared: {in_words(declared)}")
+                return
+        except (UndecidedError, ValueError):
+            continue  # it does not deliver what the declaration asks for
 
 
 def even_size(subject: Delivering, world_size: int) -> int:
