@@ -33,10 +33,10 @@ def serve(listener: int, host: int) -> NoReturn:
     gc.freeze()
     listening = socket.socket(fileno=listener)
     while os.path.exists(listening.getsockname()):
-        ready = select.select([listening, host], [], [], INTERVAL)[0]
+        ready = select.select([listener, host], [], [], INTERVAL)[0]
         if host in ready:
             break
-        if listening not in ready:
+        if listener not in ready:
             continue
         caller, _ = listening.accept()
         if os.fork() == 0:

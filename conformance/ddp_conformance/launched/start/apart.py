@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore, PrefixStore, Store
 
 from ddp_conformance.frame import nemesis
 from ddp_conformance.frame.case import Case
@@ -114,16 +115,16 @@ def _named(function: Callable[..., Any]) -> Named:
 
 
 def _do_the_same(part: Part, case: Case, observe: Observe) -> bool:
+    look = functools.partial(_look, part, case, observe)
     seen = []
-    start_servers((0, 1))
-    for seed in (0, 1):
-        case.directory.mkdir()  # the same path in both: it may be part of what is seen
-        try:
-            seen.append(in_process_of(seed, functools.partial(_look, part, case, observe)))
-        except Exception:
-            return False
-        finally:
+    try:
+        start_servers((0, 1))
+        for seed in (0, 1):
+            case.directory.mkdir()  # the same path in both: it may be part of what is seen
+            seen.append(in_process_of(seed, look))
             shutil.rmtree(case.directory)
+    except Exception:
+        return False  # the other ranks wait for an answer
     return seen[0] == seen[1]
 
 
@@ -148,15 +149,15 @@ class StoreRanks:
 
     rank: int
     world_size: int
-    store: dist.Store
+    store: Store
     exchanges: int = 0
 
     def gather(self, obj: Any) -> list[Any]:
         """The objects of all ranks by rank."""
         self.exchanges += 1
-        self.store.set(f"{self.exchanges}-{self.rank}", pickle.dumps(obj))
+        self.store.set(f"{self.exchanges}-{self.rank}", pickle.dumps(obj).hex())
         names = [f"{self.exchanges}-{rank}" for rank in range(self.world_size)]
-        return [pickle.loads(self.store.get(name)) for name in names]
+        return [pickle.loads(bytes.fromhex(self.store.get(name).decode())) for name in names]
 
 
 def _found(part: Part, ranks: Ranks, find: Find, store: Path, seed: int) -> Found:
@@ -172,10 +173,10 @@ def _found(part: Part, ranks: Ranks, find: Find, store: Path, seed: int) -> Foun
 def _check(part: Part, find: Find, rank: int, world_size: int, path: str) -> Found:
     subject = part.make()
     limit = timedelta(seconds=SECONDS)
-    store = dist.FileStore(path, world_size)
+    store = FileStore(path, world_size)
     store.set_timeout(limit)
-    ranks = StoreRanks(rank, world_size, dist.PrefixStore("ranks", store))
-    group = dist.PrefixStore("group", store)
+    ranks = StoreRanks(rank, world_size, PrefixStore("ranks", store))
+    group = PrefixStore("group", store)
     dist.init_process_group("gloo", store=group, rank=rank, world_size=world_size, timeout=limit)
     try:
         with nemesis.at_work("hash seed", rank):
