@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from ddp_conformance.frame import nemesis
+from ddp_conformance.frame.registry import remarked
 from ddp_conformance.frame.verdict import GuaranteeError, UndecidedError
 from ddp_conformance.front import report
 from ddp_conformance.front.pytest_frontend import BoundCheck, KeptError
@@ -23,6 +24,9 @@ SUBJECT = "conformance subject"
 
 EVIDENCE = "conformance evidence"
 """User property: how the check ended, in a word, and the lines that prove it."""
+
+REMARK = "conformance remark"
+"""User property: what a check that passed could not look at."""
 
 REPORT = "--ddp-conformance-report"
 
@@ -70,6 +74,8 @@ def pytest_runtest_makereport(
             evidence = [_ENDINGS[type(one)], *getattr(one, "evidence", ())]
             made.user_properties.append((EVIDENCE, evidence))
             break
+    if error is None and call.when == "call" and _decided_by(item) and remarked():
+        made.user_properties.append((REMARK, remarked()))
     return made
 
 
@@ -146,8 +152,8 @@ def _judged(report: pytest.TestReport, about: dict[str, Any]) -> Judged:
     ended, *witness = map(str, evidence)
     word, reason = _word(report, ended)
     about = dict(about)
-    remark = about.pop("remark")
-    reason = remark if word is Word.PASSED else reason
+    remarks = (about.pop("remark"), dict(report.user_properties).get(REMARK, ""))
+    reason = "; ".join(map(str, filter(None, remarks))) if word is Word.PASSED else reason
     if word is Word.UNKNOWN and witness:
         reason = witness[0]
     shown = tuple(witness) if word in (Word.FAILED, Word.EXPECTED) else ()

@@ -6,7 +6,7 @@ an error does to the other ranks is also seen for real, in processes that may di
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ddp_conformance.callbacks import judge
@@ -19,9 +19,10 @@ from ddp_conformance.frame.case import Case
 from ddp_conformance.frame.history import Failed, Record, Run
 from ddp_conformance.frame.ranks import Ranks
 from ddp_conformance.frame.recording import cases_of, describe, judge_each, record
-from ddp_conformance.frame.registry import Check, Guarantee, hash_seed_shared
+from ddp_conformance.frame.registry import Check, Guarantee
 from ddp_conformance.frame.verdict import Violation
 from ddp_conformance.launched.order import Named, Scenario, Work
+from ddp_conformance.launched.start.apart import find_apart
 from ddp_conformance.launched.start.launch import Limits, launch
 from ddp_conformance.stage.lockstep import Lockstep, in_lockstep
 from ddp_conformance.stage.same_calls import demand_same_calls
@@ -82,7 +83,17 @@ def loop_runs(subject: Callback, ranks: Ranks) -> tuple[Run, ...]:
     Few, so that a loop comes through several epochs; and as many as make 23 steps of one, to
     see what happens every tenth time.
     """
-    cases = cases_of(ranks, (2 * ranks.world_size + 1, 22 * ranks.world_size + 1))
+    return loop_runs_at(subject, ranks, few_samples(ranks), 22 * ranks.world_size + 1)
+
+
+def few_samples(ranks: Ranks) -> int:
+    """A number that is no multiple of the world size."""
+    return 2 * ranks.world_size + 1
+
+
+def loop_runs_at(subject: Callback, ranks: Ranks, *sizes: int) -> tuple[Run, ...]:
+    """A run for each number of samples."""
+    cases = cases_of(ranks, sizes)
     return record(subject, ranks, cases, lambda s, case: observe_loop(s, case, ranks))
 
 
@@ -92,12 +103,31 @@ def find_different_collectives(subject: Callback, ranks: Ranks) -> tuple[Violati
 
 
 def find_different_decisions(subject: Callback, ranks: Ranks) -> tuple[Violation, ...]:
-    """CBK-02. Undecided where the loops were cut off before any decision differed."""
-    runs = loop_runs(subject, ranks)
+    """CBK-02; at last where the last rank has a hash seed of its own."""
+    found = _different_decisions(subject, loop_runs(subject, ranks))
+    return found or find_apart(
+        subject, ranks, few_samples(ranks), decisions, find_decisions_of_a_few_samples
+    )
+
+
+def _different_decisions(subject: Callback, runs: Sequence[Run]) -> tuple[Violation, ...]:
+    """Undecided where the loops were cut off before any decision differed."""
     found = judge_each(runs, lambda run: judge.judge_decisions(run.history))
     if not found:
         demand_same_calls(subject, runs, "CBK-01")
     return found
+
+
+def decisions(subject: Callback, case: Case) -> Iterator[Record]:
+    """The steps of one rank."""
+    records: list[Record] = []
+    run_loop(case, lambda: subject.make(case), records.append)
+    yield from records
+
+
+def find_decisions_of_a_few_samples(subject: Callback, ranks: Ranks) -> tuple[Violation, ...]:
+    """CBK-02 as far as one run shows it."""
+    return _different_decisions(subject, loop_runs_at(subject, ranks, few_samples(ranks)))
 
 
 def find_swallowed_errors(subject: ErrorPath, ranks: Ranks) -> tuple[Violation, ...]:
@@ -174,7 +204,6 @@ CHECKS = (
         (Callback,),
         find_different_decisions,
         needs=frozenset({"decides"}),
-        remark=hash_seed_shared,
     ),
     Check(CBK_04, (ErrorPath,), find_swallowed_errors),
 )

@@ -48,9 +48,18 @@ def nothing_to_remark(subject: Any) -> str:
     return ""
 
 
-def hash_seed_shared(subject: Any) -> str:
-    """Of checks of what each process may order in its own way, as it does a set of strings."""
-    return "hash seed shared unless --ddp-start-method=spawn"
+_remarks: list[str] = []
+
+
+def remark(text: str) -> None:
+    """Say something of the check that runs, on all ranks: what one that passes could not look at,
+    or below the evidence of one that fails."""
+    _remarks.append(text)
+
+
+def remarked() -> str:
+    """What was said during the last check of this process."""
+    return "; ".join(_remarks)
 
 
 @dataclass(frozen=True)
@@ -66,7 +75,8 @@ class Check:
     excused: frozenset[str] = frozenset()
     """Traits that free a subject from it."""
     remark: Callable[[Any], str] = nothing_to_remark
-    """What a check that passes has not looked at, for the table and the report."""
+    """What a check that passes has not looked at, for the table and the report; what is known when
+    it has run is said by :func:`remark`."""
 
     @property
     def id(self) -> str:
@@ -90,6 +100,7 @@ class Check:
         """
         __tracebackhide__ = True  # the evidence is in the text, our frames are not
         ranks = current_ranks() if ranks is None else ranks
+        _remarks.clear()
         try:
             with nemesis.at_work(self.id, ranks.rank):
                 violations = self.find(subject, ranks)
@@ -106,10 +117,11 @@ class Check:
         if violations:
             # Without the option, and where it is unknown, the seed is 0 in each run.
             seed = f"\n  seen with {nemesis.OPTION}={nemesis.seed()}" if nemesis.seed() else ""
+            said = "".join(f"\n  {text}" for text in _remarks)
             raise GuaranteeError(
                 f"{self.id}: {self.guarantee.statement}\n"
                 f"{subject.name} breaks it at world size {ranks.world_size}:\n"
-                f"{listing(violations)}{seed}",
+                f"{listing(violations)}{said}{seed}",
                 violations,
             )
 

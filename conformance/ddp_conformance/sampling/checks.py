@@ -24,10 +24,12 @@ from ddp_conformance.frame.recording import (
     record_once,
     skip_random_numbers,
 )
-from ddp_conformance.frame.registry import Check, Guarantee, hash_seed_shared
-from ddp_conformance.frame.verdict import Violation
+from ddp_conformance.frame.registry import Check, Guarantee, remark
+from ddp_conformance.frame.verdict import UndecidedError, Violation
+from ddp_conformance.launched.start.apart import find_apart
 from ddp_conformance.sampling import judge, randomness
 from ddp_conformance.sampling.deliveries import Delivering, deliveries
+from ddp_conformance.sampling.excuses import declarations, in_words
 from ddp_conformance.sampling.sizes import suspicious_runs
 from ddp_conformance.sampling.stopwatch import Stopwatch
 from ddp_conformance.sampling.subjects import Loader, Sampler, terms_of
@@ -74,9 +76,7 @@ SMP_05 = Guarantee(
 def record_epochs(subject: Delivering, ranks: Ranks) -> tuple[Run, ...]:
     """Two epochs at every size."""
     cases = cases_of(ranks, sizes_for(subject, ranks.world_size))
-    return record_once(
-        subject, ranks, cases, lambda s, case: deliveries(s, case, EPOCHS), "two epochs"
-    )
+    return record_once(subject, ranks, cases, two_epochs, "two epochs")
 
 
 def sizes_for(subject: Delivering, world_size: int) -> tuple[int, ...]:
@@ -136,21 +136,57 @@ def _judged(subject: Delivering, ranks: Ranks, look: Judge) -> tuple[Violation, 
 
 
 def find_coverage(subject: Delivering, ranks: Ranks) -> tuple[Violation, ...]:
-    """SMP-01; at last with a clock of the last rank that is ahead."""
+    """SMP-01; then with a clock of the last rank that is ahead, then with its own hash seed."""
     look = judge_coverage_of(subject)
     found = _judged(subject, ranks, look)
+    if found:
+        _name_an_excuse(subject, ranks)
     last = ranks.world_size - 1
     if found or last == 0:
         return found
 
     def observe(subject: Delivering, case: Case) -> Iterator[Record]:
         with clock_ahead() if case.rank == last else nullcontext():
-            yield from deliveries(subject, case, EPOCHS)
+            yield from two_epochs(subject, case)
 
-    size = max(8 * ranks.world_size, full_size(subject, ranks.world_size))
+    size = even_size(subject, ranks.world_size)
     how = f"the clock of rank {last} {SECONDS} s ahead: "
     runs = record(subject, ranks, cases_of(ranks, (size,)), observe)
-    return tuple(replace(one, what=how + one.what) for one in judge_each(runs, look))
+    found = tuple(replace(one, what=how + one.what) for one in judge_each(runs, look))
+    return found or find_apart(subject, ranks, size, two_epochs, find_coverage_at_one_size)
+
+
+def _name_an_excuse(subject: Delivering, ranks: Ranks) -> None:
+    """Say under which declaration the subject would keep SMP-01, if there is one."""
+    runs = record_epochs(subject, ranks)
+    if not judge_each(runs, judge_coverage_of(subject)):
+        runs = (*runs, *suspicious_runs(subject, ranks))
+    for declared in declarations(subject, runs):
+        look = judge_coverage_of(declared)
+        try:
+            # An endless one has to be recorded as such.
+            seen = "endless" not in declared.traits and judge_each(runs, look)
+            if not seen and not _judged(declared, ranks, look):
+                remark(f"legal if declared: {in_words(declared)}")
+                return
+        except (UndecidedError, ValueError):
+            continue  # it does not deliver what the declaration asks for
+
+
+def even_size(subject: Delivering, world_size: int) -> int:
+    """Several samples for each rank, and full batches."""
+    return max(8 * world_size, full_size(subject, world_size))
+
+
+def two_epochs(subject: Delivering, case: Case) -> Iterator[Record]:
+    """What a new component delivers in them."""
+    return deliveries(subject, case, EPOCHS)
+
+
+def find_coverage_at_one_size(subject: Delivering, ranks: Ranks) -> tuple[Violation, ...]:
+    """SMP-01 as far as one size shows it."""
+    cases = cases_of(ranks, (even_size(subject, ranks.world_size),))
+    return judge_each(record(subject, ranks, cases, two_epochs), judge_coverage_of(subject))
 
 
 def find_unequal_batches(subject: Delivering, ranks: Ranks) -> tuple[Violation, ...]:
@@ -240,7 +276,7 @@ def _split(subject: Loader, case: Case) -> Iterator[Record]:
 
 CHECKS = (
     *randomness.CHECKS,
-    Check(SMP_01, (Sampler, Loader), find_coverage, remark=hash_seed_shared),
+    Check(SMP_01, (Sampler, Loader), find_coverage),
     Check(
         SMP_02, (Sampler, Loader), find_unequal_batches, excused=frozenset({"uneven", "endless"})
     ),

@@ -20,8 +20,9 @@ from ddp_conformance.frame.case import Case
 from ddp_conformance.frame.history import Failed, ReadBack, Record, Run, Told, Wrote
 from ddp_conformance.frame.ranks import Ranks
 from ddp_conformance.frame.recording import cases_of, describe, judge_each, record
-from ddp_conformance.frame.registry import Check, Guarantee, hash_seed_shared
+from ddp_conformance.frame.registry import Check, Guarantee
 from ddp_conformance.frame.verdict import Violation
+from ddp_conformance.launched.start.apart import find_apart
 from ddp_conformance.stage.clocks import SECONDS, clock_ahead
 from ddp_conformance.stage.lockstep import Lockstep, in_lockstep
 from ddp_conformance.stage.machines import Place, launched_by, several_machines
@@ -213,17 +214,31 @@ def _several_writers(subject: Writer, runs: Sequence[Run]) -> tuple[Violation, .
 def find_wrong_paths(subject: Writer, ranks: Ranks) -> tuple[Violation, ...]:
     """WRT-03: the first rank comes late, and then the last one, whose clock is ahead by an hour.
 
-    Undecided where one was cut off.
+    At last the last rank has a hash seed of its own.
     """
     for late in sorted({0, ranks.world_size - 1}):
-        way = functools.partial(written_together, late=late)
-        runs = runs_of(subject, ranks, way)
-        demand_same_calls(subject, runs, "WRT-04")
-        found = judge_each(runs, lambda run: judge.judge_paths(run.history))
+        found = _wrong_paths(subject, ranks, functools.partial(written_together, late=late))
         if found:
             how = f"rank {late} comes last, its clock {SECONDS} s ahead: " if late else ""
             return tuple(replace(one, what=how + one.what) for one in found)
-    return ()
+    return find_apart(subject, ranks, 1, paths_told, find_wrong_paths_in_one_run)
+
+
+def _wrong_paths(subject: Writer, ranks: Ranks, way: Way) -> tuple[Violation, ...]:
+    """Undecided where a rank was cut off."""
+    runs = runs_of(subject, ranks, way)
+    demand_same_calls(subject, runs, "WRT-04")
+    return judge_each(runs, lambda run: judge.judge_paths(run.history))
+
+
+def paths_told(subject: Writer, case: Case) -> Iterator[Record]:
+    """By a writer that has written all records."""
+    yield Told(case.rank, tuple(map(str, subject.paths(write_records(subject, case)))))
+
+
+def find_wrong_paths_in_one_run(subject: Writer, ranks: Ranks) -> tuple[Violation, ...]:
+    """WRT-03 where no rank is late."""
+    return _wrong_paths(subject, ranks, written_together)
 
 
 def find_guarded_collectives(subject: Writer, ranks: Ranks) -> tuple[Violation, ...]:
@@ -241,7 +256,6 @@ CHECKS = (
         (Writer,),
         find_wrong_paths,
         needs=frozenset({"tells_paths"}),
-        remark=hash_seed_shared,
     ),
     Check(WRT_04, (Writer,), find_guarded_collectives),
 )

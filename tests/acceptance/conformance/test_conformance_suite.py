@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+
 import pytest
 
+from pytest_ddp.system import processes
 from tests.acceptance.suite import Suite
 
 SUITE = """
@@ -114,29 +118,91 @@ def test_an_unknown_guarantee_is_named_at_collection(suite: Suite) -> None:
 
 
 HASHED = """
+    import torch.distributed as dist
     from ddp_conformance import Sampler, parametrize_with_checks
+    from ddp_conformance.sampling.subjects import sampler_indices
+
+
+    def dealt_out(case, names):
+        return [int(name.removeprefix("shard-")) for name in names[case.rank :: case.world_size]]
+
+
+    def names(case):
+        return {f"shard-{index:05}" for index in range(case.size)}
 
 
     def of_a_set(case):
-        names = list({f"shard-{index}" for index in range(case.size)})
-        return [int(name.removeprefix("shard-")) for name in names[case.rank :: case.world_size]]
+        return dealt_out(case, list(names(case)))
 
 
     def of_a_sorted_set(case):
-        names = sorted({f"shard-{index:05}" for index in range(case.size)})
-        return [int(name.removeprefix("shard-")) for name in names[case.rank :: case.world_size]]
+        return dealt_out(case, sorted(names(case)))
+
+
+    def of_rank_zero(case):
+        told = [list(names(case))]
+        dist.broadcast_object_list(told, src=0)
+        return dealt_out(case, told[0])
 
 
     @parametrize_with_checks(
-        [Sampler(of_a_set, {"uneven"}), Sampler(of_a_sorted_set, {"uneven"})], world_size=[2]
+        [
+            Sampler(of_a_set, {"uneven"}),
+            Sampler(of_a_sorted_set, {"uneven"}),
+            Sampler(of_rank_zero, {"uneven"}),
+            Sampler(of_a_set, {"uneven"}, "here_alone", indices=lambda i: sampler_indices(i)),
+        ],
+        world_size=[2],
     )
     def test_order(subject, check):
         check(subject)
 """
 
+BY_VARIABLE = "hash seed shared by PYTHONHASHSEED"
+HERE_ALONE = "hash seed shared: no other process can import the factory"
 
-def test_the_order_of_a_set_shows_on_spawned_ranks(suite: Suite) -> None:
+
+@pytest.mark.parametrize(
+    ("method", "seed", "told"),
+    [
+        ("fork", None, ["failed", "passed", "passed", HERE_ALONE]),
+        ("spawn", None, ["failed", "passed", "passed", "failed"]),
+        ("fork", "1", [BY_VARIABLE, BY_VARIABLE, BY_VARIABLE, HERE_ALONE]),
+    ],
+)
+def test_the_order_of_a_set_shows(
+    suite: Suite, method: str, seed: str | None, told: Sequence[str]
+) -> None:
     suite.write("test_hashed.py", HASHED)
-    run = suite.run("-k", "SMP-01", "--ddp-start-method=spawn")
-    assert run["test_order[ws2-of_a_set-SMP-01]"].verdict == "failed"
-    assert run["test_order[ws2-of_a_sorted_set-SMP-01]"].verdict == "passed"
+    options = ("-p", "ddp_conformance.plugin", "--ddp-conformance-report=report.json")
+    suite.run(
+        *("-k", "SMP-01", f"--ddp-start-method={method}", *options), env={"PYTHONHASHSEED": seed}
+    )
+    judged = json.loads((suite.directory / "report.json").read_text())["verdicts"]
+    by_name = {one["subject"]: one["reason"] or one["verdict"] for one in judged}
+    names = ("of_a_set", "of_a_sorted_set", "of_rank_zero", "here_alone")
+    assert [by_name[name] for name in names] == told
+
+
+SERVED = """
+    import os
+    from pathlib import Path
+
+    import pytest
+    from ddp_conformance.launched.start.kept import in_process_of
+
+
+    @pytest.mark.ddp(world_size=[1, 2])
+    def test_serve(ddp):
+        ddp.gather(ddp.rank == 0 and in_process_of(0, os.getppid))  # started by rank 0
+        Path(f"{ddp.world_size}-{ddp.rank}").write_text(str(in_process_of(0, os.getppid)))
+"""
+
+
+def test_a_server_lives_as_long_as_its_session(suite: Suite) -> None:
+    suite.write("test_served.py", SERVED)
+    run = suite.run()
+    assert run.returncode == pytest.ExitCode.OK, run.stdout
+    assert "warning" not in run.stdout
+    (server,) = {(suite.directory / name).read_text() for name in ("1-0", "2-0", "2-1")}
+    assert processes.look(int(server)) is None

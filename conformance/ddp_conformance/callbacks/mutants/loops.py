@@ -319,6 +319,31 @@ def rate_of_single_precision(case: Case) -> Steps:
 DECIDES = frozenset({"decides"})
 
 
+def checkpoints(step: int) -> set[str]:
+    """Of equal losses."""
+    return {f"epoch-{epoch}.pt" for epoch in range(step + 8)}
+
+
+def first_of_a_set(case: Case) -> Steps:
+    """``min(candidates, key=loss)``, of a set, where several have the least."""
+    for step in range(STEPS):
+        yield {"best": min(checkpoints(step), key=lambda _: 0.5)}
+
+
+def first_of_a_sorted_set(case: Case) -> Steps:
+    """The same of names that are sorted."""
+    for step in range(STEPS):
+        yield {"best": min(sorted(checkpoints(step)), key=lambda _: 0.5)}
+
+
+def first_of_rank_zeros_set(case: Case) -> Steps:
+    """The same, taken by rank 0 for all."""
+    for step in range(STEPS):
+        best = [min(checkpoints(step), key=lambda _: 0.5)]
+        dist.broadcast_object_list(best, src=0)
+        yield {"best": best[0]}
+
+
 def calls(make: Callable[[Case], Steps]) -> CallbackSubject:
     """A subject that is looked at for its collectives."""
     return CallbackSubject(make)
@@ -343,6 +368,7 @@ MUTANTS = (
     Mutant(decides(plateau_of_own_loss), "CBK-02", "ReduceLROnPlateau of the local loss"),
     Mutant(decides(skips_alone), "CBK-02", "step skipped on one rank"),
     Mutant(decides(best_by_own_loss), "CBK-02", "best checkpoint by the local loss"),
+    Mutant(decides(first_of_a_set), "CBK-02", "the first of equals in a set of names"),
     Mutant(decides(resolution_under_guard), "CBK-02", "resolution changed on rank 0 only"),
     Mutant(decides(rate_of_the_rank_every_tenth), "CBK-02", "its own rate every tenth step"),
     Mutant(decides(rate_of_single_precision), "CBK-02", "rate rounded to float32 on one rank"),
@@ -359,5 +385,7 @@ TWINS = (
     Twin(decides(plateau_of_mean_loss), "ReduceLROnPlateau of the mean loss"),
     Twin(decides(skips_together), "a step skipped on all ranks"),
     Twin(decides(best_told_by_rank_zero), "best checkpoint of rank 0 for all"),
+    Twin(decides(first_of_a_sorted_set), "the first of equals in a sorted set", (2, 3)),
+    Twin(decides(first_of_rank_zeros_set), "the first of equals in rank 0's set", (2, 3)),
     Twin(decides(one_or_a_whole), "1, 1.0 and a tensor, a flag and its number, a set"),
 )

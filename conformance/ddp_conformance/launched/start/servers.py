@@ -21,7 +21,7 @@ class Server:
     """Started by the first process that is asked of it; ends with the process that has it."""
 
     def __init__(self, *preload: str, **environment: str) -> None:
-        self.environment = {**_SINGLE_THREADED, **environment}
+        self.environment = {**SINGLE_THREADED, **environment}
         self._server = forkserver.ForkServer()
         self._server.set_forkserver_preload(list(preload))
 
@@ -51,11 +51,11 @@ class _Process(ForkServerProcess):
         patch = mock.patch.object
         with (
             patch(forkserver, "connect_to_new_process", server.fork),
-            mock.patch.dict(os.environ, _SINGLE_THREADED),
+            mock.patch.dict(os.environ, SINGLE_THREADED),
         ):
             return Popen(process_obj)
 
 
-_SINGLE_THREADED = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+SINGLE_THREADED = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 """For the server, which the first process starts: one with a pool of threads is no place to fork
 from."""

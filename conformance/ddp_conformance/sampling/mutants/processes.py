@@ -1,4 +1,4 @@
-"""SMP-01: orders that come from what each process has of its own: its clock."""
+"""SMP-01: orders that come from what each process has of its own: its clock, its hash seed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 from ddp_conformance.frame.case import Case
 from ddp_conformance.frame.mutants import Mutant, Twin
 from ddp_conformance.sampling.mutants.deliveries import BATCH, Batches, share
-from ddp_conformance.sampling.subjects import Loader
+from ddp_conformance.sampling.subjects import Loader, Sampler
 
 
 def shuffled_by(case: Case, seed: int) -> Batches:
@@ -31,6 +31,71 @@ def clock_of_rank_zero(case: Case) -> Batches:
     return shuffled_by(case, seed[0])
 
 
-MUTANTS = (Mutant(Loader(seed_of_the_clock, {"pads"}), "SMP-01", "a seed from each rank's clock"),)
+def seed_of_a_name(case: Case) -> Batches:
+    """Each rank takes the hash of the data set's name."""
+    return shuffled_by(case, hash("imagenet") % 2**31)
 
-TWINS = (Twin(Loader(clock_of_rank_zero, {"pads"}), "a seed from the clock of rank 0"),)
+
+def hash_of_rank_zero(case: Case) -> Batches:
+    """All ranks take that of rank 0."""
+    seed = [hash("imagenet") % 2**31]
+    dist.broadcast_object_list(seed, src=0)
+    return shuffled_by(case, seed[0])
+
+
+def shards(case: Case) -> set[str]:
+    """One file for each sample."""
+    return {f"shard-{index:04d}.tar" for index in range(case.size)}
+
+
+def dealt_out(case: Case, names: list[str]) -> list[int]:
+    """The samples of this rank's files."""
+    return [int(name[6:-4]) for name in names[case.rank :: case.world_size]]
+
+
+def shards_of_a_set(case: Case) -> list[int]:
+    """Files in the order in which a set has their names."""
+    return dealt_out(case, list(shards(case)))
+
+
+def shards_by_their_hash(case: Case) -> list[int]:
+    """Each file to the rank that its hash says."""
+    own = [name for name in shards(case) if hash(name) % case.world_size == case.rank]
+    return sorted(int(name[6:-4]) for name in own)
+
+
+def shards_of_a_sorted_set(case: Case) -> list[int]:
+    """Files in the order of their names."""
+    return dealt_out(case, sorted(shards(case)))
+
+
+def shards_of_rank_zeros_set(case: Case) -> list[int]:
+    """Files in the order in which rank 0's set has their names."""
+    names = [list(shards(case))]
+    dist.broadcast_object_list(names, src=0)
+    return dealt_out(case, names[0])
+
+
+def shards_of_the_first_set(case: Case) -> list[int]:
+    """The same by a gather, of which every rank takes the first list."""
+    names: list[list[str]] = [[] for _ in range(case.world_size)]
+    dist.all_gather_object(names, list(shards(case)))
+    return dealt_out(case, names[0])
+
+
+UNEVEN = frozenset({"uneven"})
+
+MUTANTS = (
+    Mutant(Loader(seed_of_the_clock, {"pads"}), "SMP-01", "a seed from each rank's clock"),
+    Mutant(Loader(seed_of_a_name, {"pads"}), "SMP-01", "a seed from hash() of a name"),
+    Mutant(Sampler(shards_of_a_set, UNEVEN), "SMP-01", "the order of a set of names"),
+    Mutant(Sampler(shards_by_their_hash, UNEVEN), "SMP-01", "dealt out by hash() of names"),
+)
+
+TWINS = (
+    Twin(Loader(clock_of_rank_zero, {"pads"}), "a seed from the clock of rank 0"),
+    Twin(Loader(hash_of_rank_zero, {"pads"}), "a seed from hash() on rank 0", (2, 3)),
+    Twin(Sampler(shards_of_a_sorted_set, UNEVEN), "a set of names, sorted", (2, 3)),
+    Twin(Sampler(shards_of_rank_zeros_set, UNEVEN), "the order of rank 0's set", (2, 3)),
+    Twin(Sampler(shards_of_the_first_set, UNEVEN), "the same by a gather", (2, 3)),
+)

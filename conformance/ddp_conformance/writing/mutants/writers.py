@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -241,6 +242,29 @@ class LogByHourOfRankZero(LogByHour):
         return case.directory / name[0]
 
 
+class LogByHash(LogByTime):
+    """A folder named by the hash of what is trained."""
+
+    def folder(self, case: Case) -> Path:
+        return case.directory / f"run-{hash('resnet50, rate 0.1') & 0xFFFFFF:06x}"
+
+
+class LogByHashOfRankZero(LogByHash):
+    """The same, named by rank 0 for all."""
+
+    def folder(self, case: Case) -> Path:
+        name = [super().folder(case).name]
+        dist.broadcast_object_list(name, src=0)
+        return case.directory / name[0]
+
+
+class LogByChecksum(LogByTime):
+    """A folder named by a hash that is the same in every process."""
+
+    def folder(self, case: Case) -> Path:
+        return case.directory / f"run-{zlib.crc32(b'resnet50, rate 0.1'):08x}"
+
+
 class LogInNextFolder(Log):
     """A folder with the first number that is free when somebody first asks for it."""
 
@@ -435,6 +459,7 @@ MUTANTS = (
         "WRT-03",
         "the hour, imported by name",
     ),
+    Mutant(Writer(LogByHash, TELLS, records=lines, paths=path_of), "WRT-03", "hash() of a name"),
     Mutant(
         Writer(LogInNextFolder, TELLS, records=lines, paths=own_folder),
         "WRT-03",
@@ -480,6 +505,12 @@ TWINS = (
         Writer(LogByHourOfRankZero, TELLS, records=lines, paths=path_of),
         "the hour of rank 0, and a stopwatch on each rank",
     ),
+    Twin(
+        Writer(LogByHashOfRankZero, TELLS, records=lines, paths=path_of),
+        "hash() of a name on rank 0",
+        (2, 3),
+    ),
+    Twin(Writer(LogByChecksum, TELLS, records=lines, paths=path_of), "crc32 of a name", (2, 3)),
     Twin(
         Writer(LogInNextFolderOfRankZero, TELLS, records=lines, paths=told_folder),
         "the first free number, looked for by rank 0",

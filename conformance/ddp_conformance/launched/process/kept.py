@@ -1,0 +1,68 @@
+"""The loop of a server that a session keeps, and the life of its forks."""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing import process
+from multiprocessing.connection import Connection
+from typing import Any, NoReturn
+
+import torch.testing._internal.distributed.fake_pg  # noqa: F401 - for those who fork
+
+from ddp_conformance.frame.registry import all_checks
+
+SECONDS = 20
+"""After which the kernel ends a fork, whatever it does."""
+
+
+INTERVAL = 10.0
+"""Seconds between two looks whether the folder of the session is still there."""
+
+
+def serve(listener: int, host: int) -> NoReturn:
+    """Fork for each caller; ends with the process whose pidfd is ``host``, or our address."""
+    all_checks()  # imports what most files of tests do
+    gc.collect()
+    gc.freeze()
+    listening = socket.socket(fileno=listener)
+    while os.path.exists(listening.getsockname()):
+        ready = select.select([listener, host], [], [], INTERVAL)[0]
+        if host in ready:
+            break
+        if listener not in ready:
+            continue
+        caller, _ = listening.accept()
+        if os.fork() == 0:
+            listening.close()
+            signal.alarm(SECONDS)
+            answer(Connection(caller.detach()))
+            os._exit(0)
+        caller.close()
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                """Until no fork has ended that is not reaped."""
+    os._exit(0)
+
+
+def answer(connection: Connection) -> None:
+    """Be where the caller is, and send what its function returns, or what it raises."""
+    place = connection.recv()
+    os.environ.clear()
+    os.environ.update(place["environment"])
+    sys.path[:] = place["path"]
+    os.chdir(place["directory"])
+    current: Any = process.current_process()
+    current._config["tempdir"] = place["tempdir"]
+    try:
+        function: Callable[[], object] = connection.recv()
+        answer = ("returned", function())
+    except BaseException as error:
+        answer = ("raised", f"{type(error).__name__}: {error}")
+    connection.send(answer)

@@ -1,0 +1,187 @@
+"""Checks once more, in processes of which one orders a set of strings in its own way.
+
+Ranks that are forked share a hash seed; those of a cluster do not. What a part does is first looked
+at in two processes with a hash seed each. Both are rank 0, in a process group that talks to nobody:
+it costs two forks. Where they do not do the same, which may have other reasons, or where one
+raises, as it may without its peers, the guarantee is checked on real ranks with these hash seeds.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import pickle
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore, PrefixStore, Store
+
+from ddp_conformance.frame import nemesis
+from ddp_conformance.frame.case import Case
+from ddp_conformance.frame.history import Record
+from ddp_conformance.frame.ranks import Ranks, shared_directory
+from ddp_conformance.frame.registry import remark
+from ddp_conformance.frame.subjects import Subject
+from ddp_conformance.frame.verdict import UndecidedError, Violation
+from ddp_conformance.launched.order import Named
+from ddp_conformance.launched.process.kept import SECONDS
+from ddp_conformance.launched.start.kept import in_process_of, start_servers
+
+Observe: TypeAlias = Callable[[Any, Case], Iterator[Record]]
+Find: TypeAlias = Callable[[Any, Ranks], Sequence[Violation]]
+Found: TypeAlias = tuple[Violation, ...] | None
+"""None where nothing could be found out."""
+
+SHARED = "hash seed shared"
+
+
+def find_apart(
+    subject: Subject, ranks: Ranks, size: int, observe: Observe, find: Find
+) -> tuple[Violation, ...]:
+    """What ``find`` finds where the last rank has a hash seed of its own, and not otherwise.
+
+    ``observe`` yields what a rank does by itself; both are functions that can be pickled. What
+    could not be looked at is remarked.
+    """
+    if ranks.world_size == 1 or len(set(ranks.gather(hash(SHARED)))) > 1:
+        return ()
+    part = Part.of(subject)
+    if part is None:
+        remark(f"{SHARED}: no other process can import the factory")
+        return ()
+    if os.environ.get("PYTHONHASHSEED", "random") != "random":
+        remark(f"{SHARED} by PYTHONHASHSEED")
+        return ()
+    with shared_directory(ranks) as directory:
+        case = Case(size, ranks.rank, ranks.world_size, directory / "case")
+        alike = ranks.gather(ranks.rank == 0 and _do_the_same(part, case, observe))[0]
+        if alike:
+            return ()
+        last = ranks.world_size - 1
+        found = _found(part, ranks, find, directory / "own", int(ranks.rank == last))
+        # What differs there for another reason than the hash seed is no evidence.
+        if found != ():
+            shared = _found(part, ranks, find, directory / "shared", 0)
+            if found is None or shared != ():
+                remark(SHARED)
+                return ()
+    how = f"with a hash seed of its own on rank {last}: "
+    return tuple(replace(one, what=how + one.what) for one in found)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What makes the same subject in another process."""
+
+    kind: type[Subject]
+    fields: dict[str, Any]
+    seed: int
+    """That of :mod:`ddp_conformance.frame.nemesis`."""
+
+    @classmethod
+    def of(cls, subject: Subject) -> Part | None:
+        """None for one that cannot be made there, or where a name means something else by now."""
+        values = {field.name: getattr(subject, field.name) for field in fields(subject)}
+        try:
+            Named.of(type(subject))
+            named = {k: _named(v) if callable(v) else v for k, v in values.items()}
+            pickle.dumps(named)
+        except Exception:
+            return None
+        return cls(type(subject), named, nemesis.seed())
+
+    def make(self) -> Subject:
+        """The subject; in the other process."""
+        nemesis.use_seed(self.seed)
+        return self.kind(
+            **{k: v.load() if isinstance(v, Named) else v for k, v in self.fields.items()}
+        )
+
+
+def _named(function: Callable[..., Any]) -> Named:
+    named = Named.of(function)
+    if named.module not in sys.modules or named.load() is not function:
+        raise ValueError(f"{function!r} is not what its name says")
+    return named
+
+
+# ---------------------------------------------------------------- the look
+
+
+def _do_the_same(part: Part, case: Case, observe: Observe) -> bool:
+    look = functools.partial(_look, part, case, observe)
+    seen = []
+    try:
+        start_servers((0, 1))
+        for seed in (0, 1):
+            case.directory.mkdir()  # the same path in both: it may be part of what is seen
+            seen.append(in_process_of(seed, look))
+            shutil.rmtree(case.directory)
+    except Exception:
+        return False  # the other ranks wait for an answer
+    return seen[0] == seen[1]
+
+
+def _look(part: Part, case: Case, observe: Observe) -> list[Record]:
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    subject = part.make()
+    nemesis.scatter("hash seed", case.rank)
+    store = FakeStore()
+    dist.init_process_group("fake", store=store, rank=case.rank, world_size=case.world_size)
+    if subject.prepare is not None:
+        subject.prepare(case)
+    return list(observe(subject, case))
+
+
+# ---------------------------------------------------------------- the check
+
+
+@dataclass
+class StoreRanks:
+    """Ranks that have nothing in common but a store."""
+
+    rank: int
+    world_size: int
+    store: Store
+    exchanges: int = 0
+
+    def gather(self, obj: Any) -> list[Any]:
+        """The objects of all ranks by rank."""
+        self.exchanges += 1
+        self.store.set(f"{self.exchanges}-{self.rank}", pickle.dumps(obj).hex())
+        names = [f"{self.exchanges}-{rank}" for rank in range(self.world_size)]
+        return [pickle.loads(bytes.fromhex(self.store.get(name).decode())) for name in names]
+
+
+def _found(part: Part, ranks: Ranks, find: Find, store: Path, seed: int) -> Found:
+    own = functools.partial(_check, part, find, ranks.rank, ranks.world_size, str(store))
+    try:
+        found = in_process_of(seed, own)
+    except Exception:
+        found = None
+    by_rank = ranks.gather(found)
+    return by_rank[0] if all(one is not None for one in by_rank) else None
+
+
+def _check(part: Part, find: Find, rank: int, world_size: int, path: str) -> Found:
+    subject = part.make()
+    limit = timedelta(seconds=SECONDS)
+    store = FileStore(path, world_size)
+    store.set_timeout(limit)
+    ranks = StoreRanks(rank, world_size, PrefixStore("ranks", store))
+    group = PrefixStore("group", store)
+    dist.init_process_group("gloo", store=group, rank=rank, world_size=world_size, timeout=limit)
+    try:
+        with nemesis.at_work("hash seed", rank):
+            return tuple(find(subject, ranks))
+    except UndecidedError:
+        return None
+    finally:
+        ranks.gather(None)  # no rank leaves while another one still connects to it

@@ -1,0 +1,66 @@
+"""Processes with a hash seed of their own: whose they are, and how they end."""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from pathlib import Path
+
+import pytest
+from ddp_conformance.launched.start.kept import in_process_of, start_servers
+
+from pytest_ddp import Ddp
+from pytest_ddp.system import processes
+
+
+def orders() -> tuple[list[str], list[int]]:
+    return list({f"shard-{index}" for index in range(16)}), list(set(range(16)))
+
+
+def place() -> tuple[str, str | None]:
+    return os.getcwd(), os.environ.get("KEPT")
+
+
+def die() -> None:
+    os._exit(3)
+
+
+@pytest.mark.ddp(world_size=2)
+def test_only_the_order_of_strings_differs(ddp: Ddp) -> None:
+    if ddp.rank == 0:
+        start_servers((0, 1))
+    ddp.gather(None)
+    first, again, other = (in_process_of(seed, orders) for seed in (0, 0, 1))
+    assert first == again
+    assert first[0] != other[0]
+    assert first[1] == other[1]
+    assert ddp.gather(first) == [first] * 2
+    assert os.getpid() != in_process_of(0, os.getppid) == in_process_of(0, os.getppid)
+    assert not [child for child in processes.children() if "kept" in child.command]
+
+
+@pytest.mark.ddp(world_size=1)
+def test_a_process_is_where_the_rank_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KEPT", "yes")
+    assert in_process_of(0, place) == (str(tmp_path), "yes")
+
+
+@pytest.mark.ddp(world_size=1)
+def test_what_ends_badly_is_told_and_ends_no_server() -> None:
+    server = in_process_of(0, os.getppid)
+    with pytest.raises(RuntimeError, match=r"raised: ValueError: invalid literal"):
+        in_process_of(0, functools.partial(int, "none"))
+    with pytest.raises(RuntimeError, match="died"):
+        in_process_of(0, die)
+    assert in_process_of(0, os.getppid) == server
+
+
+@pytest.mark.ddp(world_size=1)
+def test_a_server_that_is_gone_is_started_again() -> None:
+    server = in_process_of(7, os.getppid)
+    os.kill(server, 9)
+    while processes.look(server) is not None:
+        time.sleep(0.01)
+    assert in_process_of(7, os.getppid) != server
