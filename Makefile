@@ -23,8 +23,9 @@ PYTEST = timeout -k 10 $(LIMIT) $(BIN)/python -m pytest $(JUNIT:%=--junitxml=%)
 
 conformance: LIMIT = 1500
 conformance: $(READY)
-	$(PYTEST) conformance $(SELECTED) -q -p no:cacheprovider -p ddp_conformance.plugin $(SHARED) \
-	  </dev/null
+	@mkdir -p build/conformance
+	$(PYTEST) conformance $(SELECTED) -q -rfE -p no:cacheprovider $(SHARED) \
+	  --ddp-conformance-brief --ddp-conformance-report=build/conformance/report.json </dev/null
 
 # Runs every check, not only its own guarantee's, on every mutant and writes which of them fail.
 kill-matrix: LIMIT = 3600
@@ -130,12 +131,12 @@ build/zoo/.ready: tests/acceptance/plugins/zoo.txt $(READY)
 
 # torch comes first and pinned: left to a range of another package, pip would
 # fetch the newest build with gigabytes of CUDA libraries. Nothing is built in
-# isolation, because an isolated build would ignore the constraints.
+# isolation, because an isolated build would ignore the constraints. pip shows errors, no warnings.
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt pip setuptools wheel
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[dev]'
+	$(BIN)/python -m pip install -qq --constraint constraints.txt pip setuptools wheel
+	$(BIN)/python -m pip install -qq --constraint constraints.txt torch
+	$(BIN)/python -m pip install -qq --constraint constraints.txt --no-build-isolation --editable '.[dev]'
 	touch $(READY)
 
 clean:
