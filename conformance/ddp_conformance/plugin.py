@@ -31,6 +31,8 @@ REPORT = "--ddp-conformance-report"
 
 BRIEF = "--ddp-conformance-brief"
 
+_STDLIB = sysconfig.get_path("stdlib")
+
 _FRONTEND = "ddp_conformance.front.pytest_frontend"
 """Is imported where checks are collected; without it no test of this process is one."""
 
@@ -216,7 +218,8 @@ class Verdicts:
         reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
         target = config.getoption("ddp_conformance_report", None)
         found_any = self.judged or self._kills or (target is not None)
-        if reporter is None or hasattr(config, "workerinput") or not found_any:
+        elsewhere = reporter is None or hasattr(config, "workerinput")
+        if elsewhere or not found_any or config.getoption("collectonly"):
             return
         from ddp_conformance.front import ending
 
@@ -227,6 +230,7 @@ class Verdicts:
             kills=list(self._kills.values()),
             decided={*self.judged, *self._kills},
             missing=len(self._missing - self.judged.keys() - self._kills.keys()),
+            exit_code=int(session.exitstatus),
             warnings=self._warnings or {},
             option=self._option,
         )
@@ -237,6 +241,3 @@ def _is_foreign(file: str) -> bool:
     path = Path(file)
     installed = not {"site-packages", "dist-packages"}.isdisjoint(path.parts)
     return installed or path.is_relative_to(_STDLIB) or file.startswith("<frozen ")
-
-
-_STDLIB = sysconfig.get_path("stdlib")

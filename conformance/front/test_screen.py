@@ -74,9 +74,9 @@ def test_a_broken_guarantee_is_above_the_rows_in_full() -> None:
     lines = texts(replace(WHOLE, judged=[*WHOLE.judged, broken]))
     assert lines[0].startswith("SMP-02: ")
     end = lines.index("")
-    told = " ".join(" ".join(lines[:end]).split())
-    assert "FAILED: other, 2 ranks" in told
-    assert all(" ".join(line.split()) in told for line in WITNESS)
+    above = " ".join(" ".join(lines[:end]).split())
+    assert "FAILED: other, 2 ranks" in above
+    assert all(" ".join(line.split()) in above for line in WITNESS)
     assert max(map(len, lines[:end])) <= 100
     (row,) = (line for line in lines if line.startswith("SMP sampling"))
     parts = sum(map(len, REFERENCE.values()))
@@ -138,6 +138,11 @@ def test_a_row_names_systems_and_how_many_parts_keep_the_group() -> None:
             "1 of 1 guarantees are kept by 1 part; 2 without a verdict",
             False,
         ),
+        (
+            Run([judged()], exit_code=1),
+            "1 of 1 guarantees are kept by 1 part; but pytest ends with exit code 1",
+            False,
+        ),
     ],
 )
 def test_the_last_line_sums_up(run: Run, line: str, good: bool) -> None:
@@ -150,6 +155,17 @@ def test_the_table_of_a_small_run_is_shown() -> None:
     assert "  SMP-02      passed       0.5  a reason" in texts(small)
     assert not any(line.startswith("  SMP-02") for line in texts(WHOLE))
     assert any(line.startswith("  SMP-02") for line in texts(replace(WHOLE, whole_table=True)))
+    long = replace(judged(), reason="a reason that goes on " * 5)
+    row, *rest = (line for line in texts(Run([long])) if "goes on" in line)
+    assert row.startswith("  SMP-01 *    passed       0.5  a reason")
+    assert len(row) <= 100
+    assert rest == [f"{' ' * 32}reason that goes on a reason that goes on"]
+
+
+def test_a_group_of_which_nothing_was_checked_has_no_row() -> None:
+    lines = texts(Run([judged(), judged(Word.NOT_BOUND, "WIN-06")]))
+    assert not any(line.startswith("WIN ") for line in lines)
+    assert not any(line.startswith("group") for line in texts(Run([judged(Word.NOT_BOUND)])))
 
 
 def test_what_survived_or_could_not_be_tried_is_named() -> None:

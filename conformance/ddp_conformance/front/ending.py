@@ -25,6 +25,7 @@ def end(
     kills: Sequence[Kill],
     decided: Collection[str],
     missing: int,
+    exit_code: int = 0,
     warnings: Mapping[str, int],
     option: str,
 ) -> None:
@@ -37,6 +38,7 @@ def end(
         kills: those on mutants.
         decided: node ids of the tests that they come from.
         missing: how many tests came to no verdict.
+        exit_code: of pytest.
         warnings: those that the terminal does not show, and how often each came.
         option: by which the user gets a report.
     """
@@ -46,6 +48,7 @@ def end(
         missing=missing,
         others=_others(reporter, decided),
         foreign_warnings=sum(warnings.values()),
+        exit_code=exit_code,
         whole_table=config.get_verbosity() > 0,
     )
     backend = config.getoption("ddp_backend", None) or "auto"

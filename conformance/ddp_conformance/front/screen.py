@@ -38,6 +38,8 @@ class Run:
     """How many tests of anything else ended in which of pytest's categories."""
     foreign_warnings: int = 0
     """Warnings of other libraries, which are in the report alone."""
+    exit_code: int = 0
+    """With which pytest ends, for reasons of its own too, such as another plugin's."""
     report: str = ""
     """The line that says where the report is, or how to get one."""
     whole_table: bool = False
@@ -77,11 +79,11 @@ def _wrapped(text: str, indent: str) -> list[str]:
 def _table(run: Run) -> Iterator[str]:
     """The verdict of each part on each guarantee, if there are few."""
     cells: list[Verdict] = [one.cell() for one in run.judged]
-    lines = render(cells) if cells else []
-    if run.whole_table or len(lines) <= SMALL:
-        yield from (line if run.whole_table else cut(line, WIDTH) for line in lines)
-        if lines:
-            yield ""
+    rows = render(cells) if cells else []
+    notes = " " * (len(rows[0]) + 2 if rows else 0)
+    lines = [line for row in rows for line in textwrap.wrap(row, WIDTH, subsequent_indent=notes)]
+    if lines and (run.whole_table or len(lines) <= SMALL):
+        yield from (*lines, "")
 
 
 # ---------------------------------------------------------------- a row for each group
@@ -95,6 +97,8 @@ def _rows(run: Run) -> Iterator[str]:
         kills = [one for one in run.kills if one.guarantee.startswith(prefix)]
         tried: list[Judged | Kill] = [one for one in judged if one.word is not Word.NOT_BOUND]
         tried += kills
+        if not tried:
+            continue
         sizes = sorted({one.world_size for one in tried})
         rows.append(
             (
@@ -105,6 +109,8 @@ def _rows(run: Run) -> Iterator[str]:
                 kept_by(judged),
             )
         )
+    if len(rows) == 1:
+        return
     columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
     widths = [max(map(len, column)) for column in columns]
     for row in zip(*columns, strict=True):
@@ -225,6 +231,9 @@ def last_line(run: Run) -> tuple[str, bool]:
     if run.missing:
         texts.append(f"{run.missing} without a verdict")
     good = not broken and all(deaths.values()) and not failed and not run.missing
+    if good and run.exit_code:
+        texts.append(f"but pytest ends with exit code {run.exit_code}")
+        good = False
     return "; ".join(texts) or "no guarantee was checked", good
 
 

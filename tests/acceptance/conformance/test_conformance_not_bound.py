@@ -81,6 +81,13 @@ def test_a_test_that_the_command_line_names_is_skipped(
     assert (found["verdict"], found["reason"]) == ("not bound", WHY)
 
 
+def test_a_session_that_collects_alone_has_no_verdicts(tmp_path: Path) -> None:
+    done = session(tmp_path, "--collect-only")
+    assert done.code == 0, done.text
+    assert "1/4 tests collected (3 deselected) in" in done.text
+    assert "= guarantees =" not in done.text
+
+
 def test_the_command_deselects_what_is_not_named(tmp_path: Path) -> None:
     parts = "\n".join(SUITE.splitlines()[:7])
     command = ("ddp_conformance", "--sampler", "parts:strided", "-t", "uneven", "-w", "1")
