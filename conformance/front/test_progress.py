@@ -12,7 +12,7 @@ from ddp_conformance.front.progress import Progress, topic
         ({"guarantee": "SMP-01", "subject": "mine", "system": "resnet"}, "SMP resnet"),
         ({"guarantee": "SMP-01", "subject": "mine", "system": ""}, "SMP mine"),
         ({"guarantee": "MET-01", "mutant": "unweighted"}, "MET mutants"),
-        (None, "metrics/test_judge"),
+        (None, "metrics/judge"),
     ],
 )
 def test_a_test_is_about_a_group_and_a_system(about: dict[str, str] | None, expected: str) -> None:

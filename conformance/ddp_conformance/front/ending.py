@@ -25,7 +25,7 @@ def end(
     kills: Sequence[Kill],
     decided: Collection[str],
     missing: int,
-    exit_code: int = 0,
+    exit_code: int,
     warnings: Mapping[str, int],
     option: str,
 ) -> None:

@@ -15,6 +15,8 @@ FIRST = 2.0
 """Seconds without a line: what is over by then needs none."""
 IN_A_FILE = 20.0
 """Seconds between two lines where each of them stays."""
+WIDTH = 100
+"""Columns of a line in a file."""
 ON_A_TERMINAL = 0.2
 """Seconds between two states of the line that is rewritten."""
 
@@ -22,8 +24,8 @@ ON_A_TERMINAL = 0.2
 def topic(nodeid: str, about: Mapping[str, Any] | None) -> str:
     """What a test is about: group and system, or group and part, or its file."""
     if about is None:
-        file = nodeid.partition("::")[0].removesuffix(".py")
-        return "/".join(file.split("/")[-2:])
+        *folders, file = nodeid.partition("::")[0].removesuffix(".py").split("/")
+        return "/".join([*folders[-1:], file.removeprefix("test_")])
     what = about.get("system") or about.get("subject") or "mutants"
     return f"{about['guarantee'][:3]} {what}"
 
@@ -118,13 +120,12 @@ class ProgressPlugin:
         if not self._progress.due():
             return
         reporter = self._reporter
-        line = self._progress.line(min(reporter._tw.fullwidth, 100) - 1)
         if reporter.isatty:
             self._shown = True
-            reporter.rewrite(line, erase=True)
-            reporter.flush()
+            reporter.rewrite(self._progress.line(reporter._tw.fullwidth - 1), erase=True)
         else:
-            reporter.write_line(line)
+            reporter.write_line(self._progress.line(WIDTH))
+        reporter.flush()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self) -> Generator[None, object, object]:
