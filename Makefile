@@ -24,8 +24,9 @@ PYTEST = timeout -k 10 $(LIMIT) $(BIN)/python -m pytest $(JUNIT:%=--junitxml=%)
 
 conformance: LIMIT = 1500
 conformance: $(READY)
-	$(PYTEST) conformance $(SELECTED) -q -p no:cacheprovider -p ddp_conformance.plugin $(SHARED) \
-	  </dev/null
+	@mkdir -p build/conformance
+	$(PYTEST) conformance $(SELECTED) -q -rfE -p no:cacheprovider $(SHARED) \
+	  --ddp-conformance-brief --ddp-conformance-report=build/conformance/report.json </dev/null
 
 # Runs all checks on every mutant, not only that of its own guarantee, and writes which of them
 # fail.
@@ -136,12 +137,12 @@ build/zoo/.ready: tests/acceptance/plugins/zoo.txt $(READY)
 
 # torch is installed first and pinned: for the version range of another package, pip would download
 # the newest build with gigabytes of CUDA libraries. No build isolation, because an isolated build
-# ignores the constraints.
+# ignores the constraints. pip shows errors and no warnings.
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt pip setuptools wheel
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[dev]'
+	$(BIN)/python -m pip install -qq --constraint constraints.txt pip setuptools wheel
+	$(BIN)/python -m pip install -qq --constraint constraints.txt torch
+	$(BIN)/python -m pip install -qq --constraint constraints.txt --no-build-isolation --editable '.[dev]'
 	touch $(READY)
 
 clean:

@@ -1,4 +1,4 @@
-"""The table of mutants, and the kill matrix that is made of it."""
+"""The systems that parts belong to, and the kill matrix of the mutants."""
 
 from __future__ import annotations
 
@@ -9,57 +9,45 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ddp_conformance import Subject
 from ddp_conformance.frame.mutants import Mutant
 from ddp_conformance.front.report import label
-from ddp_conformance.front.table import Verdict, Word, render, summary
+from ddp_conformance.front.verdicts import SYSTEM
 
 from conformance import entries, kill_matrix, preload
+from conformance.systems import system_of
 from pytest_ddp import Ddp
 from pytest_ddp.rank.birth.preload import without_collector
 
 preload.install()
 
 PROPERTY = "mutant"
-"""Name of the user property that says where a test's verdict belongs: block, row, world size."""
-
-TITLE = "mutants killed by their own guarantee"
+"""User property of a mutant's test, for junitxml: guarantee, defect, world size and name."""
 
 WORLD_SIZE = re.compile(r"-ws(\d+)\]$")
 
 
-class Mutants:
-    """Collects verdicts from the reports, wherever the tests ran."""
+class Matrix:
+    """Collects the fates of mutants from the reports, wherever the tests ran."""
 
-    def __init__(self, matrix: Path | None) -> None:
-        self._matrix = matrix
-        self._verdicts: list[Verdict] = []
+    def __init__(self, path: Path) -> None:
+        self._path = path
         self._fates: dict[str, kill_matrix.Fates] = {}
 
     @pytest.hookimpl
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note the verdict of a test's decisive phase."""
+        """Note the fates of a mutant that died."""
         properties: dict[str, Any] = dict(report.user_properties)
-        decisive = report.when == "call" or report.outcome != "passed"
-        if PROPERTY not in properties or not decisive:
-            return
-        block, row, world_size, name = properties[PROPERTY]
-        word = Word.KILLED if report.passed else Word.SURVIVED
-        self._verdicts.append(Verdict(block, row, world_size, word, seconds=report.duration))
-        if report.passed and kill_matrix.FATES in properties:
-            self._fates[name] = properties[kill_matrix.FATES]
+        if report.when == "call" and report.passed and kill_matrix.FATES in properties:
+            self._fates[properties[PROPERTY][-1]] = properties[kill_matrix.FATES]
 
     @pytest.hookimpl
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """Print what was collected, and write the matrix if it was asked for."""
-        if self._verdicts:
-            terminalreporter.section(TITLE)
-            for line in (*render(self._verdicts), summary(self._verdicts)):
-                terminalreporter.line(line)
-        if self._matrix is not None:
-            terminalreporter.line(self._write_matrix(self._matrix))
+        """Write the matrix."""
+        terminalreporter.line(self._write(self._path))
 
-    def _write_matrix(self, path: Path) -> str:
-        """What became of it, in a sentence."""
+    def _write(self, path: Path) -> str:
+        """Returns which rows are written, in a sentence."""
         page = path.read_text(encoding="utf-8") if path.exists() else ""
         fates = kill_matrix.updated(page, self._fates)
         path.write_text(kill_matrix.render(fates), encoding="utf-8")
@@ -76,11 +64,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the table; late, because this file may be read in the middle of collection."""
-    if not config.pluginmanager.has_plugin("conformance-mutants"):
-        target = config.getoption(kill_matrix.OPTION, None)
-        matrix = None if target is None else Path(target).absolute()
-        config.pluginmanager.register(Mutants(matrix), "conformance-mutants")
+    """Register the matrix; late, because this file may be read in the middle of collection."""
+    target = config.getoption(kill_matrix.OPTION, None)
+    if target is not None and not config.pluginmanager.has_plugin("conformance-matrix"):
+        config.pluginmanager.register(Matrix(Path(target).absolute()), "conformance-matrix")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -108,8 +95,11 @@ def demand_death(
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Say on each test what it decides, for the table and for junitxml."""
+    """Note on each test its part's system, and which mutant it has, for the report and junitxml."""
     for item in items:
+        subject = getattr(getattr(item, "callspec", None), "params", {}).get("subject")
+        if isinstance(subject, Subject) and (system := system_of(item.nodeid, subject)):
+            item.user_properties.append((SYSTEM, system))
         decided = _decides(item)
         if decided is not None and all(name != PROPERTY for name, _ in item.user_properties):
             item.user_properties.append((PROPERTY, decided))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from multiprocessing import forkserver
 
 MODULES = [
-    "ddp_conformance",
+    "ddp_conformance.api",
     "ddp_reference.resnet.images",
     "ddp_reference.saliency.mit1003_loader_hdf5",
     "ddp_reference.training.data",

@@ -30,6 +30,8 @@ _CLEAR_OF_TORCH = {
     "pytest_ddp.verdict.merge",
     "pytest_ddp.rank.main",
     "pytest_ddp.rank.adapt.fixtures",
+    "ddp_conformance",
+    "ddp_conformance.plugin",
 }
 """Modules that the user's pytest process imports, with all that they import in turn."""
 

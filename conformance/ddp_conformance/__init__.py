@@ -9,21 +9,32 @@ In a test file of yours, with the pytest-ddp plugin installed::
         check(subject)
 """
 
-from ddp_conformance.caches.subjects import Cache
-from ddp_conformance.callbacks.subjects import Callback, ErrorPath
-from ddp_conformance.determinism.subjects import Leg, TrainLoop, Watch
-from ddp_conformance.frame.case import Case, IndexDataset
-from ddp_conformance.frame.registry import Check, Guarantee, Level
-from ddp_conformance.frame.subjects import Subject
-from ddp_conformance.frame.verdict import GuaranteeError, UndecidedError, Violation
-from ddp_conformance.front.pytest_frontend import parametrize_with_checks
-from ddp_conformance.lifecycle.subjects import Training
-from ddp_conformance.metrics.subjects import Evaluation, Metric
-from ddp_conformance.model.subjects import TrainStep
-from ddp_conformance.sampling.subjects import Loader, Sampler, SamplerWrapper
-from ddp_conformance.windows.data import Announcement, Stamp, WindowRun
-from ddp_conformance.windows.subjects import DataModule
-from ddp_conformance.writing.subjects import Guard, Preparation, Writer
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ddp_conformance.caches.subjects import Cache
+    from ddp_conformance.callbacks.subjects import Callback, ErrorPath
+    from ddp_conformance.determinism.subjects import Leg, TrainLoop, Watch
+    from ddp_conformance.frame.case import Case, IndexDataset
+    from ddp_conformance.frame.registry import Check, Guarantee, Level
+    from ddp_conformance.frame.subjects import Subject
+    from ddp_conformance.frame.verdict import GuaranteeError, UndecidedError, Violation
+    from ddp_conformance.front.pytest_frontend import parametrize_with_checks
+    from ddp_conformance.lifecycle.subjects import Training
+    from ddp_conformance.metrics.subjects import Evaluation, Metric
+    from ddp_conformance.model.subjects import TrainStep
+    from ddp_conformance.sampling.subjects import Loader, Sampler, SamplerWrapper
+    from ddp_conformance.windows.data import Announcement, Stamp, WindowRun
+    from ddp_conformance.windows.subjects import DataModule
+    from ddp_conformance.writing.subjects import Guard, Preparation, Writer
+else:
+    # pytest imports this package for its plugin in each session, also where no part is checked.
+    def __getattr__(name: str) -> object:
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module("ddp_conformance.api"), name)
+
 
 __all__ = [
     "Announcement",

@@ -1,42 +1,56 @@
-"""A pytest plugin, for ``-p ddp_conformance.plugin``: options, table and report of a run.
+"""A pytest plugin: its options, and the table and the report of the guarantees that tests check.
 
-Checks need none of it; without it, verdicts are those of the tests alone.
+Imported by every pytest session, also of suites that check no part: all that only these need is
+imported when the first check is collected, or the first report of one arrives.
+
+PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+import sys
+import sysconfig
+import warnings
+from collections import Counter
+from collections.abc import Generator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ddp_conformance.frame import nemesis
-from ddp_conformance.frame.registry import remarked
-from ddp_conformance.frame.verdict import GuaranteeError, UndecidedError
-from ddp_conformance.front import report
-from ddp_conformance.front.pytest_frontend import BoundCheck, KeptError
-from ddp_conformance.front.report import Judged
-from ddp_conformance.front.table import Word, render, summary
+from ddp_conformance.frame import seed
+
+if TYPE_CHECKING:
+    from ddp_conformance.front.report import Judged, Kill
+    from ddp_conformance.front.verdicts import About
 
 SUBJECT = "conformance subject"
-"""User property: what a test decides, as a mapping with the first fields of a Judged."""
-
-EVIDENCE = "conformance evidence"
-"""User property: how the check ended, in a word, and the lines that prove it."""
-
-REMARK = "conformance remark"
-"""User property: what a check that passed could not look at."""
+"""User property: what a test decides."""
 
 REPORT = "--ddp-conformance-report"
 
+BRIEF = "--ddp-conformance-brief"
+
+_STDLIB = sysconfig.get_path("stdlib")
+
+_FRONTEND = "ddp_conformance.front.pytest_frontend"
+"""Is imported where checks are collected; without it no test of this process is one."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Two options; the report's path is told as it is given, from the current directory."""
+    """Three options; the path of the report is given from the current directory."""
     group = parser.getgroup("ddp-conformance", "guarantees of data-parallel training parts")
-    group.addoption(REPORT, metavar="FILE", help="write all verdicts as JSON")
     group.addoption(
-        nemesis.OPTION,
+        REPORT, metavar="FILE", help="write all verdicts as JSON, and as HTML beside it"
+    )
+    group.addoption(
+        BRIEF,
+        action="store_true",
+        help="show counts in place of pytest's dots, and warnings of other libraries in the report "
+        "alone",
+    )
+    group.addoption(
+        seed.OPTION,
         metavar="N",
         default=0,
         type=_seed,
@@ -46,134 +60,187 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def _seed(text: str) -> int:
     if not text.isdecimal():
-        raise pytest.UsageError(f"{nemesis.OPTION}={text}: give a number of 0 or more.")
+        raise pytest.UsageError(f"{seed.OPTION}={text}: give a number of 0 or more.")
     return int(text)
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Take the seed in every process; collect verdicts in all of them, told in one."""
-    nemesis.use_seed(config.getoption("ddp_nemesis_seed"))
+    """Take the seed in every process; collect verdicts in all of them, shown in one.
+
+    After pytest's own plugins, one of which is the terminal's.
+    """
+    seed.use_seed(config.getoption("ddp_nemesis_seed"))
     target = config.getoption("ddp_conformance_report")
     if target is not None and not Path(target).absolute().parent.is_dir():
         raise pytest.UsageError(f"{REPORT}={target}: its folder does not exist; make it first.")
-    if not any(isinstance(known, Verdicts) for known in config.pluginmanager.get_plugins()):
-        config.pluginmanager.register(Verdicts(), "conformance-verdicts")
+    known = config.pluginmanager.get_plugins()
+    verdicts = next((plugin for plugin in known if isinstance(plugin, Verdicts)), None)
+    if verdicts is None:
+        verdicts = Verdicts()
+        config.pluginmanager.register(verdicts, "conformance-verdicts")
+    if config.getoption("ddp_conformance_brief"):
+        verdicts.be_brief(config)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Say in the report of a rank how its check ended."""
+    """Note in the report of a rank how its check ended."""
     made = yield
-    error = call.excinfo.value if call.excinfo is not None else None
-    # An expected failure is an xfail that was raised for the violation. Exactly these types:
-    # what a user's code derives from them is no verdict of ours.
-    for one in (error, getattr(error, "__context__", None)):
-        if type(one) in _ENDINGS:
-            evidence = [_ENDINGS[type(one)], *getattr(one, "evidence", ())]
-            made.user_properties.append((EVIDENCE, evidence))
-            break
-    if error is None and call.when == "call" and _decided_by(item) and remarked():
-        made.user_properties.append((REMARK, remarked()))
+    if _FRONTEND not in sys.modules:
+        return made
+    from ddp_conformance.front import verdicts
+
+    if call.excinfo is not None:
+        if evidence := verdicts.ending(call.excinfo.value):
+            made.user_properties.append((verdicts.EVIDENCE, evidence))
+    elif call.when == "call" and (remark := verdicts.remark(item)):
+        made.user_properties.append((verdicts.REMARK, remark))
     return made
 
 
-_ENDINGS: dict[type, str] = {
-    GuaranteeError: "violated",
-    UndecidedError: "undecided",
-    KeptError: "kept",
-}
-
-
 class Verdicts:
-    """Collects verdicts from the reports, wherever the tests ran; prints and writes them."""
+    """Collects verdicts from the reports, wherever the tests ran; shows and writes them."""
 
-    def __init__(self) -> None:
+    def __init__(self, option: str = REPORT) -> None:
+        """``option`` is the one by which the user gets a report."""
         self.judged: dict[str, Judged] = {}
-        self._decided: dict[str, dict[str, Any]] = {}
+        self._kills: dict[str, Kill] = {}
+        self._decided: dict[str, About] = {}
+        self._not_bound: dict[str, About] = {}
+        self._missing: set[str] = set()
+        """Tests of checks and mutants, in any process, that have no verdict so far."""
+        self._warnings: Counter[str] | None = None
+        """Warnings of other libraries that the terminal does not show; None if it shows all."""
+        self._option = option
 
-    @pytest.hookimpl(trylast=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Note what each test decides."""
-        self._decided = {
-            item.nodeid: decided for item in items if (decided := _decided_by(item)) is not None
-        }
+    def be_brief(self, config: pytest.Config) -> None:
+        """Keep other libraries' warnings for the report, and show counts in place of dots."""
+        self._warnings = Counter()
+        self._show_progress(config)
+
+    def _show_progress(self, config: pytest.Config) -> None:
+        manager = config.pluginmanager
+        reporter: Any = manager.get_plugin("terminalreporter")
+        elsewhere = reporter is None or hasattr(config, "workerinput")
+        detailed = config.get_verbosity() > 0 or config.getoption("capture") in ("no", "tee-sys")
+        if elsewhere or detailed or manager.has_plugin("conformance-progress"):
+            return
+        from ddp_conformance.front.progress import ProgressPlugin
+
+        manager.register(ProgressPlugin(reporter, self._decided.get), "conformance-progress")
+
+    # ---------------------------------------------------------------- collection
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collection_modifyitems(
+        self, config: pytest.Config, items: list[pytest.Item]
+    ) -> Generator[None]:
+        """Note what each test decides; deselect those that their subject's traits exclude.
+
+        After all other plugins, so that only what they select counts.
+        """
+        yield
+        if _FRONTEND not in sys.modules:
+            return
+        from ddp_conformance.front import verdicts
+
+        found = ((item.nodeid, verdicts.decided_by(item)) for item in items)
+        self._decided |= {nodeid: about for nodeid, about in found if about is not None}
+        if excluded := verdicts.not_bound(self._decided, items, config):
+            config.hook.pytest_deselected(items=excluded)
+            self._excuse({item.nodeid: self._decided[item.nodeid] for item in excluded})
+            items[:] = [item for item in items if item.nodeid not in self._not_bound]
+        self._missing = {item.nodeid for item in items if item.nodeid in self._decided}
+        if items and len(self._missing) == len(items) and not config.getoption("collectonly"):
+            self._show_progress(config)
+
+    def _excuse(self, not_bound: Mapping[str, About]) -> None:
+        from ddp_conformance.front.verdicts import excused
+
+        self._not_bound |= not_bound
+        self.judged |= {nodeid: excused(about) for nodeid, about in not_bound.items()}
+
+    # ---------------------------------------------------------------- run
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take a test's verdict; in a worker of pytest-xdist, pass on what it is about."""
         about = self._decided.get(report.nodeid)
-        properties = dict(report.user_properties)
+        properties: dict[str, Any] = dict(report.user_properties)
         if about is not None and SUBJECT not in properties:
             # A rank that died, or was never started, reported no properties.
             report.user_properties.append((SUBJECT, about))
-        about = about or properties.get(SUBJECT)  # type: ignore[assignment]
-        if about is not None and (report.when == "call" or not report.passed):
-            self.judged[report.nodeid] = _judged(report, about)
+        about = about or properties.get(SUBJECT)
+        if about is None or (report.when != "call" and report.passed):
+            return
+        from ddp_conformance.front import verdicts
 
-    def pytest_terminal_summary(self, terminalreporter: Any, config: pytest.Config) -> None:
-        """Print the table, and write the report."""
-        judged = list(self.judged.values())
-        if judged:
-            cells = [one.cell() for one in judged]
-            terminalreporter.section("guarantees")
-            for line in (*render(cells), summary(cells)):
-                terminalreporter.line(line)
+        if "mutant" in about:
+            self._kills[report.nodeid] = verdicts.kill(report, about)
+        else:
+            self.judged[report.nodeid] = verdicts.judged(report, about)
+
+    def pytest_warning_recorded(self, warning_message: warnings.WarningMessage) -> None:
+        """Keep a warning of another library, if the terminal does not show it."""
+        file = warning_message.filename
+        if self._warnings is not None and _is_foreign(file):
+            category = warning_message.category.__name__
+            text = f"{file}:{warning_message.lineno}: {category}: {warning_message.message}"
+            self._warnings[text] += 1
+
+    # ---------------------------------------------------------------- end
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Take over what a worker of pytest-xdist has deselected, and what it was to decide."""
+        found = getattr(node, "workeroutput", {}).get(SUBJECT)
+        if found is not None:
+            self._excuse(found["not bound"])
+            self._missing |= set(found["selected"])
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_terminal_summary(self, terminalreporter: Any) -> Generator[None]:
+        """Have pytest leave out the warnings that are kept for the report."""
+        if self._warnings:
+            shown = terminalreporter.stats.pop("warnings", [])
+            if own := [one for one in shown if not _is_foreign((one.fslocation or ("",))[0])]:
+                terminalreporter.stats["warnings"] = own
+        yield
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None]:
+        """Write the report, and show the screen below all that pytest reports."""
+        config = session.config
+        if self._decided and hasattr(config, "workeroutput"):
+            found = {"not bound": self._not_bound, "selected": sorted(self._missing)}
+            config.workeroutput[SUBJECT] = found
+        yield
+        reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
         target = config.getoption("ddp_conformance_report", None)
-        if target is not None:
-            backend = config.getoption("ddp_backend", None) or "auto"
-            report.write(Path(target), report.document(judged, nemesis.seed(), backend))
+        found_any = self.judged or self._kills or (target is not None)
+        elsewhere = reporter is None or hasattr(config, "workerinput")
+        if elsewhere or not found_any or config.getoption("collectonly"):
+            return
+        from ddp_conformance.front import ending
+
+        ending.end(
+            config,
+            reporter,
+            judged=list(self.judged.values()),
+            kills=list(self._kills.values()),
+            decided={*self.judged, *self._kills},
+            missing=len(self._missing - self.judged.keys() - self._kills.keys()),
+            exit_code=int(session.exitstatus),
+            warnings=self._warnings or {},
+            option=self._option,
+        )
 
 
-def _decided_by(item: pytest.Item) -> dict[str, Any] | None:
-    params = getattr(getattr(item, "callspec", None), "params", {})
-    check, subject = params.get("check"), params.get("subject")
-    if not isinstance(check, BoundCheck) or subject is None:
-        return None
-    return {
-        "subject": subject.name,
-        "kind": subject.kind,
-        "guarantee": check.id,
-        "remark": check.check.remark(subject),
-        "world_size": params.get("_ddp_world_size") or next(_world_sizes(item)),
-    }
-
-
-def _world_sizes(item: pytest.Item) -> Iterator[int]:
-    for mark in item.iter_markers("ddp"):
-        if "world_size" in mark.kwargs:
-            yield mark.kwargs["world_size"]
-    yield 1
-
-
-def _judged(report: pytest.TestReport, about: dict[str, Any]) -> Judged:
-    evidence: Any = dict(report.user_properties).get(EVIDENCE, [""])
-    ended, *witness = map(str, evidence)
-    word, reason = _word(report, ended)
-    about = dict(about)
-    remarks = (about.pop("remark"), dict(report.user_properties).get(REMARK, ""))
-    reason = "; ".join(map(str, filter(None, remarks))) if word is Word.PASSED else reason
-    if word is Word.UNKNOWN and witness:
-        reason = witness[0]
-    shown = tuple(witness) if word in (Word.FAILED, Word.EXPECTED) else ()
-    return Judged(**about, word=word, reason=reason, witness=shown, seconds=report.duration)
-
-
-def _word(report: pytest.TestReport, ended: str) -> tuple[Word, str]:
-    if hasattr(report, "wasxfail"):
-        return Word.EXPECTED, str(report.wasxfail).removeprefix("reason: ").splitlines()[0]
-    if report.skipped:
-        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
-        return Word.SKIPPED, reason.removeprefix("Skipped: ")
-    if report.passed:
-        return Word.PASSED, ""
-    if ended == "violated":
-        return Word.FAILED, ""
-    return (Word.FAILED if ended == "kept" else Word.UNKNOWN), _first_line(report)
-
-
-def _first_line(report: pytest.TestReport) -> str:
-    crash = getattr(report.longrepr, "reprcrash", None)
-    text = crash.message if crash is not None else report.longreprtext
-    return text.strip().splitlines()[0] if text.strip() else "no reason was told"
+def _is_foreign(file: str) -> bool:
+    """Whether a file is one of an installed library."""
+    path = Path(file)
+    installed = not {"site-packages", "dist-packages"}.isdisjoint(path.parts)
+    return installed or path.is_relative_to(_STDLIB) or file.startswith("<frozen ")

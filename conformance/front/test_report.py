@@ -26,6 +26,7 @@ def judged(word: Word, guarantee: str = "SMP-01", seconds: float = 0.5) -> Judge
         (Word.PASSED, False),
         (Word.EXPECTED, False),
         (Word.SKIPPED, False),
+        (Word.NOT_BOUND, False),
         (Word.FAILED, True),
         (Word.UNKNOWN, True),
     ],
@@ -41,14 +42,14 @@ def test_what_is_broken_or_unknown_is_a_fault(
 
 
 def test_every_verdict_fits_the_schema() -> None:
-    words = (Word.PASSED, Word.EXPECTED, Word.SKIPPED, Word.FAILED, Word.UNKNOWN)
+    words = [word for word in Word if word not in (Word.KILLED, Word.SURVIVED)]
     found = report.document([judged(w, g) for w in words for g in ("SMP-02", "SMP-01")], 3, "gloo")
     validator = Draft202012Validator(SCHEMA)
     validator.validate(found)
     assert [one["id"] for one in found["guarantees"]] == ["SMP-01", "SMP-02"]
-    assert found["guarantees"][0]["seconds"] == 2.5
+    assert found["guarantees"][0]["seconds"] == 3.0
     assert found["guarantees"][0]["verdicts"] == {
-        "passed": 1, "failed": 1, "unknown": 1, "expected": 1, "skipped": 1
+        "passed": 1, "failed": 1, "unknown": 1, "expected": 1, "not bound": 1, "skipped": 1
     }  # fmt: skip
     with pytest.raises(ValidationError):
         validator.validate(found | {"version": report.VERSION + 1})

@@ -15,9 +15,10 @@ from contextvars import ContextVar
 
 import numpy  # noqa: F401 - whose generator is seeded where it is imported
 
+from ddp_conformance.frame.seed import OPTION as OPTION
+from ddp_conformance.frame.seed import seed as seed
+from ddp_conformance.frame.seed import use_seed as use_seed
 from pytest_ddp.rank.care.seeding import seed_everything
-
-OPTION = "--ddp-nemesis-seed"
 
 LONGEST = 0.004
 """Seconds of a pause: longer than an exchange between ranks, short beside a check."""
@@ -25,20 +26,7 @@ LONGEST = 0.004
 ONE_OF = 8
 """Stages for each one that is paused at. At every stage, all ranks would be late alike."""
 
-_seed = 0
-
 _AT_WORK: ContextVar[random.Random | None] = ContextVar("nemesis", default=None)
-
-
-def seed() -> int:
-    """What all pauses and random states of this process follow from."""
-    return _seed
-
-
-def use_seed(number: int) -> None:
-    """Set the seed, in every process and before the first check."""
-    global _seed
-    _seed = number
 
 
 def scatter(what: str, rank: int) -> int:
@@ -46,7 +34,7 @@ def scatter(what: str, rank: int) -> int:
 
     ``what`` tells one occasion from another, so that no two find the same states.
     """
-    digest = hashlib.sha256(f"{_seed} {what} {rank}".encode()).digest()
+    digest = hashlib.sha256(f"{seed()} {what} {rank}".encode()).digest()
     number = int.from_bytes(digest[:4], "big")
     seed_everything(number)
     return number

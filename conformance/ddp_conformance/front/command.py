@@ -103,7 +103,7 @@ class Progress:
 
 def run(request: Request, given: argparse.Namespace) -> int:
     """Run the checks with pytest; the exit code follows from the verdicts."""
-    verdicts = Verdicts()
+    verdicts = Verdicts(option="--report")
     code = run_pytest([*_pytest_arguments(request, given)], given.plugin, verdicts)
     if code is not None:
         return code
@@ -135,6 +135,8 @@ def _pytest_arguments(request: Request, given: argparse.Namespace) -> Iterator[s
     yield from (str(suite), f"--rootdir={suite.parent}", "-c", "/dev/null", "--noconftest")
     yield from ("--import-mode=importlib", "-p", "no:cacheprovider")
     yield f"{OPTION}={request.to_json()}"
+    if request.checks:
+        yield from ("-k", " or ".join(request.checks))  # what is named is skipped, with the reason
     yield from ("-q", "-rN", "--no-header", "--tb=short", "--disable-warnings")
     yield f"--ddp-timeout={given.timeout or (TRAINING_TIMEOUT if given.training else TIMEOUT):g}"
     yield f"--ddp-backend={given.backend}"

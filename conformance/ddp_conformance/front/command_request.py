@@ -1,4 +1,7 @@
-"""What the command line asks for, on its way to the process of every rank."""
+"""What the command line asks for, on its way to the process of every rank.
+
+PYTEST_DONT_REWRITE: pytest would warn that it was imported before the session.
+"""
 
 from __future__ import annotations
 

@@ -92,11 +92,11 @@ def parametrize_with_checks(
 ) -> Callable[[F], F]:
     """Parametrize ``test(subject, check)`` with all checks of the subjects' kinds.
 
-    The test body is ``check(subject)``. A check whose traits a subject does not have is
-    skipped with the reason. ``expected_failures`` maps guarantee ids to reasons, for all
-    subjects, or is a function that gives such a mapping for one; an id that is unknown
-    or applies to none of them is a ``ValueError``. With ``share_ranks`` no rank is replaced
-    for what a subject has left in modules: faster, where that is known to matter to none.
+    The test body is ``check(subject)``. A check that a subject's traits exclude is deselected, and
+    skipped with the reason where the command line names it. ``expected_failures`` maps guarantee
+    ids to reasons, for all subjects, or is a function that gives such a mapping for one; an id that
+    is unknown or applies to none of them is a ``ValueError``. With ``share_ranks`` no rank is
+    replaced for what a subject has left in modules: faster, where that is known to matter to none.
     """
     pairs = bind_checks(subjects, expected_failures)
     params = [param(pair, share_ranks=share_ranks) for pair in pairs]
@@ -113,6 +113,7 @@ def param(pair: Pair, world_size: int | None = None, *, share_ranks: bool = Fals
     """The parameters of one test; with a world size, if the test has none of its own."""
     subject, check = pair
     obstacle = check.check.obstacle(subject)
+    # The plugin deselects these tests; what is left of them, or runs without it, is skipped.
     marks: list[pytest.MarkDecorator] = [pytest.mark.skip(reason=obstacle)] if obstacle else []
     name = f"{subject.name}-{check.id}"
     if world_size is not None:

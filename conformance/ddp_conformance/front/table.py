@@ -16,6 +16,8 @@ class Word(enum.StrEnum):
     """It could not be decided: the subject raised, crashed, hung."""
     EXPECTED = "expected"
     """It fails, and was expected to."""
+    NOT_BOUND = "not bound"
+    """The guarantee says nothing about the subject, because of a trait."""
     SKIPPED = "skipped"
     KILLED = "killed"
     SURVIVED = "SURVIVED"
@@ -31,7 +33,7 @@ class Verdict:
     world_size: int
     word: Word
     note: str = ""
-    """Why it was skipped, was expected to fail or could not be decided."""
+    """Why it is not bound, was skipped, was expected to fail or could not be decided."""
     seconds: float = 0.0
 
 

@@ -76,7 +76,7 @@ def _word(part: Part, guarantee: str, own: Iterable[Mapping[str, Any]]) -> str:
     verdicts = {one["verdict"] for one in own if one["guarantee"] == guarantee}
     if "expected" in verdicts:
         return "refuses" if guarantee in part.refuses else "broken"
-    words = {"passed": "kept", "skipped": "says nothing"}
+    words = {"passed": "kept", "not bound": "says nothing"}
     if len(verdicts) != 1 or not verdicts <= words.keys():
         raise ValueError(f"{part.subject.name} {guarantee}: {', '.join(sorted(verdicts))}")
     return words[verdicts.pop()]

@@ -210,4 +210,4 @@ def assert_fates(done: Done, fates: dict[str, tuple[str, str]]) -> None:
         found = done.verdict("SMP-01", subject)
         assert found["verdict"] == verdict, found
         assert evidence in " ".join([found["reason"], *found["witness"]])
-        assert done.verdict("SMP-03", subject)["verdict"] == "skipped"
+        assert done.verdict("SMP-03", subject)["verdict"] == "not bound"

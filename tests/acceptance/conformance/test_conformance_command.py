@@ -104,9 +104,9 @@ def test_a_broken_guarantee_ends_in_1(tmp_path: Path) -> None:
     assert broken["verdict"] == "failed"
     assert broken["witness"][0] == "size 1, epoch 0: index 0 delivered by ranks 0 and 1"
     assert done.verdict("SMP-01", "everything", 1)["verdict"] == "passed"
-    skipped = done.verdict("SMP-02", "strided")
-    assert (skipped["verdict"], skipped["reason"]) == (
-        "skipped",
+    not_bound = done.verdict("SMP-02", "strided")
+    assert (not_bound["verdict"], not_bound["reason"]) == (
+        "not bound",
         "SMP-02 does not bind the trait 'uneven'",
     )
     assert (done.report["conforms"], done.report["nemesis_seed"]) == (False, 7)

@@ -65,8 +65,6 @@ UNKNOWN = """
 
 VERDICTS = {
     "test_plain[ws2-strided-SMP-01]": "passed",
-    "test_plain[ws2-strided-SMP-02]": "skipped",
-    "test_plain[ws2-strided-SMP-03]": "skipped",
     "test_plain[ws2-everything-SMP-01]": "failed",
     "test_plain[ws2-everything-SMP-02]": "passed",
     "test_plain[ws2-broken-SMP-01]": "failed",
@@ -91,7 +89,6 @@ EVIDENCE = {
     "test_expected[ws2-frozen-SMP-02]": (
         "SMP-02 is expected to fail for frozen (wrongly expected), but holds; remove it from",
     ),
-    "test_plain[ws2-strided-SMP-03]": ("SMP-03 needs the trait 'evaluates'",),
 }
 
 
