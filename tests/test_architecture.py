@@ -42,7 +42,13 @@ _ROOMS = {
         *("rank.exits", "rank.groups", "rank.watch", "rank.birth", "rank.care", "rank.adapt"),
         "rank.alike",
         *("rank", "battery", "doctor"),
-        *("extensions", "extensions.compat", "extensions.adopt.ranks", "extensions.adopt"),
+        *(
+            "extensions",
+            "extensions.comms",
+            "extensions.compat",
+            "extensions.adopt.ranks",
+            "extensions.adopt",
+        ),
     ),
     "ddp_conformance": (
         *("frame", "stage", "launched", "launched.process", "launched.start"),

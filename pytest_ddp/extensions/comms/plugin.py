@@ -1,0 +1,77 @@
+"""``ddp.comms`` for the fixture, tables beside failures, and an end for blocks left open.
+
+Imported by every pytest run; what imports torch is imported where a test makes a block.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    import torch
+
+    from pytest_ddp.extensions.comms.block import Comms
+
+
+def pytest_ddp_fixture_attributes() -> Mapping[str, object]:
+    return {"comms": _comms}
+
+
+def _comms(model: torch.nn.Module | None = None, *, warmup: int = 0) -> Comms:
+    """Make a context that records what its block communicates on this rank.
+
+    Args:
+        model: for the names of modules; without it records name none.
+        warmup: how many forward passes of the model are not counted, nor what follows each of
+            them until the next.
+
+    Raises:
+        ValueError: there is a warmup and no model.
+    """
+    from pytest_ddp.extensions.comms.block import Comms  # noqa: PLC0415
+
+    return Comms(model, warmup)
+
+
+def _blocks() -> Any:
+    """The module of blocks; None where no test has made one."""
+    return sys.modules.get("pytest_ddp.extensions.comms.block")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    blocks = _blocks()
+    if blocks is not None:
+        blocks.used.clear()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown() -> Generator[None, None, None]:
+    # Outermost, since a fixture of the test may hold the block.
+    try:
+        yield
+    finally:
+        blocks = _blocks()
+        left = None if blocks is None else blocks.open_block()
+        if left is not None:
+            left.close()
+    if left is not None:
+        pytest.fail(
+            f"ddp.comms: the block opened at {left.opened_at} was still open after its test; "
+            "leave it there,\nor in a fixture of function scope",
+            pytrace=False,
+        )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    blocks = _blocks()
+    if report.failed and blocks is not None and blocks.used:
+        tables = (f"block at {one.opened_at}:\n{one.table()}" for one in blocks.used)
+        report.sections.append((f"ddp.comms {report.when}", "\n\n".join(tables)))
+    return report
