@@ -12,10 +12,12 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from pytest_ddp.extensions.comms import stack
+from pytest_ddp.extensions.comms.files import compare
 from pytest_ddp.extensions.comms.modules import Modules
 from pytest_ddp.extensions.comms.observer import Arguments, observe
 from pytest_ddp.extensions.comms.operations import Operator
 from pytest_ddp.extensions.comms.records import Communication, Entry, Moment, Record, unknown_group
+from pytest_ddp.extensions.comms.snapshot import lines_of
 from pytest_ddp.rank.groups.backends import name_of, promises_of
 from pytest_ddp.rank.groups.origins import user_frame
 from pytest_ddp.rank.watch.uncompiled import hide_own_frames_now
@@ -24,7 +26,12 @@ from pytest_ddp.system.own import threading
 if TYPE_CHECKING:
     from typing import Self
 
-_REDUCE_OPS = {int(op): name for name, op in dist.ReduceOp.RedOpType.__members__.items()}
+    import pytest
+
+    from pytest_ddp.fixture import Ddp
+
+_RED_OP_TYPES: Any = dist.ReduceOp.RedOpType
+_REDUCE_OPS = {int(op): name for name, op in _RED_OP_TYPES.__members__.items()}
 _MESSAGES = frozenset({"send", "recv"})
 _PLAIN_LABELS = {"default_pg": "world", "undefined": "", "": ""}
 """Descriptions that torch gives to groups by itself."""
@@ -64,8 +71,11 @@ class Comms(Communication):
     exchanges is not among the records.
     """
 
-    def __init__(self, model: torch.nn.Module | None, warmup: int) -> None:
+    def __init__(
+        self, ddp: Ddp, item: pytest.Item, model: torch.nn.Module | None, warmup: int
+    ) -> None:
         super().__init__(self._counted, _name_of)
+        self._ddp, self._item = ddp, item
         if warmup and model is None:
             raise ValueError(f"ddp.comms(warmup={warmup}): pass the model whose steps are counted")
         self._warmup = warmup
@@ -124,6 +134,27 @@ class Comms(Communication):
             self._library = self._frame = _open = None
             self.unseen = tuple(name for name, group in _all_groups() if not _is_torchs(group))
 
+    def assert_matches_snapshot(self, name: str = "") -> None:
+        """Fail unless what all ranks communicated is as in a file beside the test.
+
+        All ranks call it. ``--ddp-update-comms`` writes the file, one for all ranks.
+
+        Args:
+            name: for a test that has several snapshots.
+
+        Raises:
+            AssertionError: it differs, or there is no file.
+            DdpError: a rank ended its test, died, or is at another operation of ``ddp``.
+        """
+        __tracebackhide__ = True
+        ranks = self._ddp.gather(lines_of(self))
+        found = None
+        if self._ddp.rank == 0:
+            update = self._item.config.getoption("ddp_update_comms")
+            found = compare(self._item, name, torch.__version__, ranks, update=update)
+        if (found := self._ddp.broadcast(found)) is not None:
+            raise AssertionError(found)
+
     def table(self) -> str:
         unseen = [f"not seen: operations on {name}, written in Python" for name in self.unseen]
         return "\n".join([super().table(), *unseen])
@@ -142,9 +173,12 @@ class Comms(Communication):
         tensors = () if places.sized is None else _tensors(args[places.sized])
         if tensors and tensors[0].is_meta:  # nothing is sent
             return _nothing
-        group = dist.ProcessGroup.unbox(args[places.process_group])
+        group: Any = dist.ProcessGroup.unbox(args[places.process_group])
         name = group.group_name
-        number = _number(group)
+        try:
+            number = group._get_sequence_number_for_group()
+        except RuntimeError:  # a backend without numbers
+            number = None
         context = stack.read(_getframe(2), self._frame)
         if not (context.objects and self._goes_on(context)):
             if name not in self._groups:
@@ -153,23 +187,24 @@ class Comms(Communication):
             bucket = None
             if in_backward and context.is_bucket and operator.operation == "all_reduce":
                 bucket = self._modules.take_bucket(tensors[0].numel(), tensors[0].dtype)
-            seen = _Seen(
+            place = places.async_op
+            fields = (
                 operator,
                 context,
                 name,
                 len(tensors),
-                sum([tensor.numel() for tensor in tensors]),
-                sum([tensor.nbytes for tensor in tensors]),
+                *_extent(tensors),
                 tensors[0].dtype if tensors else None,
-                *[None if place is None else args[place] for place in places[2:5]],
-                places.async_op is not None
-                and (len(args) <= places.async_op or args[places.async_op]),
+                None if places.reduce_op is None else args[places.reduce_op],
+                None if places.root is None else args[places.root],
+                None if places.peer is None else args[places.peer],
+                place is not None and (len(args) <= place or args[place]),
                 self._modules.steps,
                 in_backward,
                 self._modules.in_backward if in_backward else None,
                 bucket,
             )
-            self._seen.append(seen)
+            self._seen.append(_new_seen(_Seen, fields))
 
         def ended() -> None:
             if number is not None:
@@ -235,12 +270,23 @@ def open_block() -> Comms | None:
     return _open
 
 
+_new_seen = tuple.__new__
+"""A named tuple's own constructor takes longer."""
+
+
 def _nothing() -> None:
     """For an operation that is not recorded."""
 
 
 def _form(operator: Operator, issuer: str) -> str:
     return f"c++.{operator.form}" if issuer == "c++" else issuer or operator.form
+
+
+def _extent(tensors: tuple[torch.Tensor, ...]) -> tuple[int, int]:
+    """Elements and bytes."""
+    if len(tensors) == 1:
+        return tensors[0].numel(), tensors[0].nbytes
+    return sum([tensor.numel() for tensor in tensors]), sum([one.nbytes for one in tensors])
 
 
 def _tensors(value: Any) -> tuple[torch.Tensor, ...]:
@@ -295,11 +341,3 @@ def _numbers() -> Iterable[tuple[str, int]]:
     for name, group in _all_groups():
         if _is_torchs(group) and promises_of(group).numbered:
             yield name, group._get_sequence_number_for_group()
-
-
-def _number(group: Any) -> int | None:
-    try:
-        number: int = group._get_sequence_number_for_group()
-    except RuntimeError:  # a backend without numbers
-        return None
-    return number

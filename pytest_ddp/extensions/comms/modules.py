@@ -91,7 +91,8 @@ class Modules:
                 return
             if isinstance(module, DistributedDataParallel):
                 self._buckets = list(_buckets(module, self._names))
-            tensor = next((t for t in _tensors(output) if t.requires_grad), None)
+            # Any: register_hook has no types.
+            tensor: Any = next((t for t in _tensors(output) if t.requires_grad), None)
             if tensor is not None:
                 # The innermost module comes first, and an outer one may return the same tensor.
                 innermost = tensor is not self._last_output()

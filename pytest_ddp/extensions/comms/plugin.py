@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Generator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,13 +16,31 @@ if TYPE_CHECKING:
     import torch
 
     from pytest_ddp.extensions.comms.block import Comms
+    from pytest_ddp.fixture import Ddp
 
 
-def pytest_ddp_fixture_attributes() -> Mapping[str, object]:
-    return {"comms": _comms}
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.getgroup("ddp").addoption(
+        "--ddp-update-comms",
+        action="store_true",
+        help="write the snapshots that tests compare what they communicate with",
+    )
 
 
-def _comms(model: torch.nn.Module | None = None, *, warmup: int = 0) -> Comms:
+def pytest_ddp_fixture_attributes(ddp: Ddp) -> Mapping[str, object]:
+    return {"comms": partial(_comms, ddp)}
+
+
+def pytest_ddp_test_begins(item: pytest.Item) -> None:
+    global _item
+    _item = item
+
+
+_item: pytest.Item | None = None
+"""The running test's."""
+
+
+def _comms(ddp: Ddp, model: torch.nn.Module | None = None, *, warmup: int = 0) -> Comms:
     """Make a context that records what its block communicates on this rank.
 
     Args:
@@ -34,7 +53,8 @@ def _comms(model: torch.nn.Module | None = None, *, warmup: int = 0) -> Comms:
     """
     from pytest_ddp.extensions.comms.block import Comms  # noqa: PLC0415
 
-    return Comms(model, warmup)
+    assert _item is not None
+    return Comms(ddp, _item, model, warmup)
 
 
 def _blocks() -> Any:

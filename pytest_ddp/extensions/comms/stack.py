@@ -20,11 +20,12 @@ from pytest_ddp.system.own import os
 _TORCH = str(torch.__file__).rpartition("/")[0] + "/"
 _DISTRIBUTED = _TORCH + "distributed/"
 _C10D = str(dist.distributed_c10d.__file__)
+_MODULE = str(module_file.__file__)
+_HOOKS = str(default_hooks.__file__)
 _OPS = _TORCH + "_ops.py"
 _WAITS_FOR = {"isend": "send", "irecv": "recv"}
 """Functions of torch that others call and wait for."""
 _ON_CPU = {(_DISTRIBUTED + branch.file, branch.function): branch.forms for branch in CPU_FORMS}
-_ON_CPU_FILES = {file for file, _ in _ON_CPU}
 
 
 class Context(NamedTuple):
@@ -55,7 +56,9 @@ def read(frame: FrameType | None, last: FrameType | None) -> Context:
     """Read a stack, from the innermost frame to ``last``, if that is on it.
 
     Locals are read of torch's own frames alone: those of a user's frame would stay alive with it.
+    It takes a microsecond a frame, most of which are in files that say nothing.
     """
+    issuer = "c++" if frame is None else _issuer(frame)
     frames: list[FrameType] = []
     running = hooking = serving = objects = None
     cpu_forms: frozenset[str] = frozenset()
@@ -65,43 +68,45 @@ def read(frame: FrameType | None, last: FrameType | None) -> Context:
         frames.append(frame)
         if frame is last:
             break
-        code = frame.f_code
-        file = code.co_filename
-        if file == module_file.__file__:
-            if running is None and code.co_name == "_call_impl":
-                running = frame.f_locals["self"]
-        elif file in _SHARDING:
-            owner = _SHARDING[file](frame.f_locals)
-            hooking = owner or hooking
-            serving = serving or owner
-        elif file == _C10D:
-            if code.co_name in OBJECTS:
-                objects, progress = code.co_name, frame.f_lasti
-                call = (objects, id(frame))
-            is_waited |= _WAITS_FOR.get(called) == code.co_name
-            called = code.co_name
-        is_hooked |= file == default_hooks.__file__
-        if file in _ON_CPU_FILES:
-            cpu_forms |= _ON_CPU.get((file, code.co_name), cpu_forms)
+        file = frame.f_code.co_filename
+        if file in _TELLING:
+            function = frame.f_code.co_name
+            if file == _C10D:
+                if function in OBJECTS:
+                    objects, progress, call = function, frame.f_lasti, (function, id(frame))
+                is_waited |= _WAITS_FOR.get(called) == function
+                called = function
+            elif file == _MODULE:
+                if running is None and function == "_call_impl":
+                    running = frame.f_locals["self"]
+            elif file in _SHARDING:
+                owner = _SHARDING[file](frame.f_locals)
+                hooking = owner or hooking
+                serving = serving or owner
+            is_hooked |= file == _HOOKS
+            cpu_forms |= _ON_CPU.get((file, function), cpu_forms)
         frame = frame.f_back
     user = user_frame_of(frames)
-    if user is not None and _is_generated(user):
-        user = user_frame_of(frame for frame in frames if not _is_generated(frame))
-    issuer = _issuer(frames[0]) if frames else "c++"
-    issued_in = hooking if running is None else running
+    if user is not None and _generated[user.f_code.co_filename]:
+        user = user_frame_of(f for f in frames if not _generated[f.f_code.co_filename])
     site = None if user is None else Site(user.f_code, user.f_lineno)
+    issued_in = hooking if running is None else running
     is_bucket = is_hooked or issuer == "c++"
     found = (issuer, objects, call, progress, is_waited, cpu_forms, issued_in, serving)
     return Context(*found, is_bucket, site)
 
 
-def _is_generated(frame: FrameType) -> bool:
-    """Whether Inductor has written it; its files are in no package."""
-    return "/torchinductor" in (file := frame.f_code.co_filename) or file.startswith(_cache())
+class _Generated(dict[str, bool]):
+    """Whether Inductor has written a file; such files are in no package."""
+
+    def __missing__(self, file: str) -> bool:
+        cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+        written = "/torchinductor" in file or (cache is not None and file.startswith(cache))
+        self[file] = written
+        return written
 
 
-def _cache() -> str:
-    return os.environ.get("TORCHINDUCTOR_CACHE_DIR") or "\0"
+_generated = _Generated()
 
 
 def _issuer(frame: FrameType) -> str:
@@ -128,3 +133,5 @@ _SHARDING: dict[str, Callable[[dict[str, Any]], Any]] = {
     _DISTRIBUTED + "fsdp/_runtime_utils.py": _of_handle,
 }
 """From the locals of a function in a file of FSDP's to the module whose parameters it is about."""
+_TELLING = {_C10D, _MODULE, _HOOKS, *_SHARDING, *(file for file, _ in _ON_CPU)}
+"""Files in which a frame says something."""

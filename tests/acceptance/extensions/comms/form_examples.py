@@ -11,6 +11,8 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.nn.parallel import DistributedDataParallel
 
 two = pytest.mark.ddp(world_size=2)
 pytestmark = two
@@ -292,3 +294,37 @@ def test_a_block_on_one_rank(ddp):
         assert comms.counts() == {"all_reduce": 1}
     else:
         dist.all_reduce(ones(1))
+
+
+def test_what_is_built_in_the_block_is_seen(ddp):
+    with ddp.comms() as comms:
+        mesh = dist.init_device_mesh("cpu", (2,), mesh_dim_names=("dp",))
+        DistributedDataParallel(torch.nn.Linear(4, 4))
+        FullyShardedDataParallel(torch.nn.Linear(4, 4), device_id=torch.device("cpu"))
+        fully_shard(torch.nn.Linear(4, 4), mesh=mesh)
+        own = dist.new_group([0, 1])
+        dist.all_reduce(ones(1), group=own)
+        dist.destroy_process_group(own)
+        dist.new_group([ddp.rank], use_local_synchronization=True)
+    assert comms.of("all_reduce").counts() == {"all_reduce": 1}
+    assert comms.of("broadcast").bytes >= 80
+
+
+class InPython(dist.ProcessGroup):
+    """As libraries write them: no call of it passes torch's dispatcher."""
+
+
+def test_a_group_in_python_is_a_mark(ddp):
+    own = InPython(ddp.rank, ddp.world_size)
+    world = dist.distributed_c10d._world
+    world.pg_map[own] = ("own", None)
+    world.pg_names[own] = "own"
+    try:
+        with ddp.comms() as comms:
+            pass
+        with pytest.raises(ValueError, match="own is written in Python"):
+            comms.on(own)
+    finally:
+        del world.pg_map[own], world.pg_names[own]
+    assert comms.unseen == ("own",)
+    assert "not seen: operations on own, written in Python" in comms.table()
