@@ -117,7 +117,7 @@ def _changes(left: list[str], right: list[str], ranks: Ranks) -> Iterator[str]:
             sites = max(
                 ([line.site for line in rank if line.what == what] for rank in ranks), key=len
             )
-            place = sites[-1] if sites and more > 0 else ""
+            place = sites[-1].rpartition("/")[2] if sites and more > 0 else ""
             issued = f", issued at {place}" if place else ""
             yield f"{number} {'more' if more > 0 else 'less'}: {what}{issued}"
 
