@@ -7,13 +7,15 @@ import functools
 import re
 from pathlib import Path
 
+from pytest_ddp import extending
+
 ROOT = Path(__file__).parents[1]
 PACKAGES = {
     "pytest_ddp": ROOT / "pytest_ddp",
     "ddp_conformance": ROOT / "conformance" / "ddp_conformance",
     "ddp_reference": ROOT / "reference" / "ddp_reference",
 }
-SHIPPED_SUITES = {*(ROOT / "pytest_ddp" / "battery" / "suites").glob("*.py")}
+SHIPPED_SUITES = {*ROOT.glob("pytest_ddp/extensions/*/battery/suites/*.py")}
 """Tests as a user writes them, which pytest runs in a copy, and nobody imports."""
 FILES = sorted(
     {file for folder in PACKAGES.values() for file in folder.rglob("*.py")} - SHIPPED_SUITES
@@ -38,17 +40,13 @@ _ROOMS = {
     "pytest_ddp": (
         *("system", "wire", "asked", "evidence", "launch"),
         *("machines.engines", "machines", "agent"),
-        *("proof", "verdict", "trace", "attempt", "controller", "migrate", "summary"),
+        *("proof", "verdict", "trace", "attempt", "controller"),
         *("rank.exits", "rank.groups", "rank.watch", "rank.birth", "rank.care", "rank.adapt"),
         "rank.alike",
-        *("rank", "battery", "doctor"),
-        *(
-            "extensions",
-            "extensions.comms",
-            "extensions.compat",
-            "extensions.adopt.ranks",
-            "extensions.adopt",
-        ),
+        "rank",
+        *("extensions", "extensions.compat", "extensions.adopt.ranks", "extensions.adopt"),
+        *("extensions.doctor.battery", "extensions.doctor"),
+        *("extensions.migrate", "extensions.summary", "extensions.comms"),
     ),
     "ddp_conformance": (
         *("frame", "stage", "launched", "launched.process", "launched.start"),
@@ -58,6 +56,11 @@ _ROOMS = {
     ),
 }
 """From the ground up: a room imports of those that stand before it, never of a later one."""
+
+
+_EXTENSIONS = "pytest_ddp.extensions"
+_WORDS_OF_THE_CORE = {"machines", "summary"}
+"""Names of extensions that also are words for something else: their options are looked for."""
 
 
 _MAY_IMPORT = {
@@ -220,6 +223,55 @@ def _is_private(name: str) -> bool:
     package, *parts = name.split(".")
     typed = name == "_pytest.nodes.Node"  # for annotations alone
     return not typed and (package == "_pytest" or any(re.match("_[^_]", part) for part in parts))
+
+
+class _Options:
+    """Stands in for pytest's parser, and keeps the names that are registered with it."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def getgroup(self, *_: object) -> _Options:
+        return self
+
+    def addoption(self, *names: str, **_: object) -> None:
+        self.names += names
+
+    def addini(self, name: str, *_: object, **__: object) -> None:
+        self.names.append(name)
+
+
+def test_core_knows_no_extension() -> None:
+    names = {module.split(".")[2] for module in MODULES if module.startswith(f"{_EXTENSIONS}.")}
+    options = _Options()
+    for name in extending.names("plugin"):
+        plugin = extending.load(name, "plugin")
+        getattr(plugin, "pytest_addoption", lambda _: None)(options)
+    assert {"adopt", "compat", "doctor", "migrate", "summary"} <= names
+    assert "--ddp-adopt" in options.names
+    words = [*(names - _WORDS_OF_THE_CORE), *options.names, *(rf"extensions\.{n}" for n in names)]
+    known = re.compile(rf"(?<![\w-])({'|'.join(words)})(?![\w-])")
+    core = [
+        file
+        for module, file in MODULES.items()
+        if module.startswith("pytest_ddp") and not module.startswith(_EXTENSIONS)
+    ]
+    assert not [
+        f"{file.relative_to(ROOT)}:{number} knows {found[1]}"
+        for file in core
+        for number, line in enumerate(file.read_text().splitlines(), 1)
+        if (found := known.search(line))
+    ]
+
+
+def test_core_imports_no_extension() -> None:
+    assert not [
+        f"{module} imports {name}"
+        for module, file in MODULES.items()
+        if module.startswith("pytest_ddp") and not module.startswith(_EXTENSIONS)
+        for name in _imports(file, everywhere=True)
+        if name.startswith(_EXTENSIONS)
+    ]
 
 
 def test_packages_depend_one_way() -> None:

@@ -91,9 +91,9 @@ class DdpTest:
     """How many machines it wants. Ranks of a harness that starts processes meet by a file of one
     machine, or at localhost: 1 for these."""
     keeps_group: bool = False
-    """See :attr:`Mark.keeps_group`."""
+    """Whether the next test finds the default process group that this one leaves."""
     own_tmp_path: bool = False
-    """See :attr:`Mark.own_tmp_path`."""
+    """Whether each rank has a ``tmp_path`` of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +101,7 @@ class MarkArgument:
     """An argument of the mark that a plugin adds."""
 
     check: Callable[[object], object]
-    """Returns the value to keep.
-
-    Raises:
-        ValueError: it is not allowed; the text says what is.
-    """
+    """Returns the value to keep, or raises a ValueError whose text says what is allowed."""
     help: str
     """A clause for ``pytest --markers``, such as ``limit is in seconds``."""
 

@@ -1,4 +1,4 @@
-"""What of a machine lets ddp tests fail all alike, or hang: told by pytest and by the doctor.
+"""What of a machine lets ddp tests fail all alike, or hang: reported by pytest.
 
 Each text ends with the way out. What the tests themselves say of it is gloo's, or a worker's that
 nobody sees.

@@ -45,7 +45,7 @@ _HOST = "from pytest_ddp.rank.main import main"
 _HUB = "from pytest_ddp.machines.main import main"
 _AGENT = "from pytest_ddp.agent.main import main"
 _WORKER = "import sys;exec(eval(sys.stdin.readline()))"
-_DOCTORS = "-m pytest -p ddp -p no:cacheprovider ", "-m pytest_ddp.doctor.probe"
+_DOCTORS = "-m pytest -p ddp -p no:cacheprovider ", "-m pytest_ddp.extensions.doctor.probe"
 """What processes of pytest-ddp, workers of xdist and those of the doctor are told to execute."""
 _WITH_AN_HEIR = _HUB, _AGENT, _WORKER
 """Those that start one of these in turn."""

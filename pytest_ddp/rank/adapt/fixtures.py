@@ -17,7 +17,7 @@ def set_tmp_path(directory: str) -> None:
 
 @pytest.fixture
 def tmp_path() -> Path:
-    """A directory of the test: the same one on all ranks, but with ``--ddp-everywhere``."""
+    """A directory of the test: the same one on all ranks, if a plugin did not ask for others."""
     path = Path(_directory)
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     return path

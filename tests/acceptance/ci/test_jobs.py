@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddp.battery.parts import parts
+from pytest_ddp.extensions.doctor.battery.parts import parts
 from tests.acceptance.ci.jobs import FILES, STAYS, Checkout, Job, every
 from tests.acceptance.suite import UNDER_XDIST
 from tests.warm.python import standing_in

@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
-from pytest_ddp.battery.judge import exit_code
-from pytest_ddp.battery.parts import Part, expected_of
-from pytest_ddp.battery.session import SUITES
+from pytest_ddp.extensions.doctor.battery.judge import exit_code
+from pytest_ddp.extensions.doctor.battery.parts import Part, expected_of
+from pytest_ddp.extensions.doctor.battery.session import SUITES
 from tests.acceptance.suite import LOADFILE, Finished, Suite
 
 FILE = "test_verdicts.py"

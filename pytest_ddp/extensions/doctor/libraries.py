@@ -1,0 +1,116 @@
+"""Python, pytest, torch and its backends: as a process that ends with the answer sees them."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import sys
+from typing import Any
+
+from pytest_ddp.extensions.doctor.findings import Finding, note, ok, stop
+from pytest_ddp.launch.rendezvous import HOST_ENVIRONMENT
+from pytest_ddp.system.own import json, os, subprocess
+
+_LIMIT = 180.0
+"""Seconds; torch's first import from a cold network disk takes a minute."""
+_REINSTALL = "install torch 2.8 or newer: https://pytorch.org/get-started/locally/"
+
+Facts = dict[str, Any]
+
+
+def ask_torch() -> tuple[Facts, str]:
+    """What :mod:`pytest_ddp.extensions.doctor.probe` says, or why it says nothing."""
+    try:
+        run = subprocess.run(
+            [sys.executable, "-m", "pytest_ddp.extensions.doctor.probe"],
+            env=os.environ | HOST_ENVIRONMENT,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_LIMIT,
+        )
+    except subprocess.TimeoutExpired:
+        return {}, f"to import torch and to ask for GPUs took longer than {_LIMIT:.0f} s"
+    last = (run.stdout if run.returncode == 0 else run.stderr).strip().splitlines()
+    if run.returncode == 0 and last:
+        facts: Facts = json.loads(last[-1])
+        return facts, ""
+    how = f"signal {-run.returncode}" if run.returncode < 0 else f"exit code {run.returncode}"
+    return {}, f"torch cannot be asked ({how}): {last[-1] if last else 'it says nothing'}"
+
+
+def versions() -> dict[str, str]:
+    """What a report begins with."""
+    packages = ("pytest-ddp", "pytest", "pytest-xdist", "torch")
+    found = {"python": platform.python_version(), "platform": platform.platform()}
+    for name in packages:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def findings(facts: Facts, problem: str, gpus: int) -> list[Finding]:
+    """Of torch and its backends.
+
+    Args:
+        facts: of torch.
+        problem: why there are none.
+        gpus: how many the plugin counts.
+    """
+    told = versions()
+    python = ok("python", f"{told['python']}, pytest {told['pytest']}, {sys.executable}")
+    if problem:
+        return [python, stop("torch", problem, _REINSTALL)]
+    return [python, _torch(facts), _backends(facts), *_gpus(facts, gpus), _recorder(facts)]
+
+
+def _torch(facts: Facts) -> Finding:
+    built = [f"{name} {facts[name]}" for name in ("cuda", "hip") if facts[name]]
+    told = f"{facts['torch']}, built {'for ' + ' and '.join(built) if built else 'for the CPU'}"
+    if not facts["distributed"]:
+        return stop("torch", f"{told}, without torch.distributed", _REINSTALL)
+    return ok("torch", told)
+
+
+def _backends(facts: Facts) -> Finding:
+    states = facts["backends"]
+    there = [name for name, is_there in states.items() if is_there]
+    absent = [name for name, is_there in states.items() if not is_there]
+    if "nccl" in there and facts["nccl"]:
+        there[there.index("nccl")] = f"nccl {facts['nccl']}"
+    told = f"{', '.join(there) or 'none'}; not in this torch: {', '.join(absent) or 'none'}"
+    if not states.get("gloo"):
+        return stop("backends", told, f"ranks on the CPU need gloo: {_REINSTALL}")
+    return ok("backends", told)
+
+
+def _gpus(facts: Facts, counted: int) -> list[Finding]:
+    if why := facts.get("gpu_problem"):
+        return [note("torch's GPUs", why, "torch cannot use them; look at the driver")]
+    seen = facts["gpus"]
+    names = [
+        f"{gpu['name']} ({gpu['capability']}, {gpu['memory'] >> 20} MiB, {gpu['free'] >> 20} free)"
+        for gpu in seen
+    ]
+    found = [ok("torch's GPUs", "; ".join(names))] if names else []
+    if len(seen) != counted:
+        found.append(
+            note(
+                "torch's GPUs",
+                f"torch sees {len(seen)}, the plugin counts {counted}",
+                "tests get the plugin's number of GPUs: please report this with the whole output",
+            )
+        )
+    return found
+
+
+def _recorder(facts: Facts) -> Finding:
+    problem: str = facts["recorder"]
+    if problem:
+        name = problem.partition("=")[0]
+        fix = f"unset {name}" if name.isupper() else _REINSTALL
+        return note("recorder", problem, fix)
+    return ok("recorder", "torch's flight recorder is there: hangs are proved in half a second")

@@ -1,0 +1,156 @@
+"""What the operating system gives: network, directories, memory, limits, leftovers."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+from pytest_ddp.asked.rules import MAX_LOCAL_WORLD_SIZE
+from pytest_ddp.extensions.doctor.findings import Finding, note, ok, stop
+from pytest_ddp.system import descriptors, folder, machine, support
+from pytest_ddp.system.own import os, shutil, tempfile
+
+_THREADS_PER_RANK = 8
+"""gloo's, the link's and torch's, with some room; the kernel counts threads as processes."""
+_FEW_THREADS = 4 * _THREADS_PER_RANK
+_SMALL_SHM = 1 << 30
+"""Bytes. Docker gives 64 MiB unless told otherwise, which some batches of images fill."""
+
+
+def findings() -> list[Finding]:
+    """All that is known without torch."""
+    return [_kernel(), _loopback(), _tempdir(), _shm(), _descriptors(), _processes(), *_leftovers()]
+
+
+def _kernel() -> Finding:
+    told = f"{platform.system()} {platform.release()}, {platform.machine()}, {_cores()} cores"
+    problem = support.problem()
+    return stop("system", told, problem) if problem else ok("system", told)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _loopback() -> Finding:
+    if problem := machine.loopback_problem():
+        cause, _, fix = problem.rpartition(". ")
+        return stop("network", cause, fix)
+    return ok("network", "lo is up")
+
+
+def _tempdir() -> Finding:
+    topic = "TMPDIR"
+    try:
+        directory = tempfile.gettempdir()
+    except OSError as error:
+        return stop(topic, f"there is no temporary directory: {error}", "set TMPDIR to one")
+    if problem := machine.tempdir_problem():
+        cause, _, fix = problem.partition(". ")
+        return stop(topic, cause, fix)
+    free = shutil.disk_usage(directory).free
+    return ok(
+        topic,
+        f"{directory}, {_size(free)} free; its path has {len(os.fsencode(directory))} characters "
+        f"(at most {folder.LONGEST_TEMPDIR})",
+    )
+
+
+def _shm(path: str = "/dev/shm") -> Finding:
+    fix = "docker run --shm-size=2g (or --ipc=host), in Kubernetes an emptyDir of medium Memory"
+    if not os.access(path, os.W_OK):
+        return note(path, "missing, or nothing can be written: DataLoader workers will fail", fix)
+    usage = shutil.disk_usage(path)
+    told = f"{_size(usage.total)}, {_size(usage.free)} free"
+    if usage.free < _SMALL_SHM:
+        why = f"{told}: DataLoader workers put batches there, and die of SIGBUS when it is full"
+        return note(path, why, fix)
+    return ok(path, told)
+
+
+def _descriptors() -> Finding:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if resource.RLIM_INFINITY in (soft, hard):
+        return ok("descriptors", "any number of open files")
+    ranks = max(0, hard - descriptors.BESIDE) // descriptors.PER_RANK
+    told = (
+        f"{soft} open files at most, and {hard} where ranks need them (the hard limit): enough for "
+        f"some {ranks} ranks at a time"
+    )
+    if ranks >= MAX_LOCAL_WORLD_SIZE:
+        return ok("descriptors", told)
+    wanted = descriptors.wanted_for(MAX_LOCAL_WORLD_SIZE)
+    make = stop if ranks < 2 else note
+    return make("descriptors", told, f"ulimit -Hn {wanted} before pytest starts, as root")
+
+
+def _processes() -> Finding:
+    room = {**_user_limit(), **_group_limit()}
+    if not room:
+        return ok("processes", "no limit was found")
+    where, left = min(room.items(), key=lambda item: item[1])
+    told = f"room for {left} more ({where}): enough for some {left // _THREADS_PER_RANK} ranks"
+    if left >= MAX_LOCAL_WORLD_SIZE * _THREADS_PER_RANK:
+        return ok("processes", told)
+    make = stop if left < _FEW_THREADS else note
+    fix = "raise it: docker run --pids-limit=-1" if where == "pids.max" else "ulimit -u unlimited"
+    return make("processes", told, f"{fix}; each rank has some {_THREADS_PER_RANK} threads")
+
+
+def _user_limit() -> dict[str, int]:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    # The kernel lets root pass.
+    if soft == resource.RLIM_INFINITY or os.getuid() == 0:
+        return {}
+    return {"ulimit -u": max(0, soft - _threads_of_user())}
+
+
+def _threads_of_user() -> int:
+    count = 0
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if process.stat().st_uid == os.getuid():
+                count += len(os.listdir(process / "task"))
+    return count
+
+
+def _group_limit() -> dict[str, int]:
+    """What the control group leaves, of either version."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers not in ("", "pids"):
+                continue
+            root = Path("/sys/fs/cgroup", controllers)
+            # In a container the path is the machine's, and its own group is the root.
+            for group in (root / path.lstrip("/"), root):
+                limit = group / "pids.max"
+                if limit.exists() and (most := limit.read_text().strip()) != "max":
+                    current = int((group / "pids.current").read_text())
+                    return {"pids.max": max(0, int(most) - current)}
+    return {}
+
+
+def _leftovers() -> Iterator[Finding]:
+    with contextlib.suppress(OSError):
+        dead = folder.abandoned()
+        if not dead:
+            yield ok("leftovers", "none of dead sessions")
+            return
+        names = ", ".join(path.name for path in dead[:3])
+        yield note(
+            "leftovers",
+            f"{len(dead)} folders of killed sessions in {tempfile.gettempdir()}: {names}",
+            "none: the next ddp test removes them",
+        )
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"

@@ -1,0 +1,99 @@
+"""One real ddp test: whether it passes, how its ranks come to be, and what plugins do in them."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pytest_ddp.extensions.doctor import witness
+from pytest_ddp.extensions.doctor.battery import session
+from pytest_ddp.extensions.doctor.findings import Finding, note, ok, stop
+from pytest_ddp.rank.birth.guests import WITHHELD
+from pytest_ddp.system.own import json, os
+
+_SUITE = "test_trial.py"
+_LIMIT = 300.0
+"""Seconds for the session; its test ends after 120."""
+_NO_AUTOLOAD = "PYTEST_DISABLE_PLUGIN_AUTOLOAD"
+_PASSED = {"setup": "passed", "call": "passed", "teardown": "passed"}
+_SPAWNED = "ranks are spawned, not forked: "
+_LEFT_OUT = re.compile(r"the plugin (\S+) is left out of the ranks of ddp tests, since (.*?): ")
+
+
+def findings() -> list[Finding]:
+    """Run the test, with the plugins that are installed here."""
+    with session.folder_with(_SUITE) as folder:
+        told_to = {witness.FOLDER: str(folder)}
+        ended = session.run(folder, "-p", witness.__name__, environment=told_to, limit=_LIMIT)
+        controller, rank = _told(folder / "controller"), _told(folder / "rank")
+    if ended.code != 0 or rank is None or controller is None or controller["verdicts"] != _PASSED:
+        return [_failure(ended)]
+    passed = ok("trial", f"a ddp test of two ranks passes; its session took {ended.seconds:.1f} s")
+    told = [passed, _start(controller["warnings"]), *_plugins(controller, rank)]
+    if _NO_AUTOLOAD in os.environ:
+        why = f"{_NO_AUTOLOAD} is set: pytest loads those plugins alone that -p names"
+        told.append(note("plugins", why, "pytest -p ddp, or addopts = -p ddp"))
+    return told
+
+
+def _told(path: Path) -> dict[str, Any] | None:
+    with contextlib.suppress(OSError):
+        told: dict[str, Any] = json.loads(path.read_text())
+        return told
+    return None
+
+
+def _failure(ended: session.Ended) -> Finding:
+    how = f"ended with code {ended.code}"
+    if ended.code is None:
+        how = f"did not end in {_LIMIT:.0f} s"
+    lines = ended.output.strip().splitlines()
+    bare = [line.removeprefix("INTERNALERROR> ") for line in lines]
+    errors = [line for line in bare if re.match(r"E  |ERROR|FAILED|\S*Error: ", line)]
+    first = (errors or bare[-1:] or ["nothing was printed"])[0].strip()
+    return stop(
+        "trial",
+        f"a ddp test of two ranks did not pass, pytest {how}: {first}",
+        f"the whole text: python -m pytest {session.SUITES / _SUITE}",
+    )
+
+
+def _start(warnings: list[str]) -> Finding:
+    for text in warnings:
+        if text.startswith(_SPAWNED):
+            why, _, advice = text.removeprefix(_SPAWNED).partition(". ")
+            return note("start", f"ranks are spawned, not forked: {why}", advice)
+    return ok("start", "ranks are forked from a host that has imported torch")
+
+
+def _plugins(controller: dict[str, Any], rank: dict[str, Any]) -> Iterator[Finding]:
+    reasons = {
+        found[1]: found[2] for text in controller["warnings"] if (found := _LEFT_OUT.match(text))
+    }
+    absent, apart, alike = [], [], []
+    others = {name: told for name, told in controller["plugins"].items() if name != "ddp"}
+    for name, here in others.items():
+        there = rank["plugins"].get(name)
+        if name in reasons:
+            yield note("plugins", f"{here['distribution']} is left out of ranks: {reasons[name]}")
+        elif there is None:
+            absent.append(here["distribution"])
+        elif {*WITHHELD} & {*here["hooks"]} - {*there["hooks"]}:
+            apart.append(here["distribution"])
+        else:
+            alike.append(here["distribution"])
+    if alike:
+        yield ok("plugins", f"in ranks as they are: {_listed(alike)}")
+    if absent:
+        text = f"in the pytest process alone, where they are of use: {_listed(absent)}"
+        yield ok("plugins", text)
+    if apart:
+        yield ok("plugins", f"in ranks, but for reports and the session's end: {_listed(apart)}")
+
+
+def _listed(names: list[str]) -> str:
+    # pytest-xdist, for one, is several plugins.
+    return ", ".join(sorted(set(names)))

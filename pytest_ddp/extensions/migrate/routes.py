@@ -1,0 +1,312 @@
+"""Which way each test of a suite comes to run on ranks, or why it does not."""
+
+from __future__ import annotations
+
+import enum
+import importlib
+import re
+import textwrap
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from pytest_ddp.extensions.migrate.suite import GROUP_OF_ONE, INIT, Class, Function, Module, Suite
+
+_HARNESS = "torch.testing._internal"
+_ELASTIC = {
+    *(
+        f"torch.distributed.launcher{api}.{n}"
+        for api in ("", ".api")
+        for n in ("elastic_launch", "launch_agent")
+    ),
+    *(f"torch.distributed.elastic.multiprocessing{api}.start_processes" for api in ("", ".api")),
+}
+_SPAWN = _ELASTIC | {
+    f"torch.multiprocessing.{name}"
+    for name in ("spawn", "spawn.spawn", "start_processes", "spawn.start_processes", "SpawnContext")
+}
+_MODULES = ("torch.multiprocessing", "multiprocessing")
+_PROCESS = {f"{module}.{name}" for module in _MODULES for name in ("Process", "Pool")} | {
+    "concurrent.futures.ProcessPoolExecutor"
+}
+_CONTEXT = {f"{module}.get_context" for module in _MODULES}
+_START_METHOD = {f"{module}.set_start_method" for module in _MODULES}
+_SUBPROCESS = {
+    f"subprocess.{name}" for name in ("run", "Popen", "call", "check_call", "check_output")
+}
+_LAUNCHERS = (
+    "torchrun",
+    "torch.distributed.run",
+    "torch.distributed.launch",
+    "accelerate",
+    "deepspeed",
+    "mpirun",
+)
+_COMMANDS = ("torch.distributed.run.", "torch.distributed.launch.")
+"""Launchers as modules."""
+_VARIABLES = {"RANK", "LOCAL_RANK", "WORLD_SIZE"}
+_RANKS = {
+    f"torch.distributed.{name}"
+    for name in (
+        *(
+            "init_process_group",
+            "new_group",
+            "get_rank",
+            "get_world_size",
+            "barrier",
+            "send",
+            "recv",
+        ),
+        *("all_reduce", "all_gather", "all_gather_object", "all_gather_into_tensor", "all_to_all"),
+        *("all_to_all_single", "broadcast", "broadcast_object_list", "gather", "reduce", "scatter"),
+        *("reduce_scatter", "reduce_scatter_tensor", "init_device_mesh", "monitored_barrier"),
+        "device_mesh.init_device_mesh",
+    )
+} | {"torch.nn.parallel.DistributedDataParallel", "torch.distributed.fsdp.fully_shard"}
+"""What has no meaning without other ranks."""
+
+_GUARDS = {f"torch.distributed.{name}" for name in ("is_available", "is_initialized")}
+_SKIPS = {"pytest.skip", "pytest.mark.skipif", "unittest.skipIf", "unittest.skipUnless"}
+_LAUNCHES = re.compile(
+    r"spawn|launch|multi_?proc|distributed_?(test|run|exec)|dist_?test|"
+    r"(run|test|exec)\w*_(distributed|dist|ranks)|^(DDP|FSDP|DeepSpeed)Strategy$",
+    re.IGNORECASE,
+)
+"""What starts ranks in other people's libraries is called so, or nearly so."""
+_KNOWN = {"torch", "multiprocessing", "subprocess", "unittest", "pytest", "pexpect"}
+_LIGHTNING = {"lightning", "lightning_fabric", "pytorch_lightning"}
+_STRATEGY = re.compile(r"(ddp|fsdp|deepspeed)(_\w+)?")
+_LIBRARIES = _LIGHTNING | {"torch", "ignite", "accelerate", "deepspeed", "ray"}
+"""Without one of them a file's spawning and launching is about something else."""
+_FORKS = re.compile(r"get_context\((fork\w*)\)$")
+_METHOD = re.compile(r"(?:self|cls)\.(\w+)")
+
+
+class Route(enum.Enum):
+    """How a test runs on ranks; the value is what the command is told."""
+
+    DDP = "a ddp test already"
+    TESTCASE = "--ddp-adopt=testcase"
+    SPAWN = "--ddp-adopt=spawn"
+    EVERYWHERE = "--ddp-everywhere=N"
+    NONE = "not aboard"
+    UNKNOWN = "not known"
+    PLAIN = "needs no ranks"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A test, its way and the reason."""
+
+    module: Module
+    test: Function
+    route: Route
+    reason: str = ""
+
+
+def routes(suite: Suite) -> Iterator[Found]:
+    """Of each test of the files that were asked for, in their order."""
+    for module in suite.modules:
+        if module.is_asked_for:
+            for test in module.tests:
+                yield Found(module, test, *_route(suite, module, test))
+
+
+def _route(suite: Suite, module: Module, test: Function) -> tuple[Route, str]:
+    classes = list(_classes(suite, module, test))
+    marks = test.marks.union(*(cls.marks for _, cls in classes), module.functions[""].mentions)
+    if "pytest.mark.ddp" in marks:
+        return Route.DDP, ""
+    harnesses = [harness for _, cls in classes for harness in _harnesses(cls)]
+    for harness in harnesses:
+        if harness[0] is not Route.UNKNOWN:
+            return harness
+    reach = list(_reach(suite, module, test, classes))
+    functions = [function for _, function in reach]
+    outside = list(_outside(suite, module))
+    return (
+        _by_processes(functions, outside)
+        or next(iter(harnesses), None)
+        or _unread(suite, reach, classes)
+        or _by_groups(functions, outside)
+        or (Route.PLAIN, "")
+    )
+
+
+def _classes(suite: Suite, module: Module, test: Function) -> Iterator[tuple[Module, Class]]:
+    """The class of a test and those that it derives from, as far as the suite defines them."""
+    left = [(module, test.name.rpartition("::")[0])]
+    seen = set()
+    while left:
+        home, name = left.pop(0)
+        cls = home.classes.get(name)
+        if cls is None or (home.path, name) in seen:
+            continue
+        seen.add((home.path, name))
+        yield home, cls
+        found = (suite.find(base, home) for base in cls.bases)
+        left += [place for place in found if place is not None]
+
+
+def _harnesses(cls: Class) -> Iterator[tuple[Route, str]]:
+    """What torch's or DeepSpeed's test cases make of a class."""
+    for base in cls.bases:
+        if base.startswith(f"{_HARNESS}.") and (route := _by_torch(base)):
+            yield route
+    if "_launch_procs" in cls.methods and cls.methods & {"_dist_run", "_dist_init"}:
+        yield Route.TESTCASE, "derives from DeepSpeed's DistributedTest, or a copy of it"
+
+
+def _by_torch(name: str) -> tuple[Route, str] | None:
+    """What torch itself says, which knows more such classes than a list would."""
+    module, _, attribute = name.rpartition(".")
+    names, problem = {attribute}, ""
+    if not names & {"MultiProcessTestCase", "MultiProcContinuousTest", "MultiThreadedTestCase"}:
+        try:
+            names = {
+                cls.__name__ for cls in getattr(importlib.import_module(module), attribute).__mro__
+            }
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # some end the process, or look for a variable
+            said = f"{type(error).__name__}: {error}".partition("\n")[0]
+            problem = f"the import of {attribute} raised {textwrap.shorten(said, 60)}"
+    for harness in ("MultiProcessTestCase", "MultiProcContinuousTest"):
+        if harness in names:
+            return Route.TESTCASE, f"derives from torch's {harness}"
+    if "MultiThreadedTestCase" in names:
+        return Route.PLAIN, ""  # its ranks are threads
+    return (Route.UNKNOWN, problem) if problem else None
+
+
+def _reach(
+    suite: Suite, module: Module, test: Function, classes: list[tuple[Module, Class]]
+) -> Iterator[tuple[Module, Function]]:
+    """The test, and all that it comes to: helpers, fixtures, methods of its classes."""
+    left: list[tuple[Module, Function]] = [(module, test)]
+    left += [
+        (m, f)
+        for m in (module, *suite.conftests(module))
+        for f in m.functions.values()
+        if f.is_autouse
+    ]
+    left += [
+        (home, home.functions[name])
+        for home, cls in classes
+        for set_up in ("setUp", "setup_method", "setUpClass", "setup_class")
+        if (name := f"{cls.name}::{set_up}") in home.functions
+    ]
+    seen = set()
+    while left:
+        home, function = left.pop()
+        if (home.path, function.name) in seen:
+            continue
+        seen.add((home.path, function.name))
+        yield home, function
+        left += _next(suite, home, function, classes)
+
+
+def _next(
+    suite: Suite, home: Module, function: Function, classes: list[tuple[Module, Class]]
+) -> Iterator[tuple[Module, Function]]:
+    for name in function.mentions:
+        if method := _METHOD.match(name):
+            for module, cls in classes:
+                if found := module.functions.get(f"{cls.name}::{method[1]}"):
+                    yield module, found
+        elif (place := suite.find(name, home)) and (found := place[0].functions.get(place[1])):
+            yield place[0], found
+    for fixture in function.asks_for:
+        for module in (home, *suite.conftests(home)):
+            if (found := module.functions.get(fixture)) and "pytest.fixture" in found.marks:
+                yield module, found
+                break
+
+
+def _outside(suite: Suite, module: Module) -> Iterator[Function]:
+    """What runs before any test: the files themselves, and hooks."""
+    yield module.functions[""]
+    for conftest in suite.conftests(module):
+        yield conftest.functions[""]
+        yield from (f for f in conftest.functions.values() if f.name.startswith("pytest_"))
+
+
+def _by_processes(reach: list[Function], outside: list[Function]) -> tuple[Route, str] | None:
+    """What starts processes of its own."""
+    mentions, strings = _all(reach)
+    if mentions & _SUBPROCESS and (launcher := _launcher(strings)):
+        return Route.NONE, f"starts {launcher} in a subprocess, and may go on to do so"
+    if launcher := next((name for name in mentions if name.startswith(_COMMANDS)), ""):
+        return Route.NONE, f"starts a program by {launcher}, which is left as it is"
+    if mentions & _ELASTIC and "sys.executable" in mentions:
+        return Route.NONE, f"starts a program by {min(mentions & _ELASTIC, key=len)}"
+    spawns = mentions & (_SPAWN | (_CONTEXT if "spawn" in strings else set()))
+    spawns |= {name for name in mentions if name.endswith("get_context(spawn)")}
+    all_mentions, all_strings = _all([*reach, *outside])
+    if all_mentions & _START_METHOD and "spawn" in all_strings:
+        spawns |= mentions & _PROCESS
+    forks = {found[1] for name in mentions if (found := _FORKS.search(name))}
+    if spawns and not forks and strings.isdisjoint({"fork", "forkserver"}):
+        return Route.SPAWN, f"calls {min(spawns, key=len)}"
+    if "forkserver" in forks or ("forkserver" in strings and (spawns or mentions & _CONTEXT)):
+        return Route.NONE, "starts its processes by forkserver, which is left alone"
+    if spawns or forks or mentions & (_PROCESS | _CONTEXT):
+        return Route.NONE, "forks its processes, which costs little and is left alone"
+    return None
+
+
+def _unread(
+    suite: Suite, reach: list[tuple[Module, Function]], classes: list[tuple[Module, Class]]
+) -> tuple[Route, str] | None:
+    """What may start ranks, and is none of the suite's."""
+    roots = {name.partition(".")[0] for home, _ in reach for name in home.names.values()}
+    if roots.isdisjoint(_LIBRARIES):
+        return None
+    derives = [(home, base, "derives from") for home, cls in classes for base in cls.bases]
+    calls = [(home, name, "calls") for home, f in reach for name in sorted(f.calls | f.marks)]
+    for home, name, verb in (*derives, *calls):
+        if _is_launcher(name, home) and suite.find(name, home) is None:
+            return Route.UNKNOWN, f"{verb} {name.lstrip('.')}, which was not read"
+    strings = _all(function for _, function in reach)[1]
+    strategies = sorted(filter(_STRATEGY.fullmatch, strings)) if roots & _LIGHTNING else []
+    if strategies == ["ddp_spawn"]:
+        return Route.SPAWN, "names Lightning's strategy ddp_spawn"
+    return (Route.UNKNOWN, f"names Lightning's strategy {strategies[0]}") if strategies else None
+
+
+def _is_launcher(name: str, home: Module) -> bool:
+    """Whether something imported is called as if it started ranks."""
+    root = name.partition(".")[0]
+    return (
+        root not in _KNOWN
+        and any(imported.partition(".")[0] == root for imported in home.names.values())
+        and _LAUNCHES.search(name.rpartition(".")[2]) is not None
+    )
+
+
+def _all(functions: Iterable[Function]) -> tuple[frozenset[str], frozenset[str]]:
+    """What they mention together, and their strings."""
+    functions = list(functions)
+    mentions = frozenset[str]().union(*(function.mentions for function in functions))
+    return mentions, frozenset[str]().union(*(function.strings for function in functions))
+
+
+def _launcher(strings: frozenset[str]) -> str:
+    words = {word for text in strings for word in text.split()}
+    return next((name for name in _LAUNCHERS if name in words), "")
+
+
+def _by_groups(reach: list[Function], outside: list[Function]) -> tuple[Route, str] | None:
+    """What uses a process group or its place, without having started anybody."""
+    mentions, strings = _all([*reach, *outside])
+    if GROUP_OF_ONE in mentions:
+        return None
+    inits = INIT in mentions or (strings & _VARIABLES and "os.environ" in mentions)
+    used = _all(reach)[0] & _RANKS
+    if inits and used and _all(outside)[0] & (_SPAWN | _PROCESS | _CONTEXT):
+        return Route.NONE, "uses processes that are started outside of tests"
+    if inits and used:
+        return Route.EVERYWHERE, f"calls {min(used, key=len)}, and expects to be a rank"
+    called = [f.calls & _RANKS for f in reach if not f.mentions & _GUARDS or f.mentions & _SKIPS]
+    if name := min(frozenset[str]().union(*called), key=len, default=""):
+        return Route.UNKNOWN, f"calls {name}, and what starts its ranks was not found"
+    return None

@@ -1,0 +1,100 @@
+"""The core without ``pytest_ddp/extensions``: a copy of the checkout, on the core's own tests."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+OF_THE_CORE = ("verdict/test_verdict_modes.py", "habits/test_marker_forms.py", "test_alone.py")
+"""Acceptance tests that use no extension: verdicts, wrong marks, and the following."""
+ALONE = """
+import sys
+
+from tests.acceptance.suite import Suite
+
+TESTS = '''
+    import os
+    import sys
+    from pathlib import Path
+
+    import pytest
+
+
+    def is_alone():
+        place = Path(sys.modules["pytest_ddp"].__file__).parent
+        return place == Path(PLACE) and not (place / "extensions").exists()
+
+
+    def test_plain():
+        assert is_alone()
+
+
+    @pytest.mark.ddp(world_size=2)
+    def test_ranks(ddp):
+        assert ddp.gather(is_alone()) == [True, True]
+        ddp.pid = os.getpid()
+
+
+    @pytest.mark.ddp(world_size=2)
+    def test_same_ranks(ddp):
+        assert ddp.pid == os.getpid()
+'''
+
+
+def test_it_is_the_copy_that_runs(suite: Suite) -> None:
+    suite.write("test_alone.py", TESTS.replace("PLACE", repr(sys.modules["pytest_ddp"].__path__[0])))
+    suite.run().assert_outcomes(passed=3)
+
+
+def test_outer() -> None:
+    assert sys.modules["pytest_ddp"].__path__[0] == PLACE
+"""
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package without its extensions, its tests, and what these need."""
+    place = tmp_path_factory.mktemp("copy")
+    for name in ("pyproject.toml", "conftest.py"):
+        shutil.copy(ROOT / name, place)
+    for name in ("pytest_ddp", "tests"):
+        left_out = shutil.ignore_patterns("extensions", "__pycache__")
+        shutil.copytree(ROOT / name, place / name, ignore=left_out)
+    alone = f"PLACE = {str(place / 'pytest_ddp')!r}\n{ALONE}"
+    (place / "tests" / "acceptance" / "test_alone.py").write_text(alone)
+    return place
+
+
+def test_tests_of_the_core_pass(copy: Path) -> None:
+    files = [f"tests/acceptance/{file}" for file in OF_THE_CORE]
+    run = _python(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files)
+    assert run.returncode == 0, run.stdout[-4000:] + run.stderr
+
+
+def test_options_and_commands_are_those_of_the_core(copy: Path) -> None:
+    options = _python(copy, "-m", "pytest", "--help").stdout
+    assert "--ddp-world-size" in options
+    assert "--ddp-adopt" not in options
+    commands = _python(copy, "-m", "pytest_ddp").stdout
+    assert "commands:" in commands
+    assert "doctor" not in commands
+
+
+def _python(copy: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=copy,
+        env=kept | {"PYTHONPATH": str(copy)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
