@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from sys import _getframe
 from types import FrameType, TracebackType
@@ -83,7 +84,9 @@ class Comms(Communication):
         self._modules = Modules(model, self._seen.append)
         self._groups: dict[str, _Group] = {}
         self._before: dict[str, int] = {}
-        self._observed: dict[str, int] = {}
+        self._observed: Counter[str] = Counter()
+        self._running: Counter[str] = Counter()
+        """Operations that have begun and not returned, by group."""
         self._lock = threading.Lock()
         self._call: tuple[object, ...] = ()
         self._progress = 0
@@ -106,8 +109,10 @@ class Comms(Communication):
             raise RuntimeError(f"ddp.comms: used before, at {self.opened_at}; make one per block")
         hide_own_frames_now()
         self._frame, self.opened_at = frame, place
-        self._before = dict(_numbers())
+        # Numbers after the kernels: what another thread issues in between is counted twice then,
+        # and not missed.
         self._library = observe(self._notice)
+        self._before = dict(_numbers())
         _open = self
         used.append(self)
         self._modules.attach()
@@ -118,9 +123,16 @@ class Comms(Communication):
     ) -> None:
         __tracebackhide__ = True
         was_open = _open is self
-        self.close()
+        try:
+            missed = self._missed() if was_open else {}
+        finally:
+            self.close()
         if error is None and was_open:
-            self._check_all_seen()
+            for label, number in missed.items():
+                raise RuntimeError(
+                    f"ddp.comms: a backend of group {label} was called directly, {number} times; "
+                    "that is not seen,\nand the counts would be too small"
+                )
             if self._warmup and self._modules.steps <= self._warmup:
                 ran = f"the model ran {self._modules.steps} forward passes"
                 raise RuntimeError(f"ddp.comms(warmup={self._warmup}): {ran}: nothing is left")
@@ -175,10 +187,6 @@ class Comms(Communication):
             return _nothing
         group: Any = dist.ProcessGroup.unbox(args[places.process_group])
         name = group.group_name
-        try:
-            number = group._get_sequence_number_for_group()
-        except RuntimeError:  # a backend without numbers
-            number = None
         context = stack.read(_getframe(2), self._frame)
         if not (context.objects and self._goes_on(context)):
             if name not in self._groups:
@@ -206,11 +214,18 @@ class Comms(Communication):
             )
             self._seen.append(_new_seen(_Seen, fields))
 
+        with self._lock:
+            self._running[name] += 1
+        try:
+            number = group._get_sequence_number_for_group()
+        except RuntimeError:  # a backend without numbers
+            number = None
+
         def ended() -> None:
-            if number is not None:
-                with self._lock:
-                    past = group._get_sequence_number_for_group() - number
-                    self._observed[name] = self._observed.get(name, 0) + past
+            with self._lock:
+                self._running[name] -= 1
+                if number is not None:
+                    self._observed[name] += group._get_sequence_number_for_group() - number
 
         return ended
 
@@ -248,16 +263,19 @@ class Comms(Communication):
             seen.group,
         )
 
-    def _check_all_seen(self) -> None:
-        __tracebackhide__ = True
-        for name, number in _numbers():
-            missed = number - self._before.get(name, 0) - self._observed.get(name, 0)
-            if missed > 0:
-                label = dict(_labels())[name]
-                raise RuntimeError(
-                    f"ddp.comms: a backend of group {label} was called directly, {missed} times; "
-                    "that is not seen,\nand the counts would be too small"
-                )
+    def _missed(self) -> dict[str, int]:
+        """How many operations of groups did not pass the kernels, by the group's label.
+
+        Numbers come first, and a group on which another thread is about to finish one is left out.
+        """
+        numbers, labels = dict(_numbers()), dict(_labels())
+        with self._lock:
+            missed = {
+                labels[name]: number - self._before.get(name, 0) - self._observed.get(name, 0)
+                for name, number in numbers.items()
+                if not self._running[name]
+            }
+        return {label: number for label, number in missed.items() if number > 0}
 
 
 _open: Comms | None = None
@@ -310,12 +328,15 @@ def _is_torchs(group: Any) -> bool:
 
 
 def _labels() -> Iterable[tuple[str, str]]:
-    return [(name, _described(group).label) for name, group in _all_groups()]
+    return [
+        (name, _described(group).label if _is_torchs(group) else name)
+        for name, group in _all_groups()
+    ]
 
 
 def _described(group: Any) -> _Group:
     members = tuple(dist.get_process_group_ranks(group))
-    description = str(getattr(group, "group_desc", "")) if _is_torchs(group) else ""
+    description = str(getattr(group, "group_desc", ""))
     label = _PLAIN_LABELS.get(description, description.removeprefix("mesh_"))
     return _Group(label or "ranks " + ",".join(map(str, members)), members)
 

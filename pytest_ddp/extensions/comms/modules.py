@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,16 +16,48 @@ _WRAPPED = frozenset({"_fsdp_wrapped_module", "_orig_mod", "_checkpoint_wrapped_
 """Attributes of FSDP's, the compiler's and the checkpoint's wrappers: no part of a name."""
 
 
-def names_of(model: torch.nn.Module, name: str = "") -> dict[int, str]:
+def names_of(model: torch.nn.Module) -> dict[int, str]:
     """Names by ``id``, as they are without wrappers; the model's own is empty."""
-    found = {id(model): name}
-    for child, module in model.named_children():
-        wraps = child in _WRAPPED or (
-            child == "module" and isinstance(model, DistributedDataParallel)
-        )
-        inner = name if wraps else f"{name}.{child}".lstrip(".")
-        found |= {key: value for key, value in names_of(module, inner).items() if key not in found}
+    found: dict[int, str] = {}
+    _name(model, "", found)
     return found
+
+
+def _name(module: torch.nn.Module, name: str, found: dict[int, str]) -> None:
+    if id(module) not in found:
+        found[id(module)] = name
+        for child, inner in module.named_children():
+            wraps = child in _WRAPPED or (
+                child == "module" and isinstance(module, DistributedDataParallel)
+            )
+            _name(inner, name if wraps else f"{name}.{child}".lstrip("."), found)
+
+
+class _Hook:
+    """A hook of one module.
+
+    A copy of the module, or a pickle of it, has one that does nothing.
+    """
+
+    def __init__(
+        self, module: torch.nn.Module, call: Callable[[torch.nn.Module, Any], None]
+    ) -> None:
+        self._call = partial(call, module)
+
+    def __call__(self, _module: Any, _inputs: Any, output: Any = None) -> None:
+        if not torch.compiler.is_compiling():
+            self._call(output)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _get_no_hook, ()
+
+
+def _get_no_hook() -> Callable[..., None]:
+    return _no_hook
+
+
+def _no_hook(*_: Any) -> None:
+    """In place of a hook."""
 
 
 class Modules:
@@ -50,10 +83,9 @@ class Modules:
         if self._model is None:
             return
         for module in self._model.modules():
-            name = self._names[id(module)]
             self._handles += (
-                module.register_forward_pre_hook(self._before(name, module)),
-                module.register_forward_hook(self._after(name, module)),
+                module.register_forward_pre_hook(_Hook(module, self._before)),
+                module.register_forward_hook(_Hook(module, self._after)),
             )
 
     def detach(self) -> None:
@@ -76,30 +108,22 @@ class Modules:
             return None
         return self._buckets.pop(0)[1]
 
-    def _before(self, name: str, module: torch.nn.Module) -> Callable[..., None]:
-        def hook(*_: Any) -> None:
-            if not torch.compiler.is_compiling():
-                self.steps += module is self._model
-                self.in_backward = None
-                self._note(Moment("forward", name, self.steps))
+    def _before(self, module: torch.nn.Module, _output: None) -> None:
+        self.steps += module is self._model
+        self.in_backward = None
+        self._note(Moment("forward", self._names[id(module)], self.steps))
 
-        return hook
-
-    def _after(self, name: str, module: torch.nn.Module) -> Callable[..., None]:
-        def hook(_module: Any, _input: Any, output: Any) -> None:
-            if torch.compiler.is_compiling():
-                return
-            if isinstance(module, DistributedDataParallel):
-                self._buckets = list(_buckets(module, self._names))
-            # Any: register_hook has no types.
-            tensor: Any = next((t for t in _tensors(output) if t.requires_grad), None)
-            if tensor is not None:
-                # The innermost module comes first, and an outer one may return the same tensor.
-                innermost = tensor is not self._last_output()
-                self._last_output = weakref.ref(tensor)
-                tensor.register_hook(self._backward(name, innermost=innermost))
-
-        return hook
+    def _after(self, module: torch.nn.Module, output: Any) -> None:
+        # Any: register_hook has no types.
+        tensor: Any = next((t for t in _tensors(output) if t.requires_grad), None)
+        if tensor is None:
+            return
+        if isinstance(module, DistributedDataParallel):
+            self._buckets = list(_buckets(module, self._names))
+        # The innermost module comes first, and an outer one may return the same tensor.
+        innermost = tensor is not self._last_output()
+        self._last_output = weakref.ref(tensor)
+        tensor.register_hook(self._backward(self._names[id(module)], innermost=innermost))
 
     def _backward(self, name: str, *, innermost: bool) -> Callable[[torch.Tensor], None]:
         def hook(_gradient: torch.Tensor) -> None:

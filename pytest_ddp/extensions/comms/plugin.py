@@ -62,11 +62,12 @@ def _blocks() -> Any:
     return sys.modules.get("pytest_ddp.extensions.comms.block")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup() -> None:
+def pytest_ddp_test_ended() -> Mapping[str, Any]:
+    # Blocks hold their models, which no later test may find alive.
     blocks = _blocks()
     if blocks is not None:
         blocks.used.clear()
+    return {}
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -1,5 +1,6 @@
 """An inner suite: each way to communicate, and how it is recorded."""
 
+import copy
 import gc
 import shutil
 import threading
@@ -328,3 +329,46 @@ def test_a_group_in_python_is_a_mark(ddp):
         del world.pg_map[own], world.pg_names[own]
     assert comms.unseen == ("own",)
     assert "not seen: operations on own, written in Python" in comms.table()
+
+
+def test_copies_of_a_model_have_no_hooks(ddp, tmp_path):
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4))
+    with ddp.comms(model) as comms:
+        copied = copy.deepcopy(model)
+        torch.save(model, tmp_path / f"{ddp.rank}.pt")
+        loaded = torch.load(tmp_path / f"{ddp.rank}.pt", weights_only=False)
+        for one in (copied, loaded, model):
+            assert torch.equal(one(ones(2, 4)), model(ones(2, 4)))
+        dist.all_reduce(ones(1))
+    assert only(comms).step == 4
+    copied(ones(2, 4))
+    assert not any(hooks for module in model.modules() for hooks in module._forward_hooks)
+
+
+def test_functions_of_a_model(ddp):
+    model = torch.nn.Linear(4, 4)
+    parameters = dict(model.named_parameters())
+
+    def loss(parameters, x):
+        return torch.func.functional_call(model, parameters, (x,)).sum()
+
+    with ddp.comms(model):
+        gradients = torch.func.vmap(torch.func.grad(loss), (None, 0))(parameters, ones(3, 4))
+        exported = torch.export.export(model, (ones(2, 4),)).module()
+    assert gradients["bias"].shape == (3, 4)
+    assert torch.equal(exported(ones(2, 4)), model(ones(2, 4)))
+
+
+def test_another_thread_that_still_waits_is_legal(ddp):
+    thread = threading.Thread(target=lambda: dist.recv(ones(4), 1))
+    with ddp.comms() as comms:
+        if ddp.rank == 0:
+            thread.start()
+            while not len(comms):
+                gc.collect()
+    ddp.barrier()
+    if ddp.rank == 1:
+        dist.send(ones(4), 0)
+    else:
+        thread.join()
+        assert comms.counts() == {"recv": 1}

@@ -14,6 +14,8 @@ from pytest_ddp.extensions.comms.operations import CPU_FORMS, NOT_COMMUNICATION,
 
 _SOURCES = Path(str(dist.__file__)).parent
 _CPU = re.compile(r"\bcpu\b|is_cpu|gloo", re.IGNORECASE)
+_BRANCH = re.compile(r"^ +(el)?if .*(cpu|gloo)", re.IGNORECASE | re.MULTILINE)
+"""To parse few files."""
 _COLLECTIVE = re.compile(
     r"(all_gather|all_reduce|all_to_all|reduce_scatter|broadcast|scatter|gather|send|recv)"
     r"(_\w+)?$|shard_dim_alltoall$"
@@ -46,15 +48,11 @@ def test_all_branches_for_cpus_are_known() -> None:
     found = {
         (file.relative_to(_SOURCES).as_posix(), function.name)
         for file in _SOURCES.rglob("*.py")
-        if _CPU.search(source := file.read_text())
+        if _BRANCH.search(source := file.read_text())
         for function in ast.walk(ast.parse(source))
         if isinstance(function, ast.FunctionDef) and any(_branches(function))
     }
-    legal = {
-        # the same all_reduce, of a copy on the device
-        ("fsdp/sharded_grad_scaler.py", "unscale_"),
-    }
-    assert found - legal == {(branch.file, branch.function) for branch in CPU_FORMS}
+    assert found == {(branch.file, branch.function) for branch in CPU_FORMS}
 
 
 def _branches(function: ast.FunctionDef) -> Iterator[ast.If]:
