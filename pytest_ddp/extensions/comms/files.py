@@ -3,21 +3,41 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
+from pytest_ddp.extensions.comms import FOLDER
 from pytest_ddp.extensions.comms.snapshot import Ranks, difference, text_of
 from pytest_ddp.system.own import os
-
-FOLDER = "__comms__"
 
 
 def path_of(item: pytest.Item, name: str) -> Path:
     """The file of a test's snapshot, beside the test's own."""
     whole = item.nodeid.partition("::")[2] + (f".{name}" if name else "")
-    file = re.sub(r"[^\w.=-]+", "-", whole).strip("-") + ".txt"
-    return item.path.parent / FOLDER / item.path.stem / file
+    return item.path.parent / FOLDER / item.path.stem / f"{_file_name(whole)}.txt"
+
+
+def without_test(items: Iterable[pytest.Item]) -> list[str]:
+    """Snapshots of tests that are gone from these items' files.
+
+    Parameters are not looked at: which there are may depend on the machine.
+    """
+    names: dict[Path, set[str]] = {}
+    for item in items:
+        test = _file_name(item.nodeid.partition("::")[2].partition("[")[0])
+        names.setdefault(path_of(item, "").parent, set()).add(test)
+    return [
+        os.path.relpath(path)
+        for folder, known in names.items()
+        for path in sorted(folder.glob("*.txt"))
+        if not any(re.match(rf"{re.escape(name)}($|[.-])", path.stem) for name in known)
+    ]
+
+
+def _file_name(text: str) -> str:
+    return re.sub(r"[^\w.=-]+", "-", text).strip("-")
 
 
 def compare(item: pytest.Item, name: str, torch: str, ranks: Ranks, *, update: bool) -> str | None:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_ddp.extensions.comms import FOLDER
+
 if TYPE_CHECKING:
     import torch
 
@@ -57,9 +59,35 @@ def _comms(ddp: Ddp, model: torch.nn.Module | None = None, *, warmup: int = 0) -
     return Comms(ddp, _item, model, warmup)
 
 
+_ITEMS = pytest.StashKey[list[pytest.Item]]()
+
+
 def _blocks() -> Any:
     """The module of blocks; None where no test has made one."""
     return sys.modules.get("pytest_ddp.extensions.comms.block")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    session.config.stash[_ITEMS] = getattr(session, "items", [])
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    items = config.stash.get(_ITEMS, [])
+    folders = {item.path.parent / FOLDER for item in items}
+    if not any(folder.is_dir() for folder in folders) or _is_narrowed(terminalreporter, config):
+        return
+    from pytest_ddp.extensions.comms.files import without_test  # noqa: PLC0415
+
+    for path in without_test(items):
+        terminalreporter.write_line(f"ddp.comms: no test has the snapshot {path}; delete it")
+
+
+def _is_narrowed(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> bool:
+    """Whether this run may lack tests of its files."""
+    narrowed = terminalreporter.stats.get("deselected") or config.getoption("lf", default=False)
+    return bool(narrowed) or any("::" in arg for arg in config.args)
 
 
 def pytest_ddp_test_ended() -> Mapping[str, Any]:

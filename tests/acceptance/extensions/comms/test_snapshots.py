@@ -81,3 +81,12 @@ def test_a_snapshot_from_its_first_run_to_a_difference(suite: Suite) -> None:
 
     suite.run("--ddp-update-comms", env={"METRIC": "1"}).assert_outcomes(passed=2, skipped=1)
     suite.run(env={"METRIC": "1"}).assert_outcomes(passed=2, skipped=1)
+
+    assert "no test has the snapshot" not in changed.output
+    suite.write("test_train.py", STEP.replace("test_step", "test_renamed"))
+    renamed = suite.run("--ddp-update-comms")
+    assert [line for line in renamed.stdout.splitlines() if "no test has" in line] == [
+        "ddp.comms: no test has the snapshot __comms__/test_train/test_step.txt; delete it"
+    ]
+    narrowed = suite.run("--ddp-update-comms", "-k", "renamed")
+    assert "no test has the snapshot" not in narrowed.output
