@@ -165,11 +165,11 @@ class Communication:
         entries = self._entries()
         place = next((n for n, entry in enumerate(entries) if _is(first, belongs_to)(entry)), None)
         limit = next((n for n, entry in enumerate(entries) if end(entry)), None)
-        asked = _named(first, belongs_to)
+        name = _named(first, belongs_to)
         if place is None or limit is None:
-            raise AssertionError(f"no {asked if place is None else words} in the block\n{self}")
+            raise AssertionError(f"no {name if place is None else words} in the block\n{self}")
         if place > limit:
-            raise AssertionError(f"{asked} comes after {words}\n{self.table()}")
+            raise AssertionError(f"{name} comes after {words}\n{self.table()}")
 
     def table(self) -> str:
         """A row for each kind of operation, for people."""

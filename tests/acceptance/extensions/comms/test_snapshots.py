@@ -1,4 +1,4 @@
-"""``comms.assert_matches_snapshot``: written when that is asked for, else compared."""
+"""``comms.assert_matches_snapshot``: compared, or with ``--ddp-update-comms`` written."""
 
 from __future__ import annotations
 
