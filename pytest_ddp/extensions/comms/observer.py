@@ -4,8 +4,8 @@ A kernel under the dispatch key BackendSelect is passed by each call: from Pytho
 any thread, in inference mode and in compiled code, with the user's frames on the stack. Under
 FakeTensorMode it is not reached, where nothing is sent either.
 
-It is there while a block is open, and not always. Measured with torch 2.13 on two busy cores: 4 to 19
-ms to install, 0.05 ms to remove, and a kernel that does nothing adds 9 to 18 microseconds to an
+It is there while a block is open, and not always. Measured with torch 2.13 on two busy cores: 4 to
+19 ms to install, 0.05 ms to remove, and a kernel that does nothing adds 9 to 18 microseconds to an
 all_reduce that takes 17 to 26, which each test that communicates would pay. So the journal
 (:mod:`pytest_ddp.rank.groups.journal`) stays for what the core needs.
 
