@@ -115,7 +115,11 @@ class Comms(Communication):
         self._before = dict(_numbers())
         _open = self
         used.append(self)
-        self._modules.attach()
+        try:
+            self._modules.attach()
+        except BaseException:  # of a module that has its own way to register hooks
+            self.close()
+            raise
         return self
 
     def __exit__(

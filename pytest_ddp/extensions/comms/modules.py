@@ -83,6 +83,8 @@ class Modules:
         if self._model is None:
             return
         for module in self._model.modules():
+            if isinstance(module, torch.jit.ScriptModule):  # it takes no such hooks
+                continue
             self._handles += (
                 module.register_forward_pre_hook(_Hook(module, self._before)),
                 module.register_forward_hook(_Hook(module, self._after)),

@@ -372,3 +372,54 @@ def test_another_thread_that_still_waits_is_legal(ddp):
     else:
         thread.join()
         assert comms.counts() == {"recv": 1}
+
+
+@pytest.mark.filterwarnings("ignore:.*jit:DeprecationWarning")
+def test_scripted_modules_have_no_names(ddp):
+    model = torch.jit.script(torch.nn.Linear(4, 4))
+    with ddp.comms(model) as comms:
+        model(ones(2, 4)).sum().backward()
+        dist.all_reduce(ones(1))
+    assert only(comms).step == 0
+
+
+class Refuses(torch.nn.Module):
+    def register_forward_hook(self, *args, **kwargs):
+        raise TypeError("no hooks")
+
+
+def test_a_model_that_takes_no_hooks(ddp):
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), Refuses())
+    with pytest.raises(TypeError, match="no hooks"), ddp.comms(model):
+        pass
+    assert not model[0]._forward_hooks
+    with ddp.comms() as comms:
+        dist.all_reduce(ones(1))
+    assert comms.counts() == {"all_reduce": 1}
+
+
+def test_groups_made_and_destroyed_in_the_block(ddp):
+    with ddp.comms() as comms:
+        for _ in range(2):
+            group = dist.new_group([0, 1])
+            dist.all_reduce(ones(4), group=group)
+            dist.destroy_process_group(group)
+    assert comms.counts() == {"all_reduce": 2}
+
+
+@pytest.mark.ddp(world_size=2, init=False)
+def test_a_default_group_of_the_block(ddp):
+    with ddp.comms() as comms:
+        dist.init_process_group("gloo")
+        dist.all_reduce(ones(4))
+        dist.destroy_process_group()
+    assert comms.counts() == {"all_reduce": 1}
+
+
+def test_a_users_reduction_is_no_bucket(ddp):
+    model = torch.nn.Linear(8, 8)
+    model.weight.register_post_accumulate_grad_hook(lambda one: dist.all_reduce(one.grad))
+    with ddp.comms(model) as comms:
+        model(ones(2, 8)).sum().backward()
+    record = only(comms)
+    assert (record.belongs_to, record.issued_in, record.phase) == (None, "", "backward")
