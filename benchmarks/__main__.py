@@ -4,11 +4,12 @@ Parts: ``costs`` (of a test and of a session, beside the alternatives), ``warm``
 test in processor time, beside torchrun), ``spawns`` (of a test that
 calls ``mp.spawn``, its processes served and not), ``unused`` (of the
 plugin where there is no ddp test), ``profiles`` (where the time of a warm test goes),
-``overhead`` (of what watches a rank), ``verdicts`` (from a hang to its verdict), ``births``
-(of ranks, and their memory), ``machines`` (of ranks on other machines, for pytest and its hub),
-``spread`` (of a test on two machines, beside one), ``memory`` (of a shared cache). All of them
-without a name. ``--quick`` measures less, to see that all works; ``--write`` puts each table into
-docs/benchmarks.md as soon as it is there; other options go to the part.
+``overhead`` (of what watches a rank), ``comms`` (of an open block of ``ddp.comms``), ``verdicts``
+(from a hang to its verdict), ``births`` (of ranks, and their memory), ``machines`` (of ranks on
+other machines, for pytest and its hub), ``spread`` (of a test on two machines, beside one),
+``memory`` (of a shared cache). All of them without a name. ``--quick`` measures less, to see that
+all works; ``--write`` puts each table into docs/benchmarks.md as soon as it is there; other
+options go to the part.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import TextIO
 
 from benchmarks import (
     births,
+    comms,
     machines,
     memory,
     overhead,
@@ -45,6 +47,7 @@ PARTS: dict[str, Callable[[Sequence[str]], None]] = {
     "unused": sessions.unused,
     "profiles": profiles.main,
     "overhead": overhead.main,
+    "comms": comms.main,
     "verdicts": verdicts.main,
     "births": births.main,
     "machines": machines.main,

@@ -49,7 +49,7 @@ _ROOMS = {
         *("extensions", "extensions.compat", "extensions.adopt.ranks", "extensions.adopt"),
         *("extensions.machines.engines", "extensions.machines", "extensions.machines.agent"),
         *("extensions.doctor.battery", "extensions.doctor"),
-        *("extensions.migrate", "extensions.summary"),
+        *("extensions.migrate", "extensions.summary", "extensions.comms"),
     ),
     "ddp_conformance": (
         *("frame", "stage", "launched", "launched.process", "launched.start"),

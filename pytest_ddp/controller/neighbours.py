@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from _pytest.runner import CallInfo
 
 from pytest_ddp.controller.unrun import failed_call
-from pytest_ddp.evidence.outcome import RunOutcome
-from pytest_ddp.wire.kept import is_subtest
+
+if TYPE_CHECKING:
+    from pytest_ddp.evidence.outcome import RunOutcome
 
 
 def end_in_controller(
@@ -46,4 +49,6 @@ def with_findings(
 
 
 def _is_call(report: pytest.TestReport) -> bool:
+    from pytest_ddp.wire.kept import is_subtest  # noqa: PLC0415 - only ddp tests pay for it
+
     return report.when == "call" and not is_subtest(report)

@@ -1,0 +1,4 @@
+"""``ddp.comms``: what a block of a test communicates, as records that the test asserts on."""
+
+FOLDER = "__comms__"
+"""Snapshots are in a folder of this name beside the tests."""

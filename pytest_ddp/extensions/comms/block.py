@@ -1,0 +1,368 @@
+"""The context manager ``ddp.comms(model)``, and what it keeps of each operation."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from sys import _getframe
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+from pytest_ddp.extensions.comms import stack
+from pytest_ddp.extensions.comms.files import compare
+from pytest_ddp.extensions.comms.modules import Modules
+from pytest_ddp.extensions.comms.observer import Arguments, observe
+from pytest_ddp.extensions.comms.operations import Operator
+from pytest_ddp.extensions.comms.records import Communication, Entry, Moment, Record, unknown_group
+from pytest_ddp.extensions.comms.snapshot import lines_of
+from pytest_ddp.rank.groups.backends import name_of, promises_of
+from pytest_ddp.rank.groups.origins import user_frame
+from pytest_ddp.rank.watch.uncompiled import hide_own_frames_now
+from pytest_ddp.system.own import threading
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    import pytest
+
+    from pytest_ddp.fixture import Ddp
+
+_RED_OP_TYPES: Any = dist.ReduceOp.RedOpType
+_REDUCE_OPS = {int(op): name for name, op in _RED_OP_TYPES.__members__.items()}
+_MESSAGES = frozenset({"send", "recv"})
+_PLAIN_LABELS = {"default_pg": "world", "undefined": "", "": ""}
+"""Descriptions that torch gives to groups by itself."""
+
+
+class _Group(NamedTuple):
+    label: str
+    members: tuple[int, ...]
+
+
+class _Seen(NamedTuple):
+    """What is kept on the thread that communicates; the rest is worked out when it is read."""
+
+    operator: Operator
+    context: stack.Context
+    group: str
+    tensors: int
+    elements: int
+    bytes: int
+    dtype: torch.dtype | None
+    reduce_op: Any
+    """Boxed: to look into it takes as long as to read a short stack."""
+    root: int | None
+    peer: int | None
+    is_async: bool
+    step: int
+    in_backward: bool
+    backward_of: str | None
+    bucket: tuple[str, ...] | None
+
+
+class Comms(Communication):
+    """What its block communicates on this rank.
+
+    After the block it answers questions; while the block is open, of what there was so far. It
+    communicates nothing, so that a block on some ranks only is legal. What the ``ddp`` fixture
+    exchanges is not among the records.
+    """
+
+    def __init__(
+        self, ddp: Ddp, item: pytest.Item, model: torch.nn.Module | None, warmup: int
+    ) -> None:
+        super().__init__(self._counted, _name_of)
+        self._ddp, self._item = ddp, item
+        if warmup and model is None:
+            raise ValueError(f"ddp.comms(warmup={warmup}): pass the model whose steps are counted")
+        self._warmup = warmup
+        self._seen: list[_Seen | Moment] = []
+        self._modules = Modules(model, self._seen.append)
+        self._groups: dict[str, _Group] = {}
+        self._before: dict[str, int] = {}
+        self._observed: Counter[str] = Counter()
+        self._running: Counter[str] = Counter()
+        """Operations that have begun and not returned, by group."""
+        self._lock = threading.Lock()
+        self._call: tuple[object, ...] = ()
+        self._progress = 0
+        self._library: Any = None
+        self._frame: FrameType | None = None
+        self.opened_at = ""
+        """File and line of the block; empty before it is entered."""
+        self.unseen: tuple[str, ...] = ()
+        """Groups whose operations cannot be seen, as those written in Python."""
+
+    def __enter__(self) -> Self:
+        global _open
+        frame = user_frame(_getframe(1))
+        place = "?" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        if _open is not None:
+            raise RuntimeError(
+                f"ddp.comms: blocks do not nest; leave the one opened at {_open.opened_at} first"
+            )
+        if self.opened_at:
+            raise RuntimeError(f"ddp.comms: used before, at {self.opened_at}; make one per block")
+        hide_own_frames_now()
+        self._frame, self.opened_at = frame, place
+        # Numbers after the kernels: what another thread issues in between is counted twice then,
+        # and not missed.
+        self._library = observe(self._notice)
+        self._before = dict(_numbers())
+        _open = self
+        used.append(self)
+        try:
+            self._modules.attach()
+        except BaseException:  # of a module that has its own way to register hooks
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        __tracebackhide__ = True
+        was_open = _open is self
+        try:
+            missed = self._missed() if was_open else {}
+        finally:
+            self.close()
+        if error is None and was_open:
+            for label, number in missed.items():
+                raise RuntimeError(
+                    f"ddp.comms: a backend of group {label} was called directly, {number} times; "
+                    "that is not seen,\nand the counts would be too small"
+                )
+            if self._warmup and self._modules.steps <= self._warmup:
+                ran = f"the model ran {self._modules.steps} forward passes"
+                raise RuntimeError(f"ddp.comms(warmup={self._warmup}): {ran}: nothing is left")
+
+    def close(self) -> None:
+        """Stop recording; the records stay."""
+        global _open
+        if _open is self:
+            self._library._destroy()
+            self._modules.detach()
+            self._library = self._frame = _open = None
+            self.unseen = tuple(name for name, group in _all_groups() if not _is_torchs(group))
+
+    def assert_matches_snapshot(self, name: str = "") -> None:
+        """Fail unless what all ranks communicated is as in a file beside the test.
+
+        All ranks call it. ``--ddp-update-comms`` writes the file, one for all ranks.
+
+        Args:
+            name: for a test that has several snapshots.
+
+        Raises:
+            AssertionError: it differs, or there is no file.
+            DdpError: a rank ended its test, died, or is at another operation of ``ddp``.
+        """
+        __tracebackhide__ = True
+        ranks = self._ddp.gather(lines_of(self))
+        found = None
+        if self._ddp.rank == 0:
+            update = self._item.config.getoption("ddp_update_comms")
+            found = compare(self._item, name, torch.__version__, ranks, update=update)
+        if (found := self._ddp.broadcast(found)) is not None:
+            raise AssertionError(found)
+
+    def table(self) -> str:
+        unseen = [f"not seen: operations on {name}, written in Python" for name in self.unseen]
+        return "\n".join([super().table(), *unseen])
+
+    def _counted(self) -> list[Entry]:
+        if not self.opened_at:
+            raise RuntimeError(
+                "ddp.comms: nothing is recorded yet; write `with ddp.comms() as ...`"
+            )
+        entries = (one if isinstance(one, Moment) else self._record(one) for one in [*self._seen])
+        return [entry for entry in entries if entry.step > self._warmup or not self._warmup]
+
+    def _notice(
+        self, operator: Operator, places: Arguments, args: tuple[Any, ...]
+    ) -> Callable[[], None]:
+        tensors = () if places.sized is None else _tensors(args[places.sized])
+        if tensors and tensors[0].is_meta:  # nothing is sent
+            return _nothing
+        group: Any = dist.ProcessGroup.unbox(args[places.process_group])
+        name = group.group_name
+        context = stack.read(_getframe(2), self._frame)
+        if not (context.objects and self._goes_on(context)):
+            if name not in self._groups:
+                self._groups[name] = _described(group)
+            in_backward = torch._C._current_graph_task_id() != -1
+            bucket = None
+            if in_backward and context.is_bucket and operator.operation == "all_reduce":
+                bucket = self._modules.take_bucket(tensors[0].numel(), tensors[0].dtype)
+            place = places.async_op
+            fields = (
+                operator,
+                context,
+                name,
+                len(tensors),
+                *_extent(tensors),
+                tensors[0].dtype if tensors else None,
+                None if places.reduce_op is None else args[places.reduce_op],
+                None if places.root is None else args[places.root],
+                None if places.peer is None else args[places.peer],
+                place is not None and (len(args) <= place or args[place]),
+                self._modules.steps,
+                in_backward,
+                self._modules.in_backward if in_backward else None,
+                bucket,
+            )
+            self._seen.append(_new_seen(_Seen, fields))
+
+        with self._lock:
+            self._running[name] += 1
+        try:
+            number = group._get_sequence_number_for_group()
+        except RuntimeError:  # a backend without numbers
+            number = None
+
+        def ended() -> None:
+            with self._lock:
+                self._running[name] -= 1
+                if number is not None:
+                    self._observed[name] += group._get_sequence_number_for_group() - number
+
+        return ended
+
+    def _goes_on(self, context: stack.Context) -> bool:
+        """Whether a collective of objects goes on that has been recorded."""
+        call, progress = (threading.get_ident(), *context.call), self._progress
+        before, self._call, self._progress = self._call, call, context.progress
+        return call == before and context.progress > progress
+
+    def _record(self, seen: _Seen) -> Record:
+        operator, context = seen.operator, seen.context
+        objects = context.objects
+        label, members = self._groups[seen.group]
+        issued_in = self._modules.name(context.issued_in) or seen.backward_of
+        recv = operator.operation == "recv"
+        return Record(
+            objects or operator.operation,
+            objects or _form(operator, context.issuer),
+            label,
+            members,
+            seen.tensors,
+            None if objects else seen.elements,
+            None if objects or seen.dtype is None else str(seen.dtype).removeprefix("torch."),
+            None if objects else seen.bytes,
+            None if seen.reduce_op is None else _REDUCE_OPS.get(seen.reduce_op.op()),
+            seen.root,
+            -1 if recv and seen.peer is None else seen.peer,
+            seen.is_async or (operator.operation in _MESSAGES and not context.is_waited),
+            bool(objects) or operator.form in context.cpu_forms,
+            seen.step,
+            "backward" if seen.in_backward else "" if issued_in is None else "forward",
+            issued_in,
+            seen.bucket or self._modules.name(context.belongs_to),
+            "" if context.site is None else str(context.site),
+            seen.group,
+        )
+
+    def _missed(self) -> dict[str, int]:
+        """How many operations of groups did not pass the kernels, by the group's label.
+
+        Numbers come first, and a group on which another thread is about to finish one is left out.
+        """
+        numbers, labels = dict(_numbers()), dict(_labels())
+        with self._lock:
+            missed = {
+                labels[name]: number - self._before.get(name, 0) - self._observed.get(name, 0)
+                for name, number in numbers.items()
+                if not self._running[name]
+            }
+        return {label: number for label, number in missed.items() if number > 0}
+
+
+_open: Comms | None = None
+used: list[Comms] = []
+"""The blocks of the running test."""
+
+
+def open_block() -> Comms | None:
+    """The block that is open in this process."""
+    return _open
+
+
+_new_seen = tuple.__new__
+"""A named tuple's own constructor takes longer."""
+
+
+def _nothing() -> None:
+    """For an operation that is not recorded."""
+
+
+def _form(operator: Operator, issuer: str) -> str:
+    return f"c++.{operator.form}" if issuer == "c++" else issuer or operator.form
+
+
+def _extent(tensors: tuple[torch.Tensor, ...]) -> tuple[int, int]:
+    """Elements and bytes."""
+    if len(tensors) == 1:
+        return tensors[0].numel(), tensors[0].nbytes
+    return sum([tensor.numel() for tensor in tensors]), sum([one.nbytes for one in tensors])
+
+
+def _tensors(value: Any) -> tuple[torch.Tensor, ...]:
+    if isinstance(value, torch.Tensor):
+        return (value,)
+    if value and not isinstance(value[0], torch.Tensor):
+        return tuple(tensor for inner in value for tensor in inner)
+    return tuple(value)
+
+
+# ------------------------------------------------------------------ groups
+
+
+def _all_groups() -> Iterable[tuple[str, Any]]:
+    groups = dist.distributed_c10d._world.pg_map
+    return [(name_of(group), group) for group in groups]
+
+
+def _is_torchs(group: Any) -> bool:
+    return type(group) is dist.ProcessGroup
+
+
+def _labels() -> Iterable[tuple[str, str]]:
+    return [
+        (name, _described(group).label if _is_torchs(group) else name)
+        for name, group in _all_groups()
+    ]
+
+
+def _described(group: Any) -> _Group:
+    members = tuple(dist.get_process_group_ranks(group))
+    description = str(getattr(group, "group_desc", ""))
+    label = _PLAIN_LABELS.get(description, description.removeprefix("mesh_"))
+    return _Group(label or "ranks " + ",".join(map(str, members)), members)
+
+
+def _name_of(group: object) -> str | None:
+    if isinstance(group, str):
+        labels = [label for _, label in _labels()]
+        if group not in labels:
+            raise unknown_group(group, labels)
+        return None
+    if isinstance(group, DeviceMesh):
+        group = group.get_group()
+    for name, known in _all_groups():
+        if known is group:
+            if not _is_torchs(known):
+                raise ValueError(f"ddp.comms: {name} is written in Python: its calls are not seen")
+            return name
+    raise unknown_group(group, [label for _, label in _labels()])
+
+
+def _numbers() -> Iterable[tuple[str, int]]:
+    """The sequence numbers of the groups whose backends count every operation."""
+    for name, group in _all_groups():
+        if _is_torchs(group) and promises_of(group).numbered:
+            yield name, group._get_sequence_number_for_group()

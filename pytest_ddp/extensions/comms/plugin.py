@@ -1,0 +1,126 @@
+"""``ddp.comms`` for the fixture, tables beside failures, and an end for blocks left open.
+
+Imported by every pytest run; what imports torch is imported where a test makes a block.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_ddp.extensions.comms import FOLDER
+
+if TYPE_CHECKING:
+    import torch
+
+    from pytest_ddp.extensions.comms.block import Comms
+    from pytest_ddp.fixture import Ddp
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.getgroup("ddp").addoption(
+        "--ddp-update-comms",
+        action="store_true",
+        help="write the snapshots that tests compare what they communicate with",
+    )
+
+
+def pytest_ddp_fixture_attributes(ddp: Ddp) -> Mapping[str, object]:
+    return {"comms": partial(_comms, ddp)}
+
+
+def pytest_ddp_test_begins(item: pytest.Item) -> None:
+    global _item
+    _item = item
+
+
+_item: pytest.Item | None = None
+"""The running test's."""
+
+
+def _comms(ddp: Ddp, model: torch.nn.Module | None = None, *, warmup: int = 0) -> Comms:
+    """Make a context that records what its block communicates on this rank.
+
+    Args:
+        model: for the names of modules; without it records name none.
+        warmup: how many forward passes of the model are not counted, nor what follows each of
+            them until the next.
+
+    Raises:
+        ValueError: there is a warmup and no model.
+    """
+    from pytest_ddp.extensions.comms.block import Comms  # noqa: PLC0415
+
+    assert _item is not None
+    return Comms(ddp, _item, model, warmup)
+
+
+_ITEMS = pytest.StashKey[list[pytest.Item]]()
+
+
+def _blocks() -> Any:
+    """The module of blocks; None where no test has made one."""
+    return sys.modules.get("pytest_ddp.extensions.comms.block")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    session.config.stash[_ITEMS] = getattr(session, "items", [])
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    items = config.stash.get(_ITEMS, [])
+    folders = {item.path.parent / FOLDER for item in items}
+    if not any(folder.is_dir() for folder in folders) or _is_narrowed(terminalreporter, config):
+        return
+    from pytest_ddp.extensions.comms.files import without_test  # noqa: PLC0415
+
+    for path in without_test(items):
+        terminalreporter.write_line(f"ddp.comms: no test has the snapshot {path}; delete it")
+
+
+def _is_narrowed(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> bool:
+    """Whether this run may lack tests of its files."""
+    narrowed = terminalreporter.stats.get("deselected") or config.getoption("lf", default=False)
+    return bool(narrowed) or any("::" in arg for arg in config.args)
+
+
+def pytest_ddp_test_ended() -> Mapping[str, Any]:
+    # Blocks hold their models, which no later test may find alive.
+    blocks = _blocks()
+    if blocks is not None:
+        blocks.used.clear()
+    return {}
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown() -> Generator[None, None, None]:
+    # Outermost, since a fixture of the test may hold the block.
+    try:
+        yield
+    finally:
+        blocks = _blocks()
+        left = None if blocks is None else blocks.open_block()
+        if left is not None:
+            left.close()
+    if left is not None:
+        pytest.fail(
+            f"ddp.comms: the block opened at {left.opened_at} was still open after its test; "
+            "leave it there,\nor in a fixture of function scope",
+            pytrace=False,
+        )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    blocks = _blocks()
+    if report.failed and blocks is not None and blocks.used:
+        tables = (f"block at {one.opened_at}:\n{one.table()}" for one in blocks.used)
+        report.sections.append((f"ddp.comms {report.when}", "\n\n".join(tables)))
+    return report

@@ -1,0 +1,261 @@
+"""What was communicated, in order, and the questions that a test asks of it. Imports no torch."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from pytest_ddp.extensions.comms.operations import FORMS, OPERATIONS
+
+_KIB = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One operation of one rank. Two are equal if all but their lines, steps and modules are."""
+
+    operation: str
+    """By the public name in ``torch.distributed`` that stands for all its forms: ``all_gather``."""
+    form: str
+    """The form that was called: ``all_gather_into_tensor``; ``functional.all_reduce`` for a
+    functional collective, ``c++.all_reduce`` for what C++ issues by itself."""
+    group: str
+    """The mesh dimension, else the ``group_desc`` of its process group, else its members."""
+    members: tuple[int, ...]
+    """Global ranks of that group."""
+    tensors: int
+    """How many tensors are counted: several if calls were coalesced, or for lists."""
+    elements: int | None
+    """Of these tensors; None for objects, whose pickles vary in size."""
+    dtype: str | None
+    """Such as ``float32``; None where there is no tensor."""
+    bytes: int | None
+    """Of all_gather's output, reduce_scatter's and all_to_all's input, else of the tensor; 0 for a
+    barrier, None for objects."""
+    reduce_op: str | None
+    """Such as ``SUM``."""
+    root: int | None
+    """Source or destination of a collective, as rank in the group."""
+    peer: int | None
+    """The other end of a send or recv, as rank in the group; -1 for a recv from any."""
+    is_async: bool
+    """Whether the caller got a handle; of a functional collective a tensor that waits."""
+    cpu_form: bool
+    """Whether torch asks for something else where tensors are not on a CPU."""
+    step: int = field(compare=False)
+    """How many forward passes of the block's model had begun."""
+    phase: str = field(compare=False)
+    """``forward`` or ``backward`` of a module, or empty."""
+    issued_in: str | None = field(compare=False)
+    """Name of the module in whose forward or backward it was issued; None outside, or unknown."""
+    belongs_to: str | tuple[str, ...] | None = field(compare=False)
+    """Name of the module whose FSDP parameter group it serves, or the names of the parameters in
+    DDP's bucket; None if unknown."""
+    site: str = field(compare=False)
+    """File and line of the user's code; empty where no Python runs."""
+    group_name: str = field(compare=False)
+    """torch's own name of the process group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """The begin of a module's forward or backward."""
+
+    phase: str
+    module: str
+    step: int = field(default=0, compare=False)
+
+
+Entry: TypeAlias = Record | Moment
+
+
+class Communication:
+    """Records in the order in which they were issued, and what follows from them."""
+
+    def __init__(
+        self, entries: Callable[[], Sequence[Entry]], groups: Callable[[object], str | None]
+    ) -> None:
+        self._entries = entries
+        self._name_of = groups
+        """torch's name of a group, a mesh or a label; None for a label of no group."""
+
+    def __iter__(self) -> Iterator[Record]:
+        return (entry for entry in self._entries() if isinstance(entry, Record))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __eq__(self, other: object) -> bool:
+        return list(self) == list(other) if isinstance(other, Communication) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{name} {n}" for name, n in self.counts().items())
+        return f"<communication: {counts or 'none'}; {size_text(self.bytes)}>"
+
+    def counts(self, *, forms: bool = False) -> dict[str, int]:
+        """How many operations, by name; with ``forms`` each form of one by itself."""
+        return dict(Counter(record.form if forms else record.operation for record in self))
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all operations but those of objects."""
+        return sum(record.bytes or 0 for record in self)
+
+    @property
+    def cpu_forms(self) -> list[Record]:
+        """Operations that torch asks for on a CPU only."""
+        return [record for record in self if record.cpu_form]
+
+    def on(self, group: object) -> Communication:
+        """Those on one group: a process group, a mesh of one dimension, or a group's label.
+
+        Raises:
+            ValueError: there is no such group; the text lists those that there are.
+        """
+        name = self._name_of(group)
+        if name is None:
+            return self._where(lambda record: record.group == group)
+        return self._where(lambda record: record.group_name == name)
+
+    def of(self, operation: str) -> Communication:
+        """Those of one operation, or of one form of it.
+
+        Raises:
+            ValueError: there is no such operation; the text lists those that there are.
+        """
+        self._check(operation)
+        return self._where(lambda record: operation in (record.operation, record.form))
+
+    def by_module(self) -> dict[str, dict[str, int]]:
+        """Counts by what they belong to, else by the module that issued them, else by ``""``."""
+        found: dict[str, Counter[str]] = {}
+        for record in self:
+            found.setdefault(owner(record), Counter())[record.operation] += 1
+        return {name: dict(counts) for name, counts in found.items()}
+
+    def assert_before(
+        self, first: str, then: str, *, belongs_to: str | None = None, module: str | None = None
+    ) -> None:
+        """Fail unless the first ``first`` comes before the first ``then``.
+
+        Args:
+            first: an operation.
+            then: an operation, or ``forward`` or ``backward`` for the begin of a module's.
+            belongs_to: the module whose operations are meant; None for all.
+            module: whose forward or backward is meant; that of ``belongs_to`` if not given, and
+                the model's own without either.
+
+        Raises:
+            ValueError: there is no such operation.
+            AssertionError: it comes later, or one of them does not come at all.
+        """
+        __tracebackhide__ = True
+        self._check(first)
+        module = belongs_to or "" if module is None else module
+        end: Callable[[Entry], bool] = _begins(then, module)
+        words = f"{then} of {module or 'the model'}"
+        if then not in ("forward", "backward"):
+            self._check(then)
+            end, words = _is(then, belongs_to), _named(then, belongs_to)
+        entries = self._entries()
+        place = next((n for n, entry in enumerate(entries) if _is(first, belongs_to)(entry)), None)
+        limit = next((n for n, entry in enumerate(entries) if end(entry)), None)
+        name = _named(first, belongs_to)
+        if place is None or limit is None:
+            raise AssertionError(f"no {name if place is None else words} in the block\n{self}")
+        if place > limit:
+            raise AssertionError(f"{name} comes after {words}\n{self.table()}")
+
+    def table(self) -> str:
+        """A row for each kind of operation, for people."""
+        rows = Counter(map(_row, self))
+        lines = [(*row, str(n), size_text(size * n)) for (row, size), n in rows.items()]
+        table = [_TITLES, *lines] if lines else []
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        marks = ["* torch asks for something else where tensors are not on a CPU"]
+        return "\n".join(
+            [
+                *("  ".join(map(str.ljust, row, widths)).rstrip() for row in table),
+                *(marks if self.cpu_forms else ()),
+                repr(self),
+            ]
+        )
+
+    def _where(self, holds: Callable[[Record], bool]) -> Communication:
+        return Communication(lambda: [record for record in self if holds(record)], self._name_of)
+
+    def _check(self, operation: str) -> None:
+        if operation not in OPERATIONS | FORMS | {record.form for record in self}:
+            known = textwrap.fill(", ".join(sorted(OPERATIONS)), width=96)
+            raise ValueError(f"ddp.comms: no operation {operation!r}; the operations are\n{known}")
+
+
+_TITLES = ("operation", "group", "dtype", "belongs to", "issued in", "at", "calls", "bytes")
+
+
+def _row(record: Record) -> tuple[tuple[str, ...], int]:
+    name = record.form + ("*" if record.cpu_form else "")
+    if record.reduce_op not in (None, "SUM"):
+        name += f" {record.reduce_op}"
+    return (
+        name,
+        record.group,
+        record.dtype or "-",
+        shortened(record.belongs_to),
+        shortened(record.issued_in),
+        record.site.rpartition("/")[2] or "-",
+    ), record.bytes or 0
+
+
+def owner(record: Record) -> str:
+    """The module, or DDP's bucket, that a record is listed under."""
+    if isinstance(record.belongs_to, tuple):
+        return ", ".join(record.belongs_to)
+    return record.issued_in or "" if record.belongs_to is None else record.belongs_to
+
+
+def shortened(name: str | tuple[str, ...] | None) -> str:
+    """A module's or bucket's name for a table."""
+    if isinstance(name, tuple):
+        return name[0] if len(name) == 1 else f"{name[0]} .. {name[-1]}"
+    return "-" if name is None else name or "(model)"
+
+
+def size_text(size: int) -> str:
+    """Bytes for people: ``1.5 MiB``."""
+    number = float(size)
+    for unit in ("B", "KiB", "MiB"):
+        if number < _KIB:
+            return f"{number:.4g} {unit}"
+        number /= _KIB
+    return f"{number:.4g} GiB"
+
+
+def _is(operation: str, belongs_to: str | None) -> Callable[[Entry], bool]:
+    def holds(entry: Entry) -> bool:
+        return (
+            isinstance(entry, Record)
+            and operation in (entry.operation, entry.form)
+            and belongs_to in (None, entry.belongs_to)
+        )
+
+    return holds
+
+
+def _begins(phase: str, module: str) -> Callable[[Entry], bool]:
+    return lambda entry: entry == Moment(phase, module)
+
+
+def _named(operation: str, belongs_to: str | None) -> str:
+    return operation if belongs_to is None else f"{operation} of {belongs_to or 'the model'}"
+
+
+def unknown_group(group: object, labels: Iterable[str]) -> ValueError:
+    """The error for a group that this rank does not have."""
+    there = ", ".join(sorted({*labels}))
+    return ValueError(f"ddp.comms: no group {group!r} on this rank; the groups are {there}")

@@ -1,0 +1,137 @@
+"""What the stack of the thread that communicates says of an operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.modules import module as module_file
+
+from pytest_ddp.extensions.comms.operations import CPU_FORMS, OBJECTS
+from pytest_ddp.rank.groups import journal
+from pytest_ddp.rank.groups.calls import Site
+from pytest_ddp.rank.groups.origins import user_frame_of
+from pytest_ddp.system.own import os
+
+_TORCH = str(torch.__file__).rpartition("/")[0] + "/"
+_DISTRIBUTED = _TORCH + "distributed/"
+_C10D = str(dist.distributed_c10d.__file__)
+_MODULE = str(module_file.__file__)
+_HOOKS = str(default_hooks.__file__)
+_OPS = _TORCH + "_ops.py"
+_WAITS_FOR = {"isend": "send", "irecv": "recv"}
+"""Functions of torch that others call and wait for."""
+_ON_CPU = {(_DISTRIBUTED + branch.file, branch.function): branch.forms for branch in CPU_FORMS}
+
+
+class Context(NamedTuple):
+    """What was found."""
+
+    issuer: str
+    """``functional.name`` of a functional collective, ``c++`` or, of Python, empty."""
+    objects: str | None
+    """The collective of objects that it is a part of."""
+    call: tuple[object, ...]
+    """Which call of that it is."""
+    progress: int
+    """How far that call is: it grows with each part."""
+    is_waited: bool
+    """Whether torch's own function waits for it."""
+    cpu_forms: frozenset[str]
+    """The forms that one of torch's functions calls on a CPU only."""
+    issued_in: Any
+    """The module in whose forward, or in whose FSDP hook, it was issued."""
+    belongs_to: Any
+    """The module whose FSDP parameters it serves."""
+    is_bucket: bool
+    """Whether DDP reduces a bucket here, if it does anything: in C++, or in a hook of torch's."""
+    site: Site | None
+
+
+def read(frame: FrameType | None, last: FrameType | None) -> Context:
+    """Read a stack, from the innermost frame to ``last``, if that is on it.
+
+    Locals are read of torch's own frames alone: those of a user's frame would stay alive with it.
+    It takes a microsecond a frame, most of which are in files that say nothing.
+    """
+    issuer = "c++" if frame is None else _issuer(frame)
+    frames: list[FrameType] = []
+    running = hooking = serving = objects = None
+    cpu_forms: frozenset[str] = frozenset()
+    call: tuple[object, ...] = ()
+    progress, is_waited, is_hooked, called = 0, False, False, ""
+    while frame is not None:
+        frames.append(frame)
+        if frame is last:
+            break
+        file = frame.f_code.co_filename
+        if file in _TELLING:
+            function = frame.f_code.co_name
+            if file == _C10D:
+                if function in OBJECTS:
+                    objects, progress, call = function, frame.f_lasti, (function, id(frame))
+                is_waited |= _WAITS_FOR.get(called) == function
+                called = function
+            elif file == _MODULE:
+                if running is None and function == "_call_impl":
+                    running = frame.f_locals["self"]
+            elif file in _SHARDING:
+                owner = _SHARDING[file](frame.f_locals)
+                hooking = owner or hooking
+                serving = serving or owner
+            is_hooked |= file == _HOOKS
+            cpu_forms |= _ON_CPU.get((file, function), cpu_forms)
+        frame = frame.f_back
+    user = user_frame_of(frames)
+    if user is not None and _generated[user.f_code.co_filename]:
+        user = user_frame_of(f for f in frames if not _generated[f.f_code.co_filename])
+    site = None if user is None else Site(user.f_code, user.f_lineno)
+    issued_in = hooking if running is None else running
+    is_bucket = is_hooked or issuer == "c++"
+    found = (issuer, objects, call, progress, is_waited, cpu_forms, issued_in, serving)
+    return Context(*found, is_bucket, site)
+
+
+class _Generated(dict[str, bool]):
+    """Whether Inductor has written a file; such files are in no package."""
+
+    def __missing__(self, file: str) -> bool:
+        cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+        written = "/torchinductor" in file or (cache is not None and file.startswith(cache))
+        self[file] = written
+        return written
+
+
+_generated = _Generated()
+
+
+def _issuer(frame: FrameType) -> str:
+    file = frame.f_code.co_filename
+    if file == _OPS:
+        operator = frame.f_locals.get("self")
+        return "functional." + getattr(operator, "_opname", "").rstrip("_")
+    return "" if file in (_C10D, journal.__file__) else "c++"
+
+
+def _of_group(names: dict[str, Any]) -> Any:
+    group = names.get("self") or getattr(names.get("ctx"), "param_group", None)
+    return next(iter(getattr(group, "modules", ())), None)
+
+
+def _of_handle(names: dict[str, Any]) -> Any:
+    handle = names.get("handle") or names.get("self")
+    return getattr(handle, "_fully_sharded_module", None)
+
+
+_SHARDING: dict[str, Callable[[dict[str, Any]], Any]] = {
+    _DISTRIBUTED + "fsdp/_fully_shard/_fsdp_param_group.py": _of_group,
+    _DISTRIBUTED + "fsdp/_flat_param.py": _of_handle,
+    _DISTRIBUTED + "fsdp/_runtime_utils.py": _of_handle,
+}
+"""From the locals of a function in a file of FSDP's to the module whose parameters it is about."""
+_TELLING = {_C10D, _MODULE, _HOOKS, *_SHARDING, *(file for file, _ in _ON_CPU)}
+"""Files in which a frame says something."""
