@@ -18,7 +18,7 @@ from pytest_ddp.attempt.reading import Reader
 from pytest_ddp.attempt.terminal import Turns
 from pytest_ddp.evidence.outcome import Ending, Expiry, Hang, RootCause, RunOutcome
 from pytest_ddp.launch.launcher import Gone, Launcher
-from pytest_ddp.launch.rankprocess import RankProcess, Wording
+from pytest_ddp.launch.rankprocess import RankProcess
 from pytest_ddp.launch.rendezvous import Rendezvous
 from pytest_ddp.proof import compare
 from pytest_ddp.proof.balance import NOTHING, balance
@@ -168,16 +168,14 @@ class Run:
             together = new or may_import(processes, plan.nodeid)
             self._limit = start_limit(plan.timeout) if together else plan.timeout
             self._prober = Prober(self._test, processes, self._since + self._limit)
-            message = Wording(
-                self._order.for_ranks(
-                    self._test,
-                    store=store,
-                    new=new,
-                    together=together,
-                    briefed=neighbours.brief(self._order.item),
-                    by_file=bool(file),
-                    keys=keys,
-                )
+            message = self._order.for_ranks(
+                self._test,
+                store=store,
+                new=new,
+                together=together,
+                briefed=neighbours.brief(self._order.item),
+                by_file=bool(file),
+                keys=keys,
             )
             for rank, part in enumerate(self.parts):
                 # Before the order: the rank writes into these files as soon as it has it.
