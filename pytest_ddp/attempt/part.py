@@ -92,7 +92,7 @@ class Part:
                 start=start,
                 stop=stop,
             )
-            self.reports.setdefault(passed.phase, TimedReport(report, stop - began, plain=True))
+            self.reports.setdefault(passed.phase, TimedReport(report, stop - began))
 
     def end(self, ending: Ending, at: float) -> None:
         """Record how the part ended; a rank has to live until the others have ended theirs too."""
