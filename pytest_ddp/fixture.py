@@ -141,7 +141,8 @@ class Ddp:
         """
         from pytest_ddp.rank.alike import agree  # noqa: PLC0415 - imports torch
 
-        agree.assert_same(partial(self._gather, Operation.ASSERT_SAME), self.rank, value)
+        gather = partial(self._gather, Operation.ASSERT_SAME)
+        agree.assert_close(gather, self.rank, value, (0, 0), "assert_same")
 
     def assert_close(
         self, value: Any, *, rtol: float | None = None, atol: float | None = None
@@ -155,13 +156,13 @@ class Ddp:
             ValueError: one tolerance is given without the other.
             AssertionError, TypeError, DdpError: as for :meth:`assert_same`.
         """
-        from pytest_ddp.rank.alike import agree, closeness  # noqa: PLC0415 - imports torch
+        from pytest_ddp.rank.alike import agree  # noqa: PLC0415 - imports torch
 
         if (rtol is None) != (atol is None):
             raise ValueError("ddp.assert_close: give both rtol and atol, or neither")
-        limits = None if rtol is None or atol is None else closeness.Tolerance(rtol, atol)
+        limits = None if rtol is None or atol is None else (rtol, atol)
         gather = partial(self._gather, Operation.ASSERT_CLOSE)
-        agree.assert_close(gather, self.rank, value, limits)
+        agree.assert_close(gather, self.rank, value, limits, "assert_close")
 
     def assert_differ(self, value: Any) -> None:
         """Fail if any two ranks have an equal ``value``: a seed, a shard, a batch.

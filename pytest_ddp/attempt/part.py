@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
@@ -13,19 +13,6 @@ from pytest_ddp.launch.rankprocess import RankProcess
 from pytest_ddp.system.own import signal
 from pytest_ddp.wire.protocol import Done, EndAnnounced, Passed, Phase
 from pytest_ddp.wire.survey import Calls, Standing
-
-
-class ForAll:
-    """A monotonic ``all()``: remembers how many leading parts already satisfy the predicate."""
-
-    def __init__(self, parts: list[Part], predicate: Callable[[Part], bool]) -> None:
-        self._parts, self._predicate = parts, predicate
-        self._satisfied = 0
-
-    def __call__(self) -> bool:
-        while self._satisfied < len(self._parts) and self._predicate(self._parts[self._satisfied]):
-            self._satisfied += 1
-        return self._satisfied == len(self._parts)
 
 
 class Part:
@@ -105,7 +92,7 @@ class Part:
                 start=start,
                 stop=stop,
             )
-            self.reports.setdefault(passed.phase, TimedReport(report, stop - began, plain=True))
+            self.reports.setdefault(passed.phase, TimedReport(report, stop - began))
 
     def end(self, ending: Ending, at: float) -> None:
         """Record how the part ended; a rank has to live until the others have ended theirs too."""

@@ -12,12 +12,12 @@ from pytest_ddp.attempt.exchanges import Exchanges
 from pytest_ddp.attempt.lastlook import ANSWER_LIMIT, look_twice
 from pytest_ddp.attempt.live import LiveLine, doing_of
 from pytest_ddp.attempt.order import Order, file_of, is_new, may_import, start_limit
-from pytest_ddp.attempt.part import ForAll, Part
+from pytest_ddp.attempt.part import Part
 from pytest_ddp.attempt.reading import Reader
 from pytest_ddp.attempt.terminal import Turns
 from pytest_ddp.evidence.outcome import Ending, Expiry, Hang, RootCause, RunOutcome
 from pytest_ddp.launch.launcher import Gone, Launcher
-from pytest_ddp.launch.rankprocess import RankProcess, Wording
+from pytest_ddp.launch.rankprocess import RankProcess
 from pytest_ddp.launch.rendezvous import Rendezvous
 from pytest_ddp.proof import compare
 from pytest_ddp.proof.balance import NOTHING, balance
@@ -47,8 +47,8 @@ from pytest_ddp.wire.survey import CallRecord, Calls, GroupCount, Standing, Tell
 # Overview
 #
 # `Run.start` sends each rank a `RunTest`. `Run.supervise` then waits in `_wait` until each `Part`
-# has an `Ending` (`_have_ended`). All waiting is in `_hear`: it polls the launcher for at most as
-# long as nothing else is due (the deadline, the next probe, the live line, the terminal) and
+# has an `Ending` (`_open` is empty). All waiting is in `_hear`: it polls the launcher for at most
+# as long as nothing else is due (the deadline, the next probe, the live line, the terminal) and
 # passes each message to `_take`, the only place where a message changes state.
 #
 # One rank, a `Part`:
@@ -78,7 +78,7 @@ from pytest_ddp.wire.survey import CallRecord, Calls, GroupCount, Standing, Tell
 #   stuck           `_wait`, in its next turn: `_explain`          stopped by `_stop`
 #   timed out       `look`, which sets `_expiry`                   stopped by `_stop`
 #   any of these    `_turns`, when a debugger takes the terminal   paused
-#                   the last `Ending`: `_have_ended`               over, also after `_stop`
+#                   the last `Ending`: `_open` is empty             over, also after `_stop`
 #   paused          `LeaveTerminal`, or the end of the rank        the state before
 #
 # Paused is the loop in `_is_looked_at`: messages are taken, no clock runs, and all moments move by
@@ -138,8 +138,6 @@ class Run:
         self._has_left = False
         """Whether sends or receives are unfinished on groups that end with the test."""
         self.parts: list[Part] = []
-        self._have_begun = ForAll(self.parts, lambda part: part.began)
-        self._have_ended = ForAll(self.parts, lambda part: part.ending is not None)
         self._by_process: dict[RankProcess, Part] = {}
 
     # ------------------------------------------------------------------ start
@@ -169,15 +167,13 @@ class Run:
             together = new or may_import(processes, plan.nodeid)
             self._limit = start_limit(plan.timeout) if together else plan.timeout
             self._prober = Prober(self._test, processes, self._since + self._limit)
-            message = Wording(
-                self._order.for_ranks(
-                    self._test,
-                    store=store,
-                    new=new,
-                    together=together,
-                    by_file=bool(file),
-                    keys=keys,
-                )
+            message = self._order.for_ranks(
+                self._test,
+                store=store,
+                new=new,
+                together=together,
+                by_file=bool(file),
+                keys=keys,
             )
             for rank, part in enumerate(self.parts):
                 # Before the order: the rank writes into these files as soon as it has it.
@@ -199,7 +195,7 @@ class Run:
             self._turns.end()
 
     def _wait(self, live: LiveLine) -> None:
-        while not self._have_ended():
+        while self._open():
             if self._is_looked_at(live):
                 continue
             left = self._deadline() - time.monotonic()
@@ -308,7 +304,7 @@ class Run:
                 raise AssertionError("Calls, while the test runs and no TellCalls was sent")
             case Began():
                 part.begin(self._plan.nodeid)
-                if self._have_begun():
+                if all(part.began for part in self.parts):
                     self._go()
             case WantTerminal():
                 self._turns.want(part.process)

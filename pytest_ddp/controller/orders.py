@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import itertools
@@ -22,9 +21,6 @@ from pytest_ddp.wire.hosting import World
 
 _TIMEOUT = pytest.StashKey[float]()
 """The timeout of pytest-timeout for a test, in seconds."""
-_AHEAD = 64
-"""Tests that are planned together: planned one right after the other, each takes less time."""
-
 _DRIVEN = pytest.StashKey[bool]()
 """Whether a plugin of the pytest process decides how often the test runs."""
 _DOUBTFUL = pytest.StashKey[bool]()
@@ -104,10 +100,6 @@ class Orders:
         # Cached, since each test before this one needs its plan too, as that of the next test.
         if item not in self._plans:
             self._plans[item] = self._made(item)
-            begin = self._positions.get(item, len(self.items)) + 1
-            with contextlib.suppress(pytest.UsageError):  # raised again when it runs
-                for other in self.items[begin : begin + _AHEAD]:
-                    self._plans[other] = self._made(other)
         return self._plans[item]
 
     def _made(self, item: pytest.Item) -> LaunchPlan:

@@ -49,8 +49,6 @@ class TimedReport:
     report: pytest.TestReport
     at: float
     """Seconds since the test began, on the controller's clock."""
-    plain: bool = False
-    """Whether it has no content but the times of a phase that passed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from pytest_ddp.launch.rankfiles import RankFiles
 from pytest_ddp.launch.streams import Streams
 from pytest_ddp.system import processes
 from pytest_ddp.system.own import os
-from pytest_ddp.wire.channel import Channel, dumps
+from pytest_ddp.wire.channel import Channel
 from pytest_ddp.wire.hosting import World
 from pytest_ddp.wire.protocol import RunTest, ToRank
 
@@ -27,27 +27,6 @@ WROTE_GARBAGE = (
     "a descriptor that is not its own?)"
 )
 """Values of ``RankProcess.condemned``."""
-
-
-class Wording:
-    """An order to run a test, serialized once: nearly all ranks get the same message."""
-
-    def __init__(self, test: RunTest) -> None:
-        self._test = test
-        self._serialized: dict[tuple[bool, frozenset[tuple[str, str]]], bytes] = {}
-
-    def of(self, changed: dict[str, str], *, serves: bool) -> bytes:
-        """The message for a rank.
-
-        Args:
-            changed: its torchrun variables that have changed.
-            serves: whether it serves the store.
-        """
-        key = serves, frozenset(changed.items())
-        if key not in self._serialized:
-            message = replace(self._test, environment=changed, serve_store=serves)
-            self._serialized[key] = dumps(message).encode()
-        return self._serialized[key]
 
 
 @dataclass(eq=False)
@@ -108,7 +87,7 @@ class RankProcess:
 
     def order(
         self,
-        test: Wording,
+        test: RunTest,
         environment: dict[str, str],
         serves: tuple[int, ...],
         file: tuple[int, ...],
@@ -123,7 +102,8 @@ class RankProcess:
         """
         changed = dict(environment.items() - self.environment.items())
         self.environment = environment
-        self.channel.send_body(test.of(changed, serves=bool(serves)), (*serves, *file))
+        message = replace(test, environment=changed, serve_store=bool(serves))
+        self.channel.send(message, (*serves, *file))
 
     @property
     def machine(self) -> Machine | None:

@@ -63,9 +63,8 @@ def prove(probed: Mapping[int, Stand], left: float = -math.inf) -> Hang | None:
         left: seconds until the test's timeout. A rank is not stuck if a timeout may end its wait
             before that: it goes on, if only with an error that the test may expect.
     """
-    lacking: dict[Wait, list[tuple[int, str]]] = {}
     needs = {
-        rank: list(_needs(rank, probed, lacking))
+        rank: list(_needs(rank, probed))
         for rank, state in probed.items()
         if state.stuck and not any(wait.may_end_within(left) for wait in state.now.waits)
     }
@@ -105,25 +104,15 @@ def _is_in_vain(need: Need, stuck: dict[int, list[Need]], probed: Mapping[int, S
     return other.ended or (need.other in stuck and other.now.alone)
 
 
-def _needs(
-    rank: int, probed: Mapping[int, Stand], lacking: dict[Wait, list[tuple[int, str]]]
-) -> Iterator[Need]:
-    """The ranks that a rank needs; ``lacking`` caches them for a wait that hundreds may share."""
+def _needs(rank: int, probed: Mapping[int, Stand]) -> Iterator[Need]:
+    """The ranks that a rank needs."""
     for wait in probed[rank].now.waits:
-        if wait.peer is not None:
-            found = list(_lacking(wait, rank, probed))
-        elif (cached := lacking.get(wait)) is not None:
-            found = cached
-        else:
-            found = lacking[wait] = list(_lacking(wait, rank, probed))
+        found = _lacking(wait, rank, probed)
         yield from (Need(rank, wait, *other) for other in found if other[0] != rank)
 
 
 def _lacking(wait: Wait, rank: int, probed: Mapping[int, Stand]) -> Iterator[tuple[int, str]]:
-    """Ranks that have not done their part, or another one, with the contradiction.
-
-    For a collective the result does not depend on ``rank``.
-    """
+    """Ranks that have not done their part, or another one, with the contradiction."""
     if wait.group == SIDE_CHANNEL and not _is_unanswered(wait, probed):
         return
     for other in wait.members if wait.peer is None else (wait.peer,):

@@ -47,8 +47,6 @@ _OWN_ATTRIBUTES = {
 """Attributes that the merge sets; other attributes of a report come from the user's hooks."""
 
 
-_PHASES = list(Phase)
-
 _ALL_OR_NONE = "Skip on every rank or on none: a rank that stays may wait for one that left."
 _SAME_COLLECTIVES = (
     "Every member of a group must issue the same collectives: the next one on this group would "
@@ -98,8 +96,6 @@ def judge(outcome: RunOutcome, output: Output, width: int = WIDTH) -> Merged:
     """
     unequal = unequal_collectives(outcome) if outcome.check_collectives else ""
     unlike = tuple(filter(None, (unequal, outcome.mismatch)))
-    if outcome.ranks and not unlike and all(map(_is_plain, outcome.ranks)):
-        return Merged([_plain_report(outcome, phase) for phase in Phase], ())
     outcome = replace(outcome, ranks=tuple(sorted(outcome.ranks, key=lambda rank: rank.rank)))
     decisions = _decide(outcome)
     if unlike:
@@ -149,35 +145,6 @@ def _judge(
     if diagnosis is not None and width != WIDTH:
         vars(report)[WIDE] = lines_of(represent(failure, diagnosis, width))
     return report, diagnosis
-
-
-# ------------------------------------------------------------------ nearly every test
-
-
-def _is_plain(rank: RankOutcome) -> bool:
-    """Whether a rank has passed all phases without output, and ended well.
-
-    If all ranks have, there is nothing to decide, and :func:`_plain_report` has the result of the
-    general way in a fifth of its time.
-    """
-    return rank.ended_well and (
-        [phase for phase, timed in rank.reports.items() if timed.plain] == _PHASES
-    )
-
-
-def _plain_report(outcome: RunOutcome, phase: Phase) -> pytest.TestReport:
-    reports = _phase_reports(outcome, phase)
-    return pytest.TestReport(
-        nodeid=outcome.nodeid,
-        location=outcome.location,
-        keywords=cast("dict[str, Literal[1]]", outcome.keywords),
-        outcome="passed",
-        longrepr=None,
-        when=phase.value,
-        duration=max(report.duration for report in reports),
-        start=min(report.start for report in reports),
-        stop=max(report.stop for report in reports),
-    )
 
 
 # ------------------------------------------------------------------ one rank

@@ -168,6 +168,44 @@ TESTS = """
         with pytest.raises(ValueError, match="both"):
             ddp.assert_close(1.0, rtol=1)
 
+    class Key:
+        def __repr__(self):
+            return "key"
+
+    def test_names_that_are_equal(ddp):
+        value = {Key(): 0, Key(): 0, 1.0: torch.ones(2), "nan": torch.tensor([1.0, float("nan")])}
+        ddp.assert_same(value)
+        value = dict.fromkeys([Key(), Key()], 0)
+        value[next(iter(value))] = ddp.rank
+        with pytest.raises(AssertionError, match="1 of 3 entries differ: .key.$"):
+            ddp.assert_same(value)
+        with pytest.raises(AssertionError, match="1 of 3 entries differ: .key.$"):
+            ddp.assert_close(value)
+
+    def test_large_integers(ddp):
+        value = torch.tensor([2**62 + ddp.rank])
+        with pytest.raises(AssertionError, match="rank 1: 1 of 1 .* greatest difference 1 at .0.*"):
+            ddp.assert_close(value)
+        ddp.assert_close(value, rtol=1e-7, atol=0)
+        with pytest.raises(AssertionError):
+            ddp.assert_close(torch.tensor([2**30 + ddp.rank]), rtol=1e-12, atol=0)
+
+    def test_scalars_that_are_far(ddp):
+        text = "rank 2  3(.|\\n)*value is float; allowed: 1e-07 absolute, 1e-07 relative"
+        with pytest.raises(AssertionError, match=text + "\\nrank 1: 1 of 1 .* difference 1\\n"):
+            ddp.assert_close(1.0 + ddp.rank)
+
+    def test_far_in_many_chunks(ddp):
+        value = torch.zeros(3, 70000)
+        value[0, 5] = value[2, 69999] = 0.5 * ddp.rank
+        value[1, 7] = float("nan") if ddp.rank == 2 else 0
+        text = r"value.0, 5.(.|\\n)*rank 1: 2 of 210000 .* difference 0.5 at .0, 5."
+        with pytest.raises(AssertionError, match=text) as error:
+            ddp.assert_close(value)
+        assert "rank 2: 3 of 210000 elements" in str(error.value)
+        assert "greatest difference inf at [1, 7]" in str(error.value)
+        assert len(set(ddp.gather(str(error.value)))) == 1
+
     def test_different(ddp):
         ddp.assert_differ(torch.initial_seed())
         ddp.assert_differ([torch.tensor([ddp.rank]), "same"])
@@ -196,7 +234,15 @@ TESTS = """
         text = r"value\\[34999\\](.|\\n)*rank 1  0\\n  rank 3  1"
         with pytest.raises(AssertionError, match=text):
             ddp.assert_same(shards)
-        with pytest.raises(AssertionError, match="rank 3 at .34999.: 1, not 0 as on rank 1"):
+        # A shard has two chunks, the other one.
+        longer = distribute_tensor(torch.zeros(2**17 + 1), mesh, [Replicate(), Shard(0)])
+        longer.to_local()[-1] = ddp.rank
+        for check in (ddp.assert_same, ddp.assert_close):
+            with pytest.raises(AssertionError, match=r"value\\[65536\\]") as error:
+                check(longer)
+            assert len(set(ddp.gather(str(error.value)))) == 1
+        far = r"\\nrank 3: 1 of \\d+ elements differ from rank 1; greatest difference 1 at .34999."
+        with pytest.raises(AssertionError, match=f"{text}(.|\\n)*{far}"):
             ddp.assert_close(shards)
 
     def test_cannot_be_compared(ddp):

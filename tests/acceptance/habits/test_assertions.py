@@ -55,6 +55,10 @@ PASSING = (
     "equal_though_unlike",
     "close",
     "tolerances",
+    "names_that_are_equal",
+    "large_integers",
+    "scalars_that_are_far",
+    "far_in_many_chunks",
     "different",
     "shards",
     "replicas_of_shards",
@@ -113,7 +117,8 @@ TEXTS = {
           ranks 0, 2  0.100000001
           rank 1      0.600000024
 
-        0.weight is float32 of shape (2, 3) on cpu; 1 of 6 elements differ
+        0.weight is float32 of shape (2, 3) on cpu
+        rank 1: 1 of 6 elements differ from rank 0; greatest difference 0.5 at [1, 2]
     """,
     "matrix": """
         AssertionError: ddp.assert_same: the ranks differ at value[0, 0]
@@ -121,7 +126,8 @@ TEXTS = {
           ranks 0, 1  0
           rank 2      1
 
-        value is float32 of shape (2, 3) on cpu; 6 of 6 elements differ
+        value is float32 of shape (2, 3) on cpu
+        rank 2: 6 of 6 elements differ from rank 0; greatest difference 1 at [0, 0]
     """,
     "shapes": """
         AssertionError: ddp.assert_same: the ranks differ at ['x']
@@ -139,14 +145,17 @@ TEXTS = {
           rank 2  ...aaaaaaaaaaaaaaaaaaaa2bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb...
     """,
     "far": """
-        AssertionError: ddp.assert_close: the ranks differ at ['w']
+        AssertionError: ddp.assert_close: the ranks differ at ['w'][2]
 
-          rank 1 at [2]: 4, not 3 as on rank 0
-            1 of 3 too far, by 1
-          rank 2 at [2]: 5, not 3 as on rank 0
-            1 of 3 too far, by 2
+          rank 0  3
+          rank 1  4
+          rank 2  5
 
         ['w'] is float32 of shape (3,) on cpu; allowed: 1e-05 absolute, 1.3e-06 relative
+        rank 1: 1 of 3 elements differ from rank 0; greatest difference 1 at [2]
+        rank 2: 1 of 3 elements differ from rank 0; greatest difference 2 at [2]
+
+        1 of 2 entries differ: ['w']
     """,
     "alike": """
         AssertionError: ddp.assert_differ: ranks 0, 1 have the same value

@@ -46,19 +46,6 @@ def any_ending(draw: st.DrawFn) -> Ending:
 
 
 @st.composite
-def any_plain_rank(draw: st.DrawFn) -> RankOutcome:
-    """A rank that told of no more than phases which passed; perhaps not of all of them."""
-    times = st.floats(1e9, 2e9), st.floats(0, 9)
-    reports = [made.report(phase, start=draw(times[0]), duration=draw(times[1])) for phase in Phase]
-    ending = any_ending(draw)
-    told = reports[: draw(st.sampled_from([3, 3, 3, 2, 1, 0]))]
-    counts = made.default_group(draw(st.sampled_from([1, 1, 1, 2])), *range(4))
-    rank = made.rank(0, *told, ending=ending, counts=counts)
-    plain = {phase: replace(timed, plain=True) for phase, timed in rank.reports.items()}
-    return replace(rank, reports=plain)
-
-
-@st.composite
 def any_rank(draw: st.DrawFn) -> RankOutcome:
     setup = draw(st.sampled_from(SETUPS))
     reports = [setup]
@@ -156,20 +143,6 @@ def test_a_further_rank_never_heals(ranks: list[RankOutcome], more: RankOutcome)
     counts = {rank.done.counts for rank in ranks if rank.done}
     if "failed" in words(merged(*ranks)).values() and not strict and len(counts) == 1:
         assert "failed" in words(merged(*added)).values()
-
-
-@given(st.lists(any_plain_rank(), min_size=1, max_size=4), st.sampled_from(Output))
-def test_short_way_ends_where_the_long_one_does(ranks: list[RankOutcome], output: Output) -> None:
-    """The merge takes it for reports that say only that the phase has passed."""
-    ranks = [replace(rank, rank=number) for number, rank in enumerate(ranks)]
-    spoken = [
-        replace(rank, reports={k: replace(v, plain=False) for k, v in rank.reports.items()})
-        for rank in ranks
-    ]
-    short, long = (merge(made.run(*some), output) for some in (ranks, spoken))
-    assert [{**vars(report), "longrepr": report.longreprtext} for report in short] == [
-        {**vars(report), "longrepr": report.longreprtext} for report in long
-    ]
 
 
 @given(RANKS)
