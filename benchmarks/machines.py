@@ -24,12 +24,22 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.measure import SUITES
-from pytest_ddp.asked.rules import MAX_LOCAL_WORLD_SIZE
-from pytest_ddp.extensions.machines import likeness
-from pytest_ddp.extensions.machines.line import Frame, Kind, Line, connect
-from pytest_ddp.wire.channel import dumps, loads
-from pytest_ddp.wire.hosting import Collected, HostReady, RankExited, RankStarted, StartRank
-from pytest_ddp.wire.protocol import (
+from pytest_ddp.extensions.machines import version_check
+from pytest_ddp.extensions.machines.agent_connection import (
+    AgentConnection,
+    FrameKind,
+    WireFrame,
+    connect,
+)
+from pytest_ddp.protocol.channel import dumps, loads
+from pytest_ddp.protocol.host_messages import (
+    Collected,
+    HostReady,
+    RankExited,
+    RankStarted,
+    StartRank,
+)
+from pytest_ddp.protocol.messages import (
     Began,
     Done,
     Finish,
@@ -41,6 +51,7 @@ from pytest_ddp.wire.protocol import (
     RankReady,
     RunTest,
 )
+from pytest_ddp.settings.rules import MAX_LOCAL_WORLD_SIZE
 
 _LIMIT = 300.0
 _SIZES = ((2, 4), (2, 16), (4, 32), (8, 64), (64, 64), (16, 128), (32, 256), (64, 512))
@@ -62,7 +73,7 @@ class Traffic:
     frames: int = 0
     size: int = 0
 
-    def add(self, frame: Frame) -> None:
+    def add(self, frame: WireFrame) -> None:
         self.frames += 1
         self.size += len(frame.data)
 
@@ -70,23 +81,25 @@ class Traffic:
 class Machine:
     """One that is simulated."""
 
-    def __init__(self, line: Line, node: int, folder: str, traffic: Traffic) -> None:
+    def __init__(self, line: AgentConnection, node: int, folder: str, traffic: Traffic) -> None:
         self._line, self._traffic = line, traffic
         self._is_ready = False
         self._changed: set[int] = set()
         """Ranks whose page is not as the hub has it."""
         self._next_look = 0.0
-        versions = {**likeness.versions(), "the current folder": folder}
+        versions = {**version_check.versions(), "the current folder": folder}
         who = {"node": node, "nodes": None, "name": f"m{node}", "address": "127.0.0.1"}
-        self._send(Frame(Kind.JOIN, data=json.dumps({**who, "versions": versions}).encode()))
+        self._send(
+            WireFrame(FrameKind.JOIN, data=json.dumps({**who, "versions": versions}).encode())
+        )
 
     def turn(self) -> bool:
         """Answer what has come; False once pytest has ended."""
         for frame in self._line.receive():
             self._traffic.add(frame)
-            if frame.kind is Kind.END:
+            if frame.kind is FrameKind.END:
                 return False
-            if frame.kind is Kind.MESSAGE:
+            if frame.kind is FrameKind.MESSAGE:
                 self._answer(frame.serial, loads(frame.data))
         return not self._line.at_end
 
@@ -94,7 +107,7 @@ class Machine:
         """Give a sign of life, and send what waits."""
         if time.monotonic() > self._next_look:
             for serial in self._changed:
-                self._send(Frame(Kind.FILE, serial, *_PAGE))
+                self._send(WireFrame(FrameKind.FILE, serial, *_PAGE))
             self._changed.clear()
             self._next_look = time.monotonic() + _LOOK
         self._line.beat()
@@ -119,7 +132,7 @@ class Machine:
                 self._end_test(serial, message.test)
             case Finish():
                 self._tell(Finished(None), serial)
-                self._send(Frame(Kind.CLOSED, serial))
+                self._send(WireFrame(FrameKind.CLOSED, serial))
                 self._tell(RankExited(serial, 0))
 
     def _end_test(self, serial: int, test: int) -> None:
@@ -127,9 +140,9 @@ class Machine:
         self._tell(_done(test), serial)
 
     def _tell(self, message: Message, serial: int = 0) -> None:
-        self._send(Frame(Kind.MESSAGE, serial, data=dumps(message).encode()))
+        self._send(WireFrame(FrameKind.MESSAGE, serial, data=dumps(message).encode()))
 
-    def _send(self, frame: Frame) -> None:
+    def _send(self, frame: WireFrame) -> None:
         self._traffic.add(frame)
         self._line.send(frame)
 
@@ -141,11 +154,11 @@ def _done(test: int) -> Done:
         passed=tuple(Passed(phase, now, now, 0) for phase in Phase),
         counts=(),
         group_doubt=None,
-        tied=False,
+        holds_group=False,
         together=False,
         rank_doubt=(),
         met=False,
-        spent=False,
+        irreversible=False,
         modules_changed=False,
         changes=(),
         setup_show="",
@@ -238,7 +251,7 @@ def _simulate(
     return traffic
 
 
-def _line(process: subprocess.Popen[bytes], port: int, secret: bytes) -> Line:
+def _line(process: subprocess.Popen[bytes], port: int, secret: bytes) -> AgentConnection:
     while process.poll() is None:
         try:
             return connect("127.0.0.1", port, secret)

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 from ddp_conformance import Subject
-from ddp_conformance.frame.mutants import Mutant
-from ddp_conformance.front.report import label
-from ddp_conformance.front.verdicts import SYSTEM
+from ddp_conformance.framework.mutants import Mutant
+from ddp_conformance.frontend.report import label
+from ddp_conformance.frontend.verdicts import SYSTEM
 
 from conformance import entries, kill_matrix, preload
 from conformance.systems import system_of
 from pytest_ddp import Ddp
-from pytest_ddp.rank.birth.preload import without_collector
+from pytest_ddp.rank.startup.preload import without_collector
 
 preload.install()
 

@@ -1,4 +1,4 @@
-"""Mutants and twins as tests: their parameters, and what each of them has to do."""
+"""Mutants and benign variants as tests: their parameters, and what each of them has to do."""
 
 from __future__ import annotations
 
@@ -7,9 +7,14 @@ from typing import Any
 
 import pytest
 from ddp_conformance import Cache, ErrorPath, Guard, Training, TrainStep
-from ddp_conformance.frame.mutants import Mutant, Twin, all_mutants, all_twins
-from ddp_conformance.frame.verdict import GuaranteeError
-from ddp_conformance.front.pytest_frontend import ranks_for
+from ddp_conformance.framework.mutants import (
+    BenignVariant,
+    Mutant,
+    all_benign_variants,
+    all_mutants,
+)
+from ddp_conformance.framework.verdict import GuaranteeError
+from ddp_conformance.frontend.pytest_frontend import ranks_for
 
 from conformance import kill_matrix
 from conformance.kill_matrix import applicable
@@ -24,16 +29,16 @@ def mutants(*, launched: bool) -> list[Any]:
     return _at_their_sizes(all_mutants(), launched)
 
 
-def twins(*, launched: bool) -> list[Any]:
-    """Parameters of a test of twins: those that are launched, or the others."""
-    return _at_their_sizes(all_twins(), launched)
+def variants(*, launched: bool) -> list[Any]:
+    """Parameters of a test of benign variants: those that are launched, or the others."""
+    return _at_their_sizes(all_benign_variants(), launched)
 
 
-def _at_their_sizes(entries: Iterable[Mutant | Twin], launched: bool) -> list[Any]:
+def _at_their_sizes(entries: Iterable[Mutant | BenignVariant], launched: bool) -> list[Any]:
     return [
         pytest.param(
             entry,
-            id=f"{entry.subject.name}-{getattr(entry, 'guarantee', 'twin')}-ws{world_size}",
+            id=f"{entry.subject.name}-{getattr(entry, 'guarantee', 'variant')}-ws{world_size}",
             marks=ranks_for(entry.subject, world_size),
         )
         for entry in entries
@@ -57,9 +62,9 @@ def demand_death(
         record_property(kill_matrix.FATES, kill_matrix.fates_of(mutant))
 
 
-def demand_life(twin: Twin) -> None:
+def demand_life(variant: BenignVariant) -> None:
     """No check fails."""
-    checks = applicable(twin.subject)
-    assert checks, "a twin that no check looks at proves nothing"
+    checks = applicable(variant.subject)
+    assert checks, "a benign variant that no check looks at proves nothing"
     for check in checks:
-        check(twin.subject)
+        check(variant.subject)

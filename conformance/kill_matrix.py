@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TypeAlias
 
-from ddp_conformance.frame.mutants import Mutant, all_mutants
-from ddp_conformance.frame.registry import Check, checks_for
-from ddp_conformance.frame.subjects import Subject
-from ddp_conformance.frame.verdict import GuaranteeError, UndecidedError
+from ddp_conformance.framework.mutants import Mutant, all_mutants
+from ddp_conformance.framework.registry import Check, checks_for
+from ddp_conformance.framework.subjects import Subject
+from ddp_conformance.framework.verdict import GuaranteeError, UndecidedError
 
 OPTION = "--ddp-kill-matrix"
 """Only a run with it puts every check to every mutant, which takes longer than all the rest."""
@@ -37,9 +37,9 @@ looked at it on two ranks.
 - {UNDECIDED}: the component raised, so that nothing can be said
 - empty: the guarantee does not apply, for want of a trait
 
-Benign twins, right components that look like a mutant, are not shown: every check passes for
-every twin. Mutants that need a GPU for each rank are left out. Made by `make kill-matrix`;
-`conformance/test_mutants.py` fails when a mutant is missing here.
+Benign variants, right components that look like a mutant, are not shown: every check passes for
+every benign variant. Mutants that need a GPU for each rank are left out. Made by `make
+kill-matrix`; `conformance/test_mutants.py` fails when a mutant is missing here.
 """
 
 

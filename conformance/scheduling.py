@@ -16,7 +16,7 @@ SERVERS = {
         "caches/test_killed",
         "caches/test_reference",
         "callbacks/test_reference_error_paths",
-        "frame/test_nemesis",
+        "framework/test_nemesis",
         "lifecycle/test_reference",
         "lifecycle/test_training_crashes",
         "model/test_reference",

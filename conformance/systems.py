@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ddp_conformance.frame.subjects import Subject
+from ddp_conformance.framework.subjects import Subject
 
 REFERENCE = {
     "cache": ("latent_cache", "latent_cache_from_file"),

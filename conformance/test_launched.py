@@ -1,4 +1,5 @@
-"""Mutants die and twins live that run on launched ranks, or ask processes launched like these.
+"""Mutants die and benign variants live that run on launched ranks, or ask processes launched like
+these.
 
 Apart from the others, so that one process of pytest-xdist runs them all: the server that launches
 ranks imports the compiler, which takes seconds.
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from ddp_conformance.frame.mutants import Mutant, Twin
+from ddp_conformance.framework.mutants import BenignVariant, Mutant
 
 from conformance import entries
 
@@ -21,6 +22,6 @@ def test_mutant_dies_of_its_guarantee(
     demand_death(mutant)
 
 
-@pytest.mark.parametrize("twin", entries.twins(launched=True))
-def test_twin_lives(twin: Twin) -> None:
-    entries.demand_life(twin)
+@pytest.mark.parametrize("variant", entries.variants(launched=True))
+def test_benign_variant_passes(variant: BenignVariant) -> None:
+    entries.demand_life(variant)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ddp_conformance.frame.mutants import Mutant, all_mutants, all_twins
-from ddp_conformance.frame.registry import all_checks
+from ddp_conformance.framework.mutants import Mutant, all_benign_variants, all_mutants
+from ddp_conformance.framework.registry import all_checks
 
 from conformance import entries, kill_matrix
 from conformance.kill_matrix import applicable
@@ -22,14 +22,16 @@ def test_mutant_dies_of_its_guarantee(
     demand_death(mutant)
 
 
-def test_every_guarantee_has_a_mutant_and_a_twin() -> None:
+def test_every_guarantee_has_a_mutant_and_a_variant() -> None:
     assert {mutant.guarantee for mutant in all_mutants()} == {check.id for check in all_checks()}
-    looked_at = {check.id for twin in all_twins() for check in applicable(twin.subject)}
+    looked_at = {
+        check.id for variant in all_benign_variants() for check in applicable(variant.subject)
+    }
     assert looked_at == {check.id for check in all_checks()}
 
 
 def test_names_are_unique() -> None:
-    names = [entry.subject.name for entry in (*all_mutants(), *all_twins())]
+    names = [entry.subject.name for entry in (*all_mutants(), *all_benign_variants())]
     assert len(names) == len(set(names))
 
 

@@ -12,7 +12,7 @@ from ddp_reference.saliency.mit1003_loader_hdf5 import (
 )
 
 if TYPE_CHECKING:
-    from ddp_conformance.front.pytest_frontend import BoundCheck
+    from ddp_conformance.frontend.pytest_frontend import BoundCheck
     from torch.utils.data import DataLoader
 
 SIZE = (8, 6)

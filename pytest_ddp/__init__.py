@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pytest_ddp.fixture import Ddp, DdpError
-    from pytest_ddp.verdict.messages import DdpWarning
+    from pytest_ddp.verdict.notices import DdpWarning
 
 __all__ = ["Ddp", "DdpError", "DdpWarning"]
 
 _HOMES = {
     "Ddp": "pytest_ddp.fixture",
     "DdpError": "pytest_ddp.fixture",
-    "DdpWarning": "pytest_ddp.verdict.messages",
+    "DdpWarning": "pytest_ddp.verdict.notices",
 }
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pytest
 
-RANK_PLUGIN = "pytest_ddp.rank.adapt.fixtures"
+RANK_PLUGIN = "pytest_ddp.rank.hooks.fixtures"
 """Registered by host and ranks before all others."""
 _FOLDER = Path(__file__).with_name("extensions")
 

@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from pytest_ddp.system.own import base64, pickle, threading
-from pytest_ddp.wire.protocol import Operation
+from pytest_ddp.protocol.messages import Operation
+from pytest_ddp.system.stdlib import base64, pickle, threading
 
 if TYPE_CHECKING:
     import torch
@@ -139,10 +139,10 @@ class Ddp:
             TypeError: a part can neither be taken apart nor pickled.
             DdpError: as for :meth:`barrier`.
         """
-        from pytest_ddp.rank.alike import agree  # noqa: PLC0415 - imports torch
+        from pytest_ddp.rank.equality import asserts  # noqa: PLC0415 - imports torch
 
         gather = partial(self._gather, Operation.ASSERT_SAME)
-        agree.assert_close(gather, self.rank, value, (0, 0), "assert_same")
+        asserts.assert_close(gather, self.rank, value, (0, 0), "assert_same")
 
     def assert_close(
         self, value: Any, *, rtol: float | None = None, atol: float | None = None
@@ -156,13 +156,13 @@ class Ddp:
             ValueError: one tolerance is given without the other.
             AssertionError, TypeError, DdpError: as for :meth:`assert_same`.
         """
-        from pytest_ddp.rank.alike import agree  # noqa: PLC0415 - imports torch
+        from pytest_ddp.rank.equality import asserts  # noqa: PLC0415 - imports torch
 
         if (rtol is None) != (atol is None):
             raise ValueError("ddp.assert_close: give both rtol and atol, or neither")
         limits = None if rtol is None or atol is None else (rtol, atol)
         gather = partial(self._gather, Operation.ASSERT_CLOSE)
-        agree.assert_close(gather, self.rank, value, limits, "assert_close")
+        asserts.assert_close(gather, self.rank, value, limits, "assert_close")
 
     def assert_differ(self, value: Any) -> None:
         """Fail if any two ranks have an equal ``value``: a seed, a shard, a batch.
@@ -170,9 +170,9 @@ class Ddp:
         Raises:
             AssertionError, TypeError, DdpError: as for :meth:`assert_same`.
         """
-        from pytest_ddp.rank.alike import agree  # noqa: PLC0415 - imports torch
+        from pytest_ddp.rank.equality import asserts  # noqa: PLC0415 - imports torch
 
-        agree.assert_differ(partial(self._gather, Operation.ASSERT_DIFFER), value)
+        asserts.assert_differ(partial(self._gather, Operation.ASSERT_DIFFER), value)
 
     def phase(self, name: str) -> AbstractContextManager[None]:
         """Name a part of the test, a ``with`` block, for the text of a failure.

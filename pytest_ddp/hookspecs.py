@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from pytest_ddp.asked.layout import Layout
-    from pytest_ddp.asked.mark import DdpTest, MarkArgument
     from pytest_ddp.fixture import Ddp
     from pytest_ddp.launch.launcher import Launcher
-    from pytest_ddp.launch.streams import Display
-    from pytest_ddp.wire.hosting import Session
+    from pytest_ddp.launch.streams import PieceDisplay
+    from pytest_ddp.protocol.host_messages import Session
+    from pytest_ddp.settings.layout import Layout
+    from pytest_ddp.settings.mark import DdpTest, MarkArgument
 
 
 # ------------------------------------------------------------------ in the pytest process
@@ -35,7 +35,7 @@ def pytest_ddp_mark_arguments() -> Mapping[str, MarkArgument]:  # type: ignore[e
     Called once, when pytest is configured. The check of an argument returns the value to keep, or
     raises a :class:`ValueError` whose text says what is allowed, such as ``it is a number``; the
     error that users see also has the name, the value and the test. Values are in
-    ``item.stash[pytest_ddp.asked.marks.MARK].extra`` from the end of collection on.
+    ``item.stash[pytest_ddp.settings.marked_items.MARK].extra`` from the end of collection on.
     """
 
 
@@ -93,7 +93,7 @@ def pytest_ddp_test_finished(item: pytest.Item, reports: Sequence[pytest.TestRep
 
 @pytest.hookspec(firstresult=True)
 def pytest_ddp_make_launcher(
-    config: pytest.Config, session: Session, display: Display
+    config: pytest.Config, session: Session, display: PieceDisplay
 ) -> Launcher | None:
     """Return what starts and ends the ranks of this session; None for the core's own.
 
@@ -102,7 +102,7 @@ def pytest_ddp_make_launcher(
     ``display``. Most override one method: ``start_host(theirs, folder, log)`` starts the
     *host*, the process that imports what all ranks share and forks them, and returns its
     :class:`subprocess.Popen`. What it may call with the same three arguments is
-    :func:`pytest_ddp.launch.hostprocess.start_host`, which also takes variables for host and ranks
+    :func:`pytest_ddp.launch.host_process.start_host`, which also takes variables for host and ranks
     (``environment``) and a command that runs the host in its own process (``prefix``). If
     there can be no launcher, a :class:`pytest.UsageError` is an error of the collection, and a
     :class:`pytest_ddp.launch.launcher.NoRankError` one of each test that needs ranks. Stops at the
@@ -119,7 +119,7 @@ def pytest_ddp_make_layout(config: pytest.Config) -> Layout | None:
 
     For launchers that have ranks elsewhere. Called while options are read, if they ask for more
     ranks than a machine takes, and before the first test is planned. Constructors of a
-    :class:`pytest_ddp.asked.layout.Layout` must not wait for anything; its ``gpus_for`` and
+    :class:`pytest_ddp.settings.layout.Layout` must not wait for anything; its ``gpus_for`` and
     ``place`` may.
     """
 

@@ -16,26 +16,22 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_ddp import extending, hookspecs
-from pytest_ddp.asked.came import COMING, Coming
-from pytest_ddp.asked.mark import WORLD_SIZE_PARAM, add_marker, read_mark
-from pytest_ddp.asked.marks import MARK, check_items, read_marks
-from pytest_ddp.asked.options import (
-    OPTIONS,
-    Options,
-    add_options,
-)
-from pytest_ddp.asked.settled import remember_options
-from pytest_ddp.asked.sight import Sight
-from pytest_ddp.controller.neighbours import end_in_controller
+from pytest_ddp.session.neighbours import tear_down_ordinary
+from pytest_ddp.settings.import_log import IMPORT_LOG, ImportLog
+from pytest_ddp.settings.mark import WORLD_SIZE_PARAM, add_marker, read_mark
+from pytest_ddp.settings.marked_items import MARK, check_items, read_marks
+from pytest_ddp.settings.option_changes import remember_options
+from pytest_ddp.settings.options import OPTIONS, Options, add_options
+from pytest_ddp.settings.prescan import Prescan
 from pytest_ddp.system import support
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
     from pathlib import Path
 
-    from pytest_ddp.controller.controller import Controller
-    from pytest_ddp.controller.drivers import Drivers
     from pytest_ddp.fixture import Ddp
+    from pytest_ddp.session.controller import Controller
+    from pytest_ddp.session.drivers import Drivers
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
@@ -55,7 +51,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    early_config.stash[COMING] = Coming()
+    early_config.stash[IMPORT_LOG] = ImportLog()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -64,7 +60,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if extending.on_rank(config):
         return
     if problem := support.problem():
-        from pytest_ddp.controller.unsupported import WithoutRanks  # noqa: PLC0415
+        from pytest_ddp.session.without_ranks import WithoutRanks  # noqa: PLC0415
 
         config.pluginmanager.register(WithoutRanks(options, problem, _warn), "ddp-controller")
     else:
@@ -113,16 +109,16 @@ class Hooks:
     def __init__(self, config: pytest.Config, options: Options) -> None:
         self._config = config
         self._options = options
-        self._sight = Sight(config)
-        if COMING not in config.stash:  # loaded by a conftest
-            config.stash[COMING] = Coming()
-        self._coming = config.stash[COMING]
+        self._sight = Prescan(config)
+        if IMPORT_LOG not in config.stash:  # loaded by a conftest
+            config.stash[IMPORT_LOG] = ImportLog()
+        self._coming = config.stash[IMPORT_LOG]
         self._started: Controller | None = None
         self._worker_problems: list[str] = []
 
     @functools.cached_property
     def _drivers(self) -> Drivers:
-        from pytest_ddp.controller.drivers import Drivers  # noqa: PLC0415
+        from pytest_ddp.session.drivers import Drivers  # noqa: PLC0415
 
         return Drivers(self._config, self, self._controller)
 
@@ -134,7 +130,7 @@ class Hooks:
     @property
     def _controller(self) -> Controller:
         if self._started is None:
-            from pytest_ddp.controller.controller import Controller  # noqa: PLC0415
+            from pytest_ddp.session.controller import Controller  # noqa: PLC0415
 
             self._started = Controller(self._config, self._options)
         return self._started
@@ -197,7 +193,7 @@ class Hooks:
             return None
 
         def run() -> list[pytest.TestReport]:
-            return end_in_controller(item, nextitem, self._controller.run(item, nextitem))
+            return tear_down_ordinary(item, nextitem, self._controller.run(item, nextitem))
 
         if not self._drivers.drive(item, nextitem, run):
             item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
@@ -269,7 +265,7 @@ class Hooks:
 
     def _note_outside(self) -> None:
         """Have the file of ``--junitxml`` say what no test of it can."""
-        from pytest_ddp.verdict.messages import note  # noqa: PLC0415
+        from pytest_ddp.verdict.notices import note  # noqa: PLC0415
 
         for problem in self._problems:
             note(self._config, "ddp.problem", problem)
@@ -281,7 +277,7 @@ class Hooks:
         """Where the ranks of the test stood that was interrupted; empty without one."""
         if self._started is None:
             return ""
-        from pytest_ddp.attempt.interruption import INTERRUPTED  # noqa: PLC0415
+        from pytest_ddp.session.supervisor import INTERRUPTED  # noqa: PLC0415
 
         return self._config.stash.get(INTERRUPTED, "")
 
@@ -310,7 +306,7 @@ class Hooks:
 
 
 def _warn(item: pytest.Item, text: str) -> None:
-    from pytest_ddp.verdict.messages import DdpWarning  # noqa: PLC0415 - few need it
+    from pytest_ddp.verdict.notices import DdpWarning  # noqa: PLC0415 - few need it
 
     item.warn(DdpWarning(text))
 

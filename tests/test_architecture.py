@@ -15,7 +15,7 @@ PACKAGES = {
     "ddp_conformance": ROOT / "conformance" / "ddp_conformance",
     "ddp_reference": ROOT / "reference" / "ddp_reference",
 }
-SHIPPED_SUITES = {*ROOT.glob("pytest_ddp/extensions/*/battery/suites/*.py")}
+SHIPPED_SUITES = {*ROOT.glob("pytest_ddp/extensions/*/selftest/suites/*.py")}
 """Tests as a user writes them, which pytest runs in a copy, and nobody imports."""
 FILES = sorted(
     {file for folder in PACKAGES.values() for file in folder.rglob("*.py")} - SHIPPED_SUITES
@@ -25,37 +25,37 @@ _CLEAR_OF_TORCH = {
     "pytest_ddp",
     "pytest_ddp.plugin",
     "pytest_ddp.extensions.machines.plugin",
-    "pytest_ddp.controller.controller",
-    "pytest_ddp.attempt.supervisor",
+    "pytest_ddp.session.controller",
+    "pytest_ddp.session.supervisor",
     "pytest_ddp.verdict.merge",
     "pytest_ddp.rank.main",
-    "pytest_ddp.rank.adapt.fixtures",
+    "pytest_ddp.rank.hooks.fixtures",
     "ddp_conformance",
     "ddp_conformance.plugin",
 }
 """Modules that the user's pytest process imports, with all that they import in turn."""
 
 
-_SIDES = ("pytest_ddp.system", "pytest_ddp.wire", "pytest_ddp.fixture")
+_SIDES = ("pytest_ddp.system", "pytest_ddp.protocol", "pytest_ddp.fixture")
 """What both sides of a channel import."""
 
 _ROOMS = {
     "pytest_ddp": (
-        *("system", "wire", "asked", "evidence", "launch"),
-        *("proof", "verdict", "trace", "attempt", "controller"),
-        *("rank.exits", "rank.groups", "rank.watch", "rank.birth", "rank.care", "rank.adapt"),
-        "rank.alike",
+        *("system", "protocol", "settings", "outcome", "launch"),
+        *("deadlock", "verdict", "trace", "session"),
+        *("rank.exits", "rank.groups", "rank.status", "rank.startup", "rank.cleanup", "rank.hooks"),
+        "rank.equality",
         "rank",
         *("extensions", "extensions.compat", "extensions.adopt.ranks", "extensions.adopt"),
         *("extensions.machines.engines", "extensions.machines", "extensions.machines.agent"),
-        *("extensions.doctor.battery", "extensions.doctor"),
+        *("extensions.doctor.selftest", "extensions.doctor"),
         *("extensions.migrate", "extensions.summary", "extensions.comms"),
     ),
     "ddp_conformance": (
-        *("frame", "stage", "launched", "launched.process", "launched.start"),
+        *("framework", "lockstep", "launched", "launched.process", "launched.start"),
         *("sampling", "metrics", "windows", "writing", "caches", "determinism", "lifecycle"),
         *("model", "callbacks"),
-        "front",
+        "frontend",
     ),
 }
 """From the ground up: a room imports of those that stand before it, never of a later one."""
@@ -73,15 +73,15 @@ _MAY_IMPORT = {
 
 
 _NEED_THE_PUBLIC = {
-    "pytest_ddp.system.own",
+    "pytest_ddp.system.stdlib",
     # A copy of it runs where there is nothing of ours.
     "pytest_ddp.extensions.machines.engines.actor",
-    "pytest_ddp.rank.birth.sharing",  # watches what imports do with it, before any test
+    "pytest_ddp.rank.startup.shared_preload",  # watches what imports do with it, before any test
     "pytest_ddp.rank.environment",  # sets the os.environ that tests see
-    "pytest_ddp.rank.exits.faults",  # replaces os._exit
+    "pytest_ddp.rank.exits.crash_stacks",  # replaces os._exit
     "pytest_ddp.rank.life",  # sets the temporary directory that tests see
-    "pytest_ddp.extensions.adopt.ranks.surroundings",  # sets os.environ of a process
-    "pytest_ddp.rank.care.surroundings",  # looks at the os.environ that tests have left
+    "pytest_ddp.extensions.adopt.ranks.served_surroundings",  # sets os.environ of a process
+    "pytest_ddp.rank.cleanup.cleanup",  # looks at the os.environ that tests have left
 }
 """Modules that use the standard library as tests see it, patches included."""
 
@@ -168,9 +168,9 @@ def test_every_folder_is_a_room() -> None:
 
 
 def test_protocol_imports_nothing_of_ours() -> None:
-    names = ("hosting", "survey", "debugging", "serving")
-    parts = {f"pytest_ddp.wire.{name}" for name in names}
-    assert _ours(_imports(MODULES["pytest_ddp.wire.protocol"], everywhere=True)) == parts
+    names = ("host_messages", "rank_status", "serving")
+    parts = {f"pytest_ddp.protocol.{name}" for name in names}
+    assert _ours(_imports(MODULES["pytest_ddp.protocol.messages"], everywhere=True)) == parts
     assert not any(_ours(_imports(MODULES[part], everywhere=True)) for part in parts)
 
 
@@ -201,10 +201,10 @@ def test_controller_imports_no_torch() -> None:
 
 
 def test_what_tests_patch_is_taken_as_it_was_before() -> None:
-    own = ast.parse(MODULES["pytest_ddp.system.own"].read_text())
+    own = ast.parse(MODULES["pytest_ddp.system.stdlib"].read_text())
     copied = {node.names[0].name for node in ast.walk(own) if isinstance(node, ast.Import)}
     assert not [
-        f"{module} imports {name}, and not from pytest_ddp.system.own"
+        f"{module} imports {name}, and not from pytest_ddp.system.stdlib"
         for module, file in MODULES.items()
         if module.startswith("pytest_ddp.") and module not in _NEED_THE_PUBLIC
         for name in _imports(file, everywhere=True) & copied

@@ -27,6 +27,6 @@ def pytest_configure(config):
 
 def pytest_runtest_logreport(report):
     # A rank of pytest-ddp has no verdict, only its part of it.
-    if not _config.pluginmanager.hasplugin("pytest_ddp.rank.adapt.fixtures"):
+    if not _config.pluginmanager.hasplugin("pytest_ddp.rank.hooks.fixtures"):
         name = report.nodeid.rpartition("::")[2]
         note(kind="report", test=name, when=report.when, outcome=report.outcome)

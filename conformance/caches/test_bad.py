@@ -8,7 +8,7 @@ import pytest
 import torch.distributed as dist
 from ddp_conformance import Cache, UndecidedError
 from ddp_conformance.caches.mutants.precomputed import ONCE_PER_NODE, Produce, SharedSamples
-from ddp_conformance.frame.registry import all_checks
+from ddp_conformance.framework.registry import all_checks
 
 
 def first_here() -> bool:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ddp_conformance.caches import judge
 from ddp_conformance.caches.history import CachedTensor, CacheOpen, DeviceUse, Produced
-from ddp_conformance.frame.history import Failed, Refused
+from ddp_conformance.framework.history import Failed, Refused
 
 GOOD = CachedTensor(0, "x", "opened", "cpu", True, "8:1 5 0", "aa")
 OTHER = replace(GOOD, rank=1)

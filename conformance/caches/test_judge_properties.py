@@ -8,7 +8,7 @@ from typing import Any
 
 from ddp_conformance.caches import judge
 from ddp_conformance.caches.history import CachedTensor, CacheOpen, DeviceUse, Produced
-from ddp_conformance.frame.history import Refused
+from ddp_conformance.framework.history import Refused
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -18,8 +18,8 @@ from ddp_conformance.caches.history import NewFiles
 from ddp_conformance.caches.killing import FileCount, kills
 from ddp_conformance.caches.mutants.killed import MarkedWhenWhole, TrustsFilesOfFullSize
 from ddp_conformance.caches.mutants.precomputed import Produce, SharedSamples
-from ddp_conformance.frame.registry import all_checks
-from ddp_conformance.frame.verdict import GuaranteeError
+from ddp_conformance.framework.registry import all_checks
+from ddp_conformance.framework.verdict import GuaranteeError
 from torch import Tensor
 
 on_ranks = pytest.mark.ddp(world_size=2)

@@ -12,7 +12,7 @@ from ddp_reference.cache import LatentCache, Recipe, open_on_all_ranks, write
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from ddp_conformance.front.pytest_frontend import BoundCheck
+    from ddp_conformance.frontend.pytest_frontend import BoundCheck
 
 FILE = "latents.pt"
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from ddp_conformance import Callback, Case, ErrorPath, Guard, Preparation, UndecidedError, Writer
-from ddp_conformance.frame.registry import all_checks
-from ddp_conformance.frame.subjects import Subject
+from ddp_conformance.framework.registry import all_checks
+from ddp_conformance.framework.subjects import Subject
 
 
 class RaisesOnLastRank:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ddp_conformance.callbacks import judge
 from ddp_conformance.callbacks.history import LoopEnd, StepEnd, Tripped
-from ddp_conformance.frame.history import Collective, Failed
+from ddp_conformance.framework.history import Collective, Failed
 from ddp_conformance.launched.history import Ended
 from ddp_conformance.launched.order import Death
 from ddp_conformance.lifecycle.subjects import DEATHS

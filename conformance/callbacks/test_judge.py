@@ -10,11 +10,11 @@ import torch
 from ddp_conformance.callbacks import judge
 from ddp_conformance.callbacks.history import LoopEnd, StepEnd, Traced, Tripped
 from ddp_conformance.callbacks.stepping import told
-from ddp_conformance.frame.history import Collective, Failed, Record
+from ddp_conformance.framework.history import Collective, Failed, Record
 from ddp_conformance.launched.history import Ended
 from ddp_conformance.launched.order import Death
 from ddp_conformance.lifecycle.subjects import DEATHS
-from ddp_conformance.stage.lockstep import END
+from ddp_conformance.lockstep.lockstep import END
 
 ALL = (0, 1)
 

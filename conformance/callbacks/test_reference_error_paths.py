@@ -13,7 +13,7 @@ from ddp_reference.resnet.agreement import ConfigError, raise_together
 
 if TYPE_CHECKING:
     from ddp_conformance.callbacks.subjects import Trip
-    from ddp_conformance.front.pytest_frontend import BoundCheck
+    from ddp_conformance.frontend.pytest_frontend import BoundCheck
 
 
 def resnet_agreement(case: Case, trip: Trip) -> Iterator[None]:

@@ -2,7 +2,7 @@
 
 import sys
 
-from ddp_conformance.front.command import main
+from ddp_conformance.frontend.command import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -3,11 +3,11 @@
 from ddp_conformance.caches.subjects import Cache
 from ddp_conformance.callbacks.subjects import Callback, ErrorPath
 from ddp_conformance.determinism.subjects import Leg, TrainLoop, Watch
-from ddp_conformance.frame.case import Case, IndexDataset
-from ddp_conformance.frame.registry import Check, Guarantee, Level
-from ddp_conformance.frame.subjects import Subject
-from ddp_conformance.frame.verdict import GuaranteeError, UndecidedError, Violation
-from ddp_conformance.front.pytest_frontend import parametrize_with_checks
+from ddp_conformance.framework.case import Case, IndexDataset
+from ddp_conformance.framework.registry import Check, Guarantee, Level
+from ddp_conformance.framework.subjects import Subject
+from ddp_conformance.framework.verdict import GuaranteeError, UndecidedError, Violation
+from ddp_conformance.frontend.pytest_frontend import parametrize_with_checks
 from ddp_conformance.lifecycle.subjects import Training
 from ddp_conformance.metrics.subjects import Evaluation, Metric
 from ddp_conformance.model.subjects import TrainStep

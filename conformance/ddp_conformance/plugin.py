@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ddp_conformance.frame import seed
+from ddp_conformance.framework import seed
 
 if TYPE_CHECKING:
-    from ddp_conformance.front.report import Judged, Kill
-    from ddp_conformance.front.verdicts import About
+    from ddp_conformance.frontend.report import Judged, Kill
+    from ddp_conformance.frontend.verdicts import About
 
 SUBJECT = "conformance subject"
 """User property: what a test decides."""
@@ -33,7 +33,7 @@ BRIEF = "--ddp-conformance-brief"
 
 _STDLIB = sysconfig.get_path("stdlib")
 
-_FRONTEND = "ddp_conformance.front.pytest_frontend"
+_FRONTEND = "ddp_conformance.frontend.pytest_frontend"
 """Is imported where checks are collected; without it no test of this process is one."""
 
 
@@ -91,7 +91,7 @@ def pytest_runtest_makereport(
     made = yield
     if _FRONTEND not in sys.modules:
         return made
-    from ddp_conformance.front import verdicts
+    from ddp_conformance.frontend import verdicts
 
     if call.excinfo is not None:
         if evidence := verdicts.ending(call.excinfo.value):
@@ -128,7 +128,7 @@ class Verdicts:
         detailed = config.get_verbosity() > 0 or config.getoption("capture") in ("no", "tee-sys")
         if elsewhere or detailed or manager.has_plugin("conformance-progress"):
             return
-        from ddp_conformance.front.progress import ProgressPlugin
+        from ddp_conformance.frontend.progress import ProgressPlugin
 
         manager.register(ProgressPlugin(reporter, self._decided.get), "conformance-progress")
 
@@ -145,7 +145,7 @@ class Verdicts:
         yield
         if _FRONTEND not in sys.modules:
             return
-        from ddp_conformance.front import verdicts
+        from ddp_conformance.frontend import verdicts
 
         found = ((item.nodeid, verdicts.decided_by(item)) for item in items)
         self._decided |= {nodeid: about for nodeid, about in found if about is not None}
@@ -158,7 +158,7 @@ class Verdicts:
             self._show_progress(config)
 
     def _excuse(self, not_bound: Mapping[str, About]) -> None:
-        from ddp_conformance.front.verdicts import excused
+        from ddp_conformance.frontend.verdicts import excused
 
         self._not_bound |= not_bound
         self.judged |= {nodeid: excused(about) for nodeid, about in not_bound.items()}
@@ -176,7 +176,7 @@ class Verdicts:
         about = about or properties.get(SUBJECT)
         if about is None or (report.when != "call" and report.passed):
             return
-        from ddp_conformance.front import verdicts
+        from ddp_conformance.frontend import verdicts
 
         if "mutant" in about:
             self._kills[report.nodeid] = verdicts.kill(report, about)
@@ -224,7 +224,7 @@ class Verdicts:
         elsewhere = reporter is None or hasattr(config, "workerinput")
         if elsewhere or not found_any or config.getoption("collectonly"):
             return
-        from ddp_conformance.front import ending
+        from ddp_conformance.frontend import ending
 
         ending.end(
             config,

@@ -12,12 +12,12 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from ddp_conformance.frame import nemesis
-from ddp_conformance.frame.case import Case
-from ddp_conformance.frame.history import Record, Run
-from ddp_conformance.frame.recording import Judge, Observe, judge_each
-from ddp_conformance.frame.registry import Check, checks_for
-from ddp_conformance.frame.verdict import GuaranteeError, Violation, listing
+from ddp_conformance.framework import nemesis
+from ddp_conformance.framework.case import Case
+from ddp_conformance.framework.history import Record, Run
+from ddp_conformance.framework.recording import Judge, Observe, judge_each
+from ddp_conformance.framework.registry import Check, checks_for
+from ddp_conformance.framework.verdict import GuaranteeError, Violation, listing
 from ddp_conformance.sampling import judge
 from ddp_conformance.sampling.checks import (
     EPOCHS,
@@ -42,9 +42,9 @@ def simulate(subject: Delivering, world_size: int, sizes: Sequence[int] = ()) ->
 
     ``sizes`` are numbers of samples, by default 1, ws+1 and 2·ws+3, and then as many others as a
     moment allows, with orders over 24 epochs. The global random states differ from rank to rank.
-    Raises :class:`~ddp_conformance.frame.verdict.GuaranteeError` for the first guarantee that is
-    broken, and whatever the subject's own code raises. A subject whose factory asks a process group
-    for its rank cannot be simulated.
+    Raises :class:`~ddp_conformance.framework.verdict.GuaranteeError` for the first guarantee that
+    is broken, and whatever the subject's own code raises. A subject whose factory asks a process
+    group for its rank cannot be simulated.
     """
     usual = sizes or (1, world_size + 1, 2 * world_size + 3)
     watch = Stopwatch()

@@ -13,7 +13,7 @@ from ddp_conformance.determinism.history import (
     Sketch,
 )
 from ddp_conformance.determinism.judge import REORDERED, judge_resumption
-from ddp_conformance.frame.history import Record
+from ddp_conformance.framework.history import Record
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ddp_conformance.front import report
+from ddp_conformance.frontend import report
 
 from conformance.ecosystem.frame import page
 from conformance.ecosystem.frame.libraries import LIBRARIES

@@ -22,7 +22,7 @@ from conformance.ecosystem.frame.parts import Breach, Part, parametrize_with_par
 from conformance.ecosystem.frame.writers import saved_by_rank_0
 
 if TYPE_CHECKING:
-    from ddp_conformance.front.pytest_frontend import BoundCheck
+    from ddp_conformance.frontend.pytest_frontend import BoundCheck
 
 with warnings.catch_warnings():
     # It compiles with torch.jit when it is first imported, which torch 2.13 deprecates.

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from ddp_conformance.launched.start.kept import in_process_of, start_servers
+from ddp_conformance.launched.start.kept_servers import in_process_of, start_servers
 
 from pytest_ddp import Ddp
 from pytest_ddp.system import processes
@@ -61,6 +61,6 @@ def test_what_ends_badly_is_told_and_ends_no_server() -> None:
 def test_a_server_that_is_gone_is_started_again() -> None:
     server = in_process_of(7, os.getppid)
     os.kill(server, 9)
-    while processes.look(server) is not None:
+    while processes.process_of(server) is not None:
         time.sleep(0.01)
     assert in_process_of(7, os.getppid) != server

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from ddp_conformance.launched.journal import Journal
 from ddp_conformance.launched.order import Named, Order, Scenario, Work
-from ddp_conformance.launched.process import nemesis
+from ddp_conformance.launched.process import delays
 
 
 def test_a_rank_that_ends_while_it_is_looked_at_is_at_rest(
@@ -35,8 +35,8 @@ def test_a_rank_that_ends_while_it_is_looked_at_is_at_rest(
                     return file.read()
             return super().read_text(*arguments, **options)
 
-    monkeypatch.setattr(nemesis, "Path", Opened)
-    nemesis.Nemesis(order_of(0, tmp_path), Journal(tmp_path / "journal")).at_stage()
+    monkeypatch.setattr(delays, "Path", Opened)
+    delays.Nemesis(order_of(0, tmp_path), Journal(tmp_path / "journal")).at_stage()
     assert other.returncode == -signal.SIGKILL
 
 
@@ -58,10 +58,9 @@ def test_a_late_rank_looks_before_another_one_removes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other one waits for it, is not taken to rest meanwhile, and goes first."""
-    monkeypatch.setattr(nemesis, "PATIENCE", 300.0)
+    monkeypatch.setattr(delays, "PATIENCE", 300.0)
     late, other = (
-        nemesis.Nemesis(order_of(rank, tmp_path), Journal(tmp_path / "journal"))
-        for rank in range(2)
+        delays.Nemesis(order_of(rank, tmp_path), Journal(tmp_path / "journal")) for rank in range(2)
     )
     for rank in range(2):
         (tmp_path / str(rank)).mkdir()
@@ -73,7 +72,7 @@ def test_a_late_rank_looks_before_another_one_removes(
 
     thread = threading.Thread(target=act)
     thread.start()
-    looking, held = tmp_path / "1" / nemesis.LOOKING, tmp_path / "0" / nemesis.LATE
+    looking, held = tmp_path / "1" / delays.LOOKING, tmp_path / "0" / delays.LATE
     while not looking.exists():
         thread.join(0.001)
     assert not late._rests(1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ddp_conformance.frame.allowance import Terms
+from ddp_conformance.framework.allowance import Terms
 from ddp_conformance.launched.endings import in_order
 from ddp_conformance.launched.history import (
     Chose,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from ddp_conformance.frame.allowance import Terms
+from ddp_conformance.framework.allowance import Terms
 from ddp_conformance.launched.history import (
     Chose,
     Compiled,

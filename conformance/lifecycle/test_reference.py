@@ -9,7 +9,7 @@ from ddp_reference.train import main
 from ddp_reference.training.data import SampleKey
 
 if TYPE_CHECKING:
-    from ddp_conformance.front.pytest_frontend import BoundCheck
+    from ddp_conformance.frontend.pytest_frontend import BoundCheck
 
 SMALL = (
     *("--data", "data.pt", "--checkpoint", "last.pt"),

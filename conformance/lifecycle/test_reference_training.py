@@ -17,7 +17,7 @@ from ddp_reference.training.stages import STAGES
 from torch import nn
 
 if TYPE_CHECKING:
-    from ddp_conformance.front.pytest_frontend import BoundCheck
+    from ddp_conformance.frontend.pytest_frontend import BoundCheck
 
 
 class Told:

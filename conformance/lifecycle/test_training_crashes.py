@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 from ddp_conformance import GuaranteeError, Training
-from ddp_conformance.frame.registry import checks_for
-from ddp_conformance.frame.subjects import Subject
+from ddp_conformance.framework.registry import checks_for
+from ddp_conformance.framework.subjects import Subject
 from ddp_conformance.lifecycle.mutants import beginnings as programs
 
 from pytest_ddp import Ddp

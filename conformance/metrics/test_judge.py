@@ -7,7 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from ddp_conformance.frame.history import Collective, Expected, Failed, Measured, Record
+from ddp_conformance.framework.history import Collective, Expected, Failed, Measured, Record
+from ddp_conformance.lockstep.lockstep import END, DivergedError, Lockstep
+from ddp_conformance.lockstep.same_calls import judge_same_calls
 from ddp_conformance.metrics import checks as metrics
 from ddp_conformance.metrics import judge
 from ddp_conformance.metrics.subjects import (
@@ -17,8 +19,6 @@ from ddp_conformance.metrics.subjects import (
     value_batch,
     values_of,
 )
-from ddp_conformance.stage.lockstep import END, DivergedError, Lockstep
-from ddp_conformance.stage.same_calls import judge_same_calls
 
 from conformance.simulated_ranks import SimulatedRanks, on_ranks
 

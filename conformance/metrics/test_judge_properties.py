@@ -6,9 +6,9 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from ddp_conformance.frame.history import Collective, Expected, Failed, Measured
+from ddp_conformance.framework.history import Collective, Expected, Failed, Measured
+from ddp_conformance.lockstep.same_calls import judge_same_calls
 from ddp_conformance.metrics import judge as judge_metrics
-from ddp_conformance.stage.same_calls import judge_same_calls
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 if TYPE_CHECKING:
-    from ddp_conformance.front.pytest_frontend import BoundCheck
+    from ddp_conformance.frontend.pytest_frontend import BoundCheck
 
 WORLD_SIZES = (1, 2, 4)
 

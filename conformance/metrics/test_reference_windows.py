@@ -15,7 +15,7 @@ from ddp_conformance.windows.trainer_runs import UnwrappedStrategy, advice_ignor
 from ddp_reference.windows.make_data import ArchivePlan, make_archive
 
 if TYPE_CHECKING:
-    from ddp_conformance.front.pytest_frontend import BoundCheck
+    from ddp_conformance.frontend.pytest_frontend import BoundCheck
 
 with warnings.catch_warnings():
     # PyG compiles with torch.jit when it is first imported, which torch 2.13 deprecates. The

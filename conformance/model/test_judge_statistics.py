@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ddp_conformance.frame.history import Record
+from ddp_conformance.framework.history import Record
 from ddp_conformance.launched.history import Ended
 from ddp_conformance.model.history import Statistics
 from ddp_conformance.model.judge_statistics import judge_statistics

@@ -20,7 +20,7 @@ from ddp_reference.training.wrap import clip_gradients, gradient_sync, send_buff
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
-    from ddp_conformance.front.pytest_frontend import BoundCheck
+    from ddp_conformance.frontend.pytest_frontend import BoundCheck
 
 BATCHES = 14
 """Of which the last one is for evaluation."""

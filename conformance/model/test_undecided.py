@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 from ddp_conformance import Case, TrainStep
-from ddp_conformance.frame.registry import checks_for
-from ddp_conformance.frame.verdict import UndecidedError
+from ddp_conformance.framework.registry import checks_for
+from ddp_conformance.framework.verdict import UndecidedError
 from ddp_conformance.model.mutants.seldom import (
     REASON,
     STATISTICS,
@@ -16,7 +16,7 @@ from ddp_conformance.model.mutants.seldom import (
     reduces_by_hand_and_clears,
     stepping,
 )
-from ddp_conformance.model.mutants.steps import FEATURES, wrapped
+from ddp_conformance.model.mutants.step_mutants import FEATURES, wrapped
 
 
 def drops_out(case: Case) -> Any:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 from ddp_conformance import Case, Loader, Sampler
-from ddp_conformance.frame.registry import checks_for
-from ddp_conformance.frame.verdict import GuaranteeError
+from ddp_conformance.framework.registry import checks_for
+from ddp_conformance.framework.verdict import GuaranteeError
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, WeightedRandomSampler
 
 

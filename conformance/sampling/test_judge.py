@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from ddp_conformance.frame.allowance import Terms
-from ddp_conformance.frame.history import (
+from ddp_conformance.framework.allowance import Terms
+from ddp_conformance.framework.history import (
     Delivered,
     Drawn,
     Draws,
@@ -18,7 +18,7 @@ from ddp_conformance.frame.history import (
     Refused,
     Sample,
 )
-from ddp_conformance.frame.verdict import Violation
+from ddp_conformance.framework.verdict import Violation
 from ddp_conformance.sampling import judge
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pytest
-from ddp_conformance.frame.history import Record
+from ddp_conformance.framework.history import Record
 from ddp_conformance.sampling import judge
 from ddp_conformance.sampling.sizes import unusual_sizes
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ddp_conformance.frame.allowance import Terms
-from ddp_conformance.frame.history import Delivered, Drawn, Draws, EpochEnd, Record, Sample
+from ddp_conformance.framework.allowance import Terms
+from ddp_conformance.framework.history import Delivered, Drawn, Draws, EpochEnd, Record, Sample
 from ddp_conformance.sampling import judge as judge_sampling
 from hypothesis import given
 from hypothesis import strategies as st

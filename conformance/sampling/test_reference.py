@@ -25,7 +25,7 @@ from ddp_reference.saliency.mit1003_loader_hdf5 import create_mit1003_dataloader
 from torch.utils.data import DistributedSampler
 
 if TYPE_CHECKING:
-    from ddp_conformance.front.pytest_frontend import BoundCheck
+    from ddp_conformance.frontend.pytest_frontend import BoundCheck
     from torch.utils.data import DataLoader
 
 # ---------------------------------------------------------------- saliency, HDF5 with workers

@@ -13,7 +13,12 @@ import numpy as np
 import pytest
 import torch
 from ddp_conformance import Case, GuaranteeError, Loader, Sampler
-from ddp_conformance.frame.mutants import Mutant, Twin, all_mutants, all_twins
+from ddp_conformance.framework.mutants import (
+    BenignVariant,
+    Mutant,
+    all_benign_variants,
+    all_mutants,
+)
 from ddp_conformance.simulation import simulate
 from ddp_conformance.windows.history import WindowSample
 from ddp_conformance.windows.judge import judge_same_windows
@@ -145,12 +150,12 @@ def test_by_itself_it_finds_what_shows_late(mutant: Mutant) -> None:
 
 
 @pytest.mark.parametrize(
-    "twin",
-    [twin for twin in all_twins() if isinstance(twin.subject, Sampler)],
-    ids=lambda twin: twin.subject.name,
+    "variant",
+    [variant for variant in all_benign_variants() if isinstance(variant.subject, Sampler)],
+    ids=lambda variant: variant.subject.name,
 )
-def test_by_itself_it_accuses_no_twin(twin: Twin) -> None:
-    assert simulate(twin.subject, 7)
+def test_by_itself_it_accuses_no_variant(variant: BenignVariant) -> None:
+    assert simulate(variant.subject, 7)
 
 
 def windows_of(rank: int) -> list[WindowSample]:

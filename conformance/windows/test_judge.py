@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ddp_conformance.frame.history import Record
+from ddp_conformance.framework.history import Record
 from ddp_conformance.windows import judge
-from ddp_conformance.windows.history import Reader, WindowEvent, WindowPart, WindowSample
+from ddp_conformance.windows.history import WindowEvent, WindowPart, WindowReader, WindowSample
 
 
 def sample(epoch: int = 0, version: int = 1, rank: int = 0, **changed: Any) -> WindowSample:
@@ -168,13 +168,15 @@ def test_a_late_effect_is_named() -> None:
 
 
 def test_workers_that_know_their_rank_pass() -> None:
-    assert judge.judge_readers([Reader(rank, 0, rank, 0) for rank in (0, 1)]) == ()
+    assert judge.judge_readers([WindowReader(rank, 0, rank, 0) for rank in (0, 1)]) == ()
 
 
 def test_workers_that_take_themselves_for_another_rank_are_named_once() -> None:
-    found = judge.judge_readers([Reader(0, 0, 0, 0), Reader(1, 3, 0, 1), Reader(1, 5, 0, 0)])
+    found = judge.judge_readers(
+        [WindowReader(0, 0, 0, 0), WindowReader(1, 3, 0, 1), WindowReader(1, 5, 0, 0)]
+    )
     assert words(found) == ["worker 1 of rank 1 takes itself for rank 0: sample 3"]
 
 
 def test_samples_that_no_worker_read_are_no_pass() -> None:
-    assert words(judge.judge_readers([Reader(0, 0, 0, -1)])) == ["no worker read a sample"]
+    assert words(judge.judge_readers([WindowReader(0, 0, 0, -1)])) == ["no worker read a sample"]

@@ -5,14 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ddp_conformance.frame.history import Record
+from ddp_conformance.framework.history import Record
 from ddp_conformance.windows import judge as judge_windows
-from ddp_conformance.windows.history import (
-    Reader,
-    WindowEvent,
-    WindowPart,
-    WindowSample,
-)
+from ddp_conformance.windows.history import WindowEvent, WindowPart, WindowReader, WindowSample
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -191,13 +186,13 @@ def test_any_worker_that_takes_itself_for_another_rank_is_named(
     world_size: int, data: st.DataObject
 ) -> None:
     history = [
-        Reader(rank, index, rank, worker)
+        WindowReader(rank, index, rank, worker)
         for rank in range(world_size)
         for worker in range(data.draw(st.integers(1, 3)))
         for index in range(worker, 6, 3)
     ]
     assert judge_windows.judge_readers(history) == ()
-    reader = any_record(data, history, Reader)
+    reader = any_record(data, history, WindowReader)
     (text,) = texts(judge_windows.judge_readers(changed(history, reader, told=9)))
     where = f"worker {reader.worker} of rank {reader.rank} takes itself for rank 9"
     assert text == f"{where}: sample {reader.index}"

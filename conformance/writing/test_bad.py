@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 from ddp_conformance import GuaranteeError, Preparation, UndecidedError, Writer
-from ddp_conformance.frame.registry import all_checks
-from ddp_conformance.frame.subjects import Subject
+from ddp_conformance.framework.registry import all_checks
+from ddp_conformance.framework.subjects import Subject
 from ddp_conformance.writing.mutants.guards_lightning import Prepares
 from ddp_conformance.writing.mutants.writers import TELLS, BarrierUnderGuard, Log, lines, path_of
 

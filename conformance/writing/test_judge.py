@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddp_conformance.frame.history import Failed, ReadBack, Told, Wrote
+from ddp_conformance.framework.history import Failed, ReadBack, Told, Wrote
 from ddp_conformance.writing import judge
 from ddp_conformance.writing.history import Opened
 from ddp_conformance.writing.judge_publishing import judge_shared_files

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddp_conformance.frame.history import ReadBack, Told, Wrote
+from ddp_conformance.framework.history import ReadBack, Told, Wrote
 from ddp_conformance.writing import judge as judge_writing
 from hypothesis import given
 from hypothesis import strategies as st

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ddp_conformance.frame.history import Failed
+from ddp_conformance.framework.history import Failed
 from ddp_conformance.writing import judge_publishing as judge
 from ddp_conformance.writing.history import Glimpse, Guarded, Opened, Prepared, Saw, SetUp
 

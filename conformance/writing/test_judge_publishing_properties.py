@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ddp_conformance.frame.history import Failed
+from ddp_conformance.framework.history import Failed
 from ddp_conformance.writing import judge_publishing as judge
 from ddp_conformance.writing.history import Glimpse, Guarded, Opened, Prepared, Saw, SetUp
 from hypothesis import given

@@ -11,7 +11,7 @@ from ddp_conformance import Case, Subject, Writer, parametrize_with_checks
 from ddp_reference.resnet.text_log import METRICS, TextLoggingCallback
 
 if TYPE_CHECKING:
-    from ddp_conformance.front.pytest_frontend import BoundCheck
+    from ddp_conformance.frontend.pytest_frontend import BoundCheck
 
 
 def trainer_of(case: Case) -> Any:

@@ -20,7 +20,7 @@ from ddp_reference.windows.make_data import ArchivePlan, make_archive
 from conformance.writing.guards import resnet_guard, windows_guard
 
 if TYPE_CHECKING:
-    from ddp_conformance.front.pytest_frontend import BoundCheck
+    from ddp_conformance.frontend.pytest_frontend import BoundCheck
 
 with warnings.catch_warnings():
     # PyG compiles with torch.jit when it is first imported, which torch 2.13 deprecates. The

@@ -12,9 +12,9 @@ import filelock
 import pytest
 import torch
 from ddp_conformance import Writer
-from ddp_conformance.frame.recording import describe
+from ddp_conformance.framework.recording import describe
 from ddp_conformance.launched.start.forks import become_rank, forget_rank, in_child
-from ddp_conformance.stage.machines import Place, environment_of, several_machines
+from ddp_conformance.lockstep.machines import Place, environment_of, several_machines
 from ddp_conformance.writing.writes import Written, looking_at, writes_below
 
 

@@ -9,15 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, ClassVar, TypeAlias
 
-from pytest_ddp.launch import gpus, hostprocess, rendezvous
-from pytest_ddp.launch.rankprocess import LOST_CHANNEL, WROTE_GARBAGE, RankProcess
+from pytest_ddp.launch import gpus, host_process, rendezvous
+from pytest_ddp.launch.rank_process import LOST_CHANNEL, WROTE_GARBAGE, RankProcess
 from pytest_ddp.launch.rendezvous import Port
-from pytest_ddp.launch.streams import Display, Listening, Log, Output
-from pytest_ddp.system import memfile
-from pytest_ddp.system.folder import Folder
-from pytest_ddp.system.own import os, selectors, socket, subprocess, time
-from pytest_ddp.wire.channel import Channel, ChannelError
-from pytest_ddp.wire.hosting import (
+from pytest_ddp.launch.streams import LogSocket, OutputPipe, PieceDisplay, StreamReader
+from pytest_ddp.protocol.channel import Channel, ChannelError
+from pytest_ddp.protocol.host_messages import (
     Collected,
     HostReady,
     KillRank,
@@ -27,12 +24,10 @@ from pytest_ddp.wire.hosting import (
     StartRank,
     World,
 )
-from pytest_ddp.wire.protocol import (
-    Finish,
-    FromRank,
-    Message,
-    RankReady,
-)
+from pytest_ddp.protocol.messages import Finish, FromRank, Message, RankReady
+from pytest_ddp.system import tempfiles
+from pytest_ddp.system.stdlib import os, selectors, socket, subprocess, time
+from pytest_ddp.system.tempfiles import SessionFolder
 
 _HOST_END = 2.0
 """Seconds that the host gets to end all ranks and itself."""
@@ -55,13 +50,13 @@ class OrphanedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class RankReaped:
     """The process of a rank has ended and is reaped."""
 
     returncode: int
 
 
-Event: TypeAlias = tuple[RankProcess, FromRank | Gone]
+Event: TypeAlias = tuple[RankProcess, FromRank | RankReaped]
 
 
 def _own_reason(process: RankProcess) -> str:
@@ -81,7 +76,7 @@ class Launcher:
     """Whether the host is a process of this machine: a new one can take its place when it has died,
     and ranks can be started before it is ready."""
 
-    def __init__(self, session: Session, display: Display) -> None:
+    def __init__(self, session: Session, display: PieceDisplay) -> None:
         """Start the host; it imports torch while the controller goes on collecting.
 
         Args:
@@ -89,8 +84,8 @@ class Launcher:
             display: shows output and log records of ranks while they run.
         """
         self._session = session
-        self._log = os.fdopen(memfile.create("pytest-ddp host"), "w+b")
-        self._folder = Folder()
+        self._log = os.fdopen(tempfiles.create("pytest-ddp host"), "w+b")
+        self._folder = SessionFolder()
         self._channel, theirs = Channel.pair()
         self._ranks: dict[int, RankProcess] = {}
         """By serial."""
@@ -111,14 +106,14 @@ class Launcher:
         self._process = self.start_host(theirs, self._folder, log)
         self._selector = selectors.DefaultSelector()
         self._display = display
-        self._listening = Listening(self._selector, display)
+        self._listening = StreamReader(self._selector, display)
         self._selector.register(self._channel, selectors.EVENT_READ, self._channel)
         self._host_watch = os.pidfd_open(self._process.pid)
         self._selector.register(self._host_watch, selectors.EVENT_READ, HostDiedError)
         self._channel.send(session)
 
     def start_host(
-        self, theirs: socket.socket, folder: Folder, log: IO[bytes] | None
+        self, theirs: socket.socket, folder: SessionFolder, log: IO[bytes] | None
     ) -> subprocess.Popen[bytes]:
         """Start what starts ranks.
 
@@ -127,7 +122,7 @@ class Launcher:
             folder: the session's folder.
             log: file for its output; None for the terminal.
         """
-        return hostprocess.start_host(theirs, folder, log)
+        return host_process.start_host(theirs, folder, log)
 
     def _new_process(self, world: World, number: int, channel: Channel) -> RankProcess:
         return RankProcess(self._serials, world, number, channel)
@@ -220,7 +215,7 @@ class Launcher:
         return process
 
     def kill(self, process: RankProcess) -> None:
-        """End a rank with its children; ``Gone`` follows."""
+        """End a rank with its children; ``RankReaped`` follows."""
         self._channel.send(KillRank(process.serial))
 
     def forget(self, process: RankProcess) -> None:
@@ -261,8 +256,8 @@ class Launcher:
             if key.data in (HostDiedError, OrphanedError):
                 # Its last messages show how far it got.
                 list(self._hear_host())
-                raise key.data(self.last_words())
-            if isinstance(key.data, Output | Log):
+                raise key.data(self.host_output())
+            if isinstance(key.data, OutputPipe | LogSocket):
                 self._listening.hear(key.data)
                 continue
             source: Channel | RankProcess = key.data
@@ -351,7 +346,7 @@ class Launcher:
                         own_reason = _own_reason(process)
                         process.condemned = process.condemned or message.why or own_reason
                         process.returncode = message.returncode
-                        yield process, Gone(message.returncode)
+                        yield process, RankReaped(message.returncode)
                 case _:
                     yield from self._hear_other(message)
 
@@ -377,7 +372,7 @@ class Launcher:
             return self._process.wait(_HOST_END)
         return None
 
-    def last_words(self) -> str:
+    def host_output(self) -> str:
         """The host's output, for the message on its death."""
         self._log.seek(0)
         return self._log.read().decode(errors="replace").strip()
@@ -392,7 +387,7 @@ class Launcher:
         self,
         processes: list[RankProcess],
         seconds: float,
-        hear: Callable[[RankProcess, FromRank | Gone], None],
+        hear: Callable[[RankProcess, FromRank | RankReaped], None],
     ) -> list[Event]:
         """Let idle ranks tear down their wide fixtures and exit.
 

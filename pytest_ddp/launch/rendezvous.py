@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 
-from pytest_ddp.system.own import socket
-from pytest_ddp.wire.hosting import World
+from pytest_ddp.protocol.host_messages import World
+from pytest_ddp.system.stdlib import socket
 
 LOOPBACK = "127.0.0.1"
 

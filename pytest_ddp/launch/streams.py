@@ -7,9 +7,9 @@ import re
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from pytest_ddp.system.own import os, selectors, socket, time
-from pytest_ddp.wire import logged
-from pytest_ddp.wire.logged import Logged, LogPath
+from pytest_ddp.protocol import log_records
+from pytest_ddp.protocol.log_records import Logged, LogPath
+from pytest_ddp.system.stdlib import os, selectors, socket, time
 
 _CHUNK = 1 << 16
 """Bytes that a pipe holds."""
@@ -42,7 +42,7 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class LoggedPiece:
     """A log record of a rank."""
 
     moment: float
@@ -65,10 +65,10 @@ class NewPath:
     size = 0
 
 
-Piece: TypeAlias = Text | Record | NewPath
+Piece: TypeAlias = Text | LoggedPiece | NewPath
 
 
-class Output:
+class OutputPipe:
     """A standard stream: unchanged from a single rank, line by line from one of several."""
 
     def __init__(self, stream: str, prefix: str) -> None:
@@ -114,7 +114,7 @@ class Output:
         os.close(self._descriptor)
 
 
-class Log:
+class LogSocket:
     """Records of a rank's loggers."""
 
     def __init__(self, rank: int, prefix: str) -> None:
@@ -133,7 +133,7 @@ class Log:
         size = 0
         while (received := self._receive()) is not None:
             if isinstance(received, Logged):
-                pieces.append(Record(received.moment, received, self._prefix))
+                pieces.append(LoggedPiece(received.moment, received, self._prefix))
                 size += received.size
             else:
                 pieces.append(NewPath(received.moment, self._rank, received.path))
@@ -144,7 +144,7 @@ class Log:
 
     def _receive(self) -> Logged | LogPath | None:
         try:
-            record = logged.receive(self._socket)
+            record = log_records.receive(self._socket)
         except BlockingIOError:
             return None
         except (OSError, ValueError):
@@ -160,7 +160,7 @@ class Log:
         self._socket.close()
 
 
-Source: TypeAlias = Output | Log
+Source: TypeAlias = OutputPipe | LogSocket
 
 
 class Streams:
@@ -168,8 +168,8 @@ class Streams:
 
     def __init__(self, rank: int, world_size: int) -> None:
         prefix = f"[rank {rank}] " if world_size > 1 else ""
-        self._out, self._err = Output("stdout", prefix), Output("stderr", prefix)
-        self._log = Log(rank, prefix)
+        self._out, self._err = OutputPipe("stdout", prefix), OutputPipe("stderr", prefix)
+        self._log = LogSocket(rank, prefix)
         self.sources: tuple[Source, ...] = (self._out, self._err, self._log)
         ends = self._out.theirs, self._err.theirs, self._log.theirs.fileno()
         self.descriptors: tuple[int, ...] = ends
@@ -190,7 +190,7 @@ class Streams:
         self.sources = ()
 
 
-class Display(Protocol):
+class PieceDisplay(Protocol):
     """An object that shows the pieces, in order of time."""
 
     def take(self, source: Source, pieces: list[Piece]) -> None: ...
@@ -201,10 +201,10 @@ class Display(Protocol):
         """Show the pieces that are due, or all of them."""
 
 
-class Listening:
+class StreamReader:
     """Reads the streams of all ranks, for a display."""
 
-    def __init__(self, selector: selectors.BaseSelector, display: Display) -> None:
+    def __init__(self, selector: selectors.BaseSelector, display: PieceDisplay) -> None:
         self._selector, self._display = selector, display
         self._ranks: list[Streams] = []
 

@@ -6,7 +6,7 @@ import functools
 import os as public_os
 from typing import Any
 
-from pytest_ddp.system.own import os
+from pytest_ddp.system.stdlib import os
 
 
 class RankEnvironment:

@@ -7,23 +7,23 @@ import tempfile
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pytest_ddp.rank.adapt import junit, output, reporter
-from pytest_ddp.rank.adapt.livelogs import LiveLogs
-from pytest_ddp.rank.adapt.measuring import Measuring
-from pytest_ddp.rank.birth.collection import Collection
-from pytest_ddp.rank.birth.owncode import OwnCode
-from pytest_ddp.rank.care import remains, seeding
+from pytest_ddp.protocol.channel import Channel
+from pytest_ddp.protocol.host_messages import StartRank
+from pytest_ddp.rank.cleanup import leftovers, seeding
 from pytest_ddp.rank.environment import RankEnvironment
-from pytest_ddp.rank.exits import faults
-from pytest_ddp.rank.groups import functional, meeting, stores
-from pytest_ddp.rank.groups.rendezvous import EnvRendezvous
+from pytest_ddp.rank.exits import crash_stacks
+from pytest_ddp.rank.groups import connections, functional, torch_state
+from pytest_ddp.rank.groups.env_rendezvous import EnvRendezvous
+from pytest_ddp.rank.hooks import output, stand_ins
+from pytest_ddp.rank.hooks.log_handlers import LiveLogs
+from pytest_ddp.rank.hooks.rank_coverage import RankCoverage
 from pytest_ddp.rank.link import Link
 from pytest_ddp.rank.runner import Runner
-from pytest_ddp.rank.watch import instruments, landmarks
-from pytest_ddp.system import forks, memfile
-from pytest_ddp.system.own import os, traceback
-from pytest_ddp.wire.channel import Channel
-from pytest_ddp.wire.hosting import StartRank
+from pytest_ddp.rank.startup.collection import Collection
+from pytest_ddp.rank.startup.user_code import UserCode
+from pytest_ddp.rank.status import instruments, landmarks
+from pytest_ddp.system import processes, tempfiles
+from pytest_ddp.system.stdlib import os, traceback
 
 
 def live(
@@ -32,13 +32,13 @@ def live(
     order: StartRank,
     session: Any,
     collection: Collection,
-    own: OwnCode,
+    own: UserCode,
 ) -> NoReturn:
     """Become the rank; never returns into the host's frames below.
 
     Args:
         channel: to the controller.
-        files: descriptors of :class:`pytest_ddp.launch.rankfiles.RankFiles`, then of
+        files: descriptors of :class:`pytest_ddp.launch.rank_process.RankFiles`, then of
             :class:`pytest_ddp.launch.streams.Streams`, and the listening socket for a rank that
             serves the rendezvous from its start on.
         order: the rank's place in its world.
@@ -49,14 +49,14 @@ def live(
     with contextlib.suppress(PermissionError):  # a spawned rank leads its session already
         os.setsid()
     listening = [files.pop()] if order.serve_store else []
-    stacks, stacks_of_children, page, trace = map(memfile.path_of, files[:4])
+    stacks, stacks_of_children, page, trace = map(tempfiles.path_of, files[:4])
     # Before all else: a probe's SIGUSR1 would kill a rank without a handler.
-    faults.install(stacks, stacks_of_children)
+    crash_stacks.install(stacks, stacks_of_children)
     # Before other code registers fork hooks: the first one registered runs last, at the fork.
-    forks.watch()
+    processes.watch()
     try:
         _renew_tempdir()
-        remains.leave_to_others(order.folder)
+        leftovers.outlive_rank(order.folder)
         _own_tmp_path_base(session.config, order)
         *streams, log = files[4:]
         output.capture_afresh(session.config, order.world.world_size, streams)
@@ -72,17 +72,17 @@ def live(
         made.group.journal.root = f"{session.config.rootpath}/"
         # Before user code is loaded, so that what it makes is observed.
         landmarks.install(made.lifecycle)
-        stores.watch()
+        torch_state.watch()
         functional.watch(made.group.journal)
-        measuring = None if order.measured is None else Measuring(order.measured)
+        measuring = None if order.measured is None else RankCoverage(order.measured)
         rendezvous = EnvRendezvous()
         rendezvous.begin(listening, serve_now=order.serve_store)
-        reporter.stand_in(session.config)
+        stand_ins.reporter_stand_in(session.config)
         own.load(session)
         link = Link(channel, made.side_channel, made.surveyor, made.page)
-        meets = meeting.begin(order.folder, lambda: link.test)
-        made.group.journal.greeters.append(meets.mark)
-        junit.stand_in(session.config, link.send)
+        meets = connections.begin(order.folder, lambda: link.test)
+        made.group.journal.on_new_group.append(meets.mark)
+        stand_ins.junit_stand_in(session.config, link.send)
         session.config.hook.pytest_ddp_rank_begins(
             config=session.config, announce_end=link.announce_end
         )
@@ -93,8 +93,8 @@ def live(
         runner.live()
     except BaseException:
         # Standard error may be a capture file that is lost with the rank.
-        faults.write(traceback.format_exc())
-    faults.leave(1)
+        crash_stacks.write(traceback.format_exc())
+    crash_stacks.exit_now(1)
 
 
 def _renew_tempdir() -> None:

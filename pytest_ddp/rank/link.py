@@ -7,38 +7,36 @@ from collections.abc import Callable
 from typing import Protocol
 
 from pytest_ddp.fixture import DdpError
-from pytest_ddp.rank.exits import faults
-from pytest_ddp.rank.groups.sidechannel import SideChannel
-from pytest_ddp.rank.watch.standing import Surveyor
-from pytest_ddp.system.own import os, queue, signal, threading
-from pytest_ddp.wire.channel import Channel
-from pytest_ddp.wire.debugging import (
-    EnterHang,
-    LeaveTerminal,
-    LiftTimeouts,
-    TakeTerminal,
-    WantTerminal,
-)
-from pytest_ddp.wire.marker import SEEN, Page, cut_off
-from pytest_ddp.wire.protocol import (
+from pytest_ddp.protocol.channel import Channel
+from pytest_ddp.protocol.messages import (
     EXIT_LINK_LOST,
     EndAnnounced,
+    EnterHang,
     Exchange,
     ExchangeReply,
     Finish,
     FromRank,
     Go,
+    LiftTimeouts,
     Message,
     Operation,
+    RequestTerminal,
+    ReturnTerminal,
     RunTest,
     Save,
     Saved,
+    TerminalReply,
     Warned,
 )
-from pytest_ddp.wire.survey import Probe, TellCalls
+from pytest_ddp.protocol.rank_status import Probe, RequestCalls
+from pytest_ddp.protocol.status_page import SEEN, StatusPage, cut_off
+from pytest_ddp.rank.exits import crash_stacks
+from pytest_ddp.rank.groups.side_channel import SideChannel
+from pytest_ddp.rank.status.status_reporter import StatusReporter
+from pytest_ddp.system.stdlib import os, queue, signal, threading
 
 
-class Debugger(Protocol):
+class DebuggerLink(Protocol):
     """What the controller may request from a rank's debugger while the main thread is busy."""
 
     def lift_timeouts(self) -> None: ...
@@ -49,7 +47,11 @@ class Link:
     """Reads on a thread of its own, so that the end of the controller is noticed at once."""
 
     def __init__(
-        self, channel: Channel, side_channel: SideChannel, surveyor: Surveyor, page: Page
+        self,
+        channel: Channel,
+        side_channel: SideChannel,
+        surveyor: StatusReporter,
+        page: StatusPage,
     ) -> None:
         self._channel = channel
         self._side_channel = side_channel
@@ -61,14 +63,14 @@ class Link:
         self._replies: queue.SimpleQueue[ExchangeReply] = queue.SimpleQueue()
         self._go: queue.SimpleQueue[Go] = queue.SimpleQueue()
         self._terminal: queue.SimpleQueue[tuple[str | None, list[int]]] = queue.SimpleQueue()
-        self.debugger: Debugger | None = None
+        self.debugger: DebuggerLink | None = None
         self.test = -1
         """Number of the current test."""
         self.save: Callable[[], None] = lambda: None
         """Saves the rank's coverage data; called at each probe, as a hanging rank may be killed."""
         threading.Thread(target=self._read, name="pytest-ddp link", daemon=True).start()
 
-    def next_order(self) -> tuple[RunTest | Finish, list[int]]:
+    def next_request(self) -> tuple[RunTest | Finish, list[int]]:
         """Wait for the controller's next order."""
         return self._orders.get()
 
@@ -84,7 +86,7 @@ class Link:
             with self._lock:
                 self._channel.send(message, descriptors, more=more)
         except OSError:
-            faults.leave(EXIT_LINK_LOST)
+            crash_stacks.exit_now(EXIT_LINK_LOST)
 
     def warn(self, text: str, file: str = __file__, line: int = 1) -> None:
         """Make the controller issue a warning that is not the test's own."""
@@ -98,13 +100,13 @@ class Link:
         """Exit, if this process cannot send anything, or must not."""
         self._check_is_rank()
         if not self._channel.is_there():
-            faults.leave(EXIT_LINK_LOST)
+            crash_stacks.exit_now(EXIT_LINK_LOST)
 
     def _check_is_rank(self) -> None:
         if os.getpid() != self._pid:
             # A child that the test forked returned into pytest's protocol. Its reports would be
             # taken for the rank's.
-            faults.leave(1)
+            crash_stacks.exit_now(1)
 
     def wait_for_go(self, test: int) -> None:
         """Wait until every rank of the test is ready to begin."""
@@ -129,12 +131,12 @@ class Link:
 
     def want_terminal(self) -> tuple[str | None, list[int]]:
         """Wait for the terminal; returns a refusal, or its descriptors."""
-        self.send(WantTerminal(self.test))
+        self.send(RequestTerminal(self.test))
         return self._terminal.get()
 
     def leave_terminal(self, steps: bool, quits: bool) -> None:
-        """Return the terminal; see :class:`LeaveTerminal`."""
-        self.send(LeaveTerminal(self.test, steps, quits))
+        """Return the terminal; see :class:`ReturnTerminal`."""
+        self.send(ReturnTerminal(self.test, steps, quits))
 
     def _read(self) -> None:
         # Ends with the channel.
@@ -144,7 +146,7 @@ class Link:
                 case ExchangeReply():
                     self._side_channel.leave(message.number)
                     self._replies.put(message)
-                case Probe() | TellCalls():
+                case Probe() | RequestCalls():
                     self._answer(message)
                     self.save()
                 case Save():
@@ -152,7 +154,7 @@ class Link:
                     self.send(Saved(message.test))
                 case Go():
                     self._go.put(message)
-                case TakeTerminal():
+                case TerminalReply():
                     self._terminal.put((message.refusal, descriptors))
                 case LiftTimeouts() | EnterHang():
                     self._debug(message)
@@ -165,7 +167,7 @@ class Link:
         self._page.write(SEEN, cut_off())
         os.killpg(0, signal.SIGKILL)
 
-    def _answer(self, request: Probe | TellCalls) -> None:
+    def _answer(self, request: Probe | RequestCalls) -> None:
         # The main thread changes what is read here, and torch's recorder is a private interface. A
         # probe that fails proves nothing, and must not end the link.
         with contextlib.suppress(Exception):

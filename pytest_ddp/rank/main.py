@@ -16,25 +16,19 @@ from typing import Any, NoReturn, TypeVar
 import pytest
 from _pytest.main import wrap_session
 
-from pytest_ddp.rank.adapt import measuring
-from pytest_ddp.rank.birth import preload, shared, threads
-from pytest_ddp.rank.birth.collection import Collection
-from pytest_ddp.rank.birth.elsewhere import Elsewhere
-from pytest_ddp.rank.birth.owncode import OwnCode
-from pytest_ddp.rank.birth.session import configure
-from pytest_ddp.rank.exits import exiting, faults
-from pytest_ddp.rank.nursery import Nursery, Start
-from pytest_ddp.rank.watch import uncompiled
-from pytest_ddp.system import folder, hugepages, processes
-from pytest_ddp.system.own import gc, os, socket, subprocess
-from pytest_ddp.wire.channel import Channel, dumps, loads
-from pytest_ddp.wire.hosting import (
-    Collected,
-    HostReady,
-    Session,
-    StartRank,
-)
-from pytest_ddp.wire.program import command
+from pytest_ddp.protocol.channel import Channel, dumps, loads
+from pytest_ddp.protocol.host_messages import Collected, HostReady, Session, StartRank
+from pytest_ddp.protocol.program import command
+from pytest_ddp.rank.exits import crash_stacks, exiting
+from pytest_ddp.rank.forking import RankHost, StartProcess
+from pytest_ddp.rank.hooks import rank_coverage
+from pytest_ddp.rank.startup import preload, shared_preload, threads
+from pytest_ddp.rank.startup.collection import Collection, LateImportFinder
+from pytest_ddp.rank.startup.pytest_config import configure
+from pytest_ddp.rank.startup.user_code import UserCode
+from pytest_ddp.rank.status import uncompiled
+from pytest_ddp.system import processes, tempfiles
+from pytest_ddp.system.stdlib import gc, os, socket, subprocess
 
 _Kind = TypeVar("_Kind")
 _COLLAPSE_AT = 32
@@ -52,7 +46,7 @@ def main(role: dict[str, Any]) -> NoReturn:
         processes.die_with_parent(role["parent"])
         order = loads(role["order"])
         assert isinstance(order, StartRank)
-        sys.meta_path.append(Elsewhere(role["path"]))
+        sys.meta_path.append(LateImportFinder(role["path"]))
         for descriptor in role["files"]:
             os.set_inheritable(descriptor, False)
         _spawned_rank(channel, role["files"], order)
@@ -79,19 +73,19 @@ def _host(channel: Channel, session: Session, own_folder: str) -> NoReturn:
     # Before the fork that does the shared imports, too: threads do not survive it.
     problem = threads.problem("their host")
     if problem is None:
-        shared.imports_of(collected)
-    sys.meta_path.append(Elsewhere(collected.path))
+        shared_preload.import_shared(collected)
+    sys.meta_path.append(LateImportFinder(collected.path))
 
     def fork_ranks(pytest_session: pytest.Session) -> NoReturn:
         if session.imports_in_host:
-            with measuring.during(session.measured):
+            with rank_coverage.during(session.measured):
                 own.load(pytest_session)
                 collection.collect(pytest_session, collected.files)
         host, starts = os.getpid(), itertools.count(1)
 
         def fork(order: StartRank, descriptors: list[int]) -> int:
             if next(starts) == _COLLAPSE_AT:
-                hugepages.collapse()
+                processes.collapse()
             child = os.fork()
             if child == 0:
                 channel.close()
@@ -102,7 +96,7 @@ def _host(channel: Channel, session: Session, own_folder: str) -> NoReturn:
 
         channel.send(HostReady(problem or threads.problem("their host")))
         uncompiled.hide_own_frames_now()
-        exiting.spare_torch()
+        exiting.skip_torch_finalizers()
         gc.collect()
         gc.freeze()
         # From now on the host outlives the controller, to clean up after a ``kill -9`` of it.
@@ -161,10 +155,10 @@ def _spawned_rank(channel: Channel, files: list[int], order: StartRank) -> NoRet
 # ---------------------------------------------------------------- both
 
 
-def _serve(channel: Channel, start: Start, own_folder: str) -> NoReturn:
-    Nursery(channel, start).serve()
-    folder.remove(own_folder)
-    faults.leave(0)
+def _serve(channel: Channel, start: StartProcess, own_folder: str) -> NoReturn:
+    RankHost(channel, start).serve()
+    tempfiles.remove(own_folder)
+    crash_stacks.exit_now(0)
 
 
 def _run_session(config: pytest.Config, serve: Callable[[pytest.Session], NoReturn]) -> NoReturn:
@@ -175,7 +169,7 @@ def _run_session(config: pytest.Config, serve: Callable[[pytest.Session], NoRetu
 
     code = wrap_session(config, loop)
     print(f"pytest ended with exit code {code} before any test could run", file=sys.stderr)
-    faults.leave(1)
+    crash_stacks.exit_now(1)
 
 
 def _live(
@@ -184,7 +178,7 @@ def _live(
     order: StartRank,
     session: pytest.Session,
     collection: Collection,
-    own: OwnCode,
+    own: UserCode,
 ) -> NoReturn:
     from pytest_ddp.rank.life import live  # noqa: PLC0415 - imports torch
 
@@ -195,8 +189,8 @@ def _expect(channel: Channel, kind: type[_Kind], own_folder: str = "") -> _Kind:
     received = channel.receive()
     if received is None:
         # The controller may have been killed, so the host has to remove the folder too.
-        folder.remove(own_folder)
-        faults.leave(0)
+        tempfiles.remove(own_folder)
+        crash_stacks.exit_now(0)
     message, _ = received
     assert isinstance(message, kind), message
     return message

@@ -11,36 +11,13 @@ import torch.distributed as dist
 
 from pytest_ddp import fixture
 from pytest_ddp.fixture import Ddp
-from pytest_ddp.rank.adapt import fixtures, loghandlers, output
-from pytest_ddp.rank.adapt.debugger import Ask, Debugger, Place
-from pytest_ddp.rank.adapt.livelogs import LiveLogs
-from pytest_ddp.rank.adapt.phases import Phases
-from pytest_ddp.rank.adapt.properties import Properties
-from pytest_ddp.rank.adapt.setupshow import SetupShow
-from pytest_ddp.rank.adapt.subtests import Subtests
-from pytest_ddp.rank.adapt.tracebacks import Tracebacks, line_of, text_of
-from pytest_ddp.rank.birth.collection import Collection
-from pytest_ddp.rank.birth.guests import Guests, run_undriven
-from pytest_ddp.rank.care import device, seeding
-from pytest_ddp.rank.care.care import Care
-from pytest_ddp.rank.care.garbage import Garbage
-from pytest_ddp.rank.care.modulestate import ModuleState, packages_of_plugins
-from pytest_ddp.rank.environment import RankEnvironment
-from pytest_ddp.rank.exits import exiting, faults
-from pytest_ddp.rank.groups.rendezvous import EnvRendezvous
-from pytest_ddp.rank.groups.ties import Ties
-from pytest_ddp.rank.link import Link
-from pytest_ddp.rank.watch.instruments import Instruments
-from pytest_ddp.rank.watch.standing import recorder_problem
-from pytest_ddp.system.own import os
-from pytest_ddp.wire.hosting import StartRank
-from pytest_ddp.wire.kept import Kept
-from pytest_ddp.wire.marker import IMPORT
-from pytest_ddp.wire.protocol import (
+from pytest_ddp.protocol.buffered_reports import BufferedReports
+from pytest_ddp.protocol.host_messages import StartRank
+from pytest_ddp.protocol.messages import (
     Began,
     Done,
     Finished,
-    Left,
+    Leak,
     NotBegun,
     Phase,
     PhaseReported,
@@ -48,7 +25,29 @@ from pytest_ddp.wire.protocol import (
     RunTest,
     Warned,
 )
-from pytest_ddp.wire.survey import Traffic
+from pytest_ddp.protocol.rank_status import Traffic
+from pytest_ddp.protocol.status_page import IMPORT
+from pytest_ddp.rank.cleanup import cleanup, seeding
+from pytest_ddp.rank.cleanup.cleanup import Cleanup
+from pytest_ddp.rank.cleanup.garbage import GarbageCollection
+from pytest_ddp.rank.cleanup.module_state import ModuleState, packages_of_plugins
+from pytest_ddp.rank.environment import RankEnvironment
+from pytest_ddp.rank.exits import crash_stacks, exiting
+from pytest_ddp.rank.groups.env_rendezvous import EnvRendezvous
+from pytest_ddp.rank.groups.group_fixtures import GroupFixtures
+from pytest_ddp.rank.hooks import fixtures, log_handlers, output
+from pytest_ddp.rank.hooks.debugger import PromptPlace, RankDebugger, TerminalAccess
+from pytest_ddp.rank.hooks.log_handlers import LiveLogs
+from pytest_ddp.rank.hooks.phases import PhaseHooks
+from pytest_ddp.rank.hooks.property_tests import Properties
+from pytest_ddp.rank.hooks.stand_ins import SetupShow, Subtests
+from pytest_ddp.rank.hooks.tracebacks import Tracebacks, line_of, text_of
+from pytest_ddp.rank.link import Link
+from pytest_ddp.rank.startup.collection import Collection
+from pytest_ddp.rank.startup.plugin_filter import PluginFilter, run_without_drivers
+from pytest_ddp.rank.status.instruments import Instruments
+from pytest_ddp.rank.status.status_reporter import recorder_problem
+from pytest_ddp.system.stdlib import os
 
 # Overview
 #
@@ -59,7 +58,7 @@ from pytest_ddp.wire.survey import Traffic
 #   state      the main thread is in       who moves it there             next state
 #   ---------  --------------------------  -----------------------------  ------------------------
 #   starting   `live`, until `RankReady`   the host: it has forked        idle
-#   idle       `_serve`, `next_order`      the rank: `RankReady`, `Done`  preparing or finishing
+#   idle       `_serve`, `next_request`      the rank: `RankReady`, `Done`  preparing or finishing
 #                                          or `NotBegun` is sent
 #   preparing  `_run`: environment,        the controller: `RunTest`      ready, running; idle after
 #              `_collect`, `prepare`                                      `NotBegun`
@@ -116,21 +115,21 @@ class Runner:
         self._lifecycle, self._group, self._side_channel, self._surveyor, page = instruments
         self._session = session
         self._config = session.config
-        self._kept = Kept(page, session.config)
+        self._kept = BufferedReports(page, session.config)
         self._collection = collection
         self._live_logs = live_logs
         self._rendezvous = rendezvous
-        self._care = Care(self._group.journal.asked_for)
+        self._care = Cleanup(self._group.journal.asked_for)
         self._environment, self._variables = environment, place.environment
-        self._garbage = Garbage(self._lifecycle)
+        self._garbage = GarbageCollection(self._lifecycle)
         self._setup_show = SetupShow(self._config)
         self._subtests = Subtests(self._config, self._kept)
-        self._ties = Ties(self._group, self._side_channel)
-        self._phases = Phases(self._lifecycle, self._care, self._ties)
+        self._ties = GroupFixtures(self._group, self._side_channel)
+        self._phases = PhaseHooks(self._lifecycle, self._care, self._ties)
         self._properties = Properties()
         self._ddp = self._make_ddp()
         self._debugger = self._link.debugger = self._make_debugger()
-        self._log_handlers = loghandlers.Together.of_phases(self._config)
+        self._log_handlers = log_handlers.AttachedHandlers.of_phases(self._config)
         self._reseeder = seeding.Reseeder(self._config.option)
         self._modules: ModuleState | None = None
         self._in_doubt = False
@@ -139,7 +138,7 @@ class Runner:
         self._is_used = False
         self._is_broken_off = False
         """Whether a phase of the test did not pass."""
-        guests: Any = self._config.pluginmanager.get_plugin(Guests.NAME)
+        guests: Any = self._config.pluginmanager.get_plugin(PluginFilter.NAME)
         self._shortcomings = [(text, __file__) for text in guests.problems]
         if problem := recorder_problem():
             self._shortcomings.append((problem, str(dist.__file__)))
@@ -149,7 +148,7 @@ class Runner:
         watchers = (self._phases, self._care, self._properties, self._ties, Tracebacks())
         for plugin in (self, self._debugger, *watchers):
             self._config.pluginmanager.register(plugin)
-        loghandlers.attach_at_once(self._log_handlers)
+        log_handlers.attach_at_once(self._log_handlers)
         files = output.capture_files(self._config)
         ready = RankReady(self._place.serial, os.getpid(), tuple(files))
         self._link.send(ready, tuple(files.values()))
@@ -157,19 +156,19 @@ class Runner:
         with contextlib.suppress(KeyboardInterrupt):
             self._serve()
         self._finish()
-        faults.leave(0)
+        crash_stacks.exit_now(0)
 
-    def _make_debugger(self) -> Debugger:
+    def _make_debugger(self) -> RankDebugger:
         place, link = self._place, self._link
-        ask = Ask(link.want_terminal, link.leave_terminal)
+        ask = TerminalAccess(link.want_terminal, link.leave_terminal)
         history = os.path.join(place.folder, "pdb-history") if place.folder else ""
-        where = Place(place.rank, place.world.world_size)
-        return Debugger(self._config, self._group.journal, ask, where, history)
+        where = PromptPlace(place.rank, place.world.world_size)
+        return RankDebugger(self._config, self._group.journal, ask, where, history)
 
     def _serve(self) -> None:
         # Ends with the order to finish.
         while True:
-            order, descriptors = self._link.next_order()
+            order, descriptors = self._link.next_request()
             if not isinstance(order, RunTest):
                 return
             self._run(order, descriptors)
@@ -185,7 +184,7 @@ class Runner:
         self._side_channel.begin(self._place.world.world_size)
         self._surveyor.begin()
         try:
-            keeps = self._group.is_of_others()
+            keeps = self._group.is_users()
             by_port = order.new_store and not order.by_file
             serve_now = order.store is None or by_port
             self._rendezvous.begin(listening, serve_now=serve_now, keeps=keeps)
@@ -240,7 +239,7 @@ class Runner:
         self._phases.begin()
         self._subtests.begin()
         self._properties.seed = order.seeds[0]
-        if order.of_family and self._modules is None:
+        if order.shares_module_state and self._modules is None:
             self._modules = ModuleState(packages_of_plugins(self._config))
         self._config.hook.pytest_ddp_test_begins(item=item, sent=order.from_plugins)
         self._live_logs.begin(order.log_level)
@@ -259,12 +258,12 @@ class Runner:
             passed=self._kept.passed(),
             counts=counts,
             group_doubt=self._group_doubt(),
-            tied=self._ties.hold() or self._group.is_of_others(),
-            together=self._ties.hold_together(),
+            holds_group=self._ties.hold() or self._group.is_users(),
+            together=self._ties.needs_peers(),
             rank_doubt=self._rank_doubt(item),
-            met=self._rendezvous.has_met(),
-            spent=self._spent(),
-            modules_changed=order.ends_family and self._modules_changed(),
+            met=self._rendezvous.used_rendezvous(),
+            irreversible=self._spent(),
+            modules_changed=order.ends_module_state and self._modules_changed(),
             changes=self._care.changes,
             setup_show=self._setup_show.take(),
             exit_reason=exit_reason,
@@ -300,7 +299,7 @@ class Runner:
     def _run_protocol(self, order: RunTest, item: pytest.Item) -> tuple[str | None, int | None]:
         """Run the item; returns reason and code of a ``pytest.exit``, if one was raised."""
         next_item = self._next_item(order, item)
-        run = run_undriven if order.driven else item.ihook.pytest_runtest_protocol
+        run = run_without_drivers if order.driven else item.ihook.pytest_runtest_protocol
         try:
             run(item=item, nextitem=next_item)
         except pytest.exit.Exception as exit_:
@@ -326,17 +325,17 @@ class Runner:
         # With GPUs, torch also keeps device meshes in autograd's own thread for each GPU, where
         # they cannot be cleared.
         has_gpu = self._place.world.devices is not None
-        return self._care.spent() or (has_gpu and self._care.has_more_groups)
+        return self._care.irreversible() or (has_gpu and self._care.has_more_groups)
 
-    def _rank_doubt(self, item: pytest.Item) -> tuple[Left, ...]:
-        doubts = [*self._care.strangers, *self._care.more_stores(), *device.broken()]
-        keeps, own = self._place.world.keeps_group, self._group.is_of_others()
+    def _rank_doubt(self, item: pytest.Item) -> tuple[Leak, ...]:
+        doubts = [*self._care.leaks, *self._care.more_stores(), *cleanup.broken_gpu()]
+        keeps, own = self._place.world.keeps_group, self._group.is_users()
         if own and self._care.has_other_default_group and not keeps:
-            doubts.append(Left("a default process group of its own"))
+            doubts.append(Leak("a default process group of its own"))
         if error := self._phases.broke_fixture:
-            doubts.append(Left(f"a fixture that was broken off by {error}"))
+            doubts.append(Leak(f"a fixture that was broken off by {error}"))
         elif item in self._session._setupstate.stack:
-            doubts.append(Left("fixtures that were not torn down"))
+            doubts.append(Leak("fixtures that were not torn down"))
         self._in_doubt |= bool(doubts)
         return tuple(doubts)
 
@@ -363,7 +362,7 @@ class Runner:
             lambda: self._session._setupstate.teardown_exact(None),
             lambda: self._config.hook.pytest_sessionfinish(session=self._session, exitstatus=0),
             self._config._ensure_unconfigure,
-            faults.enable,
+            crash_stacks.enable,
         ):
             exiting.attempt(step, problems)
         end = exiting.run_handlers(reported=self._in_doubt)

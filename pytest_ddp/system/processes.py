@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
-from pytest_ddp.system.own import os, signal
+from pytest_ddp.system.stdlib import os, signal, threading, time
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -50,7 +52,7 @@ def children(pid: int | None = None) -> list[Process]:
         tasks = f"/proc/{pid or os.getpid()}/task"
         for task in os.listdir(tasks):
             found += [int(child) for child in read(f"{tasks}/{task}/children").split()]
-    processes = (look(child) for child in found)
+    processes = (process_of(child) for child in found)
     return [process for process in processes if process is not None]
 
 
@@ -66,7 +68,7 @@ def has_children() -> bool:
     return True
 
 
-def look(pid: int) -> Process | None:
+def process_of(pid: int) -> Process | None:
     """A process by its number; None if it does not exist, or has ended."""
     try:
         stat = read(f"/proc/{pid}/stat").decode(errors="replace")
@@ -124,3 +126,91 @@ def umask() -> int:
     status = read("/proc/self/status")
     _, _, found = status.partition(b"\nUmask:")
     return int(found.split()[0], 8)
+
+
+# ------------------------------------------------------------------
+# Forks of a rank: DataLoader workers are forked while threads of gloo run.
+#
+# A thread of gloo that drops the last reference to a tensor takes Python's lock on its thread
+# states, without the GIL. A child that is forked at that moment inherits the lock as taken, and
+# waits for it inside ``os.fork`` for ever (python/cpython#112275, fixed in 3.11.10); other locks of
+# C++ can be inherited in the same way. It does not help that a test has ended its collectives: the
+# references are dropped a moment later.
+
+
+PATIENCE = 0.05
+"""Seconds to wait for the other threads; one that computes without a pause never sleeps."""
+_TASKS = "/proc/self/task"
+
+
+def watch() -> None:
+    """Delay all forks from now on until the other threads of this process sleep.
+
+    Called before other code registers a hook: these hooks run last to first, and nothing should
+    run between the look at the threads and the fork.
+    """
+    os.register_at_fork(before=wait_for_sleep)
+
+
+def wait_for_sleep(patience: float = PATIENCE) -> bool:
+    """Wait until no other thread runs; returns False if one still does.
+
+    A thread that waits for the GIL sleeps as well, and holds no other lock of Python's.
+    """
+    end = time.monotonic() + patience
+    # Polled, as the kernel does not notify of a thread that falls asleep.
+    while not all_sleep(_TASKS, threading.get_native_id()):
+        if time.monotonic() > end:
+            return False
+        os.sched_yield()
+    return True
+
+
+def all_sleep(tasks: str, but: int) -> bool:
+    """Whether all threads of a process but one sleep.
+
+    Args:
+        tasks: its ``/proc/PID/task``.
+        but: the calling thread.
+    """
+    return all(_sleeps(f"{tasks}/{name}") for name in os.listdir(tasks) if name != str(but))
+
+
+def _sleeps(task: str) -> bool:
+    try:
+        stat = read(f"{task}/stat")
+    except OSError:  # the thread has ended
+        return True
+    return stat.rpartition(b")")[2].split()[0] != b"R"
+
+
+# ------------------------------------------------------------------
+# Huge pages, for the memory of a process that forks often.
+
+_SIZE = 1 << 21
+_COLLAPSE = 25
+"""``MADV_COLLAPSE`` of Linux 6.1."""
+_MOST = 1 << 28
+"""Bytes of a mapping; a larger one is data, whose copying would take seconds."""
+
+
+def collapse() -> None:
+    """Move the memory of this process to huge pages, so that a fork has a shorter table to copy.
+
+    With torch imported there are some 40,000 pages: a fork and its end then take 4 ms of processor
+    time instead of 14. The move takes some 0.2 s; if the kernel refuses, nothing changes.
+    """
+    libc = ctypes.CDLL(None)
+    for first, last in list(_anonymous()):
+        begin, end = -(-first // _SIZE) * _SIZE, last // _SIZE * _SIZE
+        if 0 < end - begin <= _MOST:
+            libc.madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), _COLLAPSE)
+
+
+def _anonymous() -> Iterator[tuple[int, int]]:
+    """Addresses of private memory that belongs to no file, from proc(5)."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        place, rights, _, _, inode, *_ = line.split()
+        if rights == "rw-p" and inode == "0":
+            first, last = place.split("-")
+            yield int(first, 16), int(last, 16)

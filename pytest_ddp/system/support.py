@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from pytest_ddp.system.own import os
+from pytest_ddp.system.stdlib import os
 
 _NEEDED = ("memfd_create", "pidfd_open", "setsid")
 

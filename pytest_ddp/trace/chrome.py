@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias
 
-from pytest_ddp.trace.events import Collective, Phase
-from pytest_ddp.trace.timeline import Timeline, Track
+from pytest_ddp.trace.timeline import Collective, Timeline, TracedPhase, Track
 
 Event: TypeAlias = dict[str, Any]
 
@@ -118,7 +117,7 @@ def _slices(timeline: Timeline, track: Track) -> Iterator[Event]:
 
 
 def _slice(
-    pid: int, tid: int, name: str, kind: str, span: Phase | Collective, args: dict[str, Any]
+    pid: int, tid: int, name: str, kind: str, span: TracedPhase | Collective, args: dict[str, Any]
 ) -> Event:
     duration = max(span.end - span.begin, 0)
     return {

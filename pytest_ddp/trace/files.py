@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddp.evidence.outcome import RunOutcome
-from pytest_ddp.system.own import json
+from pytest_ddp.outcome.outcome import RunOutcome
+from pytest_ddp.system.stdlib import json
 from pytest_ddp.trace.chrome import chrome_trace
-from pytest_ddp.trace.page import index, page
+from pytest_ddp.trace.picture import index, page
 from pytest_ddp.trace.timeline import make_timeline
 
 _LONGEST = 100

@@ -3,21 +3,223 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
-from pytest_ddp.evidence.outcome import Ending, RankLine, RankOutcome, RunOutcome
-from pytest_ddp.proof.prover import wait_words
-from pytest_ddp.trace.events import Collective, Events, State, parse
-from pytest_ddp.verdict.lost import explanations
-from pytest_ddp.verdict.trouble import Trouble, first_line, lost_phase, message_of, what_happened
-from pytest_ddp.wire.protocol import Phase as ReportPhase
-from pytest_ddp.wire.survey import Standing, group_words
+from pytest_ddp.deadlock.prover import wait_words
+from pytest_ddp.outcome.outcome import Ending, RankLine, RankOutcome, RunOutcome
+from pytest_ddp.protocol.messages import Phase as ReportPhase
+from pytest_ddp.protocol.rank_status import RankStatus, group_words
+from pytest_ddp.protocol.trace_lines import TraceLine
+from pytest_ddp.system.stdlib import json
+from pytest_ddp.verdict.lost_ranks import explanations
+from pytest_ddp.verdict.rank_failure import (
+    RankFailure,
+    describe,
+    first_line,
+    lost_phase,
+    message_of,
+)
+
+# ------------------------------------------------------------------
+# Parses the lines that a rank wrote into its phases and collectives.
+#
+# Pure. All times are nanoseconds since the test began. The text may break off anywhere: the rank
+# may have been killed between two lines, or within one.
 
 
-class End(enum.StrEnum):
+class CollectiveState(enum.Enum):
+    """The state of a collective; the value completes "the collective ..."."""
+
+    DONE = "is complete"
+    FAILED = "failed"
+    PENDING = "is not complete"
+    UNAWAITED = "was never waited for"
+    """It may be complete or not."""
+
+
+@dataclass(frozen=True, slots=True)
+class TracedPhase:
+    """A phase of a rank, inside those of smaller depth."""
+
+    name: str
+    depth: int
+    """0 for setup, call and teardown."""
+    begin: int
+    end: int
+    site: str = ""
+    """``file:line`` that began it; empty for pytest's own phases."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """A collective, a send or a receive of a rank."""
+
+    operation: str
+    group: str
+    number: int
+    """Number of the collective on its group in this test, from 1; 0 for a message."""
+    begin: int
+    end: int
+    state: CollectiveState
+    elements: int | None = None
+    """Of the tensors that the rank passed as input, or as output to be filled."""
+    dtype: str | None = None
+    reduce_op: str | None = None
+    root: int | None = None
+    """Source or destination in the group; the peer of a message."""
+    site: str = ""
+    """``file:line`` of the call; empty if C++ issued it."""
+    error: str = ""
+    """Name of the exception that ended the wait for it."""
+
+    @property
+    def by_python(self) -> bool:
+        """False for a collective that C++ issued, whose end the recorder does not know."""
+        return bool(self.site)
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """All events of one rank in one test."""
+
+    phases: tuple[TracedPhase, ...] = ()
+    collectives: tuple[Collective, ...] = ()
+    truncated: bool = False
+    """Whether the rank's file was full."""
+
+
+def parse(text: str, began: int, until: int) -> Events:
+    """Parse the file of a rank.
+
+    Args:
+        text: its lines.
+        began: when the test began, in nanoseconds on the monotonic clock.
+        until: when the rank ended its part, in nanoseconds since then.
+    """
+    reader = _EventReader(began, until)
+    for line in _lines(text):
+        reader.take(*line)
+    return reader.events()
+
+
+def _lines(text: str) -> Iterator[list[Any]]:
+    for line in text.splitlines():
+        try:
+            yield json.loads(line)
+        except ValueError:  # the unfinished last line of a rank that was killed
+            return
+
+
+@dataclass
+class _EventReader:
+    began: int
+    until: int
+    open: list[TracedPhase] = field(default_factory=list)
+    phases: list[TracedPhase] = field(default_factory=list)
+    before: dict[str, int] = field(default_factory=dict)
+    unawaited: dict[int, Collective] = field(default_factory=dict)
+    collectives: list[Collective] = field(default_factory=list)
+    recorded: dict[int, Collective] = field(default_factory=dict)
+    truncated: bool = False
+
+    def take(self, what: str, at: int, *details: Any) -> None:
+        now = at - self.began
+        match TraceLine(what):
+            case TraceLine.PHASE:
+                self._phase(now, *details)
+            case TraceLine.LEFT:
+                self._close(details[0], now)
+            case TraceLine.GROUP:
+                self.before[details[0]] = details[1]
+            case TraceLine.CALL:
+                self._call(now, *details)
+            case TraceLine.WAITED:
+                self._waited(now, *details)
+            case TraceLine.RECORDED:
+                self._record(*details)
+            case TraceLine.FULL:
+                self.truncated = True
+
+    def _phase(self, now: int, depth: int, name: str, site: str) -> None:
+        # The setup of the group and that of the test are shown as one setup.
+        goes_on = depth == 0 and self.open[:1] != [] and self.open[0].name == name
+        self._close(1 if goes_on else depth, now)
+        if not goes_on:
+            self.open.append(TracedPhase(name, depth, now, self.until, site))
+
+    def _close(self, depth: int, now: int) -> None:
+        while len(self.open) > depth:
+            self.phases.append(replace(self.open.pop(), end=now))
+
+    def _call(self, now: int, key: int, group: str, number: int, *details: Any) -> None:
+        operation, elements, dtype, reduce_op, root, site = details
+        # A key that is used again: nothing waited for the older call.
+        if (older := self.unawaited.pop(key, None)) is not None:
+            self.collectives.append(older)
+        self.unawaited[key] = Collective(
+            operation=operation,
+            group=group,
+            number=self._in_test(group, number),
+            begin=now,
+            end=self.until,
+            state=CollectiveState.UNAWAITED,
+            elements=elements,
+            dtype=dtype,
+            reduce_op=reduce_op,
+            root=root,
+            site=site,
+        )
+
+    def _in_test(self, group: str, number: int) -> int:
+        """The number within the test of a collective with this number since the group's begin."""
+        return number - self.before.get(group, 0) if number else 0
+
+    def _waited(self, now: int, key: int, error: str | None) -> None:
+        if (call := self.unawaited.pop(key, None)) is not None:
+            state = CollectiveState.FAILED if error else CollectiveState.DONE
+            self.collectives.append(replace(call, end=now, state=state, error=error or ""))
+
+    def _record(self, record: int, group: str, number: int, *details: Any) -> None:
+        operation, elements, dtype, begin, complete = details
+        self.recorded[record] = Collective(
+            operation=operation,
+            group=group,
+            number=self._in_test(group, number),
+            begin=begin - self.began,
+            end=self.until,
+            state=CollectiveState.DONE if complete else CollectiveState.PENDING,
+            elements=elements,
+            dtype=dtype,
+        )
+
+    def events(self) -> Events:
+        # ``until`` is from the controller's clock. The offset of another machine's clock is not
+        # exact to the microsecond, so a phase may seem to begin after it.
+        still_open = (replace(phase, end=max(phase.begin, phase.end)) for phase in self.open)
+        phases = sorted([*self.phases, *still_open], key=lambda p: (p.begin, p.depth))
+        issued = (_ended_with_phase(call, phases) for call in self.recorded.values())
+        calls = [*self.collectives, *self.unawaited.values(), *issued]
+        calls.sort(key=lambda call: (call.begin, call.number))
+        return Events(tuple(phases), tuple(calls), self.truncated)
+
+
+def _ended_with_phase(call: Collective, phases: list[TracedPhase]) -> Collective:
+    """End a complete collective of C++ with the innermost phase around its begin.
+
+    gloo's records have no time of completion, but DDP waits for its gradients before backward
+    returns, and for its broadcasts before the constructor returns.
+    """
+    if call.state is not CollectiveState.DONE:
+        return call
+    around = [phase for phase in phases if phase.begin <= call.begin <= phase.end]
+    return replace(call, end=max(around, key=lambda p: p.depth).end) if around else call
+
+
+class RankEnd(enum.StrEnum):
     """How a rank's part ended, in a word."""
 
     ENDED = "ended"
@@ -31,12 +233,12 @@ class End(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Stand:
+class FinalState:
     """The state of a rank at the end of the test."""
 
     at: int
     """Nanoseconds since the test began."""
-    end: End
+    end: RankEnd
     words: str = ""
     """Details: the collective in which it waited, the cause of its death, its error message."""
     place: str = ""
@@ -49,7 +251,7 @@ class Track:
 
     rank: int
     events: Events
-    stand: Stand
+    stand: FinalState
     machine: str = ""
     """``node 1 (beta)``; empty in a session on one machine."""
     uncertainty: int = 0
@@ -118,14 +320,14 @@ def _track(rank: RankOutcome, began: int, row: RankLine | None, oom: str) -> Tra
     )
 
 
-def _with_pending(events: Events, status: Standing) -> Events:
+def _with_pending(events: Events, status: RankStatus) -> Events:
     """Set the state of calls to PENDING that were not complete in the rank's last answer."""
     begun = {(wait.group, wait.number) for wait in status.begun}
     begun |= {(wait.group, 0) for wait in status.waits if wait.peer is not None}
 
     def corrected(call: Collective) -> Collective:
-        waits = call.state is State.UNAWAITED and (call.group, call.number) in begun
-        return replace(call, state=State.PENDING) if waits else call
+        waits = call.state is CollectiveState.UNAWAITED and (call.group, call.number) in begun
+        return replace(call, state=CollectiveState.PENDING) if waits else call
 
     return replace(events, collectives=tuple(map(corrected, events.collectives)))
 
@@ -142,39 +344,41 @@ def _groups(ranks: Iterable[RankOutcome]) -> dict[str, str]:
 # ------------------------------------------------------------------ the end of a rank
 
 
-def _final_state(rank: RankOutcome, at: int, row: RankLine | None, oom: str) -> Stand:
+def _final_state(rank: RankOutcome, at: int, row: RankLine | None, oom: str) -> FinalState:
     if rank.ended_well:
         return _done(rank, at)
     if rank.ending is Ending.NOT_BEGUN:
-        return Stand(at, End.NOT_BEGUN, _lost_words(rank))
-    trouble = Trouble(rank, lost_phase(rank) or ReportPhase.TEARDOWN, None)
+        return FinalState(at, RankEnd.NOT_BEGUN, _lost_words(rank))
+    trouble = RankFailure(rank, lost_phase(rank) or ReportPhase.TEARDOWN, None)
     if rank.ending is Ending.EXITED:
         reasons = "; ".join((_lost_words(rank), *explanations(rank, oom)))
-        return Stand(at, End.DIED, reasons, trouble.place)
+        return FinalState(at, RankEnd.DIED, reasons, trouble.place)
     if row is not None and row.collective:
-        return Stand(at, End.WAITS, row.collective, row.place)
+        return FinalState(at, RankEnd.WAITS, row.collective, row.place)
     status = rank.standing
     if status is not None and status.blocked and status.waits:
         wait = status.waits[0]
-        return Stand(at, End.WAITS, wait_words(wait, detail=True), wait.site or status.place)
-    return Stand(at, End.STOPPED, _lost_words(rank), trouble.place)
+        return FinalState(
+            at, RankEnd.WAITS, wait_words(wait, detail=True), wait.site or status.place
+        )
+    return FinalState(at, RankEnd.STOPPED, _lost_words(rank), trouble.place)
 
 
-def _done(rank: RankOutcome, at: int) -> Stand:
+def _done(rank: RankOutcome, at: int) -> FinalState:
     for phase, timed in rank.reports.items():
-        trouble = Trouble(rank, phase, timed.report)
+        trouble = RankFailure(rank, phase, timed.report)
         if timed.report.failed:
-            return Stand(at, End.FAILED, what_happened(trouble), _place(trouble))
+            return FinalState(at, RankEnd.FAILED, describe(trouble), _place(trouble))
         if timed.report.skipped and not hasattr(timed.report, "wasxfail"):
-            return Stand(at, End.SKIPPED, what_happened(trouble))
-    return Stand(at, End.ENDED)
+            return FinalState(at, RankEnd.SKIPPED, describe(trouble))
+    return FinalState(at, RankEnd.ENDED)
 
 
-def _place(trouble: Trouble) -> str:
+def _place(trouble: RankFailure) -> str:
     frame = trouble.user_frame
     return "" if frame is None else f"{frame.file}:{frame.line}"
 
 
 def _lost_words(rank: RankOutcome) -> str:
     phase = lost_phase(rank)
-    return "" if phase is None else what_happened(Trouble(rank, phase, None))
+    return "" if phase is None else describe(RankFailure(rank, phase, None))

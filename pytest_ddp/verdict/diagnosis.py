@@ -6,28 +6,74 @@ Pure. :mod:`pytest_ddp.verdict.merge` decides whether a test failed; this only e
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
-from pytest_ddp.evidence import nativestacks, pythonstacks
-from pytest_ddp.evidence.outcome import Ending, RankLine, RankOutcome, RootCause, RunOutcome
-from pytest_ddp.evidence.wording import ranks_text
-from pytest_ddp.verdict import handled
-from pytest_ddp.verdict.lost import is_unlike_to_gloo
-from pytest_ddp.verdict.trouble import (
-    Trouble,
+from pytest_ddp.outcome import stack_dumps
+from pytest_ddp.outcome.outcome import (
+    Ending,
+    RankLine,
+    RankOutcome,
+    RootCause,
+    RunOutcome,
+    ranks_text,
+)
+from pytest_ddp.outcome.stack_dumps import shorten
+from pytest_ddp.protocol.messages import Phase
+from pytest_ddp.protocol.rank_status import Handled
+from pytest_ddp.protocol.status_page import IMPORT
+from pytest_ddp.verdict.lost_ranks import is_gloo_mismatch
+from pytest_ddp.verdict.rank_failure import (
+    RankFailure,
     clean,
     crash_site,
+    describe,
     first_line,
-    fold,
     frames_of,
+    group_same,
     is_out_of_memory,
     signal_name,
-    tell_apart,
-    what_happened,
+    split_consequences,
 )
-from pytest_ddp.wire.marker import IMPORT
-from pytest_ddp.wire.protocol import Phase
+
+# ------------------------------------------------------------------
+# Exceptions that ranks handle: if a handler communicates and hangs, the exception is the cause.
+
+ByRank = Mapping[int, Handled | None]
+"""For every rank of a test; None for a rank that handles no exception, or if unknown."""
+
+
+def verdict_prefix(handled: ByRank) -> str:
+    """The beginning of the verdict if ranks handle exceptions, and not all of the same type."""
+    if _are_all_equal(handled):
+        return ""
+    groups: dict[tuple[str, str], list[tuple[int, Handled]]] = {}
+    for rank, error in sorted(handled.items(), key=itemgetter(0)):
+        if error is not None:
+            groups.setdefault((error.kind, error.place), []).append((rank, error))
+    words = [
+        f"{group[0][1]} ({ranks_text(rank for rank, _ in group)}, {_line(group[0][1])})"
+        for group in groups.values()
+    ]
+    return f"while handling {' and '.join(words)}: " if words else ""
+
+
+def note(handled: ByRank) -> str:
+    """A sentence for the notes if all ranks handle the same type, as a legal test may."""
+    if not _are_all_equal(handled):
+        return ""
+    error = next(filter(None, handled.values()))
+    return f"all ranks wait in a handler of {error} ({_line(error)})"
+
+
+def _are_all_equal(handled: ByRank) -> bool:
+    kinds = {error and error.kind for error in handled.values()}
+    return len(kinds) == 1 and None not in kinds
+
+
+def _line(error: Handled) -> str:
+    return shorten(error.place.partition(" in ")[0])
 
 
 class Kind(enum.StrEnum):
@@ -63,7 +109,7 @@ class Failure:
 
     outcome: RunOutcome
     phase: Phase
-    troubles: tuple[Trouble, ...]
+    troubles: tuple[RankFailure, ...]
     disagreement: str = ""
     """The verdict if no single rank failed: different results, unequal numbers of collectives,
     ranks that could not go on after the failure of an earlier phase."""
@@ -102,7 +148,7 @@ class RankDiagnosis:
     """``SIGSEGV``, or empty."""
     operator: str
     """The native code in which it crashed: ``the operator at::_ops::...``; or empty."""
-    stack: tuple[pythonstacks.Frame, ...]
+    stack: tuple[stack_dumps.Frame, ...]
     """The most informative stack, most recent call first; empty if there is none."""
     handling: str = ""
     """The exception that it handled: ``ValueError: ...``; or empty."""
@@ -122,9 +168,9 @@ class Diagnosis:
     notes: tuple[str, ...]
     place: tuple[str, int]
     """Path and line (from 1) for ``--tb=line`` and for editors."""
-    roots: tuple[tuple[Trouble, ...], ...]
+    roots: tuple[tuple[RankFailure, ...], ...]
     """Original failures, the same ones of several ranks together, earliest first."""
-    echoes: tuple[Trouble, ...]
+    echoes: tuple[RankFailure, ...]
     """Failures that are mere consequences."""
 
 
@@ -137,11 +183,11 @@ def is_doubtful(outcome: RunOutcome, diagnoses: Sequence[Diagnosis]) -> bool:
 
 def diagnose_failure(failure: Failure) -> Diagnosis:
     """Find the root cause of a failed phase, and what every rank was doing."""
-    roots, echoes = tell_apart(failure.troubles, failure.outcome)
+    roots, echoes = split_consequences(failure.troubles, failure.outcome)
     if failure.disagreement:
         roots, echoes = [], [*roots, *echoes]
-    groups = _culprits_first(failure.outcome, fold(roots))
-    in_handlers = handled.note(_handled(failure)) if roots and roots[0].stopped else ""
+    groups = _culprits_first(failure.outcome, group_same(roots))
+    in_handlers = note(_handled(failure)) if roots and roots[0].stopped else ""
     notes = filter(None, (*failure.notes, *failure.outcome.notes, in_handlers))
     return Diagnosis(
         nodeid=failure.outcome.nodeid,
@@ -157,7 +203,7 @@ def diagnose_failure(failure: Failure) -> Diagnosis:
     )
 
 
-def _root_cause(failure: Failure, groups: Sequence[Sequence[Trouble]]) -> RootCause:
+def _root_cause(failure: Failure, groups: Sequence[Sequence[RankFailure]]) -> RootCause:
     outcome = failure.outcome
     if not groups:
         if failure.kind is not Kind.COLLECTIVES:
@@ -168,31 +214,31 @@ def _root_cause(failure: Failure, groups: Sequence[Sequence[Trouble]]) -> RootCa
         return outcome.hang.root_cause
     if first.stopped and outcome.expiry is not None:
         return RootCause(outcome.expiry.culprits, outcome.expiry.unknown)
-    if first.report is None and is_unlike_to_gloo(first.rank):
+    if first.report is None and is_gloo_mismatch(first.rank):
         return RootCause((), "gloo aborts a rank that receives, and the sender may be wrong")
     return RootCause(tuple(trouble.rank.rank for trouble in groups[0]))
 
 
 def _culprits_first(
-    outcome: RunOutcome, groups: Sequence[Sequence[Trouble]]
-) -> tuple[tuple[Trouble, ...], ...]:
+    outcome: RunOutcome, groups: Sequence[Sequence[RankFailure]]
+) -> tuple[tuple[RankFailure, ...], ...]:
     """The groups with ranks that held up a test until its timeout first."""
     culprits = outcome.expiry.culprits if outcome.expiry is not None else ()
 
-    def waited(group: Sequence[Trouble]) -> bool:
+    def waited(group: Sequence[RankFailure]) -> bool:
         return not any(trouble.rank.rank in culprits for trouble in group)
 
     return tuple(map(tuple, sorted(groups, key=waited)))
 
 
-def _kind(failure: Failure, groups: Sequence[Sequence[Trouble]]) -> Kind:
+def _kind(failure: Failure, groups: Sequence[Sequence[RankFailure]]) -> Kind:
     if not groups:
         return failure.kind
     first, outcome = groups[0][0], failure.outcome
     if is_out_of_memory(first, outcome.oom):
         return Kind.OUT_OF_MEMORY
     if first.report is not None:
-        return Kind.CRASH if first.child_death is not None else Kind.FAILURE
+        return Kind.CRASH if first.child_crash is not None else Kind.FAILURE
     if first.stopped:
         return _kind_of_stop(outcome)
     if first.rank.ending is Ending.NOT_BEGUN:
@@ -210,27 +256,27 @@ def _kind_of_stop(outcome: RunOutcome) -> Kind:
 # ------------------------------------------------------------------ the verdict
 
 
-def _verdict(failure: Failure, groups: Sequence[Sequence[Trouble]]) -> str:
+def _verdict(failure: Failure, groups: Sequence[Sequence[RankFailure]]) -> str:
     if not groups:
         return first_line(failure.disagreement) or "no rank ran the test"
     first = groups[0]
     if first[0].stopped:
         stopped = _stopped_verdict(failure, [t for group in groups for t in group])
-        return handled.lead(_handled(failure)) + stopped
+        return verdict_prefix(_handled(failure)) + stopped
     label = ranks_text(t.rank.rank for t in first)
     # Without a colon the words are the predicate of a sentence.
-    colon = ":" if first[0].report is not None or first[0].child_death is not None else ""
-    text = f"{label}{colon} {what_happened(first[0])}"
+    colon = ":" if first[0].report is not None or first[0].child_crash is not None else ""
+    text = f"{label}{colon} {describe(first[0])}"
     rest = [t.rank.rank for group in groups[1:] for t in group]
     return f"{text} ({ranks_text(rest)} failed differently)" if rest else text
 
 
-def _handled(failure: Failure) -> handled.ByRank:
+def _handled(failure: Failure) -> ByRank:
     by_rank = {t.rank.rank: t.handled for t in failure.troubles if t.stopped}
     return {rank.rank: by_rank.get(rank.rank) for rank in failure.outcome.ranks}
 
 
-def _stopped_verdict(failure: Failure, stopped: Sequence[Trouble]) -> str:
+def _stopped_verdict(failure: Failure, stopped: Sequence[RankFailure]) -> str:
     if failure.outcome.hang is not None:
         return first_line(failure.outcome.hang.sentence)
     if failure.outcome.timeout is not None:
@@ -249,7 +295,7 @@ def _stopped_verdict(failure: Failure, stopped: Sequence[Trouble]) -> str:
     return ", ".join(parts)
 
 
-def _unfinished(outcome: RunOutcome, stopped: Sequence[Trouble]) -> Iterator[str]:
+def _unfinished(outcome: RunOutcome, stopped: Sequence[RankFailure]) -> Iterator[str]:
     """Predicates for the ranks that a timeout stopped; first those that held up the others."""
     table = outcome.expiry.table if outcome.expiry is not None else ()
     states = {line.rank: line.state for line in table}
@@ -277,7 +323,7 @@ _AT_TIMEOUT = {
 """Predicates by state: for one rank, and for several."""
 
 
-def _place(failure: Failure, groups: Sequence[Sequence[Trouble]]) -> tuple[str, int]:
+def _place(failure: Failure, groups: Sequence[Sequence[RankFailure]]) -> tuple[str, int]:
     """Path and line for ``--tb=line`` and for editors."""
     if groups:
         first = groups[0][0]
@@ -335,7 +381,7 @@ def _untroubled(rank: RankOutcome, said: str) -> RankDiagnosis:
     return RankDiagnosis(rank.rank, state, "", "", "", None, "", said, None, "", "", ())
 
 
-def _troubled(trouble: Trouble) -> RankDiagnosis:
+def _troubled(trouble: RankFailure) -> RankDiagnosis:
     rank = trouble.rank
     returncode = rank.returncode if trouble.report is None else None
     by_signal = returncode is not None and returncode < 0
@@ -347,16 +393,16 @@ def _troubled(trouble: Trouble) -> RankDiagnosis:
         group="",
         number=None,
         place=clean(trouble.place),
-        said=clean(what_happened(trouble)),
+        said=clean(describe(trouble)),
         exit_code=None if by_signal else returncode,
         signal=signal_name(-returncode) if by_signal and returncode is not None else "",
-        operator=nativestacks.culprit(rank.native) if trouble.report is None else "",
+        operator=stack_dumps.culprit(rank.native) if trouble.report is None else "",
         stack=frames_of(trouble),
         handling=clean(str(trouble.handled or "")),
     )
 
 
-def _state(trouble: Trouble) -> str:
+def _state(trouble: RankFailure) -> str:
     if trouble.report is not None:
         return "failed"
     if trouble.rank.ending is Ending.EXITED:

@@ -7,24 +7,164 @@ phase.
 
 from __future__ import annotations
 
+import copy
+import enum
+import itertools
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, cast
 
 import pytest
 
-from pytest_ddp.asked.options import Output
-from pytest_ddp.evidence.outcome import RankOutcome, RunOutcome
-from pytest_ddp.evidence.wording import ranks_text
-from pytest_ddp.proof.compare import unequal_collectives
+from pytest_ddp.deadlock.collectives import unequal_collectives
+from pytest_ddp.outcome.outcome import Ending, RankOutcome, RunOutcome, TimedReport, ranks_text
+from pytest_ddp.protocol.buffered_reports import is_empty
+from pytest_ddp.protocol.messages import ERRORS, Phase
+from pytest_ddp.settings.options import Output
 from pytest_ddp.verdict.diagnosis import Diagnosis, Failure, Kind, diagnose_failure
-from pytest_ddp.verdict.entries import WIDE, WIDTH, lines_of
-from pytest_ddp.verdict.failure import represent
-from pytest_ddp.verdict.records import properties
-from pytest_ddp.verdict.sections import sections_of
-from pytest_ddp.verdict.states import Part, State, part_of, state_of
-from pytest_ddp.verdict.trouble import Trouble, lost_phase, message_of, tell_apart
-from pytest_ddp.wire.protocol import ERRORS, Phase
+from pytest_ddp.verdict.diagnosis_files import properties
+from pytest_ddp.verdict.rank_failure import (
+    RankFailure,
+    clean,
+    lost_phase,
+    message_of,
+    split_consequences,
+)
+from pytest_ddp.verdict.representation import WIDE, WIDTH, lines_of
+from pytest_ddp.verdict.text import represent
+
+# ------------------------------------------------------------------
+# The result of a phase on one rank in pytest's terms: passed, skipped, xfailed ...; or lost.
+
+_STRICT = "[XPASS(strict)]"
+_UNEXPECTED_SUCCESS = ("Unexpected success", "Failed: Unexpected success")
+"""Messages of ``unittest.expectedFailure``, which has no marker for a strict XPASS."""
+
+
+class PhaseState(enum.Enum):
+    """The result of a phase on one rank; the value is the predicate of a sentence on the rank."""
+
+    PASSED = "passed"
+    XPASSED = "passed, although expected to fail"
+    XPASSED_STRICT = "passed, although it must fail"
+    XFAILED = "failed as expected"
+    SKIPPED = "skipped"
+    FAILED = "failed"
+    LOST = "did not report"
+
+
+@dataclass(frozen=True, slots=True)
+class RankPhase:
+    """One phase on one rank."""
+
+    rank: RankOutcome
+    phase: Phase
+    state: PhaseState
+    report: pytest.TestReport | None
+
+    @property
+    def reason(self) -> str:
+        """Why it was skipped, or why a failure was expected; empty for other states."""
+        if self.state is PhaseState.SKIPPED and self.report is not None:
+            return message_of(self.report.longrepr).removeprefix("Skipped: ")
+        return self.expectation.removeprefix("reason: ")
+
+    @property
+    def expectation(self) -> str:
+        """pytest's ``wasxfail``: the reason of the mark or the call; empty without one."""
+        if self.state is PhaseState.XPASSED_STRICT and self.report is not None:
+            return message_of(self.report.longrepr).removeprefix(_STRICT).strip()
+        return str(getattr(self.report, "wasxfail", ""))
+
+    def __str__(self) -> str:
+        return f"{self.state.value} ({self.reason})" if self.reason else self.state.value
+
+
+def state_of(report: pytest.TestReport) -> PhaseState:
+    """The meaning of the report's outcome together with its attribute ``wasxfail``."""
+    expected = hasattr(report, "wasxfail")
+    if report.passed:
+        return PhaseState.XPASSED if expected else PhaseState.PASSED
+    if report.skipped:
+        return PhaseState.XFAILED if expected else PhaseState.SKIPPED
+    message = message_of(report.longrepr)
+    if message.startswith(_STRICT) or message in _UNEXPECTED_SUCCESS:
+        return PhaseState.XPASSED_STRICT
+    return PhaseState.FAILED
+
+
+def rank_phase_of(rank: RankOutcome, phase: Phase) -> RankPhase | None:
+    """The phase on a rank; None if it neither reported nor owes a report."""
+    timed = rank.reports.get(phase)
+    if timed is not None:
+        return RankPhase(rank, phase, state_of(timed.report), timed.report)
+    return RankPhase(rank, phase, PhaseState.LOST, None) if lost_phase(rank) is phase else None
+
+
+# ------------------------------------------------------------------
+# The captured output of all ranks as the sections of one report.
+
+_PHASE_TITLES = tuple(Phase)
+
+
+def sections_of(
+    outcome: RunOutcome, phases: tuple[Phase, ...], output: Output, failing: frozenset[int]
+) -> list[tuple[str, str]]:
+    """Titles such as ``Captured stdout call [ranks 0-2]`` with their text, uncut.
+
+    Args:
+        outcome: with its ranks in order.
+        phases: the phases of the merged report, in order: its own, and the call too if that has
+            no report. As in pytest, output of earlier phases is repeated.
+        failing: the ranks that ``Output.FAILED`` selects; empty selects every rank, since pytest
+            prints the output of a passed test only on request (``-rP``).
+    """
+    found: dict[tuple[str, int, str], list[int]] = {}
+    for rank in outcome.ranks:
+        if not _chosen(rank.rank, output, failing):
+            continue
+        times: Counter[str] = Counter()
+        for title, text in _rank_sections(rank, phases):
+            found.setdefault((title, times[title], text), []).append(rank.rank)
+            times[title] += 1
+    # Sorting is stable: within a phase the order is that of the first rank.
+    ordered = sorted(found.items(), key=lambda item: _phase_number(item[0][0]))
+    return [(f"{title} [{ranks_text(ranks)}]", text) for (title, _, text), ranks in ordered]
+
+
+def _chosen(rank: int, output: Output, failing: frozenset[int]) -> bool:
+    if output is Output.RANK0:
+        return rank == 0
+    return output is Output.ALL or not failing or rank in failing
+
+
+def _rank_sections(rank: RankOutcome, phases: tuple[Phase, ...]) -> list[tuple[str, str]]:
+    report = _latest(rank, phases[-1])
+    sections = [(str(title), clean(str(text))) for title, text in report.sections] if report else []
+    left = lost_phase(rank) or Phase.TEARDOWN
+    if left in phases:
+        for name, text in (("stdout", rank.stdout), ("stderr", rank.stderr)):
+            if text:
+                sections.append((f"Captured {name} {left}", clean(text)))
+    return sections
+
+
+def _latest(rank: RankOutcome, phase: Phase) -> pytest.TestReport | None:
+    """The rank's report of the phase, or of the one before for a rank that has none."""
+    upto = _PHASE_TITLES.index(phase) + 1
+    for earlier in reversed(_PHASE_TITLES[:upto]):
+        if earlier in rank.reports:
+            return rank.reports[earlier].report
+    return None
+
+
+def _phase_number(title: str) -> int:
+    word = title.rpartition(" ")[2]
+    return next(
+        (number for number, phase in enumerate(_PHASE_TITLES) if phase == word), len(_PHASE_TITLES)
+    )
+
 
 Result: TypeAlias = Literal["passed", "failed", "skipped"]
 
@@ -60,8 +200,8 @@ class Decision:
 
     phase: Phase
     outcome: Result
-    parts: tuple[Part, ...]
-    troubles: tuple[Trouble, ...] = ()
+    parts: tuple[RankPhase, ...]
+    troubles: tuple[RankFailure, ...] = ()
     disagreement: str = ""
     """The verdict of a failure that belongs to no single rank."""
     advice: str = ""
@@ -122,8 +262,8 @@ def judge(outcome: RunOutcome, output: Output, width: int = WIDTH) -> Merged:
 def judge_call(outcome: RunOutcome, output: Output, width: int) -> Merged:
     """The merged report of the call, from the ranks that have reported it."""
     reported = (rank for rank in outcome.ranks if Phase.CALL in rank.reports)
-    parts = [part for rank in reported if (part := part_of(rank, Phase.CALL))]
-    failed = _shown(part for part in parts if part.state is State.FAILED)
+    parts = [part for rank in reported if (part := rank_phase_of(rank, Phase.CALL))]
+    failed = _shown(part for part in parts if part.state is PhaseState.FAILED)
     decision = _combine(Phase.CALL, parts, failed)
     failing = _failing(outcome, [decision])
     report, diagnosis = _judge(outcome, decision, (), output, failing, width)
@@ -150,14 +290,14 @@ def _judge(
 # ------------------------------------------------------------------ one rank
 
 
-def _troubles(rank: RankOutcome) -> Iterator[Trouble]:
+def _troubles(rank: RankOutcome) -> Iterator[RankFailure]:
     for phase in Phase:
         timed = rank.reports.get(phase)
-        if timed is not None and state_of(timed.report) is State.FAILED:
-            yield Trouble(rank, phase, timed.report)
+        if timed is not None and state_of(timed.report) is PhaseState.FAILED:
+            yield RankFailure(rank, phase, timed.report)
     lost = lost_phase(rank)
     if lost is not None:
-        yield Trouble(rank, lost, None)
+        yield RankFailure(rank, lost, None)
 
 
 # ------------------------------------------------------------------ all ranks
@@ -166,9 +306,9 @@ def _troubles(rank: RankOutcome) -> Iterator[Trouble]:
 def _decide(outcome: RunOutcome) -> list[Decision]:
     ranks = outcome.ranks
     troubles = [trouble for rank in ranks for trouble in _troubles(rank)]
-    setup = [part for rank in ranks if (part := part_of(rank, Phase.SETUP))]
-    body = [part_of(part.rank, Phase.CALL) or part for part in setup]
-    teardown = [part for rank in ranks if (part := part_of(rank, Phase.TEARDOWN))]
+    setup = [part for rank in ranks if (part := rank_phase_of(rank, Phase.SETUP))]
+    body = [rank_phase_of(part.rank, Phase.CALL) or part for part in setup]
+    teardown = [part for rank in ranks if (part := rank_phase_of(rank, Phase.TEARDOWN))]
     early = [trouble for trouble in troubles if trouble.phase is not Phase.TEARDOWN]
     late = [trouble for trouble in troubles if trouble.phase is Phase.TEARDOWN]
     if early:
@@ -178,22 +318,22 @@ def _decide(outcome: RunOutcome) -> list[Decision]:
         late = [trouble for trouble in late if trouble not in after]
     last = _combine(Phase.TEARDOWN, teardown, late)
     states = {part.state for part in setup}
-    if not ranks or states & {State.FAILED, State.LOST}:
+    if not ranks or states & {PhaseState.FAILED, PhaseState.LOST}:
         failed = Decision(Phase.SETUP, "failed", tuple(body), tuple(early), stands_for_call=True)
         return [failed, last]
-    if State.PASSED not in states or any(rank.setup_only for rank in ranks):
+    if PhaseState.PASSED not in states or any(rank.setup_only for rank in ranks):
         return [_combine(Phase.SETUP, setup, early), last]
     # A rank that was skipped in setup while others went on belongs to the call's verdict.
     passed = Decision(Phase.SETUP, "passed", tuple(setup))
     return [passed, _combine(Phase.CALL, body, early), last]
 
 
-def _combine(phase: Phase, parts: Sequence[Part], troubles: Sequence[Trouble]) -> Decision:
-    by_state: dict[State, list[Part]] = {}
+def _combine(phase: Phase, parts: Sequence[RankPhase], troubles: Sequence[RankFailure]) -> Decision:
+    by_state: dict[PhaseState, list[RankPhase]] = {}
     for part in parts:
         by_state.setdefault(part.state, []).append(part)
     merged = Decision(phase, "passed", tuple(parts))
-    skipped = by_state.get(State.SKIPPED, [])
+    skipped = by_state.get(PhaseState.SKIPPED, [])
     if troubles:
         return replace(merged, outcome="failed", troubles=tuple(troubles))
     if skipped and len({(part.state, part.reason) for part in parts}) > 1:
@@ -201,22 +341,22 @@ def _combine(phase: Phase, parts: Sequence[Part], troubles: Sequence[Trouble]) -
         return replace(merged, outcome="failed", disagreement=words, advice=_ALL_OR_NONE)
     if skipped:
         return replace(merged, outcome="skipped")
-    if expected := by_state.get(State.XFAILED):
+    if expected := by_state.get(PhaseState.XFAILED):
         return replace(
             merged, outcome="skipped", wasxfail=_xfail_reason(expected), troubles=_shown(expected)
         )
-    if strict := by_state.get(State.XPASSED_STRICT):
+    if strict := by_state.get(PhaseState.XPASSED_STRICT):
         return replace(merged, outcome="failed", troubles=_shown(strict))
-    if unexpected := by_state.get(State.XPASSED):
+    if unexpected := by_state.get(PhaseState.XPASSED):
         return replace(merged, wasxfail=_xfail_reason(unexpected))
     return merged
 
 
-def _shown(parts: Iterable[Part]) -> tuple[Trouble, ...]:
-    return tuple(Trouble(part.rank, part.phase, part.report) for part in parts)
+def _shown(parts: Iterable[RankPhase]) -> tuple[RankFailure, ...]:
+    return tuple(RankFailure(part.rank, part.phase, part.report) for part in parts)
 
 
-def _xfail_reason(parts: Sequence[Part]) -> str:
+def _xfail_reason(parts: Sequence[RankPhase]) -> str:
     reasons: dict[str, list[int]] = {}
     for part in parts:
         reasons.setdefault(part.expectation, []).append(part.rank.rank)
@@ -225,15 +365,15 @@ def _xfail_reason(parts: Sequence[Part]) -> str:
     return "; ".join(f"{ranks_text(ranks)}: {reason}" for reason, ranks in reasons.items())
 
 
-def _disagreement(parts: Sequence[Part]) -> str:
+def _disagreement(parts: Sequence[RankPhase]) -> str:
     by_words: dict[str, list[int]] = {}
-    for part in sorted(parts, key=lambda part: part.state is not State.SKIPPED):
+    for part in sorted(parts, key=lambda part: part.state is not PhaseState.SKIPPED):
         by_words.setdefault(str(part), []).append(part.rank.rank)
     listed = ", ".join(f"{ranks_text(ranks)} {words}" for words, ranks in by_words.items())
     return f"ranks disagree: {listed}"
 
 
-def _have_lost_peers_alone(outcome: RunOutcome, troubles: Sequence[Trouble]) -> bool:
+def _have_lost_peers_alone(outcome: RunOutcome, troubles: Sequence[RankFailure]) -> bool:
     """Whether failures of a later phase are mere consequences of the earlier one."""
     was_proved = outcome.hang is not None or outcome.timeout is not None
     return any(trouble.broken_connection for trouble in troubles) and all(
@@ -257,7 +397,7 @@ def _with_unlike(decisions: Sequence[Decision], unlike: str) -> list[Decision]:
     """
     *before, body, teardown = decisions
     states = {part.state for part in body.parts}
-    surprised = bool(states) and states <= {State.XPASSED, State.XPASSED_STRICT}
+    surprised = bool(states) and states <= {PhaseState.XPASSED, PhaseState.XPASSED_STRICT}
     failed = any(decision.outcome == "failed" for decision in (*before, teardown))
     settled = body.outcome == "failed" or (body.outcome == "skipped" and body.wasxfail is not None)
     if failed or (settled and not surprised):
@@ -312,7 +452,7 @@ def _failure(outcome: RunOutcome, decision: Decision, notes: tuple[str, ...]) ->
     # A disagreement names all ranks in its verdict.
     names_all = decision.advice == _ALL_OR_NONE
     others = [part for part in decision.parts if part.rank.rank not in troubled and not names_all]
-    skips = [part for part in decision.parts if part.state is State.SKIPPED]
+    skips = [part for part in decision.parts if part.state is PhaseState.SKIPPED]
     return Failure(
         outcome=outcome,
         phase=decision.phase,
@@ -331,7 +471,7 @@ def _kind(decision: Decision) -> Kind:
     return Kind.DISAGREEMENT if decision.advice == _ALL_OR_NONE else Kind.COLLECTIVES
 
 
-def _skip_place(outcome: RunOutcome, part: Part) -> tuple[str, int, str]:
+def _skip_place(outcome: RunOutcome, part: RankPhase) -> tuple[str, int, str]:
     longrepr = part.report.longrepr if part.report is not None else None
     if isinstance(longrepr, (tuple, list)) and len(longrepr) == 3:
         path, line, reason = longrepr
@@ -346,7 +486,7 @@ def _failing(outcome: RunOutcome, decisions: Iterable[Decision]) -> frozenset[in
         trouble.rank.rank
         for decision in decisions
         if decision.outcome == "failed"
-        for trouble in tell_apart(decision.troubles, outcome)[0]
+        for trouble in split_consequences(decision.troubles, outcome)[0]
     )
 
 
@@ -390,3 +530,85 @@ def _extras(outcome: RunOutcome, phase: Phase) -> dict[str, Any]:
     for report in reversed(_phase_reports(outcome, phase)):
         extras |= {k: v for k, v in vars(report).items() if k not in _OWN_ATTRIBUTES}
     return extras
+
+
+# ------------------------------------------------------------------
+# Merges the subtests of all ranks; they are reported before the call, as in pytest.
+
+
+_Reported: TypeAlias = tuple[RankOutcome, TimedReport]
+
+
+def with_subtests(
+    outcome: RunOutcome, merged: Merged, output: Output, width: int = WIDTH
+) -> Merged:
+    """The reports of a test with those of its subtests, whose failures come first.
+
+    Subtests of ranks are the same if they have the same message and parameters. A subtest that only
+    some ranks have is no failure: ranks may test different things.
+    """
+    if not any(rank.subtests for rank in outcome.ranks):
+        return merged
+    judged = [_judge_subtests(outcome, same, output, width) for same in _same(outcome.ranks)]
+    setup = list(itertools.takewhile(lambda report: report.when == "setup", merged.reports))
+    reports = [report for each in judged for report in each.reports]
+    diagnoses = [diagnosis for each in judged for diagnosis in each.diagnoses]
+    return Merged(
+        [*setup, *reports, *merged.reports[len(setup) :]], (*diagnoses, *merged.diagnoses)
+    )
+
+
+def _same(ranks: Iterable[RankOutcome]) -> Iterator[list[_Reported]]:
+    """The subtests of all ranks, same ones together, in the order of the first rank with them."""
+    found: dict[object, list[_Reported]] = {}
+    for rank in ranks:
+        times: Counter[object] = Counter()
+        for timed in rank.subtests:
+            name = _name(timed.report)
+            found.setdefault((name, times[name]), []).append((rank, timed))
+            times[name] += 1
+    return iter(found.values())
+
+
+def _name(report: Any) -> object:
+    return report.context.msg, tuple(report.context.kwargs.items())
+
+
+def _judge_subtests(
+    outcome: RunOutcome, same: list[_Reported], output: Output, width: int
+) -> Merged:
+    reports = [timed.report for _, timed in same]
+    merged = copy.copy(reports[0])
+    if all(map(is_empty, reports)):
+        merged.start = min(report.start for report in reports)
+        merged.stop = max(report.stop for report in reports)
+        merged.duration = max(report.duration for report in reports)
+        return Merged([merged], ())
+    judged = judge_call(_as_call(outcome, same), output, width)
+    vars(merged).pop("wasxfail", None)
+    # Keeps the class, by which pytest and its plugins recognise subtests.
+    vars(merged).update(vars(judged.reports[0]))
+    return Merged([merged], judged.diagnoses)
+
+
+def _as_call(outcome: RunOutcome, same: list[_Reported]) -> RunOutcome:
+    """A record in which this subtest is the call, with the ranks that have ended it."""
+    by_rank = {rank.rank: timed for rank, timed in same}
+    ranks = (
+        RankOutcome(
+            rank=rank.rank,
+            ending=Ending.DONE,
+            at=rank.at,
+            reports=dict.fromkeys(Phase, by_rank[rank.rank]) if rank.rank in by_rank else {},
+        )
+        for rank in outcome.ranks
+    )
+    return RunOutcome(
+        nodeid=outcome.nodeid,
+        location=outcome.location,
+        keywords=outcome.keywords,
+        backend=outcome.backend,
+        ranks=tuple(ranks),
+        start=outcome.start,
+        duration=outcome.duration,
+    )

@@ -15,8 +15,8 @@ import pytest
 from _pytest._code.code import ReprEntryNative
 from _pytest._io import TerminalWriter
 
-from pytest_ddp.system.own import os
-from pytest_ddp.verdict.entries import WIDE, WIDTH
+from pytest_ddp.system.stdlib import os
+from pytest_ddp.verdict.representation import WIDE, WIDTH
 
 _COLOURS = {
     "red": ("died", "exited", "failed", "not begun"),

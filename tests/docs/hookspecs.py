@@ -12,11 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_ddp import hookspecs
-from pytest_ddp.asked.layout import Placement
-from pytest_ddp.asked.mark import DdpTest, MarkArgument
+from pytest_ddp.settings.layout import Placement
+from pytest_ddp.settings.mark import DdpTest, MarkArgument
 
 PAGE = Path(__file__).parents[2] / "docs" / "hookspecs.md"
 _RECORDS = (MarkArgument, DdpTest, Placement)
+_WIDTH = 100
+"""Of a line of code; ruff formats the page's blocks as well."""
 _END = "## The hooks\n"
 """Up to here the page is written by hand."""
 
@@ -39,7 +41,10 @@ def _hooks() -> Iterator[str]:
             yield f"### {section[0].upper()}{section[1:]}\n"
         returns = "None" if hook.returns is None else ast.unparse(hook.returns)
         arguments = ast.unparse(hook.args)
-        yield f"```python\ndef {hook.name}({arguments}) -> {returns}: ...\n```\n"
+        signature = f"def {hook.name}({arguments}) -> {returns}: ..."
+        if len(signature) > _WIDTH:
+            signature = f"def {hook.name}(\n    {arguments}\n) -> {returns}: ..."
+        yield f"```python\n{signature}\n```\n"
         yield _markdown(ast.get_docstring(hook) or "")
 
 

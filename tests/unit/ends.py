@@ -7,9 +7,9 @@ import os
 import struct
 from collections.abc import Iterator
 
-from pytest_ddp.wire.channel import Channel
-from pytest_ddp.wire.hosting import Collected, World
-from pytest_ddp.wire.protocol import Message, RankReady
+from pytest_ddp.protocol.channel import Channel
+from pytest_ddp.protocol.host_messages import Collected, World
+from pytest_ddp.protocol.messages import Message, RankReady
 
 WORLD = World("gloo", 2, None, init=True)
 

@@ -20,11 +20,11 @@ import pytest
 from _pytest._code.code import ExceptionInfo, TracebackStyle
 from _pytest.reports import TestReport
 
-from pytest_ddp.asked.options import Output
-from pytest_ddp.evidence.outcome import Ending, RankOutcome, RunOutcome, TimedReport
+from pytest_ddp.outcome.outcome import Ending, RankOutcome, RunOutcome, TimedReport
+from pytest_ddp.protocol.messages import Done, Phase
+from pytest_ddp.protocol.rank_status import GroupCount
+from pytest_ddp.settings.options import Output
 from pytest_ddp.verdict.merge import merge
-from pytest_ddp.wire.protocol import Done, Phase
-from pytest_ddp.wire.survey import GroupCount
 
 START = 1_700_000_000.0
 """Wall-clock second at which every hand-made test begins."""
@@ -146,11 +146,11 @@ def done(counts: tuple[GroupCount, ...] = (), exit_reason: str | None = None) ->
         passed=(),
         counts=counts,
         group_doubt=None,
-        tied=False,
+        holds_group=False,
         together=False,
         rank_doubt=(),
         met=False,
-        spent=False,
+        irreversible=False,
         modules_changed=False,
         changes=(),
         setup_show="",

@@ -6,9 +6,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from pytest_ddp.evidence.outcome import Hang
-from pytest_ddp.proof.prover import Stand, prove
-from pytest_ddp.wire.survey import SIDE_CHANNEL, CallRecord, GroupCount, Sent, Standing, Wait
+from pytest_ddp.deadlock.prover import ProbedRank, prove
+from pytest_ddp.outcome.outcome import Hang
+from pytest_ddp.protocol.rank_status import (
+    SIDE_CHANNEL,
+    CallRecord,
+    GroupCount,
+    PendingOperation,
+    RankStatus,
+    Sent,
+)
 
 WORLD = "0"
 """Name of the default group."""
@@ -21,7 +28,7 @@ def collective(
     operation: str = "all_reduce",
     group: str = WORLD,
     **known: Any,
-) -> Wait:
+) -> PendingOperation:
     """A collective that is begun and not complete."""
     fields: dict[str, Any] = {
         "recorded_as": operation,
@@ -29,7 +36,7 @@ def collective(
         "dtype": "float32",
         "site": SITE.format(line=10 + number),
     }
-    return Wait(
+    return PendingOperation(
         group=group,
         members=members,
         number=number,
@@ -42,9 +49,9 @@ def collective(
 
 def receive(
     number: int, peer: int, *members: int, tag: int = 0, group: str = WORLD, site: str = ""
-) -> Wait:
+) -> PendingOperation:
     """A receive that no message has answered."""
-    return Wait(
+    return PendingOperation(
         group=group,
         members=members,
         number=number,
@@ -58,7 +65,7 @@ def receive(
     )
 
 
-def exchange(number: int, *members: int, operation: str = "gather") -> Wait:
+def exchange(number: int, *members: int, operation: str = "gather") -> PendingOperation:
     """An operation of the ``ddp`` fixture that is not answered."""
     return collective(
         number,
@@ -78,13 +85,13 @@ def count(collectives: int, *members: int, group: str = WORLD, **digests: Any) -
 
 
 def standing(
-    *waits: Wait,
-    begun: tuple[Wait, ...] | None = None,
-    done: tuple[Wait, ...] = (),
+    *waits: PendingOperation,
+    begun: tuple[PendingOperation, ...] | None = None,
+    done: tuple[PendingOperation, ...] = (),
     counts: tuple[GroupCount, ...] | None = None,
     sent: tuple[Sent, ...] = (),
     **known: Any,
-) -> Standing:
+) -> RankStatus:
     """A rank that sleeps in a wait for these, and has issued them and all before them."""
     exchanges = tuple(wait for wait in waits if wait.group == SIDE_CHANNEL)
     of_groups = tuple(wait for wait in waits if wait not in exchanges)
@@ -97,7 +104,7 @@ def standing(
         "phase": "call",
         "place": "/src/test_made.py:7 in test_made",
     }
-    return Standing(
+    return RankStatus(
         test=1,
         number=2,
         waits=waits,
@@ -109,7 +116,7 @@ def standing(
     )
 
 
-def _counts(waits: tuple[Wait, ...]) -> tuple[GroupCount, ...]:
+def _counts(waits: tuple[PendingOperation, ...]) -> tuple[GroupCount, ...]:
     issued = {wait.group: count(0, *wait.members, group=wait.group) for wait in waits}
     for wait in waits:
         known = issued[wait.group]
@@ -118,27 +125,27 @@ def _counts(waits: tuple[Wait, ...]) -> tuple[GroupCount, ...]:
     return tuple(issued.values())
 
 
-def stuck(*waits: Wait, **known: Any) -> Stand:
+def stuck(*waits: PendingOperation, **known: Any) -> ProbedRank:
     """A rank that gave the same answer at the probe before."""
     now = standing(*waits, **known)
-    return Stand(now, replace(now, number=1), ended=False)
+    return ProbedRank(now, replace(now, number=1), ended=False)
 
 
-def running(*counts: GroupCount, **known: Any) -> Stand:
+def running(*counts: GroupCount, **known: Any) -> ProbedRank:
     """A rank that computes, sleeps or reads data between collectives."""
     now = standing(counts=counts, **known)
-    return Stand(now, replace(now, number=1), ended=False)
+    return ProbedRank(now, replace(now, number=1), ended=False)
 
 
-def ended(*counts: GroupCount, **known: Any) -> Stand:
+def ended(*counts: GroupCount, **known: Any) -> ProbedRank:
     """A rank that has run its part to the end."""
-    return Stand(standing(counts=counts, **known), None, ended=True)
+    return ProbedRank(standing(counts=counts, **known), None, ended=True)
 
 
-def renamed(stands: Mapping[int, Stand], names: Mapping[int, int]) -> dict[int, Stand]:
+def renamed(stands: Mapping[int, ProbedRank], names: Mapping[int, int]) -> dict[int, ProbedRank]:
     """The same stands with every rank under another number."""
     return {
-        names[rank]: Stand(
+        names[rank]: ProbedRank(
             _renamed(stand.now, names),
             None if stand.before is None else _renamed(stand.before, names),
             stand.ended,
@@ -147,7 +154,7 @@ def renamed(stands: Mapping[int, Stand], names: Mapping[int, int]) -> dict[int, 
     }
 
 
-def _renamed(made: Standing, names: Mapping[int, int]) -> Standing:
+def _renamed(made: RankStatus, names: Mapping[int, int]) -> RankStatus:
     return replace(
         made,
         waits=tuple(_renamed_wait(wait, names) for wait in made.waits),
@@ -161,7 +168,7 @@ def _renamed(made: Standing, names: Mapping[int, int]) -> Standing:
     )
 
 
-def _renamed_wait(wait: Wait, names: Mapping[int, int]) -> Wait:
+def _renamed_wait(wait: PendingOperation, names: Mapping[int, int]) -> PendingOperation:
     members = tuple(names[rank] for rank in wait.members)
     peer, root = (None if rank is None else names[rank] for rank in (wait.peer, wait.root))
     return replace(wait, members=members, peer=peer, root=root)
@@ -182,7 +189,7 @@ def call(number: int, operation: str = "all_reduce", **known: Any) -> CallRecord
     return CallRecord(number=number, operation=operation, **(fields | known))
 
 
-def ring(size: int, start: int = 0) -> dict[int, Stand]:
+def ring(size: int, start: int = 0) -> dict[int, ProbedRank]:
     """Every rank waits for a message from the next one."""
     ranks = [start + i for i in range(size)]
     return {
@@ -191,7 +198,7 @@ def ring(size: int, start: int = 0) -> dict[int, Stand]:
     }
 
 
-def accused(stands: Mapping[int, Stand]) -> set[int]:
+def accused(stands: Mapping[int, ProbedRank]) -> set[int]:
     """The ranks that the proof says wait for ever."""
     hang = prove(stands)
     if hang is None:
@@ -199,13 +206,13 @@ def accused(stands: Mapping[int, Stand]) -> set[int]:
     return {line.rank for line in hang.table if line.state == "waits"}
 
 
-def proof(stands: Mapping[int, Stand]) -> Hang:
+def proof(stands: Mapping[int, ProbedRank]) -> Hang:
     """The proof that there must be."""
     hang = prove(stands)
     assert hang is not None
     return hang
 
 
-def pair(number: int) -> Wait:
+def pair(number: int) -> PendingOperation:
     """A collective of two ranks."""
     return collective(number, 0, 1)

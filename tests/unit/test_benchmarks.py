@@ -79,9 +79,9 @@ def test_a_page_without_a_place() -> None:
 
 
 def test_the_one_way_to_run_pytest() -> None:
-    spent = run("without_torch", environment={"BENCHMARK_COUNT": "1"})
-    assert spent.cpu > 0
-    assert spent.wall > 0
+    irreversible = run("without_torch", environment={"BENCHMARK_COUNT": "1"})
+    assert irreversible.cpu > 0
+    assert irreversible.wall > 0
     with pytest.raises(RuntimeError, match="KeyError: 'BENCHMARK_COUNT'"):
         run("without_torch")
 

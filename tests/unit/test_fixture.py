@@ -10,7 +10,7 @@ import pytest
 import torch.distributed as dist
 
 from pytest_ddp.fixture import Ddp
-from pytest_ddp.wire.protocol import Operation
+from pytest_ddp.protocol.messages import Operation
 
 
 def fixture(device_index: int | None = None) -> Ddp:

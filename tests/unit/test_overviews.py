@@ -68,7 +68,7 @@ def test_what_an_overview_names_exists_in_its_module(file: Path) -> None:
 
 
 def test_there_are_overviews() -> None:
-    assert {"watch", "rank"} <= {file.parent.name for file in FILES}
+    assert {"session", "status", "rank"} <= {file.parent.name for file in FILES}
 
 
 def test_a_name_that_is_gone_is_found() -> None:
@@ -83,5 +83,7 @@ def test_a_name_in_a_string_or_a_comment_is_no_code() -> None:
 
 
 def test_a_name_of_an_imported_module_is_found() -> None:
-    text = "from pytest_ddp.wire.protocol import Phase\n# Overview\n# `Phase.CALL` `Phase.GONE`\n"
+    text = (
+        "from pytest_ddp.protocol.messages import Phase\n# Overview\n# `Phase.CALL` `Phase.GONE`\n"
+    )
     assert missing(text) == {"GONE"}

@@ -33,7 +33,7 @@ _IMPORTED = (
     "torch.distributed.nn.functional",
 )
 _IMPORTED_IN_SESSION = (
-    "pytest_ddp.controller.controller",
+    "pytest_ddp.session.controller",
     "pytest_ddp.rank.main",
     "pytest_ddp.rank.life",
 )
@@ -329,12 +329,12 @@ def _import_all() -> None:
         del sys.modules[name]
     # What is found out once about each module is known to all forks as well: 0.1 s a rank.
     inspect.getmodule(compile("", "of no module", "exec"))
-    sys.modules["pytest_ddp.rank.watch.uncompiled"].hide_own_frames_now()
-    importlib.import_module("pytest_ddp.rank.exits.exiting").spare_torch()
+    sys.modules["pytest_ddp.rank.status.uncompiled"].hide_own_frames_now()
+    importlib.import_module("pytest_ddp.rank.exits.exiting").skip_torch_finalizers()
     sys.stdout.flush()
     gc.collect()
     gc.freeze()
-    importlib.import_module("pytest_ddp.system.hugepages").collapse()
+    importlib.import_module("pytest_ddp.system.processes").collapse()
 
 
 def main() -> None:

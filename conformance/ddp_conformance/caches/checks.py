@@ -16,17 +16,17 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from ddp_conformance.caches import judge
+from ddp_conformance.caches.cache_machines import find_bad_build_on_machines
 from ddp_conformance.caches.history import CacheOpen, DeviceUse
 from ddp_conformance.caches.killing import find_bad_rebuild
-from ddp_conformance.caches.machines import find_bad_build_on_machines
 from ddp_conformance.caches.opening import Source, close, first_look, on_all, tensors_seen
 from ddp_conformance.caches.subjects import Cache
-from ddp_conformance.frame.case import Case, worker_number
-from ddp_conformance.frame.history import Record, Refused, Run
-from ddp_conformance.frame.ranks import Ranks
-from ddp_conformance.frame.recording import cases_of, judge_each, record, record_once
-from ddp_conformance.frame.registry import Check, Guarantee
-from ddp_conformance.frame.verdict import Violation
+from ddp_conformance.framework.case import Case, worker_number
+from ddp_conformance.framework.history import Record, Refused, Run
+from ddp_conformance.framework.ranks import Ranks
+from ddp_conformance.framework.recording import cases_of, judge_each, record, record_once
+from ddp_conformance.framework.registry import Check, Guarantee
+from ddp_conformance.framework.verdict import Violation
 
 MEM_01 = Guarantee(
     "MEM-01",
@@ -92,7 +92,7 @@ def opening(subject: Cache, case: Case) -> Iterator[Record]:
 
 
 @dataclass(frozen=True)
-class Reader(Dataset[tuple[int, bool]]):
+class CacheReader(Dataset[tuple[int, bool]]):
     """Item i reads sample i, and tells which worker did, and whether it has CUDA then."""
 
     cache: Any
@@ -113,7 +113,7 @@ def read_all(cache: Any, case: Case) -> list[DeviceUse]:
     """Read every sample with the case's workers, and tell who had CUDA initialised."""
     _watch_forks()
     _forks.clear()
-    loader = DataLoader(Reader(cache), batch_size=None, num_workers=case.num_workers)
+    loader = DataLoader(CacheReader(cache), batch_size=None, num_workers=case.num_workers)
     seen = {(int(worker), bool(initialised)) for worker, initialised in loader}
     return [
         *(DeviceUse(case.rank, -1, initialised) for initialised in sorted(set(_forks))),

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 from ddp_conformance.caches.history import CachedTensor, CacheOpen, DeviceUse, Produced
-from ddp_conformance.frame.history import Failed, History, Refused
-from ddp_conformance.frame.verdict import Violation, ranks_in_words
+from ddp_conformance.framework.history import Failed, History, Refused
+from ddp_conformance.framework.verdict import Violation, ranks_in_words
 
 
 def judge_placement(history: History) -> tuple[Violation, ...]:

@@ -24,18 +24,18 @@ from ddp_conformance.caches.opening import (
     on_all,
 )
 from ddp_conformance.caches.subjects import Cache
-from ddp_conformance.frame.case import Case
-from ddp_conformance.frame.history import History, Record, Refused, Run
-from ddp_conformance.frame.ranks import Ranks
-from ddp_conformance.frame.recording import cases_of, judge_each, record
-from ddp_conformance.frame.verdict import UndecidedError, Violation
+from ddp_conformance.framework.case import Case
+from ddp_conformance.framework.history import History, Record, Refused, Run
+from ddp_conformance.framework.ranks import Ranks
+from ddp_conformance.framework.recording import cases_of, judge_each, record
+from ddp_conformance.framework.verdict import UndecidedError, Violation
 from ddp_conformance.launched.endings import came_through, in_order, words_of
 from ddp_conformance.launched.history import Happened
 from ddp_conformance.launched.journal import Journal
 from ddp_conformance.launched.order import Named, Order, Work
 from ddp_conformance.launched.process.saving import SEGMENTS, follow_shared_memory
 from ddp_conformance.launched.start.launch import Limits, launch
-from ddp_conformance.stage.same_calls import demand_same_calls
+from ddp_conformance.lockstep.same_calls import demand_same_calls
 
 LIMITS = Limits(timeout=30.0, patience=2.0)
 

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from ddp_conformance.caches.history import CachedTensor, CacheOpen, Produced
 from ddp_conformance.caches.subjects import Cache
-from ddp_conformance.frame.case import Case
-from ddp_conformance.frame.digests import digest_of
-from ddp_conformance.frame.history import Record
-from ddp_conformance.frame.ranks import Ranks
-from ddp_conformance.stage.lockstep import Lockstep, in_lockstep
+from ddp_conformance.framework.case import Case
+from ddp_conformance.framework.digests import digest_of
+from ddp_conformance.framework.history import Record
+from ddp_conformance.framework.ranks import Ranks
+from ddp_conformance.lockstep.lockstep import Lockstep, in_lockstep
 
 T = TypeVar("T")
 

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from ddp_conformance.frame.case import Case
-from ddp_conformance.frame.subjects import Subject
+from ddp_conformance.framework.case import Case
+from ddp_conformance.framework.subjects import Subject
 
 
 def tensors_of(cache: Any) -> Mapping[str, Tensor]:

@@ -15,17 +15,17 @@ from ddp_conformance.callbacks.history import Tripped
 from ddp_conformance.callbacks.stepping import ERROR_STEP, run_loop
 from ddp_conformance.callbacks.subjects import Callback, ErrorPath
 from ddp_conformance.callbacks.tracing import Trace, traced
-from ddp_conformance.frame.case import Case
-from ddp_conformance.frame.history import Failed, Record, Run
-from ddp_conformance.frame.ranks import Ranks
-from ddp_conformance.frame.recording import cases_of, describe, judge_each, record
-from ddp_conformance.frame.registry import Check, Guarantee
-from ddp_conformance.frame.verdict import Violation
+from ddp_conformance.framework.case import Case
+from ddp_conformance.framework.history import Failed, Record, Run
+from ddp_conformance.framework.ranks import Ranks
+from ddp_conformance.framework.recording import cases_of, describe, judge_each, record
+from ddp_conformance.framework.registry import Check, Guarantee
+from ddp_conformance.framework.verdict import Violation
 from ddp_conformance.launched.order import Named, Scenario, Work
 from ddp_conformance.launched.start.apart import find_apart
 from ddp_conformance.launched.start.launch import Limits, launch
-from ddp_conformance.stage.lockstep import Lockstep, in_lockstep
-from ddp_conformance.stage.same_calls import demand_same_calls
+from ddp_conformance.lockstep.lockstep import Lockstep, in_lockstep
+from ddp_conformance.lockstep.same_calls import demand_same_calls
 
 CBK_01 = Guarantee(
     "CBK-01",

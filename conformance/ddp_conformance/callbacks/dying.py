@@ -8,11 +8,11 @@ import torch.distributed as dist
 
 from ddp_conformance.callbacks.history import Tripped
 from ddp_conformance.callbacks.stepping import ERROR_STEP, run_loop
-from ddp_conformance.frame.case import Case
+from ddp_conformance.framework.case import Case
 from ddp_conformance.launched.history import Happened
 from ddp_conformance.launched.journal import Journal
 from ddp_conformance.launched.order import Order
-from ddp_conformance.launched.process.nemesis import Nemesis
+from ddp_conformance.launched.process.delays import Nemesis
 
 
 def loop_and_die(order: Order, journal: Journal) -> None:

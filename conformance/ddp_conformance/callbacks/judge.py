@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
 from ddp_conformance.callbacks.history import LoopEnd, StepEnd, Traced, Tripped
-from ddp_conformance.frame.history import Collective, Failed, History, without_ones
-from ddp_conformance.frame.verdict import Violation, ranks_in_words
+from ddp_conformance.framework.history import Collective, Failed, History, without_ones
+from ddp_conformance.framework.verdict import Violation, ranks_in_words
 from ddp_conformance.launched.endings import ends_of, words_of
 from ddp_conformance.launched.order import Death
 from ddp_conformance.lifecycle.judge import judge_ended_in_time
-from ddp_conformance.stage.lockstep import END
-from ddp_conformance.stage.same_calls import judge_same_calls
+from ddp_conformance.lockstep.lockstep import END
+from ddp_conformance.lockstep.same_calls import judge_same_calls
 
 SKIP = "skip"
 """The decision to leave out a step."""

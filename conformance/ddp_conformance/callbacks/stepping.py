@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from ddp_conformance.callbacks.history import LoopEnd, StepEnd
-from ddp_conformance.frame.case import Case
+from ddp_conformance.framework.case import Case
 
 STEPS = 64
 """Steps after which an endless loop is cut off."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
-from ddp_conformance.frame.subjects import Subject
+from ddp_conformance.framework.subjects import Subject
 from ddp_conformance.launched.order import Named
 
 Trip: TypeAlias = Callable[[int], None]

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 import torch.distributed as dist
 
 from ddp_conformance.callbacks.history import Traced
-from ddp_conformance.frame.places import call_site, callers, is_training_library
-from ddp_conformance.stage.lockstep import NEW_GROUP, before_each
+from ddp_conformance.framework.places import call_site, callers, is_training_library
+from ddp_conformance.lockstep.lockstep import NEW_GROUP, before_each
 
 ROOTED = frozenset(
     {"broadcast", "reduce", "gather", "scatter", "barrier", "monitored_barrier", NEW_GROUP}

@@ -14,12 +14,12 @@ from ddp_conformance.determinism import judge
 from ddp_conformance.determinism.history import LoopStep
 from ddp_conformance.determinism.loops import alone, checkpoint_in, device_memory, run_leg
 from ddp_conformance.determinism.subjects import Leg, TrainLoop, terms_of
-from ddp_conformance.frame.case import Case
-from ddp_conformance.frame.history import Record, Run
-from ddp_conformance.frame.ranks import Ranks
-from ddp_conformance.frame.recording import cases_of, judge_each, record_once
-from ddp_conformance.frame.registry import Check, Guarantee
-from ddp_conformance.frame.verdict import Violation
+from ddp_conformance.framework.case import Case
+from ddp_conformance.framework.history import Record, Run
+from ddp_conformance.framework.ranks import Ranks
+from ddp_conformance.framework.recording import cases_of, judge_each, record_once
+from ddp_conformance.framework.registry import Check, Guarantee
+from ddp_conformance.framework.verdict import Violation
 
 DET_01 = Guarantee(
     "DET-01",

@@ -13,7 +13,7 @@ from unittest import mock
 
 from torch import nn
 
-from ddp_conformance.frame.places import is_library
+from ddp_conformance.framework.places import is_library
 
 HOOKS = ("register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook")
 TABLES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")

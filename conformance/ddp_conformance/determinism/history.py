@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ddp_conformance.frame.history import Record
+from ddp_conformance.framework.history import Record
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,10 @@ from ddp_conformance.determinism.history import (
     RebuildsBuckets,
     Sketch,
 )
-from ddp_conformance.frame.allowance import Allowance, Terms
-from ddp_conformance.frame.history import History
-from ddp_conformance.frame.shares import equal_draws, uneven_passes
-from ddp_conformance.frame.verdict import Violation, ranks_in_words
+from ddp_conformance.framework.allowance import Allowance, Terms
+from ddp_conformance.framework.history import History
+from ddp_conformance.framework.shares import equal_draws, uneven_passes
+from ddp_conformance.framework.verdict import Violation, ranks_in_words
 
 NOTHING = Terms()
 

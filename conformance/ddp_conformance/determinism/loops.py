@@ -29,10 +29,10 @@ from ddp_conformance.determinism.history import (
     Sketch,
 )
 from ddp_conformance.determinism.subjects import Leg, TrainLoop
-from ddp_conformance.frame import nemesis
-from ddp_conformance.frame.case import Case
-from ddp_conformance.frame.digests import digest_of
-from ddp_conformance.frame.history import Record
+from ddp_conformance.framework import nemesis
+from ddp_conformance.framework.case import Case
+from ddp_conformance.framework.digests import digest_of
+from ddp_conformance.framework.history import Record
 
 LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK")
 """Variables that tell a process of its peers."""

@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Protocol
 
 from torch import nn
 
-from ddp_conformance.frame.allowance import Groups, Terms, checked_terms
-from ddp_conformance.frame.subjects import Subject
+from ddp_conformance.framework.allowance import Groups, Terms, checked_terms
+from ddp_conformance.framework.subjects import Subject
 
 
 @dataclass(frozen=True, slots=True)

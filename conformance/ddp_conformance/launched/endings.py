@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from ddp_conformance.frame.history import History
+from ddp_conformance.framework.history import History
 from ddp_conformance.launched.history import Ended
 
 

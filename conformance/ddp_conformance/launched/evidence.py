@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddp_conformance.frame.places import is_ours
-from pytest_ddp.evidence import pythonstacks
-from pytest_ddp.wire import marker
+from ddp_conformance.framework.places import is_ours
+from pytest_ddp.outcome import stack_dumps
+from pytest_ddp.protocol import status_page
 
 ERROR, FAULTS, PHASE = "error", "faults", "phase"
 """Files in the folder of a rank: the exception, faulthandler's stacks, the page."""
@@ -46,22 +46,22 @@ def shortened(text: str) -> str:
 
 def last_words(files: Path) -> LastWords:
     """What the rank was doing when it ended."""
-    phase = marker.read(files / PHASE).phase.partition(": ")[2]
+    phase = status_page.read(files / PHASE).phase.partition(": ")[2]
     if (files / ERROR).exists():
         error, frames = json.loads((files / ERROR).read_text())
-        return LastWords(error, phase, _users(pythonstacks.Frame(*frame) for frame in frames))
+        return LastWords(error, phase, _users(stack_dumps.Frame(*frame) for frame in frames))
     stacks = files / FAULTS
     text = stacks.read_text(errors="replace") if stacks.exists() else ""
-    return LastWords("", phase, _users(pythonstacks.main_stack(text)) or _began(files))
+    return LastWords("", phase, _users(stack_dumps.main_stack(text)) or _began(files))
 
 
 def _began(files: Path) -> str:
-    return pythonstacks.shorten(marker.read(files / PHASE).site)
+    return stack_dumps.shorten(status_page.read(files / PHASE).site)
 
 
-def _users(frames: Iterable[pythonstacks.Frame]) -> str:
+def _users(frames: Iterable[stack_dumps.Frame]) -> str:
     """The innermost frame of the user's code; empty without one."""
     for frame in frames:
-        if pythonstacks.is_user_file(frame.file) and not is_ours(frame.file):
+        if stack_dumps.is_user_file(frame.file) and not is_ours(frame.file):
             return str(frame)
     return ""

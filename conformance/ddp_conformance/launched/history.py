@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from ddp_conformance.frame.history import Record
+from ddp_conformance.framework.history import Record
 
 Stage: TypeAlias = Literal[
     "init_process_group",

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ddp_conformance.frame.history import KINDS, Record
+from ddp_conformance.framework.history import KINDS, Record
 
 
 class Journal:

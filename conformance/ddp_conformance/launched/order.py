@@ -124,7 +124,7 @@ class Order:
     environment: tuple[tuple[str, str], ...]
     """The process's environment variables."""
     seed: int
-    """That of :mod:`ddp_conformance.frame.nemesis`."""
+    """That of :mod:`ddp_conformance.framework.nemesis`."""
 
     def files(self, rank: int) -> str:
         """The folder for what is known of a rank."""

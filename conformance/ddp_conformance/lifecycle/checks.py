@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ddp_conformance.frame.history import Run
-from ddp_conformance.frame.ranks import Ranks
-from ddp_conformance.frame.registry import Check, Guarantee
-from ddp_conformance.frame.verdict import UndecidedError, Violation
+from ddp_conformance.framework.history import Run
+from ddp_conformance.framework.ranks import Ranks
+from ddp_conformance.framework.registry import Check, Guarantee
+from ddp_conformance.framework.verdict import UndecidedError, Violation
 from ddp_conformance.launched.endings import came_through
 from ddp_conformance.launched.history import Chose, Fetched, Happened, Optimized
 from ddp_conformance.launched.order import Scenario

@@ -9,10 +9,10 @@ from dataclasses import replace
 from itertools import takewhile
 from typing import TypeAlias
 
-from ddp_conformance.frame.allowance import Allowance, Terms
-from ddp_conformance.frame.history import History
-from ddp_conformance.frame.shares import equal_draws, uneven_passes
-from ddp_conformance.frame.verdict import Violation, ranks_in_words
+from ddp_conformance.framework.allowance import Allowance, Terms
+from ddp_conformance.framework.history import History
+from ddp_conformance.framework.shares import equal_draws, uneven_passes
+from ddp_conformance.framework.verdict import Violation, ranks_in_words
 from ddp_conformance.launched.endings import (
     came_through,
     ends_of,

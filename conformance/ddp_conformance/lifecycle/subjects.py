@@ -7,8 +7,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
-from ddp_conformance.frame.allowance import Groups, Terms, checked_terms
-from ddp_conformance.frame.subjects import Subject
+from ddp_conformance.framework.allowance import Groups, Terms, checked_terms
+from ddp_conformance.framework.subjects import Subject
 from ddp_conformance.launched.order import Death, Named
 
 DEATHS: tuple[Death, ...] = ("raises", "is killed", "exits with 0")

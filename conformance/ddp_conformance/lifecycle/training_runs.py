@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TypeAlias
 
-from ddp_conformance.frame import nemesis
-from ddp_conformance.frame.case import Case
-from ddp_conformance.frame.history import Record, Run
-from ddp_conformance.frame.ranks import Ranks
-from ddp_conformance.frame.recent import Recent
-from ddp_conformance.frame.recording import cases_of, record
-from ddp_conformance.frame.verdict import UndecidedError
+from ddp_conformance.framework import nemesis
+from ddp_conformance.framework.case import Case
+from ddp_conformance.framework.history import Record, Run
+from ddp_conformance.framework.ranks import Ranks
+from ddp_conformance.framework.recent import Recent
+from ddp_conformance.framework.recording import cases_of, record
+from ddp_conformance.framework.verdict import UndecidedError
 from ddp_conformance.launched.endings import came_through, in_order, words_of
 from ddp_conformance.launched.order import UNDISTURBED, Named, Scenario, Work
 from ddp_conformance.launched.process.live import run_entry

@@ -15,12 +15,14 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any, TypeAlias
 
-from ddp_conformance.frame.case import Case, sizes
-from ddp_conformance.frame.history import Expected, Failed, Measured, Record, Run
-from ddp_conformance.frame.ranks import Ranks
-from ddp_conformance.frame.recording import cases_of, describe, judge_each, record, record_once
-from ddp_conformance.frame.registry import Check, Guarantee
-from ddp_conformance.frame.verdict import Violation
+from ddp_conformance.framework.case import Case, sizes
+from ddp_conformance.framework.history import Expected, Failed, Measured, Record, Run
+from ddp_conformance.framework.ranks import Ranks
+from ddp_conformance.framework.recording import cases_of, describe, judge_each, record, record_once
+from ddp_conformance.framework.registry import Check, Guarantee
+from ddp_conformance.framework.verdict import Violation
+from ddp_conformance.lockstep.lockstep import Lockstep, in_lockstep
+from ddp_conformance.lockstep.same_calls import demand_same_calls, judge_same_calls
 from ddp_conformance.metrics import judge
 from ddp_conformance.metrics.subjects import (
     Evaluation,
@@ -29,8 +31,6 @@ from ddp_conformance.metrics.subjects import (
     value_batch,
     values_of,
 )
-from ddp_conformance.stage.lockstep import Lockstep, in_lockstep
-from ddp_conformance.stage.same_calls import demand_same_calls, judge_same_calls
 
 MET_01 = Guarantee(
     "MET-01",

@@ -6,9 +6,9 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from ddp_conformance.frame.history import Expected, Failed, History, Measured
-from ddp_conformance.frame.verdict import Violation, ranks_in_words
-from ddp_conformance.stage.same_calls import judge_same_calls
+from ddp_conformance.framework.history import Expected, Failed, History, Measured
+from ddp_conformance.framework.verdict import Violation, ranks_in_words
+from ddp_conformance.lockstep.same_calls import judge_same_calls
 
 SHOWN = 4
 """Values shown of a report."""

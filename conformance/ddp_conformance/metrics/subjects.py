@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ddp_conformance.frame.case import Case
-from ddp_conformance.frame.subjects import Subject
+from ddp_conformance.framework.case import Case
+from ddp_conformance.framework.subjects import Subject
 
 EXTREME = 64.0
 """Value of sample 0, the first one that padding repeats."""

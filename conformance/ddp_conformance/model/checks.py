@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from ddp_conformance.frame.history import History, Run
-from ddp_conformance.frame.ranks import Ranks
-from ddp_conformance.frame.recording import cases_of, record
-from ddp_conformance.frame.registry import Check, Guarantee
-from ddp_conformance.frame.verdict import UndecidedError, Violation
+from ddp_conformance.framework.history import History, Run
+from ddp_conformance.framework.ranks import Ranks
+from ddp_conformance.framework.recording import cases_of, record
+from ddp_conformance.framework.registry import Check, Guarantee
+from ddp_conformance.framework.verdict import UndecidedError, Violation
 from ddp_conformance.launched.endings import came_through, in_order, words_of
 from ddp_conformance.launched.order import Named, Work
 from ddp_conformance.launched.start.launch import Limits

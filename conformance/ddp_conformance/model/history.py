@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from ddp_conformance.frame.history import Record
+from ddp_conformance.framework.history import Record
 
 Taken: TypeAlias = Literal["at the step", "after backward", "in the end"]
 

@@ -7,8 +7,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
-from ddp_conformance.frame.history import History
-from ddp_conformance.frame.verdict import Violation, ranks_in_words
+from ddp_conformance.framework.history import History
+from ddp_conformance.framework.verdict import Violation, ranks_in_words
 from ddp_conformance.launched.endings import broke_off, ranks_that_came_through
 from ddp_conformance.model.history import (
     Gradients,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from ddp_conformance.frame.history import History
-from ddp_conformance.frame.verdict import Violation, ranks_in_words
+from ddp_conformance.framework.history import History
+from ddp_conformance.framework.verdict import Violation, ranks_in_words
 from ddp_conformance.model.history import Buffers
 
 USES = ("evaluation", "checkpoint")

@@ -6,8 +6,8 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator
 
-from ddp_conformance.frame.history import History
-from ddp_conformance.frame.verdict import Violation, ranks_in_words
+from ddp_conformance.framework.history import History
+from ddp_conformance.framework.verdict import Violation, ranks_in_words
 from ddp_conformance.launched.endings import broke_off
 from ddp_conformance.model.history import Decided
 from ddp_conformance.model.judge import not_compared_from

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from ddp_conformance.frame.history import History
-from ddp_conformance.frame.verdict import Violation
+from ddp_conformance.framework.history import History
+from ddp_conformance.framework.verdict import Violation
 from ddp_conformance.launched.endings import ranks_that_came_through
 from ddp_conformance.model.history import Statistics
 from ddp_conformance.model.judge import farthest_off

@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from ddp_conformance.frame.case import Case
+from ddp_conformance.framework.case import Case
 from ddp_conformance.launched.history import Happened
 from ddp_conformance.launched.journal import Journal
 from ddp_conformance.launched.order import Order
@@ -63,7 +63,7 @@ def take_steps(order: Order, journal: Journal) -> None:
         raise TypeError("a TrainStep cannot be under FSDP1, whose gradients are flat; use FSDP2")
     _kept.append(trainee)
     initial = {name: full(tensor).clone() for name, tensor in named(model)}
-    snapshots = Observer(model, order.rank, journal).run(trainee, steps)
+    snapshots = StepObserver(model, order.rank, journal).run(trainee, steps)
     dist.destroy_process_group()
     if order.rank == 0:
         single = Trainee(*make(replace(case, world_size=1)))
@@ -84,7 +84,7 @@ def run_alone(
 ) -> None:
     """What one process with all samples steps with."""
     _copy(trainee.model, initial)
-    observer = Observer(trainee.model, 0, journal, alone=True)
+    observer = StepObserver(trainee.model, 0, journal, alone=True)
     _around_backward(observer.measure)
     for number in range(OWN_STEPS + len(snapshots)):
         if number >= OWN_STEPS and not observer.take_over(snapshots[number - OWN_STEPS]):
@@ -126,7 +126,7 @@ def full(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-class Observer:
+class StepObserver:
     """Writes down what the model does in one run."""
 
     def __init__(

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from torch import nn
 
-from ddp_conformance.frame.subjects import Subject
+from ddp_conformance.framework.subjects import Subject
 from ddp_conformance.launched.order import Named
 
 

@@ -12,10 +12,10 @@ from contextlib import nullcontext
 from dataclasses import replace
 from itertools import chain
 
-from ddp_conformance.frame.case import Case, sizes
-from ddp_conformance.frame.history import Record, Refused, Run, Sample
-from ddp_conformance.frame.ranks import Ranks
-from ddp_conformance.frame.recording import (
+from ddp_conformance.framework.case import Case, sizes
+from ddp_conformance.framework.history import Record, Refused, Run, Sample
+from ddp_conformance.framework.ranks import Ranks
+from ddp_conformance.framework.recording import (
     Judge,
     cases_of,
     find_first,
@@ -24,16 +24,16 @@ from ddp_conformance.frame.recording import (
     record_once,
     skip_random_numbers,
 )
-from ddp_conformance.frame.registry import Check, Guarantee, remark
-from ddp_conformance.frame.verdict import UndecidedError, Violation
+from ddp_conformance.framework.registry import Check, Guarantee, remark
+from ddp_conformance.framework.verdict import UndecidedError, Violation
 from ddp_conformance.launched.start.apart import find_apart
+from ddp_conformance.lockstep.clocks import SECONDS, clock_ahead
 from ddp_conformance.sampling import judge, randomness
 from ddp_conformance.sampling.deliveries import Delivering, deliveries
 from ddp_conformance.sampling.excuses import declarations, in_words
 from ddp_conformance.sampling.sizes import suspicious_runs
 from ddp_conformance.sampling.stopwatch import Stopwatch
 from ddp_conformance.sampling.subjects import Loader, Sampler, terms_of
-from ddp_conformance.stage.clocks import SECONDS, clock_ahead
 
 EPOCHS = (0, 1)
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, TypeAlias
 
-from ddp_conformance.frame import nemesis
-from ddp_conformance.frame.case import Case
-from ddp_conformance.frame.history import EpochEnd, Record, Refused, Sample
+from ddp_conformance.framework import nemesis
+from ddp_conformance.framework.case import Case
+from ddp_conformance.framework.history import EpochEnd, Record, Refused, Sample
 from ddp_conformance.sampling.subjects import Loader, Sampler, as_indices, terms_of
 
 Delivering: TypeAlias = Sampler | Loader

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ddp_conformance.frame.history import EpochEnd, Run, Sample
+from ddp_conformance.framework.history import EpochEnd, Run, Sample
 from ddp_conformance.sampling.deliveries import Delivering
 
 _SHARES = frozenset({"exact", "pads", "drops"})

@@ -8,8 +8,8 @@ from collections.abc import Set as AbstractSet
 from itertools import chain, combinations, islice, takewhile
 from typing import TypeAlias
 
-from ddp_conformance.frame.allowance import Allowance, Terms
-from ddp_conformance.frame.history import (
+from ddp_conformance.framework.allowance import Allowance, Terms
+from ddp_conformance.framework.history import (
     Delivered,
     Drawn,
     Draws,
@@ -18,8 +18,8 @@ from ddp_conformance.frame.history import (
     Refused,
     Sample,
 )
-from ddp_conformance.frame.shares import equal_draws, uneven_passes
-from ddp_conformance.frame.verdict import Violation, ranks_in_words
+from ddp_conformance.framework.shares import equal_draws, uneven_passes
+from ddp_conformance.framework.verdict import Violation, ranks_in_words
 
 Items: TypeAlias = tuple[tuple[int, ...], ...]
 """What a sampler draws: batches of indices, or of one index each."""

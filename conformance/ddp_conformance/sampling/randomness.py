@@ -14,19 +14,19 @@ import torch
 from torch.utils.data import Sampler as TorchSampler
 from torch.utils.data import WeightedRandomSampler
 
-from ddp_conformance.frame.allowance import allowed
-from ddp_conformance.frame.case import Case, worker_number
-from ddp_conformance.frame.history import Delivered, Drawn, Draws, Record, Refused, Run
-from ddp_conformance.frame.ranks import Ranks
-from ddp_conformance.frame.recording import (
+from ddp_conformance.framework.allowance import allowed
+from ddp_conformance.framework.case import Case, worker_number
+from ddp_conformance.framework.history import Delivered, Drawn, Draws, Record, Refused, Run
+from ddp_conformance.framework.ranks import Ranks
+from ddp_conformance.framework.recording import (
     cases_of,
     find_first,
     judge_each,
     record,
     skip_random_numbers,
 )
-from ddp_conformance.frame.registry import Check, Guarantee
-from ddp_conformance.frame.verdict import Violation
+from ddp_conformance.framework.registry import Check, Guarantee
+from ddp_conformance.framework.verdict import Violation
 from ddp_conformance.sampling import judge
 from ddp_conformance.sampling.subjects import Loader, SamplerWrapper, as_indices, sampler_indices
 

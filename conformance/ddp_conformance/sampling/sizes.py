@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from ddp_conformance.frame.allowance import Terms
-from ddp_conformance.frame.case import Case, sizes
-from ddp_conformance.frame.history import EpochEnd, Record, Run, Sample, Share
-from ddp_conformance.frame.ranks import Ranks
-from ddp_conformance.frame.recording import cases_of, once, record
+from ddp_conformance.framework.allowance import Terms
+from ddp_conformance.framework.case import Case, sizes
+from ddp_conformance.framework.history import EpochEnd, Record, Run, Sample, Share
+from ddp_conformance.framework.ranks import Ranks
+from ddp_conformance.framework.recording import cases_of, once, record
 from ddp_conformance.sampling import judge
 from ddp_conformance.sampling.deliveries import batches_at_most, deliveries
 from ddp_conformance.sampling.stopwatch import Stopwatch

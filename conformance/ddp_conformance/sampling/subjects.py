@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from ddp_conformance.frame.allowance import Groups, Terms, checked_terms
-from ddp_conformance.frame.subjects import Subject
+from ddp_conformance.framework.allowance import Groups, Terms, checked_terms
+from ddp_conformance.framework.subjects import Subject
 
 
 def announce_epoch(component: Any, epoch: int) -> None:

@@ -12,13 +12,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ddp_conformance.frame import nemesis
-from ddp_conformance.frame.case import Case
-from ddp_conformance.frame.history import Record, Run
-from ddp_conformance.frame.ranks import Ranks
-from ddp_conformance.frame.recording import Judge, cases_of, find_first, judge_each, record_once
-from ddp_conformance.frame.registry import Check, Guarantee
-from ddp_conformance.frame.verdict import Violation
+from ddp_conformance.framework import nemesis
+from ddp_conformance.framework.case import Case
+from ddp_conformance.framework.history import Record, Run
+from ddp_conformance.framework.ranks import Ranks
+from ddp_conformance.framework.recording import Judge, cases_of, find_first, judge_each, record_once
+from ddp_conformance.framework.registry import Check, Guarantee
+from ddp_conformance.framework.verdict import Violation
 from ddp_conformance.windows import judge, worker_ranks
 from ddp_conformance.windows.subjects import DataModule
 

@@ -1,7 +1,7 @@
 """What data in moving windows tell about themselves: the samples, and their data module.
 
 The convention read here is that of the reference; a subject with another one brings
-functions of its own, see :class:`ddp_conformance.frame.subjects.DataModule`.
+functions of its own, see :class:`ddp_conformance.framework.subjects.DataModule`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Announcement:
 
 @dataclass(frozen=True)
 class WindowRun:
-    """What a :class:`~ddp_conformance.frame.subjects.DataModule` factory returns."""
+    """What a :class:`~ddp_conformance.framework.subjects.DataModule` factory returns."""
 
     datamodule: Any
     """A ``LightningDataModule``."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from ddp_conformance.frame.history import Record
+from ddp_conformance.framework.history import Record
 
 Stage: TypeAlias = Literal["sanity", "train", "val"]
 
@@ -59,7 +59,7 @@ class WindowEvent(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Reader(Record):
+class WindowReader(Record):
     """One sample was read: by whom, and by whom the code that read it thinks."""
 
     index: int

@@ -6,9 +6,15 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from itertools import combinations
 
-from ddp_conformance.frame.history import History
-from ddp_conformance.frame.verdict import Violation, ranks_in_words
-from ddp_conformance.windows.history import Reader, Stage, WindowEvent, WindowPart, WindowSample
+from ddp_conformance.framework.history import History
+from ddp_conformance.framework.verdict import Violation, ranks_in_words
+from ddp_conformance.windows.history import (
+    Stage,
+    WindowEvent,
+    WindowPart,
+    WindowReader,
+    WindowSample,
+)
 
 NAMES: Mapping[Stage, str] = {
     "sanity": "the sanity check",
@@ -84,7 +90,7 @@ def judge_undisturbed(history: History) -> tuple[Violation, ...]:
 def judge_readers(history: History) -> tuple[Violation, ...]:
     """WIN-06: every sample tells the rank that it was delivered to; and there are some."""
     found: dict[int, Violation] = {}
-    readers = [record for record in history if isinstance(record, Reader)]
+    readers = [record for record in history if isinstance(record, WindowReader)]
     for reader in readers:
         if reader.told != reader.rank and reader.rank not in found:
             found[reader.rank] = Violation(

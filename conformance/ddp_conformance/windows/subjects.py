@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ddp_conformance.frame.subjects import Subject
+from ddp_conformance.framework.subjects import Subject
 from ddp_conformance.windows.data import Announcement, Split, Stamp, announced_by, stamps_of
 
 

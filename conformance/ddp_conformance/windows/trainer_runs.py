@@ -19,10 +19,10 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.strategies import DDPStrategy
 from torch import nn
 
-from ddp_conformance.frame import nemesis
-from ddp_conformance.frame.case import Case
-from ddp_conformance.frame.history import Record
-from ddp_conformance.stage.machines import Place
+from ddp_conformance.framework import nemesis
+from ddp_conformance.framework.case import Case
+from ddp_conformance.framework.history import Record
+from ddp_conformance.lockstep.machines import Place
 from ddp_conformance.windows.data import Split, WindowRun
 from ddp_conformance.windows.history import (
     Happening,
@@ -121,7 +121,7 @@ class Passive(LightningModule):
         """None is needed."""
 
 
-class Observer(Callback):
+class TrainerObserver(Callback):
     """Keeps what reaches the model. The first of the callbacks: it sees a hook before they act."""
 
     def __init__(self, subject: DataModule, datamodule: Any, rank: int) -> None:
@@ -220,7 +220,7 @@ def observe_fit(
 ) -> Iterator[Record]:
     """What one run of :data:`EPOCHS` epochs delivered to this rank, from a new data module."""
     run: WindowRun = subject.make(case)
-    observer = Observer(subject, run.datamodule, case.rank)
+    observer = TrainerObserver(subject, run.datamodule, case.rank)
     _watch(run.datamodule, "setup", functools.partial(observer.happened, "setup()"))
     _watch(
         run.datamodule,

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ddp_conformance.frame.case import Case, StartMethod
-from ddp_conformance.frame.history import Record
-from ddp_conformance.frame.ranks import Ranks
-from ddp_conformance.frame.recording import cases_of, find_first
-from ddp_conformance.frame.registry import Check, Guarantee
-from ddp_conformance.frame.verdict import Violation
+from ddp_conformance.framework.case import Case, StartMethod
+from ddp_conformance.framework.history import Record
+from ddp_conformance.framework.ranks import Ranks
+from ddp_conformance.framework.recording import cases_of, find_first
+from ddp_conformance.framework.registry import Check, Guarantee
+from ddp_conformance.framework.verdict import Violation
+from ddp_conformance.lockstep.machines import Place, launched_by
 from ddp_conformance.sampling.subjects import Loader
-from ddp_conformance.stage.machines import Place, launched_by
 from ddp_conformance.windows import judge
 from ddp_conformance.windows.data import origins_of
-from ddp_conformance.windows.history import Reader
+from ddp_conformance.windows.history import WindowReader
 
 WIN_06 = Guarantee(
     "WIN-06",
@@ -39,7 +39,7 @@ def observe_readers(subject: Loader, case: Case) -> Iterator[Record]:
         for batch in loader:
             origins = zip(subject.indices(batch), origins_of(batch), strict=True)
             for index, (told, worker) in origins:
-                yield Reader(case.rank, index, told, worker)
+                yield WindowReader(case.rank, index, told, worker)
 
 
 def find_wrong_readers(subject: Loader, ranks: Ranks) -> tuple[Violation, ...]:

@@ -16,17 +16,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ddp_conformance.frame.case import Case
-from ddp_conformance.frame.history import Failed, ReadBack, Record, Run, Told, Wrote
-from ddp_conformance.frame.ranks import Ranks
-from ddp_conformance.frame.recording import cases_of, describe, judge_each, record
-from ddp_conformance.frame.registry import Check, Guarantee
-from ddp_conformance.frame.verdict import Violation
+from ddp_conformance.framework.case import Case
+from ddp_conformance.framework.history import Failed, ReadBack, Record, Run, Told, Wrote
+from ddp_conformance.framework.ranks import Ranks
+from ddp_conformance.framework.recording import cases_of, describe, judge_each, record
+from ddp_conformance.framework.registry import Check, Guarantee
+from ddp_conformance.framework.verdict import Violation
 from ddp_conformance.launched.start.apart import find_apart
-from ddp_conformance.stage.clocks import SECONDS, clock_ahead
-from ddp_conformance.stage.lockstep import Lockstep, in_lockstep
-from ddp_conformance.stage.machines import Place, launched_by, several_machines
-from ddp_conformance.stage.same_calls import demand_same_calls, judge_same_calls, uncut
+from ddp_conformance.lockstep.clocks import SECONDS, clock_ahead
+from ddp_conformance.lockstep.lockstep import Lockstep, in_lockstep
+from ddp_conformance.lockstep.machines import Place, launched_by, several_machines
+from ddp_conformance.lockstep.same_calls import demand_same_calls, judge_same_calls, uncut
 from ddp_conformance.writing import guarding, judge, judge_publishing, publishing
 from ddp_conformance.writing.history import Opened
 from ddp_conformance.writing.publishing import Arriving, marks_for

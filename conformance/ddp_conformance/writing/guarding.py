@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from ddp_conformance.frame.case import Case
-from ddp_conformance.frame.history import Record
-from ddp_conformance.frame.ranks import Ranks
-from ddp_conformance.frame.recording import cases_of, describe, judge_each, record
-from ddp_conformance.frame.registry import Check, Guarantee
-from ddp_conformance.frame.verdict import Violation
+from ddp_conformance.framework.case import Case
+from ddp_conformance.framework.history import Record
+from ddp_conformance.framework.ranks import Ranks
+from ddp_conformance.framework.recording import cases_of, describe, judge_each, record
+from ddp_conformance.framework.registry import Check, Guarantee
+from ddp_conformance.framework.verdict import Violation
 from ddp_conformance.launched.order import Named
 from ddp_conformance.launched.start.forks import (
     become_rank,
@@ -20,7 +20,7 @@ from ddp_conformance.launched.start.forks import (
     in_child,
     in_fresh_processes,
 )
-from ddp_conformance.stage.machines import Place, environment_of, several_machines
+from ddp_conformance.lockstep.machines import Place, environment_of, several_machines
 from ddp_conformance.writing.history import Guarded
 from ddp_conformance.writing.judge_publishing import judge_guard
 from ddp_conformance.writing.subjects import Guard

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
-from ddp_conformance.frame.history import Failed, History, ReadBack, Told, Wrote
-from ddp_conformance.frame.verdict import Violation, ranks_in_words
+from ddp_conformance.framework.history import Failed, History, ReadBack, Told, Wrote
+from ddp_conformance.framework.verdict import Violation, ranks_in_words
 
 NOTHING = Violation(
     "no rank wrote a file into case.directory; one that writes when it is closed needs close="

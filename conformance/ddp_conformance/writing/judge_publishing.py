@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from ddp_conformance.frame.history import Failed, History
-from ddp_conformance.frame.verdict import Violation, ranks_in_words
+from ddp_conformance.framework.history import Failed, History
+from ddp_conformance.framework.verdict import Violation, ranks_in_words
 from ddp_conformance.writing.history import Glimpse, Guarded, Opened, Prepared, Saw, SetUp
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ddp_conformance.frame.case import Case
-from ddp_conformance.frame.history import Record
+from ddp_conformance.framework.case import Case
+from ddp_conformance.framework.history import Record
 from ddp_conformance.windows.trainer_runs import (
     Passive,
     UnwrappedStrategy,
@@ -19,7 +19,7 @@ from ddp_conformance.writing.history import Opened, Prepared, SetUp
 from ddp_conformance.writing.writes import WriteLog
 
 
-class Watch:
+class PreparationWatch:
     """Notes when this rank prepares and sets up, and what it writes meanwhile."""
 
     def __init__(self, case: Case) -> None:

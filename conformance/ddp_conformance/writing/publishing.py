@@ -12,15 +12,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ddp_conformance.frame.case import Case
-from ddp_conformance.frame.history import Failed, Record, Run
-from ddp_conformance.frame.ranks import Ranks
-from ddp_conformance.frame.recording import cases_of, describe, judge_each, record
-from ddp_conformance.frame.registry import Check, Guarantee
-from ddp_conformance.frame.verdict import UndecidedError, Violation, listing
-from ddp_conformance.stage.lockstep import Lockstep, in_lockstep
-from ddp_conformance.stage.machines import Place, launched_by, ranks_of_machines, several_machines
-from ddp_conformance.stage.same_calls import demand_same_calls, uncut
+from ddp_conformance.framework.case import Case
+from ddp_conformance.framework.history import Failed, Record, Run
+from ddp_conformance.framework.ranks import Ranks
+from ddp_conformance.framework.recording import cases_of, describe, judge_each, record
+from ddp_conformance.framework.registry import Check, Guarantee
+from ddp_conformance.framework.verdict import UndecidedError, Violation, listing
+from ddp_conformance.lockstep.lockstep import Lockstep, in_lockstep
+from ddp_conformance.lockstep.machines import (
+    Place,
+    launched_by,
+    ranks_of_machines,
+    several_machines,
+)
+from ddp_conformance.lockstep.same_calls import demand_same_calls, uncut
 from ddp_conformance.writing import judge_publishing as judge
 from ddp_conformance.writing.history import Glimpse, Opened, Prepared, Saw, SetUp
 from ddp_conformance.writing.judge import judge_who_was_first
@@ -287,9 +292,9 @@ def observe_preparation(
     subject: Preparation, case: Case, ranks: Ranks, place: Place
 ) -> Iterator[Record]:
     """One run of the Trainer, with what its data module does before the first batch."""
-    from ddp_conformance.writing.preparation_runs import Watch, fit_one_batch
+    from ddp_conformance.writing.preparation_runs import PreparationWatch, fit_one_batch
 
-    watch = Watch(case)
+    watch = PreparationWatch(case)
     lockstep = Lockstep(ranks)
     try:
         with in_lockstep(lockstep), writes_below(case.directory) as log:

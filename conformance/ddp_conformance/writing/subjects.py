@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ddp_conformance.frame.subjects import Subject
+from ddp_conformance.framework.subjects import Subject
 
 
 def no_paths(writer: Any) -> tuple[str | Path, ...]:

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 import torch
 
-from ddp_conformance.frame.places import call_site
+from ddp_conformance.framework.places import call_site
 
 _listening: list[WriteLog] = []
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ddp_conformance.front.report import SPEC
+from ddp_conformance.frontend.report import SPEC
 
 from conformance.ecosystem.frame.libraries import Library
 from conformance.ecosystem.frame.parts import Breach, Part

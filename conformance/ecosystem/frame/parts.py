@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 import pytest
 from ddp_conformance import Subject, UndecidedError
-from ddp_conformance.frame.ranks import Ranks, current_ranks
-from ddp_conformance.front.pytest_frontend import BoundCheck, KeptError, bind_checks, param
+from ddp_conformance.framework.ranks import Ranks, current_ranks
+from ddp_conformance.frontend.pytest_frontend import BoundCheck, KeptError, bind_checks, param
 
 TRUTH = Path(__file__).parents[1] / "truth"
 

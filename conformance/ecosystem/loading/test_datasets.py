@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 from conformance.ecosystem.frame.parts import Breach, Part, parametrize_with_parts
 
 if TYPE_CHECKING:
-    from ddp_conformance.front.pytest_frontend import BoundCheck
+    from ddp_conformance.frontend.pytest_frontend import BoundCheck
 
 datasets = pytest.importorskip("datasets")
 distributed = pytest.importorskip("datasets.distributed")

@@ -12,7 +12,7 @@ from torch.utils.data import DistributedSampler
 from conformance.ecosystem.frame.parts import Part, parametrize_with_parts
 
 if TYPE_CHECKING:
-    from ddp_conformance.front.pytest_frontend import BoundCheck
+    from ddp_conformance.frontend.pytest_frontend import BoundCheck
 
 with warnings.catch_warnings():
     # As in test_lightning.py: torch.jit, at the first import.

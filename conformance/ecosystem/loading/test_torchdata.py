@@ -11,7 +11,7 @@ from torch.utils.data import DistributedSampler
 from conformance.ecosystem.frame.parts import Part, parametrize_with_parts
 
 if TYPE_CHECKING:
-    from ddp_conformance.front.pytest_frontend import BoundCheck
+    from ddp_conformance.frontend.pytest_frontend import BoundCheck
 
 stateful = pytest.importorskip("torchdata.stateful_dataloader")
 samplers = pytest.importorskip("torchdata.stateful_dataloader.sampler")

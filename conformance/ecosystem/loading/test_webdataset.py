@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from conformance.ecosystem.frame.parts import Part, parametrize_with_parts
 
 if TYPE_CHECKING:
-    from ddp_conformance.front.pytest_frontend import BoundCheck
+    from ddp_conformance.frontend.pytest_frontend import BoundCheck
 
 wds = pytest.importorskip("webdataset")
 

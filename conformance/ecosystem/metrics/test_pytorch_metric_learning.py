@@ -14,7 +14,7 @@ from conformance.ecosystem.frame.models import points_of, share, wrapped
 from conformance.ecosystem.frame.parts import Breach, Part, parametrize_with_parts
 
 if TYPE_CHECKING:
-    from ddp_conformance.front.pytest_frontend import BoundCheck
+    from ddp_conformance.frontend.pytest_frontend import BoundCheck
 
 losses = pytest.importorskip("pytorch_metric_learning.losses")
 distributed = pytest.importorskip("pytorch_metric_learning.utils.distributed")

@@ -24,7 +24,7 @@ from conformance.ecosystem.frame.samples import (
 )
 
 if TYPE_CHECKING:
-    from ddp_conformance.front.pytest_frontend import BoundCheck
+    from ddp_conformance.frontend.pytest_frontend import BoundCheck
 
 metrics = pytest.importorskip("torcheval.metrics")
 toolkit = pytest.importorskip("torcheval.metrics.toolkit")

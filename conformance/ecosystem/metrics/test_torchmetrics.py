@@ -32,7 +32,7 @@ from conformance.ecosystem.frame.samples import (
 )
 
 if TYPE_CHECKING:
-    from ddp_conformance.front.pytest_frontend import BoundCheck
+    from ddp_conformance.frontend.pytest_frontend import BoundCheck
 
 # ---------------------------------------------------------------- metrics
 

@@ -15,7 +15,7 @@ from conformance.ecosystem.frame.models import Net
 from conformance.ecosystem.frame.parts import Breach, Part, parametrize_with_parts
 
 if TYPE_CHECKING:
-    from ddp_conformance.front.pytest_frontend import BoundCheck
+    from ddp_conformance.frontend.pytest_frontend import BoundCheck
 
 accelerate = pytest.importorskip("accelerate")
 

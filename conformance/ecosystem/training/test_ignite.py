@@ -14,7 +14,7 @@ from torch.utils.data import Sampler as TorchSampler
 from conformance.ecosystem.frame.parts import Breach, Part, parametrize_with_parts
 
 if TYPE_CHECKING:
-    from ddp_conformance.front.pytest_frontend import BoundCheck
+    from ddp_conformance.frontend.pytest_frontend import BoundCheck
 
 idist = pytest.importorskip("ignite.distributed")
 metrics = pytest.importorskip("ignite.metrics")

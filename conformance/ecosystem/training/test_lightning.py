@@ -42,7 +42,7 @@ from conformance.ecosystem.frame.parts import Breach, Part, parametrize_with_par
 from conformance.ecosystem.training.lightning_fits import fitted
 
 if TYPE_CHECKING:
-    from ddp_conformance.front.pytest_frontend import BoundCheck
+    from ddp_conformance.frontend.pytest_frontend import BoundCheck
 
 with warnings.catch_warnings():
     # PyG compiles with torch.jit when it is first imported, which torch 2.13 deprecates. The

@@ -12,7 +12,7 @@ from ddp_conformance.metrics.subjects import sample_value
 from conformance.ecosystem.frame.parts import Breach, Part, parametrize_with_parts
 
 if TYPE_CHECKING:
-    from ddp_conformance.front.pytest_frontend import BoundCheck
+    from ddp_conformance.frontend.pytest_frontend import BoundCheck
 
 mmdataset = pytest.importorskip("mmengine.dataset")
 mmdist = pytest.importorskip("mmengine.dist")

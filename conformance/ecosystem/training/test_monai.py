@@ -12,7 +12,7 @@ from conformance.ecosystem.frame.parts import Breach, Part, parametrize_with_par
 from conformance.ecosystem.frame.samples import area, numbers, scores, squared_error
 
 if TYPE_CHECKING:
-    from ddp_conformance.front.pytest_frontend import BoundCheck
+    from ddp_conformance.frontend.pytest_frontend import BoundCheck
 
 data = pytest.importorskip("monai.data")
 metrics = pytest.importorskip("monai.metrics")

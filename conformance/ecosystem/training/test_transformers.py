@@ -11,7 +11,7 @@ from ddp_conformance import Case, Sampler, Subject
 from conformance.ecosystem.frame.parts import Part, parametrize_with_parts
 
 if TYPE_CHECKING:
-    from ddp_conformance.front.pytest_frontend import BoundCheck
+    from ddp_conformance.frontend.pytest_frontend import BoundCheck
 
 trainer_pt_utils = pytest.importorskip("transformers.trainer_pt_utils")
 

@@ -13,7 +13,7 @@ from conformance.ecosystem.frame.models import CentredNet, Net, evaluating, step
 from conformance.ecosystem.frame.parts import Breach, Part, parametrize_with_parts
 
 if TYPE_CHECKING:
-    from ddp_conformance.front.pytest_frontend import BoundCheck
+    from ddp_conformance.frontend.pytest_frontend import BoundCheck
 
 ema_pytorch = pytest.importorskip("ema_pytorch")
 

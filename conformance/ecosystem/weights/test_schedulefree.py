@@ -13,7 +13,7 @@ from conformance.ecosystem.frame.models import Net, stepping, wrapped
 from conformance.ecosystem.frame.parts import Part, parametrize_with_parts
 
 if TYPE_CHECKING:
-    from ddp_conformance.front.pytest_frontend import BoundCheck
+    from ddp_conformance.frontend.pytest_frontend import BoundCheck
 
 schedulefree = pytest.importorskip("schedulefree")
 

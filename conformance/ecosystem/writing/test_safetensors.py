@@ -15,7 +15,7 @@ from conformance.ecosystem.frame.parts import Part, parametrize_with_parts
 from conformance.ecosystem.frame.writers import saved_by_rank_0
 
 if TYPE_CHECKING:
-    from ddp_conformance.front.pytest_frontend import BoundCheck
+    from ddp_conformance.frontend.pytest_frontend import BoundCheck
 
 safetensors = pytest.importorskip("safetensors.torch")
 

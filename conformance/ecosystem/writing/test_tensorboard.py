@@ -13,7 +13,7 @@ from torch.utils.tensorboard import SummaryWriter
 from conformance.ecosystem.frame.parts import Breach, Part, parametrize_with_parts
 
 if TYPE_CHECKING:
-    from ddp_conformance.front.pytest_frontend import BoundCheck
+    from ddp_conformance.frontend.pytest_frontend import BoundCheck
 
 
 def tensorboard_on_all_ranks(case: Case) -> Callable[[int], None]:

@@ -2,7 +2,7 @@
 
 They are known by their shape: everybody has a ``common.py`` of their own. A hook of theirs calls an
 instance of the class in place of the test, which starts processes; how a rank is one of them is in
-:mod:`pytest_ddp.extensions.adopt.ranks.distributedtest`.
+:mod:`pytest_ddp.extensions.adopt.ranks.distributedtest_ranks`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from pytest_ddp.asked.mark import WORLD_SIZE_PARAM, DdpTest
-from pytest_ddp.asked.rules import MAX_LOCAL_WORLD_SIZE
 from pytest_ddp.extensions.adopt.ranks.launchers import asked_sizes, is_launcher
+from pytest_ddp.settings.mark import WORLD_SIZE_PARAM, DdpTest
+from pytest_ddp.settings.rules import MAX_LOCAL_WORLD_SIZE
 
 
 def as_ddp_test(item: pytest.Item) -> DdpTest | None:

@@ -8,7 +8,7 @@ from typing import Any
 _MODULE = "torch.distributed.elastic.rendezvous.dynamic_rendezvous"
 
 
-class Rendezvous:
+class LocalRendezvous:
     """Has two functions of torch's rendezvous do less, once torch has imported it."""
 
     def __init__(self) -> None:

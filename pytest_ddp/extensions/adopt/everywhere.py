@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from pytest_ddp.asked.mark import DdpTest
 from pytest_ddp.launch.rendezvous import rank_environment
-from pytest_ddp.system.own import inspect, os
+from pytest_ddp.settings.mark import DdpTest
+from pytest_ddp.system.stdlib import inspect, os
 
 _NOBODY = 1
 """A port on which nothing listens."""
@@ -29,7 +29,7 @@ def as_ddp_test(item: pytest.Item, world_size: int) -> DdpTest | None:
     return DdpTest(world_size, keeps_group=True, own_tmp_path=True)
 
 
-class Place:
+class TorchrunEnvironment:
     """Rank 0's place, for what is imported in the pytest process until it has collected."""
 
     def __init__(self, world_size: int) -> None:

@@ -7,7 +7,7 @@ import sys
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from pytest_ddp.extensions.adopt import told
+from pytest_ddp.extensions.adopt import spawn_texts
 from pytest_ddp.extensions.adopt.judging import EARLY_ADVICE, Judge
 from pytest_ddp.extensions.adopt.popen import ServedPopen
 from pytest_ddp.extensions.adopt.watching import Watched
@@ -81,13 +81,13 @@ class Joins:
             return
         hang = next((process.hang for process in known if process.hang is not None), None)
         if hang is not None:
-            text = told.of_hang(hang, [process for process in known if process.hang is hang])
+            text = spawn_texts.of_hang(hang, [process for process in known if process.hang is hang])
         else:
             failed = context.processes[error.error_index]._popen
             first = [process for process in known if process.popen is failed]
             others = [process for process in known if process.popen is not failed]
             # An exception tells more of its process than how that ended.
-            text = told.of_ends([*(first if hasattr(error, "exit_code") else []), *others])
+            text = spawn_texts.of_ends([*(first if hasattr(error, "exit_code") else []), *others])
         error.msg = f"{error.msg.rstrip()}\n\n{text}"
         error.args = (error.msg, *error.args[1:])
 
@@ -109,5 +109,6 @@ class Joins:
                 # It logs what is raised here, and ends the others.
                 for other in processes if by_elastic else ():
                     other.is_judged = other is known
-                text = f"process {index} {told.EARLY}\n\n{told.of_ends([known])}\n\n{EARLY_ADVICE}"
+                ends = spawn_texts.of_ends([known])
+                text = f"process {index} {spawn_texts.EARLY}\n\n{ends}\n\n{EARLY_ADVICE}"
                 raise module.ProcessExitedException(text, index, known.popen.pid, 0)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from pytest_ddp.extensions.adopt import told
-from pytest_ddp.extensions.adopt.due import Due
+from pytest_ddp.extensions.adopt import spawn_texts
+from pytest_ddp.extensions.adopt.exit_deadline import ExitDeadline
 from pytest_ddp.extensions.adopt.watching import Watched
 
 ADVICE = (
@@ -30,7 +30,7 @@ class Judge:
         wanted = list(popens)
         return [process for process in self._processes if process.popen in wanted]
 
-    def problems(self, due: Due) -> str:
+    def problems(self, due: ExitDeadline) -> str:
         """What is wrong with those that have ended and are due; empty for nothing."""
         ended = [
             process
@@ -46,11 +46,13 @@ class Judge:
     def _words(self, ended: list[Watched]) -> Iterator[str]:
         hangs = {id(process.hang): process.hang for process in ended if process.hang is not None}
         for number, hang in hangs.items():
-            yield told.of_hang(hang, [process for process in ended if id(process.hang) == number])
+            yield spawn_texts.of_hang(
+                hang, [process for process in ended if id(process.hang) == number]
+            )
         unnoticed = [process for process in ended if self._is_unnoticed(process)]
         if unnoticed:
             tests = dict.fromkeys(process.nodeid for process in unnoticed)
-            yield told.of_ends(unnoticed)
+            yield spawn_texts.of_ends(unnoticed)
             early = all(process.popen.returncode == 0 for process in unnoticed)
             yield f"Started by {', '.join(tests)}.\n{EARLY_ADVICE if early else ADVICE}"
 

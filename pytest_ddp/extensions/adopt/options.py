@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from pytest_ddp.asked import rules
-from pytest_ddp.asked.options import Setting
+from pytest_ddp.settings import rules
+from pytest_ddp.settings.options import Setting
 
 
 class Adopt(enum.StrEnum):

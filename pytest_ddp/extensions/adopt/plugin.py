@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_ddp.asked.options import OPTIONS, add_options
 from pytest_ddp.extending import on_rank
 from pytest_ddp.extensions.adopt.options import EVERYWHERE, SETTINGS, Adopt, AdoptOptions
+from pytest_ddp.settings.options import OPTIONS, add_options
 from pytest_ddp.system import support
 
 if TYPE_CHECKING:
-    from pytest_ddp.extensions.adopt.everywhere import Place
+    from pytest_ddp.extensions.adopt.everywhere import TorchrunEnvironment
 
-_PLACE: pytest.StashKey[Place] = pytest.StashKey()
+_PLACE: pytest.StashKey[TorchrunEnvironment] = pytest.StashKey()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -29,9 +29,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     size = EVERYWHERE.read(early_config, early_config.known_args_namespace)
     if size is not None and not on_rank(early_config):
-        from pytest_ddp.extensions.adopt.everywhere import Place  # noqa: PLC0415
+        from pytest_ddp.extensions.adopt.everywhere import TorchrunEnvironment  # noqa: PLC0415
 
-        early_config.stash[_PLACE] = place = Place(size)
+        early_config.stash[_PLACE] = place = TorchrunEnvironment(size)
         early_config.add_cleanup(place.leave)
 
 
@@ -43,12 +43,12 @@ def pytest_ddp_own_environment(config: pytest.Config) -> AbstractContextManager[
 def pytest_configure(config: pytest.Config) -> None:
     options = AdoptOptions.of(config)
     if options.adopt or options.everywhere is not None:
-        from pytest_ddp.extensions.adopt.taking import Taking  # noqa: PLC0415
+        from pytest_ddp.extensions.adopt.adopted_items import Taking  # noqa: PLC0415
 
         config.pluginmanager.register(Taking(options), "ddp-taking")
     if on_rank(config):
         if Adopt.TESTCASE in options.adopt:
-            from pytest_ddp.extensions.adopt.ranks.distributedtest import (  # noqa: PLC0415
+            from pytest_ddp.extensions.adopt.ranks.distributedtest_ranks import (  # noqa: PLC0415
                 DistributedTests,
             )
             from pytest_ddp.extensions.adopt.ranks.testcases import TestCases  # noqa: PLC0415

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from multiprocessing import context, popen_spawn_posix, reduction, resource_tracker, spawn, util
 from typing import Any
 
-from pytest_ddp.launch.rankfiles import RankFiles
-from pytest_ddp.system.own import os
-from pytest_ddp.wire.inherited import Inherited
-from pytest_ddp.wire.serving import RETURNED
+from pytest_ddp.launch.rank_process import RankFiles
+from pytest_ddp.protocol.inherited import Inherited
+from pytest_ddp.protocol.serving import RETURNED
+from pytest_ddp.system.stdlib import os
 
 Make = Callable[[Sequence[int], Sequence[int]], int]
 """Have a process made with the descriptors of its birth, after the first four, and with those that

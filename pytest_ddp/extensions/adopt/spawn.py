@@ -12,18 +12,18 @@ from typing import IO, TYPE_CHECKING, Any
 import pytest
 
 from pytest_ddp import DdpWarning
-from pytest_ddp.controller.standin import collected
-from pytest_ddp.extensions.adopt.due import Due
-from pytest_ddp.extensions.adopt.elastic import Rendezvous
-from pytest_ddp.extensions.adopt.service import NotServedError, Service
+from pytest_ddp.extensions.adopt.elastic import LocalRendezvous
+from pytest_ddp.extensions.adopt.exit_deadline import ExitDeadline
+from pytest_ddp.extensions.adopt.spawn_server import NotServedError, SpawnServer
+from pytest_ddp.protocol.channel import Channel
+from pytest_ddp.protocol.serving import AT_ONCE, Inherit, Serve
+from pytest_ddp.session.worker_settings import collected_message
 from pytest_ddp.system import processes
-from pytest_ddp.system.own import os, socket, threading
-from pytest_ddp.wire.channel import Channel
-from pytest_ddp.wire.serving import AT_ONCE, Inherit, Serve
+from pytest_ddp.system.stdlib import os, socket, threading
 
 if TYPE_CHECKING:
-    from pytest_ddp.extensions.adopt.care import Care
     from pytest_ddp.extensions.adopt.popen import ServedPopen
+    from pytest_ddp.extensions.adopt.process_cleanup import ProcessCleanup
 
 _MEASURED = "COVERAGE_PROCESS_START"
 
@@ -36,16 +36,16 @@ class Spawns:
         self._timeout, self._checks_exits = timeout, checks_exits
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._services: list[Service] = []
+        self._services: list[SpawnServer] = []
         self._items: list[pytest.Item] = []
         self._nodeid: str | None = None
         """Of the test that runs; None while there is none."""
-        self._due = Due.NOW
+        self._due = ExitDeadline.NOW
         """Of what is started now."""
         self._has_warned = False
-        self._care: Care | None = None
+        self._care: ProcessCleanup | None = None
         self._original: Any = None
-        self._rendezvous = Rendezvous()
+        self._rendezvous = LocalRendezvous()
 
     # ------------------------------------------------------------------ pytest's hooks
 
@@ -54,12 +54,12 @@ class Spawns:
         """Have a service import torch while this process does so for the test file."""
         runs = not self._config.option.collectonly
         if runs and not self._services and _mentions_spawn(module_path):
-            self._services.append(Service(dict(os.environ)))
+            self._services.append(SpawnServer(dict(os.environ)))
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         self._items = session.items
         for service in self._services:
-            service.collected(collected(self._config, self._items))
+            service.collected(collected_message(self._config, self._items))
 
     def pytest_sessionstart(self) -> None:
         spawn_process: Any = context.SpawnProcess
@@ -90,8 +90,10 @@ class Spawns:
     ) -> Generator[None, object, object]:
         before = self._due
         # Its own teardown may be what looks how the process has ended.
-        if before is not Due.END:
-            self._due = Due.TEARDOWN if fixturedef.scope == "function" else Due.END
+        if before is not ExitDeadline.END:
+            self._due = (
+                ExitDeadline.TEARDOWN if fixturedef.scope == "function" else ExitDeadline.END
+            )
         try:
             return (yield)
         finally:
@@ -99,20 +101,22 @@ class Spawns:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
-        return (yield from self._judged(item, "setup", Due.NOW))
+        return (yield from self._judged(item, "setup", ExitDeadline.NOW))
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
-        return (yield from self._judged(item, "call", Due.NOW))
+        return (yield from self._judged(item, "call", ExitDeadline.NOW))
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(
         self, item: pytest.Item, nextitem: pytest.Item | None
     ) -> Generator[None, object, object]:
-        due = Due.TEARDOWN if nextitem is not None else Due.END
+        due = ExitDeadline.TEARDOWN if nextitem is not None else ExitDeadline.END
         return (yield from self._judged(item, "teardown", due))
 
-    def _judged(self, item: pytest.Item, when: str, due: Due) -> Generator[None, object, object]:
+    def _judged(
+        self, item: pytest.Item, when: str, due: ExitDeadline
+    ) -> Generator[None, object, object]:
         try:
             result = yield
         except BaseException as error:
@@ -124,7 +128,7 @@ class Spawns:
             pytest.fail(text, pytrace=False)
         return result
 
-    def _problems(self, due: Due) -> str:
+    def _problems(self, due: ExitDeadline) -> str:
         return "" if self._care is None else self._care.judge.problems(due)
 
     # ------------------------------------------------------------------ in the place of spawn
@@ -143,12 +147,12 @@ class Spawns:
         return self._nodeid is not None and os.getpid() == self._pid and "torch" in sys.modules
 
     def _served(self, process: Any) -> ServedPopen:
-        from pytest_ddp.extensions.adopt.care import Care  # noqa: PLC0415 - imports much
         from pytest_ddp.extensions.adopt.popen import ServedPopen  # noqa: PLC0415
+        from pytest_ddp.extensions.adopt.process_cleanup import ProcessCleanup  # noqa: PLC0415 - imports much
 
         __tracebackhide__ = True
         if self._care is None:
-            self._care = Care(self._timeout, checks_exits=self._checks_exits)
+            self._care = ProcessCleanup(self._timeout, checks_exits=self._checks_exits)
         environment = dict(os.environ)
         if _MEASURED in environment:
             raise NotServedError(f"coverage.py measures what is spawned ({_MEASURED} is set)")
@@ -178,12 +182,12 @@ class Spawns:
             everything = (channel, *(stream.fileno() for stream in streams), *rest)
             return self._service(environment).make(order, everything)
 
-    def _service(self, environment: dict[str, str]) -> Service:
+    def _service(self, environment: dict[str, str]) -> SpawnServer:
         for service in self._services:
             if service.fits(environment):
                 return service
-        service = Service(environment)
-        service.collected(collected(self._config, self._items))
+        service = SpawnServer(environment)
+        service.collected(collected_message(self._config, self._items))
         self._services.append(service)
         return service
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from pytest_ddp.asked.mark import DdpTest
-from pytest_ddp.asked.rules import mark_error, shown
+from pytest_ddp.settings.mark import DdpTest
+from pytest_ddp.settings.rules import mark_error, shown
 
 _HARNESS = "torch.testing._internal.common_distributed"
 _JUDGES = ("_join_processes", "_check_return_codes")

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from pytest_ddp.evidence.outcome import Hang
-from pytest_ddp.extensions.adopt.due import Due
-from pytest_ddp.proof.prober import Prober
-from pytest_ddp.system.own import os, select, signal, socket, threading, time
-from pytest_ddp.wire.channel import Channel, ChannelError
-from pytest_ddp.wire.protocol import Message
-from pytest_ddp.wire.serving import Joined, Place
-from pytest_ddp.wire.survey import Probe, Standing
+from pytest_ddp.deadlock.prober import Prober
+from pytest_ddp.extensions.adopt.exit_deadline import ExitDeadline
+from pytest_ddp.outcome.outcome import Hang
+from pytest_ddp.protocol.channel import Channel, ChannelError
+from pytest_ddp.protocol.messages import Message
+from pytest_ddp.protocol.rank_status import Probe, RankStatus
+from pytest_ddp.protocol.serving import Joined, ProcessPlace
+from pytest_ddp.system.stdlib import os, select, signal, socket, threading, time
 
 if TYPE_CHECKING:
     from pytest_ddp.extensions.adopt.popen import ServedPopen
@@ -31,7 +31,7 @@ class Watched:
     """One served process, from its start until the test that started it has been judged."""
 
     def __init__(
-        self, popen: ServedPopen, channel: Channel, nodeid: str, due: Due, *, judged: bool
+        self, popen: ServedPopen, channel: Channel, nodeid: str, due: ExitDeadline, *, judged: bool
     ) -> None:
         self.popen = popen
         self.label = popen.name
@@ -47,7 +47,7 @@ class Watched:
         self.rank = -1
         self.released = False
         """Whether its function has returned: it will issue nothing more."""
-        self.standing: Standing | None = None
+        self.standing: RankStatus | None = None
         """Its last answer."""
         self.hang: Hang | None = None
         """What it was ended for by us."""
@@ -145,11 +145,11 @@ class Watcher:
         match message:
             case Joined():
                 process.joined, self._prober = True, None
-            case Place():
+            case ProcessPlace():
                 process.released = message.released
                 if message.rank != process.rank:
                     process.rank, self._prober = message.rank, None
-            case Standing():
+            case RankStatus():
                 process.standing = message
                 if self._prober is not None and process.joined:
                     ended = process.released and message.alone

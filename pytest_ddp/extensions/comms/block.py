@@ -13,16 +13,16 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from pytest_ddp.extensions.comms import stack
-from pytest_ddp.extensions.comms.files import compare
 from pytest_ddp.extensions.comms.modules import Modules
 from pytest_ddp.extensions.comms.observer import Arguments, observe
 from pytest_ddp.extensions.comms.operations import Operator
 from pytest_ddp.extensions.comms.records import Communication, Entry, Moment, Record, unknown_group
 from pytest_ddp.extensions.comms.snapshot import lines_of
+from pytest_ddp.extensions.comms.snapshot_files import compare
 from pytest_ddp.rank.groups.backends import name_of, promises_of
 from pytest_ddp.rank.groups.origins import user_frame
-from pytest_ddp.rank.watch.uncompiled import hide_own_frames_now
-from pytest_ddp.system.own import threading
+from pytest_ddp.rank.status.uncompiled import hide_own_frames_now
+from pytest_ddp.system.stdlib import threading
 
 if TYPE_CHECKING:
     from typing import Self

@@ -78,7 +78,7 @@ def pytest_terminal_summary(
     folders = {item.path.parent / FOLDER for item in items}
     if not any(folder.is_dir() for folder in folders) or _is_narrowed(terminalreporter, config):
         return
-    from pytest_ddp.extensions.comms.files import without_test  # noqa: PLC0415
+    from pytest_ddp.extensions.comms.snapshot_files import without_test  # noqa: PLC0415
 
     for path in without_test(items):
         terminalreporter.write_line(f"ddp.comms: no test has the snapshot {path}; delete it")

@@ -28,7 +28,7 @@ _REPEATED = re.compile(r"(\d+) x \((.*)\)$")
 _STAR = "# * torch asks for something else where tensors are not on a CPU"
 
 
-class Line(NamedTuple):
+class SnapshotLine(NamedTuple):
     """One operation of one rank."""
 
     step: int
@@ -38,14 +38,14 @@ class Line(NamedTuple):
     site: str
 
 
-Ranks: TypeAlias = Sequence[Sequence[Line]]
+Ranks: TypeAlias = Sequence[Sequence[SnapshotLine]]
 """The operations of each rank."""
 
 
-def lines_of(records: Iterable[Record]) -> list[Line]:
+def lines_of(records: Iterable[Record]) -> list[SnapshotLine]:
     """A rank's operations, in order."""
     return [
-        Line(
+        SnapshotLine(
             record.step,
             _module(record),
             _what(record),

@@ -15,7 +15,7 @@ from pytest_ddp.extensions.comms.operations import CPU_FORMS, OBJECTS
 from pytest_ddp.rank.groups import journal
 from pytest_ddp.rank.groups.calls import Site
 from pytest_ddp.rank.groups.origins import user_frame_of
-from pytest_ddp.system.own import os
+from pytest_ddp.system.stdlib import os
 
 _TORCH = str(torch.__file__).rpartition("/")[0] + "/"
 _DISTRIBUTED = _TORCH + "distributed/"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ddp.wire.hosting import Json
+from pytest_ddp.protocol.host_messages import Json
 
 
 class Adapter:

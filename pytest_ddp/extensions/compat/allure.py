@@ -16,8 +16,8 @@ import pytest
 
 from pytest_ddp import fixture
 from pytest_ddp.extensions.compat.adapter import Adapter
-from pytest_ddp.system.own import json, shutil, tempfile
-from pytest_ddp.wire.hosting import Json
+from pytest_ddp.protocol.host_messages import Json
+from pytest_ddp.system.stdlib import json, shutil, tempfile
 
 _FROM_THE_RANK = (
     *("name", "fullName", "description", "descriptionHtml", "parameters", "labels", "links"),

@@ -23,8 +23,8 @@ import pytest
 
 from pytest_ddp import fixture
 from pytest_ddp.extensions.compat.adapter import Adapter
-from pytest_ddp.system.own import base64, json, os, tempfile
-from pytest_ddp.wire.hosting import Json
+from pytest_ddp.protocol.host_messages import Json
+from pytest_ddp.system.stdlib import base64, json, os, tempfile
 
 _LED = "rounds of a benchmark as rank 0 orders them"
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from pytest_ddp.extensions.compat.adapter import Adapter
-from pytest_ddp.system.own import base64
-from pytest_ddp.wire.hosting import Json
+from pytest_ddp.protocol.host_messages import Json
+from pytest_ddp.system.stdlib import base64
 
 
 class Syrupy(Adapter):

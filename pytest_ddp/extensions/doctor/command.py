@@ -6,13 +6,13 @@ import argparse
 import sys
 from pathlib import Path
 
-from pytest_ddp.extensions.doctor import devices, libraries, system, trial
-from pytest_ddp.extensions.doctor.battery.parts import parts
-from pytest_ddp.extensions.doctor.battery.prove import Result, prove
+from pytest_ddp.extensions.doctor import device_findings, libraries, system, trial
 from pytest_ddp.extensions.doctor.findings import Finding, as_json, as_text, note, stops
 from pytest_ddp.extensions.doctor.report import NAME, Report
+from pytest_ddp.extensions.doctor.selftest.cases import selftest_cases
+from pytest_ddp.extensions.doctor.selftest.prove import SelftestResult, prove
 from pytest_ddp.launch import gpus
-from pytest_ddp.system.own import json, signal
+from pytest_ddp.system.stdlib import json, signal
 
 HELP = "report which ddp tests this machine can run"
 _EPILOG = """Exit code: 0 if ddp tests can run, and with --prove all was as expected; 1 if something
@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> int:
 def _main(arguments: list[str]) -> int:
     parser = _parser()
     given = parser.parse_args(arguments)
-    known = [part.name for part in parts(gpus.count_gpus())]
+    known = [part.name for part in selftest_cases(gpus.count_gpus())]
     chosen = known if given.prove == "all" else (given.prove or "").replace(",", " ").split()
     if unknown := [name for name in chosen if name not in known]:
         parser.error(f"--prove={given.prove}: there is no part {unknown[0]} here, but {known}")
@@ -79,7 +79,7 @@ def examine() -> list[Finding]:
     facts, problem = libraries.ask_torch()
     found = [
         *libraries.findings(facts, problem, gpus.count_gpus()),
-        *devices.findings(),
+        *device_findings.findings(),
         *system.findings(),
     ]
     if blocking := stops(found):
@@ -102,7 +102,7 @@ def _summary(findings: list[Finding]) -> str:
 
 def _prove(findings: list[Finding], chosen: list[str], directory: Path) -> int:
     count = gpus.count_gpus()
-    every = parts(count)
+    every = selftest_cases(count)
     # Where something stops ddp tests the report says that, and why.
     asked = [] if stops(findings) else [part for part in every if part.name in chosen]
     results = prove(asked, count, _tell)
@@ -118,7 +118,7 @@ def _prove(findings: list[Finding], chosen: list[str], directory: Path) -> int:
     return 0 if report.is_green else 1
 
 
-def _tell(result: Result) -> None:
+def _tell(result: SelftestResult) -> None:
     name = f"{result.part.name:<14}"
     if result.obstacle:
         _say(f"  -   {name} did not run: {result.obstacle}")

@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_ddp.extensions.doctor.findings import Finding, note, ok, stop
 from pytest_ddp.launch.rendezvous import HOST_ENVIRONMENT
-from pytest_ddp.system.own import json, os, subprocess
+from pytest_ddp.system.stdlib import json, os, subprocess
 
 _LIMIT = 180.0
 """Seconds; torch's first import from a cold network disk takes a minute."""

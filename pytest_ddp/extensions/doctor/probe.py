@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytest_ddp.system.own import json
+from pytest_ddp.system.stdlib import json
 
 _KNOWN = ("gloo", "nccl", "xccl", "ucc", "mpi")
 
@@ -42,7 +42,7 @@ def ask() -> dict[str, Any]:
 
 
 def _recorder_problem() -> str:
-    from pytest_ddp.rank.watch.standing import recorder_problem  # noqa: PLC0415 - imports torch
+    from pytest_ddp.rank.status.status_reporter import recorder_problem  # noqa: PLC0415 - imports torch
 
     return recorder_problem()
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ddp.extensions.doctor import libraries
-from pytest_ddp.extensions.doctor.battery.prove import Result
 from pytest_ddp.extensions.doctor.findings import Finding, as_json, as_text, stops
-from pytest_ddp.system.own import json, shutil, subprocess
+from pytest_ddp.extensions.doctor.selftest.prove import SelftestResult
+from pytest_ddp.system.stdlib import json, shutil, subprocess
 
 NAME = "pytest-ddp-report"
 _LIMIT = 60.0
@@ -22,7 +22,7 @@ class Report:
     """All of it."""
 
     findings: Sequence[Finding]
-    results: Sequence[Result]
+    results: Sequence[SelftestResult]
     unasked: Sequence[str]
     """Parts that the command line has left out."""
 
@@ -89,14 +89,14 @@ class Report:
             yield from _details(result)
 
 
-def _row(result: Result) -> str:
+def _row(result: SelftestResult) -> str:
     part, count = result.part, len(result.rows)
     score = f"{count - len(result.wrong)} of {count}"
     about = result.problem or part.about
     return _cells(part.name, part.backend, part.size, score, f"{result.seconds:.1f}", about)
 
 
-def _details(result: Result) -> Iterator[str]:
+def _details(result: SelftestResult) -> Iterator[str]:
     if result.obstacle:
         return
     yield f"\n## {result.part.name}\n"

@@ -8,10 +8,10 @@ import resource
 from collections.abc import Iterator
 from pathlib import Path
 
-from pytest_ddp.asked.rules import MAX_LOCAL_WORLD_SIZE
 from pytest_ddp.extensions.doctor.findings import Finding, note, ok, stop
-from pytest_ddp.system import descriptors, folder, machine, support
-from pytest_ddp.system.own import os, shutil, tempfile
+from pytest_ddp.settings.rules import MAX_LOCAL_WORLD_SIZE
+from pytest_ddp.system import machine, support, tempfiles
+from pytest_ddp.system.stdlib import os, shutil, tempfile
 
 _THREADS_PER_RANK = 8
 """gloo's, the link's and torch's, with some room; the kernel counts threads as processes."""
@@ -55,7 +55,7 @@ def _tempdir() -> Finding:
     return ok(
         topic,
         f"{directory}, {_size(free)} free; its path has {len(os.fsencode(directory))} characters "
-        f"(at most {folder.LONGEST_TEMPDIR})",
+        f"(at most {tempfiles.LONGEST_TEMPDIR})",
     )
 
 
@@ -75,14 +75,14 @@ def _descriptors() -> Finding:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if resource.RLIM_INFINITY in (soft, hard):
         return ok("descriptors", "any number of open files")
-    ranks = max(0, hard - descriptors.BESIDE) // descriptors.PER_RANK
+    ranks = max(0, hard - tempfiles.BESIDE) // tempfiles.PER_RANK
     told = (
         f"{soft} open files at most, and {hard} where ranks need them (the hard limit): enough for "
         f"some {ranks} ranks at a time"
     )
     if ranks >= MAX_LOCAL_WORLD_SIZE:
         return ok("descriptors", told)
-    wanted = descriptors.wanted_for(MAX_LOCAL_WORLD_SIZE)
+    wanted = tempfiles.wanted_for(MAX_LOCAL_WORLD_SIZE)
     make = stop if ranks < 2 else note
     return make("descriptors", told, f"ulimit -Hn {wanted} before pytest starts, as root")
 
@@ -136,7 +136,7 @@ def _group_limit() -> dict[str, int]:
 
 def _leftovers() -> Iterator[Finding]:
     with contextlib.suppress(OSError):
-        dead = folder.abandoned()
+        dead = tempfiles.abandoned()
         if not dead:
             yield ok("leftovers", "none of dead sessions")
             return

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pytest_ddp.extensions.doctor import witness
-from pytest_ddp.extensions.doctor.battery import session
+from pytest_ddp.extensions.doctor import rank_witness
 from pytest_ddp.extensions.doctor.findings import Finding, note, ok, stop
-from pytest_ddp.rank.birth.guests import WITHHELD
-from pytest_ddp.system.own import json, os
+from pytest_ddp.extensions.doctor.selftest import inner_session
+from pytest_ddp.rank.startup.plugin_filter import WITHHELD
+from pytest_ddp.system.stdlib import json, os
 
 _SUITE = "test_trial.py"
 _LIMIT = 300.0
@@ -25,9 +25,11 @@ _LEFT_OUT = re.compile(r"the plugin (\S+) is left out of the ranks of ddp tests,
 
 def findings() -> list[Finding]:
     """Run the test, with the plugins that are installed here."""
-    with session.folder_with(_SUITE) as folder:
-        told_to = {witness.FOLDER: str(folder)}
-        ended = session.run(folder, "-p", witness.__name__, environment=told_to, limit=_LIMIT)
+    with inner_session.folder_with(_SUITE) as folder:
+        told_to = {rank_witness.FOLDER: str(folder)}
+        ended = inner_session.run(
+            folder, "-p", rank_witness.__name__, environment=told_to, limit=_LIMIT
+        )
         controller, rank = _told(folder / "controller"), _told(folder / "rank")
     if ended.code != 0 or rank is None or controller is None or controller["verdicts"] != _PASSED:
         return [_failure(ended)]
@@ -46,7 +48,7 @@ def _told(path: Path) -> dict[str, Any] | None:
     return None
 
 
-def _failure(ended: session.Ended) -> Finding:
+def _failure(ended: inner_session.Ended) -> Finding:
     how = f"ended with code {ended.code}"
     if ended.code is None:
         how = f"did not end in {_LIMIT:.0f} s"
@@ -57,7 +59,7 @@ def _failure(ended: session.Ended) -> Finding:
     return stop(
         "trial",
         f"a ddp test of two ranks did not pass, pytest {how}: {first}",
-        f"the whole text: python -m pytest {session.SUITES / _SUITE}",
+        f"the whole text: python -m pytest {inner_session.SUITES / _SUITE}",
     )
 
 

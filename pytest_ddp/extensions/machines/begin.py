@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from pytest_ddp.asked.options import Options
-from pytest_ddp.asked.rules import option_error
 from pytest_ddp.extensions.machines.engines import choosing, options
 from pytest_ddp.extensions.machines.engines.engine import LAUNCHER_VARIABLES, Engine, EngineError
-from pytest_ddp.system.own import os
-from pytest_ddp.wire.hosting import PLACE_VARIABLES
+from pytest_ddp.protocol.host_messages import PLACE_VARIABLES
+from pytest_ddp.settings.options import Options
+from pytest_ddp.settings.rules import option_error
+from pytest_ddp.system.stdlib import os
 
 ENGINE = pytest.StashKey[Engine]()
 """The engine of the session, on node 0."""

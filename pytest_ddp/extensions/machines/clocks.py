@@ -14,8 +14,8 @@ import struct
 from collections import deque
 from dataclasses import dataclass
 
-from pytest_ddp.system.own import time
-from pytest_ddp.wire.hosting import Clock
+from pytest_ddp.protocol.host_messages import Clock
+from pytest_ddp.system.stdlib import time
 
 _QUESTION = struct.Struct(">q")
 _ANSWER = struct.Struct(">qqqq")

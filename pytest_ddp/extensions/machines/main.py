@@ -6,16 +6,16 @@ import contextlib
 import sys
 from typing import Any, NoReturn
 
-from pytest_ddp.extensions.machines import seal
-from pytest_ddp.extensions.machines.door import Door
+from pytest_ddp.extensions.machines import handshake
+from pytest_ddp.extensions.machines.agent_listener import AgentListener
+from pytest_ddp.extensions.machines.coordinator import Coordinator
 from pytest_ddp.extensions.machines.engines import choosing
-from pytest_ddp.extensions.machines.engines.engine import SECRET, Engine, EngineError, Meeting
-from pytest_ddp.extensions.machines.hub import Hub
-from pytest_ddp.extensions.machines.messages import MachinesAwaited, MachinesFound, Unfit
-from pytest_ddp.system import descriptors, folder
-from pytest_ddp.system.own import os, socket, subprocess
-from pytest_ddp.wire.channel import Channel
-from pytest_ddp.wire.program import command
+from pytest_ddp.extensions.machines.engines.engine import SECRET, Engine, EngineError, MeetingPoint
+from pytest_ddp.extensions.machines.machine_messages import MachinesAwaited, MachinesFound, Unfit
+from pytest_ddp.protocol.channel import Channel
+from pytest_ddp.protocol.program import command
+from pytest_ddp.system import tempfiles
+from pytest_ddp.system.stdlib import os, socket, subprocess
 
 _AGENT = "pytest_ddp.extensions.machines.agent.main"
 _LAST_WAIT = 3.0
@@ -31,37 +31,37 @@ def main(role: dict[str, Any]) -> NoReturn:
     users_secret = os.environ.pop(SECRET, "")
     with contextlib.ExitStack() as end:
         try:
-            door = _open_door(channel, engine, users_secret or seal.new_secret())
+            door = _open_door(channel, engine, users_secret or handshake.new_secret())
             # Agents that connect before the hub serves wait in the backlog.
             own = _start_agent(door)
             end.callback(own.kill)
             end.callback(engine.end)
             place = door.address, door.port, door.secret
-            engine.bring(Meeting(*place, bool(users_secret)))
+            engine.bring(MeetingPoint(*place, bool(users_secret)))
         except EngineError as error:
             channel.send(Unfit(str(error)))
         except (OSError, RuntimeError) as error:
             channel.send(Unfit(f"node 0 cannot reach the others: {error}"))
         else:
             # Only now: processes that were started before inherit the user's own limit.
-            descriptors.raise_to_hard_limit()
-            Hub(channel, engine, door).serve()
+            tempfiles.raise_to_hard_limit()
+            Coordinator(channel, engine, door).serve()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 own.wait(_LAST_WAIT)
-    folder.remove(role["folder"])
+    tempfiles.remove(role["folder"])
     sys.exit(0)
 
 
-def _open_door(channel: Channel, engine: Engine, secret: str) -> Door:
+def _open_door(channel: Channel, engine: Engine, secret: str) -> AgentListener:
     address, port = engine.listens_at(lambda what: channel.send(MachinesAwaited(what)))
     channel.send(MachinesFound(engine.nodes))
     try:
-        return Door(address, port, secret, engine.nodes)
+        return AgentListener(address, port, secret, engine.nodes)
     except OSError as error:
         raise EngineError(f"node 0 cannot listen for the others at {address}: {error}") from error
 
 
-def _start_agent(door: Door) -> subprocess.Popen[bytes]:
+def _start_agent(door: AgentListener) -> subprocess.Popen[bytes]:
     """Start the agent of node 0, which connects as the others do."""
     role = {"node": 0, "address": door.address, "port": door.port}
     return subprocess.Popen(

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pytest_ddp.extensions.machines.agent_connection import AgentConnection, FrameKind, WireFrame
 from pytest_ddp.extensions.machines.clocks import Clocks
-from pytest_ddp.extensions.machines.line import Frame, Kind, Line
-from pytest_ddp.extensions.machines.messages import ClockMeasured
-from pytest_ddp.system.own import os
-from pytest_ddp.wire.hosting import Clock
+from pytest_ddp.extensions.machines.machine_messages import ClockMeasured
+from pytest_ddp.protocol.host_messages import Clock
+from pytest_ddp.system.stdlib import os
 
 
 class Node:
     """One machine and its connection."""
 
-    def __init__(self, number: int, name: str, line: Line) -> None:
+    def __init__(self, number: int, name: str, line: AgentConnection) -> None:
         self.number, self.name, self.line = number, name, line
         self.ready = False
         self._clocks = Clocks()
@@ -41,7 +41,7 @@ class Node:
         """Send a sign of life, if it is time; it may be a request for the clocks."""
         # Those of node 0 are ours.
         if self.number and (question := self._clocks.question()):
-            self.line.send(Frame(Kind.BEAT, data=question))
+            self.line.send(WireFrame(FrameKind.HEARTBEAT, data=question))
         self.line.beat()
 
     def watch(self, limit: float) -> None:

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_ddp.asked.options import add_options
 from pytest_ddp.extensions.machines.engines import options
+from pytest_ddp.settings.options import add_options
 
 if TYPE_CHECKING:
-    from pytest_ddp.asked.layout import Layout
     from pytest_ddp.launch.launcher import Launcher
-    from pytest_ddp.launch.streams import Display
-    from pytest_ddp.wire.hosting import Session
+    from pytest_ddp.launch.streams import PieceDisplay
+    from pytest_ddp.protocol.host_messages import Session
+    from pytest_ddp.settings.layout import Layout
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -48,20 +48,20 @@ def pytest_ddp_make_layout(config: pytest.Config) -> Layout | None:
     read = options.read(config)
     if read.machines is None:
         return None
-    from pytest_ddp.extensions.machines import fleet  # noqa: PLC0415
-    from pytest_ddp.extensions.machines.spread import SeveralMachines  # noqa: PLC0415
+    from pytest_ddp.extensions.machines import remote_launcher  # noqa: PLC0415
+    from pytest_ddp.extensions.machines.rank_layout import SeveralMachines  # noqa: PLC0415
 
-    return SeveralMachines(functools.partial(fleet.gpus, config), read.ranks_per_machine)
+    return SeveralMachines(functools.partial(remote_launcher.gpus, config), read.ranks_per_machine)
 
 
 def pytest_ddp_make_launcher(
-    config: pytest.Config, session: Session, display: Display
+    config: pytest.Config, session: Session, display: PieceDisplay
 ) -> Launcher | None:
     if options.read(config).machines is None:
         return None
-    from pytest_ddp.extensions.machines import fleet  # noqa: PLC0415
+    from pytest_ddp.extensions.machines import remote_launcher  # noqa: PLC0415
 
-    return fleet.start(config, session, display)
+    return remote_launcher.start(config, session, display)
 
 
 def pytest_ddp_keep_launcher(config: pytest.Config) -> bool | None:

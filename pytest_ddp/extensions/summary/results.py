@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pytest_ddp.system.own import json
+from pytest_ddp.system.stdlib import json
 
 _BROKEN = ("failure", "error")
 _SUITES = ("testsuites", "testsuite")

@@ -20,7 +20,7 @@ from sys import _current_frames
 from typing import Any, NamedTuple, NoReturn
 
 from pytest_ddp.system import processes
-from pytest_ddp.system.own import gc, os, signal, threading, time, traceback
+from pytest_ddp.system.stdlib import gc, os, signal, threading, time, traceback
 
 _PATIENCE = 8.0
 """Seconds to wait for threads and child processes to end."""
@@ -34,7 +34,7 @@ _frozen: weakref.WeakSet[Any] = weakref.WeakSet()
 """Files that the rank had opened before :func:`freeze`, which hides them from ``gc``."""
 
 
-class End(NamedTuple):
+class ProcessEnd(NamedTuple):
     """What went wrong at the end of a rank."""
 
     stuck: list[str]
@@ -47,7 +47,7 @@ class _TooLongError(BaseException):
     """Python would wait for a thread any longer."""
 
 
-def run_handlers(*, reported: bool) -> End:
+def run_handlers(*, reported: bool) -> ProcessEnd:
     """Do what an interpreter does at its end.
 
     Args:
@@ -62,13 +62,13 @@ def run_handlers(*, reported: bool) -> End:
         for step in (
             lambda: stuck.extend(_stuck_threads(seconds, raised)),
             lambda: stuck.extend(_stuck_children(end, raised)),
-            spare_torch,
+            skip_torch_finalizers,
             atexit._run_exitfuncs,
             _stop_tracker,
             _flush_files,
         ):
             attempt(step, raised)
-    return End([] if reported else stuck, raised)
+    return ProcessEnd([] if reported else stuck, raised)
 
 
 def attempt(step: Callable[[], object], raised: list[BaseException]) -> None:
@@ -131,7 +131,7 @@ def _stuck_children(end: float, raised: list[BaseException]) -> Iterator[str]:
             continue
         attempt(functools.partial(child.join, max(0.0, end - time.monotonic())), raised)
         # Not by child.kill(), which joblib's processes lack.
-        if processes.look(child.pid) is not None:
+        if processes.process_of(child.pid) is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child.pid, signal.SIGKILL)
             yield f"The process {child.name!r} would not end with the rank, and was killed.\n"
@@ -152,7 +152,7 @@ def _unraisable_into(raised: list[BaseException]) -> Iterator[None]:
         sys.unraisablehook = before
 
 
-def spare_torch() -> None:
+def skip_torch_finalizers() -> None:
     """Skip torch's deregistration of its operators: 30 ms, in a process that ends anyway.
 
     The process that forks ranks does it for them, as it would copy memory pages in each rank.

@@ -31,7 +31,7 @@ class Promises(NamedTuple):
     sleeps."""
 
 
-NONE = Promises(numbered=False, messages_numbered=False, recorded=False)
+NO_PROMISES = Promises(numbered=False, messages_numbered=False, recorded=False)
 _KNOWN = {
     "gloo": Promises(numbered=True, messages_numbered=True, recorded=True),
     # ProcessGroupNCCL.hpp: sends and receives have a number of their own, seqP2P_. The stream
@@ -80,11 +80,11 @@ def promises_of(group: Any) -> Promises:
         # one group, torch has no number, or only that of one of them.
         group._get_sequence_number_for_group()
     except RuntimeError:
-        return NONE
-    return _KNOWN.get(names.pop(), NONE) if len(names) == 1 else NONE
+        return NO_PROMISES
+    return _KNOWN.get(names.pop(), NO_PROMISES) if len(names) == 1 else NO_PROMISES
 
 
-class Missing(NamedTuple):
+class MissingBackend(NamedTuple):
     """A backend that this rank does not have."""
 
     reason: str
@@ -92,7 +92,7 @@ class Missing(NamedTuple):
     """True if another machine may have it: the test is then skipped instead of failed."""
 
 
-def missing(backend: str) -> Missing | None:
+def missing(backend: str) -> MissingBackend | None:
     """The first backend that torch lacks of a backend argument as torch takes it, or None."""
     for name in _names(backend):
         if not _is_there(name):
@@ -108,12 +108,12 @@ def _is_there(name: str) -> bool:
     return known() if known is not None else name.upper() in dist.Backend._plugins
 
 
-def _missing(name: str) -> Missing:
+def _missing(name: str) -> MissingBackend:
     there = ", ".join(sorted(_available()))
     if name in _OF_THE_MACHINE:
         built = f"torch {torch.__version__} has no backend {name} here"
-        return Missing(f"{built}; there are {there}", is_of_the_machine=True)
-    return Missing(
+        return MissingBackend(f"{built}; there are {there}", is_of_the_machine=True)
+    return MissingBackend(
         f"no backend is called {name}; there are {there}. If a package registers it, import that "
         f"in a conftest.py, where each rank does so before its process group is built",
         is_of_the_machine=False,

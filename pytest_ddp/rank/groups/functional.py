@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 import torch.distributed as dist
 
-from pytest_ddp.rank.groups.journal import Journal
+from pytest_ddp.rank.groups.journal import CallJournal
 
 _NAMESPACE = "_c10d_functional"
 
@@ -74,7 +74,7 @@ _OPERATORS: dict[str, tuple[str, Arguments]] = {
 forms, which take the same arguments."""
 
 
-def watch(journal: Journal) -> None:
+def watch(journal: CallJournal) -> None:
     """Record functional collectives in the journal; called once, for the life of the rank."""
     library = _Library(_NAMESPACE, "IMPL")
     for name, (operation, arguments) in _OPERATORS.items():

@@ -21,11 +21,19 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from pytest_ddp.rank.groups.backends import NONE, Promises, name_of, promises_of
-from pytest_ddp.rank.groups.calls import KEPT, Call, CallsByWork, OpenMessages, Site
-from pytest_ddp.rank.groups.origins import asked_by_user, user_frame
-from pytest_ddp.rank.groups.pieces import PIECES, Pieces, dtype_of
-from pytest_ddp.system.own import threading, time, zlib
+from pytest_ddp.rank.groups.backends import NO_PROMISES, Promises, name_of, promises_of
+from pytest_ddp.rank.groups.calls import (
+    KEPT,
+    PIECES,
+    Call,
+    CallsByWork,
+    OpenMessages,
+    Pieces,
+    Site,
+    dtype_of,
+)
+from pytest_ddp.rank.groups.origins import called_by_user, user_frame
+from pytest_ddp.system.stdlib import threading, time, zlib
 
 _COLLECTIVES = {
     "allreduce": "all_reduce",
@@ -75,7 +83,7 @@ _PATIENCE = 0.05
 _MESSAGES = {"send": "send", "recv": "recv", "recv_anysource": "recv"}
 
 
-class Journal:
+class CallJournal:
     """Wraps the methods of ``ProcessGroup`` for the life of the rank."""
 
     def __init__(self) -> None:
@@ -86,7 +94,7 @@ class Journal:
         """Names of groups that user code has made; the others were made by a library."""
         self.root = ""
         """Folder of files that are the same on another machine, under another root there."""
-        self.greeters: list[Callable[[dist.ProcessGroup], None]] = []
+        self.on_new_group: list[Callable[[dist.ProcessGroup], None]] = []
         """Called with each group that is made."""
         self._before: dict[str, int] = {}
         """Collectives that each group had seen when the test began."""
@@ -179,7 +187,7 @@ class Journal:
 
     def is_recorded(self, name: str) -> bool:
         """Whether hangs can be proved on a group, once its number has been looked up."""
-        return self._promises.get(name, NONE).recorded
+        return self._promises.get(name, NO_PROMISES).recorded
 
     def _collectives(self, group: dist.ProcessGroup, name: str) -> int:
         """As :meth:`collectives`; 0 on all ranks where the backend has no sequence numbers."""
@@ -222,10 +230,10 @@ class Journal:
 
         def set_group_name(group: dist.ProcessGroup, name: str) -> None:
             self._begin_group(name)
-            by_user = asked_by_user(_getframe(1))
+            by_user = called_by_user(_getframe(1))
             (self.asked_for.add if by_user else self.asked_for.discard)(name)
             original(group, name)
-            for greet in self.greeters:
+            for greet in self.on_new_group:
                 greet(group)
 
         group_type._set_group_name = set_group_name

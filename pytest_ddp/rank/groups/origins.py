@@ -90,7 +90,7 @@ _PUBLIC = (
     "/distributed/distributed_c10d.py",
     "/distributed/c10d_logger.py",
     "/pytest_ddp/rank/groups/journal.py",
-    "/ddp_conformance/stage/lockstep.py",
+    "/ddp_conformance/lockstep/lockstep.py",
 )
 """Files of the public functions that make groups, and of their wrappers."""
 _LIBRARY_FOLDERS = (
@@ -123,7 +123,7 @@ class _Origins(dict[str, _Origin]):
 _origins = _Origins()
 
 
-def asked_by_user(frame: FrameType | None) -> bool:
+def called_by_user(frame: FrameType | None) -> bool:
     """Whether user code called the outermost public function of torch.distributed.
 
     False if another part of torch or a package did: groups that they make are not the test's.

@@ -13,19 +13,19 @@ import traceback
 from pathlib import Path
 from typing import NoReturn
 
-from pytest_ddp.rank.exits import faults
-from pytest_ddp.rank.watch import landmarks
-from pytest_ddp.rank.watch.lifecycle import Lifecycle
+from pytest_ddp.protocol.status_page import StatusPage
+from pytest_ddp.rank.exits import crash_stacks
+from pytest_ddp.rank.status import landmarks
+from pytest_ddp.rank.status.phase_stack import PhaseStack
 from pytest_ddp.system.processes import die_with_parent
-from pytest_ddp.wire.marker import Page
 
 
 def main(directory: Path, program: list[str]) -> None:
     """Run the program; leave a file for its end, since exit code 0 is no evidence of one."""
     die_with_parent(os.getppid())
     files = directory / f"rank-{os.environ['RANK']}"
-    faults.install(f"{files}.fault")  # torch is imported: its native stacks are on
-    landmarks.install(Lifecycle(Page(f"{files}.phase")))
+    crash_stacks.install(f"{files}.fault")  # torch is imported: its native stacks are on
+    landmarks.install(PhaseStack(StatusPage(f"{files}.phase")))
     status = end_of(program, files)
     if status == 0:
         files.with_suffix(".done").touch()
@@ -57,7 +57,7 @@ def leave(status: int) -> NoReturn:
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
-    faults.leave(status)
+    crash_stacks.exit_now(status)
 
 
 def run(program: list[str]) -> None:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
 
-from pytest_ddp.evidence import nativestacks, pythonstacks
-from pytest_ddp.wire import marker
+from pytest_ddp.outcome import stack_dumps
+from pytest_ddp.protocol import status_page
 
 SECONDARY = ("closed by peer", "Connection reset", "Broken pipe", "PeerFailureError")
 """What the others say when a rank has died."""
@@ -114,11 +114,11 @@ def cause_of(broken: Sequence[RankEnd]) -> RankEnd | None:
 def look(directory: Path, rank: int, returncode: int, *, stopped: bool) -> RankEnd:
     """Read the files of a rank that has ended."""
     files = directory / f"rank-{rank}"
-    mark = marker.read(files.with_suffix(".phase"))
-    frames = pythonstacks.main_stack(_read(files.with_suffix(".fault")))
+    mark = status_page.read(files.with_suffix(".phase"))
+    frames = stack_dumps.main_stack(_read(files.with_suffix(".fault")))
     error, *places = _read(files.with_suffix(".error")).splitlines() or [""]
     line = next((frame for frame in frames if _is_users(frame.file)), None)
-    _, stacks = nativestacks.split(_read(files.with_suffix(".err")))
+    _, stacks = stack_dumps.split(_read(files.with_suffix(".err")))
     return RankEnd(
         rank,
         returncode,
@@ -126,14 +126,14 @@ def look(directory: Path, rank: int, returncode: int, *, stopped: bool) -> RankE
         stopped=stopped,
         phase="" if error else _phase(mark, frames),
         place=_users(places) or (str(line) if line and returncode <= 0 else ""),
-        operator=nativestacks.culprit(stacks).removeprefix("the operator "),
+        operator=stack_dumps.culprit(stacks).removeprefix("the operator "),
         error=error,
     )
 
 
 def tail_of_stderr(directory: Path, rank: int, lines: int = 8) -> str:
     """What a rank printed last, without torch's native stacks."""
-    said, _ = nativestacks.split(_read(directory / f"rank-{rank}.err"))
+    said, _ = stack_dumps.split(_read(directory / f"rank-{rank}.err"))
     return "\n".join([line for line in said.splitlines() if line.strip()][-lines:])
 
 
@@ -145,7 +145,7 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _phase(mark: marker.Mark, frames: Sequence[pythonstacks.Frame]) -> str:
+def _phase(mark: status_page.StatusNote, frames: Sequence[stack_dumps.Frame]) -> str:
     """The phase, if the line that began it is still being executed.
 
     Nobody announces the end of some phases, such as a module's construction; and when an
@@ -161,7 +161,7 @@ def _users(places: Sequence[str]) -> str:
 
 
 def _is_users(file: str) -> bool:
-    return pythonstacks.is_user_file(file) and not file.startswith(str(Path(__file__).parent))
+    return stack_dumps.is_user_file(file) and not file.startswith(str(Path(__file__).parent))
 
 
 def _read(path: Path) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddp.extensions.doctor.battery.parts import parts
+from pytest_ddp.extensions.doctor.selftest.cases import selftest_cases
 from tests.acceptance.ci.jobs import FILES, STAYS, Checkout, Job, every
 from tests.acceptance.suite import UNDER_XDIST
 from tests.warm.python import standing_in
@@ -99,6 +99,6 @@ def test_a_terminated_job_writes_its_report_with_our_conftest(tmp_path: Path) ->
 
 def test_parts_of_the_proof_are_there() -> None:
     asked = re.findall(r"--prove=(\S+)", "".join(file.read_text() for file in FILES.iterdir()))
-    known = {part.name for part in parts(0)}
+    known = {part.name for part in selftest_cases(0)}
     assert {name for names in asked for name in names.split(",")} <= known
     assert asked

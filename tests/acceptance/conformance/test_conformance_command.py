@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from ddp_conformance.frame.registry import all_kinds, known_ids
-from ddp_conformance.front.command import main
-from ddp_conformance.front.command_request import Request, cells_of, subject_at
+from ddp_conformance.framework.registry import all_kinds, known_ids
+from ddp_conformance.frontend.command import main
+from ddp_conformance.frontend.command_request import Request, cells_of, subject_at
 
 from tests.acceptance.conformance.conformance_command import run, written
 

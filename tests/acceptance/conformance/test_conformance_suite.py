@@ -186,7 +186,7 @@ SERVED = """
     from pathlib import Path
 
     import pytest
-    from ddp_conformance.launched.start.kept import in_process_of
+    from ddp_conformance.launched.start.kept_servers import in_process_of
 
 
     @pytest.mark.ddp(world_size=[1, 2])
@@ -202,4 +202,4 @@ def test_a_server_lives_as_long_as_its_session(suite: Suite) -> None:
     assert run.returncode == pytest.ExitCode.OK, run.stdout
     assert "warning" not in run.stdout
     (server,) = {(suite.directory / name).read_text() for name in ("1-0", "2-0", "2-1")}
-    assert processes.look(int(server)) is None
+    assert processes.process_of(int(server)) is None

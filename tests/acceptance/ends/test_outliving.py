@@ -34,7 +34,7 @@ PRELUDE = """
 
     import pytest
     import torch
-    from ddp_conformance.frame.ranks import shared_directory
+    from ddp_conformance.framework.ranks import shared_directory
     from torch.utils.data import DataLoader
 
     KEEP = []

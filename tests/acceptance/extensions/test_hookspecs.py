@@ -8,7 +8,7 @@ from tests.acceptance.suite import EXTRA_ARGS, Finished, Suite, flat
 
 CONFTEST = """
     import pytest
-    from pytest_ddp.asked.mark import DdpTest, MarkArgument
+    from pytest_ddp.settings.mark import DdpTest, MarkArgument
 
 
     def small(value):

@@ -9,7 +9,7 @@ import pytest
 from tests.acceptance.suite import EXTRA_ARGS, Finished, Suite
 
 LAUNCHER = """
-    from pytest_ddp.launch.hostprocess import start_host
+    from pytest_ddp.launch.host_process import start_host
     from pytest_ddp.launch.launcher import Launcher
 
 
@@ -58,7 +58,7 @@ TESTS = """
         assert "STARTED_BY" not in os.environ
 """
 LAYOUT = """
-    from pytest_ddp.asked.layout import OneMachine, Placement
+    from pytest_ddp.settings.layout import OneMachine, Placement
 
 
     class Slots(OneMachine):

@@ -9,13 +9,13 @@ from collections.abc import Callable
 
 import pytest
 
-from pytest_ddp.extensions.doctor.battery.judge import exit_code
-from pytest_ddp.extensions.doctor.battery.parts import Part, expected_of
-from pytest_ddp.extensions.doctor.battery.session import SUITES
+from pytest_ddp.extensions.doctor.selftest.cases import SelftestCase, expected_of
+from pytest_ddp.extensions.doctor.selftest.inner_session import SUITES
+from pytest_ddp.extensions.doctor.selftest.judge import exit_code
 from tests.acceptance.suite import LOADFILE, Finished, Suite
 
 FILE = "test_verdicts.py"
-EXPECTED = expected_of(Part("smoke", "", (FILE,), "gloo", 2))
+EXPECTED = expected_of(SelftestCase("smoke", "", (FILE,), "gloo", 2))
 SIZE = "--ddp-world-size=2"
 
 

@@ -10,7 +10,7 @@ import pytest
 from ddp_reference.diagnosis import CrashReport, RankEnd, crash_report, launch
 from ddp_reference.diagnosis.report import cause_of, look
 
-from pytest_ddp.wire.marker import PHASE, Page, note_of
+from pytest_ddp.protocol.status_page import PHASE, StatusPage, note_of
 from tests.warm import interpreter
 
 pytestmark = pytest.mark.usefixtures("warm_ranks")
@@ -151,7 +151,7 @@ def test_words_for_each_end() -> None:
 
 @pytest.mark.parametrize(("line", "phase"), [(7, "construction of Model"), (6, "")])
 def test_a_phase_is_told_while_its_line_is_executed(tmp_path: Path, line: int, phase: str) -> None:
-    page = Page(str(tmp_path / "rank-0.phase"))
+    page = StatusPage(str(tmp_path / "rank-0.phase"))
     page.write(PHASE, note_of("construction of Model", f"/home/me/train.py:{line} in f", 1))
     (tmp_path / "rank-0.fault").write_text(STACK)
     assert look(tmp_path, 0, SEGV, stopped=False).phase == phase

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from pytest_ddp.launch import gpus
-from pytest_ddp.launch.gpus import Gpu, LeaseError, lease
-from pytest_ddp.launch.shares import Locks
+from pytest_ddp.launch.gpus import Gpu, LeaseError, LockFolder, lease
 
 SHORT = 0.2
 
@@ -48,7 +47,7 @@ def test_a_refused_lease_holds_nothing(tmp_path: Path) -> None:
 def test_whoever_is_before_in_the_queue_is_named(tmp_path: Path) -> None:
     note = tmp_path / "queue.holder"
     with contextlib.ExitStack() as held:
-        assert Locks(tmp_path, "", held).take("queue")
+        assert LockFolder(tmp_path, "", held).take("queue")
         note.write_text("process 7 (test_b.py::test_all)")
         with pytest.raises(LeaseError, match=r"process 7 \(test_b.py::test_all\) waits for GPUs"):
             lease(1, tmp_path, limit=SHORT).__enter__()

@@ -339,7 +339,7 @@ def test_a_directory_of_ours_that_is_open_to_others_is_closed(
 def somebody_elses(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.mkdir()
     us = os.getuid()
-    monkeypatch.setattr("pytest_ddp.system.own.os.getuid", lambda: us + 1)
+    monkeypatch.setattr("pytest_ddp.system.stdlib.os.getuid", lambda: us + 1)
 
 
 def a_link(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,12 +13,12 @@ from typing import Any, TypeAlias, cast
 
 import pytest
 
-from pytest_ddp.asked.layout import OneMachine
-from pytest_ddp.asked.mark import Mark
-from pytest_ddp.asked.options import Options, Output, StartMethod
-from pytest_ddp.asked.plan import LaunchPlan, make_plan
-from pytest_ddp.launch import amd, gpus
+from pytest_ddp.launch import gpu_vendors, gpus
 from pytest_ddp.launch.gpus import Build
+from pytest_ddp.settings.layout import OneMachine
+from pytest_ddp.settings.mark import Mark
+from pytest_ddp.settings.options import Options, Output, StartMethod
+from pytest_ddp.settings.plan import LaunchPlan, make_plan
 
 INVENTORIES: dict[str, dict[str, Any]] = json.loads(
     Path(__file__).with_name("inventories.json").read_text()
@@ -43,7 +43,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine
     monkeypatch.setenv("PATH", str(tools))
     monkeypatch.setattr(gpus, "_SMI_OF_WSL", str(tools / "none"))
     monkeypatch.setattr(gpus, "_DRIVER", driver)
-    monkeypatch.setattr(amd, "_NODES", nodes)
+    monkeypatch.setattr(gpu_vendors, "_NODES", nodes)
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
 

@@ -12,7 +12,7 @@ from pytest_ddp.launch.rendezvous import (
     open_port,
     rank_environment,
 )
-from pytest_ddp.wire.hosting import PLACE_VARIABLES, World
+from pytest_ddp.protocol.host_messages import PLACE_VARIABLES, World
 
 
 def test_the_socket_listens_on_loopback_alone() -> None:

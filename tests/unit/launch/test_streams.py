@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from pytest_ddp.launch.streams import Log, NewPath, Output, Piece, Record, Text
-from pytest_ddp.wire import logged
+from pytest_ddp.launch.streams import LoggedPiece, LogSocket, NewPath, OutputPipe, Piece, Text
+from pytest_ddp.protocol import log_records
 
 PREFIX = "[rank 3] "
 
@@ -34,7 +34,7 @@ def text_of(pieces: list[Piece]) -> str:
 )
 def test_lines(written: bytes, shown: str, rest: str) -> None:
     for size in (1, 2, len(written)):
-        output = Output("stdout", PREFIX)
+        output = OutputPipe("stdout", PREFIX)
         told = ""
         for start in range(0, len(written), size):
             os.write(output.theirs, written[start : start + size])
@@ -46,7 +46,7 @@ def test_lines(written: bytes, shown: str, rest: str) -> None:
 
 
 def test_output_of_the_only_rank_is_as_it_came() -> None:
-    output = Output("stderr", "")
+    output = OutputPipe("stderr", "")
     for piece in (b"\ra", b"", b"\xc3", b"\xa4b"):
         os.write(output.theirs, piece)
     assert text_of(output.read()) == "\raäb"
@@ -59,8 +59,8 @@ def test_output_of_the_only_rank_is_as_it_came() -> None:
 
 
 @pytest.fixture
-def log() -> Iterator[Log]:
-    made = Log(3, PREFIX)
+def log() -> Iterator[LogSocket]:
+    made = LogSocket(3, PREFIX)
     yield made
     made.close()
     made.theirs.close()
@@ -70,24 +70,24 @@ def record(message: str, *args: object, **fields: object) -> logging.LogRecord:
     return logging.makeLogRecord({"msg": message, "args": args, "levelno": 20, **fields})
 
 
-def send(log: Log, made: logging.LogRecord) -> None:
-    logged.send(log.theirs, logged.pack(made, "call", time.monotonic()))
+def send(log: LogSocket, made: logging.LogRecord) -> None:
+    log_records.send(log.theirs, log_records.pack(made, "call", time.monotonic()))
 
 
-def receive(log: Log) -> logging.LogRecord:
+def receive(log: LogSocket) -> logging.LogRecord:
     (piece,) = log.read()
-    assert isinstance(piece, Record)
+    assert isinstance(piece, LoggedPiece)
     return piece.logged.record(piece.prefix)
 
 
 @pytest.mark.parametrize("length", [0, 1, 65_000, 66_000, 1_000_000])
-def test_a_record_of_any_length(log: Log, length: int) -> None:
+def test_a_record_of_any_length(log: LogSocket, length: int) -> None:
     send(log, record("%s and %d", "ä" * length, 2))
     assert receive(log).getMessage() == f"{PREFIX}{'ä' * length} and 2"
     assert log.read() == []
 
 
-def test_a_percent_sign_is_none_of_a_format(log: Log) -> None:
+def test_a_percent_sign_is_none_of_a_format(log: LogSocket) -> None:
     send(log, record("100 %"))
     assert receive(log).getMessage() == f"{PREFIX}100 %"
 
@@ -97,7 +97,7 @@ class Odd:
         raise ValueError("no text")
 
 
-def test_fields_travel(log: Log) -> None:
+def test_fields_travel(log: LogSocket) -> None:
     send(log, record("", trial=7, share=0.5, none=None, odd=Odd(), big=10**5000, of=int, on=True))
     told = receive(log)
     values = {name: vars(told)[name] for name in ("trial", "share", "none", "of", "on")}
@@ -106,7 +106,7 @@ def test_fields_travel(log: Log) -> None:
     assert str(vars(told)["big"])
 
 
-def test_an_exception_is_text(log: Log) -> None:
+def test_an_exception_is_text(log: LogSocket) -> None:
     try:
         raise ValueError("the cause")
     except ValueError as error:
@@ -116,14 +116,14 @@ def test_an_exception_is_text(log: Log) -> None:
     assert shown.endswith("\nValueError: the cause")
 
 
-def test_what_was_sent_is_there_after_the_end(log: Log) -> None:
+def test_what_was_sent_is_there_after_the_end(log: LogSocket) -> None:
     send(log, record("last words"))
     log.theirs.close()
     assert receive(log).getMessage() == f"{PREFIX}last words"
     assert log.at_end
 
 
-def test_much_is_read_in_parts(log: Log) -> None:
+def test_much_is_read_in_parts(log: LogSocket) -> None:
     log.theirs.setblocking(False)
     sent = 0
     try:
@@ -141,12 +141,12 @@ def test_much_is_read_in_parts(log: Log) -> None:
 
 
 @pytest.mark.parametrize("junk", [b"junk", b"7", b"[1]", b"\xff"])
-def test_something_else_ends_the_stream(log: Log, junk: bytes) -> None:
+def test_something_else_ends_the_stream(log: LogSocket, junk: bytes) -> None:
     log.theirs.send(junk)
     assert log.read() == []
     assert log.at_end
 
 
-def test_a_new_file(log: Log) -> None:
-    logged.send(log.theirs, logged.LogPath(1.0, "some.log").packet())
+def test_a_new_file(log: LogSocket) -> None:
+    log_records.send(log.theirs, log_records.LogPath(1.0, "some.log").packet())
     assert log.read() == [NewPath(1.0, 3, "some.log")]

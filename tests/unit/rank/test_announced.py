@@ -12,7 +12,7 @@ from unittest import mock
 
 import pytest
 
-from pytest_ddp.rank.watch.announced import Announced
+from pytest_ddp.rank.status.landmarks import TransparentWrapper
 
 TOLD: list[str] = []
 
@@ -36,9 +36,9 @@ class Thing:
         return self, a, _getframe(1).f_code.co_name
 
 
-original, function = function, Announced(function, _begin)
-Thing.__init__ = Announced(Thing.__init__, _begin)  # type: ignore[method-assign]
-Thing.method = Announced(Thing.method, _begin)  # type: ignore[method-assign]
+original, function = function, TransparentWrapper(function, _begin)
+Thing.__init__ = TransparentWrapper(Thing.__init__, _begin)  # type: ignore[method-assign]
+Thing.method = TransparentWrapper(Thing.method, _begin)  # type: ignore[method-assign]
 
 
 @pytest.fixture(autouse=True)
@@ -83,7 +83,7 @@ def test_super_finds_it(told: list[str]) -> None:
 
 
 def test_a_begin_without_an_end() -> None:
-    assert Announced(original, lambda *_: None)(4) == (2, "test_a_begin_without_an_end")
+    assert TransparentWrapper(original, lambda *_: None)(4) == (2, "test_a_begin_without_an_end")
 
 
 def test_it_passes_for_the_function() -> None:

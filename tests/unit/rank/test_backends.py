@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pytest_ddp.rank.groups import default
-from pytest_ddp.rank.groups.backends import NONE, Missing, missing, promises_of
+from pytest_ddp.rank.groups import default_group
+from pytest_ddp.rank.groups.backends import NO_PROMISES, MissingBackend, missing, promises_of
 
 
 class Backend:
@@ -66,7 +66,7 @@ def test_nccl_numbers_collectives_alone_and_its_waits_prove_nothing() -> None:
     ],
 )
 def test_of_others_nothing_is_concluded(group: Any) -> None:
-    assert promises_of(group) == NONE
+    assert promises_of(group) == NO_PROMISES
 
 
 def test_what_torch_has_is_not_missing() -> None:
@@ -84,7 +84,7 @@ def test_what_the_machine_lacks_is_told_with_what_there_is(name: str) -> None:
 
 def test_a_slip_of_the_pen_is_of_no_machine() -> None:
     found = missing("glo")
-    assert found == Missing(found.reason if found else "", is_of_the_machine=False)
+    assert found == MissingBackend(found.reason if found else "", is_of_the_machine=False)
     assert found is not None
     assert found.reason.startswith("no backend is called glo; there are fake, gloo")
 
@@ -103,7 +103,7 @@ def test_nccl_is_aborted_since_its_shutdown_waits_for_dead_peers(
     groups: Any, ended_by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
-    monkeypatch.setattr(default, "_abort_process_group", lambda: told.append("aborted"))
-    monkeypatch.setattr(default, "destroy_process_group", lambda: told.append("destroyed"))
-    default._end(groups)
+    monkeypatch.setattr(default_group, "_abort_process_group", lambda: told.append("aborted"))
+    monkeypatch.setattr(default_group, "destroy_process_group", lambda: told.append("destroyed"))
+    default_group._end(groups)
     assert told == [ended_by]

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from pytest_ddp.rank.groups.sidechannel import SideChannel
-from pytest_ddp.rank.watch import standing
-from pytest_ddp.rank.watch.standing import Surveyor
-from pytest_ddp.wire.survey import GroupCount
+from pytest_ddp.protocol.rank_status import GroupCount
+from pytest_ddp.rank.groups.side_channel import SideChannel
+from pytest_ddp.rank.status import status_reporter
+from pytest_ddp.rank.status.status_reporter import StatusReporter
 
 BEFORE = 7
 """Collectives that the group had seen in earlier tests."""
@@ -75,8 +75,8 @@ class Group:
 @pytest.fixture
 def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     recorder = Recorder()
-    monkeypatch.setattr(standing, "_dump", recorder)
-    monkeypatch.setattr(standing, "is_initialized", lambda: True)
+    monkeypatch.setattr(status_reporter, "_dump", recorder)
+    monkeypatch.setattr(status_reporter, "is_initialized", lambda: True)
     return recorder
 
 
@@ -86,26 +86,28 @@ def group() -> Group:
 
 
 @pytest.fixture
-def surveyor(group: Any) -> Surveyor:
+def surveyor(group: Any) -> StatusReporter:
     nothing: Any = None
-    return Surveyor(group, nothing, SideChannel())
+    return StatusReporter(group, nothing, SideChannel())
 
 
-def begun(surveyor: Surveyor) -> list[int]:
+def begun(surveyor: StatusReporter) -> list[int]:
     return [wait.number for wait in surveyor._issued()[0]]
 
 
-def done(surveyor: Surveyor) -> list[int]:
+def done(surveyor: StatusReporter) -> list[int]:
     return [wait.number for wait in surveyor._issued()[1]]
 
 
-def test_a_test_without_collectives_reads_nothing(surveyor: Surveyor, recorder: Recorder) -> None:
+def test_a_test_without_collectives_reads_nothing(
+    surveyor: StatusReporter, recorder: Recorder
+) -> None:
     assert begun(surveyor) == []
     assert recorder.reads == 0
 
 
 def test_what_is_complete_is_read_once(
-    surveyor: Surveyor, group: Group, recorder: Recorder
+    surveyor: StatusReporter, group: Group, recorder: Recorder
 ) -> None:
     group.issued["0"] = 2
     recorder.note(1, retired=True)
@@ -121,7 +123,7 @@ def test_what_is_complete_is_read_once(
 
 
 def test_the_last_complete_ones_are_told_though_they_are_read_once(
-    surveyor: Surveyor, group: Group, recorder: Recorder
+    surveyor: StatusReporter, group: Group, recorder: Recorder
 ) -> None:
     group.issued["0"] = 20
     for number in range(1, 21):
@@ -134,7 +136,7 @@ def test_the_last_complete_ones_are_told_though_they_are_read_once(
 
 
 def test_a_collective_that_has_its_number_and_no_record_yet_is_not_taken_for_complete(
-    surveyor: Surveyor, group: Group, recorder: Recorder
+    surveyor: StatusReporter, group: Group, recorder: Recorder
 ) -> None:
     group.issued["0"] = 2
     recorder.note(1, retired=True)
@@ -144,7 +146,7 @@ def test_a_collective_that_has_its_number_and_no_record_yet_is_not_taken_for_com
 
 
 def test_a_new_group_s_collectives_are_seen(
-    surveyor: Surveyor, group: Group, recorder: Recorder
+    surveyor: StatusReporter, group: Group, recorder: Recorder
 ) -> None:
     group.issued["0"] = 1
     recorder.note(1, retired=True)
@@ -155,7 +157,7 @@ def test_a_new_group_s_collectives_are_seen(
 
 
 def test_a_group_of_the_same_name_is_another_one(
-    surveyor: Surveyor, group: Group, recorder: Recorder
+    surveyor: StatusReporter, group: Group, recorder: Recorder
 ) -> None:
     group.issued["0"] = 2
     recorder.note(2, retired=True)
@@ -166,7 +168,7 @@ def test_a_group_of_the_same_name_is_another_one(
 
 
 def test_what_its_namesake_had_complete_is_not_a_group_s_own(
-    surveyor: Surveyor, group: Group, recorder: Recorder
+    surveyor: StatusReporter, group: Group, recorder: Recorder
 ) -> None:
     recorder.note(1, retired=True)
     group.made["0"] = 2**62 + 1
@@ -176,7 +178,7 @@ def test_what_its_namesake_had_complete_is_not_a_group_s_own(
     assert begun(surveyor) == [1]
 
 
-def test_a_new_test_starts_anew(surveyor: Surveyor, group: Group, recorder: Recorder) -> None:
+def test_a_new_test_starts_anew(surveyor: StatusReporter, group: Group, recorder: Recorder) -> None:
     group.issued["0"] = 1
     recorder.note(1, retired=True)
     assert begun(surveyor) == []
@@ -189,7 +191,7 @@ def test_a_new_test_starts_anew(surveyor: Surveyor, group: Group, recorder: Reco
     ("waits", "state", "needed"), [(True, "S", True), (True, "R", False), (False, "S", False)]
 )
 def test_a_rank_that_will_go_on_by_itself_does_not_look(
-    surveyor: Surveyor,
+    surveyor: StatusReporter,
     group: Group,
     monkeypatch: pytest.MonkeyPatch,
     waits: bool,
@@ -198,11 +200,11 @@ def test_a_rank_that_will_go_on_by_itself_does_not_look(
 ) -> None:
     if waits:
         group.journal.waiting[threading.main_thread().ident] = object()
-    monkeypatch.setattr(standing, "_activity", lambda: (state, ""))
+    monkeypatch.setattr(status_reporter, "_activity", lambda: (state, ""))
     assert surveyor._needs_issued(None) is needed
 
 
-def test_a_rank_that_has_ended_its_test_tells_what_it_has_begun(surveyor: Surveyor) -> None:
+def test_a_rank_that_has_ended_its_test_tells_what_it_has_begun(surveyor: StatusReporter) -> None:
     surveyor.end()
     assert surveyor._needs_issued(None)
     surveyor.begin()
@@ -210,7 +212,7 @@ def test_a_rank_that_has_ended_its_test_tells_what_it_has_begun(surveyor: Survey
 
 
 def test_of_a_backend_without_records_nothing_is_concluded(
-    surveyor: Surveyor, group: Group, recorder: Recorder
+    surveyor: StatusReporter, group: Group, recorder: Recorder
 ) -> None:
     group.issued[UNRECORDED] = 0
     recorder.note(1, group=UNRECORDED, retired=False)

@@ -9,7 +9,7 @@ from typing import Any
 import _pytest.main
 import _pytest.python
 
-from pytest_ddp.rank.birth import collection
+from pytest_ddp.rank.startup import collection
 
 MAIN: Any = _pytest.main
 PYTHON: Any = _pytest.python

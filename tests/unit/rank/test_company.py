@@ -5,7 +5,7 @@ from __future__ import annotations
 import _thread
 import threading
 
-from pytest_ddp.rank.care.surroundings import Company
+from pytest_ddp.rank.cleanup.cleanup import LiveResources
 
 
 def test_a_thread_that_python_has_not_started_is_not_asked_whether_it_lives() -> None:
@@ -21,7 +21,7 @@ def test_a_thread_that_python_has_not_started_is_not_asked_whether_it_lives() ->
     assert there.wait(60)
     try:
         assert seen[0] in threading.enumerate()
-        assert seen[0] not in Company.now().threads
+        assert seen[0] not in LiveResources.now().threads
     finally:
         leave.set()
 
@@ -31,7 +31,7 @@ def test_a_thread_that_python_has_started_counts() -> None:
     thread = threading.Thread(target=leave.wait, args=(60,), name="left by a test")
     thread.start()
     try:
-        assert thread in Company.now().threads
+        assert thread in LiveResources.now().threads
     finally:
         leave.set()
         thread.join()

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddp.proof.compare import difference, need_calls, out_of_step
-from pytest_ddp.proof.prover import prove
+from pytest_ddp.deadlock.collectives import difference, needs_calls, out_of_step
+from pytest_ddp.deadlock.prover import prove
 from pytest_ddp.rank.groups.calls import Call, Site
-from pytest_ddp.rank.groups.timeouts import Pace, left_of
-from pytest_ddp.system.own import time
+from pytest_ddp.rank.groups.wait_timeouts import WaitTimeouts, left_of
+from pytest_ddp.system.stdlib import time
 from tests.unit.standings import call, collective, count, ended, receive, stuck
 
 ENDED = ended(count(0, 0, 1))
@@ -36,10 +36,10 @@ def test_whoever_needs_a_rank_that_a_timeout_frees_is_not_stuck() -> None:
 def test_group_on_which_a_wait_failed_is_not_compared() -> None:
     failed, other = count(1, 0, 1, group="3", what=1, failed=True), count(2, 0, 1, what=7)
     counts = {0: (failed, other), 1: (count(0, 0, 1, group="3"), other)}
-    assert not need_calls(counts)
+    assert not needs_calls(counts)
     assert not difference(counts, {0: (call(1, group="3"),), 1: ()})
     assert out_of_step(counts)
-    assert need_calls({**counts, 1: (count(0, 0, 1, group="3"), count(2, 0, 1, what=8))})
+    assert needs_calls({**counts, 1: (count(0, 0, 1, group="3"), count(2, 0, 1, what=8))})
 
 
 # ------------------------------------------------------------------ how long a wait may take
@@ -60,7 +60,7 @@ def receive_call(limit: float | None = None) -> Call:
 
 
 def test_wait_is_taken_to_be_as_old_as_the_look_before_it(clock: list[float]) -> None:
-    pace, waited = Pace(), receive_call(limit=5.0)
+    pace, waited = WaitTimeouts(), receive_call(limit=5.0)
     clock[0] = 101.0
     pace.look(None)
     clock[0] = 102.0
@@ -73,7 +73,7 @@ def test_wait_is_taken_to_be_as_old_as_the_look_before_it(clock: list[float]) ->
 
 
 def test_next_wait_has_an_age_of_its_own(clock: list[float]) -> None:
-    pace = Pace()
+    pace = WaitTimeouts()
     clock[0] = 103.0
     pace.look(receive_call(limit=5.0))
     clock[0] = 104.0
@@ -83,7 +83,7 @@ def test_next_wait_has_an_age_of_its_own(clock: list[float]) -> None:
 
 
 def test_wait_without_a_timeout_has_no_end(clock: list[float]) -> None:
-    pace, waited = Pace(), receive_call()
+    pace, waited = WaitTimeouts(), receive_call()
     pace.look(waited)
     assert pace.left(waited, None) is None
     assert pace.left_of_receive(waited) is None  # no such group here

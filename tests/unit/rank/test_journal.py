@@ -17,9 +17,9 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 
-from pytest_ddp.rank.groups.backends import NONE, Promises
+from pytest_ddp.rank.groups.backends import NO_PROMISES, Promises
 from pytest_ddp.rank.groups.calls import Call, OpenMessages, Site
-from pytest_ddp.rank.groups.journal import _COLLECTIVES, _MESSAGES, Journal, _ends
+from pytest_ddp.rank.groups.journal import _COLLECTIVES, _MESSAGES, CallJournal, _ends
 from pytest_ddp.rank.groups.origins import user_frame
 
 _names = itertools.count()
@@ -27,17 +27,17 @@ WRAPPED = (*_COLLECTIVES, *_MESSAGES, "monitored_barrier", "_set_group_name")
 
 
 @pytest.fixture
-def journal(monkeypatch: pytest.MonkeyPatch) -> Journal:
+def journal(monkeypatch: pytest.MonkeyPatch) -> CallJournal:
     """A journal that sits on torch's methods for one test only."""
     for name in filter(partial(hasattr, dist.ProcessGroup), WRAPPED):
         # Written back as it was, so that what the journal puts there goes away again.
         monkeypatch.setattr(dist.ProcessGroup, name, getattr(dist.ProcessGroup, name))
     monkeypatch.setattr(dist.Work, "wait", dist.Work.wait)
-    return Journal()
+    return CallJournal()
 
 
 @pytest.fixture
-def group(journal: Journal, tmp_path: Path) -> Iterator[dist.ProcessGroup]:
+def group(journal: CallJournal, tmp_path: Path) -> Iterator[dist.ProcessGroup]:
     store = FileStore(str(tmp_path / "store"), 1)
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     journal.begin()
@@ -60,12 +60,12 @@ def line_of(text: str) -> int:
     return found
 
 
-def only(journal: Journal) -> Call:
+def only(journal: CallJournal) -> Call:
     (call,) = journal.calls
     return call
 
 
-def test_call_tells_what_was_asked(journal: Journal, x: torch.Tensor) -> None:
+def test_call_tells_what_was_asked(journal: CallJournal, x: torch.Tensor) -> None:
     dist.all_reduce(x, op=dist.ReduceOp.MAX)  # the asking line
     call = only(journal)
     assert (call.group, call.number, call.operation) == ("0", 1, "all_reduce")
@@ -74,7 +74,7 @@ def test_call_tells_what_was_asked(journal: Journal, x: torch.Tensor) -> None:
     assert str(call.site) == f"{__file__}:{line_of('# the asking line')}"
 
 
-def test_root_of_a_broadcast(journal: Journal, x: torch.Tensor) -> None:
+def test_root_of_a_broadcast(journal: CallJournal, x: torch.Tensor) -> None:
     dist.broadcast(x, src=0)
     assert (only(journal).operation, only(journal).root, only(journal).reduce_op) == (
         "broadcast",
@@ -83,7 +83,7 @@ def test_root_of_a_broadcast(journal: Journal, x: torch.Tensor) -> None:
     )
 
 
-def test_uneven_operations_have_no_size(journal: Journal, x: torch.Tensor) -> None:
+def test_uneven_operations_have_no_size(journal: CallJournal, x: torch.Tensor) -> None:
     dist.all_gather([torch.empty_like(x)], x)
     dist.barrier()
     assert [call.operation for call in journal.calls] == ["all_gather", "barrier"]
@@ -114,7 +114,9 @@ FORMS: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize("operation", FORMS)
-def test_what_goes_to_each_rank_is_noted(journal: Journal, x: torch.Tensor, operation: str) -> None:
+def test_what_goes_to_each_rank_is_noted(
+    journal: CallJournal, x: torch.Tensor, operation: str
+) -> None:
     FORMS[operation](x, torch.empty_like(x))
     noted = only(journal)
     one = (((6, torch.float32),),)
@@ -123,7 +125,7 @@ def test_what_goes_to_each_rank_is_noted(journal: Journal, x: torch.Tensor, oper
 
 
 def test_functional_collective_is_noted_once_it_is_issued(
-    journal: Journal, x: torch.Tensor
+    journal: CallJournal, x: torch.Tensor
 ) -> None:
     options = SimpleNamespace(reduceOp=dist.ReduceOp.MAX, rootRank=None)
     issued = journal.functional("all_reduce")("0", ([x], options))
@@ -144,7 +146,7 @@ def test_functional_collective_is_noted_once_it_is_issued(
 
 
 def test_wrong_arguments_are_left_to_torch(
-    journal: Journal, group: dist.ProcessGroup, x: torch.Tensor
+    journal: CallJournal, group: dist.ProcessGroup, x: torch.Tensor
 ) -> None:
     wrong: Any = group
     with pytest.raises(TypeError, match="incompatible function arguments"):
@@ -152,14 +154,14 @@ def test_wrong_arguments_are_left_to_torch(
     assert (only(journal).sends, only(journal).receives) == ((), ())
 
 
-def test_tensor_that_each_rank_has_tells_the_size(journal: Journal, x: torch.Tensor) -> None:
+def test_tensor_that_each_rank_has_tells_the_size(journal: CallJournal, x: torch.Tensor) -> None:
     dist.gather(x, [torch.empty_like(x)], dst=0)
     dist.scatter(torch.empty_like(x), [x], src=0)
     assert [call.operation for call in journal.calls] == ["gather", "scatter"]
     assert {(call.numel, call.dtype) for call in journal.calls} == {(6, torch.float32)}
 
 
-def test_asynchronous_calls_count_as_well(journal: Journal, x: torch.Tensor) -> None:
+def test_asynchronous_calls_count_as_well(journal: CallJournal, x: torch.Tensor) -> None:
     work = dist.all_reduce(x, async_op=True)
     assert work is not None
     assert only(journal).number == 1
@@ -169,7 +171,7 @@ def test_asynchronous_calls_count_as_well(journal: Journal, x: torch.Tensor) -> 
 
 
 def test_numbers_run_on_and_begin_forgets_the_calls(
-    journal: Journal, x: torch.Tensor, group: dist.ProcessGroup
+    journal: CallJournal, x: torch.Tensor, group: dist.ProcessGroup
 ) -> None:
     dist.all_reduce(x)
     dist.broadcast(x, 0)
@@ -183,7 +185,7 @@ def test_numbers_run_on_and_begin_forgets_the_calls(
 
 
 def test_groups_are_counted_apart(
-    journal: Journal, x: torch.Tensor, group: dist.ProcessGroup
+    journal: CallJournal, x: torch.Tensor, group: dist.ProcessGroup
 ) -> None:
     other: Any = dist.new_group([0])
     journal.begin()
@@ -197,7 +199,7 @@ def test_groups_are_counted_apart(
 # ------------------------------------------------------------------ digests
 
 
-def digests(journal: Journal, ask: Any) -> tuple[int, int]:
+def digests(journal: CallJournal, ask: Any) -> tuple[int, int]:
     """What the journal makes of one collective, as if it were the first."""
     journal.begin()
     number = len(journal.calls)
@@ -212,7 +214,7 @@ def renumbered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_digest_of_the_same_question_is_the_same(
-    journal: Journal, x: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+    journal: CallJournal, x: torch.Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     renumbered(monkeypatch)
     first, again = (digests(journal, lambda: dist.all_reduce(x)) for _ in range(2))
@@ -220,7 +222,7 @@ def test_digest_of_the_same_question_is_the_same(
 
 
 def test_digest_of_lines_alone_differs_with_the_line(
-    journal: Journal, x: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+    journal: CallJournal, x: torch.Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     renumbered(monkeypatch)
     what, where = digests(journal, lambda: dist.all_reduce(x))
@@ -240,7 +242,7 @@ def test_digest_of_lines_alone_differs_with_the_line(
     ids=["operation", "size", "dtype", "collective"],
 )
 def test_digest_differs_with_the_question(
-    journal: Journal, x: torch.Tensor, monkeypatch: pytest.MonkeyPatch, other: Any
+    journal: CallJournal, x: torch.Tensor, monkeypatch: pytest.MonkeyPatch, other: Any
 ) -> None:
     renumbered(monkeypatch)
     sums, unlike = (digests(journal, lambda ask=ask: ask(x))[0] for ask in (dist.all_reduce, other))
@@ -248,7 +250,7 @@ def test_digest_differs_with_the_question(
 
 
 def test_uneven_sizes_are_no_other_question(
-    journal: Journal, x: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+    journal: CallJournal, x: torch.Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Ranks may ask for unlike sizes, of one dtype, and the group is still in step.
     renumbered(monkeypatch)
@@ -261,7 +263,7 @@ def test_uneven_sizes_are_no_other_question(
     assert where != elsewhere
 
 
-def test_digest_depends_on_the_order(journal: Journal, x: torch.Tensor) -> None:
+def test_digest_depends_on_the_order(journal: CallJournal, x: torch.Tensor) -> None:
     dist.all_reduce(x)
     dist.barrier()
     first = dict(journal.what)
@@ -275,7 +277,7 @@ def test_digest_depends_on_the_order(journal: Journal, x: torch.Tensor) -> None:
 
 
 def test_waiting_thread_is_known_while_it_waits(
-    journal: Journal, x: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+    journal: CallJournal, x: torch.Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[dict[int, Call]] = []
     work = dist.all_reduce(x, async_op=True)
@@ -346,7 +348,7 @@ def test_site_reads_as_file_and_line() -> None:
 
 
 def test_messages_are_not_taken_off_a_number_that_does_not_count_them(
-    journal: Journal, group: dist.ProcessGroup, x: torch.Tensor
+    journal: CallJournal, group: dist.ProcessGroup, x: torch.Tensor
 ) -> None:
     as_of_nccl = Promises(numbered=True, messages_numbered=False, recorded=False)
     journal._promises[group.group_name] = as_of_nccl
@@ -358,10 +360,10 @@ def test_messages_are_not_taken_off_a_number_that_does_not_count_them(
 
 
 def test_without_numbers_calls_count_for_the_next_test_and_for_no_verdict(
-    journal: Journal, group: dist.ProcessGroup, x: torch.Tensor
+    journal: CallJournal, group: dist.ProcessGroup, x: torch.Tensor
 ) -> None:
     name = group.group_name
-    journal._promises[name] = NONE
+    journal._promises[name] = NO_PROMISES
     digests = []
     for _ in range(2):
         dist.all_reduce(x)
@@ -392,7 +394,7 @@ def test_peer_and_tag_are_read_however_they_are_given(
 
 
 def test_a_message_that_torch_refuses_is_not_counted(
-    journal: Journal, group: dist.ProcessGroup
+    journal: CallJournal, group: dist.ProcessGroup
 ) -> None:
     with pytest.raises(RuntimeError):
         group.send([torch.zeros(2, 2).t()], 0, 0)
@@ -404,7 +406,7 @@ def test_a_message_that_torch_refuses_is_not_counted(
     assert journal.collectives(group) == 1
 
 
-def test_messages_of_a_fixture_are_told_from_those_of_the_test(journal: Journal) -> None:
+def test_messages_of_a_fixture_are_told_from_those_of_the_test(journal: CallJournal) -> None:
     journal.sent["0", 1, 0] = 1
     with journal.of_wide_fixture():
         journal.sent["0", 1, 0] += 1

@@ -10,8 +10,8 @@ from typing import Any
 import _pytest.logging
 import pytest
 
-from pytest_ddp.rank.adapt import loghandlers
-from pytest_ddp.rank.adapt.loghandlers import Together
+from pytest_ddp.rank.hooks import log_handlers
+from pytest_ddp.rank.hooks.log_handlers import AttachedHandlers
 
 NAMES = ("loghandlers.alone", "loghandlers.alone.child", "loghandlers.alone.child.alone")
 PYTESTS = _pytest.logging.catching_logs
@@ -21,7 +21,7 @@ PYTESTS = _pytest.logging.catching_logs
 def catching(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(_pytest.logging, "catching_logs", PYTESTS)
     if request.param == "ours":
-        loghandlers.attach_at_once(Together())
+        log_handlers.attach_at_once(AttachedHandlers())
         assert _pytest.logging.catching_logs is not PYTESTS
     return _pytest.logging.catching_logs
 
@@ -110,9 +110,9 @@ class Phases:
 
     def __init__(self, *, ours: bool) -> None:
         self.handlers = Kept(), Kept()
-        self._together = Together(self.handlers)
+        self._together = AttachedHandlers(self.handlers)
         if ours:
-            loghandlers.attach_at_once(self._together)
+            log_handlers.attach_at_once(self._together)
 
     @contextlib.contextmanager
     def phase(self, level: int | None = None) -> Iterator[None]:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from pytest_ddp.rank.groups.origins import callers, stack_of
-from pytest_ddp.rank.watch.lifecycle import place_of
+from pytest_ddp.rank.status.phase_stack import place_of
 
 TORCHS = """
 def through_a_generator(function):

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from pytest_ddp.rank.care import sharedmemory
+from pytest_ddp.rank.cleanup import leftovers
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def folder() -> Iterator[Path]:
 
 
 def test_the_folder_of_a_living_daemon(folder: Path) -> None:
-    assert folder in sharedmemory.manager_folders(os.getpid())
+    assert folder in leftovers.manager_folders(os.getpid())
 
 
 def test_descriptors_that_are_closed_meanwhile(
@@ -39,10 +39,10 @@ def test_descriptors_that_are_closed_meanwhile(
             raise FileNotFoundError(entry)
         return target
 
-    monkeypatch.setattr("pytest_ddp.system.own.os.readlink", readlink)
-    assert folder in sharedmemory.manager_folders(os.getpid())
+    monkeypatch.setattr("pytest_ddp.system.stdlib.os.readlink", readlink)
+    assert folder in leftovers.manager_folders(os.getpid())
     assert closed
 
 
 def test_a_process_that_is_gone() -> None:
-    assert sharedmemory.manager_folders(2**22 + 1) == set()
+    assert leftovers.manager_folders(2**22 + 1) == set()

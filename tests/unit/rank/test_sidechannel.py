@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from pytest_ddp.rank.groups.sidechannel import SideChannel
-from pytest_ddp.wire.protocol import Operation
-from pytest_ddp.wire.survey import SIDE_CHANNEL
+from pytest_ddp.protocol.messages import Operation
+from pytest_ddp.protocol.rank_status import SIDE_CHANNEL
+from pytest_ddp.rank.groups.side_channel import SideChannel
 
 HERE = threading.get_ident()
 

@@ -8,7 +8,7 @@ from types import CodeType, SimpleNamespace
 import pytest
 
 from pytest_ddp.rank import link
-from pytest_ddp.rank.watch import uncompiled
+from pytest_ddp.rank.status import uncompiled
 
 
 @pytest.fixture

@@ -7,32 +7,38 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddp.rank.birth.ownership import Ownership
-from pytest_ddp.rank.birth.wanted import Import, Wanted
-from pytest_ddp.wire.hosting import Came
+from pytest_ddp.protocol.host_messages import ImportedModules
+from pytest_ddp.rank.startup.import_scan import ImportScan, ScannedImport
+from pytest_ddp.rank.startup.ownership import CodeOwnership
 
 FORMS = {
-    "import numpy": [Import("numpy")],
-    "import numpy.linalg as la": [Import("numpy.linalg")],
-    "from numpy import linalg, array": [Import("numpy", ("linalg", "array"))],
-    "if 1:\n    import numpy\nelse:\n    import h5py": [Import("numpy"), Import("h5py")],
-    "try:\n    import numpy\nexcept ImportError:\n    import h5py": [
-        Import("numpy"),
-        Import("h5py"),
+    "import numpy": [ScannedImport("numpy")],
+    "import numpy.linalg as la": [ScannedImport("numpy.linalg")],
+    "from numpy import linalg, array": [ScannedImport("numpy", ("linalg", "array"))],
+    "if 1:\n    import numpy\nelse:\n    import h5py": [
+        ScannedImport("numpy"),
+        ScannedImport("h5py"),
     ],
-    "class A:\n    import numpy": [Import("numpy")],
+    "try:\n    import numpy\nexcept ImportError:\n    import h5py": [
+        ScannedImport("numpy"),
+        ScannedImport("h5py"),
+    ],
+    "class A:\n    import numpy": [ScannedImport("numpy")],
     "def a():\n    import numpy": [],
     "async def a():\n    import numpy": [],
-    "if TYPE_CHECKING:\n    import numpy\nelse:\n    import h5py": [Import("h5py")],
+    "if TYPE_CHECKING:\n    import numpy\nelse:\n    import h5py": [ScannedImport("h5py")],
     "if typing.TYPE_CHECKING:\n    import numpy": [],
-    "np = pytest.importorskip('numpy')": [Import("numpy")],
-    "import_module('numpy')": [Import("numpy")],
+    "np = pytest.importorskip('numpy')": [ScannedImport("numpy")],
+    "import_module('numpy')": [ScannedImport("numpy")],
     "import_module(name)": [],
-    "pytest_plugins = ['xdist', 'numpy.testing']": [Import("xdist"), Import("numpy.testing")],
-    "pytest_plugins = 'xdist'": [Import("xdist")],
-    "import numpy\nimport numpy": [Import("numpy")],
+    "pytest_plugins = ['xdist', 'numpy.testing']": [
+        ScannedImport("xdist"),
+        ScannedImport("numpy.testing"),
+    ],
+    "pytest_plugins = 'xdist'": [ScannedImport("xdist")],
+    "import numpy\nimport numpy": [ScannedImport("numpy")],
     "this is no Python": [],
-    "import no_such_module_anywhere": [Import("no_such_module_anywhere")],
+    "import no_such_module_anywhere": [ScannedImport("no_such_module_anywhere")],
 }
 
 
@@ -40,7 +46,7 @@ FORMS = {
 def test_forms_of_imports(tmp_path: Path, text: str) -> None:
     file = tmp_path / "test_it.py"
     file.write_text(text)
-    assert Wanted(Ownership().is_own).by([file]) == FORMS[text]
+    assert ImportScan(CodeOwnership().is_own).by([file]) == FORMS[text]
 
 
 def test_own_modules_are_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,8 +62,8 @@ def test_own_modules_are_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     file = tmp_path / "test_it.py"
     file.write_text("from followed import one")
     monkeypatch.syspath_prepend(tmp_path)
-    wanted = Wanted(Ownership().is_own)
-    assert wanted.by([file]) == [Import(n) for n in ("json", "numpy", "h5py", "PIL")]
+    wanted = ImportScan(CodeOwnership().is_own)
+    assert wanted.by([file]) == [ScannedImport(n) for n in ("json", "numpy", "h5py", "PIL")]
     names = {path.relative_to(tmp_path).as_posix() for path in wanted.files}
     assert "followed/deep/two.py" in names
     assert "followed/unused.py" not in names
@@ -69,7 +75,7 @@ def test_folders_without_init_are_followed(tmp_path: Path, monkeypatch: pytest.M
     file = tmp_path / "test_it.py"
     file.write_text("from nested.deep.deeper.one import anything\nimport nested.deep.missing")
     monkeypatch.syspath_prepend(tmp_path)
-    assert Wanted(Ownership().is_own).by([file]) == [Import("h5py")]
+    assert ImportScan(CodeOwnership().is_own).by([file]) == [ScannedImport("h5py")]
 
 
 def test_a_finder_that_raises_is_for_the_rank(
@@ -83,7 +89,7 @@ def test_a_finder_that_raises_is_for_the_rank(
     monkeypatch.setattr(sys, "meta_path", [Finder, *sys.meta_path])
     file = tmp_path / "test_it.py"
     file.write_text("import nobody_has_this")
-    assert Wanted(Ownership().is_own).by([file]) == [Import("nobody_has_this")]
+    assert ImportScan(CodeOwnership().is_own).by([file]) == [ScannedImport("nobody_has_this")]
 
 
 @pytest.mark.parametrize(
@@ -100,7 +106,7 @@ def test_a_finder_that_raises_is_for_the_rank(
     ],
 )
 def test_whose_a_module_is(module: str, own: bool) -> None:
-    assert Ownership().is_own(module) is own
+    assert CodeOwnership().is_own(module) is own
 
 
 @pytest.mark.parametrize(
@@ -127,7 +133,7 @@ def test_what_came_with_a_file_that_was_read(
     (tmp_path / "own" / "unread.py").write_text("import numpy")
     (tmp_path / "test_it.py").write_text("import own.read")
     monkeypatch.syspath_prepend(tmp_path)
-    wanted = Wanted(Ownership().is_own)
+    wanted = ImportScan(CodeOwnership().is_own)
     wanted.by([tmp_path / "test_it.py"])
-    came = Came(str(tmp_path / file) if file else "", modules)
-    assert wanted.came([came]) == [Import("numpy"), *map(Import, found)]
+    came = ImportedModules(str(tmp_path / file) if file else "", modules)
+    assert wanted.came([came]) == [ScannedImport("numpy"), *map(ScannedImport, found)]

@@ -7,7 +7,7 @@ import resource
 
 import pytest
 
-from pytest_ddp.system import descriptors
+from pytest_ddp.system import tempfiles
 
 
 @pytest.fixture
@@ -20,13 +20,13 @@ def limits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
 
 def test_few_ranks_leave_the_limit_alone(limits: list[tuple[int, int]]) -> None:
-    assert descriptors.make_room(64) == ""
+    assert tempfiles.raise_limit(64) == ""
     assert limits == [(1024, 4096)]
 
 
 def test_many_ranks_raise_it_as_far_as_they_need_it(limits: list[tuple[int, int]]) -> None:
     used = len(os.listdir("/proc/self/fd"))
-    assert descriptors.make_room(128) == ""
+    assert tempfiles.raise_limit(128) == ""
     soft, hard = limits[-1]
     assert soft == pytest.approx(used + 128 * 10 + 64, abs=8)
     assert hard == 4096
@@ -35,7 +35,7 @@ def test_many_ranks_raise_it_as_far_as_they_need_it(limits: list[tuple[int, int]
 def test_a_hard_limit_in_the_way_is_told_with_the_number_and_the_fix(
     limits: list[tuple[int, int]],
 ) -> None:
-    said = descriptors.make_room(512)
+    said = tempfiles.raise_limit(512)
     assert limits == [(1024, 4096)]
     wanted = int(said.split("ulimit -Hn ")[1].split()[0])
     assert wanted >= 512 * 10 + 64
@@ -45,8 +45,8 @@ def test_a_hard_limit_in_the_way_is_told_with_the_number_and_the_fix(
 
 def test_no_limit_is_enough(limits: list[tuple[int, int]]) -> None:
     limits.append((1024, resource.RLIM_INFINITY))
-    assert descriptors.make_room(4096) == ""
+    assert tempfiles.raise_limit(4096) == ""
     limits.append((resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     before = list(limits)
-    assert descriptors.make_room(4096) == ""
+    assert tempfiles.raise_limit(4096) == ""
     assert limits == before

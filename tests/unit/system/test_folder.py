@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddp.system.folder import Folder
+from pytest_ddp.system.tempfiles import SessionFolder
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +24,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_it_is_new_and_closed_to_others(temporary: Path) -> None:
     old = os.umask(0)
     try:
-        first, second = Folder(), Folder()
+        first, second = SessionFolder(), SessionFolder()
     finally:
         os.umask(old)
     assert {first.path, second.path} == {str(path) for path in temporary.iterdir()}
@@ -36,7 +36,8 @@ def test_it_is_new_and_closed_to_others(temporary: Path) -> None:
 
 def test_it_is_swept_when_its_holders_are_dead(temporary: Path) -> None:
     code = f"import tempfile; tempfile.tempdir = {str(temporary)!r}\n"
-    code += "from pytest_ddp.system.folder import Folder; folder = Folder(); print(folder.path)\n"
+    code += "from pytest_ddp.system.tempfiles import SessionFolder\n"
+    code += "folder = SessionFolder(); print(folder.path)\n"
     code += "open(folder.path + '/it', 'w').close()\n"
     code += "import os; os.set_inheritable(folder.lock, True)\n"
     code += "os.spawnv(os.P_NOWAIT, '/bin/cat', ['cat']); os.kill(os.getpid(), 9)\n"
@@ -47,13 +48,13 @@ def test_it_is_swept_when_its_holders_are_dead(temporary: Path) -> None:
     assert holder.stdout is not None
     dead = Path(holder.stdout.readline().decode().strip())
     holder.wait(30)
-    with_a_holder = Folder()
+    with_a_holder = SessionFolder()
     assert dead.exists(), "its holder's child has the lock still"
     look = os.open(dead, os.O_RDONLY)
     holder.stdin.close()
     fcntl.flock(look, fcntl.LOCK_EX)  # until cat has ended
     os.close(look)
-    without = Folder()
+    without = SessionFolder()
     assert not dead.exists()
     assert Path(with_a_holder.path).exists()
     with_a_holder.close()
@@ -63,6 +64,6 @@ def test_it_is_swept_when_its_holders_are_dead(temporary: Path) -> None:
 
 def test_without_a_temporary_directory_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
-    folder = Folder()
+    folder = SessionFolder()
     assert (folder.path, folder.held) == ("", ())
     folder.close()

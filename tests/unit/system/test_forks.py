@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddp.system.forks import all_sleep, wait_for_sleep
+from pytest_ddp.system.processes import all_sleep, wait_for_sleep
 
 
 def task(folder: Path, number: int, state: str, name: str = "pt_gloo_runloop") -> None:

@@ -13,7 +13,7 @@ _SWITCH = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 PROGRAM = """
 import os
 from pathlib import Path
-from pytest_ddp.system import hugepages
+from pytest_ddp.system import processes as hugepages
 
 def huge():
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()

@@ -8,8 +8,8 @@ from multiprocessing import connection
 
 import pytest
 
-from pytest_ddp.system import folder, machine
-from pytest_ddp.system.folder import Folder
+from pytest_ddp.system import machine, tempfiles
+from pytest_ddp.system.tempfiles import SessionFolder
 
 
 def test_this_machine_runs_ddp_tests() -> None:
@@ -26,12 +26,12 @@ def test_an_interface_that_is_not_there_is_told_with_the_way_out() -> None:
 def test_the_longest_directory_is_the_longest_with_room_for_a_socket(
     tmp_path: os.PathLike[str], monkeypatch: pytest.MonkeyPatch, excess: int
 ) -> None:
-    wanted = folder.LONGEST_TEMPDIR + excess
+    wanted = tempfiles.LONGEST_TEMPDIR + excess
     path = os.path.join(tmp_path, "x" * (wanted - len(os.fspath(tmp_path)) - 1))
     assert len(path) == wanted
     os.mkdir(path)
     monkeypatch.setattr(tempfile, "tempdir", path)
-    held = Folder()
+    held = SessionFolder()
     # As multiprocessing names them, in the folder that ranks give it.
     socket = tempfile.mktemp(prefix="listener-", dir=held.path)
     try:
@@ -48,5 +48,5 @@ def test_the_longest_directory_is_the_longest_with_room_for_a_socket(
 
 
 def test_characters_count_as_the_kernel_counts_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", "/" + "ü" * (folder.LONGEST_TEMPDIR // 2 + 1))
+    monkeypatch.setattr(tempfile, "tempdir", "/" + "ü" * (tempfiles.LONGEST_TEMPDIR // 2 + 1))
     assert machine.tempdir_problem()

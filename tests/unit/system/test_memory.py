@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddp.system.memory import OomKills, OomWatch, count_oom_kills
+from pytest_ddp.system.machine import OomKills, OomKillWatch, count_oom_kills
 
 VERSION_1 = "9:name=systemd:/\n4:memory:/jobs/7\n3:cpuset:/\n0::/\n"
 VERSION_2 = "0::/jobs/7\n"
@@ -74,7 +74,7 @@ def test_since(before: OomKills, after: OomKills, said: str) -> None:
 
 
 def test_a_test_is_told_of_those_that_were_killed_in_it(tmp_path: Path) -> None:
-    watch = OomWatch(tmp_path)
+    watch = OomKillWatch(tmp_path)
     write(tmp_path, vmstat="oom_kill 5\n")
     watch.begin()
     write(tmp_path, vmstat="oom_kill 6\n")
@@ -84,8 +84,8 @@ def test_a_test_is_told_of_those_that_were_killed_in_it(tmp_path: Path) -> None:
 
 
 def test_of_long_tests_each_counts_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_ddp.system.memory._RECENT", 0.0)
-    watch = OomWatch(tmp_path)
+    monkeypatch.setattr("pytest_ddp.system.machine._RECENT", 0.0)
+    watch = OomKillWatch(tmp_path)
     for count in (5, 6):  # the second was killed in a test that has not failed
         write(tmp_path, vmstat=f"oom_kill {count}\n")
         watch.begin()

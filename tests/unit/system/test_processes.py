@@ -78,14 +78,14 @@ signal.pause()
 
 def test_look_at_a_living_process(start: Start) -> None:
     child = start(WAIT)
-    seen = processes.look(child.pid)
+    seen = processes.process_of(child.pid)
     assert seen is not None
     assert (seen.pid, seen.parent, seen.session) == (child.pid, os.getpid(), child.pid)
     assert seen.command.startswith(f"{sys.executable} -S -c print('up'")
 
 
 def test_look_at_oneself() -> None:
-    seen = processes.look(os.getpid())
+    seen = processes.process_of(os.getpid())
     assert seen is not None
     assert (seen.parent, seen.session) == (os.getppid(), os.getsid(0))
 
@@ -93,9 +93,9 @@ def test_look_at_oneself() -> None:
 def test_look_at_a_zombie_and_at_nothing(start: Start) -> None:
     child = start("")
     assert ends(child.pid)
-    assert processes.look(child.pid) is None, "a zombie"
+    assert processes.process_of(child.pid) is None, "a zombie"
     child.wait(LIMIT)
-    assert processes.look(child.pid) is None
+    assert processes.process_of(child.pid) is None
 
 
 @pytest.mark.parametrize("name", ["a) S 1 2 3 (b", "two words"])
@@ -103,7 +103,7 @@ def test_name_with_brackets_does_not_confuse(start: Start, name: str) -> None:
     rename = f"open('/proc/self/comm', 'w').write({name!r}); print('named', flush=True)"
     child = start(f"{rename}\n{WAIT}")
     assert said(child) == "named"
-    seen = processes.look(child.pid)
+    seen = processes.process_of(child.pid)
     assert seen is not None
     assert (seen.parent, seen.session) == (os.getpid(), child.pid)
 
@@ -191,7 +191,7 @@ def test_child_may_outlive_its_parent_again(start: Start) -> None:
     grandchild = int(said(child))
     child.kill()
     child.wait(LIMIT)
-    assert processes.look(grandchild) is not None
+    assert processes.process_of(grandchild) is not None
     os.kill(grandchild, signal.SIGKILL)
     assert ends(grandchild)
 

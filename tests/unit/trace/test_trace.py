@@ -15,17 +15,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_ddp.evidence.outcome import Ending, Hang, Machine, RankLine, RunOutcome
+from pytest_ddp.outcome.outcome import Ending, Hang, Machine, RankLine, RunOutcome
+from pytest_ddp.protocol.host_messages import Clock
+from pytest_ddp.protocol.messages import Phase
+from pytest_ddp.protocol.trace_lines import TraceLine, TraceLog
 from pytest_ddp.trace.chrome import PHASES, chrome_trace
-from pytest_ddp.trace.events import State, parse
 from pytest_ddp.trace.files import stem_of, write, write_index
-from pytest_ddp.trace.lanes import picture
-from pytest_ddp.trace.page import page
-from pytest_ddp.trace.scale import Scale, time_words
-from pytest_ddp.trace.timeline import End, Timeline, make_timeline
-from pytest_ddp.wire.hosting import Clock
-from pytest_ddp.wire.protocol import Phase
-from pytest_ddp.wire.tracelog import TraceLog, What
+from pytest_ddp.trace.picture import Scale, page, picture, time_words
+from pytest_ddp.trace.timeline import CollectiveState, RankEnd, Timeline, make_timeline, parse
 from tests.unit import handmade as made
 from tests.unit.handmade import failed, lost_in_call, merged, passing, rank, report, run
 from tests.unit.standings import collective, standing
@@ -43,21 +40,21 @@ def lines(*written: tuple[Any, ...]) -> str:
 
 def call(ms: float, key: int, number: int, operation: str = "all_reduce") -> tuple[Any, ...]:
     site = "/src/test_made.py:9"
-    return (What.CALL, ms, key, "0", number, operation, 3, "float32", "SUM", None, site)
+    return (TraceLine.CALL, ms, key, "0", number, operation, 3, "float32", "SUM", None, site)
 
 
 WORK = lines(
-    (What.PHASE, 0, 0, "setup", ""),
-    (What.GROUP, 0, "0", 40),
-    (What.LEFT, 1, 1),
-    (What.PHASE, 1, 0, "setup", ""),
-    (What.PHASE, 5, 0, "call", ""),
+    (TraceLine.PHASE, 0, 0, "setup", ""),
+    (TraceLine.GROUP, 0, "0", 40),
+    (TraceLine.LEFT, 1, 1),
+    (TraceLine.PHASE, 1, 0, "setup", ""),
+    (TraceLine.PHASE, 5, 0, "call", ""),
     call(6, 1, 41),
-    (What.WAITED, 8, 1, None),
-    (What.PHASE, 10, 1, "backward", "/src/test_made.py:20"),
-    (What.RECORDED, 11, 5, "0", 42, "all_reduce", 20, "Float", BEGAN + 11 * MS, False),
-    (What.RECORDED, 13, 5, "0", 42, "all_reduce", 20, "Float", BEGAN + 11 * MS, True),
-    (What.LEFT, 14, 1),
+    (TraceLine.WAITED, 8, 1, None),
+    (TraceLine.PHASE, 10, 1, "backward", "/src/test_made.py:20"),
+    (TraceLine.RECORDED, 11, 5, "0", 42, "all_reduce", 20, "Float", BEGAN + 11 * MS, False),
+    (TraceLine.RECORDED, 13, 5, "0", 42, "all_reduce", 20, "Float", BEGAN + 11 * MS, True),
+    (TraceLine.LEFT, 14, 1),
     call(15, 1, 43, "barrier"),
 )
 
@@ -91,7 +88,9 @@ def shifted(written: str, by: int) -> str:
 
 
 def test_a_rank_of_another_machine_is_put_on_our_clock() -> None:
-    plain = lines((What.PHASE, 0, 0, "call", ""), call(6, 1, 41), (What.WAITED, 8, 1, None))
+    plain = lines(
+        (TraceLine.PHASE, 0, 0, "call", ""), call(6, 1, 41), (TraceLine.WAITED, 8, 1, None)
+    )
     day = 86_400 * 10**9
     made = on_another(outcome(plain, shifted(plain, day)), Clock(day, 0, 200_000))
     ours, theirs = made.tracks
@@ -103,7 +102,7 @@ def test_a_rank_of_another_machine_is_put_on_our_clock() -> None:
 
 
 def test_what_began_after_the_end_by_a_clock_that_is_off_has_no_negative_length() -> None:
-    late = lines((What.PHASE, 0, 0, "call", ""), (What.PHASE, 501, 1, "forward", ""))
+    late = lines((TraceLine.PHASE, 0, 0, "call", ""), (TraceLine.PHASE, 501, 1, "forward", ""))
     made = on_another(outcome(late), Clock(0, 0, 2 * MS), is_lost=True)
     assert all(phase.begin <= phase.end for phase in made.tracks[0].events.phases)
     assert chrome_trace(made)["otherData"]["lost_machines"] == ["node 1 (beta)"]
@@ -125,7 +124,7 @@ def test_phases_are_nested_and_the_two_setups_are_one() -> None:
 
 def test_a_collective_lasts_from_the_call_to_the_end_of_the_wait() -> None:
     first = parse(WORK, BEGAN, 500 * MS).collectives[0]
-    assert (first.begin, first.end, first.state) == (6 * MS, 8 * MS, State.DONE)
+    assert (first.begin, first.end, first.state) == (6 * MS, 8 * MS, CollectiveState.DONE)
     assert (first.number, first.elements, first.reduce_op) == (1, 3, "SUM"), "40 came before"
 
 
@@ -136,15 +135,15 @@ def test_what_cpp_issued_ends_with_its_phase() -> None:
 
 
 def test_a_wait_that_raised_says_what() -> None:
-    text = lines(call(1, 1, 1), (What.WAITED, 2, 1, "RuntimeError"))
+    text = lines(call(1, 1, 1), (TraceLine.WAITED, 2, 1, "RuntimeError"))
     [only] = parse(text, BEGAN, 9 * MS).collectives
-    assert (only.state, only.error) == (State.FAILED, "RuntimeError")
+    assert (only.state, only.error) == (CollectiveState.FAILED, "RuntimeError")
 
 
 def test_a_key_that_is_used_again_is_another_call() -> None:
-    text = lines(call(1, 1, 1), call(2, 1, 2), (What.WAITED, 3, 1, None))
+    text = lines(call(1, 1, 1), call(2, 1, 2), (TraceLine.WAITED, 3, 1, None))
     states = [call.state for call in parse(text, BEGAN, 9 * MS).collectives]
-    assert states == [State.UNAWAITED, State.DONE]
+    assert states == [CollectiveState.UNAWAITED, CollectiveState.DONE]
 
 
 @given(st.integers(0, len(WORK)))
@@ -159,9 +158,9 @@ def test_a_rank_may_be_killed_between_any_two_bytes(size: int) -> None:
 def test_a_rank_writes_what_can_be_read(tmp_path: Path) -> None:
     file = tmp_path / "rank-1.trace"
     log = TraceLog(str(file))
-    log.write(What.PHASE, 0, "call", "")
+    log.write(TraceLine.PHASE, 0, "call", "")
     if (child := os.fork()) == 0:
-        log.write(What.PHASE, 1, "another process", "")
+        log.write(TraceLine.PHASE, 1, "another process", "")
         os._exit(0)
     os.waitpid(child, 0)
     phases = parse(file.read_text(), 0, 10**18).phases
@@ -169,10 +168,10 @@ def test_a_rank_writes_what_can_be_read(tmp_path: Path) -> None:
 
 
 def test_a_full_file_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_ddp.wire.tracelog._LIMIT", 200)
+    monkeypatch.setattr("pytest_ddp.protocol.trace_lines._LIMIT", 200)
     log = TraceLog(str(tmp_path / "trace"))
     for _ in range(50):
-        log.write(What.LEFT, 0)
+        log.write(TraceLine.LEFT, 0)
     assert parse((tmp_path / "trace").read_text(), 0, 1).truncated
     assert (tmp_path / "trace").stat().st_size < 300
 
@@ -189,7 +188,7 @@ def test_ends() -> None:
         lost_in_call(3, Ending.STOPPED),
     ]
     stands = [t.stand for t in make_timeline(run(*ranks), merged(*ranks)).tracks]
-    assert [s.end for s in stands] == [End.ENDED, End.FAILED, End.DIED, End.STOPPED]
+    assert [s.end for s in stands] == [RankEnd.ENDED, RankEnd.FAILED, RankEnd.DIED, RankEnd.STOPPED]
     assert stands[1].words.startswith("AssertionError")
     words = "died of SIGKILL in call: backward; SIGKILL leaves no stack; the out-of-memory killer"
     assert stands[2].words.startswith(words)
@@ -221,7 +220,7 @@ HANG = Hang(
 
 def test_a_rank_of_a_hang_waits() -> None:
     [track] = timeline(WORK, hang=HANG).tracks
-    assert (track.stand.end, track.stand.words) == (End.WAITS, HANG.table[0].collective)
+    assert (track.stand.end, track.stand.words) == (RankEnd.WAITS, HANG.table[0].collective)
 
 
 # ------------------------------------------------------------------ Chrome's format
@@ -278,11 +277,11 @@ def test_the_trace_follows_the_rules() -> None:
 def test_overlapping_collectives_lie_in_threads_of_their_own(
     spans: list[tuple[float, float, bool]],
 ) -> None:
-    written: list[tuple[Any, ...]] = [(What.PHASE, 0.0, 0, "call", "")]
+    written: list[tuple[Any, ...]] = [(TraceLine.PHASE, 0.0, 0, "call", "")]
     for key, (begin, length, waited) in enumerate(spans):
         written.append(call(begin, key, key + 1))
         if waited:
-            written.append((What.WAITED, begin + length, key, None))
+            written.append((TraceLine.WAITED, begin + length, key, None))
     written.sort(key=lambda line: line[1])
     trace = chrome_trace(timeline(lines(*written)))
     assert_opens_in_perfetto(trace)
@@ -341,7 +340,10 @@ def test_hovering_tells_the_details() -> None:
 def test_a_thousand_collectives_are_drawn_as_what_can_be_seen() -> None:
     written = []
     for number in range(1, 1001):
-        written += [call(number / 100, 1, number), (What.WAITED, (number + 0.9) / 100, 1, None)]
+        written += [
+            call(number / 100, 1, number),
+            (TraceLine.WAITED, (number + 0.9) / 100, 1, None),
+        ]
     written.append(call(490, 1, 1001))
     svg = picture(timeline(lines(*written)))
     assert svg.count('class="call"') < 500
@@ -359,7 +361,7 @@ def test_the_page_escapes_what_it_is_given() -> None:
     assert "<script" not in page(replace(timeline(WORK), test=nasty, verdict=nasty))
 
 
-@pytest.mark.parametrize("text", ["", "not json\n", lines((What.FULL, 1))])
+@pytest.mark.parametrize("text", ["", "not json\n", lines((TraceLine.FULL, 1))])
 def test_ranks_without_a_trace_are_drawn_as_well(text: str) -> None:
     assert "rank 0" in page(timeline(text))
     assert_opens_in_perfetto(chrome_trace(timeline(text)))

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from pytest_ddp.asked.options import Output
-from pytest_ddp.evidence.outcome import Ending, Hang, RankLine, RankOutcome, RootCause
-from pytest_ddp.verdict import records
+from pytest_ddp.outcome.outcome import Ending, Hang, RankLine, RankOutcome, RootCause
+from pytest_ddp.protocol.messages import Phase
+from pytest_ddp.protocol.rank_status import GroupCount
+from pytest_ddp.settings.options import Output
+from pytest_ddp.verdict import diagnosis_files
 from pytest_ddp.verdict.diagnosis import Diagnosis, Kind, RankDiagnosis
 from pytest_ddp.verdict.merge import judge
-from pytest_ddp.verdict.table import rows_of
-from pytest_ddp.wire.protocol import Phase
-from pytest_ddp.wire.survey import GroupCount
+from pytest_ddp.verdict.text import rows_of
 from tests.unit import handmade as made
 from tests.unit.handmade import ASSERTED, CLOSED, CRASHED, dead, stopped
 
@@ -142,19 +142,19 @@ def test_properties_are_on_every_report_from_the_first_failure_on() -> None:
 def test_record_is_written_whole_and_removed(tmp_path: Path) -> None:
     outcome = made.run(made.passing(0), dead(stacks=CRASHED))
     merged = judge(outcome, Output.FAILED)
-    records.keep(tmp_path / "new" / "folder", outcome, merged.diagnoses)
+    diagnosis_files.write(tmp_path / "new" / "folder", outcome, merged.diagnoses)
     (path,) = (tmp_path / "new" / "folder").iterdir()
-    assert path == records.path_of(tmp_path / "new" / "folder", outcome.nodeid)
+    assert path == diagnosis_files.path_of(tmp_path / "new" / "folder", outcome.nodeid)
     read = json.loads(path.read_text(encoding="utf-8"))
-    assert read == records.record(outcome, merged.diagnoses)
+    assert read == diagnosis_files.record(outcome, merged.diagnoses)
     assert read["failures"][0]["ranks"][1]["function"] == "helper"
-    records.keep(tmp_path / "new" / "folder", outcome, ())
+    diagnosis_files.write(tmp_path / "new" / "folder", outcome, ())
     assert not path.exists()
 
 
 def test_names_of_files_are_tame_and_different() -> None:
     nodeids = ["a/b.py::test[x/y]", "a/b.py::test[x y]", "\udcff", "/", "x" * 500, "x" * 501]
-    names = [records.path_of(Path("d"), nodeid).name for nodeid in nodeids]
+    names = [diagnosis_files.path_of(Path("d"), nodeid).name for nodeid in nodeids]
     assert len(set(names)) == len(nodeids)
     for name in names:
         assert name.isascii()

@@ -11,8 +11,8 @@ from _pytest._code.code import ReprEntry
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_ddp.evidence.outcome import Ending, RankOutcome
-from pytest_ddp.wire.protocol import Phase
+from pytest_ddp.outcome.outcome import Ending, RankOutcome
+from pytest_ddp.protocol.messages import Phase
 from tests.unit import handmade as made
 from tests.unit.handmade import (
     ASSERTED,

@@ -8,9 +8,9 @@ import signal
 
 import pytest
 
-from pytest_ddp.evidence import pythonstacks
-from pytest_ddp.verdict.trouble import Trouble, is_out_of_memory
-from pytest_ddp.wire.protocol import Phase
+from pytest_ddp.outcome import stack_dumps
+from pytest_ddp.protocol.messages import Phase
+from pytest_ddp.verdict.rank_failure import RankFailure, is_out_of_memory
 from tests.unit import handmade as made
 from tests.unit.handmade import MACHINERY, SITE, TEST_FILE, dead, failure, text, verdict
 
@@ -117,8 +117,8 @@ def test_long_way_through_libraries_is_cut() -> None:
 
 
 def test_stack_ends_where_the_process_began() -> None:
-    (dump,) = pythonstacks.parse_stacks(IN_WORKER)
-    assert [frame.line for frame in pythonstacks.trim(dump.stacks[0].frames)] == [519, 61, 374]
+    (dump,) = stack_dumps.parse_stacks(IN_WORKER)
+    assert [frame.line for frame in stack_dumps.trim(dump.stacks[0].frames)] == [519, 61, 374]
     assert len(dump.stacks[0].frames) == 6 + len(MACHINERY)
 
 
@@ -136,7 +136,7 @@ def test_stack_ends_where_the_process_began() -> None:
     ],
 )
 def test_last_exception(text: str, last: str) -> None:
-    assert pythonstacks.last_exception(text) == last
+    assert stack_dumps.last_exception(text) == last
 
 
 def test_line_of_a_traceback_that_is_the_users() -> None:
@@ -147,9 +147,9 @@ def test_line_of_a_traceback_that_is_the_users() -> None:
         f'  File "{pytest.__file__}", line 5, in last\n    code\n'
         "SystemExit: 5\n"
     )
-    assert pythonstacks.raised_at(text) == pythonstacks.Frame("/home/me/test_it.py", 4, "__repr__")
-    assert pythonstacks.raised_at(text.replace("/home/me/test_it.py", pytest.__file__)) is None
-    assert pythonstacks.raised_at("") is None
+    assert stack_dumps.raised_at(text) == stack_dumps.Frame("/home/me/test_it.py", 4, "__repr__")
+    assert stack_dumps.raised_at(text.replace("/home/me/test_it.py", pytest.__file__)) is None
+    assert stack_dumps.raised_at("") is None
 
 
 # ------------------------------------------------------------------ out of memory
@@ -169,7 +169,7 @@ def test_line_of_a_traceback_that_is_the_users() -> None:
 )
 def test_exceptions_for_want_of_memory(raised: str, oom: str, is_memory: bool) -> None:
     rank = made.passing(1, made.failed(raised))
-    trouble = Trouble(rank, Phase.CALL, rank.reports[Phase.CALL].report)
+    trouble = RankFailure(rank, Phase.CALL, rank.reports[Phase.CALL].report)
     assert is_out_of_memory(trouble, oom) == is_memory
 
 
@@ -179,5 +179,6 @@ def test_exceptions_for_want_of_memory(raised: str, oom: str, is_memory: bool) -
 )
 def test_deaths_for_want_of_memory(returncode: int, oom: str, is_memory: bool) -> None:
     assert (
-        is_out_of_memory(Trouble(dead(returncode=returncode), Phase.CALL, None), oom) == is_memory
+        is_out_of_memory(RankFailure(dead(returncode=returncode), Phase.CALL, None), oom)
+        == is_memory
     )

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddp.evidence.outcome import Ending, Hang, RankLine
-from pytest_ddp.wire.protocol import Phase
+from pytest_ddp.outcome.outcome import Ending, Hang, RankLine
+from pytest_ddp.protocol.messages import Phase
 from tests.unit import handmade as made
 from tests.unit.handmade import (
     ALL_REDUCE,

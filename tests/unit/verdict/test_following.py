@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from _pytest.reports import TestReport
 
-from pytest_ddp.evidence.outcome import Ending, Hang, RankOutcome
-from pytest_ddp.wire.protocol import Phase
+from pytest_ddp.outcome.outcome import Ending, Hang, RankOutcome
+from pytest_ddp.protocol.messages import Phase
 from tests.unit import handmade as made
 
 GROUP = "raise ExceptionGroup('two', [ValueError('Broken pipe'), ValueError(x)])"

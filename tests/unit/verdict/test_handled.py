@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ddp.evidence.outcome import Hang, RankOutcome
-from pytest_ddp.verdict.handled import lead, note
-from pytest_ddp.wire.survey import Handled
+from pytest_ddp.outcome.outcome import Hang, RankOutcome
+from pytest_ddp.protocol.rank_status import Handled
+from pytest_ddp.verdict.diagnosis import note, verdict_prefix
 from tests.unit import handmade as made
 from tests.unit.handmade import ASSERTED, CLOSED, dead, failure, gloo, stopped, text, verdict
 from tests.unit.standings import standing
@@ -49,7 +49,7 @@ def within(rank: int, error: Handled) -> RankOutcome:
     ],
 )
 def test_words(handled: dict[int, Handled | None], begins: str, ends: str) -> None:
-    assert (lead(handled), note(handled)) == (begins, ends)
+    assert (verdict_prefix(handled), note(handled)) == (begins, ends)
 
 
 def test_kind_stays_and_the_rank_that_has_ended_handles_nothing() -> None:

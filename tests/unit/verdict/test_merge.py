@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from _pytest.reports import TestReport
 
-from pytest_ddp.evidence.outcome import Ending
-from pytest_ddp.wire.protocol import Phase
+from pytest_ddp.outcome.outcome import Ending
+from pytest_ddp.protocol.messages import Phase
 from tests.unit import handmade as made
 from tests.unit.handmade import (
     FAILED,

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 from _pytest.reports import TestReport
 
-from pytest_ddp.evidence.outcome import RankOutcome, TimedReport
-from pytest_ddp.proof.compare import unequal_collectives
-from pytest_ddp.wire.protocol import Phase
-from pytest_ddp.wire.survey import GroupCount
+from pytest_ddp.deadlock.collectives import unequal_collectives
+from pytest_ddp.outcome.outcome import RankOutcome, TimedReport
+from pytest_ddp.protocol.messages import Phase
+from pytest_ddp.protocol.rank_status import GroupCount
 from tests.unit import handmade as made
 from tests.unit.handmade import (
     FAILED,

@@ -7,10 +7,10 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_ddp.asked.options import Output
-from pytest_ddp.evidence.outcome import Ending, RankOutcome
+from pytest_ddp.outcome.outcome import Ending, RankOutcome
+from pytest_ddp.protocol.messages import Phase
+from pytest_ddp.settings.options import Output
 from pytest_ddp.verdict.merge import merge
-from pytest_ddp.wire.protocol import Phase
 from tests.unit import handmade as made
 from tests.unit.handmade import (
     FAILED,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pytest_ddp.evidence.outcome import Ending
-from pytest_ddp.wire.protocol import Phase
+from pytest_ddp.outcome.outcome import Ending
+from pytest_ddp.protocol.messages import Phase
 from tests.unit import handmade as made
 from tests.unit.handmade import (
     FAILED,

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from pytest_ddp.evidence.outcome import RankOutcome, Unfinished, Way
-from pytest_ddp.verdict.messages import DdpWarning, Messages
-from pytest_ddp.wire.protocol import Finished, Left, Warned
+from pytest_ddp.outcome.outcome import MessageRoute, RankOutcome, UnmatchedMessages
+from pytest_ddp.protocol.messages import Finished, Leak, Warned
+from pytest_ddp.verdict.notices import DdpWarning, Messages
 from tests.unit.handmade import NODEID, done, passing, run
 
 
@@ -136,14 +136,14 @@ def test_change_names_its_ranks_unless_it_was_all(config: FakeConfig, messages: 
 
 
 def test_what_was_left_replaces_the_rank(config: FakeConfig, messages: Messages) -> None:
-    outcome = run(passing(0), changing(1, rank_doubt=(Left("an RPC agent"),)))
+    outcome = run(passing(0), changing(1, rank_doubt=(Leak("an RPC agent"),)))
     messages.after_test(outcome, [])
     assert config.texts() == [f"{NODEID}: left an RPC agent behind on rank 1; the rank is replaced"]
 
 
 def test_what_was_left_is_told_once_for_each_kind(config: FakeConfig, messages: Messages) -> None:
-    children = tuple(Left("child process", f"sleep {number}") for number in range(5))
-    thread, group = Left("thread", "'a'"), Left("process group", "'1'")
+    children = tuple(Leak("child process", f"sleep {number}") for number in range(5))
+    thread, group = Leak("thread", "'a'"), Leak("process group", "'1'")
     outcome = run(
         changing(0, rank_doubt=(*children, thread)),
         changing(1, rank_doubt=(*children[:2], thread)),
@@ -159,8 +159,8 @@ def test_what_was_left_is_told_once_for_each_kind(config: FakeConfig, messages: 
 
 
 def test_what_was_left_is_counted_as_it_is_named(config: FakeConfig, messages: Messages) -> None:
-    def groups(*names: str) -> tuple[Left, ...]:
-        return tuple(Left("process group", repr(name)) for name in names)
+    def groups(*names: str) -> tuple[Leak, ...]:
+        return tuple(Leak("process group", repr(name)) for name in names)
 
     named = (
         groups("1", "4"),
@@ -181,7 +181,7 @@ def test_what_was_left_is_counted_as_it_is_named(config: FakeConfig, messages: M
 def test_threads_of_other_names_are_alike_but_for_an_address(
     config: FakeConfig, messages: Messages
 ) -> None:
-    doubts = [(Left("thread", f"'at 0x{rank}'"),) for rank in range(2)]
+    doubts = [(Leak("thread", f"'at 0x{rank}'"),) for rank in range(2)]
     messages.after_test(run(*(changing(r, rank_doubt=d) for r, d in enumerate(doubts))), [])
     assert config.texts() == [f"{NODEID}: left a thread ('at 0x0') behind; the ranks are replaced"]
 
@@ -203,12 +203,12 @@ def test_messages_that_differ_in_an_address_are_one(config: FakeConfig, messages
 def test_messages_that_are_left_are_told_by_direction(
     config: FakeConfig, messages: Messages
 ) -> None:
-    way = Way("0", (0, 1), 0, 1, 0)
+    way = MessageRoute("0", (0, 1), 0, 1, 0)
     left = (
-        Unfinished(way, 1, "/a/test_a.py:9"),
-        Unfinished(way._replace(tag=3, group="1"), 2, "/a/test_a.py:10"),
-        Unfinished(way._replace(sender=-1), -1, "/a/test_a.py:11"),
-        Unfinished(way, -1, ""),
+        UnmatchedMessages(way, 1, "/a/test_a.py:9"),
+        UnmatchedMessages(way._replace(tag=3, group="1"), 2, "/a/test_a.py:10"),
+        UnmatchedMessages(way._replace(sender=-1), -1, "/a/test_a.py:11"),
+        UnmatchedMessages(way, -1, ""),
     )
     outcome = run(passing(0), passing(1), unfinished=left)
     messages.after_test(outcome, [])
@@ -224,7 +224,7 @@ def test_messages_that_are_left_are_told_by_direction(
 def test_messages_that_are_left_on_a_group_that_is_kept(
     config: FakeConfig, messages: Messages
 ) -> None:
-    left = (Unfinished(Way("0", (0, 1), 0, 1, 0), 1, ""),)
+    left = (UnmatchedMessages(MessageRoute("0", (0, 1), 0, 1, 0), 1, ""),)
     messages.after_test(run(passing(0), passing(1), unfinished=left, keeps_group=True), [])
     (text,) = config.texts()
     assert text.endswith("; the group is kept, and the next test may meet them")

@@ -7,8 +7,8 @@ import io
 import pytest
 from _pytest._io import TerminalWriter
 
-from pytest_ddp.asked.options import Output
-from pytest_ddp.evidence.outcome import Hang
+from pytest_ddp.outcome.outcome import Hang
+from pytest_ddp.settings.options import Output
 from pytest_ddp.verdict.merge import judge
 from pytest_ddp.verdict.paint import paint
 from tests.unit import handmade as made

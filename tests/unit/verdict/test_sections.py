@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from _pytest.reports import TestReport
 
-from pytest_ddp.asked.options import Output
-from pytest_ddp.evidence.outcome import Ending, RankOutcome
-from pytest_ddp.wire.protocol import Phase
+from pytest_ddp.outcome.outcome import Ending, RankOutcome
+from pytest_ddp.protocol.messages import Phase
+from pytest_ddp.settings.options import Output
 from tests.unit import handmade as made
 from tests.unit.handmade import (
     FAILED_SETUP,

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 from _pytest.subtests import SubtestContext, SubtestReport
 
-from pytest_ddp.asked.options import Output
-from pytest_ddp.evidence.outcome import RankOutcome, TimedReport
-from pytest_ddp.verdict.merge import Merged, judge
-from pytest_ddp.verdict.subtests import with_subtests
-from pytest_ddp.wire.protocol import Phase
+from pytest_ddp.outcome.outcome import RankOutcome, TimedReport
+from pytest_ddp.protocol.messages import Phase
+from pytest_ddp.settings.options import Output
+from pytest_ddp.verdict.merge import Merged, judge, with_subtests
 from tests.unit.handmade import failed, passing, report, run, skipped, xfailed
 
 

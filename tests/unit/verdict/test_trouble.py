@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_ddp.evidence.outcome import Hang, RankLine
-from pytest_ddp.evidence.wording import ranks_text
-from pytest_ddp.verdict.trouble import first_line
-from pytest_ddp.wire.protocol import Phase
+from pytest_ddp.outcome.outcome import Hang, RankLine, ranks_text
+from pytest_ddp.protocol.messages import Phase
+from pytest_ddp.verdict.rank_failure import first_line
 from tests.unit import handmade as made
 from tests.unit.handmade import (
     ASSERTED,

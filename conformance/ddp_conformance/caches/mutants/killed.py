@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ddp_conformance.caches.mutants.precomputed import SHAPES, TWO, Produce, SharedSamples
 from ddp_conformance.caches.subjects import Cache
-from ddp_conformance.frame.mutants import Mutant, Twin
+from ddp_conformance.framework.mutants import BenignVariant, Mutant
 
 
 class TrustsFilesOfFullSize(SharedSamples):
@@ -106,8 +106,8 @@ MUTANTS = (
     Mutant(Cache(RefusedByTheFirstRank), "MEM-07", "refused by one rank after a kill", TWO),
 )
 
-TWINS = (
-    Twin(Cache(RenamedWhenWhole), "a file that is there is whole"),
-    Twin(Cache(MarkedWhenWhole), "a mark that comes last"),
-    Twin(Cache(LockLeftByTheDead), "the lock of a dead builder"),
+BENIGN_VARIANTS = (
+    BenignVariant(Cache(RenamedWhenWhole), "a file that is there is whole"),
+    BenignVariant(Cache(MarkedWhenWhole), "a mark that comes last"),
+    BenignVariant(Cache(LockLeftByTheDead), "the lock of a dead builder"),
 )

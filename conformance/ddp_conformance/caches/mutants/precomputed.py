@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.utils.data import get_worker_info
 
 from ddp_conformance.caches.subjects import Cache
-from ddp_conformance.frame.case import Case
-from ddp_conformance.frame.mutants import Mutant, Twin
+from ddp_conformance.framework.case import Case
+from ddp_conformance.framework.mutants import BenignVariant, Mutant
 
 Produce: TypeAlias = Callable[[], Mapping[str, Tensor]]
 
@@ -269,12 +269,16 @@ MUTANTS = (
     Mutant(Cache(TransformOnDevice), "MEM-04", "CUDA in a worker", (1, 2)),
 )
 
-TWINS = (
-    Twin(Cache(RefusedByAll, spoil=leave_meta_tensor), "refused by every rank for itself"),
-    Twin(Cache(NormalisesACopy), "in place, on a copy"),
-    Twin(Cache(BuiltUnderALock), "no barrier, but a lock"),
-    Twin(Cache(BuiltByFirstLocalRank, ONCE_PER_NODE, "built_on_each_machine"), "LOCAL_RANK"),
-    Twin(Cache(BuiltUnderALock, ONCE_PER_NODE, "locked_on_each_machine"), "a lock for each folder"),
-    Twin(Cache(SentByRankZero, ONCE_PER_NODE), "produced on one machine, written on all"),
-    Twin(Cache(AsksForDevice), "a worker that asks for a GPU"),
+BENIGN_VARIANTS = (
+    BenignVariant(Cache(RefusedByAll, spoil=leave_meta_tensor), "refused by every rank for itself"),
+    BenignVariant(Cache(NormalisesACopy), "in place, on a copy"),
+    BenignVariant(Cache(BuiltUnderALock), "no barrier, but a lock"),
+    BenignVariant(
+        Cache(BuiltByFirstLocalRank, ONCE_PER_NODE, "built_on_each_machine"), "LOCAL_RANK"
+    ),
+    BenignVariant(
+        Cache(BuiltUnderALock, ONCE_PER_NODE, "locked_on_each_machine"), "a lock for each folder"
+    ),
+    BenignVariant(Cache(SentByRankZero, ONCE_PER_NODE), "produced on one machine, written on all"),
+    BenignVariant(Cache(AsksForDevice), "a worker that asks for a GPU"),
 )

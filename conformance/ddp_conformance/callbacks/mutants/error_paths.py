@@ -11,10 +11,10 @@ from typing import Any, TypeAlias
 import torch
 import torch.distributed as dist
 
-from ddp_conformance.callbacks.mutants.loops import STEPS, reduce_gradient
+from ddp_conformance.callbacks.mutants.hook_mutants import STEPS, reduce_gradient
 from ddp_conformance.callbacks.subjects import ErrorPath, Trip
-from ddp_conformance.frame.case import Case
-from ddp_conformance.frame.mutants import Mutant, Twin
+from ddp_conformance.framework.case import Case
+from ddp_conformance.framework.mutants import BenignVariant, Mutant
 
 Steps: TypeAlias = Iterator[dict[str, Any] | None]
 
@@ -154,8 +154,8 @@ MUTANTS = (
     ),
 )
 
-TWINS = (
-    Twin(ErrorPath(raises), "one rank raises, the others wait for it"),
-    Twin(ErrorPath(raises_together), "all ranks raise"),
-    Twin(ErrorPath(skips_together, name="skip_agreed"), "all ranks skip the batch"),
+BENIGN_VARIANTS = (
+    BenignVariant(ErrorPath(raises), "one rank raises, the others wait for it"),
+    BenignVariant(ErrorPath(raises_together), "all ranks raise"),
+    BenignVariant(ErrorPath(skips_together, name="skip_agreed"), "all ranks skip the batch"),
 )

@@ -1,1 +1,1 @@
-"""Components with one defect each, and benign twins."""
+"""Components with one defect each, and benign variants."""

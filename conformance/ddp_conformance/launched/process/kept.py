@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 import torch.testing._internal.distributed.fake_pg  # noqa: F401 - for those who fork
 
-from ddp_conformance.frame.registry import all_checks
+from ddp_conformance.framework.registry import all_checks
 
 SECONDS = 20
 """After which the kernel ends a fork, whatever it does."""

@@ -53,7 +53,7 @@ class Surroundings:
             thread.join(SETTLE)
         now = Surroundings.now()
         for pid in sorted(now.children - self.children):
-            child = processes.look(pid)
+            child = processes.process_of(pid)
             yield Left(rank, f"the child process {child.command[:60] if child else pid}")
         for thread in sorted(now.threads - self.threads, key=str):
             if type(thread).__module__.partition(".")[0] != "tqdm":

@@ -11,18 +11,18 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from ddp_conformance.frame import nemesis
+from ddp_conformance.framework import nemesis
 from ddp_conformance.launched.evidence import FAULTS, PHASE, leave_error
 from ddp_conformance.launched.history import Happened
 from ddp_conformance.launched.journal import Journal
 from ddp_conformance.launched.order import UNDISTURBED, Order
+from ddp_conformance.launched.process.delays import Nemesis
 from ddp_conformance.launched.process.leftovers import Sockets, Surroundings, rejoin
-from ddp_conformance.launched.process.nemesis import Nemesis
-from ddp_conformance.launched.process.watch import Watch
-from pytest_ddp.rank.exits import faults
-from pytest_ddp.rank.watch import landmarks
-from pytest_ddp.rank.watch.lifecycle import Lifecycle
-from pytest_ddp.wire.marker import Page
+from ddp_conformance.launched.process.watch import EntryWatch
+from pytest_ddp.protocol.status_page import StatusPage
+from pytest_ddp.rank.exits import crash_stacks
+from pytest_ddp.rank.status import landmarks
+from pytest_ddp.rank.status.phase_stack import PhaseStack
 
 
 def live(order: Order) -> None:
@@ -32,8 +32,8 @@ def live(order: Order) -> None:
     _redirect(files)
     os.environ.clear()
     os.environ.update(order.environment)
-    faults.install(str(files / FAULTS))
-    lifecycle = Lifecycle(Page(str(files / PHASE)))
+    crash_stacks.install(str(files / FAULTS))
+    lifecycle = PhaseStack(StatusPage(str(files / PHASE)))
     landmarks.install(lifecycle)
     lifecycle.begin("run")
     os.chdir(order.directory)
@@ -52,7 +52,7 @@ def live(order: Order) -> None:
 def run_entry(order: Order, journal: Journal) -> None:
     """Call the user's training entry, watched; ``Work.does`` of a Training subject."""
     nemesis = Nemesis(order, journal)
-    watch = Watch(order, journal, nemesis)
+    watch = EntryWatch(order, journal, nemesis)
     before, sockets = Surroundings.now(), Sockets()
     watch.install()
     _call(order.work.entry.load(), order.work.argv)

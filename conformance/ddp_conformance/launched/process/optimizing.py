@@ -21,7 +21,7 @@ from torch.optim.optimizer import (
 
 from ddp_conformance.launched.history import Optimized
 from ddp_conformance.launched.journal import Journal
-from ddp_conformance.launched.process.nemesis import Nemesis
+from ddp_conformance.launched.process.delays import Nemesis
 
 
 class Optimizing:

@@ -17,7 +17,7 @@ from torch import Tensor
 from ddp_conformance.launched.history import Saved
 from ddp_conformance.launched.journal import Journal
 from ddp_conformance.launched.order import Order
-from ddp_conformance.launched.process.nemesis import Nemesis
+from ddp_conformance.launched.process.delays import Nemesis
 
 SEGMENTS = "segments"
 """File with the names of the shared-memory segments that a rank opened."""

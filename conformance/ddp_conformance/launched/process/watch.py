@@ -23,20 +23,20 @@ from torch.distributed.fsdp import _fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from ddp_conformance.frame.places import is_ours
+from ddp_conformance.framework.places import is_ours
 from ddp_conformance.launched.history import Chose, Compiled, Happened, Stage
 from ddp_conformance.launched.journal import Journal
 from ddp_conformance.launched.order import Order
 from ddp_conformance.launched.process import gpus, saving
+from ddp_conformance.launched.process.delays import Nemesis
 from ddp_conformance.launched.process.fetching import Fetching
-from ddp_conformance.launched.process.nemesis import Nemesis
 from ddp_conformance.launched.process.optimizing import Optimizing
 from pytest_ddp.rank.groups.origins import user_frame
 
 Function = Callable[..., Any]
 
 
-class Watch:
+class EntryWatch:
     """Everything that one rank writes down of its entry."""
 
     def __init__(self, order: Order, journal: Journal, nemesis: Nemesis) -> None:

@@ -22,16 +22,16 @@ from typing import Any, TypeAlias
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore, PrefixStore, Store
 
-from ddp_conformance.frame import nemesis
-from ddp_conformance.frame.case import Case
-from ddp_conformance.frame.history import Record
-from ddp_conformance.frame.ranks import Ranks, shared_directory
-from ddp_conformance.frame.registry import remark
-from ddp_conformance.frame.subjects import Subject
-from ddp_conformance.frame.verdict import UndecidedError, Violation
+from ddp_conformance.framework import nemesis
+from ddp_conformance.framework.case import Case
+from ddp_conformance.framework.history import Record
+from ddp_conformance.framework.ranks import Ranks, shared_directory
+from ddp_conformance.framework.registry import remark
+from ddp_conformance.framework.subjects import Subject
+from ddp_conformance.framework.verdict import UndecidedError, Violation
 from ddp_conformance.launched.order import Named
 from ddp_conformance.launched.process.kept import SECONDS
-from ddp_conformance.launched.start.kept import in_process_of, start_servers
+from ddp_conformance.launched.start.kept_servers import in_process_of, start_servers
 
 Observe: TypeAlias = Callable[[Any, Case], Iterator[Record]]
 Find: TypeAlias = Callable[[Any, Ranks], Sequence[Violation]]
@@ -82,7 +82,7 @@ class Part:
     kind: type[Subject]
     fields: dict[str, Any]
     seed: int
-    """That of :mod:`ddp_conformance.frame.nemesis`."""
+    """That of :mod:`ddp_conformance.framework.nemesis`."""
 
     @classmethod
     def of(cls, subject: Subject) -> Part | None:

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from ddp_conformance.launched.start.launch import SERVER
-from ddp_conformance.stage.machines import forget_launcher
+from ddp_conformance.lockstep.machines import forget_launcher
 
 T = TypeVar("T")
 

@@ -16,8 +16,8 @@ from typing import Any
 
 from torch._C._distributed_c10d import TCPStore
 
-from ddp_conformance.frame import nemesis
-from ddp_conformance.frame.history import Record
+from ddp_conformance.framework import nemesis
+from ddp_conformance.framework.history import Record
 from ddp_conformance.launched import journal
 from ddp_conformance.launched.evidence import last_words
 from ddp_conformance.launched.history import Ended, Happened, Left, Made

@@ -159,7 +159,7 @@ def train_endlessly(rank: int | None = None, size: int | None = None) -> None:
     size = dist.get_world_size() if size is None else size
     stream = itertools.islice(permutations(), rank, None, size)
     model = DistributedDataParallel(Net())
-    batches = DataLoader(Points(), 2, sampler=Endless(stream))
+    batches = DataLoader(Points(), 2, sampler=EndlessStart(stream))
     fit(model, SGD(model.parameters(), RATE), itertools.islice(batches, SAMPLES))
     dist.destroy_process_group()
 
@@ -174,7 +174,7 @@ def pass_in_shares() -> None:
     train_endlessly()
 
 
-class Endless(Sampler[int]):
+class EndlessStart(Sampler[int]):
     """What a stream has."""
 
     def __init__(self, stream: Iterator[int]) -> None:

@@ -10,11 +10,11 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader
 
-from ddp_conformance.frame.case import Case, IndexedItem
-from ddp_conformance.frame.mutants import Mutant, Twin
+from ddp_conformance.framework.case import Case, IndexedItem
+from ddp_conformance.framework.mutants import BenignVariant, Mutant
 from ddp_conformance.metrics.mutants.reductions import Mean
 from ddp_conformance.metrics.subjects import Evaluation, sample_value
-from ddp_conformance.sampling.mutants.deliveries import BATCH, share
+from ddp_conformance.sampling.mutants.delivery_mutants import BATCH, share
 
 Pass: TypeAlias = Callable[[], Any]
 
@@ -82,8 +82,8 @@ MUTANTS = (
     Mutant(Evaluation(tail_dropped), "MET-03", "validation drops the tail"),
 )
 
-TWINS = (
-    Twin(Evaluation(in_turn), "unequal numbers of batches, one reduction at the end"),
-    Twin(Evaluation(repeats_left_out), "padded, repeats not counted"),
-    Twin(Evaluation(gathered_and_cut), "padded, cut after gathering"),
+BENIGN_VARIANTS = (
+    BenignVariant(Evaluation(in_turn), "unequal numbers of batches, one reduction at the end"),
+    BenignVariant(Evaluation(repeats_left_out), "padded, repeats not counted"),
+    BenignVariant(Evaluation(gathered_and_cut), "padded, cut after gathering"),
 )

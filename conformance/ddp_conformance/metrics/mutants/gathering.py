@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ddp_conformance.frame.mutants import Mutant, Twin
+from ddp_conformance.framework.mutants import BenignVariant, Mutant
 from ddp_conformance.metrics.mutants.reductions import Mean
 from ddp_conformance.metrics.subjects import Metric
 
@@ -76,7 +76,7 @@ MUTANTS = (
     Mutant(Metric(GathersValues), "MET-06", "gathers tensors of different sizes"),
 )
 
-TWINS = (
-    Twin(Metric(GathersPadded), "values of any number gathered"),
-    Twin(Metric(ShapedByWhatItWasFed), "one number as [1] and as []"),
+BENIGN_VARIANTS = (
+    BenignVariant(Metric(GathersPadded), "values of any number gathered"),
+    BenignVariant(Metric(ShapedByWhatItWasFed), "one number as [1] and as []"),
 )

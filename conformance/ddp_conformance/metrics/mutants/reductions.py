@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ddp_conformance.frame.case import Case
-from ddp_conformance.frame.mutants import Mutant, Twin
+from ddp_conformance.framework.case import Case
+from ddp_conformance.framework.mutants import BenignVariant, Mutant
 from ddp_conformance.metrics.subjects import Metric, sample_value
 
 # ------------------------------------------------------------- MET-01: means
@@ -426,14 +426,18 @@ MUTANTS = (
     Mutant(Metric(GroupOnRankZero), "MET-06", "new_group on rank 0 alone"),
 )
 
-TWINS = (
-    Twin(Metric(Mean), "sums and counts pooled, divided once"),
-    Twin(Metric(GatheredMean), "the same by objects"),
-    Twin(Metric(OwnFirstExactly), "values gathered in each rank's own order, and summed exactly"),
-    Twin(Metric(torchmetrics_mean), "weights pooled by torchmetrics"),
-    Twin(Metric(RootMeanSquare, NONLINEAR, reference=root_mean_square), "root after the reduction"),
-    Twin(Metric(F1, NONLINEAR, batch=label_batch, reference=f1_of), "F1 of pooled counts"),
-    Twin(
+BENIGN_VARIANTS = (
+    BenignVariant(Metric(Mean), "sums and counts pooled, divided once"),
+    BenignVariant(Metric(GatheredMean), "the same by objects"),
+    BenignVariant(
+        Metric(OwnFirstExactly), "values gathered in each rank's own order, and summed exactly"
+    ),
+    BenignVariant(Metric(torchmetrics_mean), "weights pooled by torchmetrics"),
+    BenignVariant(
+        Metric(RootMeanSquare, NONLINEAR, reference=root_mean_square), "root after the reduction"
+    ),
+    BenignVariant(Metric(F1, NONLINEAR, batch=label_batch, reference=f1_of), "F1 of pooled counts"),
+    BenignVariant(
         Metric(torchmetrics_f1, NONLINEAR, batch=label_batch, reference=f1_of),
         "F1 of states that torchmetrics pools",
     ),

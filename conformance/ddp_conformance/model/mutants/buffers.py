@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from ddp_conformance.frame.case import Case
-from ddp_conformance.frame.mutants import Mutant, Twin
-from ddp_conformance.model.mutants.steps import (
+from ddp_conformance.framework.case import Case
+from ddp_conformance.framework.mutants import BenignVariant, Mutant
+from ddp_conformance.model.mutants.step_mutants import (
     FEATURES,
-    Net,
+    SmallNet,
     Step,
     batch_of,
     share,
@@ -28,7 +28,7 @@ Saved = Mapping[str, Any]
 Made = tuple[nn.Module, Step, Callable[[], object], Callable[[], Saved]]
 
 
-class Tracks(Net):
+class Tracks(SmallNet):
     """Keeps a running mean of what it is trained on, and uses it where it is evaluated."""
 
     def __init__(self) -> None:
@@ -162,8 +162,12 @@ MUTANTS = (
     Mutant(TrainStep(shards_parameters_alone, TRAITS), "MOD-04", "buffers and fully_shard", SIZES),
 )
 
-TWINS = (
-    Twin(TrainStep(averages_buffers, TRAITS), "evaluates ddp.module, buffers averaged", (1, 2, 3)),
-    Twin(TrainStep(averages_sharded, TRAITS), "fully_shard, buffers averaged", (1, 2)),
-    Twin(TrainStep(evaluates_before_it_saves, TRAITS), "saves ddp.module after a pass", (2, 3)),
+BENIGN_VARIANTS = (
+    BenignVariant(
+        TrainStep(averages_buffers, TRAITS), "evaluates ddp.module, buffers averaged", (1, 2, 3)
+    ),
+    BenignVariant(TrainStep(averages_sharded, TRAITS), "fully_shard, buffers averaged", (1, 2)),
+    BenignVariant(
+        TrainStep(evaluates_before_it_saves, TRAITS), "saves ddp.module after a pass", (2, 3)
+    ),
 )

@@ -9,13 +9,13 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import LBFGS, SGD, Optimizer
 
-from ddp_conformance.frame.case import Case
-from ddp_conformance.frame.mutants import Mutant, Twin
-from ddp_conformance.model.mutants.steps import (
+from ddp_conformance.framework.case import Case
+from ddp_conformance.framework.mutants import BenignVariant, Mutant
+from ddp_conformance.model.mutants.step_mutants import (
     RATE,
     TWO,
     Made,
-    Net,
+    SmallNet,
     Step,
     batch_of,
     share,
@@ -46,7 +46,7 @@ def closing(case: Case, model: nn.Module, optimizer: Optimizer, *, scale: float 
 
 def by_hand(case: Case, model: nn.Module) -> None:
     """The mean over ranks, where no wrapper takes it."""
-    if case.world_size > 1 and type(model) is Net:
+    if case.world_size > 1 and type(model) is SmallNet:
         for parameter in model.parameters():
             gradient: Any = parameter.grad
             dist.all_reduce(gradient)
@@ -55,14 +55,14 @@ def by_hand(case: Case, model: nn.Module) -> None:
 
 def with_closure(case: Case) -> Made:
     """SGD over DDP."""
-    model = wrapped(case, Net())
+    model = wrapped(case, SmallNet())
     return model, closing(case, model, SGD(model.parameters(), RATE))
 
 
 def with_named_closure(case: Case) -> Made:
     """Given by its name, and reduced by hand."""
     torch.manual_seed(0)
-    model = Net()
+    model = SmallNet()
     optimizer = SGD(model.parameters(), RATE)
     step = optimizer.step
     vars(optimizer)["step"] = lambda closure: step(closure=closure)
@@ -71,20 +71,20 @@ def with_named_closure(case: Case) -> Made:
 
 def searching(case: Case) -> Made:
     """LBFGS, which calls for gradients several times in a step."""
-    model = wrapped(case, Net())
+    model = wrapped(case, SmallNet())
     return model, closing(case, model, LBFGS(model.parameters(), RATE, max_iter=4))
 
 
 def wrong_in_closure(case: Case) -> Made:
     """The loss multiplied by the number of ranks, as where gradients are summed."""
-    model = wrapped(case, Net())
+    model = wrapped(case, SmallNet())
     scale = float(case.world_size)
     return model, closing(case, model, SGD(model.parameters(), RATE), scale=scale)
 
 
 def searches_apart(case: Case) -> Made:
     """LBFGS past the wrapper: each rank goes where its own samples say."""
-    model = wrapped(case, Net())
+    model = wrapped(case, SmallNet())
     bare = getattr(model, "module", model)
     optimizer = LBFGS(model.parameters(), RATE, max_iter=4)
     return model, closing(case, nn.Sequential(bare), optimizer)
@@ -95,8 +95,8 @@ MUTANTS = (
     Mutant(TrainStep(searches_apart), "MOD-02", "LBFGS past the wrapper", TWO),
 )
 
-TWINS = (
-    Twin(TrainStep(with_closure), "gradients made by the step itself", TWO),
-    Twin(TrainStep(with_named_closure), "a closure given by name", TWO),
-    Twin(TrainStep(searching), "several gradients in a step", TWO),
+BENIGN_VARIANTS = (
+    BenignVariant(TrainStep(with_closure), "gradients made by the step itself", TWO),
+    BenignVariant(TrainStep(with_named_closure), "a closure given by name", TWO),
+    BenignVariant(TrainStep(searching), "several gradients in a step", TWO),
 )

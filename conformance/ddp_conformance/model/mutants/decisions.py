@@ -11,9 +11,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import SGD
 
-from ddp_conformance.frame.case import Case
-from ddp_conformance.frame.mutants import Mutant, Twin
-from ddp_conformance.model.mutants.steps import RATE, Net, batch_of, share, wrapped
+from ddp_conformance.framework.case import Case
+from ddp_conformance.framework.mutants import BenignVariant, Mutant
+from ddp_conformance.model.mutants.step_mutants import RATE, SmallNet, batch_of, share, wrapped
 from ddp_conformance.model.subjects import TrainStep
 
 Decisions = Mapping[str, Tensor | float]
@@ -33,7 +33,7 @@ class Parts:
     def __init__(self, case: Case) -> None:
         self.case = case
         torch.manual_seed(0)
-        self.model = self.wrap(Net())
+        self.model = self.wrap(SmallNet())
         self.optimizer = SGD(self.model.parameters(), RATE)
         self.scale = SCALE
 
@@ -210,10 +210,12 @@ MUTANTS = (
     Mutant(TrainStep(clips_then_averages, DECIDES), "MOD-08", "clips, then averages", SIZES),
 )
 
-TWINS = (
-    Twin(TrainStep(scales_and_clips, DECIDES), "skips, scales and clips", (1, 2, 3)),
-    Twin(TrainStep(averages_then_clips, DECIDES), "averages by hand, then clips", (1, 2, 3)),
-    Twin(
+BENIGN_VARIANTS = (
+    BenignVariant(TrainStep(scales_and_clips, DECIDES), "skips, scales and clips", (1, 2, 3)),
+    BenignVariant(
+        TrainStep(averages_then_clips, DECIDES), "averages by hand, then clips", (1, 2, 3)
+    ),
+    BenignVariant(
         TrainStep(asks_before_it_skips, DECIDES | {"unused_parameters"}),
         "skips without a backward pass",
         (2, 3),

@@ -9,14 +9,14 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import Adam
 
-from ddp_conformance.frame.case import Case
-from ddp_conformance.frame.mutants import Mutant, Twin
-from ddp_conformance.model.mutants.steps import (
+from ddp_conformance.framework.case import Case
+from ddp_conformance.framework.mutants import BenignVariant, Mutant
+from ddp_conformance.model.mutants.step_mutants import (
     FEATURES,
     RATE,
     TWO,
     Made,
-    Net,
+    SmallNet,
     Step,
     batch_of,
     share,
@@ -30,7 +30,7 @@ from ddp_conformance.model.subjects import TrainStep
 
 def adam(case: Case, *, every: int = 0) -> Made:
     """Adam over DDP; every so many steps the loss is multiplied by the number of ranks."""
-    model = wrapped(case, Net())
+    model = wrapped(case, SmallNet())
     optimizer = Adam(model.parameters(), RATE)
 
     def step(number: int) -> None:
@@ -89,33 +89,33 @@ def by_hand(case: Case, model: Any, *, mean: bool = False, clears: bool = False)
 
 def steps_by_hand(case: Case) -> Made:
     """DDP reduces."""
-    model = wrapped(case, Net())
+    model = wrapped(case, SmallNet())
     return model, by_hand(case, model)
 
 
 def clears_by_hand(case: Case) -> Made:
     """Nothing is left when the step is over."""
-    model = wrapped(case, Net())
+    model = wrapped(case, SmallNet())
     return model, by_hand(case, model, clears=True)
 
 
 def reduces_and_steps_by_hand(case: Case) -> Made:
     """Neither DDP nor an optimizer."""
     torch.manual_seed(0)
-    model = Net()
+    model = SmallNet()
     return model, by_hand(case, model, mean=True)
 
 
 def steps_by_hand_past_wrapper(case: Case) -> Made:
     """Nothing is reduced."""
-    model = wrapped(case, Net())
+    model = wrapped(case, SmallNet())
     return model, by_hand(case, getattr(model, "module", model))
 
 
 def reduces_by_hand_and_clears(case: Case) -> Made:
     """Right, and not to be seen: undecided."""
     torch.manual_seed(0)
-    model = Net()
+    model = SmallNet()
     return model, by_hand(case, model, mean=True, clears=True)
 
 
@@ -178,14 +178,16 @@ MUTANTS = (
     ),
 )
 
-TWINS = (
-    Twin(TrainStep(steps_with_adam, {"uneven"}), "Adam, whose parameters drift apart", (1, 2)),
-    Twin(TrainStep(two_batches, steps=2), "data for two steps", (1, 2)),
-    Twin(TrainStep(steps_by_hand), "no optimizer", (1, 2)),
-    Twin(TrainStep(clears_by_hand), "no optimizer, and gradients that are gone", (1, 2)),
-    Twin(TrainStep(reduces_and_steps_by_hand), "no optimizer and no wrapper", (1, 2)),
-    Twin(TrainStep(frozen_statistics), "BatchNorm in evaluation mode", (1, 2)),
-    Twin(
+BENIGN_VARIANTS = (
+    BenignVariant(
+        TrainStep(steps_with_adam, {"uneven"}), "Adam, whose parameters drift apart", (1, 2)
+    ),
+    BenignVariant(TrainStep(two_batches, steps=2), "data for two steps", (1, 2)),
+    BenignVariant(TrainStep(steps_by_hand), "no optimizer", (1, 2)),
+    BenignVariant(TrainStep(clears_by_hand), "no optimizer, and gradients that are gone", (1, 2)),
+    BenignVariant(TrainStep(reduces_and_steps_by_hand), "no optimizer and no wrapper", (1, 2)),
+    BenignVariant(TrainStep(frozen_statistics), "BatchNorm in evaluation mode", (1, 2)),
+    BenignVariant(
         TrainStep(normalises_by_rank, STATISTICS, reason=REASON),
         "BatchNorm of each rank, which is meant",
         (1, 2),

@@ -9,9 +9,17 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.optim import SGD, Optimizer
 
-from ddp_conformance.frame.case import Case
-from ddp_conformance.frame.mutants import Mutant, Twin
-from ddp_conformance.model.mutants.steps import FEATURES, RATE, Made, Net, batch_of, share, wrapped
+from ddp_conformance.framework.case import Case
+from ddp_conformance.framework.mutants import BenignVariant, Mutant
+from ddp_conformance.model.mutants.step_mutants import (
+    FEATURES,
+    RATE,
+    Made,
+    SmallNet,
+    batch_of,
+    share,
+    wrapped,
+)
 from ddp_conformance.model.subjects import TrainStep
 
 
@@ -40,13 +48,13 @@ def dealt_out(case: Case, model: nn.Module) -> Optimizer:
 
 def states_dealt_out(case: Case) -> Made:
     """DDP reduces, and the optimizer sends each parameter from the rank that has its state."""
-    model = wrapped(case, Net())
+    model = wrapped(case, SmallNet())
     return stepping_with(case, model, dealt_out(case, model))
 
 
 def states_without_reduction(case: Case) -> Made:
     """No DDP: the ranks' parameters are equal, each stepped with the gradients of one rank."""
-    model = Net()
+    model = SmallNet()
     return stepping_with(case, model, dealt_out(case, model))
 
 
@@ -60,7 +68,7 @@ class OwnStep(SGD):
 
 def inherited_step(case: Case) -> Made:
     """In a process in which a plain optimizer is made first, one step is told of twice."""
-    model = wrapped(case, Net())
+    model = wrapped(case, SmallNet())
     optimizer = OwnStep(model.parameters(), RATE)
     SGD(model.parameters(), RATE)
     return stepping_with(case, model, optimizer)
@@ -80,8 +88,8 @@ MUTANTS = (
     Mutant(TrainStep(states_without_reduction), "MOD-02", "ZeRO that nothing reduces for", TWO),
 )
 
-TWINS = (
-    Twin(TrainStep(states_dealt_out), "ZeRO over DDP: an optimizer in an optimizer", TWO),
-    Twin(TrainStep(inherited_step), "a step that calls the inherited one", TWO),
-    Twin(TrainStep(empty_shard), "a rank whose shard is empty", TWO),
+BENIGN_VARIANTS = (
+    BenignVariant(TrainStep(states_dealt_out), "ZeRO over DDP: an optimizer in an optimizer", TWO),
+    BenignVariant(TrainStep(inherited_step), "a step that calls the inherited one", TWO),
+    BenignVariant(TrainStep(empty_shard), "a rank whose shard is empty", TWO),
 )

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.distributed.nn.functional import all_reduce
 from torch.optim import SGD
 
-from ddp_conformance.frame.case import Case
-from ddp_conformance.frame.mutants import Mutant, Twin
-from ddp_conformance.model.mutants.steps import (
+from ddp_conformance.framework.case import Case
+from ddp_conformance.framework.mutants import BenignVariant, Mutant
+from ddp_conformance.model.mutants.step_mutants import (
     FEATURES,
     RATE,
     Made,
@@ -183,9 +183,11 @@ MUTANTS = (
     Mutant(TrainStep(not_converted, GPU), "MOD-09", "BatchNorm not converted, GPU", (2,)),
 )
 
-TWINS = (
-    Twin(TrainStep(normalises_together, UNEVEN), "a SyncBatchNorm by hand", (1, 2, 3)),
-    Twin(TrainStep(averages_equal_shares, SYNC), "means of means, of equally many", SIZES),
-    Twin(TrainStep(accumulates_together, {"accumulates"}), "accumulates with SyncBatchNorm", SIZES),
-    Twin(TrainStep(converted, GPU), "torch's SyncBatchNorm, on GPUs", (2,)),
+BENIGN_VARIANTS = (
+    BenignVariant(TrainStep(normalises_together, UNEVEN), "a SyncBatchNorm by hand", (1, 2, 3)),
+    BenignVariant(TrainStep(averages_equal_shares, SYNC), "means of means, of equally many", SIZES),
+    BenignVariant(
+        TrainStep(accumulates_together, {"accumulates"}), "accumulates with SyncBatchNorm", SIZES
+    ),
+    BenignVariant(TrainStep(converted, GPU), "torch's SyncBatchNorm, on GPUs", (2,)),
 )

@@ -8,9 +8,9 @@ from typing import Any
 
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
-from ddp_conformance.frame.case import Case, IndexedItem
-from ddp_conformance.frame.mutants import Mutant, Twin
-from ddp_conformance.sampling.mutants.deliveries import HARD, SplitStream, share
+from ddp_conformance.framework.case import Case, IndexedItem
+from ddp_conformance.framework.mutants import BenignVariant, Mutant
+from ddp_conformance.sampling.mutants.delivery_mutants import HARD, SplitStream, share
 from ddp_conformance.sampling.subjects import Loader, Sampler
 
 BATCH = 3
@@ -134,25 +134,27 @@ MUTANTS = (
 
 ALL = (1, 2, 3, 4)
 
-TWINS = (
-    Twin(
+BENIGN_VARIANTS = (
+    BenignVariant(
         Loader(padded_then_dropped, BOTH | {"shuffles"}, batch_size=BATCH),
         "padded shares, full batches",
         ALL,
     ),
-    Twin(
+    BenignVariant(
         Loader(dropped_twice, DROPS | {"shuffles"}, batch_size=BATCH), "the tail dropped twice", ALL
     ),
-    Twin(
+    BenignVariant(
         Sampler(batches_in_turn, PADS, batch_size=BATCH), "the last round of batches filled up", ALL
     ),
-    Twin(Sampler(whole_rounds, DROPS, batch_size=BATCH), "the last round of batches dropped", ALL),
-    Twin(
+    BenignVariant(
+        Sampler(whole_rounds, DROPS, batch_size=BATCH), "the last round of batches dropped", ALL
+    ),
+    BenignVariant(
         Loader(stream_in_full_batches, STREAM, batch_size=BATCH),
         "full batches of each worker",
         (2,),
     ),
-    Twin(
+    BenignVariant(
         Sampler(needs_one_for_each_rank, EACH_ONCE, min_size=1),
         "all ranks refuse fewer samples than ranks",
         ALL,

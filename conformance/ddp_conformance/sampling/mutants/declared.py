@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from ddp_conformance.frame.case import Case, IndexedItem, worker_number
-from ddp_conformance.frame.mutants import Mutant, Twin
+from ddp_conformance.framework.case import Case, IndexedItem, worker_number
+from ddp_conformance.framework.mutants import BenignVariant, Mutant
 from ddp_conformance.sampling.subjects import Loader, Sampler
 
 COPIES = 3
@@ -334,29 +334,31 @@ MUTANTS = (
     Mutant(Loader(resampled_by_rank, STREAM), "SMP-05", "workers resample the same shards", TWO),
 )
 
-TWINS = (
-    Twin(Sampler(Weighted, DRAWS), "a weighted draw that ranks share", ALL),
-    Twin(Sampler(WeightedByRank, DRAWS), "a weighted draw of each rank's own", ALL),
-    Twin(Sampler(NearlyAlwaysZero, DRAWS), "draws that are much the same by chance", ALL),
-    Twin(
+BENIGN_VARIANTS = (
+    BenignVariant(Sampler(Weighted, DRAWS), "a weighted draw that ranks share", ALL),
+    BenignVariant(Sampler(WeightedByRank, DRAWS), "a weighted draw of each rank's own", ALL),
+    BenignVariant(Sampler(NearlyAlwaysZero, DRAWS), "draws that are much the same by chance", ALL),
+    BenignVariant(
         Sampler(TwiceAsLong, DRAWS, draws=lambda size: TwiceAsLong.LENGTH * size),
         "an epoch of twice as many draws",
         ALL,
     ),
-    Twin(Sampler(Endless, ENDLESS), "endless permutations, dealt out in turn", ALL),
-    Twin(Sampler(EndlessBatches, ENDLESS), "endless passes, dealt out by batches", ALL),
-    Twin(Sampler(EndlessShards, ENDLESS | {"pads"}), "endless passes over padded shards", ALL),
-    Twin(Sampler(EndlessDraws, ENDLESS | {"replacement"}), "endless draws", ALL),
-    Twin(Sampler(Repeated, PADS, copies=COPIES), "repeated augmentation", ALL),
-    Twin(
+    BenignVariant(Sampler(Endless, ENDLESS), "endless permutations, dealt out in turn", ALL),
+    BenignVariant(Sampler(EndlessBatches, ENDLESS), "endless passes, dealt out by batches", ALL),
+    BenignVariant(
+        Sampler(EndlessShards, ENDLESS | {"pads"}), "endless passes over padded shards", ALL
+    ),
+    BenignVariant(Sampler(EndlessDraws, ENDLESS | {"replacement"}), "endless draws", ALL),
+    BenignVariant(Sampler(Repeated, PADS, copies=COPIES), "repeated augmentation", ALL),
+    BenignVariant(
         Sampler(RepeatedOnce, frozenset({"drops", "shuffles"}), copies=COPIES, draws=drawn_once),
         "repeated augmentation in an epoch of usual length",
         ALL,
     ),
-    Twin(
+    BenignVariant(
         Sampler(ByFormat, PADS, groups=formats, batch_size=ByFormat.BATCH),
         "padding for each group of images",
         ALL,
     ),
-    Twin(Loader(resampled, STREAM), "shards drawn anew by each worker", TWO),
+    BenignVariant(Loader(resampled, STREAM), "shards drawn anew by each worker", TWO),
 )

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from ddp_conformance.frame.case import Case
-from ddp_conformance.frame.mutants import Twin
+from ddp_conformance.framework.case import Case
+from ddp_conformance.framework.mutants import BenignVariant
 from ddp_conformance.sampling.subjects import Loader
 
 
@@ -23,7 +23,9 @@ def batches_with_annotators(case: Case) -> list[dict[str, Any]]:
     return [{"index": list(share), "worker": [f"person {index % 3}" for index in share]}]
 
 
-TWINS = (
-    Twin(Loader(batches_of_no_samples, {"exact", "evaluates"}), "an empty batch on some ranks"),
-    Twin(Loader(batches_with_annotators, {"exact"}), "workers that are no numbers"),
+BENIGN_VARIANTS = (
+    BenignVariant(
+        Loader(batches_of_no_samples, {"exact", "evaluates"}), "an empty batch on some ranks"
+    ),
+    BenignVariant(Loader(batches_with_annotators, {"exact"}), "workers that are no numbers"),
 )

@@ -7,9 +7,9 @@ import time
 import torch.distributed as dist
 from torch.utils.data import DataLoader
 
-from ddp_conformance.frame.case import Case
-from ddp_conformance.frame.mutants import Mutant, Twin
-from ddp_conformance.sampling.mutants.deliveries import BATCH, Batches, share
+from ddp_conformance.framework.case import Case
+from ddp_conformance.framework.mutants import BenignVariant, Mutant
+from ddp_conformance.sampling.mutants.delivery_mutants import BATCH, Batches, share
 from ddp_conformance.sampling.subjects import Loader, Sampler
 
 
@@ -92,10 +92,10 @@ MUTANTS = (
     Mutant(Sampler(shards_by_their_hash, UNEVEN), "SMP-01", "dealt out by hash() of names"),
 )
 
-TWINS = (
-    Twin(Loader(clock_of_rank_zero, {"pads"}), "a seed from the clock of rank 0"),
-    Twin(Loader(hash_of_rank_zero, {"pads"}), "a seed from hash() on rank 0", (2, 3)),
-    Twin(Sampler(shards_of_a_sorted_set, UNEVEN), "a set of names, sorted", (2, 3)),
-    Twin(Sampler(shards_of_rank_zeros_set, UNEVEN), "the order of rank 0's set", (2, 3)),
-    Twin(Sampler(shards_of_the_first_set, UNEVEN), "the same by a gather", (2, 3)),
+BENIGN_VARIANTS = (
+    BenignVariant(Loader(clock_of_rank_zero, {"pads"}), "a seed from the clock of rank 0"),
+    BenignVariant(Loader(hash_of_rank_zero, {"pads"}), "a seed from hash() on rank 0", (2, 3)),
+    BenignVariant(Sampler(shards_of_a_sorted_set, UNEVEN), "a set of names, sorted", (2, 3)),
+    BenignVariant(Sampler(shards_of_rank_zeros_set, UNEVEN), "the order of rank 0's set", (2, 3)),
+    BenignVariant(Sampler(shards_of_the_first_set, UNEVEN), "the same by a gather", (2, 3)),
 )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ddp_conformance.frame.case import Case
-from ddp_conformance.frame.mutants import Mutant, Twin
+from ddp_conformance.framework.case import Case
+from ddp_conformance.framework.mutants import BenignVariant, Mutant
 from ddp_conformance.windows.data import WindowRun
-from ddp_conformance.windows.mutants.parts import (
+from ddp_conformance.windows.mutants.window_mutants import (
     AfterRealValidation,
     AfterValidation,
     AtEpochStart,
@@ -212,16 +212,22 @@ MUTANTS = (
     ),
 )
 
-TWINS = (
-    Twin(DataModule(new_loader_for_workers, STARTS), "persistent workers, new loader", TWO),
-    Twin(scheduled(filled_where_empty), "empty shard filled up from its window", (4,)),
-    Twin(scheduled(moved_at_end), "moved at epoch end", ONE_AND_TWO),
-    Twin(DataModule(seeded_random, FIXED), "random window, a function of the epoch", ONE_AND_TWO),
-    Twin(
+BENIGN_VARIANTS = (
+    BenignVariant(
+        DataModule(new_loader_for_workers, STARTS), "persistent workers, new loader", TWO
+    ),
+    BenignVariant(scheduled(filled_where_empty), "empty shard filled up from its window", (4,)),
+    BenignVariant(scheduled(moved_at_end), "moved at epoch end", ONE_AND_TWO),
+    BenignVariant(
+        DataModule(seeded_random, FIXED), "random window, a function of the epoch", ONE_AND_TWO
+    ),
+    BenignVariant(
         DataModule(broadcast_random, FIXED),
         "random window, drawn on rank 0 and broadcast",
         ONE_AND_TWO,
     ),
-    Twin(scheduled(setup_at_epoch_end), "setup() after the last batch", ONE_AND_TWO),
-    Twin(DataModule(moved_after_validation), "validation resampled, declared", ONE_AND_TWO),
+    BenignVariant(scheduled(setup_at_epoch_end), "setup() after the last batch", ONE_AND_TWO),
+    BenignVariant(
+        DataModule(moved_after_validation), "validation resampled, declared", ONE_AND_TWO
+    ),
 )

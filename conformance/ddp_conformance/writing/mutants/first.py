@@ -13,8 +13,8 @@ import filelock
 import torch
 import torch.distributed as dist
 
-from ddp_conformance.frame.case import Case
-from ddp_conformance.frame.mutants import Mutant, Twin
+from ddp_conformance.framework.case import Case
+from ddp_conformance.framework.mutants import BenignVariant, Mutant
 from ddp_conformance.writing.subjects import Writer
 
 
@@ -166,11 +166,11 @@ MUTANTS = (
     Mutant(first(StampsAfterwards), "WRT-01", "rank 0 first, and then all again"),
 )
 
-TWINS = (
-    Twin(first(BehindALock), "if it is not there, behind a lock"),
-    Twin(first(SavedBehindALock), "torch.save if it is not there, behind a lock"),
-    Twin(first(ByOpening), 'open("x"), which one rank may'),
-    Twin(first(ByLinking), "a link to a file of its own, which one rank may make"),
-    Twin(first(ByMoving), "one file that all ranks try to move", (2, 4)),
-    Twin(first(MainProcessFirst), "if it is not there, rank 0 first"),
+BENIGN_VARIANTS = (
+    BenignVariant(first(BehindALock), "if it is not there, behind a lock"),
+    BenignVariant(first(SavedBehindALock), "torch.save if it is not there, behind a lock"),
+    BenignVariant(first(ByOpening), 'open("x"), which one rank may'),
+    BenignVariant(first(ByLinking), "a link to a file of its own, which one rank may make"),
+    BenignVariant(first(ByMoving), "one file that all ranks try to move", (2, 4)),
+    BenignVariant(first(MainProcessFirst), "if it is not there, rank 0 first"),
 )

@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 
 import torch.distributed as dist
 
-from ddp_conformance.frame.case import Case
-from ddp_conformance.frame.mutants import Mutant, Twin
+from ddp_conformance.framework.case import Case
+from ddp_conformance.framework.mutants import BenignVariant, Mutant
 from ddp_conformance.writing.subjects import Guard
 
 Action: TypeAlias = Callable[[], Any]
@@ -145,10 +145,12 @@ MUTANTS = (
     ),
 )
 
-TWINS = (
-    Twin(Guard(AsksAll), "asks the launcher's variables before there is a group"),
-    Twin(Guard(AsksWhenUsed), "asked when it is used, and kept"),
-    Twin(Guard(AsksLocalRank, {"once_per_node"}, name="guard_of_each_machine"), "LOCAL_RANK"),
-    Twin(Guard(AsksTask, launchers=("slurm",)), "asks srun before there is a group"),
-    Twin(Guard(Refuses), "raises before there is a group"),
+BENIGN_VARIANTS = (
+    BenignVariant(Guard(AsksAll), "asks the launcher's variables before there is a group"),
+    BenignVariant(Guard(AsksWhenUsed), "asked when it is used, and kept"),
+    BenignVariant(
+        Guard(AsksLocalRank, {"once_per_node"}, name="guard_of_each_machine"), "LOCAL_RANK"
+    ),
+    BenignVariant(Guard(AsksTask, launchers=("slurm",)), "asks srun before there is a group"),
+    BenignVariant(Guard(Refuses), "raises before there is a group"),
 )

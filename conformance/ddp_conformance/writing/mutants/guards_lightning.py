@@ -11,8 +11,8 @@ from lightning.pytorch import LightningDataModule
 from lightning.pytorch.utilities import rank_zero_only
 from torch.utils.data import DataLoader
 
-from ddp_conformance.frame.case import Case, IndexDataset
-from ddp_conformance.frame.mutants import Mutant, Twin
+from ddp_conformance.framework.case import Case, IndexDataset
+from ddp_conformance.framework.mutants import BenignVariant, Mutant
 from ddp_conformance.writing.mutants.guards import Action, AsksEnvironment
 from ddp_conformance.writing.subjects import Guard, Preparation
 
@@ -143,10 +143,10 @@ MUTANTS = (
     Mutant(Preparation(KeepsState), "WRT-06", "state kept in prepare_data"),
 )
 
-TWINS = (
-    Twin(Preparation(Prepares), "files in prepare_data, state in setup"),
-    Twin(Preparation(DownloadsForAll), "prepared once for machines that see one folder"),
-    Twin(Preparation(OwnCache), "setup writes a file for each rank"),
-    Twin(Preparation(TakesLockInSetup), "setup behind a lock that all ranks take"),
-    Twin(Preparation(NothingToPrepare), "no prepare_data"),
+BENIGN_VARIANTS = (
+    BenignVariant(Preparation(Prepares), "files in prepare_data, state in setup"),
+    BenignVariant(Preparation(DownloadsForAll), "prepared once for machines that see one folder"),
+    BenignVariant(Preparation(OwnCache), "setup writes a file for each rank"),
+    BenignVariant(Preparation(TakesLockInSetup), "setup behind a lock that all ranks take"),
+    BenignVariant(Preparation(NothingToPrepare), "no prepare_data"),
 )

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ddp_conformance.frame.case import Case
-from ddp_conformance.frame.mutants import Mutant, Twin
+from ddp_conformance.framework.case import Case
+from ddp_conformance.framework.mutants import BenignVariant, Mutant
 from ddp_conformance.writing.subjects import Writer
 
 LOG = "log.jsonl"
@@ -491,43 +491,49 @@ MUTANTS = (
     ),
 )
 
-TWINS = (
-    Twin(Writer(Log, TELLS, records=lines, paths=path_of), "append on rank 0"),
-    Twin(
+BENIGN_VARIANTS = (
+    BenignVariant(Writer(Log, TELLS, records=lines, paths=path_of), "append on rank 0"),
+    BenignVariant(
         Writer(LogWhenClosed, TELLS, records=lines, paths=path_of, close=close),
         "written when it is closed",
     ),
-    Twin(
+    BenignVariant(
         Writer(LogByTimeOfRankZero, TELLS, records=lines, paths=path_of),
         "a folder named by the clock of rank 0",
     ),
-    Twin(
+    BenignVariant(
         Writer(LogByHourOfRankZero, TELLS, records=lines, paths=path_of),
         "the hour of rank 0, and a stopwatch on each rank",
     ),
-    Twin(
+    BenignVariant(
         Writer(LogByHashOfRankZero, TELLS, records=lines, paths=path_of),
         "hash() of a name on rank 0",
         (2, 3),
     ),
-    Twin(Writer(LogByChecksum, TELLS, records=lines, paths=path_of), "crc32 of a name", (2, 3)),
-    Twin(
+    BenignVariant(
+        Writer(LogByChecksum, TELLS, records=lines, paths=path_of), "crc32 of a name", (2, 3)
+    ),
+    BenignVariant(
         Writer(LogInNextFolderOfRankZero, TELLS, records=lines, paths=told_folder),
         "the first free number, looked for by rank 0",
     ),
-    Twin(
+    BenignVariant(
         Writer(CountsFoldersTogether, TELLS, records=lines, paths=told_folder),
         "the first free number, looked for by rank 0 before anybody writes",
     ),
-    Twin(
+    BenignVariant(
         Writer(LogOnFirstLocalRank, {"once_per_node"}, records=lines, name="log_of_each_machine"),
         "a folder that only one machine sees",
     ),
-    Twin(Writer(BarrierForAll, records=lines), "a barrier outside of the guard"),
-    Twin(Writer(NewGroupForAll, records=lines), "groups of the guarded rank alone"),
-    Twin(Writer(FirstRanksMeet, records=lines), "a barrier of those ranks that all come to it"),
-    Twin(Writer(CountsSamples, records=lines), "a reduction in which empty ranks take part"),
-    Twin(Writer(MakesFolderOnEveryRank, records=lines), "one folder made by every rank"),
-    Twin(Writer(RemovesWhatMayBeGone, records=lines), "one file removed by every rank"),
-    Twin(Writer(MakesFolderBeforeOthersLook, records=lines), "exists(), behind a barrier"),
+    BenignVariant(Writer(BarrierForAll, records=lines), "a barrier outside of the guard"),
+    BenignVariant(Writer(NewGroupForAll, records=lines), "groups of the guarded rank alone"),
+    BenignVariant(
+        Writer(FirstRanksMeet, records=lines), "a barrier of those ranks that all come to it"
+    ),
+    BenignVariant(
+        Writer(CountsSamples, records=lines), "a reduction in which empty ranks take part"
+    ),
+    BenignVariant(Writer(MakesFolderOnEveryRank, records=lines), "one folder made by every rank"),
+    BenignVariant(Writer(RemovesWhatMayBeGone, records=lines), "one file removed by every rank"),
+    BenignVariant(Writer(MakesFolderBeforeOthersLook, records=lines), "exists(), behind a barrier"),
 )

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
-from pytest_ddp.extensions.adopt.ranks import environment
+from pytest_ddp.extensions.adopt.ranks import harness_environment
 from pytest_ddp.fixture import Ddp
-from pytest_ddp.system.own import os
+from pytest_ddp.system.stdlib import os
 
 Task = tuple[Callable[..., Any], Sequence[Any], dict[str, Any]]
 
@@ -143,8 +143,8 @@ class Multiprocessing:
             )
         self.has_run = True
         function, args, kwargs = ddp.broadcast(list(tasks) if ddp.rank == 0 else None)[ddp.rank]
-        with environment.inherited(ddp), self.names.as_ever():
-            environment.change(self._outside)
+        with harness_environment.inherited(ddp), self.names.as_ever():
+            harness_environment.change(self._outside)
             os.environ.update(set_before)
             before = dict(os.environ)
             try:
@@ -174,9 +174,9 @@ class PoolOfRanks:
 
     def starmap_async(
         self, function: Callable[..., Any], args: Iterable[Sequence[Any]], *_: Any
-    ) -> Result:
+    ) -> MethodResult:
         """Have each rank call the function with arguments of its own."""
-        return Result(self, [(function, one, {}) for one in args])
+        return MethodResult(self, [(function, one, {}) for one in args])
 
     def starmap(
         self, function: Callable[..., Any], args: Iterable[Sequence[Any]], *_: Any
@@ -216,7 +216,7 @@ class PoolOfRanks:
         self.close()
 
 
-class Result:
+class MethodResult:
     """What a pool answers at once."""
 
     def __init__(self, pool: PoolOfRanks, tasks: Sequence[Task]) -> None:

@@ -19,11 +19,11 @@ from typing import Any
 import pytest
 from torch.distributed import destroy_process_group
 
-from pytest_ddp.extensions.adopt.ranks import ends, environment
+from pytest_ddp.extensions.adopt.ranks import announced_ends, harness_environment
 from pytest_ddp.fixture import DdpError, current
-from pytest_ddp.rank.groups import meeting
-from pytest_ddp.rank.groups.default import groups
-from pytest_ddp.system.own import os, signal, tempfile
+from pytest_ddp.rank.groups import connections
+from pytest_ddp.rank.groups.default_group import groups
+from pytest_ddp.system.stdlib import os, signal, tempfile
 
 _HARNESS = "torch.testing._internal.common_distributed"
 
@@ -35,7 +35,7 @@ class TestCases:
         self._done = False
 
     def pytest_ddp_rank_begins(self, announce_end: Callable[[tuple[int, ...], bool], None]) -> None:
-        ends.tell_by(announce_end)
+        announced_ends.tell_by(announce_end)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_pycollect_makeitem(self) -> None:
@@ -65,7 +65,7 @@ class TestCases:
         if not issubclass(cls, (harness.MultiProcessTestCase, harness.MultiProcContinuousTest)):
             return (yield)
         _ran.clear()
-        with environment.restored():
+        with harness_environment.restored():
             result = yield
         # pytest keeps there what unittest has caught.
         if not _ran and not getattr(item, "_excinfo", None):
@@ -100,7 +100,7 @@ def _run_in_place(case: Any, function: Any) -> None:
     ddp, skip = current(), None
     file_name = ddp.broadcast(case.file_name if ddp.rank == 0 else None)
     try:
-        with environment.inherited(ddp):
+        with harness_environment.inherited(ddp):
             _run_as_spawned(ddp.rank, case, function, file_name)
     except unittest.SkipTest as skipped:
         skip = skipped
@@ -114,12 +114,12 @@ def _run_in_place(case: Any, function: Any) -> None:
 def _run_as_spawned(rank: int, case: Any, function: Any, file_name: str) -> None:
     expected = case.special_return_code_checks.get(function, 0)
     if function in case.skip_return_code_checks:
-        with ends.announced((case.TEST_ERROR_EXIT_CODE,), others=True):
+        with announced_ends.announced((case.TEST_ERROR_EXIT_CODE,), others=True):
             code = _code_of(rank, case, file_name)
         if code != case.TEST_ERROR_EXIT_CODE:
             return
     elif expected:
-        with ends.announced((expected,)):
+        with announced_ends.announced((expected,)):
             code = _code_of(rank, case, file_name)
     else:
         code = _code_of(rank, case, file_name)
@@ -154,10 +154,10 @@ def _words(code: int) -> str:
 def _run_test(case: Any, test_name: str, parent_pipe: object) -> None:
     """As the harness's own, which makes an exit code of an exception."""
     importlib.import_module("torch.testing._internal.common_utils").set_rng_seed()
-    with meeting.marking():
+    with connections.marking():
         getattr(case, test_name)()
     if case.destroy_pg_upon_exit and (given_up := groups()):
-        meeting.wait_for_peers(given_up)
+        connections.wait_for_peers(given_up)
         destroy_process_group()
 
 
@@ -194,7 +194,7 @@ def _start_class(cls: Any, world_size: int) -> None:
     cls.rdvz_file = ddp.broadcast(made)
     cls.rank, cls.processes, cls.completion_queues = ddp.rank, [], []
     cls.task_queues = [_Queue()]
-    environment.share(ddp)
+    harness_environment.share(ddp)
     with _skipping():
         cls._init_pg(ddp.rank, world_size, cls.rdvz_file)
     # No rank may give up the group while another one connects.

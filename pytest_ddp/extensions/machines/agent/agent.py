@@ -11,20 +11,17 @@ import functools
 from dataclasses import replace
 from typing import cast
 
-from pytest_ddp.extensions.machines import clocks, likeness
-from pytest_ddp.extensions.machines.agent import gpus
+from pytest_ddp.extensions.machines import clocks, version_check
+from pytest_ddp.extensions.machines.agent import agent_gpus
 from pytest_ddp.extensions.machines.agent.coveragedata import CoverageData
 from pytest_ddp.extensions.machines.agent.localrank import LocalRank
 from pytest_ddp.extensions.machines.agent.ports import Ports
-from pytest_ddp.extensions.machines.line import Frame, Kind, Line
-from pytest_ddp.extensions.machines.messages import LeaseGpus, ReleaseGpus
-from pytest_ddp.launch.hostprocess import start_host
-from pytest_ddp.launch.rankprocess import WROTE_GARBAGE
-from pytest_ddp.system import memfile, processes
-from pytest_ddp.system.folder import Folder
-from pytest_ddp.system.own import json, os, selectors, signal, socket, subprocess, time
-from pytest_ddp.wire.channel import Channel, ChannelError, dumps, is_a, loads
-from pytest_ddp.wire.hosting import (
+from pytest_ddp.extensions.machines.agent_connection import AgentConnection, FrameKind, WireFrame
+from pytest_ddp.extensions.machines.machine_messages import LeaseGpus, ReleaseGpus
+from pytest_ddp.launch.host_process import start_host
+from pytest_ddp.launch.rank_process import WROTE_GARBAGE
+from pytest_ddp.protocol.channel import Channel, ChannelError, dumps, is_kind, loads
+from pytest_ddp.protocol.host_messages import (
     Collected,
     HostReady,
     KillRank,
@@ -33,7 +30,10 @@ from pytest_ddp.wire.hosting import (
     Session,
     StartRank,
 )
-from pytest_ddp.wire.protocol import Done, Finish, Message, RankReady, RunTest
+from pytest_ddp.protocol.messages import Done, Finish, Message, RankReady, RunTest
+from pytest_ddp.system import processes, tempfiles
+from pytest_ddp.system.stdlib import json, os, selectors, signal, socket, subprocess, time
+from pytest_ddp.system.tempfiles import SessionFolder
 
 _SILENCE = 10.0
 """Seconds without a sign of life after which the hub is given up."""
@@ -55,7 +55,7 @@ class Agent:
 
     def __init__(
         self,
-        line: Line,
+        line: AgentConnection,
         node: int,
         nodes: int | None,
         environment: dict[str, str],
@@ -74,10 +74,10 @@ class Agent:
         """
         self._line, self._node, self._nodes = line, node, nodes
         self._environment = environment
-        self._folder = Folder()
+        self._folder = SessionFolder()
         self._left = CoverageData()
-        self._leases = gpus.Leases()
-        self._log = os.fdopen(memfile.create("pytest-ddp host"), "w+b")
+        self._leases = agent_gpus.Leases()
+        self._log = os.fdopen(tempfiles.create("pytest-ddp host"), "w+b")
         self._briefing: list[Session | Collected] = []
         self._ranks: dict[int, LocalRank] = {}
         self._ports = Ports(line.own_address)
@@ -105,10 +105,10 @@ class Agent:
             "nodes": self._nodes,
             "name": socket.gethostname(),
             "address": self._line.own_address,
-            "versions": likeness.versions(),
-            **gpus.found(),
+            "versions": version_check.versions(),
+            **agent_gpus.found(),
         }
-        self._line.send(Frame(Kind.JOIN, data=json.dumps(who).encode()))
+        self._line.send(WireFrame(FrameKind.JOIN, data=json.dumps(who).encode()))
         try:
             while self._code is None and not self._line.at_end:
                 self._turn()
@@ -145,7 +145,7 @@ class Agent:
             self._line.send(frame)
 
     def _send(self, message: Message) -> None:
-        self._line.send(Frame(Kind.MESSAGE, data=dumps(message).encode()))
+        self._line.send(WireFrame(FrameKind.MESSAGE, data=dumps(message).encode()))
 
     # ------------------------------------------------------------------ the hub
 
@@ -157,33 +157,33 @@ class Agent:
         if not os.read(lifeline, 1):
             self._line.at_end = self._line.at_end or "the starter of this agent has ended"
 
-    def _take(self, frame: Frame) -> None:
+    def _take(self, frame: WireFrame) -> None:
         rank = self._ranks.get(frame.serial)
         match frame.kind:
-            case Kind.MESSAGE if frame.serial == 0:
+            case FrameKind.MESSAGE if frame.serial == 0:
                 self._obey(loads(frame.data))
-            case Kind.MESSAGE if rank is not None:
+            case FrameKind.MESSAGE if rank is not None:
                 self._pass_on(rank, frame.data)
-            case Kind.SIGNAL if rank is not None:
+            case FrameKind.SIGNAL if rank is not None:
                 if rank.pid is not None:
                     # The host has not reported that it reaped it: the number is still its own.
                     os.kill(rank.pid, frame.part)
                 self._looks_closely_until = time.monotonic() + _CLOSE_LOOK_FOR
-            case Kind.BEAT:
+            case FrameKind.HEARTBEAT:
                 if answer := clocks.answer(frame.data, self._line.received_at):
-                    self._line.send(Frame(Kind.BEAT, data=answer))
-            case Kind.PORT:
-                self._line.send(Frame(Kind.PORT, part=self._ports.open()))
-            case Kind.FILES:
-                if other := likeness.other_file(json.loads(frame.data)):
+                    self._line.send(WireFrame(FrameKind.HEARTBEAT, data=answer))
+            case FrameKind.PORT:
+                self._line.send(WireFrame(FrameKind.PORT, part=self._ports.open()))
+            case FrameKind.FILES:
+                if other := version_check.other_file(json.loads(frame.data)):
                     self._refuse(f"has other test files: {other}")
-            case Kind.PROBLEM:
+            case FrameKind.PROBLEM:
                 self.refused, self._code = frame.data.decode(), _GONE
-            case Kind.END:
+            case FrameKind.END:
                 self._code = frame.part
 
     def _refuse(self, why: str) -> None:
-        self._line.send(Frame(Kind.PROBLEM, data=why.encode()))
+        self._line.send(WireFrame(FrameKind.PROBLEM, data=why.encode()))
 
     def _obey(self, message: Message) -> None:
         match message:
@@ -282,12 +282,12 @@ class Agent:
             self._selector.register(descriptor, selectors.EVENT_READ, read)
 
     def _pass_on(self, rank: LocalRank, body: bytes) -> None:
-        if is_a(RunTest, body):
+        if is_kind(RunTest, body):
             self._order(rank, cast("RunTest", loads(body)))
-        elif is_a(Session, body):
+        elif is_kind(Session, body):
             rank.channel.send(self._as_here(cast("Session", loads(body))))
         else:
-            if is_a(Finish, body):
+            if is_kind(Finish, body):
                 rank.begin()
             rank.channel.send_body(body)
 
@@ -299,17 +299,17 @@ class Agent:
 
     def _receive_from_rank(self, rank: LocalRank) -> None:
         for body in self._bodies(rank):
-            self._line.send(Frame(Kind.MESSAGE, rank.serial, data=body))
+            self._line.send(WireFrame(FrameKind.MESSAGE, rank.serial, data=body))
         if rank.channel.at_end:
             self._selector.unregister(rank.channel)
-            self._line.send(Frame(Kind.CLOSED, rank.serial))
+            self._line.send(WireFrame(FrameKind.CLOSED, rank.serial))
 
     def _bodies(self, rank: LocalRank) -> list[bytes]:
         bodies: list[bytes] = []
         try:
             bodies = rank.channel.receive_bodies()
             for body in bodies:
-                if is_a(RankReady, body):
+                if is_kind(RankReady, body):
                     rank.captures(rank.channel.take_descriptors(loads(body)))
         except (ChannelError, OSError, ValueError) as error:
             # The test wrote into our descriptor: nothing that follows can be trusted.
@@ -320,7 +320,7 @@ class Agent:
         if bodies:
             # Its messages may be about its files. After the end of a test its page is not read,
             # and is ten times as long as the messages.
-            has_ended = all(is_a(Done, body) for body in bodies)
+            has_ended = all(is_kind(Done, body) for body in bodies)
             self._send_all(rank, page=not has_ended, trace=True)
         return bodies
 

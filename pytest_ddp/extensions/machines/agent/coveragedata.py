@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_ddp.extensions.machines.line import Frame, Kind
-from pytest_ddp.system.folder import Folder
-from pytest_ddp.wire.hosting import Measured
+from pytest_ddp.extensions.machines.agent_connection import FrameKind, WireFrame
+from pytest_ddp.protocol.host_messages import CoverageSettings
+from pytest_ddp.system.tempfiles import SessionFolder
 
 _NAME = "coverage"
 
@@ -22,22 +22,24 @@ class CoverageData:
     """
 
     def __init__(self) -> None:
-        self._folder: Folder | None = None
+        self._folder: SessionFolder | None = None
 
-    def redirected(self, measured: Measured | None) -> Measured | None:
+    def redirected(self, measured: CoverageSettings | None) -> CoverageSettings | None:
         """As the controller has it, but for where its data go."""
         if measured is None:
             return None
         if self._folder is None:
-            self._folder = Folder()
+            self._folder = SessionFolder()
         return replace(measured, data_file=f"{self._folder.path}/{_NAME}")
 
-    def frames(self) -> Iterator[Frame]:
+    def frames(self) -> Iterator[WireFrame]:
         """All files of data, which the hub writes beside those of node 0."""
         folder = "" if self._folder is None else self._folder.path
         for file in glob.glob(f"{_NAME}.*", root_dir=folder) if folder else ():
             suffix = file.removeprefix(f"{_NAME}.").encode()
-            yield Frame(Kind.COVERAGE, data=suffix + b"\0" + Path(folder, file).read_bytes())
+            yield WireFrame(
+                FrameKind.COVERAGE, data=suffix + b"\0" + Path(folder, file).read_bytes()
+            )
 
     def close(self) -> None:
         """Remove it."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pytest_ddp.extensions.machines.line import Frame, Kind
-from pytest_ddp.extensions.machines.mirror import FILES, LOG
-from pytest_ddp.launch.rankfiles import RankFiles
+from pytest_ddp.extensions.machines.agent_connection import FrameKind, WireFrame
+from pytest_ddp.extensions.machines.rank_proxy import FILES, LOG
+from pytest_ddp.launch.rank_process import RankFiles
 from pytest_ddp.launch.streams import Streams
-from pytest_ddp.system.own import os, socket
-from pytest_ddp.wire import logged
-from pytest_ddp.wire.channel import Channel
-from pytest_ddp.wire.hosting import StartRank
+from pytest_ddp.protocol import log_records
+from pytest_ddp.protocol.channel import Channel
+from pytest_ddp.protocol.host_messages import StartRank
+from pytest_ddp.system.stdlib import os, socket
 
 _CHUNK = 1 << 16
 _MOST = 64
@@ -65,7 +65,7 @@ class LocalRank:
         self.files.begin()
         self._sent.clear()
 
-    def written(self, part: int) -> Iterator[Frame]:
+    def written(self, part: int) -> Iterator[WireFrame]:
         """What has come by a stream."""
         for _ in range(_MOST):
             try:
@@ -78,16 +78,16 @@ class LocalRank:
             if not data:
                 self._open.remove(part)
                 return
-            yield Frame(Kind.STREAM, self.serial, part, data)
+            yield WireFrame(FrameKind.STREAM, self.serial, part, data)
 
     def _read(self, part: int) -> bytes:
         if part == LOG:
-            return logged.receive_packet(self._log)
+            return log_records.receive_packet(self._log)
         return os.read(self._outputs[part], _CHUNK)
 
     def left(
         self, *, all_: bool = False, page: bool = True, trace: bool = False
-    ) -> Iterator[Frame]:
+    ) -> Iterator[WireFrame]:
         """The files that are not as the hub has them.
 
         Args:
@@ -109,9 +109,9 @@ class LocalRank:
             if content != known:
                 # What was captured is sent once, and is long.
                 self._sent[part] = content if part < FILES else b""
-                yield Frame(Kind.FILE, self.serial, part, content)
+                yield WireFrame(FrameKind.FILE, self.serial, part, content)
 
-    def rest(self) -> Iterator[Frame]:
+    def rest(self) -> Iterator[WireFrame]:
         """All that is left of a rank that is gone, but its last messages."""
         for part in list(self._open):
             yield from self.written(part)

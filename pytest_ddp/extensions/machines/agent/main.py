@@ -5,15 +5,15 @@ from __future__ import annotations
 import sys
 from typing import Any, NoReturn
 
-from pytest_ddp.extensions.machines.agent import gpus
+from pytest_ddp.extensions.machines.agent import agent_gpus
 from pytest_ddp.extensions.machines.agent.agent import Agent
 from pytest_ddp.extensions.machines.agent.network import host_environment
+from pytest_ddp.extensions.machines.agent_connection import connect
 from pytest_ddp.extensions.machines.engines.engine import LAUNCHER_VARIABLES, SECRET
 from pytest_ddp.extensions.machines.engines.torchrun import Torchrun
-from pytest_ddp.extensions.machines.line import connect
-from pytest_ddp.extensions.machines.seal import SealError
-from pytest_ddp.system.own import os, signal, time
-from pytest_ddp.wire.hosting import PLACE_VARIABLES
+from pytest_ddp.extensions.machines.handshake import SealError
+from pytest_ddp.protocol.host_messages import PLACE_VARIABLES
+from pytest_ddp.system.stdlib import os, signal, time
 
 _FAILED = 1
 _REACH_LIMIT = 120.0
@@ -69,7 +69,7 @@ def live(
     # Ray's workers have it blocked, which is inherited as well.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     # Before there is a connection, which would be silent meanwhile.
-    gpus.found()
+    agent_gpus.found()
     deadline = time.monotonic() + _REACH_LIMIT + spread
     while True:
         try:

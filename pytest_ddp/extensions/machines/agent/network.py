@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import struct
 
-from pytest_ddp.system.own import os, socket
+from pytest_ddp.system.stdlib import os, socket
 
 _SIOCGIFADDR = 0x8915
 _LONGEST = 15

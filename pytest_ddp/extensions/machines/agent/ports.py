@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from pytest_ddp.extensions.machines.agent.localrank import LocalRank
-from pytest_ddp.system.own import socket
-from pytest_ddp.wire.hosting import StartRank
-from pytest_ddp.wire.protocol import RunTest
+from pytest_ddp.protocol.host_messages import StartRank
+from pytest_ddp.protocol.messages import RunTest
+from pytest_ddp.system.stdlib import socket
 
 _BACKLOG = 4096
 """Of the store by which the ranks of all machines meet in one moment."""

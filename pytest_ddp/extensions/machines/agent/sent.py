@@ -10,7 +10,7 @@ import sys
 from typing import Any, NoReturn
 
 from pytest_ddp.extensions.machines.agent.main import complain, live
-from pytest_ddp.system.own import os
+from pytest_ddp.system.stdlib import os
 
 
 def main(role: dict[str, Any]) -> NoReturn:

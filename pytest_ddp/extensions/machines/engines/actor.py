@@ -15,7 +15,7 @@ _MOST = 4000
 """Characters of an agent's last output."""
 
 
-class Keeper:
+class AgentActor:
     """An actor that has an agent as its child."""
 
     def keep(self, command: list[str], role: bytes) -> tuple[int, str]:

@@ -13,10 +13,10 @@ from pytest_ddp.extensions.machines.engines.options import Machines
 
 _ROOM = "pytest_ddp.extensions.machines.engines"
 _KINDS = {
-    options.Engine.TORCHRUN: "Torchrun",
-    options.Engine.RAY: "Ray",
-    options.Engine.SLURM: "Slurm",
-    options.Engine.SSH: "Ssh",
+    options.EngineName.TORCHRUN: "Torchrun",
+    options.EngineName.RAY: "Ray",
+    options.EngineName.SLURM: "Slurm",
+    options.EngineName.SSH: "Ssh",
 }
 """The class in the module of the engine's name."""
 
@@ -42,9 +42,9 @@ def as_told(engine: Engine) -> dict[str, Any]:
 
 def from_told(role: dict[str, Any]) -> Engine:
     """The engine of :func:`as_told`."""
-    return _kind(options.Engine(role["name"]))(**role["values"])
+    return _kind(options.EngineName(role["name"]))(**role["values"])
 
 
-def _kind(name: options.Engine) -> type[Engine]:
+def _kind(name: options.EngineName) -> type[Engine]:
     kind: type[Engine] = getattr(import_module(f"{_ROOM}.{name}"), _KINDS[name])
     return kind

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import IO
 
 from pytest_ddp.extensions.machines.engines import sending
-from pytest_ddp.extensions.machines.engines.engine import Engine, EngineError, Meeting, Tell
-from pytest_ddp.system import memfile
-from pytest_ddp.system.own import os, socket, subprocess, time
+from pytest_ddp.extensions.machines.engines.engine import Engine, EngineError, MeetingPoint, Tell
+from pytest_ddp.system import tempfiles
+from pytest_ddp.system.stdlib import os, socket, subprocess, time
 
 _END_LIMIT = 3.0
 """Seconds for all agents to end after the end of the session."""
@@ -25,7 +25,7 @@ class _Running:
     """One command."""
 
     def __init__(self, command: list[str], role: bytes, environment: Mapping[str, str]) -> None:
-        self._output: IO[bytes] = os.fdopen(memfile.create("pytest-ddp agent"), "w+b")
+        self._output: IO[bytes] = os.fdopen(tempfiles.create("pytest-ddp agent"), "w+b")
         self.process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -104,7 +104,7 @@ class Commands(Engine):
             )
         return next(iter(found.values()), "127.0.0.1"), 0
 
-    def bring(self, meeting: Meeting) -> None:
+    def bring(self, meeting: MeetingPoint) -> None:
         for node, host in enumerate(self.hosts, start=1):
             command = self._on(host, sending.command(self.python))
             role = sending.told_by_stdin(node, meeting, self.python)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
-from pytest_ddp.extensions.machines.engines.options import Engine as Name
+from pytest_ddp.extensions.machines.engines.options import EngineName as Name
 from pytest_ddp.extensions.machines.engines.options import Machines
 
 SECRET = "PYTEST_DDP_SECRET"
@@ -37,7 +37,7 @@ class EngineError(Exception):
 
 
 @dataclass(frozen=True)
-class Meeting:
+class MeetingPoint:
     """Where agents connect to the hub, and with which secret."""
 
     address: str
@@ -92,7 +92,7 @@ class Engine(ABC):
         """
 
     @abstractmethod
-    def bring(self, meeting: Meeting) -> None:
+    def bring(self, meeting: MeetingPoint) -> None:
         """Start the agents of all other nodes, or publish where they connect.
 
         Raises:

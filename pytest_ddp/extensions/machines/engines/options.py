@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import pytest
 
-from pytest_ddp.asked import rules
-from pytest_ddp.asked.options import Setting
-from pytest_ddp.asked.rules import MAX_WORLD_SIZE
+from pytest_ddp.settings import rules
+from pytest_ddp.settings.options import Setting
+from pytest_ddp.settings.rules import MAX_WORLD_SIZE
 
 MACHINES = "it is torchrun, ray, ray:N, slurm or ssh:HOST,HOST,..."
 
 
-class Engine(enum.StrEnum):
+class EngineName(enum.StrEnum):
     """What provides the machines that ranks are spread over."""
 
     TORCHRUN = "torchrun"
@@ -27,7 +27,7 @@ class Engine(enum.StrEnum):
 class Machines:
     """An engine, and which of its machines."""
 
-    engine: Engine
+    engine: EngineName
     hosts: tuple[str, ...] = ()
     """Those of ssh, as its command takes them, without the machine of pytest."""
     count: int | None = None
@@ -41,11 +41,11 @@ def check_machines_or_none(value: object) -> Machines | None:
     name, colon, rest = str(value).partition(":")
     match name:
         case "torchrun" | "slurm" if not colon:
-            return Machines(Engine(name))
+            return Machines(EngineName(name))
         case "ray":
-            return Machines(Engine.RAY, count=_count(rest) if colon else None)
+            return Machines(EngineName.RAY, count=_count(rest) if colon else None)
         case "ssh":
-            return Machines(Engine.SSH, hosts=_hosts(rest))
+            return Machines(EngineName.SSH, hosts=_hosts(rest))
     raise ValueError(MACHINES)
 
 

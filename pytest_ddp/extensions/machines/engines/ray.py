@@ -16,13 +16,13 @@ from pytest_ddp.extensions.machines.engines.engine import (
     ADDRESS,
     Engine,
     EngineError,
-    Meeting,
+    MeetingPoint,
     Tell,
 )
-from pytest_ddp.extensions.machines.engines.options import Engine as Name
+from pytest_ddp.extensions.machines.engines.options import EngineName as Name
 from pytest_ddp.extensions.machines.engines.options import Machines
 from pytest_ddp.launch.gpus import Build, torch_build
-from pytest_ddp.system.own import os, socket
+from pytest_ddp.system.stdlib import os, socket
 
 _START = (
     "Start one: `ray start --head` on this machine, and `ray start --address=HOST:6379` on the "
@@ -91,7 +91,7 @@ class Ray(Engine):
         own = next(node for node in ray.nodes() if node["NodeID"] == own_id)
         why = ""
         if self.count is not None and 1 + len(_able(_others(own))) < self.count:
-            wait = scaler.Wait(self.count, bool(_able([own])), tell)
+            wait = scaler.ScalerWait(self.count, bool(_able([own])), tell)
             why = wait.until(lambda: [own, *_able(_others(own))])
         self._others = self._chosen(_others(own), why)
         return self.address or own["NodeManagerAddress"], 0
@@ -112,7 +112,7 @@ class Ray(Engine):
             )
         return able[: self.count - 1]
 
-    def bring(self, meeting: Meeting) -> None:
+    def bring(self, meeting: MeetingPoint) -> None:
         """Set a CPU and all free GPUs aside on each node, and have an actor start the agent there.
 
         Raises:
@@ -135,7 +135,7 @@ class Ray(Engine):
             raise EngineError(self._busy_words())
         # The workers' interpreter need not have this package.
         ray.cloudpickle.register_pickle_by_value(actor)
-        kind: Any = ray.remote(num_cpus=_CPUS)(actor.Keeper)
+        kind: Any = ray.remote(num_cpus=_CPUS)(actor.AgentActor)
         for bundle, count in enumerate(gpus):
             place = PlacementGroupSchedulingStrategy(self._group, bundle)
             keeper = kind.options(scheduling_strategy=place, num_gpus=count).remote()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from pytest_ddp.system.own import shutil, signal, subprocess, time
+from pytest_ddp.system.stdlib import shutil, signal, subprocess, time
 
 SIGN_LIMIT = 30.0
 """Seconds without a sign of a new node: an autoscaler looks at requests every 5 s."""
@@ -23,7 +23,7 @@ _STATUS_LIMIT = 20.0
 """Seconds for ``ray status``, which imports Ray."""
 
 
-class Wait:
+class ScalerWait:
     """A request for nodes, until they are there or it is given up."""
 
     def __init__(self, nodes: int, with_ours: bool, tell: Callable[[str], object]) -> None:

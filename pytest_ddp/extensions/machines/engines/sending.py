@@ -6,8 +6,8 @@ import re
 import sys
 from collections.abc import Mapping
 
-from pytest_ddp.extensions.machines.engines.engine import Meeting
-from pytest_ddp.system.own import json, os, subprocess
+from pytest_ddp.extensions.machines.engines.engine import MeetingPoint
+from pytest_ddp.system.stdlib import json, os, subprocess
 
 _BOOTSTRAP = (
     "import json, sys; role = json.loads(sys.stdin.readline()); "
@@ -40,7 +40,7 @@ def command(python: str | None) -> list[str]:
     return [python or sys.executable, *flags, "-c", _BOOTSTRAP]
 
 
-def told_by_stdin(node: int, meeting: Meeting, python: str | None) -> bytes:
+def told_by_stdin(node: int, meeting: MeetingPoint, python: str | None) -> bytes:
     """The role of an agent, as a line: its node, the secret, node 0's folder and environment.
 
     Under torchrun each node is called with its own environment; here there is one call, and tests

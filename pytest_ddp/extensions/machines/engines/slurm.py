@@ -9,9 +9,9 @@ from typing import ClassVar
 
 from pytest_ddp.extensions.machines.engines.commands import Commands
 from pytest_ddp.extensions.machines.engines.engine import ADDRESS, EngineError
-from pytest_ddp.extensions.machines.engines.options import Engine as Name
+from pytest_ddp.extensions.machines.engines.options import EngineName as Name
 from pytest_ddp.extensions.machines.engines.options import Machines
-from pytest_ddp.system.own import os, subprocess
+from pytest_ddp.system.stdlib import os, subprocess
 
 _START = (
     "Start it in a batch script (sbatch --nodes=2), or by "

@@ -10,9 +10,9 @@ from typing import ClassVar
 from pytest_ddp.extensions.machines.engines import sending
 from pytest_ddp.extensions.machines.engines.commands import Commands
 from pytest_ddp.extensions.machines.engines.engine import ADDRESS, EngineError
-from pytest_ddp.extensions.machines.engines.options import Engine as Name
+from pytest_ddp.extensions.machines.engines.options import EngineName as Name
 from pytest_ddp.extensions.machines.engines.options import Machines
-from pytest_ddp.system.own import subprocess
+from pytest_ddp.system.stdlib import subprocess
 
 _OPTIONS = (
     # There is no terminal for a password, or to accept the key of a new host.

@@ -13,10 +13,16 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, ClassVar
 
-from pytest_ddp.extensions.machines.engines.engine import SECRET, Engine, EngineError, Meeting, Tell
-from pytest_ddp.extensions.machines.engines.options import Engine as Name
+from pytest_ddp.extensions.machines.engines.engine import (
+    SECRET,
+    Engine,
+    EngineError,
+    MeetingPoint,
+    Tell,
+)
+from pytest_ddp.extensions.machines.engines.options import EngineName as Name
 from pytest_ddp.extensions.machines.engines.options import Machines
-from pytest_ddp.system.own import json, signal, socket, time
+from pytest_ddp.system.stdlib import json, signal, socket, time
 
 _COMMAND = (
     "torchrun --nnodes=2 --nproc-per-node=1 --rdzv-backend=c10d --rdzv-endpoint=HOST:PORT "
@@ -120,7 +126,7 @@ class Torchrun(Engine):
             words = f"MASTER_ADDR={self.master} leads nowhere from node {self.rank}: {error}"
             raise EngineError(words) from error
 
-    def bring(self, meeting: Meeting) -> None:
+    def bring(self, meeting: MeetingPoint) -> None:
         """Publish the hub's address in the store; without one the nodes have it."""
         if self.has_store:
             secret = "" if meeting.is_users else meeting.secret

@@ -32,7 +32,7 @@ def facts(queue):
 
 
 def is_served(queue):
-    queue.put("pytest_ddp.extensions.adopt.ranks.life" in sys.modules)
+    queue.put("pytest_ddp.extensions.adopt.ranks.served_process" in sys.modules)
 
 
 def draw(queue):

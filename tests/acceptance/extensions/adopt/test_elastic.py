@@ -27,7 +27,7 @@ def launch(function, *args, max_restarts=0):
 
 
 def add(expected):
-    assert "pytest_ddp.extensions.adopt.ranks.life" in sys.modules
+    assert "pytest_ddp.extensions.adopt.ranks.served_process" in sys.modules
     dist.init_process_group("gloo")
     total = torch.tensor(dist.get_rank())
     dist.all_reduce(total)

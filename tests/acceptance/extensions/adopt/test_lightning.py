@@ -20,7 +20,7 @@ class Model(BoringModel):
         self.expected = expected
 
     def on_train_end(self):
-        assert "pytest_ddp.extensions.adopt.ranks.life" in sys.modules
+        assert "pytest_ddp.extensions.adopt.ranks.served_process" in sys.modules
         total = torch.tensor(self.global_rank)
         dist.all_reduce(total)
         assert total == self.expected

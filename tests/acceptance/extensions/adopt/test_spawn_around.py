@@ -14,7 +14,7 @@ import sys
 
 
 def tell(queue):
-    served = "pytest_ddp.extensions.adopt.ranks.life" in sys.modules
+    served = "pytest_ddp.extensions.adopt.ranks.served_process" in sys.modules
     threads = sys.modules["torch"].get_num_threads() if served else 0
     queue.put((served, threads, os.getppid()))
 

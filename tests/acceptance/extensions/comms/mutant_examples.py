@@ -1,4 +1,5 @@
-"""An inner suite: one contract for a training step, broken by mutants and kept by their twins."""
+"""An inner suite: one contract for a training step, broken by mutants and kept by their benign
+variants."""
 
 import pytest
 import torch
@@ -36,7 +37,7 @@ def accumulate(model):
 
 
 def accumulate_by_sum(model):
-    """A twin: both losses in one backward."""
+    """A benign variant: both losses in one backward."""
     with model.no_sync():
         first = loss_of(model)
     (first + loss_of(model)).backward()
@@ -59,7 +60,7 @@ def log_each_step(model):
 
 
 def log_locally(model):
-    """A twin: nothing crosses ranks."""
+    """A benign variant: nothing crosses ranks."""
     accumulate(model)
     float(loss_of_nothing())
 
@@ -73,7 +74,7 @@ def train(model):
 
 
 def save_by_shard(model):
-    """A twin: each rank reads its own shards."""
+    """A benign variant: each rank reads its own shards."""
     train(model)
     return [parameter.to_local().sum() for parameter in model.parameters()]
 

@@ -92,5 +92,5 @@ def test_a_contract_catches_each_mutant(mutants: Finished, test: str, found: str
         *("fsdp[train]", "fsdp[save_by_shard]"),
     ],
 )
-def test_a_contract_accuses_no_twin(mutants: Finished, test: str) -> None:
+def test_a_contract_accuses_no_variant(mutants: Finished, test: str) -> None:
     assert mutants[f"test_{test}"].verdict == "passed"

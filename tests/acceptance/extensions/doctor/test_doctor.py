@@ -19,7 +19,7 @@ def pytest_sessionfinish():
     open("{written}", "a").write("end")
 
 def pytest_configure(config):
-    if config.pluginmanager.hasplugin("pytest_ddp.rank.adapt.fixtures") and "{breaks}":
+    if config.pluginmanager.hasplugin("pytest_ddp.rank.hooks.fixtures") and "{breaks}":
         raise RuntimeError("not in a rank")
 """
 

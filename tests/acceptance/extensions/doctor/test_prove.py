@@ -11,22 +11,22 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddp.extensions.doctor.battery.parts import Part
-from pytest_ddp.extensions.doctor.battery.prove import Result
+from pytest_ddp.extensions.doctor.selftest.cases import SelftestCase
+from pytest_ddp.extensions.doctor.selftest.prove import SelftestResult
 from tests.acceptance.extensions.doctor.test_doctor import install
 from tests.warm import interpreter
 
-VERDICTS = Part("verdicts", "", ("test_verdicts.py",), "gloo", 2)
+VERDICTS = SelftestCase("verdicts", "", ("test_verdicts.py",), "gloo", 2)
 PROVE = """
 import pickle
-from pytest_ddp.extensions.doctor.battery.parts import Part
-from pytest_ddp.extensions.doctor.battery.prove import prove
+from pytest_ddp.extensions.doctor.selftest.cases import SelftestCase as Part
+from pytest_ddp.extensions.doctor.selftest.prove import prove
 
 (result,) = prove([{part!r}], 0, lambda _: None)
 with open({file!r}, "wb") as file:
     pickle.dump(result, file)
 """
-WORKERS = Part("workers", "", ("test_leases.py",), "gloo", 2)
+WORKERS = SelftestCase("workers", "", ("test_leases.py",), "gloo", 2)
 
 
 def doctor(directory: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -59,13 +59,13 @@ def mutate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return site / "mutant.py"
 
 
-def outcome(part: Part) -> Result:
+def outcome(part: SelftestCase) -> SelftestResult:
     """Of a part that a warm interpreter runs, whose sessions are as warm."""
     with tempfile.NamedTemporaryFile() as file:
         run = interpreter.run(("-c", PROVE.format(part=part, file=file.name)), timeout=600)
         assert run.returncode == 0, run.stdout + run.stderr
         result = pickle.load(file)
-    assert isinstance(result, Result)
+    assert isinstance(result, SelftestResult)
     return result
 
 
@@ -79,7 +79,7 @@ def pytest_runtest_logreport(report):
 
 RANK_0_ALONE = """
 import dataclasses
-from pytest_ddp.controller import controller
+from pytest_ddp.session import controller
 
 judge = controller.judge
 

@@ -5,23 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, cast
 
-from pytest_ddp.evidence.outcome import Hang
-from pytest_ddp.extensions.adopt.due import Due
+from pytest_ddp.extensions.adopt.exit_deadline import ExitDeadline
 from pytest_ddp.extensions.adopt.watching import Watched
-from pytest_ddp.wire.marker import Mark
-from pytest_ddp.wire.serving import RETURNED
-from pytest_ddp.wire.survey import Standing
+from pytest_ddp.outcome.outcome import Hang
+from pytest_ddp.protocol.rank_status import RankStatus
+from pytest_ddp.protocol.serving import RETURNED
+from pytest_ddp.protocol.status_page import StatusNote
 
 
 @dataclass
 class Files:
     """What its instruments have written."""
 
-    noted: Mark
+    noted: StatusNote
     dumped: str = ""
     is_closed: bool = False
 
-    def mark(self) -> Mark:
+    def mark(self) -> StatusNote:
         return self.noted
 
     def stacks(self) -> str:
@@ -56,18 +56,20 @@ class Process:
     popen: Popen
     label: str = "SpawnProcess-1"
     nodeid: str = "test_it.py::test_it"
-    due: Due = Due.NOW
+    due: ExitDeadline = ExitDeadline.NOW
     is_judged: bool = True
     rank: int = -1
     hang: Hang | None = None
-    standing: Standing | None = None
+    standing: RankStatus | None = None
 
     @property
     def watched(self) -> Watched:
         return cast("Watched", self)
 
 
-def ended(code: int | None, mark: Mark | None = None, stacks: str = "", **known: Any) -> Process:
+def ended(
+    code: int | None, mark: StatusNote | None = None, stacks: str = "", **known: Any
+) -> Process:
     """One that has ended with this code.
 
     Args:
@@ -76,6 +78,6 @@ def ended(code: int | None, mark: Mark | None = None, stacks: str = "", **known:
         stacks: the dump of its faults.
         known: attributes of the process or of its ``popen``.
     """
-    files = Files(Mark(phase=RETURNED) if mark is None else mark, stacks)
+    files = Files(StatusNote(phase=RETURNED) if mark is None else mark, stacks)
     told = {name: known.pop(name) for name in ("is_told", "ended_by_test") if name in known}
     return Process(Popen(code, files, **told), **known)

@@ -12,7 +12,7 @@ from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.rendezvous import dynamic_rendezvous as _module
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
 
-from pytest_ddp.extensions.adopt.elastic import Rendezvous
+from pytest_ddp.extensions.adopt.elastic import LocalRendezvous
 
 dynamic_rendezvous: Any = _module
 
@@ -22,7 +22,7 @@ def delays(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """What torch was still asked to wait for."""
     asked: list[Any] = []
     monkeypatch.setattr(dynamic_rendezvous, "_delay", asked.append)
-    rendezvous = Rendezvous()
+    rendezvous = LocalRendezvous()
     rendezvous.install()
     rendezvous.install()
     yield asked
@@ -42,7 +42,7 @@ def _handler(max_nodes: int) -> Any:
 def _outer(depth: int) -> tuple[str, str]:
     def inner() -> tuple[str, str]:
         before = dynamic_rendezvous.get_method_name(depth)
-        rendezvous = Rendezvous()
+        rendezvous = LocalRendezvous()
         rendezvous.install()
         try:
             return before, dynamic_rendezvous.get_method_name(depth)
@@ -61,7 +61,7 @@ def test_methods_have_the_names_that_torch_gives_them() -> None:
 def test_what_is_missing_in_another_torch_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(dynamic_rendezvous, "get_method_name")
     before = dict(vars(dynamic_rendezvous))
-    rendezvous = Rendezvous()
+    rendezvous = LocalRendezvous()
     rendezvous.install()
     assert vars(dynamic_rendezvous) == before
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ddp.evidence.outcome import Hang, RankLine
-from pytest_ddp.extensions.adopt.due import Due
+from pytest_ddp.extensions.adopt.exit_deadline import ExitDeadline
 from pytest_ddp.extensions.adopt.judging import ADVICE, EARLY_ADVICE, Judge
-from pytest_ddp.wire.marker import Mark
+from pytest_ddp.outcome.outcome import Hang, RankLine
+from pytest_ddp.protocol.status_page import StatusNote
 from tests.unit.extensions.adopt.processes import Process, ended
 
-LEFT = Mark(phase="target")
+LEFT = StatusNote(phase="target")
 HANG = Hang("deadlock: rank 0 waits", (0,), (RankLine(0, "waits", "target", "barrier #1", ""),))
 
 
-def problems(*processes: Process, due: Due = Due.NOW, checks_exits: bool = True) -> str:
+def problems(
+    *processes: Process, due: ExitDeadline = ExitDeadline.NOW, checks_exits: bool = True
+) -> str:
     judge = Judge(checks_exits=checks_exits)
     for process in processes:
         judge.add(process.watched)
@@ -66,17 +68,17 @@ def test_a_hang_is_told_once_and_not_as_an_end() -> None:
 
 
 def test_that_of_a_fixtures_process_fails_whoever_is_next() -> None:
-    hung = ended(-9, LEFT, rank=0, hang=HANG, due=Due.END)
-    assert problems(hung, due=Due.NOW).startswith(HANG.sentence)
+    hung = ended(-9, LEFT, rank=0, hang=HANG, due=ExitDeadline.END)
+    assert problems(hung, due=ExitDeadline.NOW).startswith(HANG.sentence)
 
 
-@pytest.mark.parametrize("due", list(Due))
-def test_an_end_is_judged_once_it_is_due(due: Due) -> None:
+@pytest.mark.parametrize("due", list(ExitDeadline))
+def test_an_end_is_judged_once_it_is_due(due: ExitDeadline) -> None:
     judge = Judge(checks_exits=True)
     process = ended(3, LEFT, due=due)
     judge.add(process.watched)
-    said = [bool(judge.problems(phase)) for phase in Due]
-    assert said == [phase == due for phase in Due]
+    said = [bool(judge.problems(phase)) for phase in ExitDeadline]
+    assert said == [phase == due for phase in ExitDeadline]
     assert process.popen.files.is_closed
 
 
@@ -84,10 +86,10 @@ def test_one_that_runs_is_judged_when_it_has_ended() -> None:
     judge = Judge(checks_exits=True)
     process = ended(None, LEFT)
     judge.add(process.watched)
-    assert judge.problems(Due.END) == ""
+    assert judge.problems(ExitDeadline.END) == ""
     assert not process.popen.files.is_closed
     process.popen.returncode = 3
-    assert "exited with code 3" in judge.problems(Due.END)
+    assert "exited with code 3" in judge.problems(ExitDeadline.END)
 
 
 def test_several_are_told_with_all_tests_that_started_them() -> None:

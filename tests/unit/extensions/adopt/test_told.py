@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ddp.evidence.outcome import Hang, RankLine
-from pytest_ddp.extensions.adopt.told import of_ends, of_hang
-from pytest_ddp.wire.marker import Mark
-from pytest_ddp.wire.survey import Handled
+from pytest_ddp.extensions.adopt.spawn_texts import of_ends, of_hang
+from pytest_ddp.outcome.outcome import Hang, RankLine
+from pytest_ddp.protocol.rank_status import Handled
+from pytest_ddp.protocol.status_page import StatusNote
 from tests.unit.extensions.adopt.processes import ended
 from tests.unit.handmade import SITE, stacks
 from tests.unit.standings import standing
@@ -19,38 +19,42 @@ TORCH = (f"{SITE}/torch/distributed/distributed_c10d.py", 3252, "all_reduce")
 @pytest.mark.parametrize(
     ("code", "mark", "words"),
     [
-        (-9, Mark(phase="target"), "died of SIGKILL"),
-        (3, Mark(phase="target: init_process_group"), "exited with code 3 in init_process_group"),
-        (0, Mark(phase="target"), "exited with code 0 before its target had returned"),
-        (None, Mark(phase="target"), "is still running"),
+        (-9, StatusNote(phase="target"), "died of SIGKILL"),
+        (
+            3,
+            StatusNote(phase="target: init_process_group"),
+            "exited with code 3 in init_process_group",
+        ),
+        (0, StatusNote(phase="target"), "exited with code 0 before its target had returned"),
+        (None, StatusNote(phase="target"), "is still running"),
         (
             -9,
-            Mark("target: DDP construction", "test_sum.py:4 in add", "test_sum.py:9 in add"),
+            StatusNote("target: DDP construction", "test_sum.py:4 in add", "test_sum.py:9 in add"),
             "died of SIGKILL in DDP construction, last seen at test_sum.py:9 in add",
         ),
         (
             -9,
-            Mark("target: DDP construction", "test_sum.py:4 in add"),
+            StatusNote("target: DDP construction", "test_sum.py:4 in add"),
             "died of SIGKILL in DDP construction, begun at test_sum.py:4 in add",
         ),
         (
             -9,
-            Mark("target", "test_sum.py:4 in add", f"{SITE}/plugin/store.py:9 in wait"),
+            StatusNote("target", "test_sum.py:4 in add", f"{SITE}/plugin/store.py:9 in wait"),
             "died of SIGKILL, begun at test_sum.py:4 in add",
         ),
         (
             -9,
-            Mark("target", f"{SITE}/a/b.py:4 in c", f"{SITE}/plugin/store.py:9 in wait"),
+            StatusNote("target", f"{SITE}/a/b.py:4 in c", f"{SITE}/plugin/store.py:9 in wait"),
             "died of SIGKILL, last seen at plugin/store.py:9 in wait",
         ),
     ],
 )
-def test_an_end_is_one_line_without_a_stack(code: int | None, mark: Mark, words: str) -> None:
+def test_an_end_is_one_line_without_a_stack(code: int | None, mark: StatusNote, words: str) -> None:
     assert of_ends([ended(code, mark).watched]) == f"SpawnProcess-1 (pid 4711) {words}"
 
 
 def test_a_stack_says_where_it_was_and_the_page_need_not() -> None:
-    mark = Mark("target", "test_sum.py:4 in add", "test_sum.py:9 in add")
+    mark = StatusNote("target", "test_sum.py:4 in add", "test_sum.py:9 in add")
     dump = stacks(TORCH, USER)
     line, empty, title, *frames = of_ends([ended(-6, mark, dump, rank=1).watched]).splitlines()
     assert line.startswith("SpawnProcess-1 (rank 1, pid 4711) died of SIGABRT, at ")
@@ -60,7 +64,7 @@ def test_a_stack_says_where_it_was_and_the_page_need_not() -> None:
 
 
 def test_ends_are_paragraphs() -> None:
-    text = of_ends([ended(3, Mark("target")).watched, ended(4, Mark("target")).watched])
+    text = of_ends([ended(3, StatusNote("target")).watched, ended(4, StatusNote("target")).watched])
     assert [part[-1] for part in text.split("\n\n")] == ["3", "4"]
 
 
@@ -72,7 +76,7 @@ def test_a_hang_is_the_proof_a_row_for_each_rank_and_stacks_in_their_order() -> 
     nobody = RankLine(-17, "runs", "target", "", "")
     hang = Hang("deadlock: rank 0 waits in all_reduce #1", (1,), (*rows, nobody))
     dump = stacks(TORCH, USER)
-    both = [ended(-9, Mark("target"), dump, rank=rank, hang=hang).watched for rank in (1, 0)]
+    both = [ended(-9, StatusNote("target"), dump, rank=rank, hang=hang).watched for rank in (1, 0)]
     first, *lines = of_hang(hang, both).splitlines()
     assert first == hang.sentence
     assert [" ".join(line.split()) for line in lines if " #" in line] == [
@@ -88,7 +92,9 @@ def test_an_exception_whose_handler_waits_stands_before_the_proof() -> None:
     hang = Hang("deadlock: rank 1 waits", (0,), (RankLine(1, "waits", "target", "", ""),))
     error = Handled("ValueError", "no label", "test_sum.py:7 in add")
     both = [
-        ended(-9, Mark("target"), rank=rank, hang=hang, standing=standing(handled=mine)).watched
+        ended(
+            -9, StatusNote("target"), rank=rank, hang=hang, standing=standing(handled=mine)
+        ).watched
         for rank, mine in enumerate((None, error))
     ]
     first, *_ = of_hang(hang, both).splitlines()

@@ -6,19 +6,21 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddp.extensions.comms.snapshot import Line, difference, lines_of, text_of
+from pytest_ddp.extensions.comms.snapshot import SnapshotLine, difference, lines_of, text_of
 from tests.unit.extensions.comms.test_records import GATHER, OBJECT, REDUCE
 
 
-def operations(*what: str, step: int = 1) -> list[Line]:
-    return [Line(step, "", one, f"train.py:{number}") for number, one in enumerate(what, 1)]
+def operations(*what: str, step: int = 1) -> list[SnapshotLine]:
+    return [SnapshotLine(step, "", one, f"train.py:{number}") for number, one in enumerate(what, 1)]
 
 
-def file_of(*ranks: list[Line], torch: str = "2.13.0") -> str:
+def file_of(*ranks: list[SnapshotLine], torch: str = "2.13.0") -> str:
     return text_of("test_step", torch, ranks)
 
 
-def changed(before: list[list[Line]], now: list[list[Line]], torch: str = "2.13.0") -> str | None:
+def changed(
+    before: list[list[SnapshotLine]], now: list[list[SnapshotLine]], torch: str = "2.13.0"
+) -> str | None:
     return difference(file_of(*before, torch=torch), file_of(*now), now, "a.txt")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from pytest_ddp.extensions.compat.adapter import Adapter
-from pytest_ddp.wire.hosting import Json
+from pytest_ddp.protocol.host_messages import Json
 
 
 class Talks(Adapter):

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import pytest
 
-from pytest_ddp.extensions.doctor import devices
+from pytest_ddp.extensions.doctor import device_findings
 from pytest_ddp.extensions.doctor.findings import Finding, Level
 from pytest_ddp.launch import gpus
 
@@ -21,8 +21,8 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
     """Put a tool on PATH that prints a text and ends with a code."""
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(devices, "_AMD_NODE", str(tmp_path / "kfd"))
-    monkeypatch.setattr(devices, "_CARDS", tmp_path / "drm")
+    monkeypatch.setattr(device_findings, "_AMD_NODE", str(tmp_path / "kfd"))
+    monkeypatch.setattr(device_findings, "_CARDS", tmp_path / "drm")
     gpus.physical_gpus.cache_clear()
 
     def put(name: str, text: str = "", code: int = 0) -> None:
@@ -35,7 +35,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
 
 
 def about(topic: str) -> list[Finding]:
-    return [finding for finding in devices.findings() if finding.topic == topic]
+    return [finding for finding in device_findings.findings() if finding.topic == topic]
 
 
 def listing(count: int, instances: int = 0) -> str:
@@ -107,7 +107,7 @@ def test_a_node_that_may_not_be_opened(
     install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "kfd").touch()
-    monkeypatch.setattr("pytest_ddp.system.own.os.access", lambda path, mode: False)
+    monkeypatch.setattr("pytest_ddp.system.stdlib.os.access", lambda path, mode: False)
     (found,) = about("AMD")
     assert found.level is Level.NOTE
     assert "render" in found.fix

@@ -49,7 +49,7 @@ def test_no_temporary_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> str:
         raise FileNotFoundError("No usable temporary directory found")
 
-    monkeypatch.setattr("pytest_ddp.system.own.tempfile.gettempdir", fail)
+    monkeypatch.setattr("pytest_ddp.system.stdlib.tempfile.gettempdir", fail)
     found = about("TMPDIR")
     assert found.level is Level.STOP
     assert "No usable" in found.text

@@ -12,10 +12,15 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from pytest_ddp.extensions.machines import door, line, seal
-from pytest_ddp.extensions.machines.door import Door
-from pytest_ddp.extensions.machines.line import Frame, Kind, Line, connect
-from pytest_ddp.extensions.machines.seal import SealError
+from pytest_ddp.extensions.machines import agent_connection, agent_listener, handshake
+from pytest_ddp.extensions.machines.agent_connection import (
+    AgentConnection,
+    FrameKind,
+    WireFrame,
+    connect,
+)
+from pytest_ddp.extensions.machines.agent_listener import AgentListener
+from pytest_ddp.extensions.machines.handshake import SealError
 
 SECRET = b"of this session"
 
@@ -24,9 +29,9 @@ class House:
     """A door and its owner's loop."""
 
     def __init__(self, agents: int = 0) -> None:
-        self.door = Door("127.0.0.1", 0, SECRET.decode(), agents)
+        self.door = AgentListener("127.0.0.1", 0, SECRET.decode(), agents)
         self.selector = selectors.DefaultSelector()
-        self.lines: list[Line] = []
+        self.lines: list[AgentConnection] = []
         self.door.open(self.selector, self.lines.append)
 
     def turn_until(self, done: Callable[[], bool]) -> None:
@@ -40,9 +45,9 @@ class House:
     def stranger(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.door.port), timeout=20)
 
-    def knock(self, secret: bytes) -> Line | str:
+    def knock(self, secret: bytes) -> AgentConnection | str:
         """The line of an agent, or why it got none."""
-        got: list[Line | str] = []
+        got: list[AgentConnection | str] = []
 
         def agent() -> None:
             try:
@@ -83,14 +88,14 @@ def hung_up(house: House, peer: socket.socket) -> bool:
 
     house.turn_until(is_closed)
     # A stranger learns no more than that there is a door.
-    return len(seen) <= seal.GREETING
+    return len(seen) <= handshake.GREETING
 
 
 def test_an_agent_is_let_in_and_heard(house: House) -> None:
     agent = house.knock(SECRET)
-    assert isinstance(agent, Line)
-    agent.send(Frame(Kind.STREAM, 7, 1, b"x" * 1_000_000))
-    heard: list[Frame] = []
+    assert isinstance(agent, AgentConnection)
+    agent.send(WireFrame(FrameKind.STREAM, 7, 1, b"x" * 1_000_000))
+    heard: list[WireFrame] = []
 
     def is_heard() -> bool:
         agent.flush()
@@ -98,7 +103,7 @@ def test_an_agent_is_let_in_and_heard(house: House) -> None:
         return bool(heard)
 
     house.turn_until(is_heard)
-    assert heard == [Frame(Kind.STREAM, 7, 1, b"x" * 1_000_000)]
+    assert heard == [WireFrame(FrameKind.STREAM, 7, 1, b"x" * 1_000_000)]
     agent.close()
     house.turn_until(lambda: bool(house.lines[0].receive() or house.lines[0].at_end))
     assert house.lines[0].at_end == "connection closed"
@@ -135,16 +140,16 @@ def test_garbage_of_a_peer_that_is_gone_already_ends_nothing_else(house: House) 
     with house.stranger() as peer:
         house.turn_until(lambda: bool(house.door._peers))
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        peer.send(bytes(seal.ANSWER + 1))
+        peer.send(bytes(handshake.ANSWER + 1))
     house.turn_until(lambda: not house.door._peers)
     agent = house.knock(SECRET)
-    assert isinstance(agent, Line)
+    assert isinstance(agent, AgentConnection)
     agent.close()
     house.lines[0].close()
 
 
 def test_who_says_nothing_is_hung_up_on(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "_PROOF_LIMIT", 0.2)
+    monkeypatch.setattr(agent_listener, "_PROOF_LIMIT", 0.2)
     with house.stranger() as peer:
         assert hung_up(house, peer)
 
@@ -157,7 +162,7 @@ def test_a_crowd_of_strangers_uses_up_little_and_passes(house: House) -> None:
             assert hung_up(house, peer)
     house.turn_until(lambda: not house.door._peers)
     agent = house.knock(SECRET)
-    assert isinstance(agent, Line)
+    assert isinstance(agent, AgentConnection)
     agent.close()
     house.lines[0].close()
 
@@ -174,7 +179,7 @@ def test_all_agents_may_come_in_one_moment() -> None:
 
 def test_a_line_that_somebody_writes_into_ends(house: House) -> None:
     agent = house.knock(SECRET)
-    assert isinstance(agent, Line)
+    assert isinstance(agent, AgentConnection)
     agent._socket.send(bytes(64))
     house.turn_until(lambda: bool(house.lines[0].receive() or house.lines[0].at_end))
     assert house.lines[0].at_end == "frame 0 was changed on the way"
@@ -183,17 +188,17 @@ def test_a_line_that_somebody_writes_into_ends(house: House) -> None:
 
 
 def test_a_line_says_that_it_lives(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line, "BEAT", 0.0)
+    monkeypatch.setattr(agent_connection, "HEARTBEAT", 0.0)
     agent = house.knock(SECRET)
-    assert isinstance(agent, Line)
+    assert isinstance(agent, AgentConnection)
     agent.beat()
-    heard: list[Frame] = []
+    heard: list[WireFrame] = []
 
     def is_heard() -> bool:
         heard.extend(house.lines[0].receive())
         return bool(heard)
 
     house.turn_until(is_heard)
-    assert heard == [Frame(Kind.BEAT)]
+    assert heard == [WireFrame(FrameKind.HEARTBEAT)]
     agent.close()
     house.lines[0].close()

@@ -9,13 +9,18 @@ from typing import Any
 
 import pytest
 
-from pytest_ddp.extensions.machines import hub as module
-from pytest_ddp.extensions.machines import likeness
-from pytest_ddp.extensions.machines.door import Door
+from pytest_ddp.extensions.machines import coordinator as module
+from pytest_ddp.extensions.machines import version_check
+from pytest_ddp.extensions.machines.agent_connection import (
+    AgentConnection,
+    FrameKind,
+    WireFrame,
+    connect,
+)
+from pytest_ddp.extensions.machines.agent_listener import AgentListener
+from pytest_ddp.extensions.machines.coordinator import Coordinator
 from pytest_ddp.extensions.machines.engines.torchrun import Torchrun
-from pytest_ddp.extensions.machines.hub import Hub
-from pytest_ddp.extensions.machines.line import Frame, Kind, Line, connect
-from pytest_ddp.extensions.machines.messages import (
+from pytest_ddp.extensions.machines.machine_messages import (
     EndSession,
     GpusLeased,
     LeaseGpus,
@@ -24,10 +29,10 @@ from pytest_ddp.extensions.machines.messages import (
     ReleaseGpus,
     Unfit,
 )
-from pytest_ddp.system.own import json
-from pytest_ddp.wire.channel import Channel, dumps, loads
-from pytest_ddp.wire.hosting import HostReady
-from pytest_ddp.wire.protocol import Message
+from pytest_ddp.protocol.channel import Channel, dumps, loads
+from pytest_ddp.protocol.host_messages import HostReady
+from pytest_ddp.protocol.messages import Message
+from pytest_ddp.system.stdlib import json
 
 SECRET = "of this session"
 
@@ -38,15 +43,15 @@ class Session:
     def __init__(self, nodes: int) -> None:
         self.channel, theirs = Channel.pair()
         theirs.setblocking(False)
-        self.door = Door("127.0.0.1", 0, SECRET)
+        self.door = AgentListener("127.0.0.1", 0, SECRET)
         engine = Torchrun(0, nodes, "of-node-0", 29500, True, "key")
-        self.hub = Hub(Channel(theirs), engine, self.door)
+        self.hub = Coordinator(Channel(theirs), engine, self.door)
         self._thread = threading.Thread(target=self.hub.serve, daemon=True)
         self._thread.start()
         self._heard: list[Message] = []
-        self._lines: list[Line] = []
+        self._lines: list[AgentConnection] = []
 
-    def join(self, number: int, **changes: Any) -> Line:
+    def join(self, number: int, **changes: Any) -> AgentConnection:
         """An agent that has come."""
         line = connect("127.0.0.1", self.door.port, SECRET.encode())
         self._lines.append(line)
@@ -55,10 +60,10 @@ class Session:
             "nodes": None,
             "name": f"m{number}",
             "address": "127.0.0.1",
-            "versions": likeness.versions(),
+            "versions": version_check.versions(),
             **changes,
         }
-        line.send(Frame(Kind.JOIN, data=json.dumps(who).encode()))
+        line.send(WireFrame(FrameKind.JOIN, data=json.dumps(who).encode()))
         return line
 
     def hear(self, kind: type[Message]) -> Any:
@@ -92,15 +97,15 @@ def _within(find: Callable[[], Any]) -> Any:
     return found
 
 
-def ready(line: Line) -> None:
-    line.send(Frame(Kind.MESSAGE, data=dumps(HostReady(None)).encode()))
+def ready(line: AgentConnection) -> None:
+    line.send(WireFrame(FrameKind.MESSAGE, data=dumps(HostReady(None)).encode()))
 
 
-def refusal(line: Line) -> str:
+def refusal(line: AgentConnection) -> str:
     """Why the hub sends an agent away."""
 
     def find() -> str | None:
-        told = [frame.data.decode() for frame in line.receive() if frame.kind is Kind.PROBLEM]
+        told = [frame.data.decode() for frame in line.receive() if frame.kind is FrameKind.PROBLEM]
         return told[0] if told else None
 
     said: str = _within(find)
@@ -172,19 +177,19 @@ def test_gpus_of_a_machine_are_told_and_leased_there(of_two: Session) -> None:
     heard: list[Message] = []
 
     def both() -> bool | None:
-        frames = [frame for frame in line.receive() if frame.kind is Kind.MESSAGE]
+        frames = [frame for frame in line.receive() if frame.kind is FrameKind.MESSAGE]
         heard.extend(loads(frame.data) for frame in frames)
         return len(heard) == 2 or None
 
     _within(both)
     assert heard == orders
     answer = GpusLeased(7, (0, 1))
-    line.send(Frame(Kind.MESSAGE, data=dumps(answer).encode()))
+    line.send(WireFrame(FrameKind.MESSAGE, data=dumps(answer).encode()))
     assert of_two.hear(GpusLeased) == answer
 
 
 def test_an_agent_that_tells_of_no_gpus_is_told_what_does_not_fit(of_two: Session) -> None:
     """One of an older version, whose versions are looked at after it has joined."""
-    of_two.join(1, versions={**likeness.versions(), "pytest-ddp": "0.0.1"})
+    of_two.join(1, versions={**version_check.versions(), "pytest-ddp": "0.0.1"})
     assert of_two.hear(NodeJoined).gpus == ()
     assert "pytest-ddp is 0.0.1 there" in of_two.hear(Unfit).problem

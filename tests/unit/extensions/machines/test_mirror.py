@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 import pytest
 
-from pytest_ddp.extensions.machines import mirror as module
-from pytest_ddp.extensions.machines.mirror import LOG, Mirror
-from pytest_ddp.launch.rankfiles import RankFiles
-from pytest_ddp.launch.streams import Record, Streams, Text
-from pytest_ddp.wire.channel import Channel, dumps
-from pytest_ddp.wire.hosting import RankExited
-from pytest_ddp.wire.protocol import Began, RankReady
+from pytest_ddp.extensions.machines import rank_proxy as module
+from pytest_ddp.extensions.machines.rank_proxy import LOG, RankProxy
+from pytest_ddp.launch.rank_process import RankFiles
+from pytest_ddp.launch.streams import LoggedPiece, Streams, Text
+from pytest_ddp.protocol.channel import Channel, dumps
+from pytest_ddp.protocol.host_messages import RankExited
+from pytest_ddp.protocol.messages import Began, RankReady
 
 
 @dataclass
@@ -26,7 +26,7 @@ class Ends:
     channel: Channel
     files: RankFiles
     streams: Streams
-    mirror: Mirror
+    mirror: RankProxy
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def ends() -> Iterator[Ends]:
     ours, theirs = Channel.pair()
     files, streams = RankFiles(), Streams(1, 2)
     given = (theirs.fileno(), *files.descriptors, *streams.descriptors)
-    mirror = Mirror(1, [os.dup(descriptor) for descriptor in given])
+    mirror = RankProxy(1, [os.dup(descriptor) for descriptor in given])
     theirs.close()
     streams.passed_on()
     yield Ends(ours, files, streams, mirror)
@@ -78,7 +78,7 @@ def test_a_record_has_the_time_of_this_machine(ends: Ends) -> None:
     before = time.monotonic()
     ends.mirror.write(LOG, json.dumps((1e12, "call", {"msg": "of afar"})).encode())
     (record,) = ends.streams.sources[2].read()
-    assert isinstance(record, Record)
+    assert isinstance(record, LoggedPiece)
     assert before <= record.moment <= time.monotonic()
 
 

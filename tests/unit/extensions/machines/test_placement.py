@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from pytest_ddp.extensions.machines.placement import all_room, place, place_by_room
+from pytest_ddp.extensions.machines.rank_layout import all_room, place_by_room, place_ranks
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ from pytest_ddp.extensions.machines.placement import all_room, place, place_by_r
 def test_ranks_fill_machines_in_order(
     world_size: int, asked: int | None, nodes: int, most: int | None, expected: tuple[int, ...]
 ) -> None:
-    assert place(world_size, asked, nodes, most) == expected
+    assert place_ranks(world_size, asked, nodes, most) == expected
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_too_few_machines_are_told_with_the_numbers(
     world_size: int, asked: int, nodes: int, most: int | None, words: str
 ) -> None:
     with pytest.raises(ValueError, match=words):
-        place(world_size, asked, nodes, most)
+        place_ranks(world_size, asked, nodes, most)
 
 
 @pytest.mark.parametrize(

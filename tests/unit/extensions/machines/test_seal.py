@@ -6,15 +6,15 @@ import struct
 
 import pytest
 
-from pytest_ddp.extensions.machines.seal import (
+from pytest_ddp.extensions.machines.handshake import (
     ANSWER,
     GREETING,
     LONGEST,
     MAGIC,
-    Gate,
-    Knock,
+    ClientHandshake,
     Seal,
     SealError,
+    ServerHandshake,
 )
 
 SECRET = b"of this session"
@@ -22,8 +22,8 @@ SECRET = b"of this session"
 
 def sealed(ours: bytes = SECRET, theirs: bytes = SECRET) -> tuple[Seal, Seal]:
     """The ends of hub and agent."""
-    gate = Gate(ours)
-    knock = Knock(theirs, gate.greeting)
+    gate = ServerHandshake(ours)
+    knock = ClientHandshake(theirs, gate.greeting)
     let_in = gate.open(knock.answer)
     assert let_in is not None
     welcome, hub = let_in
@@ -55,8 +55,8 @@ def test_an_agent_with_another_secret_is_refused() -> None:
 
 
 def test_a_hub_with_another_secret_is_refused() -> None:
-    gate = Gate(SECRET)
-    knock = Knock(SECRET, gate.greeting)
+    gate = ServerHandshake(SECRET)
+    knock = ClientHandshake(SECRET, gate.greeting)
     with pytest.raises(SealError, match="the listener has another session secret"):
         knock.open(bytes(32))
 
@@ -66,7 +66,7 @@ def test_a_hub_with_another_secret_is_refused() -> None:
 )
 def test_who_greets_otherwise_is_no_hub(greeting: bytes) -> None:
     with pytest.raises(SealError, match="no pytest-ddp"):
-        Knock(SECRET, greeting)
+        ClientHandshake(SECRET, greeting)
 
 
 @pytest.mark.parametrize(
@@ -80,17 +80,17 @@ def test_who_greets_otherwise_is_no_hub(greeting: bytes) -> None:
 )
 def test_a_stranger_is_refused_at_the_first_bytes_too_many(said: bytes) -> None:
     with pytest.raises(SealError):
-        Gate(SECRET).open(said)
+        ServerHandshake(SECRET).open(said)
 
 
 def test_a_stranger_that_says_little_is_neither_let_in_nor_parsed() -> None:
-    assert Gate(SECRET).open(b"GET /") is None
+    assert ServerHandshake(SECRET).open(b"GET /") is None
 
 
 def test_a_proof_is_of_one_connection() -> None:
     """Who has listened to another connection cannot use what was said there."""
-    first, second = Gate(SECRET), Gate(SECRET)
-    knock = Knock(SECRET, first.greeting)
+    first, second = ServerHandshake(SECRET), ServerHandshake(SECRET)
+    knock = ClientHandshake(SECRET, first.greeting)
     assert first.open(knock.answer) is not None
     with pytest.raises(SealError):
         second.open(knock.answer)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from pytest_ddp.asked.plan import LaunchPlan, make_plan
-from pytest_ddp.extensions.machines.spread import MachineGpus, SeveralMachines
-from tests.unit.asked.test_plan import OPTIONS, item, mark
+from pytest_ddp.extensions.machines.rank_layout import MachineGpus, SeveralMachines
+from pytest_ddp.settings.plan import LaunchPlan, make_plan
+from tests.unit.settings.test_plan import OPTIONS, item, mark
 
 NAMES = ("alpha", "beta", "gamma", "delta")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ddp.extensions.doctor.battery.judge import exit_code, judge
+from pytest_ddp.extensions.doctor.selftest.judge import exit_code, judge
 
 EXPECTED = {"test_good": ("passed", ""), "test_bad": ("failed", "only here")}
 

@@ -6,14 +6,14 @@ import ast
 
 import pytest
 
-from pytest_ddp.extensions.doctor.battery import session
-from pytest_ddp.extensions.doctor.battery.parts import Part, expected_of, parts
+from pytest_ddp.extensions.doctor.selftest import inner_session
+from pytest_ddp.extensions.doctor.selftest.cases import SelftestCase, expected_of, selftest_cases
 
 PAIR = ["nccl-training", "nccl-verdicts", "leases", "crashes", "aborts", "guarantees"]
 
 
 def names(gpus: int) -> list[str]:
-    return [part.name for part in parts(gpus) if not part.obstacle(gpus)]
+    return [part.name for part in selftest_cases(gpus) if not part.obstacle(gpus)]
 
 
 @pytest.mark.parametrize(
@@ -30,24 +30,24 @@ def test_more_gpus_more_parts(gpus: int, more: list[str]) -> None:
 
 
 def test_what_cannot_run_says_why() -> None:
-    obstacles = {part.name: part.obstacle(1) for part in parts(1)}
+    obstacles = {part.name: part.obstacle(1) for part in selftest_cases(1)}
     assert obstacles["nccl-verdicts"] == "it needs 2 GPUs, and 1 are usable"
-    absent = Part("p", "", (), "gloo", 2, modules=("no_such_module",))
+    absent = SelftestCase("p", "", (), "gloo", 2, modules=("no_such_module",))
     assert absent.obstacle(0) == "no_such_module is not installed"
 
 
 def test_nobody_has_more_ranks_than_gpus() -> None:
     for gpus in range(12):
-        for part in parts(gpus):
+        for part in selftest_cases(gpus):
             assert part.obstacle(gpus) or part.backend == "gloo" or part.size <= gpus
 
 
 def test_every_suite_is_in_a_part_and_expects_each_of_its_tests() -> None:
-    suites = {file.name for file in session.SUITES.glob("test_*.py")} - {"test_trial.py"}
-    assert suites == {suite for part in parts(8) for suite in part.suites}
+    suites = {file.name for file in inner_session.SUITES.glob("test_*.py")} - {"test_trial.py"}
+    assert suites == {suite for part in selftest_cases(8) for suite in part.suites}
     for suite in suites:
-        expected = expected_of(Part("p", "", (suite,), "gloo", 2))
-        tree = ast.parse((session.SUITES / suite).read_text())
+        expected = expected_of(SelftestCase("p", "", (suite,), "gloo", 2))
+        tree = ast.parse((inner_session.SUITES / suite).read_text())
         functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
         tests = {name for name in functions if name.startswith("test_")}
         assert {name.partition("[")[0] for name in expected} == tests
@@ -55,11 +55,11 @@ def test_every_suite_is_in_a_part_and_expects_each_of_its_tests() -> None:
 
 
 def test_no_two_tests_of_a_session_have_one_name() -> None:
-    for part in parts(8):
-        alone = [expected_of(Part("p", "", (suite,), "gloo", 2)) for suite in part.suites]
+    for part in selftest_cases(8):
+        alone = [expected_of(SelftestCase("p", "", (suite,), "gloo", 2)) for suite in part.suites]
         assert len(expected_of(part)) == sum(map(len, alone))
 
 
 def test_all_kinds_of_verdicts_are_expected() -> None:
-    kinds = {verdict for verdict, _ in expected_of(parts(0)[0]).values()}
+    kinds = {verdict for verdict, _ in expected_of(selftest_cases(0)[0]).values()}
     assert kinds == {"passed", "failed", "skipped", "xfailed", "error", "passed+error"}

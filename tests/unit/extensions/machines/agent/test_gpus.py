@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddp.extensions.machines.agent import gpus as module
-from pytest_ddp.extensions.machines.agent.gpus import Leases
-from pytest_ddp.extensions.machines.messages import GpusLeased, LeaseGpus, ReleaseGpus
+from pytest_ddp.extensions.machines.agent import agent_gpus as module
+from pytest_ddp.extensions.machines.agent.agent_gpus import Leases
+from pytest_ddp.extensions.machines.machine_messages import GpusLeased, LeaseGpus, ReleaseGpus
 from pytest_ddp.launch import gpus
 from pytest_ddp.launch.gpus import Build, Gpu
-from pytest_ddp.system import own
+from pytest_ddp.system import stdlib
 
 
 @pytest.fixture(autouse=True)
 def two_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(gpus, "torch_build", lambda: Build.CUDA)
     monkeypatch.setattr(gpus, "physical_gpus", lambda: (Gpu("GPU-one"), Gpu("GPU-two")))
-    monkeypatch.setattr(own.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(stdlib.tempfile, "gettempdir", lambda: str(tmp_path))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from pytest_ddp.extensions.machines.agent.localrank import LocalRank
-from pytest_ddp.wire.hosting import StartRank, World
+from pytest_ddp.protocol.host_messages import StartRank, World
 
 
 @pytest.fixture

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ddp.asked.options import Options
 from pytest_ddp.extensions.machines.engines import options as module
 from pytest_ddp.extensions.machines.engines.options import (
-    Engine,
+    EngineName,
     MachineOptions,
     Machines,
     check_machines_or_none,
     check_program_or_none,
 )
+from pytest_ddp.settings.options import Options
 
 
 @pytest.mark.parametrize(
     ("text", "machines"),
     [
         ("", None),
-        ("torchrun", Machines(Engine.TORCHRUN)),
-        ("slurm", Machines(Engine.SLURM)),
-        ("ray", Machines(Engine.RAY)),
-        ("ray:3", Machines(Engine.RAY, count=3)),
-        ("ssh:a", Machines(Engine.SSH, hosts=("a",))),
-        ("ssh:me@a, b,", Machines(Engine.SSH, hosts=("me@a", "b"))),
+        ("torchrun", Machines(EngineName.TORCHRUN)),
+        ("slurm", Machines(EngineName.SLURM)),
+        ("ray", Machines(EngineName.RAY)),
+        ("ray:3", Machines(EngineName.RAY, count=3)),
+        ("ssh:a", Machines(EngineName.SSH, hosts=("a",))),
+        ("ssh:me@a, b,", Machines(EngineName.SSH, hosts=("me@a", "b"))),
     ],
 )
 def test_what_is_understood(text: str, machines: Machines | None) -> None:
@@ -54,6 +54,6 @@ def test_more_ranks_than_one_machine_takes_need_machines(
         Options.from_config(pytestconfig)
     text = " ".join(str(caught.value).split())
     assert text.startswith("--ddp-world-size=128: one machine takes a whole number of ranks from 1")
-    several = MachineOptions(Machines(Engine.SLURM), None, None)
+    several = MachineOptions(Machines(EngineName.SLURM), None, None)
     monkeypatch.setattr(module, "read", lambda _: several)
     assert Options.from_config(pytestconfig).world_size == 128

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from pytest_ddp.extensions.machines.engines import sending
-from pytest_ddp.extensions.machines.engines.engine import Meeting
+from pytest_ddp.extensions.machines.engines.engine import MeetingPoint
 
-MEETING = Meeting("127.0.0.1", 1, "a secret", is_users=False)
+MEETING = MeetingPoint("127.0.0.1", 1, "a secret", is_users=False)
 
 
 def told(python: str | None = None) -> dict[str, Any]:

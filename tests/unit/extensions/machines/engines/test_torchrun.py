@@ -10,7 +10,7 @@ from pytest_ddp.extensions.machines.engines import torchrun
 from pytest_ddp.extensions.machines.engines.choosing import as_told, from_told
 from pytest_ddp.extensions.machines.engines.engine import SECRET, EngineError
 from pytest_ddp.extensions.machines.engines.torchrun import Torchrun
-from pytest_ddp.system import own
+from pytest_ddp.system import stdlib
 
 TORCHRUN = {
     "RANK": "1",
@@ -41,7 +41,7 @@ def test_a_name_that_is_not_known_yet_is_asked_for_again(monkeypatch: pytest.Mon
         return [(None, None, None, None, ("10.0.0.7", 0))]
 
     monkeypatch.setattr(torchrun, "_BETWEEN_TRIES", 0.001)
-    monkeypatch.setattr(own.socket, "getaddrinfo", look_up)
+    monkeypatch.setattr(stdlib.socket, "getaddrinfo", look_up)
     place = Torchrun.from_environment(BARE | {SECRET: "x", "RANK": "0", "MASTER_ADDR": "pod-0"})
     assert place.listens_at(print) == ("10.0.0.7", 29500)
 
@@ -51,7 +51,7 @@ def test_a_name_that_stays_unknown_is_an_error_that_has_it(monkeypatch: pytest.M
         raise socket.gaierror(socket.EAI_NONAME, "not known")
 
     monkeypatch.setattr(torchrun, "_NAME_LIMIT", -1.0)
-    monkeypatch.setattr(own.socket, "getaddrinfo", look_up)
+    monkeypatch.setattr(stdlib.socket, "getaddrinfo", look_up)
     place = Torchrun.from_environment(BARE | {SECRET: "x", "RANK": "0", "MASTER_ADDR": "pod-0"})
     with pytest.raises(EngineError, match=r"MASTER_ADDR=pod-0 leads nowhere from node 0: .*known"):
         place.listens_at(print)

@@ -1,0 +1,160 @@
+"""The record half that all groups share: run a subject in every rank, merge what was seen."""
+
+from __future__ import annotations
+
+import random
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+from ddp_conformance.framework import nemesis
+from ddp_conformance.framework.case import Case
+from ddp_conformance.framework.history import Raised, Record, Run
+from ddp_conformance.framework.places import is_ours, is_users
+from ddp_conformance.framework.ranks import Ranks, shared_directory
+from ddp_conformance.framework.recent import Recent
+from ddp_conformance.framework.subjects import Subject
+from ddp_conformance.framework.verdict import UndecidedError, Violation, listing
+
+Observe: TypeAlias = Callable[[Any, Case], Iterator[Record]]
+Judge: TypeAlias = Callable[[Run], Sequence[Violation]]
+
+
+def cases_of(ranks: Ranks, sizes: Sequence[int], workers: Sequence[int] = (0,)) -> list[Case]:
+    """The cases of this rank; their folder is set when they are recorded."""
+    return [
+        Case(size, ranks.rank, ranks.world_size, Path(), num_workers)
+        for num_workers in workers
+        for size in sizes
+    ]
+
+
+def record(
+    subject: Subject, ranks: Ranks, cases: Sequence[Case], observe: Observe
+) -> tuple[Run, ...]:
+    """Observe the subject in every case, on every rank; one run for each case, on all ranks.
+
+    Code of the subject that raises on one rank does not keep the others waiting: all ranks
+    raise :class:`UndecidedError` with what it raised.
+    """
+    with shared_directory(ranks) as directory:
+        cases = [replace(case, directory=directory / str(i)) for i, case in enumerate(cases)]
+        problems = [problem for case in cases for problem in _prepared(subject, case)]
+        # Also the barrier between preparing on rank 0 and reading on the others.
+        _stop_if_raised(subject, "", [r for found in ranks.gather(problems) for r in found])
+        own = [_observed(subject, case, observe) for case in cases]
+        by_rank = ranks.gather(own)
+    runs = [
+        Run(replace(case, rank=0), tuple(r for histories in by_rank for r in histories[place]))
+        for place, case in enumerate(cases)
+    ]
+    for run in runs:
+        _stop_if_raised(subject, run.case.label, run.history)
+    return tuple(runs)
+
+
+def skip_random_numbers(number: int) -> None:
+    """Advance the three global generators: results that hang on them show."""
+    for _ in range(number):
+        random.random()
+        np.random.random()
+        torch.rand(1)
+
+
+def judge_each(runs: Sequence[Run], judge: Judge) -> tuple[Violation, ...]:
+    """The violations of all runs, each with its case."""
+    return tuple(
+        replace(violation, case=run.case.label) for run in runs for violation in judge(run)
+    )
+
+
+_recorded: Recent[tuple[Any, ...], tuple[Subject, tuple[Run, ...]]] = Recent()
+"""Runs of this process, and their subjects, so that no other one gets their id."""
+
+
+def record_once(
+    subject: Subject, ranks: Ranks, cases: Sequence[Case], observe: Observe, way: str
+) -> tuple[Run, ...]:
+    """As :func:`record`, for histories that several guarantees are judged on.
+
+    Of equal runs only the first is real; ``way`` tells ways to observe a subject apart.
+    """
+    return once(subject, ranks, (way, *cases), lambda: record(subject, ranks, cases, observe))
+
+
+def once(
+    subject: Subject, ranks: Ranks, what: tuple[Any, ...], make: Callable[[], tuple[Run, ...]]
+) -> tuple[Run, ...]:
+    """The runs that ``make`` returns, made only once for ``what`` on these ranks."""
+    key = (id(subject), nemesis.seed(), ranks.rank, ranks.world_size, *what)
+    # A rank may have been replaced since, so all of them must agree to leave the run out.
+    known = _recorded.get(key)
+    all_know = all(ranks.gather(known is not None))
+    if known is None or not all_know:
+        known = _recorded[key] = subject, make()
+    return known[1]
+
+
+def find_first(
+    subject: Subject, ranks: Ranks, cases: Sequence[Case], observe: Observe, judge: Judge
+) -> tuple[Violation, ...]:
+    """The violations of the first case that shows any. The slowest one should come last."""
+    for case in cases:
+        found = judge_each(record(subject, ranks, [case], observe), judge)
+        if found:
+            return found
+    return ()
+
+
+def _prepared(subject: Subject, case: Case) -> Iterator[Raised]:
+    if case.rank != 0:
+        return
+    case.directory.mkdir()
+    try:
+        if subject.prepare is not None:
+            subject.prepare(case)
+    except Exception as error:
+        yield Raised(case.rank, describe(error))
+
+
+def _observed(subject: Subject, case: Case, observe: Observe) -> list[Record]:
+    records: list[Record] = []
+    nemesis.pause()
+    try:
+        with warnings.catch_warnings():
+            # The number of workers is our choice, not the subject's.
+            warnings.filterwarnings("ignore", message="This DataLoader will create")
+            for seen in observe(subject, case):
+                records.append(seen)
+    except Exception as error:
+        records.append(Raised(case.rank, describe(error)))
+    return records
+
+
+def _stop_if_raised(subject: Subject, case: str, history: Sequence[Record]) -> None:
+    raised = [record for record in history if isinstance(record, Raised)]
+    if raised:
+        where = f"{case}, " if case else ""
+        lines = [f"{where}rank {record.rank}: {record.error}" for record in raised]
+        raise UndecidedError(f"{subject.name} could not be judged:\n{listing(lines)}", lines)
+
+
+def describe(error: BaseException) -> str:
+    """An exception on one line, with the innermost place of the user's that it went through."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not is_ours(f.filename)]
+    # Its own line helps more than the library's that it called; a library may be all there is.
+    frames = [frame for frame in frames if is_users(frame.filename)] or frames
+    place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    try:
+        text = str(error).strip()
+    except Exception:
+        text = "(its text cannot be made)"
+    first_line = text.splitlines()[0] if text else ""
+    said = f": {first_line}" if first_line else ""
+    return f"{type(error).__name__}{said}{place}"

@@ -1,0 +1,154 @@
+"""The guarantees and the checks that decide them, found in the folders of their groups."""
+
+from __future__ import annotations
+
+import enum
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from ddp_conformance.framework import nemesis
+from ddp_conformance.framework.ranks import Ranks, current_ranks
+from ddp_conformance.framework.recording import describe
+from ddp_conformance.framework.subjects import Subject
+from ddp_conformance.framework.verdict import GuaranteeError, UndecidedError, Violation, listing
+
+GROUPS = (
+    *("sampling", "windows", "writing", "metrics", "callbacks", "lifecycle"),
+    *("caches", "model", "determinism"),
+)
+"""Folders with a module ``checks`` and a folder ``mutants``."""
+
+
+class Level(enum.StrEnum):
+    """How binding a guarantee is, in the words of RFC 2119."""
+
+    MUST = "MUST"
+    SHOULD = "SHOULD"
+
+
+@dataclass(frozen=True, slots=True)
+class Guarantee:
+    """One numbered entry of ``SPEC.md``."""
+
+    id: str
+    """Group and number, for example ``SMP-01``."""
+    statement: str
+    """One sentence, the same as in ``SPEC.md``."""
+    level: Level = Level.MUST
+    tier: int = 1
+    starred: bool = False
+    """One of those that the project exists for."""
+
+
+def nothing_to_remark(subject: Any) -> str:
+    """A check that looks at all that its entry names."""
+    return ""
+
+
+_remarks: list[str] = []
+
+
+def remark(text: str) -> None:
+    """Say something of the check that runs, on all ranks: what one that passes could not look at,
+    or below the evidence of one that fails."""
+    _remarks.append(text)
+
+
+def remarked() -> str:
+    """What was said during the last check of this process."""
+    return "; ".join(_remarks)
+
+
+@dataclass(frozen=True)
+class Check:
+    """Decides one guarantee for one kind of subject, or several that are observed alike."""
+
+    guarantee: Guarantee
+    kinds: tuple[type[Subject], ...]
+    find: Callable[[Any, Ranks], Sequence[Violation]]
+    """Records on every rank, gathers, judges; the same violations on all ranks."""
+    needs: frozenset[str] = frozenset()
+    """Traits without which the guarantee says nothing about a subject."""
+    excused: frozenset[str] = frozenset()
+    """Traits that free a subject from it."""
+    remark: Callable[[Any], str] = nothing_to_remark
+    """What a check that passes has not looked at, for the table and the report; what is known when
+    it has run is said by :func:`remark`."""
+
+    @property
+    def id(self) -> str:
+        """The guarantee's id."""
+        return self.guarantee.id
+
+    def obstacle(self, subject: Subject) -> str | None:
+        """Why the check does not apply to a subject of its kind; None if it does."""
+        missing = sorted(self.needs - subject.traits)
+        if missing:
+            return f"{self.id} needs the trait {', '.join(map(repr, missing))}"
+        excuses = sorted(self.excused & subject.traits)
+        return f"{self.id} does not bind the trait {excuses[0]!r}" if excuses else None
+
+    def __call__(self, subject: Subject, ranks: Ranks | None = None) -> None:
+        """Raise :class:`GuaranteeError`, with the same text on all ranks, or return.
+
+        Every rank must call it. ``ranks`` are by default those of the running ddp test.
+        Raises :class:`~ddp_conformance.framework.verdict.UndecidedError` if the subject's own
+        code raised.
+        """
+        __tracebackhide__ = True  # the evidence is in the text, our frames are not
+        ranks = current_ranks() if ranks is None else ranks
+        _remarks.clear()
+        try:
+            with nemesis.at_work(self.id, ranks.rank):
+                violations = self.find(subject, ranks)
+        except UndecidedError as error:
+            raise UndecidedError(f"{self.id} is undecided: {error}", error.evidence) from None
+        except _OF_WRONG_DATA as error:
+            # A judge met what no component of this kind delivers; all ranks are here.
+            reason = describe(error)
+            raise UndecidedError(
+                f"{self.id} is undecided: what {subject.name} delivered cannot be judged:\n"
+                f"  {reason}",
+                [reason],
+            ) from None
+        if violations:
+            # Without the option, and where it is unknown, the seed is 0 in each run.
+            seed = f"\n  seen with {nemesis.OPTION}={nemesis.seed()}" if nemesis.seed() else ""
+            said = "".join(f"\n  {text}" for text in _remarks)
+            raise GuaranteeError(
+                f"{self.id}: {self.guarantee.statement}\n"
+                f"{subject.name} breaks it at world size {ranks.world_size}:\n"
+                f"{listing(violations)}{said}{seed}",
+                violations,
+            )
+
+
+_OF_WRONG_DATA = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+
+
+@cache
+def all_checks() -> tuple[Check, ...]:
+    """The checks of all groups, by id."""
+    found: list[Check] = []
+    for group in GROUPS:
+        found += importlib.import_module(f"ddp_conformance.{group}.checks").CHECKS
+    return tuple(sorted(found, key=lambda check: check.id))
+
+
+def checks_for(subject: Subject) -> tuple[Check, ...]:
+    """The checks of the subject's kind, whether or not its traits let them apply."""
+    return tuple(check for check in all_checks() if isinstance(subject, check.kinds))
+
+
+def all_kinds() -> dict[str, type[Subject]]:
+    """The kinds of subjects that have a check, by the name of their option: ``datamodule``."""
+    kinds = {kind for check in all_checks() for kind in check.kinds}
+    return {kind.__name__.lower(): kind for kind in sorted(kinds, key=lambda k: k.__name__)}
+
+
+def known_ids() -> tuple[str, ...]:
+    """The ids of all guarantees that have a check, sorted, each once."""
+    return tuple(sorted({check.id for check in all_checks()}))

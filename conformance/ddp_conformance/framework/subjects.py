@@ -1,0 +1,61 @@
+"""What can be checked: what the kinds of data-parallel parts have in common.
+
+A subject holds a factory and what its author declares about the result. A check makes
+the component anew in every rank and for every case, and judges what it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from ddp_conformance.framework.case import Case
+from ddp_conformance.framework.traits import checked_traits
+
+
+@dataclass(frozen=True, repr=False)
+class Subject:
+    """What all kinds have in common. Raises ``ValueError`` for a subject that cannot be used."""
+
+    kind: ClassVar[str] = "subject"
+
+    make: Callable[..., Any]
+    """Makes the component for a :class:`~ddp_conformance.Case`; a function at the top level of a
+    module, so that its name can be a test id."""
+    traits: AbstractSet[str] = frozenset()
+    """Names from :data:`ddp_conformance.framework.traits.TRAITS`."""
+    name: str = ""
+    """Used in test ids and in the table; by default the factory's name."""
+    prepare: Callable[[Case], None] | None = None
+    """Called on rank 0 alone before ``make`` on any rank: writes files to ``case.directory``."""
+
+    def __post_init__(self) -> None:
+        if not callable(self.make):
+            raise ValueError(
+                f"{type(self).__name__}(make={self.make!r}): make must be a function that takes a "
+                "Case; pass the function itself, not what it returns"
+            )
+        name = self.name or getattr(self.make, "__qualname__", "")
+        if not name or "<" in name:
+            raise ValueError(
+                f"{type(self).__name__}(make={self.make!r}) has no readable name; move the factory "
+                "to the top level of a module, or pass name="
+            )
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "traits", checked_traits(self.traits, name))
+
+    def __init_subclass__(cls) -> None:
+        # A dataclass leaves a repr alone that its class has. All fields of a subject are 250
+        # characters, which pytest would print above the reason of each failure.
+        cls.__repr__ = Subject.__repr__  # type: ignore[method-assign]
+
+    def __repr__(self) -> str:
+        traits = f", {{{', '.join(sorted(self.traits))}}}" if self.traits else ""
+        return f"<{self.kind} {self.name}{traits}>"
+
+    @classmethod
+    def of(cls, function: Callable[..., Any], traits: AbstractSet[str]) -> Self:
+        """The subject of which nothing is known but its function and its traits."""
+        return cls(make=function, traits=traits)

@@ -1,0 +1,291 @@
+"""``python -m ddp_conformance --sampler my_package.data:make_sampler``: checks without a test file.
+
+The checks run as tests of pytest in this process, under pytest-ddp, from one file of this
+package; what was asked for travels in an option, because every rank collects by itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import io
+import sys
+import textwrap
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import TextIO
+
+import pytest
+
+from ddp_conformance.framework import nemesis
+from ddp_conformance.framework.registry import all_checks, all_kinds, known_ids
+from ddp_conformance.framework.traits import TRAITS
+from ddp_conformance.frontend import command_suite
+from ddp_conformance.frontend.command_pytest import run_pytest
+from ddp_conformance.frontend.command_request import (
+    OPTION,
+    Request,
+    RequestError,
+    cells_of,
+    described,
+    kinds_at,
+)
+from ddp_conformance.frontend.explain import explanation
+from ddp_conformance.frontend.pytest_frontend import WORLD_SIZES
+from ddp_conformance.frontend.report import label
+from ddp_conformance.frontend.suggest import WORLD_SIZES as SUGGESTED_FOR
+from ddp_conformance.frontend.suggest import suggestion
+from ddp_conformance.plugin import REPORT, Verdicts
+
+PROGRAM = "python -m ddp_conformance"
+
+TIMEOUT = 60.0
+"""Seconds for a check at one world size, on a machine that is not busy with others."""
+TRAINING_TIMEOUT = 600.0
+"""The same where a training is among the parts: its runs, some ten for a check, are bounded by
+its own ``timeout``, so that a run which hangs is a verdict."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code: 0 if all guarantees are kept, 1 if one that MUST hold is not or is unknown.
+
+    2 for misuse, 3 if nothing is known, because pytest or one of its plugins failed.
+    """
+    parser = _parser()
+    given = parser.parse_args(arguments)
+    if given.list or given.explain:
+        print("\n".join(explanation(given.explain) if given.explain else _listing()))
+        return 0
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        request = _suggesting(given) if given.suggest else _request(given)
+        cells_of(request)
+    except RequestError as error:
+        parser.error(str(error))
+    return suggest(request, given) if given.suggest else run(request, given)
+
+
+class CommandProgress:
+    """Says, from two seconds on, what is tried: each check on a terminal's line, else each kind."""
+
+    def __init__(self, checks: int, stream: TextIO) -> None:
+        self._checks = checks
+        self._stream = stream
+        self._began = time.monotonic()
+        self._started = 0
+        self._kind = ""
+
+    @pytest.hookimpl
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """Show the check that starts."""
+        self._started += 1
+        if time.monotonic() - self._began < 2:
+            return
+        tried = nodeid.partition("[")[2].removesuffix("]")
+        kind = tried.partition("(")[0]
+        if self._stream.isatty():
+            line = f"{self._started} of {self._checks}: {tried}"
+            self._stream.write(f"\r\x1b[K{line[:78]}")
+        elif kind != self._kind:
+            self._kind = kind
+            self._stream.write(f"{self._started} of {self._checks} checks: as {kind}\n")
+        self._stream.flush()
+
+    def end(self) -> None:
+        """Clear the line of a terminal."""
+        if self._stream.isatty():
+            self._stream.write("\r\x1b[K")
+
+
+def run(request: Request, given: argparse.Namespace) -> int:
+    """Run the checks with pytest; the exit code follows from the verdicts."""
+    verdicts = Verdicts(option="--report")
+    code = run_pytest([*_pytest_arguments(request, given)], given.plugin, verdicts)
+    if code is not None:
+        return code
+    judged = verdicts.judged.values()
+    missing = len(cells_of(request)) - len(judged)
+    if missing:
+        print(f"{missing} checks ended without a verdict", file=sys.stderr)
+    return 1 if missing or any(one.is_fault for one in judged) else 0
+
+
+def suggest(request: Request, given: argparse.Namespace) -> int:
+    """Say which description fits; 0 if one does, 1 if none."""
+    verdicts, told = Verdicts(), io.StringIO()
+    with redirect_stdout(told):
+        progress = CommandProgress(len(cells_of(request)), sys.stderr)
+        arguments = [*_pytest_arguments(request, given)]
+        code = run_pytest(arguments, given.plugin, verdicts, progress)
+    progress.end()
+    if code is not None:
+        print(told.getvalue())
+        return code
+    fits, lines = suggestion(described(request), list(verdicts.judged.values()))
+    print("\n".join(lines))
+    return 0 if fits else 1
+
+
+def _pytest_arguments(request: Request, given: argparse.Namespace) -> Iterator[str]:
+    suite = Path(command_suite.__file__)
+    yield from (str(suite), f"--rootdir={suite.parent}", "-c", "/dev/null", "--noconftest")
+    yield from ("--import-mode=importlib", "-p", "no:cacheprovider")
+    yield f"{OPTION}={request.to_json()}"
+    if request.checks:
+        yield from ("-k", " or ".join(request.checks))  # what is named is skipped, with the reason
+    yield from ("-q", "-rN", "--no-header", "--tb=short", "--disable-warnings")
+    yield f"--ddp-timeout={given.timeout or (TRAINING_TIMEOUT if given.training else TIMEOUT):g}"
+    yield f"--ddp-backend={given.backend}"
+    yield f"{nemesis.OPTION}={given.nemesis_seed}"
+    if given.report is not None:
+        yield f"{REPORT}={given.report}"
+
+
+# ---------------------------------------------------------------- the command line
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        PROGRAM,
+        description="Check parts of data-parallel training code against numbered guarantees.",
+        epilog="exit code: 0 kept, 1 a guarantee that MUST hold is broken or could not be "
+        "decided, 2 wrong arguments, 3 nothing is known, because pytest or a plugin failed",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--list", action="store_true", help="show guarantees and traits, and end")
+    parser.add_argument(
+        *("--explain",), metavar="ID", type=_guarantee,
+        help="show a guarantee with a part that breaks it and one that keeps it, and end",
+    )  # fmt: skip
+    parser.add_argument(
+        "--suggest", metavar="MODULE:NAME", help="say which description of a part fits, and end"
+    )
+    for option, kind in all_kinds().items():
+        parser.add_argument(
+            f"--{option}",
+            metavar="MODULE:NAME",
+            action="append",
+            default=[],
+            help=f"a factory of a {kind.kind}, or a {kind.__name__}(...), to be checked",
+        )
+    parser.add_argument(
+        *("--trait", "-t"),
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="one for all factories",
+    )
+    parser.add_argument(
+        *("--check", "-k"), metavar="ID", action="append", default=[], type=_guarantee,
+        help="only this guarantee",
+    )  # fmt: skip
+    parser.add_argument(
+        *("--expect", "-x"), metavar="ID=REASON", action="append", default=[],
+        help="a guarantee that is known to be broken; an error if it is not",
+    )  # fmt: skip
+    parser.add_argument(
+        *("--world-size", "-w"), metavar="N", action="extend", nargs="+", type=_world_size,
+        help=f"numbers of ranks (default: {' '.join(map(str, WORLD_SIZES))})",
+    )  # fmt: skip
+    parser.add_argument("--backend", choices=("auto", "gloo", "nccl"), default="auto")
+    parser.add_argument(
+        *("--timeout",), metavar="SECONDS", type=_seconds,
+        help=f"for one check at one world size (default: {TIMEOUT:g}; with --training "
+        f"{TRAINING_TIMEOUT:g})",
+    )  # fmt: skip
+    parser.add_argument("--report", metavar="FILE", type=_report, help="write all verdicts as JSON")
+    parser.add_argument(
+        *("--nemesis-seed",), metavar="N", type=_natural, default=0,
+        help="what delays and random states of the ranks follow from (default: 0)",
+    )  # fmt: skip
+    parser.add_argument(
+        *("--plugin",), metavar="NAME", action="append", default=[],
+        help="a plugin of pytest to load, as with its -p; no others are, whatever is installed",
+    )  # fmt: skip
+    return parser
+
+
+def _guarantee(text: str) -> str:
+    if text not in known_ids():
+        close = difflib.get_close_matches(text.upper(), known_ids(), n=1)
+        hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(known_ids())}"
+        raise argparse.ArgumentTypeError(f"{text}: there is no such guarantee; {hint}")
+    return text
+
+
+def _natural(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no number; give 0 or more")
+    return int(text)
+
+
+def _world_size(text: str) -> int:
+    number = int(text) if text.isdecimal() else 0
+    if not 1 <= number <= 64:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of ranks; give 1 to 64")
+    return number
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no time; give seconds, more than 0")
+    return seconds
+
+
+def _report(text: str) -> Path:
+    path = Path(text).absolute()
+    if path.is_dir() or not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be written; name a file in a folder "
+                                         "that exists")  # fmt: skip
+    return path
+
+
+def _suggesting(given: argparse.Namespace) -> Request:
+    sizes = tuple(dict.fromkeys(given.world_size or SUGGESTED_FOR))
+    return Request(kinds_at(given.suggest), (), (), (), sizes, suggest=True)
+
+
+def _request(given: argparse.Namespace) -> Request:
+    subjects = tuple((option, place) for option in all_kinds() for place in getattr(given, option))
+    if not subjects:
+        options = ", ".join(f"--{option}" for option in all_kinds())
+        raise RequestError(f"there is nothing to check; name a factory with one of {options}")
+    return Request(
+        subjects=subjects,
+        traits=tuple(given.trait),
+        checks=tuple(given.check),
+        expected=tuple(_expectation(text) for text in given.expect),
+        world_sizes=tuple(dict.fromkeys(given.world_size or WORLD_SIZES)),
+    )
+
+
+def _expectation(text: str) -> tuple[str, str]:
+    guarantee_id, equals, reason = text.partition("=")
+    if not equals or not reason.strip():
+        raise RequestError(f"--expect {text}: give a reason, as in --expect 'SMP-04=issue 12'")
+    return guarantee_id, reason
+
+
+def _listing() -> Iterator[str]:
+    for check in all_checks():
+        guarantee = check.guarantee
+        kinds = ", ".join(f"--{kind.__name__.lower()}" for kind in check.kinds)
+        needs = f"; needs {', '.join(sorted(check.needs))}" if check.needs else ""
+        excused = f"; not with {', '.join(sorted(check.excused))}" if check.excused else ""
+        yield f"{label(check.id):<8} {guarantee.level:<6} {kinds}{needs}{excused}"
+        yield from textwrap.wrap(
+            guarantee.statement, 78, initial_indent=" " * 9, subsequent_indent=" " * 9
+        )
+    yield "\ntraits:"
+    for name, meaning in TRAITS.items():
+        yield from textwrap.wrap(
+            f"{name:<17}{meaning}", 78, initial_indent="  ", subsequent_indent=" " * 19
+        )

@@ -1,0 +1,120 @@
+"""``--explain MET-02``: a guarantee, with a part that breaks it and one that keeps it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+from ddp_conformance.framework.mutants import (
+    BenignVariant,
+    Mutant,
+    all_benign_variants,
+    all_mutants,
+)
+from ddp_conformance.framework.registry import checks_for
+from ddp_conformance.framework.subjects import Subject
+
+SPEC = Path(__file__).parents[1] / "SPEC.md"
+
+
+def explanation(guarantee_id: str) -> Iterator[str]:
+    """The lines: its entry, the first mutant, the names of the others, and the benign variant
+    most alike."""
+    yield from _entry(guarantee_id)
+    mutants = [m for m in all_mutants(installed_only=True) if m.guarantee == guarantee_id]
+    variants = [t for t in all_benign_variants(installed_only=True) if _is_bound(t, guarantee_id)]
+    if not (mutants and variants):
+        yield "# Its examples use Lightning: pip install 'pytest-ddp[lightning]'"
+        return
+    broken, *others = mutants
+    kept = most_alike(broken, variants)
+    yield f"# Breaks it: {broken.defect}\n"
+    yield from _example(broken.subject, _code_of(broken.subject))
+    known = _code_of(broken.subject)
+    yield f"# Keeps it: {kept.likeness}\n"
+    yield from _example(kept.subject, [one for one in _code_of(kept.subject) if one not in known])
+    if others:
+        yield "# Breaks it too:"
+        yield from (f"# - {mutant.subject.name}: {mutant.defect}" for mutant in others)
+
+
+def _entry(guarantee_id: str) -> list[str]:
+    """Its section in SPEC, without marks."""
+    text = SPEC.read_text(encoding="utf-8")
+    found = re.search(rf"^### ({guarantee_id}\b.*?)(?=^##|\Z)", text, re.MULTILINE | re.DOTALL)
+    assert found is not None, f"{guarantee_id} has a check and no entry"
+    return found[1].replace("**", "").splitlines()
+
+
+def _example(subject: Subject, code: Sequence[Any]) -> Iterator[str]:
+    for one in code:
+        yield f"{inspect.getsource(one)}\n"
+    yield f"# {subject!r}\n"
+
+
+def _is_bound(variant: BenignVariant, guarantee_id: str) -> bool:
+    checks = [check for check in checks_for(variant.subject) if check.id == guarantee_id]
+    return any(check.obstacle(variant.subject) is None for check in checks)
+
+
+def most_alike(mutant: Mutant, variants: Sequence[BenignVariant]) -> BenignVariant:
+    """The benign variant of its kind that shares most of its code and traits, and has little of
+    its own."""
+    code = _code_of(mutant.subject)
+
+    def likeness(variant: BenignVariant) -> tuple[bool, int, int, int]:
+        own = _code_of(variant.subject)
+        shared = [one for one in own if one in code]
+        traits = len(mutant.subject.traits ^ variant.subject.traits)
+        same_kind = type(variant.subject) is type(mutant.subject)
+        return same_kind, len(shared), -traits, len(shared) - len(own)
+
+    return max(variants, key=likeness)
+
+
+def _code_of(subject: Subject) -> list[Any]:
+    """Functions and classes that a mutant or a benign variant consists of; what is used comes
+    first."""
+    found: list[Any] = []
+    for field in dataclasses.fields(subject):
+        _collect(getattr(subject, field.name), found)
+    return found
+
+
+def _collect(value: Any, found: list[Any]) -> None:
+    while isinstance(value, functools.partial):
+        value = value.func
+    ours = ".mutants." in str(getattr(value, "__module__", ""))
+    if not ours or value in found or not (inspect.isfunction(value) or inspect.isclass(value)):
+        return
+    where = inspect.getmodule(value)
+    found.append(value)  # for what looks itself up
+    for name in dict.fromkeys(_used(value)):
+        _collect(getattr(where, name, None), found)
+    found.remove(value)
+    found.append(value)
+
+
+def _used(value: Any) -> Iterator[str]:
+    """Names of globals that a function, or a class with its bases and methods, looks up."""
+    if inspect.isfunction(value):
+        yield from _looked_up(value.__code__)
+    else:
+        yield from (base.__name__ for base in value.__bases__)
+        for method in vars(value).values():
+            function = method.fget if isinstance(method, property) else method
+            code = getattr(function, "__code__", None)
+            yield from _looked_up(code) if code is not None else ()
+
+
+def _looked_up(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _looked_up(constant)

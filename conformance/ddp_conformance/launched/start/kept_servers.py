@@ -1,0 +1,100 @@
+"""Processes with a hash seed of their own, forked from servers that outlive the rank.
+
+A rank is replaced by the next one when its subject has left something, and a server takes seconds
+to import torch: each is started once in a session, by the first rank that asks for it, and ended by
+the ranks' host with all that they leave, or when that is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from multiprocessing import util
+from multiprocessing.connection import Connection
+from typing import TypeVar
+
+from ddp_conformance.framework import nemesis
+from ddp_conformance.launched.start.launch import hash_seed
+from ddp_conformance.launched.start.servers import SINGLE_THREADED
+
+T = TypeVar("T")
+
+
+_MAIN = """
+import os, sys
+if os.fork():  # no child of the rank, which must leave none
+    os._exit(0)
+sys.path[:] = {path!r}
+from ddp_conformance.launched.process.kept import serve
+serve({listener}, {host})
+"""
+
+
+def start_servers(seeds: Sequence[int]) -> None:
+    """Those that are not started yet, all at once: each imports torch."""
+    for seed in seeds:
+        _connected(seed).close()
+
+
+def in_process_of(seed: int, function: Callable[[], T]) -> T:
+    """What ``function``, which is pickled, returns in a process with the hash seed of this number.
+
+    Raises ``RuntimeError`` for one that raises, dies, or goes on for too long.
+    """
+    with _connected(seed) as connection:
+        try:
+            connection.send(
+                {
+                    "environment": {**os.environ, **hash_seed(seed)},
+                    "path": sys.path,
+                    "directory": os.getcwd(),
+                    "tempdir": util.get_temp_dir(),
+                }
+            )
+            connection.send(function)
+            kind, value = connection.recv()
+        except (EOFError, OSError):
+            kind, value = "died", ""
+    if kind != "returned":
+        raise RuntimeError(f"a process with another hash seed {kind}: {value}")
+    return value  # type: ignore[no-any-return]
+
+
+def _connected(seed: int) -> Connection:
+    address = os.path.join(util.get_temp_dir(), f"hash-seed-{nemesis.seed()}-{seed}")
+    connecting = socket.socket(socket.AF_UNIX)
+    try:
+        connecting.connect(address)
+    except (FileNotFoundError, ConnectionRefusedError):
+        _start(address, seed)
+        connecting.connect(address)
+    return Connection(connecting.detach())
+
+
+def _start(address: str, seed: int) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(address)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(address)
+        os.chmod(address, 0o600)
+        listening.listen()
+        host = os.pidfd_open(os.getppid())
+        numbers = {"listener": listening.fileno(), "host": host}
+        options = util._args_from_interpreter_flags()  # type: ignore[attr-defined]
+        try:
+            subprocess.run(
+                [sys.executable, *options, "-c", _MAIN.format(path=sys.path, **numbers)],
+                env=dict(os.environ) | SINGLE_THREADED | hash_seed(seed),
+                pass_fds=list(numbers.values()),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+                check=True,
+            )
+        finally:
+            os.close(host)

@@ -1,0 +1,213 @@
+"""WRT-01, heard by an audit hook, and WRT-02: files that others see too early, or half."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import tempfile
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import filelock
+import torch
+import torch.distributed as dist
+
+from ddp_conformance.framework.case import Case
+from ddp_conformance.framework.mutants import BenignVariant, Mutant
+from ddp_conformance.writing.mutants.writers import LOG, BarrierForAll, Log, lines
+from ddp_conformance.writing.subjects import Writer
+
+STATE = "state.json"
+DATABASE = "log.db"
+
+# ------------------------------------------------------------- WRT-01: who opens what
+
+
+class AtPathOfRankZero:
+    """Writes to a path that rank 0 tells: with a folder for each rank, all go to the first."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        told = [case.directory]
+        dist.broadcast_object_list(told, src=0)
+        self.directory: Path = told[0]
+
+    def __call__(self, number: int) -> None:
+        """Every rank replaces the whole file with one content: reading back shows nothing."""
+        (self.directory / STATE).write_text(json.dumps({"number": number}), encoding="utf-8")
+
+
+class RowOnEveryRank(AtPathOfRankZero):
+    """A database that keeps the last row of each number, whoever wrote it."""
+
+    def __call__(self, number: int) -> None:
+        with closing(sqlite3.connect(self.directory / DATABASE, timeout=30)) as rows, rows:
+            self.write(rows, number)
+
+    def write(self, rows: sqlite3.Connection, number: int) -> None:
+        """Every rank inserts or replaces."""
+        rows.execute("CREATE TABLE IF NOT EXISTS log (number INTEGER PRIMARY KEY)")
+        rows.execute("INSERT OR REPLACE INTO log VALUES (?)", (number,))
+
+
+class RowOfRankZero(RowOnEveryRank):
+    """All ranks connect and make sure that the table is there; one inserts, all read."""
+
+    def write(self, rows: sqlite3.Connection, number: int) -> None:
+        rows.execute("CREATE TABLE IF NOT EXISTS log (number INTEGER PRIMARY KEY)")
+        if self.case.rank == 0:
+            rows.execute("INSERT OR REPLACE INTO log VALUES (?)", (number,))
+        rows.execute("SELECT count(*) FROM log").fetchone()
+
+
+class LogWithLock(Log):
+    """Every rank takes the lock, in a file that stays empty, and one of them writes."""
+
+    def __call__(self, number: int) -> None:
+        with filelock.FileLock(self.path.with_suffix(".lock")):
+            super().__call__(number)
+
+
+# ------------------------------------------------------------- WRT-02: when others see it
+
+
+class Publisher:
+    """As it should be: write beside, rename, and only then let the others go on."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.path = case.directory / STATE
+
+    def __call__(self, number: int) -> None:
+        if self.case.rank == 0:
+            self.write(number)
+        dist.barrier()
+
+    def write(self, number: int) -> None:
+        """Publish one state."""
+        beside = self.path.with_suffix(".tmp")
+        beside.write_text(json.dumps({"number": number}), encoding="utf-8")
+        beside.replace(self.path)
+
+
+def state(directory: Path) -> list[int]:
+    """The published number."""
+    return [json.loads((directory / STATE).read_text(encoding="utf-8"))["number"]]
+
+
+class WritesInPlace(Publisher):
+    """The barrier is right; a reader of the last state sees an empty file all the same."""
+
+    def write(self, number: int) -> None:
+        self.path.write_text(json.dumps({"number": number}), encoding="utf-8")
+
+
+class RenamesTooEarly(Publisher):
+    """Renamed while the text is still in the buffer."""
+
+    def write(self, number: int) -> None:
+        beside = self.path.with_suffix(".tmp")
+        with beside.open("w", encoding="utf-8") as stream:
+            json.dump({"number": number}, stream)
+            beside.replace(self.path)
+
+
+class SavesInPlace(Publisher):
+    """``torch.save`` to the path that others load."""
+
+    def write(self, number: int) -> None:
+        torch.save({"number": number}, self.path)
+
+
+def saved(directory: Path) -> list[int]:
+    """The saved number."""
+    if not (directory / STATE).exists():
+        return []
+    return [torch.load(directory / STATE)["number"]]
+
+
+class NobodyWaits(Publisher):
+    """Complete before it is visible, and read before it is there."""
+
+    def __call__(self, number: int) -> None:
+        if self.case.rank == 0:
+            self.write(number)
+
+
+class WaitsBefore(Publisher):
+    """The barrier on the wrong side."""
+
+    def __call__(self, number: int) -> None:
+        dist.barrier()
+        if self.case.rank == 0:
+            self.write(number)
+
+
+class TellsPath(Publisher):
+    """The others wait for the path, which rank 0 sends when the file is there."""
+
+    def __call__(self, number: int) -> None:
+        if self.case.rank == 0:
+            self.write(number)
+        path: list[Any] = [str(self.path)]
+        dist.broadcast_object_list(path, src=0)
+
+
+class OneNameForAll(Publisher):
+    """Every rank writes beside, to one name: the second one finds nothing to rename."""
+
+    def __call__(self, number: int) -> None:
+        self.write(number)
+        dist.barrier()
+
+
+class NamesOfItsOwn(Publisher):
+    """Written beside, to a name that nobody else can choose, and renamed."""
+
+    def write(self, number: int) -> None:
+        descriptor, beside = tempfile.mkstemp(dir=self.path.parent)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            json.dump({"number": number}, stream)
+        os.replace(beside, self.path)
+
+
+PUBLISHED = frozenset({"published", "replaces"})
+
+
+def published(make: Any, name: str = "") -> Writer:
+    """A subject whose state all ranks read."""
+    return Writer(make, PUBLISHED, name, records=state)
+
+
+TWO_AND_THREE = (2, 3)
+"""A fourth rank is held back like the third, and takes its time."""
+
+MUTANTS = (
+    Mutant(Writer(AtPathOfRankZero), "WRT-01", "one content to one path on every rank"),
+    Mutant(Writer(RowOnEveryRank), "WRT-01", "a row on every rank", TWO_AND_THREE),
+    Mutant(published(WritesInPlace), "WRT-02", "written in place", TWO_AND_THREE),
+    Mutant(published(RenamesTooEarly), "WRT-02", "renamed before it is complete", TWO_AND_THREE),
+    Mutant(
+        Writer(SavesInPlace, PUBLISHED, records=saved),
+        "WRT-02",
+        "torch.save in place",
+        TWO_AND_THREE,
+    ),
+    Mutant(published(NobodyWaits), "WRT-02", "nobody waits"),
+    Mutant(published(WaitsBefore), "WRT-02", "barrier before the write"),
+    Mutant(published(OneNameForAll), "WRT-02", "one temporary name for all ranks"),
+)
+
+BENIGN_VARIANTS = (
+    BenignVariant(Writer(RowOfRankZero), "all ranks connect to the database, one inserts"),
+    BenignVariant(Writer(LogWithLock, records=lines), "a lock that all ranks take"),
+    BenignVariant(published(Publisher), "written beside, renamed, barrier"),
+    BenignVariant(published(NamesOfItsOwn), "written to a name of its own, renamed, barrier"),
+    BenignVariant(published(TellsPath), "written beside, renamed, path broadcast"),
+    BenignVariant(
+        Writer(BarrierForAll, frozenset({"published"}), f"appended_{LOG}", records=lines),
+        "a line appended whole, and a barrier",
+    ),
+)

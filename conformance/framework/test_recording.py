@@ -1,0 +1,74 @@
+"""Runs that are made once, and searches that end with the first find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from ddp_conformance import Case, Sampler
+from ddp_conformance.framework.history import Record, Run, Sample
+from ddp_conformance.framework.recent import KEPT, Recent
+from ddp_conformance.framework.recording import Observe, cases_of, find_first, record_once
+from ddp_conformance.framework.verdict import Violation
+
+from conformance.simulated_ranks import SimulatedRanks, on_ranks
+
+
+def counting(seen: list[int]) -> Observe:
+    """Notes the size of each case that it observes."""
+
+    def observe(subject: Sampler, case: Case) -> Iterator[Record]:
+        seen.append(case.size)
+        yield Sample(case.rank, 0, 0, case.size, None)
+
+    return observe
+
+
+def delivered(run: Run) -> tuple[Violation, ...]:
+    """A violation for the run of size 2."""
+    return (Violation("two"),) if run.case.size == 2 else ()
+
+
+def test_the_first_find_ends_the_search() -> None:
+    seen: list[int] = []
+    cases = cases_of(SimulatedRanks.alone(), (1, 2, 3))
+    found = find_first(Sampler(len), SimulatedRanks.alone(), cases, counting(seen), delivered)
+    assert [violation.case for violation in found] == ["size 2"]
+    assert seen == [1, 2]
+
+
+def recorder(subject: Sampler, seen: list[int], way: str) -> Callable[[SimulatedRanks], object]:
+    return lambda ranks: record_once(subject, ranks, cases_of(ranks, (5,)), counting(seen), way)
+
+
+def test_equal_runs_are_made_once() -> None:
+    subject, seen = Sampler(len), list[int]()
+    first = on_ranks(2, recorder(subject, seen, "one"))
+    assert on_ranks(2, recorder(subject, seen, "one")) == first
+    assert seen == [5, 5]
+    on_ranks(2, recorder(subject, seen, "another"))
+    on_ranks(2, recorder(Sampler(len), seen, "one"))
+    on_ranks(1, recorder(subject, seen, "one"))
+    assert len(seen) == 7
+
+
+def test_a_rank_that_is_new_has_the_others_run_again() -> None:
+    subject, seen = Sampler(len), list[int]()
+    on_ranks(1, recorder(subject, seen, "one"))
+    remembered = len(seen)
+
+    def body(ranks: SimulatedRanks) -> object:
+        known = subject if ranks.rank == 0 else Sampler(len)
+        return recorder(known, seen, "one")(ranks)
+
+    on_ranks(2, recorder(subject, seen, "one"))
+    on_ranks(2, body)
+    assert len(seen) == remembered + 4
+
+
+def test_the_runs_that_were_asked_for_last_are_remembered() -> None:
+    recent: Recent[int, str] = Recent()
+    for key in range(KEPT):
+        recent[key] = str(key)
+    assert recent.get(0) == "0"
+    recent[KEPT] = "one more"
+    assert (recent.get(0), recent.get(1), recent.get(2)) == ("0", None, "2")

@@ -1,0 +1,35 @@
+"""What is done for served processes once they have started: watched, explained, judged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pytest_ddp.extensions.adopt.exit_deadline import ExitDeadline
+from pytest_ddp.extensions.adopt.joins import Joins
+from pytest_ddp.extensions.adopt.judging import Judge
+from pytest_ddp.extensions.adopt.popen import ServedPopen
+from pytest_ddp.extensions.adopt.watching import Watched, Watcher
+from pytest_ddp.protocol.channel import Channel
+
+_WITH_OWNERS = ("concurrent.", "multiprocessing.")
+"""Where targets lie whose processes a pool or a manager looks after."""
+
+
+class ProcessCleanup:
+    """All of it, for one session."""
+
+    def __init__(self, timeout: float, *, checks_exits: bool) -> None:
+        self.judge = Judge(checks_exits=checks_exits)
+        self.joins = Joins(self.judge, checks_exits=checks_exits)
+        self._watcher = Watcher(timeout)
+
+    def take(
+        self, popen: ServedPopen, channel: Channel, process: Any, nodeid: str, due: ExitDeadline
+    ) -> None:
+        """Take care of a process that has just been started by this test."""
+        module = getattr(getattr(process, "_target", None), "__module__", None) or ""
+        judged = not module.startswith(_WITH_OWNERS)
+        watched = Watched(popen, channel, nodeid, due, judged=judged)
+        self.judge.add(watched)
+        self.joins.install()
+        self._watcher.add(watched)

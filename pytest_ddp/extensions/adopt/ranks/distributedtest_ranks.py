@@ -1,0 +1,89 @@
+"""DeepSpeed's ``DistributedTest`` on ranks: each is a process that the class asks for.
+
+The harness's own code runs on every rank as in a main process: fixtures, skips, what it does before
+and after. Only the ``multiprocessing`` that its launching functions see is another one.
+"""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import sys
+from collections.abc import Iterator
+from types import FunctionType
+from typing import Any
+
+import pytest
+
+from pytest_ddp.extensions.adopt.ranks import harness_environment
+from pytest_ddp.extensions.adopt.ranks.launchers import asked_sizes, is_launcher
+from pytest_ddp.extensions.adopt.ranks.multiprocessing import Multiprocessing, PoolOfRanks
+from pytest_ddp.fixture import current
+from pytest_ddp.protocol.host_messages import PLACE_VARIABLES
+from pytest_ddp.system.stdlib import os
+
+_LAUNCHING = ("_launch", "_close_pool")
+"""How the names of functions begin that start processes, or end them."""
+
+
+class DistributedTests:
+    """A pytest plugin that has such classes run on ranks."""
+
+    def __init__(self) -> None:
+        self._outside = {name: os.environ.get(name) for name in PLACE_VARIABLES}
+        """What a process finds that is no rank."""
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: Any) -> Iterator[None]:
+        """Be one of the processes.
+
+        Raises:
+            RuntimeError: the test has said nothing, and no process was asked for.
+        """
+        cls: Any = getattr(item, "cls", None)
+        if not is_launcher(cls):
+            return (yield)
+        with harness_environment.restored(), pytest.MonkeyPatch.context() as patch:
+            module = self._begin(cls)
+            _launch_own_size(patch, item, cls)
+            with module.names.replaced():
+                result = yield
+        if not module.has_run:
+            raise RuntimeError(
+                f"{cls.__name__} has asked for no process: a pytest_runtest_call of its conftest "
+                f"calls it as a rule; is that there?"
+            )
+        return result
+
+    def _begin(self, cls: Any) -> Multiprocessing:
+        real = sys.modules.get("torch.multiprocessing", multiprocessing)
+        module = Multiprocessing(current(), real, self._outside)
+        module.names.find(_launching(cls))
+        pools = getattr(cls, "_pool_cache", {})
+        for key, pool in list(pools.items()):
+            if not isinstance(pool, PoolOfRanks) or pool.is_over:
+                del pools[key]
+            else:
+                pool.use(module)
+        return module
+
+
+def _launch_own_size(patch: pytest.MonkeyPatch, item: Any, cls: Any) -> None:
+    """Of a list of world sizes leave the others to the tests that they are."""
+    asked = asked_sizes(item.function, cls)
+    if not isinstance(asked, list | tuple) or len(asked) < 2:
+        return
+    own, launch = current().world_size, cls._launch_procs
+
+    @functools.wraps(launch)
+    def launch_own(harness: Any, world_size: int, *args: Any, **kwargs: Any) -> Any:
+        return launch(harness, world_size, *args, **kwargs) if world_size == own else None
+
+    patch.setattr(cls, "_launch_procs", launch_own)
+
+
+def _launching(cls: type) -> Iterator[FunctionType]:
+    for base in cls.__mro__:
+        for name, value in vars(base).items():
+            if isinstance(value, FunctionType) and name.startswith(_LAUNCHING):
+                yield value

@@ -1,0 +1,95 @@
+"""The life of a served process: what ``multiprocessing.spawn`` does in a new interpreter."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import sys
+from multiprocessing import resource_tracker, spawn
+from typing import Any, NoReturn
+
+from pytest_ddp.extensions.adopt.ranks import served_surroundings
+from pytest_ddp.extensions.adopt.ranks.served_watch import Watch
+from pytest_ddp.protocol import inherited
+from pytest_ddp.protocol.channel import Channel
+from pytest_ddp.protocol.serving import Inherit, Serve
+from pytest_ddp.rank.cleanup import seeding
+from pytest_ddp.rank.exits import crash_stacks, exiting
+from pytest_ddp.rank.startup.preload import without_collector
+from pytest_ddp.system import processes, tempfiles
+from pytest_ddp.system.stdlib import os, socket, traceback
+
+_STREAMS = 3
+
+
+def preload() -> None:
+    """Import what every such process does: torch's side of ``spawn``, and pytest for its tests."""
+    with without_collector():
+        import pytest  # noqa: F401, PLC0415
+        import torch.multiprocessing.spawn  # noqa: F401, PLC0415
+
+
+def live(order: Serve, descriptors: list[int]) -> NoReturn:
+    """Run what comes through the pipe; never returns into the frames of the service below."""
+    try:
+        _live(order, descriptors)
+    except BaseException:
+        os.write(2, traceback.format_exc().encode(errors="replace"))
+    crash_stacks.exit_now(1)
+
+
+def _live(order: Serve, descriptors: list[int]) -> NoReturn:
+    own, *streams = descriptors[: 1 + _STREAMS]
+    # The sentinel stays open: that the process ends is told by its closing.
+    data, _sentinel, tracker, *files = descriptors[1 + _STREAMS :]
+    stacks, stacks_of_children, page, _trace = map(tempfiles.path_of, files)
+    # Standard error is the test's: no more is to be there than by spawn.
+    crash_stacks.install(stacks, stacks_of_children, native=False)
+    served_surroundings.environment(order.environment)
+    served_surroundings.streams(streams)
+    os.umask(order.umask)
+    served_surroundings.main_module()
+    seeding.unseed()
+    processes.watch()
+    channel = Channel(socket.socket(fileno=own))
+    _inherit(channel)
+    _share_tracker(tracker)
+    watch = Watch(channel, page)
+    for descriptor in files:
+        os.close(descriptor)
+    code = _run(data)
+    watch.end()
+    crash_stacks.exit_now(code)
+
+
+def _inherit(channel: Channel) -> None:
+    """Wait for what the data refers to: only when it has come is the pytest process our parent."""
+    last = False
+    while not last:
+        received = channel.receive()
+        if received is None:
+            crash_stacks.exit_now(1)
+        message, descriptors = received
+        assert isinstance(message, Inherit), message
+        inherited.take(descriptors)
+        last = message.last
+
+
+def _share_tracker(descriptor: int) -> None:
+    tracker: Any = resource_tracker._resource_tracker
+    tracker._fd = descriptor
+
+
+def _run(data: int) -> int:
+    code = 1
+    try:
+        code = spawn._main(data, os.dup(data))
+    except BaseException:
+        # What was pickled cannot be had here, which an interpreter would print as well.
+        sys.excepthook(*sys.exc_info())
+    exiting.skip_torch_finalizers()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, ValueError, OSError):  # the test's own by now
+            stream.flush()
+    return code

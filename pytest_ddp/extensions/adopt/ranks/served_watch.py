@@ -1,0 +1,91 @@
+"""The rank's instruments in a served process: phases, its process groups, who answers for both."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from multiprocessing import synchronize
+from sys import _current_frames
+from types import FrameType
+from typing import Any
+
+import torch.distributed as dist
+
+from pytest_ddp.protocol.channel import Channel
+from pytest_ddp.protocol.host_messages import World
+from pytest_ddp.protocol.messages import FromRank, OfService
+from pytest_ddp.protocol.rank_status import Probe
+from pytest_ddp.protocol.serving import RETURNED, Joined, ProcessPlace
+from pytest_ddp.protocol.status_page import StatusPage
+from pytest_ddp.rank.groups import functional
+from pytest_ddp.rank.groups.default_group import DefaultGroup
+from pytest_ddp.rank.groups.journal import CallJournal
+from pytest_ddp.rank.groups.side_channel import SideChannel
+from pytest_ddp.rank.status import landmarks
+from pytest_ddp.rank.status.phase_stack import PhaseStack
+from pytest_ddp.rank.status.status_reporter import StatusReporter
+from pytest_ddp.system.stdlib import os, threading
+
+_NO_GROUP = World("gloo", 1, None, init=False)
+"""Of the plugin's own, that is: whatever group there is the process makes itself."""
+
+
+class Watch:
+    """Notes what the process does from now on; answers probes once it has a process group."""
+
+    def __init__(self, channel: Channel, page: str) -> None:
+        self._channel = channel
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._lifecycle = PhaseStack(StatusPage(page))
+        journal = CallJournal()
+        journal.on_new_group.append(self._greet)
+        group = DefaultGroup(journal, _NO_GROUP, 0)
+        self._surveyor = StatusReporter(group, self._lifecycle, SideChannel())
+        landmarks.install(self._lifecycle)
+        functional.watch(journal)
+        # What a fork of this process says is not about it.
+        os.register_at_fork(after_in_child=channel.close)
+        self._lifecycle.begin("target")
+
+    def end(self) -> None:
+        """The target has returned, and all that is to run after it."""
+        self._lifecycle.begin(RETURNED)
+
+    def _greet(self, _: dist.ProcessGroup) -> None:
+        # Not before: a new interpreter has one thread.
+        if self._thread is None:
+            name = "pytest-ddp link"
+            self._thread = threading.Thread(target=self._answer, name=name, daemon=True)
+            self._thread.start()
+        self._send(Joined())
+
+    def _answer(self) -> None:
+        with contextlib.suppress(OSError):
+            while (received := self._channel.receive()) is not None:
+                question, _ = received
+                assert isinstance(question, Probe), question
+                # The main thread changes what is read here; an answer that fails proves nothing.
+                with contextlib.suppress(Exception):
+                    standing = self._surveyor.stand(question)
+                    self._send(_place(), standing)
+
+    def _send(self, *messages: FromRank | OfService) -> None:
+        with contextlib.suppress(OSError), self._lock:
+            for message in messages:
+                self._channel.send(message)
+
+
+def _place() -> ProcessPlace:
+    released = _is_released(_current_frames().get(threading.main_thread().ident or 0))
+    if not dist.is_initialized():
+        return ProcessPlace(-1, 0, released)
+    return ProcessPlace(dist.get_rank(), dist.get_world_size(), released)
+
+
+def _is_released(frame: FrameType | None) -> bool:
+    """Whether torch's elastic has called its function, and waits until all of them return."""
+    elastic: Any = sys.modules.get("torch.distributed.elastic.multiprocessing.api")
+    while frame is not None and frame.f_code.co_filename == synchronize.__file__:
+        frame = frame.f_back
+    return elastic is not None and frame is not None and frame.f_code is elastic._wrap.__code__

@@ -1,0 +1,112 @@
+"""Forks processes on order, and ends them when the pytest process is gone.
+
+multiprocessing's own fork server would do for that, but its children are its own: a test that
+waits for its process by number, a process that looks who its parent is, and
+``PR_SET_PDEATHSIG``, with which ``torch.multiprocessing`` ends processes, would meet the server.
+Here a child is forked by a *stem* that ends at once. The pytest process is the subreaper at that
+moment, and so the kernel makes it the parent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import NoReturn
+
+from pytest_ddp.extensions.adopt.ranks import served_process
+from pytest_ddp.extensions.adopt.ranks.served_surroundings import Signals
+from pytest_ddp.protocol.channel import Channel
+from pytest_ddp.protocol.host_messages import Collected
+from pytest_ddp.protocol.serving import Serve, Served, ServiceReady
+from pytest_ddp.rank.exits import crash_stacks
+from pytest_ddp.rank.startup import preload, shared_preload, threads
+from pytest_ddp.system import processes
+from pytest_ddp.system.stdlib import gc, os, select, signal
+
+
+def serve(channel: Channel, parent: int) -> NoReturn:
+    """Be the service.
+
+    Args:
+        channel: to the pytest process.
+        parent: number of the pytest process.
+    """
+    # While it imports nobody reads the channel, so that its end would go unseen.
+    processes.die_with_parent(parent)
+    # Of the terminal's process group, as the processes that it forks have to be.
+    signals = Signals.take()
+    preload.torch()
+    served_process.preload()
+    received = channel.receive()
+    if received is None:
+        crash_stacks.exit_now(0)
+    collected, _ = received
+    assert isinstance(collected, Collected), collected
+    shared_preload.import_shared(collected)
+    channel.send(ServiceReady(threads.problem("their service")))
+    gc.collect()
+    gc.freeze()
+    processes.outlive_parent()
+    _Service(channel, parent, signals).run()
+    crash_stacks.exit_now(0)
+
+
+class _Service:
+    def __init__(self, channel: Channel, parent: int, signals: Signals) -> None:
+        self._channel = channel
+        self._signals = signals
+        self._made: list[int] = []
+        """Of each process that may live, a pidfd: its number may be another's by now."""
+        # A process that a test has forked off keeps the channel open after pytest's end.
+        self._parent = os.pidfd_open(parent)
+
+    def run(self) -> None:
+        poll = select.poll()
+        for source in (self._channel.fileno(), self._parent):
+            poll.register(source, select.POLLIN)
+        with contextlib.suppress(OSError):
+            while not any(source == self._parent for source, _ in poll.poll()) and self._obey():
+                """Until the pytest process is gone."""
+        for process in self._made:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(process, signal.SIGKILL)
+
+    def _obey(self) -> bool:
+        received = self._channel.receive()
+        if received is None:
+            return False
+        order, descriptors = received
+        assert isinstance(order, Serve), order
+        self._forget_ended()
+        pid = self._make(order, descriptors)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        # Nobody reaps it before its number is told.
+        self._made.append(os.pidfd_open(pid))
+        self._channel.send(Served(pid))
+        return True
+
+    def _make(self, order: Serve, descriptors: list[int]) -> int:
+        reading, writing = os.pipe()
+        stem = os.fork()
+        if stem == 0:
+            child = os.fork()
+            if child == 0:
+                for descriptor in (reading, writing, self._parent, *self._made):
+                    os.close(descriptor)
+                self._channel.close()
+                self._signals.restore()
+                served_process.live(order, descriptors)
+            os.write(writing, str(child).encode())
+            crash_stacks.exit_now(0)
+        os.close(writing)
+        # Once it is reaped, its child has the other parent.
+        os.waitpid(stem, 0)
+        child = int(os.read(reading, 32))
+        os.close(reading)
+        return child
+
+    def _forget_ended(self) -> None:
+        ended, _, _ = select.select(self._made, [], [], 0)
+        for process in ended:
+            self._made.remove(process)
+            os.close(process)

@@ -1,0 +1,122 @@
+"""The pytest process's hold on the service that forks processes in place of ``spawn``."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Sequence
+
+from pytest_ddp.launch.rendezvous import NOT_FOR_HOST
+from pytest_ddp.protocol.channel import Channel, ChannelError
+from pytest_ddp.protocol.host_messages import Collected
+from pytest_ddp.protocol.program import command
+from pytest_ddp.protocol.serving import Serve, Served, ServiceReady
+from pytest_ddp.system import processes, tempfiles
+from pytest_ddp.system.stdlib import os, socket, subprocess
+
+_SAFE = {
+    # OpenBLAS starts its threads when it is imported.
+    "OPENBLAS_NUM_THREADS": "1",
+    # Counting GPUs must not initialise CUDA in the process that forks.
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+}
+_READ_AT_IMPORT = re.compile(
+    "(OMP|KMP|GOMP|MKL|NUMEXPR|ATEN|LD|PYTHON)_?|OPENBLAS_|TORCH_LOGS|TORCH_DISTRIBUTED_DEBUG"
+)
+"""Variables that say nothing any more to what is imported already."""
+
+
+_SERVICE = "pytest_ddp.extensions.adopt.ranks.spawn_server_process"
+
+
+class NotServedError(Exception):
+    """No process was made; the text says why, as the end of a sentence."""
+
+
+class SpawnServer:
+    """One service, from its start until the pytest process ends."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        """Start it; it imports torch meanwhile.
+
+        Args:
+            environment: the variables that it is started with.
+        """
+        self._for = _read_at_import(environment)
+        self._log = tempfiles.create("pytest-ddp service")
+        self._problem: str | None = None
+        self._ready = False
+        ours, theirs = socket.socketpair()
+        self._channel = Channel(ours)
+        with theirs:
+            role = {"descriptor": theirs.fileno(), "service": _SERVICE, "parent": os.getpid()}
+            process = subprocess.Popen(
+                command(role),
+                env={k: v for k, v in environment.items() if k not in NOT_FOR_HOST} | _SAFE,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+            )
+        process.returncode = 0  # it ends after the pytest process, and Popen must not warn
+
+    def fits(self, environment: dict[str, str]) -> bool:
+        """Whether it would have imported the same with these variables."""
+        return self._problem is None and _read_at_import(environment) == self._for
+
+    def collected(self, message: Collected) -> None:
+        """Tell which files its processes come from, so that it imports what these import."""
+        with contextlib.suppress(OSError):  # told when it is asked for something
+            self._channel.send(message)
+
+    def make(self, order: Serve, descriptors: Sequence[int]) -> int:
+        """Have it make a process; its number.
+
+        Raises:
+            NotServedError: it cannot.
+        """
+        if self._problem is not None:
+            raise NotServedError(self._problem)
+        # A timeout's exception may come at any place, and leave an answer unread.
+        self._problem = "the service was interrupted"
+        try:
+            self._wait_until_ready()
+            with _subreaper():
+                self._channel.send(order, descriptors)
+                answer = self._receive()
+            assert isinstance(answer, Served), answer
+        except (OSError, ChannelError, NotServedError) as error:
+            self._problem = str(error)
+            raise NotServedError(self._problem) from None
+        self._problem = None
+        return answer.pid
+
+    def _wait_until_ready(self) -> None:
+        if not self._ready:
+            answer = self._receive()
+            assert isinstance(answer, ServiceReady), answer
+            if answer.problem is not None:
+                raise NotServedError(answer.problem)
+            self._ready = True
+
+    def _receive(self) -> object:
+        received = self._channel.receive()
+        if received is None:
+            said = os.pread(self._log, 1 << 16, 0).decode(errors="replace").strip()
+            raise NotServedError("the service has died" + (f":\n{said}" if said else ""))
+        return received[0]
+
+
+def _read_at_import(environment: dict[str, str]) -> dict[str, str]:
+    return {name: v for name, v in environment.items() if _READ_AT_IMPORT.match(name)}
+
+
+@contextlib.contextmanager
+def _subreaper() -> Iterator[None]:
+    """Be the parent of what the service forks and leaves; not for longer than that takes."""
+    before = processes.adopts_orphans()
+    processes.adopt_orphans()
+    try:
+        yield
+    finally:
+        processes.adopt_orphans(before)

@@ -1,0 +1,79 @@
+"""What is said of served processes: of those that could never end, and of those that are gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from pytest_ddp.extensions.adopt.watching import Watched
+from pytest_ddp.outcome import stack_dumps
+from pytest_ddp.outcome.outcome import Hang, RankLine
+from pytest_ddp.verdict import diagnosis
+from pytest_ddp.verdict.diagnosis import RankDiagnosis
+from pytest_ddp.verdict.lost_ranks import frame_lines
+from pytest_ddp.verdict.rank_failure import exit_text
+from pytest_ddp.verdict.text import rows_of
+
+EARLY = "exited with code 0 before its target had returned"
+"""As by ``os._exit(0)``."""
+
+
+def of_hang(hang: Hang, processes: Sequence[Watched]) -> str:
+    """The proof, where each rank was, and its stack."""
+    ranks = [_diagnosis(row) for row in hang.table if row.rank >= 0]
+    errors = {p.rank: p.standing.handled if p.standing else None for p in processes}
+    lines = [diagnosis.verdict_prefix(errors) + hang.sentence, *rows_of(ranks)]
+    for process in sorted(processes, key=lambda process: process.rank):
+        lines += _stack(process)
+    if in_handlers := diagnosis.note(errors):
+        lines += ["", in_handlers]
+    return "\n".join(lines)
+
+
+def of_ends(processes: Iterable[Watched]) -> str:
+    """How these processes ended, and where they were; a paragraph each."""
+    return "\n\n".join("\n".join([_end(process), *_stack(process)]) for process in processes)
+
+
+def _end(process: Watched) -> str:
+    popen = process.popen
+    mark = popen.files.mark()
+    if popen.returncode == 0 and not popen.has_returned:
+        words = EARLY
+    elif popen.returncode is None:
+        words = "is still running"
+    else:
+        words = exit_text(popen.returncode)
+    own = stack_dumps.user_line(stack_dumps.main_stack(popen.files.stacks()))
+    place = f", at {own}" if own is not None else _noted(mark.seen, mark.site)
+    return f"{_name(process)} {words}{_phase(mark.phase)}{place}"
+
+
+def _noted(seen: str, site: str) -> str:
+    """Where it was by its page, which is all that SIGKILL leaves."""
+    words, place = stack_dumps.last_place(seen, site)
+    return f", {words} {stack_dumps.shorten(place)}" if place else ""
+
+
+def _phase(phase: str) -> str:
+    _, _, inner = phase.partition(": ")
+    return f" in {inner}" if inner else ""
+
+
+def _name(process: Watched) -> str:
+    rank = f"rank {process.rank}, " if process.rank >= 0 else ""
+    return f"{process.label} ({rank}pid {process.popen.pid})"
+
+
+def _stack(process: Watched) -> Iterator[str]:
+    dumps = stack_dumps.parse_stacks(process.popen.files.stacks())
+    mains = [main for dump in dumps if (main := dump.main()) is not None]
+    if mains:
+        yield ""
+        yield f"{_name(process)}, most recent call first:"
+        yield from frame_lines(mains[-1])
+
+
+def _diagnosis(row: RankLine) -> RankDiagnosis:
+    phase = row.phase.removeprefix("target").removeprefix(": ")
+    seen = row.state, phase, row.collective, row.group, row.number, row.place
+    return RankDiagnosis(row.rank, *seen, "", None, "", "", ())

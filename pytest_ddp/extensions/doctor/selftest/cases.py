@@ -1,0 +1,81 @@
+"""What the battery consists of, and what of it a machine can run."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from dataclasses import dataclass
+
+from pytest_ddp.extensions.doctor.selftest import inner_session
+from pytest_ddp.extensions.doctor.selftest.judge import Expected
+
+_FEW = 2
+_MOST = 8
+"""Ranks of the part that has one for each GPU."""
+_LONG = 1200.0
+"""Seconds for what launches programs one after the other."""
+_XDIST = ("xdist",)
+_WORKERS = ("-p", "xdist", "-n", "2")
+_CONFORMANCE = ("ddp_conformance",)
+
+
+@dataclass(frozen=True, slots=True)
+class SelftestCase:
+    """One session of pytest."""
+
+    name: str
+    about: str
+    suites: tuple[str, ...]
+    backend: str
+    size: int
+    """Ranks of every test."""
+    gpus: int = 0
+    """How many it needs."""
+    modules: tuple[str, ...] = ()
+    """What has to be installed."""
+    arguments: tuple[str, ...] = ()
+    limit: float = 600.0
+    """Seconds for the session."""
+
+    def obstacle(self, gpus: int) -> str:
+        """Why it cannot run with so many GPUs; empty if it can."""
+        if gpus < self.gpus:
+            return f"it needs {self.gpus} GPUs, and {gpus} are usable"
+        absent = [name for name in self.modules if importlib.util.find_spec(name) is None]
+        return f"{' and '.join(absent)} is not installed" if absent else ""
+
+
+def selftest_cases(gpus: int) -> list[SelftestCase]:
+    """All of them, as large as this number of GPUs allows."""
+    training = ("test_training.py", "test_warm.py")
+    aborts = ("test_aborts.py",)
+    everywhere = ("test_verdicts.py", *training, *aborts)
+    leases = ("test_leases.py",)
+    guarantees = ("test_guarantees.py",)
+    pair = max(1, min(gpus, _FEW))
+    found = [
+        SelftestCase("gloo", "verdicts, training, warm ranks, aborts", everywhere, "gloo", _FEW),
+        SelftestCase("workers", "tests under xdist", leases, "gloo", _FEW, 0, _XDIST, _WORKERS),
+        SelftestCase("nccl-training", "training, warm ranks", training, "nccl", pair, 1),
+        SelftestCase("nccl-verdicts", "verdicts", ("test_verdicts.py",), "nccl", _FEW, _FEW),
+        SelftestCase(
+            "leases", "one test on a GPU at a time", leases, "nccl", 1, 1, _XDIST, _WORKERS
+        ),
+        SelftestCase("crashes", "what a GPU dies of", ("test_gpu_crashes.py",), "nccl", 1, 1),
+        SelftestCase("aborts", "ranks that end while others wait", aborts, "nccl", _FEW, _FEW),
+        SelftestCase(
+            "guarantees", "conformance", guarantees, "nccl", _FEW, _FEW, _CONFORMANCE, limit=_LONG
+        ),
+    ]
+    many = max(_FEW + 1, min(gpus, _MOST))
+    return [*found, SelftestCase("all-gpus", "a rank for each GPU", training, "nccl", many, many)]
+
+
+def expected_of(part: SelftestCase) -> Expected:
+    """What the suites of a part say of their tests, without importing them."""
+    found: dict[str, tuple[str, str]] = {}
+    for suite in part.suites:
+        for node in ast.parse((inner_session.SUITES / suite).read_text()).body:
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "EXPECTED":
+                found |= ast.literal_eval(node.value)
+    return found

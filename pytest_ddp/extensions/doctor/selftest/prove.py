@@ -1,0 +1,87 @@
+"""Runs the parts of the battery, and compares."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_ddp.extensions.doctor.selftest import inner_session, recorder
+from pytest_ddp.extensions.doctor.selftest.cases import SelftestCase, expected_of
+from pytest_ddp.extensions.doctor.selftest.judge import Row, exit_code, judge
+from pytest_ddp.system.stdlib import json
+
+_LAST = 4000
+"""Characters of what pytest printed, where its session is not as expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class SelftestResult:
+    """One part."""
+
+    part: SelftestCase
+    obstacle: str
+    """Why it did not run; empty if it did."""
+    rows: tuple[Row, ...] = ()
+    seconds: float = 0.0
+    problem: str = ""
+    """What is wrong with the session as a whole."""
+    output: str = ""
+    """The end of what pytest printed, if something is wrong."""
+
+    @property
+    def wrong(self) -> tuple[Row, ...]:
+        """Tests that are not as expected."""
+        return tuple(row for row in self.rows if row.problem)
+
+    @property
+    def is_green(self) -> bool:
+        """Whether it ran, and all of it was as expected."""
+        return not self.obstacle and bool(self.rows) and not self.wrong and not self.problem
+
+
+def prove(
+    chosen: Iterable[SelftestCase], gpus: int, tell: Callable[[SelftestResult], None]
+) -> list[SelftestResult]:
+    """Run what can be run of these parts; ``tell`` is called with each result as it comes."""
+    results = []
+    for part in chosen:
+        obstacle = part.obstacle(gpus)
+        result = SelftestResult(part, obstacle) if obstacle else _run(part)
+        tell(result)
+        results.append(result)
+    return results
+
+
+def _run(part: SelftestCase) -> SelftestResult:
+    expected = expected_of(part)
+    with inner_session.folder_with("conftest.py", *part.suites) as folder:
+        record, presence = folder / "record", folder / "presence"
+        ended = inner_session.run(
+            folder,
+            *("-p", recorder.__name__, "-v", f"--ddp-backend={part.backend}"),
+            *(f"--ddp-world-size={part.size}", *part.arguments),
+            environment={recorder.RECORD: str(record), recorder.PRESENCE: str(presence)},
+            limit=part.limit,
+        )
+        rows = judge(expected, _lines(record), _lines(presence), part.size)
+    problem = ""
+    if ended.code is None:
+        problem = f"pytest did not end within {part.limit:.0f} s, and was killed"
+    elif ended.code != (code := exit_code(expected)):
+        problem = f"pytest ended with code {ended.code}, and had to with {code}"
+    wrong = problem or any(row.problem for row in rows)
+    output = ended.output[-_LAST:] if wrong else ""
+    return SelftestResult(part, "", tuple(rows), ended.seconds, problem, output)
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    """Whole records; the last one of a writer that was killed may not be."""
+    found = []
+    with contextlib.suppress(FileNotFoundError):
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            with contextlib.suppress(ValueError):
+                found.append(json.loads(line))
+    return found

@@ -1,0 +1,76 @@
+"""Guarantees that only GPUs can try: their mutants are caught, and right code passes."""
+
+import pytest
+import torch
+from ddp_conformance import Cache, Training, TrainLoop, TrainStep
+from ddp_conformance.caches.mutants import precomputed
+from ddp_conformance.determinism.mutants import loop_mutants
+from ddp_conformance.framework.registry import checks_for
+from ddp_conformance.framework.verdict import GuaranteeError
+from ddp_conformance.lifecycle.mutants import gpu_mutants
+from ddp_conformance.model.mutants import statistics
+
+# LIF-07 launches seven runs, in six of which NCCL's watchdog waits for ten seconds.
+pytestmark = pytest.mark.ddp(timeout=300)
+
+EXPECTED = {
+    "test_a_mutant_is_caught[LIF-01]": ("passed", ""),
+    "test_a_mutant_is_caught[LIF-07]": ("passed", ""),
+    "test_a_mutant_is_caught[LIF-08]": ("passed", ""),
+    "test_a_mutant_is_caught[MEM-01]": ("passed", ""),
+    "test_a_mutant_is_caught[MEM-04]": ("passed", ""),
+    "test_a_mutant_is_caught[MEM-05]": ("passed", ""),
+    "test_a_mutant_is_caught[MOD-09]": ("passed", ""),
+    "test_right_code_passes[LIF-01]": ("passed", ""),
+    "test_right_code_passes[LIF-07]": ("passed", ""),
+    "test_right_code_passes[LIF-08]": ("passed", ""),
+    "test_right_code_passes[MEM-01]": ("passed", ""),
+    "test_right_code_passes[MEM-04]": ("passed", ""),
+    "test_right_code_passes[MEM-05]": ("passed", ""),
+    "test_right_code_passes[MOD-09]": ("passed", ""),
+}
+
+
+def leave_cuda_tensor(case):
+    """A file as a machine with a GPU writes it."""
+    torch.save(torch.empty(case.size, 2, device="cuda"), case.directory / precomputed.EXTRA)
+
+
+MUTANTS = {
+    "LIF-01": Training(run=gpu_mutants.assert_in_kernel, traits=gpu_mutants.TRAITS),
+    "LIF-07": Training(
+        run=gpu_mutants.exit_in_finally, traits=gpu_mutants.TRAITS, deaths=("raises",)
+    ),
+    "LIF-08": Training(run=gpu_mutants.wait_for_ever, traits=gpu_mutants.TRAITS, timeout=60.0),
+    "MEM-01": Cache(precomputed.DeviceOfTheFile, prepare=leave_cuda_tensor),
+    "MEM-04": Cache(precomputed.TransformOnDevice),
+    "MEM-05": TrainLoop(loop_mutants.OnTheFirstGpu, {"gpu"}),
+    "MOD-09": TrainStep(statistics.not_converted, statistics.GPU),
+}
+TRAINS = Training(run=gpu_mutants.train_on_gpus, traits=gpu_mutants.TRAITS, patience=60.0)
+RIGHT = {
+    "LIF-01": TRAINS,
+    "LIF-07": TRAINS,
+    "LIF-08": TRAINS,
+    "MEM-01": Cache(precomputed.RefusedByAll, spoil=leave_cuda_tensor),
+    "MEM-04": Cache(precomputed.AsksForDevice),
+    "MEM-05": TrainLoop(loop_mutants.OnItsOwnGpu, {"gpu"}),
+    "MOD-09": TrainStep(statistics.converted, statistics.GPU),
+}
+
+
+def put_to(subject, guarantee):
+    (check,) = (check for check in checks_for(subject) if check.id == guarantee)
+    assert check.obstacle(subject) is None
+    check(subject)
+
+
+@pytest.mark.parametrize("guarantee", MUTANTS)
+def test_a_mutant_is_caught(ddp, guarantee):
+    with pytest.raises(GuaranteeError, match=rf"^{guarantee}: "):
+        put_to(MUTANTS[guarantee], guarantee)
+
+
+@pytest.mark.parametrize("guarantee", RIGHT)
+def test_right_code_passes(ddp, guarantee):
+    put_to(RIGHT[guarantee], guarantee)

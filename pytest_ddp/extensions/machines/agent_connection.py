@@ -1,0 +1,178 @@
+"""The connection of an agent and the hub: frames over TCP, for all ranks of a machine."""
+
+from __future__ import annotations
+
+import enum
+import struct
+from dataclasses import dataclass
+
+from pytest_ddp.extensions.machines import handshake
+from pytest_ddp.extensions.machines.handshake import ClientHandshake, Seal, SealError
+from pytest_ddp.system.stdlib import socket, time
+
+_HEADER = struct.Struct(">BQI")
+_CHUNK = 1 << 18
+_SHAKE_LIMIT = 30.0
+"""Seconds for the handshake; a loaded machine needs a part of one."""
+_CLOSED = "connection closed"
+HEARTBEAT = 1.0
+"""Seconds between two signs of life."""
+
+
+class FrameKind(enum.IntEnum):
+    """What a frame is; ``serial`` is the rank's, or 0 for what is of the machine."""
+
+    JOIN = 1
+    """agent: its node, name, versions and GPUs, as JSON."""
+    HEARTBEAT = 2
+    """both: a sign of life; the hub's may be a question about the agent's clocks, and the agent's
+    the answer, see :mod:`pytest_ddp.extensions.machines.clocks`."""
+    MESSAGE = 3
+    """both: a message of :mod:`pytest_ddp.protocol.messages`; with serial 0 to or from the host."""
+    STREAM = 4
+    """agent: output of a rank; ``part`` is 0 for stdout, 1 for stderr, 2 for a log record."""
+    FILE = 5
+    """agent: the whole content of a file that a rank leaves; ``part`` counts the four of
+    ``RankFiles``, then its capture files."""
+    CLOSED = 6
+    """agent: the rank has closed its channel."""
+    PORT = 7
+    """hub: open a port; agent: ``part`` is open."""
+    SIGNAL = 8
+    """hub: ``part`` is the signal for a rank."""
+    FILES = 9
+    """hub: digests of test files, as JSON by path."""
+    PROBLEM = 10
+    """both: why this machine cannot take part, as text."""
+    END = 11
+    """hub: the session is over, ``part`` is pytest's exit code."""
+    COVERAGE = 12
+    """agent: a file that ranks leave for a coverage report: the end of its name, a NUL, its
+    content."""
+
+
+@dataclass(frozen=True, slots=True)
+class WireFrame:
+    """One message on the connection."""
+
+    kind: FrameKind
+    serial: int = 0
+    part: int = 0
+    data: bytes = b""
+
+    def pack(self) -> bytes:
+        return _HEADER.pack(self.kind, self.serial, self.part) + self.data
+
+    @classmethod
+    def unpack(cls, body: bytes) -> WireFrame:
+        """Read a frame from what :meth:`pack` returned.
+
+        Raises:
+            SealError: it is no frame.
+        """
+        try:
+            kind, serial, part = _HEADER.unpack_from(body)
+            return cls(FrameKind(kind), serial, part, body[_HEADER.size :])
+        except (struct.error, ValueError) as error:
+            raise SealError(f"no frame of pytest-ddp: {error}") from error
+
+
+class AgentConnection:
+    """One end of a connection; it never blocks, and keeps what the network does not take yet."""
+
+    def __init__(self, sock: socket.socket, sealed: Seal) -> None:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket, self._seal = sock, sealed
+        self._unsent = bytearray()
+        self.received_at = self._sent_at = time.monotonic()
+        """When something was last received, and sent (monotonic clock)."""
+        self.at_end = ""
+        """Why nothing can be received any more; empty while the connection is open."""
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    @property
+    def own_address(self) -> str:
+        address: str = self._socket.getsockname()[0]
+        return address
+
+    @property
+    def unsent(self) -> bool:
+        return bool(self._unsent) and not self.at_end
+
+    def send(self, frame: WireFrame) -> None:
+        self._unsent += self._seal.close(frame.pack())
+        self._sent_at = time.monotonic()
+        self.flush()
+
+    def beat(self) -> None:
+        """Send a sign of life, if it is time."""
+        if time.monotonic() > self._sent_at + HEARTBEAT:
+            self.send(WireFrame(FrameKind.HEARTBEAT))
+
+    def flush(self) -> None:
+        """Send what is waiting, as far as the network takes it."""
+        try:
+            while self._unsent and not self.at_end:
+                sent = self._socket.send(self._unsent[:_CHUNK])
+                del self._unsent[:sent]
+        except BlockingIOError:
+            pass
+        except (ConnectionResetError, BrokenPipeError):
+            self.at_end = _CLOSED
+        except OSError as error:
+            self.at_end = f"connection lost: {error.strerror}"
+
+    def receive(self) -> list[WireFrame]:
+        """Frames that have arrived; :attr:`at_end` is set if these were the last."""
+        frames: list[WireFrame] = []
+        try:
+            while data := self._socket.recv(_CHUNK):
+                self.received_at = time.monotonic()
+                frames += map(WireFrame.unpack, self._seal.open(data))
+            self.at_end = self.at_end or _CLOSED
+        except BlockingIOError:
+            pass
+        except ConnectionResetError:
+            # Its process has ended without reading all that was sent to it.
+            self.at_end = self.at_end or _CLOSED
+        except OSError as error:
+            self.at_end = f"connection lost: {error.strerror}"
+        except SealError as error:
+            self.at_end = str(error)
+        return frames
+
+    def silent_for(self) -> float:
+        """Seconds without a sign of life."""
+        return time.monotonic() - self.received_at
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def connect(address: str, port: int, secret: bytes) -> AgentConnection:
+    """Connect an agent to its hub.
+
+    Raises:
+        OSError: nothing listens there.
+        SealError: the listener is no hub of this session.
+    """
+    sock = socket.create_connection((address, port), timeout=_SHAKE_LIMIT)
+    try:
+        knock = ClientHandshake(secret, _exactly(sock, handshake.GREETING))
+        sock.sendall(knock.answer)
+        return AgentConnection(sock, knock.open(_exactly(sock, handshake.WELCOME)))
+    except BaseException:
+        sock.close()
+        raise
+
+
+def _exactly(sock: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        if not (more := sock.recv(count - len(data))):
+            raise SealError("connection closed by the coordinator: wrong session secret")
+        data += more
+    return data

@@ -1,0 +1,202 @@
+"""The part of the protocol about collectives: the status of ranks, and their calls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SIDE_CHANNEL = "ddp"
+"""Stands for a process group in waits for the fixture's operations; its members are all ranks."""
+
+
+def group_words(name: str, members: tuple[int, ...]) -> str:
+    """A process group in words."""
+    if name == "0":
+        return "the default group"
+    return f"the group of ranks {', '.join(map(str, members))}"
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Requests a rank's status. A side thread answers at once, unless the GIL is held."""
+
+    test: int
+    number: int
+
+
+@dataclass(frozen=True)
+class RequestCalls:
+    """Requests the collectives of a test; sent if the digests of ranks differ."""
+
+    test: int
+
+
+@dataclass(frozen=True)
+class PendingOperation:
+    """A collective, a receive or an operation of the ``ddp`` fixture that a rank has begun and
+    that is not complete."""
+
+    group: str
+    members: tuple[int, ...]
+    """Global ranks, in group order."""
+    number: int
+    """Number of the collective on its group in this test, from 1; for a receive, its number
+    among those from its peer."""
+    operation: str
+    """The public name: ``all_reduce``, ``recv``, ``ddp.gather``."""
+    recorded_as: str | None
+    """The flight recorder's name for it; None if it has no record."""
+    numel: int | None
+    dtype: str | None
+    peer: int | None
+    """Global rank of the sender, for a receive."""
+    tag: int | None
+    site: str
+    """``file:line`` of the user code that called it."""
+    root: int | None = None
+    """Global rank of the source or destination, for a collective that has one and was called from
+    Python."""
+    ends_in: float | None = None
+    """Seconds until a timeout ends it, at least; None if none was found."""
+
+    def may_end_within(self, seconds: float) -> bool:
+        """True if a timeout may end it within this time."""
+        return self.ends_in is not None and self.ends_in < seconds
+
+
+@dataclass(frozen=True)
+class Sent:
+    """Messages that a rank sent in this test to one receiver with one tag."""
+
+    group: str
+    receiver: int
+    """Global rank."""
+    tag: int
+    count: int
+
+
+@dataclass(frozen=True)
+class MessageCounts:
+    """Sends or receives that a rank began in a test, with one peer and one tag."""
+
+    group: str
+    members: tuple[int, ...]
+    """Global ranks, as :class:`GroupCount` has them."""
+    is_send: bool
+    peer: int
+    """Global rank; -1 for a receive from any rank."""
+    tag: int
+    """0 where the backend matches without tags."""
+    count: int
+    wide: int
+    """How many of them fixtures wider than the test began in their set-up."""
+    site: str
+    """``file:line`` of the user's code that began the last one."""
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """All sends and receives that a rank began in a test, on groups that exist after it."""
+
+    messages: tuple[MessageCounts, ...]
+    lost: bool
+    """True if the work of one of them, or of a functional collective, was dropped without a wait
+    for it."""
+    unclear: bool
+    """True if a fixture's thread may have begun some of them, which belong to no test."""
+
+
+@dataclass(frozen=True)
+class GroupCount:
+    """How many collectives a rank issued on one process group during a test."""
+
+    name: str
+    members: tuple[int, ...]
+    """Global ranks, in group order."""
+    collectives: int
+    what: int = 0
+    """Digest of the collectives called from Python: operation, size, root and so on."""
+    where: int = 0
+    """Digest of the calling lines, and of sizes that may legally differ."""
+    failed: bool = False
+    """A wait on the group ended in an error, for example by a timeout."""
+
+
+@dataclass(frozen=True)
+class Handled:
+    """An exception for which a rank runs an ``except``, ``finally`` or ``__exit__``."""
+
+    kind: str
+    """``ValueError``; with its module, if that is not ``builtins``."""
+    message: str
+    """The first line of its text, cut; empty if it has none."""
+    place: str
+    """``file:line in function`` of the user code that raised it."""
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.message}" if self.message else self.kind
+
+
+@dataclass(frozen=True)
+class RankStatus:
+    """A rank's status, in answer to a :class:`Probe`."""
+
+    test: int
+    number: int
+    pulse: str
+    """Changes whenever the rank's main thread moves."""
+    blocked: bool
+    """The main thread sleeps inside a wait for ``waits``."""
+    alone: bool
+    """No other thread of the rank could issue an operation in the main thread's place."""
+    waits: tuple[PendingOperation, ...]
+    """What the main thread waits for, all of which must end before it goes on."""
+    begun: tuple[PendingOperation, ...]
+    """All collectives and receives that have begun and are not complete."""
+    done: tuple[PendingOperation, ...]
+    """The last collectives of each group that are over on this rank, including failed ones."""
+    counts: tuple[GroupCount, ...]
+    sent: tuple[Sent, ...]
+    exchanges: int
+    """Operations of the ``ddp`` fixture that the rank has begun in this test."""
+    phase: str
+    """Phase of the test, followed by the user's own phase, if any."""
+    place: str
+    """``file:line in function`` of user code."""
+    engaged: str = ""
+    """The operation of torch.distributed that the main thread is in without being ``blocked``, as
+    nothing can be proved of it: ``send to rank 1 (tag 0)``, ``monitored_barrier``,
+    ``new_group #1 (ranks 0, 1)``. Or the start of the test, if other ranks are not ready yet; or
+    ``beside``, if the main thread waits for another thread."""
+    beside: str = ""
+    """Operations of other threads: ``barrier #1 of the default group in thread asyncio_0``."""
+    handled: Handled | None = None
+    """The exception that the main thread handles."""
+
+
+@dataclass(frozen=True)
+class CallRecord:
+    """One collective of the test that was called from Python, or that C++ issued by itself."""
+
+    group: str
+    number: int
+    operation: str
+    numel: int | None
+    dtype: str | None
+    reduce_op: str | None
+    root: int | None
+    """Source or destination, as rank in the group."""
+    site: str
+    """``file:line`` of user code; empty for a collective that C++ issued."""
+    sends: tuple[str, ...] = ()
+    """What each member gets, as ``4 x float32``, in group order; a single entry if all get the
+    same. Empty for operations that are not made of pieces."""
+    receives: tuple[str, ...] = ()
+    """What is expected of each member, in the same form."""
+
+
+@dataclass(frozen=True)
+class Calls:
+    """The last collectives of a test, in answer to :class:`RequestCalls`."""
+
+    test: int
+    calls: tuple[CallRecord, ...]

@@ -1,0 +1,79 @@
+"""Records about served processes: forks of a service in place of interpreters of ``spawn``.
+
+A part of :mod:`pytest_ddp.protocol.messages`, which describes how they are sent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+DESCRIPTORS = 11
+"""Descriptors attached to :class:`Serve`: the process's channel, its three standard streams, the
+pipes of its data and of its sentinel, the resource tracker's, and the four of ``RankFiles``."""
+AT_ONCE = 8
+"""The most descriptors that are attached to one :class:`Inherit`."""
+
+
+# ---------------------------------------------------------------- pytest process -> service
+
+
+@dataclass(frozen=True)
+class Serve:
+    """Make a process; the answer is :class:`Served`."""
+
+    environment: dict[str, str]
+    """All variables, as they are when the process is started."""
+    umask: int
+
+
+# ---------------------------------------------------------------- service -> pytest process
+
+
+@dataclass(frozen=True)
+class ServiceReady:
+    """The service has finished its imports, and waits for orders."""
+
+    problem: str | None
+    """Why it must not be forked, in words; None if it may be."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """The process exists, and the pytest process is its parent."""
+
+    pid: int
+
+
+# ---------------------------------------------------------------- pytest process -> its process
+
+
+@dataclass(frozen=True)
+class Inherit:
+    """Descriptors that the unpickled objects refer to, in order; they are attached."""
+
+    numbers: tuple[int, ...]
+    """Their numbers in the pytest process."""
+    last: bool
+
+
+# ---------------------------------------------------------------- its process -> pytest process
+
+
+@dataclass(frozen=True)
+class Joined:
+    """The process has made a process group: from now on it answers probes."""
+
+
+@dataclass(frozen=True)
+class ProcessPlace:
+    """Its place in the default process group; sent before each answer to a probe."""
+
+    rank: int
+    """-1 if it has no default group now."""
+    world_size: int
+    released: bool = False
+    """Its function has returned, and the process only waits until those of the others have."""
+
+
+RETURNED = "returned"
+"""The phase of a process after its target has returned or raised; not after ``os._exit``."""

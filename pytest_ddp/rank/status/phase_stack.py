@@ -1,0 +1,213 @@
+"""Which phase of its test a rank is in: pytest's, the user's, and those of torch.
+
+The main thread keeps a stack of phases, each with the line that began it, and writes the innermost
+one to the rank's page (:mod:`pytest_ddp.protocol.status_page`). Phases of other threads are not
+recorded: a page has room for one thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from sys import _getframe
+from types import CodeType, FrameType
+from typing import NamedTuple
+
+from pytest_ddp.protocol.status_page import PHASE, SEEN, StatusPage, note_of, seen_note_of
+from pytest_ddp.rank.groups.origins import callers, stack_of, user_frame, user_frame_of
+from pytest_ddp.system.stdlib import threading
+
+
+class Anchor(NamedTuple):
+    """A frame that is on the stack for as long as a phase lasts.
+
+    For phases with a reliable begin but no reliable end: an optimizer's hook after the step is not
+    called if the step raised. The frame itself is not kept, as it would keep alive all that it
+    refers to.
+    """
+
+    frame: int
+    """``id`` of the frame."""
+    code: CodeType
+    instruction: int
+    """The instruction that the frame is at while the phase lasts; -1 for any."""
+
+    @classmethod
+    def at_call(cls, frame: FrameType) -> Anchor:
+        """An anchor for the call that the frame is making now."""
+        return cls(id(frame), frame.f_code, frame.f_lasti)
+
+    @classmethod
+    def within(cls, frame: FrameType) -> Anchor:
+        """An anchor for all that the frame does until it returns."""
+        return cls(id(frame), frame.f_code, -1)
+
+    def holds(self, stack: Iterable[FrameType]) -> bool:
+        """Whether the anchored frame is in this stack, at the anchored instruction."""
+        for frame in stack:
+            if id(frame) == self.frame and frame.f_code is self.code:
+                return self.instruction in (-1, frame.f_lasti)
+        return False
+
+
+class _Phase(NamedTuple):
+    """A phase; reused when it begins again at the same line inside the same outer phases."""
+
+    text: str
+    """``call: warm-up: backward``."""
+    outer: bool
+    """True if its name is shown even inside a narrower phase: pytest's and the user's."""
+    note: bytes
+
+
+class PhaseStack:
+    """The phases that the rank's main thread is in."""
+
+    def __init__(self, page: StatusPage) -> None:
+        self._page = page
+        self._thread = threading.main_thread().ident
+        self._known: dict[tuple[str, str, str, int], _Phase] = {}
+        """This test's phases, by the text of the outer ones, name, file and line: composing a note
+        each time would cost more than all the rest."""
+        self._test = 0
+        self.torch_phases = 0
+        """How many phases of torch have begun: models built, wrapped, compiled or trained."""
+        self.begin("")
+
+    def begin(self, phase: str, site: str = "") -> None:
+        """Begin a phase of pytest, which ends all open ones.
+
+        Args:
+            phase: ``setup``, ``call`` or ``teardown``.
+            site: ``file:line in function`` of the test; all that is known if the rank is killed
+                before anything in the test begins a narrower phase.
+        """
+        self._test += 1
+        self._known.clear()
+        note = note_of(phase, site, self._test)
+        self._open: list[tuple[_Phase, Anchor | None]] = [(_Phase(phase, True, note), None)]
+        self._page.write(PHASE, note)
+
+    def look(self) -> tuple[str, str, list[FrameType]]:
+        """Write where a probe finds the main thread; called in the thread that answers probes.
+
+        Returns:
+            the main thread's phase, ``file:line in function`` of user code, and its stack.
+        """
+        # Copied before the stack is read: that lacks the anchors of phases that end in between.
+        phases = list(self._open)
+        stack = stack_of(self._thread)
+        place = place_of(stack)
+        note = phases[-1][0].note
+        # A phase whose anchor is no longer on the stack has ended without leave().
+        while (anchor := phases[-1][1]) is not None and not anchor.holds(stack):
+            phases.pop()
+        text = phases[-1][0].text
+        self._page.write(SEEN, seen_note_of(text, place, note))
+        return text, place, stack
+
+    # ------------------------------------------------------------------ narrower phases
+
+    def enter(
+        self,
+        name: str,
+        *,
+        outer: bool = False,
+        anchor: Anchor | None = None,
+        at: FrameType | None = None,
+    ) -> int:
+        """Begin a phase.
+
+        Args:
+            name: its name, for readers.
+            outer: show the name also while a narrower phase is open.
+            anchor: ends the phase without :meth:`leave`.
+            at: frame from which to look outwards for the user's line; default is the caller's.
+
+        Returns:
+            the argument for :meth:`leave`.
+        """
+        if threading.get_ident() != self._thread:
+            return 0
+        caller = _getframe(1)
+        self._drop_ended(caller)
+        line = user_frame(at or caller) or caller
+        return self._push(name, outer, anchor, line.f_code, line.f_lineno)
+
+    def enter_function(self, name: str, code: CodeType) -> int:
+        """Begin a phase that is a call of a user's function, such as a fixture."""
+        if threading.get_ident() != self._thread:
+            return 0
+        self._drop_ended(_getframe(1))
+        return self._push(name, True, None, code, code.co_firstlineno)
+
+    def leave(self, depth: int) -> None:
+        """End the phase that began at ``depth``, and those that are still open inside it."""
+        if 0 < depth < len(self._open) and threading.get_ident() == self._thread:
+            del self._open[depth:]
+            self._page.write(PHASE, self._open[-1][0].note)
+
+    def leave_anchored(self, frame: FrameType) -> None:
+        """End the phase that is anchored in this frame, if any."""
+        if threading.get_ident() != self._thread:
+            return
+        anchor = Anchor.within(frame)
+        for depth in range(len(self._open) - 1, 0, -1):
+            if self._open[depth][1] == anchor:
+                self.leave(depth)
+                return
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """The user's own phase, which lasts for a ``with`` block."""
+        depth = self.enter(name, outer=True)
+        try:
+            yield
+        finally:
+            self.leave(depth)
+
+    def in_torch(self) -> bool:
+        """True inside a phase of torch, and on any thread but the main one."""
+        if threading.get_ident() != self._thread:
+            return True
+        self._drop_ended(_getframe(1))
+        return not self._open[-1][0].outer
+
+    def refresh(self) -> None:
+        """Correct the page if an anchored phase has ended; called on the main thread."""
+        if self._drop_ended(_getframe(1)):
+            self._page.write(PHASE, self._open[-1][0].note)
+
+    # ------------------------------------------------------------------ the stack
+
+    def _push(
+        self, name: str, outer: bool, anchor: Anchor | None, code: CodeType, line: int
+    ) -> int:
+        self.torch_phases += not outer
+        around = -1
+        while not self._open[around][0].outer:
+            around -= 1
+        key = (self._open[around][0].text, name, code.co_filename, line)
+        phase = self._known.get(key)
+        if phase is None:
+            text = ": ".join(filter(None, key[:2]))
+            site = f"{code.co_filename}:{line} in {code.co_name}"
+            phase = self._known[key] = _Phase(text, outer, note_of(text, site, self._test))
+        self._open.append((phase, anchor))
+        self._page.write(PHASE, phase.note)
+        return len(self._open) - 1
+
+    def _drop_ended(self, frame: FrameType) -> bool:
+        ended = False
+        while (anchor := self._open[-1][1]) is not None and not anchor.holds(callers(frame)):
+            self._open.pop()
+            ended = True
+        return ended
+
+
+def place_of(stack: Iterable[FrameType]) -> str:
+    """The innermost line of user code, as ``file:line in function``."""
+    found = user_frame_of(stack)
+    if found is None:
+        return ""
+    return f"{found.f_code.co_filename}:{found.f_lineno} in {found.f_code.co_name}"

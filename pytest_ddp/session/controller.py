@@ -1,0 +1,366 @@
+"""The controller: one per pytest process, runs items on ranks and merges their reports."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pytest_ddp.launch import gpus
+from pytest_ddp.launch.launcher import HostDiedError, Launcher, NoRankError, OrphanedError
+from pytest_ddp.outcome import stack_dumps
+from pytest_ddp.outcome.outcome import RunOutcome
+from pytest_ddp.protocol.host_messages import Session
+from pytest_ddp.session import ends, worker_settings
+from pytest_ddp.session.display import Display, LiveLine, terminal_of
+from pytest_ddp.session.measuring import CoverageOfRanks
+from pytest_ddp.session.neighbours import with_findings
+from pytest_ddp.session.report_reader import Reader
+from pytest_ddp.session.run_requests import RunRequests
+from pytest_ddp.session.supervisor import Supervisor
+from pytest_ddp.session.synthetic_reports import (
+    exception_of,
+    failed_without_ranks,
+    skipped_without_ranks,
+)
+from pytest_ddp.session.terminal import Terminal
+from pytest_ddp.session.tmp_path import TmpPaths
+from pytest_ddp.settings.options import Import, Options, StartMethod
+from pytest_ddp.settings.plan import LaunchPlan
+from pytest_ddp.system import machine
+from pytest_ddp.system.stdlib import os
+from pytest_ddp.verdict import diagnosis_files
+from pytest_ddp.verdict.diagnosis import Diagnosis, is_doubtful
+from pytest_ddp.verdict.merge import judge, with_subtests
+from pytest_ddp.verdict.notices import Messages
+from pytest_ddp.verdict.paint import width_of
+from pytest_ddp.verdict.rank_failure import exit_text
+
+_LAST_TEARDOWN = 60.0
+"""Seconds for the wide fixtures of all ranks at a normal end."""
+_INTERRUPTED_TEARDOWN = 1.0
+"""Seconds for the same after Ctrl-C, when a user waits."""
+_LOST_WITH_HOST = (
+    "{end} between two tests or after the last one, and the ranks with it: fixtures wider than a "
+    "test were not torn down, exit handlers did not run.\n"
+)
+
+
+class Controller:
+    """Starts what a session with ddp tests needs, runs them, and ends it."""
+
+    def __init__(self, config: pytest.Config, options: Options) -> None:
+        self._config = config
+        self._options = options
+        self._launcher: Launcher | None = None
+        self._supervisor: Supervisor | None = None
+        self._start_method = options.usable_start_method()
+        self._fruitless = 0
+        """Number of successive starts of a host after which no rank was ever ready."""
+        self._hopeless: str | None = None
+        """Why no test can run any more; None if tests can run."""
+        self.exit_request: tuple[str, int | None] | None = None
+        """Reason and return code of a ``pytest.exit`` in the last test."""
+        self._diagnoses: tuple[Diagnosis, ...] = ()
+        """The diagnoses of the last test."""
+        self._messages = Messages(config)
+        self._live = LiveLine(terminal_of(config))
+        self._display = Display(config, self._live, self._messages.warn)
+        self._terminal = Terminal(config, self._messages.warn)
+        self.orders = RunRequests(config, options, self._live, self._terminal)
+        self._measuring = CoverageOfRanks(config, self._messages.warn)
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether ranks leave data for a coverage report."""
+        return self._measuring.measured is not None
+
+    @property
+    def problems(self) -> list[str]:
+        """Problems that are in no report, such as teardowns that failed after the last test."""
+        return self._messages.problems
+
+    # ------------------------------------------------------------------ collection
+
+    def warm_up(self) -> None:
+        """Start the host, if there may be a ddp test; it starts while collection goes on."""
+        if self._launcher is None and not self._config.option.collectonly:
+            with contextlib.suppress(NoRankError):  # each test that needs ranks tries again
+                self._start_host()
+
+    def collected(self, items: list[pytest.Item]) -> None:
+        """Collection is over: send the host the files with ddp tests, and start the first ranks."""
+        self.orders.collected(items)
+        if self.orders.items and hasattr(self._config, "workerinput"):
+            # The terminal of an xdist worker is not shown, so the problems become warnings.
+            for problem in machine.problems():
+                self._messages.warn(problem)
+        if self._launcher is not None and self.orders.items:
+            self._send_collected(self._launcher)
+            self._prestart()
+
+    def _send_collected(self, launcher: Launcher) -> None:
+        launcher.collected(worker_settings.collected_message(self._config, self.orders.items))
+
+    def _prestart(self) -> None:
+        if self._launcher is None or not self._launcher.is_local:
+            return  # planning would wait for other machines
+        # Problems are reported when the test runs.
+        with contextlib.suppress(pytest.UsageError, NoRankError):
+            plan = self.orders.plan(self.orders.items[0])
+            if plan.skip is None and self._supervisor is not None:
+                self._supervisor.prestart(plan.world)
+
+    def _start_host(self) -> None:
+        config = self._config
+        session = worker_settings.session_message(
+            config,
+            self._options,
+            spawns=self._start_method is StartMethod.SPAWN,
+            basetemp=self._directories.base,
+            measured=self._measuring.measured,
+        )
+        self._launcher = self._new_launcher(session)
+        if hasattr(config, "workerinput"):
+            self._launcher.watch_parent()
+        self._supervisor = Supervisor(self._launcher, Reader(config), self._messages.tell)
+
+    def _new_launcher(self, session: Session) -> Launcher:
+        given = {"config": self._config, "session": session, "display": self._display}
+        launcher: Launcher | None = self._config.hook.pytest_ddp_make_launcher(**given)
+        return launcher or Launcher(session, self._display)
+
+    def _restart_host(self) -> None:
+        self.close()
+        self._start_host()
+        assert self._launcher is not None
+        self._send_collected(self._launcher)
+
+    # ------------------------------------------------------------------ one test
+
+    def run(self, item: pytest.Item, next_item: pytest.Item | None) -> list[pytest.TestReport]:
+        """Run a ddp test on its ranks; returns its reports, one for each phase."""
+        self._diagnoses = ()
+        try:
+            plan = self.orders.plan(item)
+            if plan.skip is not None:
+                return skipped_without_ranks(item, plan.skip)
+            if self._hopeless is not None:
+                return failed_without_ranks(item, self._hopeless)
+            tmp_path = self._directories.name(item)
+            outcome = self._run_on_ranks(item, next_item, plan, tmp_path)
+            results = with_findings(item, outcome, self._results(outcome))
+            self._directories.keep_or_remove(tmp_path, results)
+        except HostDiedError as death:
+            return self._after_death_of_host(item, next_item, str(death))
+        except gpus.LeaseError as problem:
+            return failed_without_ranks(item, str(problem))
+        except NoRankError as problem:
+            return self._without_rank(item, str(problem))
+        except OrphanedError:
+            # xdist's main process is gone, and execnet would take seconds to notice.
+            self.close()
+            os._exit(3)
+        self._fruitless = 0
+        self.orders.set_doubtful(item, is_doubtful(outcome, self._diagnoses))
+        self._messages.after_test(outcome, results)
+        self._write_trace(outcome, results)
+        return results
+
+    def raised(self, report: pytest.TestReport) -> BaseException:
+        """The exception for a failed report of the last run."""
+        of_phase = (found for found in self._diagnoses if found.phase.value == report.when)
+        return exception_of(report, next(of_phase, None))
+
+    def _write_trace(self, outcome: RunOutcome, reports: list[pytest.TestReport]) -> None:
+        if (directory := self._options.trace) is None:
+            return
+        from pytest_ddp.trace import files  # noqa: PLC0415
+
+        try:
+            picture = files.write(directory, outcome, reports)
+        except OSError as error:
+            self._messages.warn(f"--ddp-trace={directory}: no trace could be written: {error}")
+            return
+        failures: list[Any] = [report.longrepr for report in reports if report.failed]
+        if picture is not None and hasattr(failures[0], "addsection"):
+            failures[0].addsection("Picture", stack_dumps.shorten(str(picture)))
+
+    def _results(self, outcome: RunOutcome) -> list[pytest.TestReport]:
+        exits = [
+            rank.done
+            for rank in outcome.ranks
+            if rank.done is not None and rank.done.exit_reason is not None
+        ]
+        if self._terminal.quits:
+            self.exit_request = "Quitting debugger", None
+        elif exits:
+            self.exit_request = exits[0].exit_reason or "", exits[0].exit_code
+        else:
+            return self._merged(outcome)
+        all_timed = (timed for r in outcome.ranks for timed in (*r.reports.values(), *r.subtests))
+        if not any(timed.report.failed for timed in all_timed):
+            # As in plain pytest, the test that ends the session has no result.
+            return []
+        self.exit_request = self.exit_request[0], self.exit_request[1] or None
+        reports = self._merged(outcome)
+        if self._terminal.quits:
+            # Phases that it cut off are no errors, and have no report in plain pytest.
+            ended = {phase for rank in outcome.ranks for phase in rank.reports}
+            reports = [report for report in reports if report.when in ended]
+        return reports
+
+    def _merged(self, outcome: RunOutcome) -> list[pytest.TestReport]:
+        output, width = self._options.output, width_of(self._config)
+        merged = with_subtests(outcome, judge(outcome, output, width), output, width)
+        self._diagnoses = merged.diagnoses
+        if (directory := self._options.diagnosis) is not None:
+            try:
+                diagnosis_files.write(directory, outcome, merged.diagnoses)
+            except OSError as error:
+                self._messages.warn(f"--ddp-diagnosis={directory}: {error}")
+        return merged.reports
+
+    def _run_on_ranks(
+        self,
+        item: pytest.Item,
+        next_item: pytest.Item | None,
+        plan: LaunchPlan,
+        tmp_path: str,
+    ) -> RunOutcome:
+        self._bury_host()
+        self._fall_back_to_spawn()
+        if self._launcher is None:
+            self._restart_host()
+        assert self._launcher is not None
+        assert self._supervisor is not None
+        with self._with_devices(plan, self._launcher) as placed:
+            return self._supervisor.run(self.orders.order(item, next_item, placed, tmp_path))
+
+    @contextlib.contextmanager
+    def _with_devices(self, plan: LaunchPlan, launcher: Launcher) -> Iterator[LaunchPlan]:
+        """Lease the GPUs of a plan, if it has any."""
+        if plan.devices is None:
+            yield plan
+            return
+        terms = plan.ranks_per_gpu, plan.timeout, plan.nodeid
+        with launcher.lease(plan.world, *terms) as leased:
+            yield dataclasses.replace(plan, devices=leased)
+
+    @functools.cached_property
+    def _directories(self) -> TmpPaths:
+        return TmpPaths(self._config)
+
+    # ------------------------------------------------------------------ trouble and the end
+
+    def _fall_back_to_spawn(self) -> None:
+        """Restart the host with spawn, if it must not fork after the imports of its session."""
+        launcher = self._launcher
+        if launcher is None or (self._start_method is StartMethod.SPAWN and launcher.is_local):
+            return
+        launcher.wait_until_ready()
+        problem = launcher.ready.fork_problem if launcher.ready else None
+        if problem is not None:
+            self._messages.warn(
+                f"ranks are spawned, not forked: {problem}. A plugin did that, or the import of a "
+                "library in it, or with --ddp-import=host your own code. Each rank now takes "
+                "seconds to start. Leave that plugin out (-p no:NAME), or move that import into "
+                "the function that needs it; --ddp-start-method=spawn silences this."
+            )
+            self._start_method = StartMethod.SPAWN
+            self._restart_host()
+
+    def _bury_host(self) -> None:
+        """Close a host that died after the last test, so that the next test is not blamed."""
+        if (launcher := self._launcher) is None or not launcher.had_rank:
+            return
+        try:
+            launcher.poll(0)
+        except HostDiedError:
+            self._messages.add_problem(_LOST_WITH_HOST.format(end=_end_of(launcher)))
+            self.close()
+
+    def _after_death_of_host(
+        self, item: pytest.Item, next_item: pytest.Item | None, words: str
+    ) -> list[pytest.TestReport]:
+        launcher = self._launcher
+        assert launcher is not None
+        collecting = launcher.ready is None
+        again = self._is_fruitless_again(launcher)
+        doing = "while it collected" if collecting else f"before {item.nodeid} had ended"
+        text = f"{_end_of(launcher)} {doing}"
+        self.close()
+        can_restart = self._options.import_ is not Import.HOST and launcher.is_local
+        if collecting and not again and can_restart:
+            # No code of the user had run in it, and no code of the test anywhere.
+            self._messages.warn(f"{text}, and was started anew")
+            return self.run(item, next_item)
+        if again:
+            self._hopeless = f"{text}; see {item.nodeid}."
+        last = words.splitlines()[-1] if words else "it printed nothing"
+        return failed_without_ranks(item, f"{text}: {last}\n\n{words}")
+
+    def _without_rank(self, item: pytest.Item, problem: str) -> list[pytest.TestReport]:
+        if self._hopeless is not None:
+            return failed_without_ranks(item, self._hopeless)
+        if self._launcher is not None and self._is_fruitless_again(self._launcher):
+            self._hopeless = f"no rank can be started; see {item.nodeid}."
+        why = stack_dumps.last_exception(problem) or problem.partition("\n")[0].rstrip(":")
+        return failed_without_ranks(item, f"no rank can be started: {why}\n\n{problem}")
+
+    def _is_fruitless_again(self, launcher: Launcher) -> bool:
+        """Whether this start and the one before it failed: then every other would fail too."""
+        self._fruitless = 0 if launcher.had_rank else self._fruitless + 1
+        return self._fruitless > 1
+
+    def finish(self, *, interrupted: bool, broken_off: bool = True, exit_code: int = 0) -> None:
+        """Let the ranks tear down their wide fixtures, then end all processes.
+
+        Args:
+            interrupted: whether Ctrl-C ended the session.
+            broken_off: whether the session ended before its last test.
+            exit_code: given to the launcher, for processes elsewhere that end with the same.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C during the teardown; all processes have ended nevertheless.
+        """
+        try:
+            if self._launcher is not None:
+                self._let_finish(self._launcher, interrupted)
+                self._launcher.exit_code = exit_code or int(bool(self.problems))
+        finally:
+            self.close()
+            self._measuring.end(broken_off=broken_off)
+
+    def _let_finish(self, launcher: Launcher, interrupted: bool) -> None:
+        limit = _INTERRUPTED_TEARDOWN if interrupted else _LAST_TEARDOWN
+        ranks = launcher.ranks()
+        try:
+            for rank, message in ends.finish(launcher, ranks, limit, explain=not interrupted):
+                self._messages.tell(rank, message)
+        except HostDiedError:
+            if any(rank.test for rank in ranks) and not interrupted:
+                self._messages.add_problem(_LOST_WITH_HOST.format(end=_end_of(launcher)))
+        except NoRankError:
+            pass  # Each test has reported why none can run.
+        except OrphanedError:
+            pass  # The process that would show a problem is gone.
+
+    def close(self) -> None:
+        """End host and ranks at once."""
+        # The attributes first: a failure below must not leave a launcher that is half closed.
+        launcher, self._launcher = self._launcher, None
+        supervisor, self._supervisor = self._supervisor, None
+        if supervisor is not None:
+            supervisor.close()
+        if launcher is not None:
+            launcher.close()
+
+
+def _end_of(launcher: Launcher) -> str:
+    code = launcher.returncode()
+    return f"the host process of the ranks {'does not end' if code is None else exit_text(code)}"

@@ -1,0 +1,548 @@
+"""One attempt at one test: the loop that waits for messages of ranks, their ends, and the clock."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import TypeAlias
+
+from pytest_ddp.deadlock import collectives
+from pytest_ddp.deadlock.collectives import NOTHING, balance
+from pytest_ddp.deadlock.prober import Prober
+from pytest_ddp.deadlock.prover import TimeoutSnapshot, diagnose_timeout
+from pytest_ddp.launch.launcher import Launcher, RankReaped
+from pytest_ddp.launch.rank_process import RankProcess
+from pytest_ddp.launch.rendezvous import Rendezvous
+from pytest_ddp.outcome.outcome import Ending, Expiry, Hang, RootCause, RunOutcome
+from pytest_ddp.protocol.messages import (
+    Aside,
+    Began,
+    Done,
+    EndAnnounced,
+    EnterHang,
+    Exchange,
+    Finished,
+    FromRank,
+    Go,
+    NotBegun,
+    PhaseReported,
+    RankReady,
+    RequestTerminal,
+    ReturnTerminal,
+    SubtestReported,
+    Warned,
+    XmlNoted,
+)
+from pytest_ddp.protocol.rank_status import CallRecord, Calls, GroupCount, RankStatus, RequestCalls
+from pytest_ddp.session import ends
+from pytest_ddp.session.display import LiveLine, activity_of
+from pytest_ddp.session.exchanges import Exchanges
+from pytest_ddp.session.rank_run import RankRun
+from pytest_ddp.session.report_reader import Reader
+from pytest_ddp.session.run_requests import RunRequest, file_of, is_new, may_import, start_limit
+from pytest_ddp.session.terminal import TerminalQueue
+from pytest_ddp.system import editors
+from pytest_ddp.system.machine import OomKillWatch
+from pytest_ddp.system.stdlib import signal, time
+
+# ------------------------------------------------------------------
+# Takes a snapshot of all ranks at the timeout, before they are stopped.
+
+ANSWER_LIMIT = 1.0
+"""Seconds that a rank gets to answer a probe."""
+_BETWEEN_LOOKS = 0.1
+"""Seconds; long enough for the kernel's clock ticks (10 ms) to show whether a rank computes."""
+_BUSY = 0.1
+"""Least share of a processor that a computing rank uses; more than a thread that waits for the GIL,
+which wakes up 200 times a second."""
+_SUSPENDED = ("T", "t")
+"""State letters in ``/proc`` of a process that a signal or a debugger has stopped."""
+
+
+def take_snapshot(
+    parts: Sequence[RankRun],
+    prober: Prober,
+    hear_until: Callable[[float, Callable[[], bool]], None],
+) -> Expiry:
+    """Probe the ranks twice, to find which of them hold up the others.
+
+    Args:
+        parts: all ranks of the test.
+        prober: sends the probes.
+        hear_until: takes messages until a moment (monotonic clock), or until a condition holds.
+    """
+
+    def last_answers() -> dict[int, RankStatus]:
+        prober.ask()
+        hear_until(time.monotonic() + ANSWER_LIMIT, prober.is_answered)
+        return prober.answers()
+
+    begin = time.monotonic()
+    cpu_before = {part: part.process.glance()[1] for part in parts}
+    before = last_answers()
+    hear_until(time.monotonic() + _BETWEEN_LOOKS, lambda: False)
+    now = last_answers()
+    least = _BUSY * (time.monotonic() - begin)
+    looks = []
+    for part in parts:
+        rank, (state, cpu) = part.process.rank, part.process.glance()
+        suspended, busy = state in _SUSPENDED, cpu - cpu_before[part] > least
+        answers = before.get(rank), now.get(rank), part.standing
+        looks.append(TimeoutSnapshot(rank, part.ending is not None, suspended, busy, *answers))
+    return diagnose_timeout(looks)
+
+
+# Overview
+#
+# `Run.start` sends each rank a `RunTest`. `Run.supervise` then waits in `_wait` until each
+# `RankRun` has an `Ending` (`_open` is empty). All waiting is in `_hear`: it polls the launcher for
+# at most as long as nothing else is due (the deadline, the next probe, the live line, the terminal)
+# and passes each message to `_take`, the only place where a message changes state.
+#
+# One rank, a `RankRun`:
+#
+#   state                      moved by                            next state
+#   not `began`                `Began`                             `began`
+#                              `NotBegun`                          `Ending.NOT_BEGUN`
+#   `began`, `ending` is None  `Done`                              `Ending.DONE`
+#                              `RankReaped`, covered by `EndAnnounced`   `Ending.ANNOUNCED`
+#   any without an `ending`    `RankReaped`                              `Ending.EXITED`
+#                              `_stop`, which kills the rank       `Ending.STOPPED`
+#   `Ending.DONE`              `RankReaped`                              `Ending.EXITED`
+#
+# Ranks that begin without the others (`RunTest.together` is False) send no `Began`: `Done`, or
+# what `_take_untold` reads in the files of a dead rank, then sets `began` as well.
+# A rank is a part of the verdict until the test is over, hence the last row: it has to live
+# until the other ranks have ended too.
+#
+# The test, a `Run`:
+#
+#   state           moved by                                       next state
+#   starting        the last `Began`: `_go` sends `Go`             running, with a new clock
+#   running         `_take` with a message that makes `failed`     failed: `_failed_at` is set
+#                   `_prober`, which proves a hang                 stuck: `_hang` is set
+#                   the clock: `_since` + `_limit`                 timed out: `_timed_out`
+#   failed          the clock: `_failed_at` + `_grace`             stopped by `_stop`
+#   stuck           `_wait`, in its next turn: `_explain`          stopped by `_stop`
+#   timed out       `look`, which sets `_expiry`                   stopped by `_stop`
+#   any of these    `_turns`, when a debugger takes the terminal   paused
+#                   the last `Ending`: `_open` is empty             over, also after `_stop`
+#   paused          `ReturnTerminal`, or the end of the rank        the state before
+#
+# Paused is the loop in `_is_looked_at`: messages are taken, no clock runs, and all moments move by
+# the time that the user took.
+#
+# The order in which a failure, a hang and the clock are looked at matters. A rank that failed
+# explains why others wait for it: once `_failed_at` is set there is no timeout, and a proved hang
+# only cuts the grace short. A proved hang says more than a timeout: `_timed_out` stays False.
+
+_GRACE, _LAST_GRACE = 2.0, 10.0
+"""Seconds that ranks may go on after another one has failed, and one that has failed itself.
+
+The first is enough to see whether other ranks fail too; the second lets fixtures tear down."""
+_LONG = 60.0
+"""Seconds of one poll while a debugger has the terminal and no clock runs."""
+_CALLS_LIMIT = 2.0
+"""Seconds that idle ranks get to send their collectives; it takes milliseconds."""
+
+OnMessage: TypeAlias = Callable[[int, Aside], None]
+
+
+class Run:
+    """One attempt at one test."""
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        reader: Reader,
+        tell: OnMessage,
+        oom: OomKillWatch,
+        order: RunRequest,
+        test: int,
+    ) -> None:
+        self._launcher = launcher
+        self._oom = oom
+        self._reader = reader
+        self._tell = tell
+        self._order = order
+        self._test = test
+        self._plan = order.plan
+        self._timed_out = False
+        self._has_run = False
+        """Whether at least one rank has run code of the test."""
+        self._failed_at: float | None = None
+        """When a rank first failed; later, when the last rank that failed ended its part."""
+        self._wall, self._began = time.time(), time.monotonic()
+        self._since, self._limit = self._began, self._plan.timeout
+        """Start of the clock that runs now, and the seconds after which it ends the test."""
+        self._expiry: Expiry | None = None
+        self._hang: Hang | None = None
+        self._mismatch = self._parting = ""
+        self._mismatch_cause: RootCause | None = None
+        self._unopened = ""
+        """Why a hang could not be looked into."""
+        self._suspicions: tuple[str, ...] = ()
+        self._balance = NOTHING
+        self._has_left = False
+        """Whether sends or receives are unfinished on groups that end with the test."""
+        self.parts: list[RankRun] = []
+        self._by_process: dict[RankProcess, RankRun] = {}
+
+    # ------------------------------------------------------------------ start
+
+    def start(self, store: str | None, rendezvous: Rendezvous) -> None:
+        """Send every rank the order to run the test.
+
+        Args:
+            store: name of the store of the process group; None for a test without one.
+            rendezvous: for process groups that code under test creates from the environment.
+        """
+        plan = self._plan
+        processes = self._launcher.pool(plan.world)
+        self.parts += map(RankRun, processes)
+        self._by_process = {part.process: part for part in self.parts}
+        self._exchanges = Exchanges(processes)
+        self._turns = TerminalQueue(self._order.terminal, self._by_process)
+        self._oom.begin()
+        self._wall, self._began = time.time(), time.monotonic()
+        self._since = self._began
+        environments = [rendezvous.environment(rank) for rank in range(plan.world_size)]
+        new = is_new(store, processes)
+        # Keys that a fixture set in the store during its set-up live as long as the fixture.
+        keys = next((process.keys for process in processes if process.holds_group), self._test)
+        port = rendezvous.take()
+        with port or nullcontext(), file_of(store if new else None, plan.world) as file:
+            together = new or may_import(processes, plan.nodeid)
+            self._limit = start_limit(plan.timeout) if together else plan.timeout
+            self._prober = Prober(self._test, processes, self._since + self._limit)
+            message = self._order.for_ranks(
+                self._test,
+                store=store,
+                new=new,
+                together=together,
+                by_file=bool(file),
+                keys=keys,
+            )
+            for rank, part in enumerate(self.parts):
+                # Before the order: the rank writes into these files as soon as it has it.
+                part.process.files.begin()
+                part.process.store, part.process.keys = store, keys
+                serves = () if rank or port is None else port.descriptors
+                part.process.order(message, environments[rank], serves, file)
+
+    # ------------------------------------------------------------------ the wait loop
+
+    def supervise(self) -> None:
+        """Wait until every rank has ended its part or was stopped."""
+        live = self._order.live
+        live.begin(self._order.item.name)
+        try:
+            self._wait(live)
+        finally:
+            live.erase()
+            self._turns.end()
+
+    def _wait(self, live: LiveLine) -> None:
+        while self._open():
+            if self._is_looked_at(live):
+                continue
+            left = self._deadline() - time.monotonic()
+            if left <= 0 and self._failed_at is None and self._hang is None:
+                # The look takes messages, so a rank may fail or a hang be proved in it.
+                _, self._expiry = self.look()
+            if left <= 0 or self._hang is not None:
+                self._timed_out = self._failed_at is None and self._hang is None
+                if self._hang is not None:
+                    self._explain(self._prober.counts())
+                if self._failed_at is None and self._order.terminal.wants_post_mortem:
+                    self._open_hang()
+                self._stop(self._open())
+                return
+            self._prober.probe()
+            if not live.due_in():
+                live.show({p.process.rank: activity_of(p.ending, p.standing) for p in self.parts})
+            wait = min(left, self._prober.due_in(), live.due_in(), self._turns.due_in())
+            self._hear(wait)
+
+    def _hear(self, seconds: float) -> None:
+        for process, message in self._launcher.poll(seconds):
+            if (part := self._by_process.get(process)) is not None:
+                self._take(part, message)
+
+    # ------------------------------------------------------------------ debuggers
+
+    def _is_looked_at(self, live: LiveLine) -> bool:
+        """Whether a rank was in a debugger; waits until it has left it, while no clock runs."""
+        self._turns.lend()
+        live_is_up = True
+        while self._turns.taken:
+            if live_is_up:
+                live.erase()
+            live_is_up = False
+            self._hear(_LONG)
+        if live_is_up:
+            return False
+        paused = self._turns.take_pause()
+        self._began += paused
+        self._since += paused
+        if self._failed_at is not None:
+            self._failed_at += paused
+        self._prober.postpone(paused)
+        live.begin(self._order.item.name)
+        return True
+
+    def _open_hang(self) -> None:
+        """Open a debugger in a rank that is stuck, before it is stopped."""
+        culprits = self._hang.culprits if self._hang is not None else ()
+        stuck = [part for part in self._open() if part.process.rank not in culprits]
+        part = (stuck or self._open())[0]
+        part.process.send(EnterHang(self._test))
+        self._hear_until(time.monotonic() + ANSWER_LIMIT, lambda: self._turns.taken)
+        if not self._is_looked_at(self._order.live):
+            self._unopened = f"--pdb: rank {part.process.rank} could not be entered: no answer."
+
+    def _hear_until(self, moment: float, done: Callable[[], bool] = lambda: False) -> None:
+        while not done() and (left := moment - time.monotonic()) > 0:
+            self._hear(left)
+
+    def _open(self) -> list[RankRun]:
+        return [part for part in self.parts if part.ending is None]
+
+    def _deadline(self) -> float:
+        if editors.is_attached():
+            # An editor's debugger holds ranks without notice to this process.
+            return math.inf
+        end = self._since + self._limit
+        if self._failed_at is not None:
+            end = min(end, self._failed_at + self._grace())
+        return end
+
+    def _grace(self) -> float:
+        # If one rank could not begin, the others wait for it in the set-up of the group.
+        hopeless = any(part.ending is Ending.NOT_BEGUN for part in self.parts)
+        if hopeless or self._has_quit():
+            return 0.1
+        return _LAST_GRACE if any(part.failed for part in self._open()) else _GRACE
+
+    def _has_quit(self) -> bool:
+        """Whether the user quit a debugger, and its rank has ended its part."""
+        exits = (part.done is not None and part.done.exit_reason for part in self.parts)
+        return self._order.terminal.quits and any(exits)
+
+    def _now(self) -> float:
+        return time.monotonic() - self._began
+
+    def _take(self, part: RankRun, message: FromRank | RankReaped) -> None:
+        match message:
+            case RankReaped():
+                self._take_untold(part)
+                part.is_gone(self._order.item, self._wall, self._now())
+            case Warned() | XmlNoted() | Finished():
+                self._tell(part.process.rank, message)
+            case RankReady():
+                pass  # `Supervisor._bring_up` has waited for it.
+            case _ if message.test != self._test:
+                pass  # A late message of the test before.
+            case RankStatus():
+                part.standing = message
+                has_ended = part.ending is not None
+                self._hang = self._prober.take(part.process.rank, message, has_ended) or self._hang
+                return
+            case Calls():
+                raise AssertionError("Calls, while the test runs and no TellCalls was sent")
+            case Began():
+                part.begin(self._plan.nodeid)
+                if all(part.began for part in self.parts):
+                    self._go()
+            case RequestTerminal():
+                self._turns.want(part.process)
+                return
+            case ReturnTerminal():
+                self._turns.leave(part.process, message)
+                if not message.quits:
+                    return
+                self._failed_at = self._failed_at or time.monotonic()
+            case NotBegun():
+                part.problem, part.retryable = message.problem, message.retryable
+                part.end(Ending.NOT_BEGUN, self._now())
+            case PhaseReported():
+                part.take(self._reader.phase(message), self._now())
+            case SubtestReported():
+                part.take_subtest(self._reader.subtest(message), self._now())
+            case Done():
+                self._has_run = True
+                part.done = message
+                part.begin(self._plan.nodeid)
+                part.take_passed(self._order.item, self._wall, message.passed)
+                part.process.holds_group, part.process.together = (
+                    message.holds_group,
+                    message.together,
+                )
+                if message.modules_changed:
+                    part.process.family = self._plan.family
+                part.end(Ending.DONE, self._now())
+            case EndAnnounced():
+                part.announced = message
+            case Exchange():
+                self._exchanges.arrive(part.process, message)
+        self._prober.hear()
+        if part.ending is not None:
+            self._turns.leave(part.process)
+            self._exchanges.leave(part.process, part.ending.value)
+        # Restarted at each end of a failed rank: the others may have waited for its teardown.
+        if part.failed and (self._failed_at is None or part.ending is not None):
+            self._failed_at = time.monotonic()
+
+    def _go(self) -> None:
+        self._has_run = True
+        self._since, self._limit = time.monotonic(), self._plan.timeout
+        self._prober.end_by(self._since + self._limit)
+        for part in self.parts:
+            part.process.send(Go(self._test))
+
+    def _take_untold(self, part: RankRun) -> None:
+        """Take reports that a rank held back to send with its `Done`, which will not come."""
+        recovered = part.process.files.recovered_reports()
+        if recovered.test == self._test:
+            self._has_run = True
+            part.begin(self._plan.nodeid)
+            part.take_passed(self._order.item, self._wall, recovered.passed)
+
+    # ------------------------------------------------------------------ comparing
+
+    def compare(self) -> None:
+        """Compare the ranks' collectives, if all ranks have ended well."""
+        counts = self._counts()
+        comparable = self._plan.check_collectives and len(counts) == len(self.parts)
+        if not (comparable and collectives.needs_calls(counts)):
+            return
+        calls = self._ask_for_calls()
+        self._mismatch = collectives.difference(counts, calls)
+        self._mismatch_cause = collectives.root_cause(counts, calls)
+        self._suspicions = tuple(collectives.suspicions(counts, calls))
+
+    def settle(self) -> None:
+        """Match sends with receives, those of wide fixtures included."""
+        first = self.parts[0].process
+        done = {part.process.rank: part.done for part in self.parts if part.done is not None}
+        traffic = {rank: each.traffic for rank, each in done.items() if each.traffic is not None}
+        if not (traffic or first.open or first.spoiled):
+            return
+        if len(done) == len(self.parts):
+            keeps = self._keeps_group()
+            self._balance = balance(self._counts(), traffic, first.open, keeps=keeps)
+        lost = any(each.lost for each in traffic.values())
+        left = lost or bool(self._balance.unfinished) or first.spoiled
+        self._has_left = left and not self._keeps_group()
+        for part in self.parts:
+            part.process.open = self._balance.open
+            part.process.spoiled = left and self._keeps_group()
+
+    def _keeps_group(self) -> bool:
+        return any(part.process.holds_group for part in self.parts)
+
+    def _explain(self, counts: dict[int, tuple[GroupCount, ...]]) -> None:
+        """Find where the ranks' collectives first differ: a hang's cause may be before its wait."""
+        if collectives.needs_calls(counts):
+            calls = self._ask_for_calls()
+            self._parting = collectives.difference(counts, calls, sides=2)
+            self._suspicions = tuple(collectives.suspicions(counts, calls))
+
+    def _ask_for_calls(self) -> dict[int, tuple[CallRecord, ...]]:
+        living = [part for part in self.parts if not part.process.gone]
+        for part in living:
+            part.process.send(RequestCalls(self._test))
+        deadline = time.monotonic() + _CALLS_LIMIT
+        while any(part.calls is None for part in living):
+            if (left := deadline - time.monotonic()) <= 0:
+                break
+            # Not by `_hear`: a message that is late may not change a verdict that is made.
+            for process, message in self._launcher.poll(left):
+                if isinstance(message, Calls):
+                    self._by_process[process].calls = message
+        return {
+            part.process.rank: part.calls.calls for part in self.parts if part.calls is not None
+        }
+
+    # ------------------------------------------------------------------ stopping
+
+    def _stop(self, parts: list[RankRun]) -> None:
+        for part in parts:
+            # Before the signal for stacks: it ends a `signal.pause()`, and so the rank's test.
+            self._take_untold(part)
+        stacks = ends.ask_for_stacks(self._launcher, [part.process for part in parts])
+        for part in parts:
+            part.stacks = stacks[part.process]
+            part.end(Ending.STOPPED, self._now())
+            self._launcher.kill(part.process)
+        ends.wait_for_ends(self._launcher, [part.process for part in parts])
+
+    def look(self) -> tuple[float, Expiry]:
+        """Seconds since the test began, and what its ranks are doing now."""
+        return self._now(), take_snapshot(self.parts, self._prober, self._hear_until)
+
+    def interrupt(self) -> None:
+        """Pass Ctrl-C on to the ranks that still work."""
+        for part in self._open():
+            part.process.signal(signal.SIGINT)
+
+    # ------------------------------------------------------------------ the end
+
+    def is_retryable(self) -> bool:
+        """True if the attempt failed before any code of the test ran.
+
+        That is in the set-up of the group, or because a reused rank was dying already.
+        """
+        return not self._has_run and any(part.retryable or part.died_before for part in self.parts)
+
+    def is_out_of_step(self) -> bool:
+        """True if unfinished communication of this test could reach the next one on its groups."""
+        return self._has_left or collectives.out_of_step(self._counts())
+
+    def used_rendezvous(self) -> bool:
+        """True if ranks have, or may have, met by the store of their environment."""
+        return any(part.done is None or part.done.met or part.failed for part in self.parts)
+
+    def _counts(self) -> dict[int, tuple[GroupCount, ...]]:
+        return {part.process.rank: part.done.counts for part in self.parts if part.done is not None}
+
+    def outcome(self, notes: tuple[str, ...]) -> RunOutcome:
+        """The record of this attempt.
+
+        Args:
+            notes: sentences for the verdict, before those of the attempt itself.
+        """
+        item, failed = self._order.item, any(part.failed for part in self.parts)
+        setup_only = bool(item.config.getoption("setuponly", False))
+        return RunOutcome(
+            nodeid=item.nodeid,
+            location=item.location,
+            keywords=dict.fromkeys(item.keywords, 1),
+            backend=self._plan.backend,
+            ranks=tuple(part.outcome(setup_only=setup_only) for part in self.parts),
+            check_collectives=self._plan.check_collectives,
+            start=self._wall,
+            duration=self._now(),
+            began=self._began,
+            timeout=self._limit if self._timed_out else None,
+            expiry=self._expiry if self._timed_out else None,
+            hang=self._hang,
+            mismatch=self._mismatch,
+            mismatch_cause=self._mismatch_cause,
+            suspicions=self._suspicions,
+            unfinished=self._balance.unfinished if self._all_passed() else (),
+            keeps_group=self._keeps_group(),
+            oom=self._oom.end() if failed else "",
+            notes=tuple(filter(None, (*notes, *self._notes()))),
+        )
+
+    def _all_passed(self) -> bool:
+        """Whether no report has failed: a failed test may leave sends without a receive."""
+        timed = (timed for part in self.parts for timed in part.reports.values())
+        return all(each.report.passed for each in timed)
+
+    def _notes(self) -> tuple[str, ...]:
+        where = self._launcher.where(self._plan.world)
+        spared = self._prober.spared() if self._hang is None else ""
+        return where, self._parting, spared, *self._suspicions, self._unopened

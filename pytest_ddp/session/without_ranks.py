@@ -1,0 +1,57 @@
+"""Replaces the controller on systems without support for ranks: ddp tests fail, others run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_ddp.session.neighbours import tear_down_ordinary
+from pytest_ddp.session.synthetic_reports import failed_without_ranks
+from pytest_ddp.settings.marked_items import MARK, check_items, read_marks
+from pytest_ddp.settings.options import Options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+
+class WithoutRanks:
+    """The hooks of the pytest process on a system that is not supported."""
+
+    def __init__(
+        self,
+        options: Options,
+        problem: str,
+        warn: Callable[[pytest.Item, str], None],
+    ) -> None:
+        self._options = options
+        self._problem = problem
+        self._warn = warn
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_make_collect_report(
+        self,
+    ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+        return check_items((yield), self._options, self._warn)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        read_marks(items, self._options)
+
+    def pytest_report_collectionfinish(self, items: list[pytest.Item]) -> list[str]:
+        if not any(MARK in item.stash for item in items):
+            return []
+        return [f"ddp: {self._problem}: ddp tests fail, -m 'not ddp' leaves them out"]
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(
+        self, item: pytest.Item, nextitem: pytest.Item | None
+    ) -> bool | None:
+        if MARK not in item.stash:
+            return None
+        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        reports = failed_without_ranks(item, self._problem)
+        for report in tear_down_ordinary(item, nextitem, reports):
+            item.ihook.pytest_runtest_logreport(report=report)
+        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        return True

@@ -1,0 +1,178 @@
+"""The text on a rank that died or was stopped before it reported: how it ended, its stacks."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import textwrap
+from collections.abc import Iterable, Iterator
+
+from pytest_ddp.outcome import stack_dumps
+from pytest_ddp.outcome.outcome import Ending, RankOutcome
+from pytest_ddp.outcome.stack_dumps import Frame
+from pytest_ddp.protocol.messages import EXIT_LINK_LOST
+from pytest_ddp.system.stdlib import signal
+from pytest_ddp.verdict.rank_failure import WORKER_KILLED, RankFailure, describe, signal_name
+from pytest_ddp.verdict.representation import Entry, raw, sentences
+
+
+def entries_of_lost_rank(
+    trouble: RankFailure, label: str, oom: str, width: int, *, first_of_all: bool
+) -> list[Entry]:
+    """The entries for a lost rank; the verdict says already how the ``first_of_all`` ended."""
+    rank = trouble.rank
+    lines = [] if first_of_all or trouble.stopped else [f"{label} {describe(trouble)}"]
+    lines += explanations(rank, oom)
+    blocks: list[Entry] = [sentences("", *lines, width=width)] if lines else []
+    details = rank.problem.partition("\n")[2]
+    if rank.ending is Ending.NOT_BEGUN and details.strip():
+        blocks.append(raw("\n" + textwrap.indent(details.rstrip("\n"), "  ") + "\n"))
+    stacks = _stacks(rank, f"{label} in {trouble.phase}")
+    return [*blocks, raw(stacks)] if stacks else blocks
+
+
+def explanations(rank: RankOutcome, oom: str) -> Iterator[str]:
+    """The known reasons why a rank's process ended, in sentences."""
+    if rank.ending is not Ending.EXITED:
+        return
+    if rank.returncode == 0:
+        yield "exit code 0 is no verdict: a report is missing"
+    if rank.returncode == -signal.SIGKILL and not rank.problem:
+        before = " (the one below was requested earlier)" if rank.stacks else ""
+        killer = f"the kernel's out-of-memory killer {oom} during the test"
+        yield f"SIGKILL leaves no stack{before}; {killer if oom else _SUSPECT}"
+    elif words := stack_dumps.last_exception(rank.stacks):
+        yield f"an exception came out of pytest itself: {words}"
+    elif not rank.stacks:
+        yield "the rank left no stack"
+    if rank.returncode == EXIT_LINK_LOST:
+        yield "a rank that finds its connection to pytest closed leaves with this code"
+    if _is_aborted_by_gloo(rank):
+        yield f"gloo aborted it (EnforceNotMet, see stderr): {_reason_of_gloo(rank)}"
+    if culprit := stack_dumps.culprit(rank.native):
+        yield f"it was inside {culprit}"
+    if rank.returncode == -signal.SIGSEGV and stack_dumps.is_endless(
+        stack_dumps.main_stack(rank.stacks)
+    ):
+        yield "a stack of 100 calls or more: a recursion may have used up the C stack"
+
+
+_SUSPECT = "the out-of-memory killer sends it too"
+_UNANSWERED = ": its code may ignore or handle SIGUSR1, which asks for one"
+
+
+def is_gloo_mismatch(rank: RankOutcome) -> bool:
+    """True if gloo aborted the rank because it received something that it did not expect."""
+    checks = _checks_of_gloo(rank.stderr)
+    is_closed = any(map(_CLOSED.search, checks))
+    return _is_aborted_by_gloo(rank) and not is_closed and any(map(_UNLIKE.search, checks))
+
+
+def _is_aborted_by_gloo(rank: RankOutcome) -> bool:
+    return rank.returncode == -signal.SIGABRT and _GLOO in rank.stderr
+
+
+def _checks_of_gloo(stderr: str) -> list[str]:
+    return [line.strip() for line in stderr.splitlines() if "enforce fail at" in line]
+
+
+def _reason_of_gloo(rank: RankOutcome) -> str:
+    """Why gloo aborted, by the one of its checks that failed."""
+    checks = _checks_of_gloo(rank.stderr)
+    if any(map(_CLOSED.search, checks)):
+        return "a descriptor of gloo's was closed (did the test close descriptors not its own?)"
+    if is_gloo_mismatch(rank):
+        called = {f.function for f in stack_dumps.main_stack(rank.stacks) if _is_of_groups(f)}
+        if called & _MESSAGES:
+            return f"{_MESSAGE_TOO_LONG}, or came in place of another one"
+        unlike = (
+            "the ranks gave one collective tensors of different shape or dtype, or called "
+            "different collectives"
+        )
+        # The stack of a wait does not show which operation was begun before it.
+        return unlike if called else f"{unlike}, or {_MESSAGE_TOO_LONG}"
+    return checks[-1].removeprefix("what():").strip() if checks else "it does not say why"
+
+
+_OF_GROUPS = "/torch/distributed/distributed_c10d.py"
+_FIXTURE = "/pytest_ddp/fixture.py"
+_MESSAGES = {"send", "recv", "send_object_list", "recv_object_list"}
+_MESSAGE_TOO_LONG = "a message was longer than the tensor that receives it"
+
+
+def _is_of_groups(frame: Frame) -> bool:
+    return frame.file.endswith(_OF_GROUPS)
+
+
+_GLOO = "EnforceNotMet"
+_CLOSED = re.compile(r"Bad file descriptor|/loop\.cc:")
+"""gloo's event loop only checks the kernel's answers for descriptors."""
+_UNLIKE = re.compile(r"nbytes|preamble|opcode", re.IGNORECASE)
+
+
+def _stacks(rank: RankOutcome, label: str) -> str:
+    dumps = [dump for dump in stack_dumps.parse_stacks(rank.stacks) if dump.main() is not None]
+    if not dumps:
+        return f"\n{label} gave no stack{_UNANSWERED}\n" if rank.ending is Ending.STOPPED else ""
+    return "\n".join(["", *_threads(dumps[-1], label)]) + "\n"
+
+
+def _threads(dump: stack_dumps.Dump, label: str) -> Iterator[str]:
+    """The main stack, and those of other threads that were in the user's code."""
+    main = dump.main()
+    assert main is not None
+    beside = not main.runs_test and any(stack.runs_test for stack in dump.stacks)
+    thread = ", in a thread beside the test" if beside else ""
+    yield f"{label}{thread}, most recent call first:"
+    yield from frame_lines(main)
+    for stack in dump.stacks:
+        if stack is not main and _is_relevant(stack):
+            yield f"{label}, {'the test itself' if stack.runs_test else 'another thread'}:"
+            yield from frame_lines(stack)
+
+
+def _is_relevant(stack: stack_dumps.Stack) -> bool:
+    """Whether a thread is in the user's code, or waits for other ranks, as one of an executor."""
+    if stack_dumps.user_line(stack.frames) is not None:
+        return True
+    return any(_is_of_groups(f) or f.file.endswith(_FIXTURE) for f in stack.frames)
+
+
+def children(trouble: RankFailure, label: str, oom: str, width: int) -> list[Entry]:
+    """The entries for a process that the rank forked, such as a DataLoader worker, if it died."""
+    if WORKER_KILLED in trouble.message and oom:
+        words = f"the kernel's out-of-memory killer {oom} during the test"
+        return [sentences("", words, width=width)]
+    dumps = [dump for dump in stack_dumps.parse_stacks(trouble.rank.children) if dump.fatal]
+    if not dumps or (main := dumps[0].main()) is None:
+        return []
+    what = f"a process that {label} forked died of {signal_name(dumps[0].signal)}"
+    return [
+        sentences("", f"{what}, most recent call first:", width=width),
+        raw("\n".join(frame_lines(main)) + "\n"),
+    ]
+
+
+def frame_lines(stack: stack_dumps.Stack) -> Iterator[str]:
+    """The lines of a stack, without repeated calls and without many calls in libraries."""
+    marked = stack_dumps.user_line(stack.frames)
+    frames = stack_dumps.trim(stack.frames)
+    for own, run in itertools.groupby(frames, lambda frame: stack_dumps.is_user_file(frame.file)):
+        lines = list(_folded(run, marked))
+        if not own and len(lines) > _MOST_OF_LIBRARY:
+            left_out = len(lines) - 2 * _SHOWN
+            lines[_SHOWN:-_SHOWN] = [f"  ... {left_out} more calls in libraries"]
+        yield from lines
+
+
+def _folded(frames: Iterable[Frame], marked: Frame | None) -> Iterator[str]:
+    for frame, repeats in itertools.groupby(frames):
+        yield f"{'>' if frame == marked else ' '} {frame}"
+        further = len(list(repeats)) - 1
+        if further:
+            yield f"  ... and {further} more calls from there"
+
+
+_SHOWN = 3
+_MOST_OF_LIBRARY = 2 * _SHOWN + 1
+"""Successive lines outside of the user's code; the compiler alone has twenty-five."""

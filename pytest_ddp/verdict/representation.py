@@ -1,0 +1,100 @@
+"""Builds a failure text from pytest's own representation classes.
+
+So xdist, junitxml and the terminal treat it like any other failure.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
+
+from _pytest._code.code import ReprEntry, ReprEntryNative, ReprExceptionInfo
+
+from pytest_ddp.verdict.rank_failure import LONGEST_VERDICT, clean, message_of
+
+Entry: TypeAlias = ReprEntry | ReprEntryNative
+
+WIDTH = 80
+"""Columns without a terminal: in files of results, in the log of a CI job."""
+
+
+WIDE = "ddp_wide"
+"""Attribute of a failed report: the result of :func:`lines_of` for a wider terminal."""
+
+
+def lines_of(longrepr: ReprExceptionInfo) -> list[list[str] | None]:
+    """The wrapped lines of each entry of this plugin; None for pytest's own entries."""
+    entries = longrepr.reprtraceback.reprentries
+    return [[*e.lines] if type(e) is ReprEntryNative else None for e in entries]
+
+
+def bare_text(longrepr: Any) -> str | None:
+    """The whole text of a failure without a traceback; None if there is one."""
+    if getattr(longrepr, "reprtraceback", None) is not None:
+        return None
+    return message_of(longrepr).strip("\n")
+
+
+def entries_of(longrepr: Any) -> list[Entry]:
+    """The entries of the original traceback, for the whole chain of exceptions."""
+    text = bare_text(longrepr)
+    if text is not None:
+        # A single line is in the verdict already.
+        return [raw(f"\n{text}\n")] if len(text) > LONGEST_VERDICT or "\n" in text else []
+    traceback = longrepr.reprtraceback
+    chain = getattr(longrepr, "chain", None) or [(traceback, None, None)]
+    entries: list[Entry] = []
+    for part, _, description in chain:
+        entries += part.reprentries
+        if part.extraline:
+            entries.append(raw(f"{part.extraline}\n"))
+        if description is not None:
+            entries.append(raw(f"\n{description}\n"))
+    return entries
+
+
+def sentences(*lines: str, width: int = WIDTH) -> ReprEntryNative:
+    """An entry of these sentences, wrapped."""
+    wrapped = (
+        textwrap.fill(
+            line,
+            width,
+            subsequent_indent="  ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for line in lines
+    )
+    return raw("\n".join(wrapped) + "\n")
+
+
+def raw(text: str) -> ReprEntryNative:
+    """An entry of this text, unchanged."""
+    return ReprEntryNative(text.splitlines(keepends=True))
+
+
+def cleaned(entry: Entry) -> Entry:
+    """The entry with each line as :func:`clean` returns it."""
+    lines = [clean(line) for line in entry.lines]
+    return dataclasses.replace(entry, lines=lines)
+
+
+def brief(entries: Sequence[Entry]) -> list[Entry] | None:
+    """Only the message of the failing line, for a source that is shown already; None if unknown."""
+    last = entries[-1] if entries else None
+    if not isinstance(last, ReprEntry) or last.reprlocals is not None:
+        return None
+    # The long styles mark every line of a message, the others only its first.
+    message = list(itertools.dropwhile(lambda line: not line.startswith("E "), last.lines))
+    return [raw("\n".join(message) + "\n")] if message else None
+
+
+def tail_entries(lines: Iterable[str], before: Entry, width: int) -> list[Entry]:
+    """An entry of these lines, separated from the entry before; none without lines."""
+    found = list(lines)
+    # In the long style pytest draws a line below an entry, which separates enough.
+    space = [] if before.style == "long" else [""]
+    return [sentences(*space, *found, width=width)] if found else []
