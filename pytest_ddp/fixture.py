@@ -139,10 +139,10 @@ class Ddp:
             TypeError: a part can neither be taken apart nor pickled.
             DdpError: as for :meth:`barrier`.
         """
-        from pytest_ddp.rank.equality import asserts  # noqa: PLC0415 - imports torch
+        from pytest_ddp.rank import equality  # noqa: PLC0415 - imports torch
 
         gather = partial(self._gather, Operation.ASSERT_SAME)
-        asserts.assert_close(gather, self.rank, value, (0, 0), "assert_same")
+        equality.assert_close(gather, self.rank, value, (0, 0), "assert_same")
 
     def assert_close(
         self, value: Any, *, rtol: float | None = None, atol: float | None = None
@@ -156,13 +156,13 @@ class Ddp:
             ValueError: one tolerance is given without the other.
             AssertionError, TypeError, DdpError: as for :meth:`assert_same`.
         """
-        from pytest_ddp.rank.equality import asserts  # noqa: PLC0415 - imports torch
+        from pytest_ddp.rank import equality  # noqa: PLC0415 - imports torch
 
         if (rtol is None) != (atol is None):
             raise ValueError("ddp.assert_close: give both rtol and atol, or neither")
         limits = None if rtol is None or atol is None else (rtol, atol)
         gather = partial(self._gather, Operation.ASSERT_CLOSE)
-        asserts.assert_close(gather, self.rank, value, limits, "assert_close")
+        equality.assert_close(gather, self.rank, value, limits, "assert_close")
 
     def assert_differ(self, value: Any) -> None:
         """Fail if any two ranks have an equal ``value``: a seed, a shard, a batch.
@@ -170,9 +170,9 @@ class Ddp:
         Raises:
             AssertionError, TypeError, DdpError: as for :meth:`assert_same`.
         """
-        from pytest_ddp.rank.equality import asserts  # noqa: PLC0415 - imports torch
+        from pytest_ddp.rank import equality  # noqa: PLC0415 - imports torch
 
-        asserts.assert_differ(partial(self._gather, Operation.ASSERT_DIFFER), value)
+        equality.assert_differ(partial(self._gather, Operation.ASSERT_DIFFER), value)
 
     def phase(self, name: str) -> AbstractContextManager[None]:
         """Name a part of the test, a ``with`` block, for the text of a failure.

@@ -117,8 +117,9 @@ def test_commands_of_make_are_there() -> None:
             assert name in targets, f"{page.name}: make {name}"
 
 
-def test_files_of_the_architecture_are_there() -> None:
-    page = (ROOT / "docs" / "architecture.md").read_text()
+@pytest.mark.parametrize("name", ["architecture", "private-names"])
+def test_files_of_the_architecture_are_there(name: str) -> None:
+    page = (ROOT / "docs" / f"{name}.md").read_text()
     roots = (ROOT, ROOT / "pytest_ddp", ROOT / "conformance")
-    for name in re.findall(r"`([\w/]+/\w+\.py)\b", page):
-        assert any((root / name).exists() for root in roots), name
+    for file in re.findall(r"`([\w/]+/\w+\.py)\b", page):
+        assert any((root / file).exists() for root in roots), file
