@@ -13,6 +13,6 @@
 ``plugin.py`` gives the core a launcher and a layout by hooks; ``machine_messages.py`` has the
 messages of launcher and coordinator. Descriptors stay on their machine: the agent reads those of a
 rank, and the coordinator writes the same into those that the launcher reads. The end of a rank
-follows after all of its output. ``clocks.py`` measures how far the clocks of each machine are ahead,
-so that reports and traces have the time of node 0. An agent leases the GPUs of its machine.
+follows after all of its output. ``clocks.py`` measures how far the clocks of each machine are
+ahead, so that reports and traces have the time of node 0. An agent leases the GPUs of its machine.
 """
