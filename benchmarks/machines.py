@@ -124,7 +124,7 @@ class Machine:
             case StartRank(started):
                 self._tell(RankStarted(started, _PID))
                 self._tell(RankReady(started, _PID, ()), started)
-            case RunTest(together=True):
+            case RunTest(waits_for_go=True):
                 self._tell(Began(message.test), serial)
             case RunTest():
                 self._end_test(serial, message.test)
@@ -155,9 +155,9 @@ def _done(test: int) -> Done:
         counts=(),
         group_doubt=None,
         holds_group=False,
-        together=False,
+        needs_peers=False,
         rank_doubt=(),
-        met=False,
+        used_rendezvous=False,
         irreversible=False,
         modules_changed=False,
         changes=(),

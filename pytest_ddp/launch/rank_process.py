@@ -117,7 +117,7 @@ class RankProcess:
     """Whether tests have left others on a group that is kept for such a fixture."""
     holds_group: bool = False
     """Whether a fixture that is up after its last test used the process group in its set-up."""
-    together: bool = False
+    needs_peers: bool = False
     """Whether a fixture is up that requests ``ddp``."""
     family: str = ""
     """The family of tests that changed modules of this rank; empty if none has."""

@@ -152,7 +152,7 @@ class RunTest:
     keys: int
     """Number of the test from which on keys in the group's store are kept: this one, or an earlier
     one if a fixture is still set up that was set up with the group."""
-    together: bool
+    waits_for_go: bool
     """When ready, wait until all ranks are ready: one of them may be unable to begin."""
     environment: dict[str, str]
     """Those torchrun variables of this rank that have changed since the last message."""
@@ -228,7 +228,7 @@ class Began:
     """The group is built and the item was found: what follows is the test's own doing.
 
     The rank waits for :class:`Go`, since the death of a rank while another still builds the group
-    would look like a failed rendezvous. Without ``together`` in the order, the rank does not wait
+    would look like a failed rendezvous. Without :attr:`RunTest.waits_for_go` it does not wait
     and sends nothing, and only :mod:`pytest_ddp.protocol.buffered_reports` records the begin.
     """
 
@@ -358,11 +358,11 @@ class Done:
     """Why the default group must be rebuilt; None if it can be kept."""
     holds_group: bool
     """A fixture wider than the test is set up that used the group in its set-up."""
-    together: bool
+    needs_peers: bool
     """A wide fixture is set up that uses ``ddp``, and whose teardown may need all ranks."""
     rank_doubt: tuple[Leak, ...]
     """Leaks of the test because of which the rank is replaced (threads, processes, groups)."""
-    met: bool
+    used_rendezvous: bool
     """Code under test has used the env:// rendezvous, or may have."""
     irreversible: bool
     """The test did what torch cannot undo in a process, so the rank is replaced as well."""

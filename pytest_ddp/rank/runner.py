@@ -63,7 +63,7 @@ from pytest_ddp.system.stdlib import os
 #   preparing  `_run`: environment,        the controller: `RunTest`      ready, running; idle after
 #              `_collect`, `prepare`                                      `NotBegun`
 #   ready      `wait_for_go`               the rank sends `Began`, if     running, by the
-#                                          the order says `together`      controller's Go
+#                                          the request `waits_for_go`    controller's Go
 #   running    `_run_protocol` in          the rank                       cleaning
 #              `_run_item`; a
 #              `PhaseReported` for each
@@ -203,7 +203,7 @@ class Runner:
             problem = "the process group could not be built:\n" + text_of(error)
             self._link.send(NotBegun(order.test, problem, True))
             return
-        if order.together:
+        if order.waits_for_go:
             self._link.send(Began(order.test))
             with self._surveyor.at_start():
                 self._link.wait_for_go(order.test)
@@ -259,9 +259,9 @@ class Runner:
             counts=counts,
             group_doubt=self._group_doubt(),
             holds_group=self._ties.hold() or self._group.is_users(),
-            together=self._ties.needs_peers(),
+            needs_peers=self._ties.needs_peers(),
             rank_doubt=self._rank_doubt(item),
-            met=self._rendezvous.used_rendezvous(),
+            used_rendezvous=self._rendezvous.used_rendezvous(),
             irreversible=self._spent(),
             modules_changed=order.ends_module_state and self._modules_changed(),
             changes=self._care.changes,

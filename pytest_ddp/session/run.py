@@ -111,7 +111,7 @@ def take_snapshot(
 #                              `_stop`, which kills the rank       `Ending.STOPPED`
 #   `Ending.DONE`              `RankReaped`                              `Ending.EXITED`
 #
-# Ranks that begin without the others (`RunTest.together` is False) send no `Began`: `Done`, or
+# Ranks that begin without the others (`RunTest.waits_for_go` is False) send no `Began`: `Done`, or
 # what `_take_untold` reads in the files of a dead rank, then sets `began` as well.
 # A rank is a part of the verdict until the test is over, hence the last row: it has to live
 # until the other ranks have ended too.
@@ -213,14 +213,14 @@ class Run:
         keys = next((process.keys for process in processes if process.holds_group), self._test)
         port = rendezvous.take()
         with port or nullcontext(), file_of(store if new else None, plan.world) as file:
-            together = new or may_import(processes, plan.nodeid)
-            self._limit = start_limit(plan.timeout) if together else plan.timeout
+            waits_for_go = new or may_import(processes, plan.nodeid)
+            self._limit = start_limit(plan.timeout) if waits_for_go else plan.timeout
             self._prober = Prober(self._test, processes, self._since + self._limit)
             message = self._order.for_ranks(
                 self._test,
                 store=store,
                 new=new,
-                together=together,
+                waits_for_go=waits_for_go,
                 by_file=bool(file),
                 keys=keys,
             )
@@ -375,9 +375,9 @@ class Run:
                 part.done = message
                 part.begin(self._plan.nodeid)
                 part.take_passed(self._order.item, self._wall, message.passed)
-                part.process.holds_group, part.process.together = (
+                part.process.holds_group, part.process.needs_peers = (
                     message.holds_group,
-                    message.together,
+                    message.needs_peers,
                 )
                 if message.modules_changed:
                     part.process.family = self._plan.family
@@ -502,7 +502,9 @@ class Run:
 
     def used_rendezvous(self) -> bool:
         """True if ranks have, or may have, met by the store of their environment."""
-        return any(part.done is None or part.done.met or part.failed for part in self.parts)
+        return any(
+            part.done is None or part.done.used_rendezvous or part.failed for part in self.parts
+        )
 
     def _counts(self) -> dict[int, tuple[GroupCount, ...]]:
         return {part.process.rank: part.done.counts for part in self.parts if part.done is not None}

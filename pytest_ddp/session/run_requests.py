@@ -52,7 +52,7 @@ class RunRequest:
         *,
         store: str | None,
         new: bool,
-        together: bool,
+        waits_for_go: bool,
         by_file: bool,
         keys: int,
     ) -> RunTest:
@@ -62,7 +62,7 @@ class RunRequest:
             test: number of the run.
             store: name of the store of the process group.
             new: whether the ranks have no group by this store yet.
-            together: whether no rank begins before all are ready.
+            waits_for_go: whether no rank begins before all are ready.
             by_file: whether the file of a new store is sent with the message.
             keys: number of the run since which the store keeps its keys.
         """
@@ -79,7 +79,7 @@ class RunRequest:
             new_store=new,
             by_file=by_file,
             keys=keys,
-            together=together,
+            waits_for_go=waits_for_go,
             environment={},
             env=self.plan.env,
             driven=self.plan.driven,

@@ -82,9 +82,9 @@ def describe_interrupted(nodeid: str, seconds: float, look: Expiry) -> str:
 #   then names a new store.
 # - If the group must be rebuilt while a fixture holds it (`RankProcess.holds_group`), the fixture's
 #   objects are bound to the old one, so the whole pool is retired.
-# - If ranks leave a pool whose fixtures need all ranks in their set-up (`holds_group`, `together`),
-# the
-#   others leave with them (`_with_peers`): a new rank would wait in that set-up for ever.
+# - If ranks leave a pool whose fixtures need all ranks in their set-up (`holds_group`,
+#   `needs_peers`), the others leave with them (`_with_peers`): a new rank would wait in that set-up
+#   for ever.
 #
 # Order matters in three places. `_attempt` calls `catch_up` before `outcome`, so that the output of
 # ranks is shown before the verdict. `_bring_up` buries the dead before it starts ranks, or
@@ -304,7 +304,7 @@ class Supervisor:
         """
         for world in {process.world for process in leaving}:
             pool = self._launcher.pool(world)
-            if any(process.holds_group or process.together for process in (*leaving, *pool)):
+            if any(process.holds_group or process.needs_peers for process in (*leaving, *pool)):
                 leaving = [*leaving, *(process for process in pool if process not in leaving)]
         return leaving
 
