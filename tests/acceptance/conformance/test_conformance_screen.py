@@ -48,7 +48,7 @@ SUITE = """
 KEPT = """\
 world size         1   seconds
 strided
-  SMP-01 *    passed ...  hash seed shared unless --ddp-start-method=spawn
+  SMP-01 *    passed ...
   SMP-02   not bound       0.0  SMP-02 does not bind the trait 'uneven'
   SMP-03   not bound       0.0  SMP-03 needs the trait 'evaluates'
   SMP-04   not bound       0.0  SMP-04 needs the trait 'shuffles'
