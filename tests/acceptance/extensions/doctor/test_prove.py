@@ -19,7 +19,7 @@ from tests.warm import interpreter
 VERDICTS = SelftestCase("verdicts", "", ("test_verdicts.py",), "gloo", 2)
 PROVE = """
 import pickle
-from pytest_ddp.extensions.doctor.selftest.cases import SelftestCase as Part
+from pytest_ddp.extensions.doctor.selftest.cases import SelftestCase
 from pytest_ddp.extensions.doctor.selftest.prove import prove
 
 (result,) = prove([{part!r}], 0, lambda _: None)
