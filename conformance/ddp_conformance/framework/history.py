@@ -33,68 +33,6 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample(Record):
-    """One sample came out of the component."""
-
-    epoch: int
-    step: int
-    """Number of the batch within the epoch of this rank."""
-    index: int
-    """The sample's index in the data set, as the sample itself carries it."""
-    worker: int | None = None
-    """The DataLoader worker that read it, if the batch says so; -1 for the rank's process."""
-
-
-@dataclass(frozen=True, slots=True)
-class EpochEnd(Record):
-    """One pass over the component is over."""
-
-    epoch: int
-    batches: int
-    exhausted: bool = True
-    """False if the pass was cut off, because far more came than the data set holds."""
-
-
-@dataclass(frozen=True, slots=True)
-class Share(Record):
-    """All that one pass over the component delivered, in short."""
-
-    epoch: int
-    batches: int
-    exhausted: bool
-    """As for :class:`EpochEnd`."""
-    indices: tuple[int, ...]
-    """In the order of delivery."""
-
-
-@dataclass(frozen=True, slots=True)
-class Draws(Record):
-    """What a random number generator gives in an epoch, or would at its first batch."""
-
-    epoch: int
-    worker: int
-    """-1 for the process of the rank itself."""
-    generator: str
-    """``python``, ``numpy`` or ``torch``; or the subject whose own draws they are."""
-    values: tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Drawn(Record):
-    """A global sampler was asked for its order, and this is what it drew."""
-
-    items: tuple[tuple[int, ...], ...]
-    """Batches of indices; single indices are batches of one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Delivered(Record):
-    """What came out of a wrapper around a global sampler."""
-
-    items: tuple[tuple[int, ...], ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Refused(Record):
     """The component raised in place of delivering."""
 
@@ -108,16 +46,6 @@ class Raised(Record):
 
     error: str
     """The exception with its type, and the place it came from."""
-
-
-@dataclass(frozen=True, slots=True)
-class Expected(Record):
-    """What a single process reports for the samples of all ranks."""
-
-    stage: str
-    """Which report it is, in words; the ranks' reports have the same."""
-    values: tuple[float, ...]
-    """Computed in float64."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,37 +91,6 @@ _SHAPE = re.compile(r"\[([\d, ]*)\]")
 
 def _longer_than_one(shape: re.Match[str]) -> str:
     return f"[{', '.join(length for length in shape[1].split(', ') if length != '1')}]"
-
-
-@dataclass(frozen=True, slots=True)
-class Wrote(Record):
-    """A file was in the folder that this rank alone was given."""
-
-    path: str
-    """Below the folder."""
-    lock: bool = False
-    """This rank locked it, and it is empty."""
-    there: bool = False
-    """It was there before, as another rank had made it."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReadBack(Record):
-    """What the shared folder held when all ranks had written."""
-
-    numbers: tuple[int, ...]
-    """Record numbers in the order in which they stand."""
-    problem: str = ""
-    """Why they could not be read."""
-
-
-@dataclass(frozen=True, slots=True)
-class Told(Record):
-    """Where a writer says that it writes."""
-
-    paths: tuple[str, ...]
-    missing: tuple[str, ...] = ()
-    """Those that did not exist when all ranks had written."""
 
 
 History: TypeAlias = Sequence[Record]
