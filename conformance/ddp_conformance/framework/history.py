@@ -1,8 +1,8 @@
-"""What ranks saw: the frozen records between the two halves of a check.
+"""What ranks observed: the frozen records between the two halves of a check.
 
 A rank records; the histories of all ranks are gathered; a judge, a pure function,
 reads them. Records travel between processes, so their fields are numbers and strings.
-A guarantee group that observes something new has kinds of its own.
+Kinds of record that only one guarantee group needs are in that group's ``history``.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from typing import TypeAlias
 from ddp_conformance.framework.case import Case
 
 KINDS: dict[str, type[Record]] = {}
-"""By name, for those who read records from a file."""
+"""By name, for reading records from a file. A kind is here once its module is imported."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What one rank saw of a subject. Raises ``TypeError`` for a kind whose name is taken."""
+    """What one rank observed. Defining a second kind of the same name is a ``TypeError``."""
 
     rank: int
 
     def __init_subclass__(cls) -> None:
-        # Twice for each kind, since slots make a class anew.
+        # Called twice for each kind: `slots=True` creates a second class.
         known = KINDS.setdefault(cls.__name__, cls)
         if known.__module__ != cls.__module__:
-            raise TypeError(f"{known.__module__} has records that are called {cls.__name__}, too")
+            raise TypeError(f"{known.__module__} already has a record called {cls.__name__}")
         KINDS[cls.__name__] = cls
 
 
 @dataclass(frozen=True, slots=True)
 class Refused(Record):
-    """The component raised in place of delivering."""
+    """The component raised instead of delivering."""
 
     error: str
     """Name of the exception's type."""
@@ -42,7 +42,7 @@ class Refused(Record):
 
 @dataclass(frozen=True, slots=True)
 class Raised(Record):
-    """Code of the subject raised where no exception is an answer."""
+    """Code of the subject raised where an exception leaves the guarantee undecided."""
 
     error: str
     """The exception with its type, and the place it came from."""
@@ -50,7 +50,7 @@ class Raised(Record):
 
 @dataclass(frozen=True, slots=True)
 class Measured(Record):
-    """A rank reported this."""
+    """The values that a rank reported."""
 
     stage: str
     values: tuple[float, ...]
@@ -59,7 +59,7 @@ class Measured(Record):
 
 @dataclass(frozen=True, slots=True)
 class Failed(Record):
-    """Code of the subject raised on a rank where that is an answer, and a wrong one."""
+    """Code of the subject raised on a rank where an exception breaks the guarantee."""
 
     error: str
     """The exception with its type, and the place it came from."""
@@ -72,16 +72,16 @@ class Collective(Record):
     number: int
     """Its place among those of this rank, from 0."""
     what: str
-    """Operation, reduction, root, dtype and shape; or the words for the end of the code."""
+    """Operation, reduction, root, dtype and shape; or the text for the end of the code."""
     site: str = ""
-    """The line that made it: evidence for people, for ranks may differ in it rightfully."""
+    """The line that made it: evidence only, as ranks may call from different lines."""
 
 
 def without_ones(what: str) -> str:
     """A collective without its shapes' dimensions of length 1: ``allreduce float32[]`` for ``[1]``.
 
-    Backends go by type and memory: they make one collective of ``[]`` on one rank and ``[1]`` on
-    another.
+    Backends compare dtype and number of elements, so ``[]`` on one rank and ``[1]`` on another
+    match.
     """
     return _SHAPE.sub(_longer_than_one, what)
 
