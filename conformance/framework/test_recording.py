@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from ddp_conformance import Case, Sampler
-from ddp_conformance.framework.history import Record, Run, Sample
+from ddp_conformance.framework.history import Record, Run
 from ddp_conformance.framework.recent import KEPT, Recent
 from ddp_conformance.framework.recording import Observe, cases_of, find_first, record_once
 from ddp_conformance.framework.verdict import Violation
+from ddp_conformance.sampling.history import Sample
 
 from conformance.simulated_ranks import SimulatedRanks, on_ranks
 

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from ddp_conformance.framework.history import Collective, Expected, Failed, Measured, Record
+from ddp_conformance.framework.history import Collective, Failed, Measured, Record
 from ddp_conformance.lockstep.lockstep import END, DivergedError, Lockstep
 from ddp_conformance.lockstep.same_calls import judge_same_calls
 from ddp_conformance.metrics import checks as metrics
 from ddp_conformance.metrics import judge
+from ddp_conformance.metrics.history import Expected
 from ddp_conformance.metrics.subjects import (
     mean_value,
     rounded_batch,

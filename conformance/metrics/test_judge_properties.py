@@ -6,9 +6,10 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from ddp_conformance.framework.history import Collective, Expected, Failed, Measured
+from ddp_conformance.framework.history import Collective, Failed, Measured
 from ddp_conformance.lockstep.same_calls import judge_same_calls
 from ddp_conformance.metrics import judge as judge_metrics
+from ddp_conformance.metrics.history import Expected
 from hypothesis import given
 from hypothesis import strategies as st
 

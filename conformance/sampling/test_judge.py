@@ -9,17 +9,10 @@ from dataclasses import replace
 
 import pytest
 from ddp_conformance.framework.allowance import Terms
-from ddp_conformance.framework.history import (
-    Delivered,
-    Drawn,
-    Draws,
-    EpochEnd,
-    Record,
-    Refused,
-    Sample,
-)
+from ddp_conformance.framework.history import Record, Refused
 from ddp_conformance.framework.verdict import Violation
 from ddp_conformance.sampling import judge
+from ddp_conformance.sampling.history import Delivered, Drawn, Draws, EpochEnd, Sample
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

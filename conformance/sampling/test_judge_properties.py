@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ddp_conformance.framework.allowance import Terms
-from ddp_conformance.framework.history import Delivered, Drawn, Draws, EpochEnd, Record, Sample
+from ddp_conformance.framework.history import Record
 from ddp_conformance.sampling import judge as judge_sampling
+from ddp_conformance.sampling.history import Delivered, Drawn, Draws, EpochEnd, Sample
 from hypothesis import given
 from hypothesis import strategies as st
 

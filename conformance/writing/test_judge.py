@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ddp_conformance.framework.history import Failed, ReadBack, Told, Wrote
+from ddp_conformance.framework.history import Failed
 from ddp_conformance.writing import judge
-from ddp_conformance.writing.history import Opened
+from ddp_conformance.writing.history import Opened, ReadBack, Told, Wrote
 from ddp_conformance.writing.judge_publishing import judge_shared_files
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ddp_conformance.framework.history import ReadBack, Told, Wrote
 from ddp_conformance.writing import judge as judge_writing
+from ddp_conformance.writing.history import ReadBack, Told, Wrote
 from hypothesis import given
 from hypothesis import strategies as st
 

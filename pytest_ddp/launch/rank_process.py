@@ -119,8 +119,8 @@ class RankProcess:
     """Whether a fixture that is up after its last test used the process group in its set-up."""
     needs_peers: bool = False
     """Whether a fixture is up that requests ``ddp``."""
-    family: str = ""
-    """The family of tests that changed modules of this rank; empty if none has."""
+    module_state: str = ""
+    """``module_state`` of the tests that changed modules of this rank; empty if none has."""
     test: str = ""
     """Node id of the last test that it began; empty if it has begun none."""
     dying: float = 0.0

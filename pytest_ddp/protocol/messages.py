@@ -161,9 +161,9 @@ class RunTest:
     driven: bool
     """The pytest process decides how often the test runs, instead of a plugin in the rank."""
     shares_module_state: bool
-    """The test belongs to a module family: record the state of modules before it."""
+    """The test names its ``module_state``: record the state of modules before it."""
     ends_module_state: bool
-    """It is the family's last test: report whether modules have other state after it."""
+    """The next test names another one: report whether modules have other state after this test."""
     seeds: tuple[int, ...]
     """Seed of each rank's random number generators (python, NumPy, torch); the first also seeds
     what must be equal on all ranks, such as Hypothesis's examples."""
@@ -367,7 +367,7 @@ class Done:
     irreversible: bool
     """The test did what torch cannot undo in a process, so the rank is replaced as well."""
     modules_changed: bool
-    """The test was its family's last, and modules have other state than before the family."""
+    """The next test has another ``module_state``, and these tests have changed that of modules."""
     changes: tuple[str, ...]
     """What the test changed and the rank restored (environment, cwd, dtype, ...)."""
     setup_show: str

@@ -88,7 +88,7 @@ from pytest_ddp.system.stdlib import os
 #   `_is_used`        `_run_item`, for good                `NotBegun`: a new rank may do better
 #   `_is_broken_off`  a report that did not pass; reset    `_group_doubt`: ranks may be out of step
 #                     for each test
-#   `_modules`        first test of a module family;       `_modules_changed`
+#   `_modules`        first test with a `module_state`;    `_modules_changed`
 #                     reset when a file is collected
 #   `_is_unclear`     messages of fixtures' threads;       `_traffic`: nothing is concluded from
 #                     reset when these have ended          counts of messages

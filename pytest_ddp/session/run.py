@@ -380,7 +380,7 @@ class Run:
                     message.needs_peers,
                 )
                 if message.modules_changed:
-                    part.process.family = self._plan.family
+                    part.process.module_state = self._plan.module_state
                 part.end(Ending.DONE, self._now())
             case EndAnnounced():
                 part.announced = message

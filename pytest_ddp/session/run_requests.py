@@ -39,7 +39,7 @@ class RunRequest:
     next_is_known: bool
     """Whether ``next_item`` is None because no test follows."""
     ends_module_state: bool
-    """Whether the test is of a family, and the next one may not be of it."""
+    """Whether the test has a ``module_state``, and the next one may have another or none."""
     tmp_path: str
     live: LiveLine
     terminal: Terminal
@@ -83,7 +83,7 @@ class RunRequest:
             environment={},
             env=self.plan.env,
             driven=self.plan.driven,
-            shares_module_state=bool(self.plan.family),
+            shares_module_state=bool(self.plan.module_state),
             ends_module_state=self.ends_module_state,
             seeds=self.plan.seeds,
             tmp_path=self.tmp_path,
@@ -192,13 +192,13 @@ class RunRequests:
     ) -> RunRequest:
         """The order for an attempt by this plan; ``tmp_path`` is for the test's ranks."""
         following, known = self._next_of_world(item, next_item, plan.world)
-        family = "" if following is None else self._planned(following).family
+        next_state = "" if following is None else self._planned(following).module_state
         return RunRequest(
             plan=plan,
             item=item,
             next_item=following,
             next_is_known=known,
-            ends_module_state=family != plan.family and plan.family != "",
+            ends_module_state=plan.module_state not in ("", next_state),
             tmp_path=tmp_path,
             live=self._live,
             terminal=self._terminal,

@@ -166,7 +166,7 @@ class Supervisor:
         world = order.plan.world
         test = self._next_test()
         run = Run(self._launcher, self._reader, self._tell, self._oom, order, test)
-        if order.plan.isolate or self._is_of_others(world, order.plan.family):
+        if order.plan.isolate or self._has_other_state(world, order.plan.module_state):
             self._retire(self._launcher.pool(world))
         self._bring_up(world, start_limit(order.plan.timeout))
         run.start(self._store(world), self._pools[world])
@@ -186,10 +186,10 @@ class Supervisor:
         self._clean_up(run, world)
         return outcome, run.is_retryable() and not notes
 
-    def _is_of_others(self, world: World, family: str) -> bool:
-        """Whether tests of another family have changed modules of these ranks."""
+    def _has_other_state(self, world: World, module_state: str) -> bool:
+        """Whether tests with another ``module_state`` have changed modules of these ranks."""
         pool = self._launcher.pool(world)
-        return any(process.family not in ("", family) for process in pool)
+        return any(process.module_state not in ("", module_state) for process in pool)
 
     def _next_test(self) -> int:
         self._tests += 1

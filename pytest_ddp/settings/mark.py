@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 MARKER_HELP = (
     "ddp(world_size=2, backend='auto', device='cpu', ranks_per_gpu=1, init=True, isolate=False, "
-    "nodes=1, family='', timeout=300, seed=0, env={}): run the test on world_size ranks of one "
-    "torch.distributed process group and report it as one test. world_size is a number, a list "
+    "nodes=1, module_state='', timeout=300, seed=0, env={}): run the test on world_size ranks of "
+    "one torch.distributed process group and report it as one test. world_size is a number, a list "
     "(parametrizes the test) or 'gpus' (one rank for each GPU); backend is 'auto' or what torch "
     "takes, such as 'gloo', 'nccl' or 'cpu:gloo,cuda:nccl'; device is 'cpu', 'cuda', 'xpu' or "
-    "'meta'; ranks_per_gpu is how many ranks may share a GPU; init=False leaves "
-    "init_process_group to the test; isolate=True gives the test fresh ranks; nodes is the number "
-    "of machines that they are spread over, in a session with several; tests of one family share "
-    "what they change in modules, and other tests do not see it; timeout is in seconds; "
-    "seed='same' gives all ranks the same seed; env is a dict of environment variables. Arguments "
-    "left out come from the marks of the class and the module, then from the --ddp-* options."
+    "'meta'; ranks_per_gpu is how many ranks may share a GPU; init=False leaves init_process_group "
+    "to the test; isolate=True gives the test fresh ranks; nodes is the number of machines that "
+    "they are spread over, in a session with several; tests with the same module_state share what "
+    "they change in modules, and other tests do not see it; timeout is in seconds; seed='same' "
+    "gives all ranks the same seed; env is a dict of environment variables. Arguments left out "
+    "come from the marks of the class and the module, then from the --ddp-* options."
 )
 
 _EXTRA = pytest.StashKey[dict[str, "MarkArgument"]]()
@@ -63,8 +63,8 @@ class Mark:
     isolate: bool | None = None
     nodes: int | None = None
     """How many machines it wants; None to see."""
-    family: str = ""
-    """Name of the tests that share what they change in modules; empty for none."""
+    module_state: str = ""
+    """Tests with the same name share what they change in modules; empty for none."""
     timeout: float | None = None
     """Seconds."""
     seed: int | Literal["same"] | None = None
@@ -115,15 +115,20 @@ _ARGUMENTS: dict[str, Callable[[object], object]] = {
     "init": rules.check_bool,
     "isolate": rules.check_bool,
     "nodes": rules.check_nodes,
-    "family": rules.check_name,
+    "module_state": rules.check_name,
     "timeout": rules.check_seconds,
     "seed": rules.check_seed_or_same,
     "env": rules.check_env,
 }
 
 
-_SYNONYMS = {name: ["world_size"] for name in ("nprocs", "nproc", "num_processes", "ranks")}
-"""Names of launchers for it; the spelling of ``nprocs`` is closer to ``nodes``."""
+_SYNONYMS = {
+    # Names of launchers; the spelling of `nprocs` is closer to `nodes`.
+    **dict.fromkeys(("nprocs", "nproc", "num_processes", "ranks"), "world_size"),
+    # Its earlier name.
+    "family": "module_state",
+}
+"""For other names of an argument, the argument."""
 
 
 def add_marker(config: pytest.Config) -> None:
@@ -220,8 +225,9 @@ def _argument(node: Node, owner: Node, name: str, value: object) -> object:
     extra = node.config.stash.get(_EXTRA, {})
     checks = _ARGUMENTS | {name: argument.check for name, argument in extra.items()}
     if name not in checks:
-        close = _SYNONYMS.get(name) or difflib.get_close_matches(name, checks, n=1, cutoff=0.5)
-        hint = f" Did you mean {close[0]}?" if close else ""
+        close = difflib.get_close_matches(name, checks, n=1, cutoff=0.5)
+        meant = _SYNONYMS.get(name) or next(iter(close), "")
+        hint = f" Did you mean {meant}?" if meant else ""
         names = enumerated(checks)
         raise mark_error(
             node, f"{given}: no such argument.{hint} The arguments are {names}.", owner

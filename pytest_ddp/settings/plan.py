@@ -41,8 +41,8 @@ class LaunchPlan:
     """Whether the process group is initialised before the test's fixtures run."""
     isolate: bool
     """Whether the test gets fresh ranks."""
-    family: str
-    """Tests of one family share what they change in modules; empty without a family."""
+    module_state: str
+    """Tests with the same name share what they change in modules; empty for none."""
     timeout: float
     """Seconds for the whole test."""
     seeds: tuple[int, ...]
@@ -101,7 +101,7 @@ def make_plan(item: pytest.Item, mark: Mark, options: Options, layout: Layout) -
         ranks_per_gpu=chosen.ranks_per_gpu,
         init=mark.init,
         isolate=options.isolate if mark.isolate is None else mark.isolate,
-        family=mark.family,
+        module_state=mark.module_state,
         timeout=options.timeout if mark.timeout is None else mark.timeout,
         seeds=_seeds(item.nodeid, mark, options, placed.world_size),
         env=dict(mark.env),

@@ -18,17 +18,17 @@ class Allowance(NamedTuple):
     surplus: int = 0
     """Deliveries more than samples."""
     missing: int = 0
-    """Samples that nobody delivers."""
+    """Samples that no rank delivers."""
 
 
 def allowed(
     size: int, world_size: int, traits: AbstractSet[str], batch_size: int = 1, workers: int = 1
 ) -> Allowance:
-    """What ``size`` samples take to be dealt out evenly, in batches of ``batch_size`` a rank.
+    """The allowance for dealing out ``size`` samples evenly, ``batch_size`` to a rank at a time.
 
     A part that both pads and drops makes the ranks' shares equal first, and then leaves out
     what fills no batch, as ``drop_last=True`` does over torch's ``DistributedSampler``. Each of
-    the ``workers`` of a stream makes batches by itself, and has an end of its own to drop.
+    the ``workers`` of a stream makes its own batches, and drops its own incomplete one.
     """
     step = world_size * batch_size
     if "drops" not in traits:
@@ -40,14 +40,14 @@ def allowed(
 
 @dataclass(frozen=True)
 class Terms:
-    """What a part declares of how often it delivers each sample."""
+    """What a part declares about how often it delivers each sample."""
 
     traits: AbstractSet[str] = frozenset()
     batch_size: int = 1
     copies: int = 1
-    """Times that each sample comes in an epoch."""
+    """How often each sample is delivered in an epoch."""
     groups: Groups | None = None
-    """What is padded or dropped by itself: buckets of one length, images of one format."""
+    """Samples of one group are padded or dropped together: one length, one image format."""
     draws: Callable[[int], int] | None = None
     """Deliveries in an epoch, where they are not ``copies`` of all samples."""
 
@@ -56,7 +56,7 @@ class Terms:
         return self.copies * size if self.draws is None else self.draws(size)
 
     def members(self, size: int) -> list[Sequence[int]]:
-        """The samples of each group. Raises ``ValueError`` for groups of another number of them."""
+        """The samples of each group. Raises ``ValueError`` if ``groups`` returns another number."""
         if self.groups is None:
             return [range(size)]
         names = self.groups(size)
@@ -78,7 +78,7 @@ class Terms:
 
 
 def checked_terms(terms: Terms, owner: str) -> Terms:
-    """Raises ``ValueError`` for numbers that say nothing."""
+    """The terms; raises ``ValueError`` for numbers out of range and for contradictions."""
     for name, number in (("batch_size", terms.batch_size), ("copies", terms.copies)):
         if number < 1:
             raise ValueError(f"{owner}: {name}= is at least 1")

@@ -39,12 +39,12 @@ def worker_number() -> int:
 
 
 StartMethod: TypeAlias = Literal["fork", "spawn", "forkserver"]
-"""How DataLoader workers come into being."""
+"""How DataLoader workers are started."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What a factory is given: one situation, seen from one rank.
+    """The argument of a factory: one situation, as one rank sees it.
 
     A factory that makes its own data set gives it ``size`` samples with the indices 0 to
     ``size - 1``; one that only needs a data set takes :attr:`dataset`.
@@ -59,13 +59,13 @@ class Case:
     num_workers: int = 0
     """DataLoader workers of each rank."""
     persistent_workers: bool = False
-    """Whether they live on from epoch to epoch."""
+    """Whether they stay alive from epoch to epoch."""
     start_method: StartMethod | None = None
     """How they are started; None is torch's default. Spawned ones inherit no state of the rank."""
 
     @property
     def worker_options(self) -> dict[str, Any]:
-        """All that the case says of workers, as arguments for ``torch.utils.data.DataLoader``."""
+        """The case's settings of workers, as arguments for ``torch.utils.data.DataLoader``."""
         return {
             "num_workers": self.num_workers,
             "persistent_workers": self.persistent_workers,
@@ -79,7 +79,7 @@ class Case:
 
     @property
     def label(self) -> str:
-        """The case in words, for witnesses: the part that does not depend on the rank."""
+        """The case in words, for evidence; equal on all ranks."""
         if not self.num_workers:
             return f"size {self.size}"
         kind = "persistent " if self.persistent_workers else ""
@@ -88,7 +88,7 @@ class Case:
         return f"size {self.size}, {self.num_workers} {kind}worker{plural}{way}"
 
     def with_hard_workers(self) -> tuple[Case, Case]:
-        """The case with workers that keep their state, and with some that have none of the rank."""
+        """The case with workers that keep their state, and with ones without the rank's state."""
         return (
             replace(self, num_workers=2, persistent_workers=True),
             replace(self, num_workers=1, start_method="spawn"),

@@ -1,7 +1,7 @@
 """Known-bad components, each with the guarantee that must catch it, and benign variants.
 
 A check that no component ever fails proves nothing. Each group has a folder ``mutants``, whose
-modules hold a tuple ``MUTANTS`` and a tuple ``BENIGN_VARIANTS``; adding a file is all it takes.
+modules have a tuple ``MUTANTS`` and a tuple ``BENIGN_VARIANTS``; a new file needs no registration.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ class BenignVariant:
 
     subject: Subject
     likeness: str
-    """What it has in common with a defect, or why it is sound."""
+    """What it has in common with a defect, or why it is right."""
     world_sizes: tuple[int, ...] = (1, 2, 4)
-    """Where it is run; three ranks are of interest where samples are dealt out to them."""
+    """Where it is run; three ranks matter where samples are dealt out to ranks."""
 
 
 @cache
 def all_mutants(*, installed_only: bool = False) -> tuple[Mutant, ...]:
-    """The mutants of all groups; or those alone whose libraries, such as Lightning, are there."""
+    """The mutants of all groups, or only those whose libraries (Lightning, …) are installed."""
     modules = _modules(installed_only=installed_only)
     return tuple(mutant for module in modules for mutant in getattr(module, "MUTANTS", ()))
 
 
 @cache
 def all_benign_variants(*, installed_only: bool = False) -> tuple[BenignVariant, ...]:
-    """The benign variants of all groups; or those alone whose libraries are there."""
+    """The benign variants of all groups, or only those whose libraries are installed."""
     modules = _modules(installed_only=installed_only)
     return tuple(
         variant for module in modules for variant in getattr(module, "BENIGN_VARIANTS", ())

@@ -1,7 +1,7 @@
-"""Varies what must not matter: when each rank comes, and what its random generators give.
+"""Varies what must not matter: the ranks' timing, and the states of their random generators.
 
-A check pauses here at each stage; some ranks then wait some milliseconds, others do not.
-All follows from one seed, so that what was seen can be seen again.
+Each check calls :func:`pause` at each stage; some ranks then wait some milliseconds, others do
+not. All of it follows from one seed, so a result can be reproduced.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ LONGEST = 0.004
 """Seconds of a pause: longer than an exchange between ranks, short beside a check."""
 
 ONE_OF = 8
-"""Stages for each one that is paused at. At every stage, all ranks would be late alike."""
+"""A rank pauses at one stage in this many. With a pause at each, all ranks would be as late."""
 
 _AT_WORK: ContextVar[random.Random | None] = ContextVar("nemesis", default=None)
 
 
 def scatter(what: str, rank: int) -> int:
-    """Give the three global generators states of this rank's own; returns their seed.
+    """Seed the three global generators differently on each rank; returns the seed.
 
-    ``what`` tells one occasion from another, so that no two find the same states.
+    ``what`` names the occasion: each has other states.
     """
     digest = hashlib.sha256(f"{seed()} {what} {rank}".encode()).digest()
     number = int.from_bytes(digest[:4], "big")
@@ -42,7 +42,7 @@ def scatter(what: str, rank: int) -> int:
 
 @contextmanager
 def at_work(check: str, rank: int) -> Iterator[None]:
-    """Random states of this rank's own, and pauses, for the check in the block."""
+    """Seed this rank's generators, and let it pause, for the check in the block."""
     token = _AT_WORK.set(random.Random(scatter(check, rank)))
     try:
         yield
@@ -51,7 +51,7 @@ def at_work(check: str, rank: int) -> Iterator[None]:
 
 
 def pause() -> None:
-    """Wait, or do not: called at each stage of a check, on every rank."""
+    """Wait at some of the stages of a check; every rank calls it at each stage."""
     choice = _AT_WORK.get()
     if choice is not None and choice.randrange(ONE_OF) == 0:
         threading.Event().wait(choice.uniform(0, LONGEST))

@@ -1,4 +1,4 @@
-"""Where a subject's code stands when it calls something: the lines that a text may name."""
+"""The line of a subject's code that makes a call, for use in texts."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _MUTANTS = "/mutants/"
 _PLUGIN = f"{Path(pytest_ddp.__file__).parent}/"
 
 BEGINNINGS = tuple(f"{_OURS}framework/{name}.py" for name in ("recording", "registry"))
-"""Where a check begins: frames from here outwards are the check's own, and the test's."""
+"""Where a check begins: frames from here outwards belong to the check and the test."""
 
 _TRAINING = ("torch", "torchmetrics", "lightning", "pytorch_lightning", "lightning_utilities")
-"""Packages that call a subject's code as well as being called by it."""
+"""Packages that a subject's code calls, and that call it."""
 
 _INSTALLED = ("/site-packages/", "/dist-packages/")
 
@@ -28,8 +28,8 @@ _INSTALLED = ("/site-packages/", "/dist-packages/")
 def is_training_library(file: str) -> bool:
     """Whether a file belongs to torch or Lightning.
 
-    By where they are installed: a part of a path is no evidence, for a project of the user's may
-    lie in a folder that is called ``torch``.
+    Decided by the folder of the installed package, as a user's project may be in a folder called
+    ``torch``.
     """
     return file.startswith(_training_folders())
 
@@ -58,18 +58,18 @@ def is_library(file: str) -> bool:
 
 
 def is_ours(file: str) -> bool:
-    """Whether a file belongs to the checks; their mutants stand for code of users'."""
+    """Whether a file belongs to the checks; their mutants count as users' code."""
     return file.startswith(_OURS) and _MUTANTS not in file[len(_OURS) - 1 :]
 
 
 def is_users(file: str) -> bool:
-    """Whether a file belongs neither to the checks, nor to pytest-ddp, a library, or Python."""
+    """Whether a file belongs to the user: not to the checks, pytest-ddp, a library or Python."""
     ours = is_ours(file) or file.startswith(_PLUGIN)
     return bool(file) and not (ours or is_library(file))
 
 
 def callers(innermost: FrameType | None = None) -> Iterator[FrameType]:
-    """The frames between the check and this call, or that frame, that are not ours."""
+    """The frames that are not ours, from this call or ``innermost`` outwards to the check."""
     frame: FrameType | None = innermost or sys._getframe(1)
     while frame is not None and frame.f_code.co_filename not in BEGINNINGS:
         if not is_ours(frame.f_code.co_filename):
@@ -78,10 +78,10 @@ def callers(innermost: FrameType | None = None) -> Iterator[FrameType]:
 
 
 def call_site(innermost: FrameType | None = None) -> str:
-    """File and line of the innermost caller that is the user's, of this call or of that frame.
+    """File and line of the innermost frame of the user's, from this call or ``innermost``.
 
-    Where all of them belong to libraries, the innermost object whose method this is, and what a
-    library makes for a user's class rather than what torch does by itself.
+    If all frames belong to libraries: the innermost method of an object whose class is not
+    torch's, else the innermost method, else the innermost frame. Empty without frames.
     """
     frames = [f for f in callers(innermost) if not _is_standard(f.f_code.co_filename)]
     for frame in frames:

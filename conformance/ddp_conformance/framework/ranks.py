@@ -14,8 +14,8 @@ from typing import Any, Protocol
 class Ranks(Protocol):
     """One rank's view of its peers; the ``ddp`` fixture is one.
 
-    The exchange must not use the process group under test: a check has to get through
-    when the subject broke that group.
+    The exchange must not use the process group under test, as a check must also work after the
+    subject has broken that group.
     """
 
     @property
@@ -44,7 +44,7 @@ def current_ranks() -> Ranks:
 
 @contextmanager
 def shared_directory(ranks: Ranks) -> Iterator[Path]:
-    """A new folder that all ranks see, removed when all of them have left the block."""
+    """A new folder that all ranks share, removed when all of them have left the block."""
     path = Path(ranks.gather(_new_directory() if ranks.rank == 0 else None)[0])
     try:
         yield path
@@ -55,6 +55,6 @@ def shared_directory(ranks: Ranks) -> Iterator[Path]:
 
 
 def _new_directory() -> str:
-    # In multiprocessing's, which in a rank is the session's and outlives no session: what a rank
-    # that is killed has made is removed as well.
+    # In multiprocessing's folder. In a rank the session owns and removes it, so the folders of a
+    # rank that is killed are removed as well.
     return tempfile.mkdtemp(prefix="ddp-conformance-", dir=util.get_temp_dir())

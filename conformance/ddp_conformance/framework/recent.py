@@ -1,4 +1,4 @@
-"""What a process remembers of the runs that it has made."""
+"""The cache of the runs that a process has made."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections import OrderedDict
 from typing import Generic, TypeVar
 
 KEPT = 32
-"""Runs; those of one subject, for one number of ranks, are fewer. Subjects are checked one after
-the other, and each full collection of garbage looks at every record that is kept."""
+"""Runs that are kept. One subject at one world size has fewer, and subjects are checked one after
+the other. More would be slow: each full garbage collection visits every record that is kept."""
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 
 class Recent(Generic[Key, Value]):
-    """The values that were asked for last."""
+    """A cache of the :data:`KEPT` most recently used values."""
 
     def __init__(self) -> None:
         self._values: OrderedDict[Key, Value] = OrderedDict()
 
     def get(self, key: Key) -> Value | None:
-        """The value, if it is remembered."""
+        """The value; None if it is not in the cache."""
         value = self._values.get(key)
         if value is not None:
             self[key] = value

@@ -1,4 +1,4 @@
-"""The record half that all groups share: run a subject in every rank, merge what was seen."""
+"""The recording that all groups share: run a subject in every rank, merge the records."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def cases_of(ranks: Ranks, sizes: Sequence[int], workers: Sequence[int] = (0,)) 
 def record(
     subject: Subject, ranks: Ranks, cases: Sequence[Case], observe: Observe
 ) -> tuple[Run, ...]:
-    """Observe the subject in every case, on every rank; one run for each case, on all ranks.
+    """Observe the subject in every case, on every rank; returns one run for each case.
 
-    Code of the subject that raises on one rank does not keep the others waiting: all ranks
-    raise :class:`UndecidedError` with what it raised.
+    If code of the subject raises on one rank, the others do not wait: all ranks raise
+    :class:`UndecidedError` with that exception.
     """
     with shared_directory(ranks) as directory:
         cases = [replace(case, directory=directory / str(i)) for i, case in enumerate(cases)]
@@ -60,7 +60,7 @@ def record(
 
 
 def skip_random_numbers(number: int) -> None:
-    """Advance the three global generators: results that hang on them show."""
+    """Advance the three global generators, so that results that depend on them change."""
     for _ in range(number):
         random.random()
         np.random.random()
@@ -75,15 +75,15 @@ def judge_each(runs: Sequence[Run], judge: Judge) -> tuple[Violation, ...]:
 
 
 _recorded: Recent[tuple[Any, ...], tuple[Subject, tuple[Run, ...]]] = Recent()
-"""Runs of this process, and their subjects, so that no other one gets their id."""
+"""Runs of this process. Their subjects are kept as well, so that their ids are not reused."""
 
 
 def record_once(
     subject: Subject, ranks: Ranks, cases: Sequence[Case], observe: Observe, way: str
 ) -> tuple[Run, ...]:
-    """As :func:`record`, for histories that several guarantees are judged on.
+    """As :func:`record`, for histories that several guarantees use.
 
-    Of equal runs only the first is real; ``way`` tells ways to observe a subject apart.
+    Equal runs are made once; ``way`` names the way of observing, as part of the key.
     """
     return once(subject, ranks, (way, *cases), lambda: record(subject, ranks, cases, observe))
 
@@ -93,7 +93,7 @@ def once(
 ) -> tuple[Run, ...]:
     """The runs that ``make`` returns, made only once for ``what`` on these ranks."""
     key = (id(subject), nemesis.seed(), ranks.rank, ranks.world_size, *what)
-    # A rank may have been replaced since, so all of them must agree to leave the run out.
+    # A rank may have been replaced since, so the run is left out only if all ranks have it.
     known = _recorded.get(key)
     all_know = all(ranks.gather(known is not None))
     if known is None or not all_know:
@@ -104,7 +104,7 @@ def once(
 def find_first(
     subject: Subject, ranks: Ranks, cases: Sequence[Case], observe: Observe, judge: Judge
 ) -> tuple[Violation, ...]:
-    """The violations of the first case that shows any. The slowest one should come last."""
+    """The violations of the first case that has any. List the slowest case last."""
     for case in cases:
         found = judge_each(record(subject, ranks, [case], observe), judge)
         if found:
@@ -128,7 +128,7 @@ def _observed(subject: Subject, case: Case, observe: Observe) -> list[Record]:
     nemesis.pause()
     try:
         with warnings.catch_warnings():
-            # The number of workers is our choice, not the subject's.
+            # The check chose the number of workers, not the subject.
             warnings.filterwarnings("ignore", message="This DataLoader will create")
             for seen in observe(subject, case):
                 records.append(seen)
@@ -146,9 +146,9 @@ def _stop_if_raised(subject: Subject, case: str, history: Sequence[Record]) -> N
 
 
 def describe(error: BaseException) -> str:
-    """An exception on one line, with the innermost place of the user's that it went through."""
+    """An exception on one line, with the innermost line of the user's in its traceback."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not is_ours(f.filename)]
-    # Its own line helps more than the library's that it called; a library may be all there is.
+    # A line of the user's helps more than one of a library; some tracebacks have none.
     frames = [frame for frame in frames if is_users(frame.filename)] or frames
     place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
     try:

@@ -1,4 +1,4 @@
-"""The guarantees and the checks that decide them, found in the folders of their groups."""
+"""The guarantees and their checks, found in the folders of their groups."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GROUPS = (
 
 
 class Level(enum.StrEnum):
-    """How binding a guarantee is, in the words of RFC 2119."""
+    """How binding a guarantee is, in the terms of RFC 2119."""
 
     MUST = "MUST"
     SHOULD = "SHOULD"
@@ -40,11 +40,11 @@ class Guarantee:
     level: Level = Level.MUST
     tier: int = 1
     starred: bool = False
-    """One of those that the project exists for."""
+    """Whether it is one of the project's main guarantees."""
 
 
 def nothing_to_remark(subject: Any) -> str:
-    """A check that looks at all that its entry names."""
+    """For a check that examines all that its entry names."""
     return ""
 
 
@@ -52,31 +52,31 @@ _remarks: list[str] = []
 
 
 def remark(text: str) -> None:
-    """Say something of the check that runs, on all ranks: what one that passes could not look at,
-    or below the evidence of one that fails."""
+    """Add a remark to the running check, on all ranks: what a check that passes could not examine;
+    for one that fails, a line below the evidence."""
     _remarks.append(text)
 
 
 def remarked() -> str:
-    """What was said during the last check of this process."""
+    """The remarks of the last check of this process."""
     return "; ".join(_remarks)
 
 
 @dataclass(frozen=True)
 class Check:
-    """Decides one guarantee for one kind of subject, or several that are observed alike."""
+    """Decides one guarantee for one or more kinds of subject."""
 
     guarantee: Guarantee
     kinds: tuple[type[Subject], ...]
     find: Callable[[Any, Ranks], Sequence[Violation]]
-    """Records on every rank, gathers, judges; the same violations on all ranks."""
+    """Records on every rank, gathers, judges; returns the same violations on all ranks."""
     needs: frozenset[str] = frozenset()
-    """Traits without which the guarantee says nothing about a subject."""
+    """Traits that a subject must have for the guarantee to apply."""
     excused: frozenset[str] = frozenset()
-    """Traits that free a subject from it."""
+    """Traits with which the guarantee does not apply."""
     remark: Callable[[Any], str] = nothing_to_remark
-    """What a check that passes has not looked at, for the table and the report; what is known when
-    it has run is said by :func:`remark`."""
+    """What a check that passes has not examined, for the table and the report. What is found only
+    while it runs goes to :func:`remark`."""
 
     @property
     def id(self) -> str:
@@ -107,7 +107,7 @@ class Check:
         except UndecidedError as error:
             raise UndecidedError(f"{self.id} is undecided: {error}", error.evidence) from None
         except _OF_WRONG_DATA as error:
-            # A judge met what no component of this kind delivers; all ranks are here.
+            # A judge met data that no component of this kind delivers; all ranks judge the same.
             reason = describe(error)
             raise UndecidedError(
                 f"{self.id} is undecided: what {subject.name} delivered cannot be judged:\n"
@@ -115,13 +115,13 @@ class Check:
                 [reason],
             ) from None
         if violations:
-            # Without the option, and where it is unknown, the seed is 0 in each run.
+            # The seed is 0 without the option, and where the option does not exist.
             seed = f"\n  seen with {nemesis.OPTION}={nemesis.seed()}" if nemesis.seed() else ""
-            said = "".join(f"\n  {text}" for text in _remarks)
+            remarks = "".join(f"\n  {text}" for text in _remarks)
             raise GuaranteeError(
                 f"{self.id}: {self.guarantee.statement}\n"
                 f"{subject.name} breaks it at world size {ranks.world_size}:\n"
-                f"{listing(violations)}{said}{seed}",
+                f"{listing(violations)}{remarks}{seed}",
                 violations,
             )
 

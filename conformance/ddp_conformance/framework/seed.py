@@ -1,4 +1,4 @@
-"""The seed that pauses and random states follow from; light, for the plugin's start."""
+"""The seed of pauses and random states. Light, as the plugin imports it at start."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _seed = 0
 
 
 def seed() -> int:
-    """What all pauses and random states of this process follow from."""
+    """The seed of all pauses and random states of this process."""
     return _seed
 
 

@@ -1,4 +1,4 @@
-"""What ranks delivered together, where no sample needs to come exactly once."""
+"""What ranks delivered together, for parts that need not deliver each sample exactly once."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ddp_conformance.framework.verdict import ranks_in_words
 K = TypeVar("K", bound=Hashable)
 
 DISTINCT = 8
-"""Samples of which two equal draws with replacement are no coincidence, however skewed."""
+"""With this many different samples, equal draws are no coincidence, however skewed."""
 
 
 def equal_draws(shares: Mapping[K, Sequence[int]]) -> list[tuple[K, K]]:
-    """Pairs whose samples are the same ones, in whatever order, or of which one begins as the other
-    goes: a draw from one seed, cut off later. Shares of few different samples are not judged."""
+    """Pairs of shares with the same samples in any order, or where one begins with the other: a
+    draw from the same seed, cut off later. Shares of few different samples are not judged."""
     telling = {key: share for key, share in shares.items() if len(set(share)) >= DISTINCT}
     return [
         (one, other)
@@ -34,12 +34,12 @@ def _equal(short: Sequence[int], long: Sequence[int]) -> bool:
 def uneven_passes(
     batches: Mapping[int, Sequence[Sequence[int]]], size: int, copies: int, allowance: Allowance
 ) -> str:
-    """What is wrong with a stream of passes over ``size`` samples, of which each rank had batches.
+    """What is wrong with the ranks' batches of a stream of passes over ``size`` samples; or empty.
 
-    Whatever is dealt out by some step are whole passes, in each of which every sample comes
-    ``copies`` times, and a part of the next one; ranks may end one ahead of another.
-    ``allowance`` is that of a pass. Looked at after each pass: two ranks that go through all
-    samples by themselves have the same ones, each as often, when both have come to the end.
+    At each step the ranks together have had whole passes, each with every sample ``copies``
+    times, and a part of the next one; ranks may end at different passes. ``allowance`` is that of
+    a pass. The counts are checked after each pass, as they are even at the end when each of two
+    ranks went through all samples on its own.
     """
     for shares in _prefixes(batches, -(-copies * size // len(batches))):
         owners: defaultdict[int, list[int]] = defaultdict(list)
@@ -67,14 +67,14 @@ def uneven_passes(
 def _prefixes(
     batches: Mapping[int, Sequence[Sequence[int]]], share: int
 ) -> Iterator[dict[int, list[int]]]:
-    """What ranks have after the steps by which each has its ``share`` once more, and in the end."""
+    """The ranks' samples each time that all have had another ``share``, and at the end."""
     had: dict[int, list[int]] = {rank: [] for rank in batches}
-    wanted = share
+    needed = share
     for step in range(min(map(len, batches.values()))):
         for rank, own in had.items():
             own += batches[rank][step]
         least = min(map(len, had.values()))
-        if least >= wanted:
-            wanted = least - least % share + share
+        if least >= needed:
+            needed = least - least % share + share
             yield had
     yield {rank: list(chain.from_iterable(own)) for rank, own in batches.items()}

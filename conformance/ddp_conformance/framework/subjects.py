@@ -1,7 +1,7 @@
-"""What can be checked: what the kinds of data-parallel parts have in common.
+"""The base of all kinds of subject, the data-parallel parts that can be checked.
 
-A subject holds a factory and what its author declares about the result. A check makes
-the component anew in every rank and for every case, and judges what it does.
+A subject has a factory, and what its author declares about the result. A check makes a new
+component in every rank and for every case, and judges its behaviour.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Subject:
     traits: AbstractSet[str] = frozenset()
     """Names from :data:`ddp_conformance.framework.traits.TRAITS`."""
     name: str = ""
-    """Used in test ids and in the table; by default the factory's name."""
+    """For test ids and the table; by default the factory's name."""
     prepare: Callable[[Case], None] | None = None
     """Called on rank 0 alone before ``make`` on any rank: writes files to ``case.directory``."""
 
@@ -47,7 +47,7 @@ class Subject:
         object.__setattr__(self, "traits", checked_traits(self.traits, name))
 
     def __init_subclass__(cls) -> None:
-        # A dataclass leaves a repr alone that its class has. All fields of a subject are 250
+        # A dataclass keeps a repr that its class defines. The generated one has about 250
         # characters, which pytest would print above the reason of each failure.
         cls.__repr__ = Subject.__repr__  # type: ignore[method-assign]
 
@@ -57,5 +57,5 @@ class Subject:
 
     @classmethod
     def of(cls, function: Callable[..., Any], traits: AbstractSet[str]) -> Self:
-        """The subject of which nothing is known but its function and its traits."""
+        """A subject with a function, its traits, and defaults for all else."""
         return cls(make=function, traits=traits)

@@ -1,7 +1,7 @@
 """What a subject may declare about itself.
 
-Traits select the checks that apply and the allowance that a judge makes. A guarantee
-group that needs another capability adds it here, with its meaning.
+Traits select the checks that apply, and the allowance of a judge. A guarantee group that needs
+another capability adds it here, with its meaning.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ TRAITS: dict[str, str] = {
     "or after a barrier",
     "published": "other ranks read its files as soon as their call of it has returned",
     "decides": "tells what it decides in each step",
-    "resumes": "leaves a checkpoint after an epoch when told to, and goes on from one",
+    "resumes": "saves a checkpoint after an epoch if its leg has save=, and resumes from one",
     "resumes_mid_epoch": "does so in the middle of an epoch too",
     "global_batch": "its steps cover equally many samples whatever the number of ranks",
     "compiles": "its model is compiled by torch.compile",

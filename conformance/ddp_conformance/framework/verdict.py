@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 WITNESSES = 5
-"""Lines in a failure text: the first few say it all."""
+"""Most lines of evidence in a failure text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +26,12 @@ class Violation:
 
 
 class EvidenceError(AssertionError):
-    """What both ends of a check that did not pass have in common."""
+    """The base of both errors of a check that does not pass."""
 
     def __init__(self, text: str, evidence: Sequence[object] = ()) -> None:
         super().__init__(text)
         self.evidence = tuple(map(str, evidence))
-        """What the text lists, in full: one line each."""
+        """All the evidence, one line each; the text lists the first few."""
 
 
 class GuaranteeError(EvidenceError):
@@ -43,7 +43,7 @@ class UndecidedError(EvidenceError):
 
 
 def listing(witnesses: Sequence[object]) -> str:
-    """The first few witnesses, one indented line each, and how many more there are."""
+    """The first :data:`WITNESSES`, one indented line each, and how many more there are."""
     lines = [f"  {witness}" for witness in witnesses[:WITNESSES]]
     if len(witnesses) > WITNESSES:
         lines.append(f"  and {len(witnesses) - WITNESSES} more")

@@ -120,12 +120,12 @@ def param(pair: Pair, world_size: int | None = None, *, share_ranks: bool = Fals
         name = f"{name}-ws{world_size}"
     marks.append(ranks_for(subject, world_size))
     if not share_ranks:
-        marks.append(pytest.mark.ddp(family=family_of(subject)))
+        marks.append(pytest.mark.ddp(module_state=module_state_of(subject)))
     return pytest.param(subject, check, id=name, marks=marks)
 
 
-def family_of(subject: Subject) -> str:
-    """What tells a subject's tests from those of all others, whatever file they are in."""
+def module_state_of(subject: Subject) -> str:
+    """A name that the tests of one subject share, in all files, and no other tests have."""
     return f"{subject.kind} {getattr(subject.make, '__module__', '')}:{subject.name}"
 
 

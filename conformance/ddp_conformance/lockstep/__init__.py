@@ -1,1 +1,1 @@
-"""The stage on which parts are put: machines that are simulated, collectives one at a time."""
+"""The conditions in which parts run: simulated machines, clocks, one collective at a time."""

@@ -1,7 +1,7 @@
-"""A rank whose clock is ahead: what names and seeds come to that each rank takes from its own.
+"""A rank whose clock is ahead, to find names and seeds that each rank takes from its own clock.
 
-Ranks of a test start in the same second of one clock; those of a cluster do not. What is ahead is
-what tells the time of day. Monotonic clocks, timeouts and the times of files are as they are.
+Ranks of a test start in the same second of one clock; those of a cluster do not. Only the time of
+day is ahead. Monotonic clocks, timeouts and the times of files stay as they are.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ SECONDS = 3661
 """How far ahead: another hour, minute and second."""
 
 _shift = 0
-"""What is added now. A module that is first imported in the block keeps our functions for good."""
+"""Seconds added now. A module that is first imported in the block keeps our functions for good,
+so they must add 0 after it."""
 
 
 @contextmanager
 def clock_ahead() -> Iterator[None]:
-    """The clock of this process is ahead in the block, also where it was imported by name."""
+    """In the block, the clock of this process is ahead, also where it was imported by name."""
     global _shift
     clocks = {name: getattr(time, name) for name in _AHEAD}
     ahead = {id(clock): _AHEAD[name](clock) for name, clock in clocks.items()}
@@ -54,12 +55,12 @@ def _shifted(clock: Callable[[], int | float], unit: int = 1) -> Callable[[], in
 
 
 def _of_now(convert: Callable[..., Any]) -> Callable[..., Any]:
-    """A conversion of seconds, which are those of now if there are none."""
+    """A conversion of seconds; by default of the current time."""
     return lambda seconds=None: convert(time.time() if seconds is None else seconds)
 
 
 def _of_struct(convert: Callable[..., Any]) -> Callable[..., Any]:
-    """A conversion of a time, the last argument, which is now if there is none."""
+    """A conversion of a time, the last argument; by default of the current time."""
     given = 2 if convert is time.strftime else 1
 
     def converted(*arguments: Any) -> Any:
@@ -81,10 +82,10 @@ _AHEAD: dict[str, Callable[[Any], Callable[..., Any]]] = {
 
 @contextmanager
 def _datetime_ahead() -> Iterator[None]:
-    """``datetime.now`` and ``utcnow``; ``today`` asks :mod:`time`.
+    """Set ``datetime.now`` and ``utcnow`` ahead; ``today`` calls :mod:`time`.
 
-    In the class itself. One in its place would be another class to ``isinstance``, and stay behind
-    in every module that is imported in the block.
+    The class itself is changed: a class in its place would be another one to ``isinstance``, and
+    would stay in every module that is imported in the block.
     """
     real = {name: vars(datetime.datetime)[name] for name in ("now", "utcnow")}
     _set_in_datetime({name: _later(method) for name, method in real.items()})
@@ -103,7 +104,7 @@ def _later(method: Any) -> Any:
 
 
 def _set_in_datetime(methods: dict[str, Any]) -> None:
-    # Types of C take no attributes; their dictionary, behind its proxy, does.
+    # Attributes of C types cannot be set; the dictionary behind their proxy can be changed.
     (namespace,) = gc.get_referents(vars(datetime.datetime))
     namespace.update(methods)
     ctypes.pythonapi.PyType_Modified(ctypes.py_object(datetime.datetime))

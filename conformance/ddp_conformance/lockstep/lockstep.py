@@ -1,9 +1,9 @@
-"""Collectives one at a time: what one rank would wait for in vain is seen, not waited for.
+"""One collective at a time: a collective that ranks disagree on is found before it starts.
 
-Before each collective of the whole process group the ranks tell one another, by
-``Ranks.gather``, which one comes. It is started only if all of them name the same. So a
-component whose ranks disagree cannot hang the check, nor abort gloo with tensors of
-different sizes, nor pair one rank's metric with another one's gradient.
+Before each collective of the whole process group the ranks exchange its description, by
+``Ranks.gather``. It is started only if all descriptions are equal. So a component whose ranks
+disagree cannot hang the check, abort gloo with tensors of different sizes, or pair one rank's
+metric with another one's gradient.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ddp_conformance.framework.ranks import Ranks
 from ddp_conformance.framework.verdict import ranks_in_words
 
 END = "no more collectives"
-"""What a rank announces that has left the component's code."""
+"""The announcement of a rank that has left the component's code."""
 
 COLLECTIVES: dict[str, int | None] = {
     "allreduce": 0,
@@ -53,19 +53,19 @@ REDUCING = {
     *("allreduce", "allreduce_coalesced", "reduce"),
     *("reduce_scatter", "_reduce_scatter_base", "reduce_scatter_single"),
 }
-"""Those with a reduce operation, which must be one on all ranks."""
+"""Those with a reduce operation, which must be equal on all ranks."""
 
 ROOTED = {"broadcast", "reduce", "gather", "scatter"}
-"""Those with a root, which must be one for all ranks."""
+"""Those with a root, which must be equal on all ranks."""
 
 NEW_GROUP = "new_group"
-"""What all ranks must call, members or not, unless it synchronises its members alone."""
+"""All ranks must call it, members or not, unless ``use_local_synchronization`` is set."""
 
 Before: TypeAlias = Callable[[dist.ProcessGroup, str, str], None]
-"""Is called with the group, the operation and its description."""
+"""Called with the group, the operation and its description."""
 
 Meet: TypeAlias = Callable[[str, Sequence[int]], bool]
-"""Waits for the members of the group of that name; False if one of them will never come."""
+"""Waits for the members of the group of that name; False if one of them will never call."""
 
 
 class DivergedError(RuntimeError):
@@ -73,18 +73,19 @@ class DivergedError(RuntimeError):
 
 
 class Lockstep:
-    """What the ranks announced; of groups that leave out ranks, only where they ``meet``."""
+    """The collectives that ranks announce. Those of subgroups are announced only if ``meet``
+    returns False."""
 
     def __init__(self, ranks: Ranks, meet: Meet | None = None) -> None:
         self._ranks = ranks
         self._meet = meet
         self.calls: list[Collective] = []
-        """What this rank announced, in order; the last one may never have been started."""
+        """This rank's announcements, in order; the last one may not have been started."""
         self.diverged = False
-        """Some rank announced something else; nothing was started from there on."""
+        """Whether some rank announced something else; no collective was started from there on."""
 
     def come(self, group: dist.ProcessGroup, operation: str, what: str) -> None:
-        """Announce a collective of all ranks, or one of fewer for which one of them never comes."""
+        """Announce a collective of all ranks, or one of a subgroup that a member never calls."""
         if group.size() == self._ranks.world_size:
             self.announce(what, call_site())
         elif self._meet is not None:
@@ -93,7 +94,7 @@ class Lockstep:
                 self.announce(f"{what} of {ranks_in_words(members)}", call_site())
 
     def announce(self, what: str, site: str = "") -> None:
-        """Tell the other ranks what comes; raises :class:`DivergedError` if they differ."""
+        """Exchange the next collective with all ranks; a :class:`DivergedError` if they differ."""
         if self.diverged:
             raise DivergedError(f"the ranks' collectives already differ; {what} was not started")
         self.calls.append(Collective(self._ranks.rank, len(self.calls), what, site))
@@ -109,20 +110,19 @@ class Lockstep:
 def in_lockstep(lockstep: Lockstep) -> Iterator[None]:
     """Run the component's code of this rank in the block; every rank must enter it.
 
-    What C++ starts by itself (DDP's gradients, functional collectives) is not seen, nor are
-    messages. An exception of the block's code comes out when the other ranks know that this one
-    makes no more collectives. Divergence, and what is raised after it, comes out as
-    :attr:`Lockstep.diverged` alone.
+    Collectives that C++ starts (DDP's gradients, functional collectives), sends and receives are
+    not seen. An exception of the block's code is raised after this rank has announced the end of
+    its collectives. Divergence, and exceptions after it, only set :attr:`Lockstep.diverged`.
     """
     try:
         with before_each(lockstep.come):
             yield
     except Exception:
-        # Also what the component makes of it, such as that a peer has failed.
+        # After divergence, also the component's own exceptions, such as that a peer has failed.
         if not lockstep.diverged:
             raise
     finally:
-        # A rank that diverged has told the others already.
+        # After divergence the other ranks wait for no announcement.
         if not lockstep.diverged:
             with suppress(DivergedError):
                 lockstep.announce(END)
@@ -132,8 +132,8 @@ def in_lockstep(lockstep: Lockstep) -> Iterator[None]:
 def before_each(call: Before) -> Iterator[None]:
     """Call ``call`` before each collective of the block, and before a new group.
 
-    The methods of ``ProcessGroup`` are where all of ``torch.distributed`` comes through, and
-    ``_new_group_with_tag`` whatever name ``new_group`` was imported by.
+    All of ``torch.distributed`` calls the methods of ``ProcessGroup``, and every ``new_group``,
+    whatever name it was imported by, calls ``_new_group_with_tag``.
     """
     with ExitStack() as patches:
         for name, position in COLLECTIVES.items():
@@ -169,7 +169,7 @@ def _announcing_group(call: Before) -> Callable[..., Any]:
 def description(
     name: str, position: int | None, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> str:
-    """The operation, with what all ranks must have the same: reduction, root, dtype and shape."""
+    """The operation, with what must be equal on all ranks: reduction, root, dtype and shape."""
     words = [name.strip("_")]
     given = (*args, *kwargs.values())
     if name in REDUCING:
@@ -184,17 +184,17 @@ def description(
 
 
 def _reduction(given: Sequence[Any]) -> str:
-    """Its name: factors of ``PREMUL_SUM`` are each rank's own."""
-    # Of the overloads one takes options, and the others the operation, or a member of its enum.
-    asked = (getattr(one, "reduceOp", one) for one in given)
-    ops = (getattr(op, "op", op) for op in asked)
+    """Its name, without the factor of ``PREMUL_SUM``, which may differ between ranks."""
+    # One overload takes options, the others the operation or a member of its enum.
+    arguments = (getattr(one, "reduceOp", one) for one in given)
+    ops = (getattr(op, "op", op) for op in arguments)
     return next((op.name for op in ops if isinstance(op, dist.ReduceOp.RedOpType)), "SUM")
 
 
 def _root(given: Sequence[Any]) -> int:
     """The rank in the group."""
-    asked = (getattr(one, "rootRank", one) for one in given)
-    return next((root for root in asked if isinstance(root, int)), 0)
+    roots = (getattr(one, "rootRank", one) for one in given)
+    return next((root for root in roots if isinstance(root, int)), 0)
 
 
 def _shape(tensor: Tensor) -> str:

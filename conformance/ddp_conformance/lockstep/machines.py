@@ -1,7 +1,7 @@
-"""Machines that are simulated by what launchers set on them: variables, and nothing else.
+"""Machines that are simulated by the environment variables of launchers alone.
 
-What tells two machines apart, for code that asks for its place, is that local ranks begin anew on
-each. Names and values are those of torchrun, of Lightning's own launcher, and of SLURM's srun.
+Code that looks for its place tells two machines apart by local ranks, which start at 0 on each.
+Names and values are those of torchrun, of Lightning's own launcher, and of SLURM's srun.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from unittest import mock
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a rank is, on machines that have equally many ranks each."""
+    """Where a rank is, on machines with equally many ranks each."""
 
     rank: int
     world_size: int
@@ -38,18 +38,18 @@ class Place:
 
 
 def several_machines(world_size: int) -> int:
-    """The smallest number of machines, more than one, that share the ranks evenly; 1 for one."""
+    """The smallest number of machines above 1 that share the ranks evenly; 1 for one rank."""
     return next((n for n in range(2, world_size + 1) if world_size % n == 0), 1)
 
 
 def ranks_of_machines(world_size: int) -> list[range]:
-    """The ranks of each machine, where several share them."""
+    """The ranks of each machine, for :func:`several_machines`."""
     here = world_size // several_machines(world_size)
     return [range(first, first + here) for first in range(0, world_size, here)]
 
 
 def environment_of(launcher: str, place: Place) -> dict[str, str]:
-    """What a launcher sets: ``torchrun``, ``lightning``, which sets no RANK, or ``slurm``."""
+    """The variables that ``torchrun``, ``lightning`` (without RANK) or ``slurm`` sets."""
     try:
         variables = _LAUNCHERS[launcher](place)
     except KeyError:
@@ -110,14 +110,14 @@ _PREFIXES = ("TORCHELASTIC_", "GROUP_", "ROLE_", "SLURM_", "OMPI_COMM_WORLD_", "
 
 
 def forget_launcher() -> None:
-    """Take away from this process all variables by which launchers tell a rank its place."""
+    """Delete from this process all variables in which launchers give a rank its place."""
     for name in [name for name in os.environ if name in _NAMES or name.startswith(_PREFIXES)]:
         del os.environ[name]
 
 
 @contextmanager
 def launched_by(launcher: str, place: Place) -> Iterator[None]:
-    """The variables of a launcher, and of no other one, in the block."""
+    """In the block, set the variables of this launcher, and of no other one."""
     with mock.patch.dict(os.environ):
         forget_launcher()
         os.environ.update(environment_of(launcher, place))

@@ -1,6 +1,6 @@
-"""Whether ranks make the same collectives; where they do not, other guarantees cannot be judged.
+"""Whether ranks make the same collectives; if not, other guarantees cannot be judged.
 
-Lockstep cuts such a subject off. What it had not done by then is nobody's evidence.
+Lockstep stops such a subject there, so what it has not done yet is no evidence against it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ddp_conformance.framework.verdict import UndecidedError, Violation, listing
 
 
 def demand_same_calls(subject: Subject, runs: Sequence[Run], guarantee: str) -> None:
-    """Raise :class:`UndecidedError` if a run was cut off, with what breaks ``guarantee``."""
+    """Raise :class:`UndecidedError` if a run was stopped, with what breaks ``guarantee``."""
     found = judge_each(runs, lambda run: judge_same_calls(run.history))
     if found:
         raise UndecidedError(
@@ -26,12 +26,12 @@ def demand_same_calls(subject: Subject, runs: Sequence[Run], guarantee: str) -> 
 
 
 def uncut(runs: Sequence[Run]) -> tuple[Run, ...]:
-    """Those in which what is missing was not done, since no rank was kept from it."""
+    """The runs in which no rank was stopped, so what is missing was really not done."""
     return tuple(run for run in runs if not judge_same_calls(run.history))
 
 
 def judge_same_calls(history: History) -> tuple[Violation, ...]:
-    """All ranks make the same collectives in the same order; the first difference is told."""
+    """All ranks make the same collectives in the same order; returns the first difference."""
     ranks = sorted({r.rank for r in history if isinstance(r, Collective | Measured)})
     by_rank = [[r for r in history if isinstance(r, Collective) and r.rank == k] for k in ranks]
     for number, calls in enumerate(zip_longest(*by_rank)):
@@ -43,7 +43,7 @@ def judge_same_calls(history: History) -> tuple[Violation, ...]:
 
 
 def _call(call: Collective | None) -> tuple[str, str]:
-    """What a rank announced and the line it came from."""
+    """What a rank announced, and the line that called it."""
     if call is None:
         return "nothing", ""
     return call.what, f" ({call.site})" if call.site else ""

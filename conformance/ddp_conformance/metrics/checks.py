@@ -16,7 +16,7 @@ from itertools import chain
 from typing import Any, TypeAlias
 
 from ddp_conformance.framework.case import Case, sizes
-from ddp_conformance.framework.history import Expected, Failed, Measured, Record, Run
+from ddp_conformance.framework.history import Failed, Measured, Record, Run
 from ddp_conformance.framework.ranks import Ranks
 from ddp_conformance.framework.recording import cases_of, describe, judge_each, record, record_once
 from ddp_conformance.framework.registry import Check, Guarantee
@@ -24,6 +24,7 @@ from ddp_conformance.framework.verdict import Violation
 from ddp_conformance.lockstep.lockstep import Lockstep, in_lockstep
 from ddp_conformance.lockstep.same_calls import demand_same_calls, judge_same_calls
 from ddp_conformance.metrics import judge
+from ddp_conformance.metrics.history import Expected
 from ddp_conformance.metrics.subjects import (
     Evaluation,
     Metric,

@@ -6,9 +6,10 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from ddp_conformance.framework.history import Expected, Failed, History, Measured
+from ddp_conformance.framework.history import Failed, History, Measured
 from ddp_conformance.framework.verdict import Violation, ranks_in_words
 from ddp_conformance.lockstep.same_calls import judge_same_calls
+from ddp_conformance.metrics.history import Expected
 
 SHOWN = 4
 """Values shown of a report."""

@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import chain
 
 from ddp_conformance.framework.case import Case, sizes
-from ddp_conformance.framework.history import Record, Refused, Run, Sample
+from ddp_conformance.framework.history import Record, Refused, Run
 from ddp_conformance.framework.ranks import Ranks
 from ddp_conformance.framework.recording import (
     Judge,
@@ -31,6 +31,7 @@ from ddp_conformance.lockstep.clocks import SECONDS, clock_ahead
 from ddp_conformance.sampling import judge, randomness
 from ddp_conformance.sampling.deliveries import Delivering, deliveries
 from ddp_conformance.sampling.excuses import declarations, in_words
+from ddp_conformance.sampling.history import Sample
 from ddp_conformance.sampling.sizes import suspicious_runs
 from ddp_conformance.sampling.stopwatch import Stopwatch
 from ddp_conformance.sampling.subjects import Loader, Sampler, terms_of

@@ -8,7 +8,8 @@ from typing import Any, TypeAlias
 
 from ddp_conformance.framework import nemesis
 from ddp_conformance.framework.case import Case
-from ddp_conformance.framework.history import EpochEnd, Record, Refused, Sample
+from ddp_conformance.framework.history import Record, Refused
+from ddp_conformance.sampling.history import EpochEnd, Sample
 from ddp_conformance.sampling.subjects import Loader, Sampler, as_indices, terms_of
 
 Delivering: TypeAlias = Sampler | Loader

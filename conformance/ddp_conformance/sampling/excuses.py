@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ddp_conformance.framework.history import EpochEnd, Run, Sample
+from ddp_conformance.framework.history import Run
 from ddp_conformance.sampling.deliveries import Delivering
+from ddp_conformance.sampling.history import EpochEnd, Sample
 
 _SHARES = frozenset({"exact", "pads", "drops"})
 _STRICT = frozenset({"exact", "evaluates"})

@@ -9,17 +9,10 @@ from itertools import chain, combinations, islice, takewhile
 from typing import TypeAlias
 
 from ddp_conformance.framework.allowance import Allowance, Terms
-from ddp_conformance.framework.history import (
-    Delivered,
-    Drawn,
-    Draws,
-    EpochEnd,
-    History,
-    Refused,
-    Sample,
-)
+from ddp_conformance.framework.history import History, Refused
 from ddp_conformance.framework.shares import equal_draws, uneven_passes
 from ddp_conformance.framework.verdict import Violation, ranks_in_words
+from ddp_conformance.sampling.history import Delivered, Drawn, Draws, EpochEnd, Sample
 
 Items: TypeAlias = tuple[tuple[int, ...], ...]
 """What a sampler draws: batches of indices, or of one index each."""

@@ -16,7 +16,7 @@ from torch.utils.data import WeightedRandomSampler
 
 from ddp_conformance.framework.allowance import allowed
 from ddp_conformance.framework.case import Case, worker_number
-from ddp_conformance.framework.history import Delivered, Drawn, Draws, Record, Refused, Run
+from ddp_conformance.framework.history import Record, Refused, Run
 from ddp_conformance.framework.ranks import Ranks
 from ddp_conformance.framework.recording import (
     cases_of,
@@ -28,6 +28,7 @@ from ddp_conformance.framework.recording import (
 from ddp_conformance.framework.registry import Check, Guarantee
 from ddp_conformance.framework.verdict import Violation
 from ddp_conformance.sampling import judge
+from ddp_conformance.sampling.history import Delivered, Drawn, Draws
 from ddp_conformance.sampling.subjects import Loader, SamplerWrapper, as_indices, sampler_indices
 
 SMP_06 = Guarantee(

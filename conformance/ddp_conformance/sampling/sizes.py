@@ -13,11 +13,12 @@ from typing import Any
 
 from ddp_conformance.framework.allowance import Terms
 from ddp_conformance.framework.case import Case, sizes
-from ddp_conformance.framework.history import EpochEnd, Record, Run, Sample, Share
+from ddp_conformance.framework.history import Record, Run
 from ddp_conformance.framework.ranks import Ranks
 from ddp_conformance.framework.recording import cases_of, once, record
 from ddp_conformance.sampling import judge
 from ddp_conformance.sampling.deliveries import batches_at_most, deliveries
+from ddp_conformance.sampling.history import EpochEnd, Sample, Share
 from ddp_conformance.sampling.stopwatch import Stopwatch
 from ddp_conformance.sampling.subjects import Loader, Sampler, as_indices, terms_of
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from ddp_conformance.framework.case import Case
-from ddp_conformance.framework.history import Failed, ReadBack, Record, Run, Told, Wrote
+from ddp_conformance.framework.history import Failed, Record, Run
 from ddp_conformance.framework.ranks import Ranks
 from ddp_conformance.framework.recording import cases_of, describe, judge_each, record
 from ddp_conformance.framework.registry import Check, Guarantee
@@ -28,7 +28,7 @@ from ddp_conformance.lockstep.lockstep import Lockstep, in_lockstep
 from ddp_conformance.lockstep.machines import Place, launched_by, several_machines
 from ddp_conformance.lockstep.same_calls import demand_same_calls, judge_same_calls, uncut
 from ddp_conformance.writing import guarding, judge, judge_publishing, publishing
-from ddp_conformance.writing.history import Opened
+from ddp_conformance.writing.history import Opened, ReadBack, Told, Wrote
 from ddp_conformance.writing.publishing import Arriving, marks_for
 from ddp_conformance.writing.subjects import Writer
 from ddp_conformance.writing.writes import do_nothing, writes_below

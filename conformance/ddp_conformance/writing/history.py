@@ -8,6 +8,37 @@ from ddp_conformance.framework.history import Record
 
 
 @dataclass(frozen=True, slots=True)
+class Wrote(Record):
+    """A file was in the folder that this rank alone was given."""
+
+    path: str
+    """Below the folder."""
+    lock: bool = False
+    """This rank locked it, and it is empty."""
+    there: bool = False
+    """It was there before, as another rank had made it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBack(Record):
+    """What the shared folder held when all ranks had written."""
+
+    numbers: tuple[int, ...]
+    """Record numbers in the order in which they stand."""
+    problem: str = ""
+    """Why they could not be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told(Record):
+    """Where a writer says that it writes."""
+
+    paths: tuple[str, ...]
+    missing: tuple[str, ...] = ()
+    """Those that did not exist when all ranks had written."""
+
+
+@dataclass(frozen=True, slots=True)
 class Opened(Record):
     """Python code of this rank wrote to a file that all ranks share."""
 

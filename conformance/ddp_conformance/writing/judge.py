@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
-from ddp_conformance.framework.history import Failed, History, ReadBack, Told, Wrote
+from ddp_conformance.framework.history import Failed, History
 from ddp_conformance.framework.verdict import Violation, ranks_in_words
+from ddp_conformance.writing.history import ReadBack, Told, Wrote
 
 NOTHING = Violation(
     "no rank wrote a file into case.directory; one that writes when it is closed needs close="

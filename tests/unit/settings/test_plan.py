@@ -58,7 +58,7 @@ def test_a_bare_mark_takes_everything_from_the_options() -> None:
         ranks_per_gpu=1,
         init=True,
         isolate=True,
-        family="",
+        module_state="",
         timeout=20.0,
         seeds=got.seeds,
         env={},

@@ -1,4 +1,4 @@
-"""What tests of a family leave in modules reaches no test of another one."""
+"""What tests with one `module_state` leave in modules reaches no test with another."""
 
 from __future__ import annotations
 
@@ -131,14 +131,14 @@ TESTS = """
 
 
     def members(way):
-        @pytest.mark.ddp(world_size=2, family=f"leaves {way}")
+        @pytest.mark.ddp(world_size=2, module_state=f"leaves {way}")
         @pytest.mark.parametrize("turn", [0, 1])
         def test_leaves(ddp, turn):
             say(ddp, f"{way}-{turn}")
             if ddp.rank == 1 and turn == 0:
                 library.leave(way)
 
-        @pytest.mark.ddp(world_size=2, family=f"after {way}")
+        @pytest.mark.ddp(world_size=2, module_state=f"after {way}")
         def test_follows(ddp):
             say(ddp, f"{way}-after")
 
@@ -165,7 +165,7 @@ def pids(new_suite: Callable[[], Suite]) -> dict[str, list[str]]:
     suite.write("library.py", textwrap.dedent(LIBRARY))
     suite.write("imported_late.py", "")
     each = "".join(textwrap.dedent(EACH).format(way=way) for way in WAYS)
-    suite.write("test_families.py", textwrap.dedent(TESTS) + each)
+    suite.write("test_members.py", textwrap.dedent(TESTS) + each)
     log = suite.write("pids", "")
     finished: Finished = suite.run(*LOADFILE, env={"PIDS": str(log)}, timeout=120)
     finished.assert_outcomes(passed=3 * (len(WAYS) + 1))

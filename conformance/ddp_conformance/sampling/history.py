@@ -1,0 +1,69 @@
+"""What ranks see of samples, passes and random numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ddp_conformance.framework.history import Record
+
+
+@dataclass(frozen=True, slots=True)
+class Sample(Record):
+    """One sample came out of the component."""
+
+    epoch: int
+    step: int
+    """Number of the batch within the epoch of this rank."""
+    index: int
+    """The sample's index in the data set, as the sample itself carries it."""
+    worker: int | None = None
+    """The DataLoader worker that read it, if the batch says so; -1 for the rank's process."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpochEnd(Record):
+    """One pass over the component is over."""
+
+    epoch: int
+    batches: int
+    exhausted: bool = True
+    """False if the pass was cut off, because far more came than the data set holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share(Record):
+    """All that one pass over the component delivered, in short."""
+
+    epoch: int
+    batches: int
+    exhausted: bool
+    """As for :class:`EpochEnd`."""
+    indices: tuple[int, ...]
+    """In the order of delivery."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draws(Record):
+    """What a random number generator gives in an epoch, or would at its first batch."""
+
+    epoch: int
+    worker: int
+    """-1 for the process of the rank itself."""
+    generator: str
+    """``python``, ``numpy`` or ``torch``; or the subject whose own draws they are."""
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn(Record):
+    """A global sampler was asked for its order, and this is what it drew."""
+
+    items: tuple[tuple[int, ...], ...]
+    """Batches of indices; single indices are batches of one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered(Record):
+    """What came out of a wrapper around a global sampler."""
+
+    items: tuple[tuple[int, ...], ...]
