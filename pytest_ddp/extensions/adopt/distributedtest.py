@@ -60,8 +60,8 @@ def _is_for_fixture(fixturenames: Sequence[str], function: Any) -> bool:
     return "world_size" in fixturenames and not any(mark.name == "world_size" for mark in marks)
 
 
-def _numbers(asked: object) -> tuple[int, ...] | None:
-    sizes = tuple(asked) if isinstance(asked, list | tuple) else (asked,)
+def _numbers(world_size: object) -> tuple[int, ...] | None:
+    sizes = tuple(world_size) if isinstance(world_size, list | tuple) else (world_size,)
     if len(set(sizes)) < len(sizes):
         return None
     most = MAX_LOCAL_WORLD_SIZE

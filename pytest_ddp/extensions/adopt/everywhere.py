@@ -2,7 +2,7 @@
 
 Their files expect a rank's place while they are imported, as their conftests do, which may build
 the process group at once. The pytest process imports them to collect: it is given the variables
-of rank 0 and, where it asks for a group, one that talks to nobody.
+of rank 0 and, if a module creates a group, one without communication.
 """
 
 from __future__ import annotations

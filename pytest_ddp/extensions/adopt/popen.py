@@ -13,8 +13,8 @@ from pytest_ddp.protocol.serving import RETURNED
 from pytest_ddp.system.stdlib import os
 
 Make = Callable[[Sequence[int], Sequence[int]], int]
-"""Have a process made with the descriptors of its birth, after the first four, and with those that
-its data refer to; the answer is its number."""
+"""Creates a process with the descriptors for its start, after the first four, and with those that
+its data refer to; returns its pid."""
 
 _Popen: Any = popen_spawn_posix.Popen
 _util: Any = util
@@ -46,9 +46,9 @@ class ServedPopen(_Popen):  # type: ignore[misc]
         self.files = RankFiles()
         """What its instruments write."""
         self.ended_by_test = False
-        """Whether the test has asked for its end."""
+        """Whether the test has terminated or killed it."""
         self.is_told = False
-        """Whether the test has asked how it ended."""
+        """Whether the test has read its exit code."""
         super().__init__(process)
 
     @property
@@ -71,8 +71,8 @@ class ServedPopen(_Popen):  # type: ignore[misc]
         child_r, parent_w = os.pipe()
         try:
             tracker: Any = resource_tracker.getfd()
-            birth: list[int] = [child_r, child_w, tracker, *self.files.descriptors]
-            self.pid = self._make(birth, self._fds)
+            for_start: list[int] = [child_r, child_w, tracker, *self.files.descriptors]
+            self.pid = self._make(for_start, self._fds)
         except BaseException:
             _util.close_fds(parent_r, parent_w)
             raise

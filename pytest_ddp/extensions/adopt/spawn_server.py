@@ -65,8 +65,8 @@ class SpawnServer:
         return self._problem is None and _read_at_import(environment) == self._for
 
     def collected(self, message: Collected) -> None:
-        """Tell which files its processes come from, so that it imports what these import."""
-        with contextlib.suppress(OSError):  # told when it is asked for something
+        """Send the collected test files, so that the server imports what they import."""
+        with contextlib.suppress(OSError):  # reported at the next request
             self._channel.send(message)
 
     def make(self, order: Serve, descriptors: Sequence[int]) -> int:

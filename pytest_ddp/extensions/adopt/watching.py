@@ -55,7 +55,7 @@ class Watched:
 
     @property
     def number(self) -> int:
-        """Its rank; below zero, and nobody else's, where it has none now."""
+        """Its rank; if it has none now, a unique negative number."""
         return self.rank if self.rank >= 0 else -self.popen.pid
 
     def send(self, message: Probe) -> None:
@@ -160,7 +160,7 @@ class Watcher:
     def _probe(self, joined: list[Watched]) -> None:
         ranks = [process.rank for process in joined if process.rank >= 0]
         if not joined or len(set(ranks)) < len(ranks):
-            # Of two worlds at a time nobody knows who belongs to which.
+            # With two worlds at a time, a process cannot be assigned to one of them.
             self._prober = None
         elif self._prober is None:
             processes: Any = joined
@@ -172,8 +172,8 @@ class Watcher:
     def _end(self, hang: Hang) -> None:
         """End the processes that could never end, after they have written where they are."""
         self._prober = None
-        told = {row.rank for row in hang.table if row.rank >= 0}
-        stuck = [process for process in self._processes if process.rank in told]
+        proved = {row.rank for row in hang.table if row.rank >= 0}
+        stuck = [process for process in self._processes if process.rank in proved]
         for process in stuck:
             process.hang = hang
             process.signal(signal.SIGUSR1)

@@ -19,14 +19,14 @@ _WIDTH = 100
 
 
 def main(arguments: list[str]) -> int:
-    """Print the way of each test; the exit code."""
-    asked = _parser().parse_args(arguments)
-    if missing := [str(path) for path in asked.paths if not path.exists()]:
+    """Print how to run each test; return the exit code."""
+    options = _parser().parse_args(arguments)
+    if missing := [str(path) for path in options.paths if not path.exists()]:
         print(f"error: no such file or folder: {', '.join(missing)}", file=sys.stderr)
         return 2
-    suite = Suite.read(asked.paths)
+    suite = Suite.read(options.paths)
     found = list(routes(suite))
-    for line in (*_told(found), *_broken(suite), *_summary(found, asked.paths)):
+    for line in (*_lines(found), *_broken(suite), *_summary(found, options.paths)):
         print(line)
     return 1 if suite.broken else 0
 
@@ -41,7 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _told(found: Iterable[Found]) -> Iterator[str]:
+def _lines(found: Iterable[Found]) -> Iterator[str]:
     """By file and way; nothing of tests that need no ranks."""
     telling = [one for one in found if one.route is not Route.PLAIN]
     for path, of_file in groupby(telling, lambda one: one.module.path):

@@ -82,7 +82,7 @@ _METHOD = re.compile(r"(?:self|cls)\.(\w+)")
 
 
 class Route(enum.Enum):
-    """How a test runs on ranks; the value is what the command is told."""
+    """How a test runs on ranks; the value is what the command prints."""
 
     DDP = "a ddp test already"
     TESTCASE = "--ddp-adopt=testcase"
@@ -104,7 +104,7 @@ class Found:
 
 
 def routes(suite: Suite) -> Iterator[Found]:
-    """Of each test of the files that were asked for, in their order."""
+    """The route of each test of the given files, in their order."""
     for module in suite.modules:
         if module.is_asked_for:
             for test in module.tests:

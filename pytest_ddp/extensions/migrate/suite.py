@@ -54,7 +54,7 @@ class Module:
     names: dict[str, str]
     """What imported names and plain aliases stand for; ``.helpers.*`` for itself."""
     is_asked_for: bool
-    """Whether its tests are to be told of, or it only helps others."""
+    """Whether its tests are reported, or other modules only import from it."""
 
     @cached_property
     def parts(self) -> tuple[str, ...]:
@@ -162,8 +162,8 @@ class Suite:
 
     def _nearest(self, tail: tuple[str, ...], to: Module) -> list[Module]:
         """Modules whose name ends so; ``sys.path`` is not known before a run."""
-        alike = self._by_last_part.get(tail[-1], ())
-        found = [module for module in alike if module.parts[-len(tail) :] == tail]
+        same_last = self._by_last_part.get(tail[-1], ())
+        found = [module for module in same_last if module.parts[-len(tail) :] == tail]
         return sorted(found, key=lambda module: -_shared(module.path, to.path))
 
     def conftests(self, of: Module) -> Iterator[Module]:
@@ -215,7 +215,7 @@ def _files_of(name: str, path: Path) -> Iterator[Path]:
 
 
 def _is_test_file(path: Path) -> bool:
-    """Whether pytest would collect it without being told to."""
+    """Whether pytest collects it by default."""
     return any(path.match(pattern) for pattern in TEST_FILES)
 
 

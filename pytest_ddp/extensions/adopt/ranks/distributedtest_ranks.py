@@ -38,7 +38,7 @@ class DistributedTests:
         """Be one of the processes.
 
         Raises:
-            RuntimeError: the test has said nothing, and no process was asked for.
+            RuntimeError: the test has not failed or skipped, and started no process.
         """
         cls: Any = getattr(item, "cls", None)
         if not is_launcher(cls):
@@ -50,8 +50,8 @@ class DistributedTests:
                 result = yield
         if not module.has_run:
             raise RuntimeError(
-                f"{cls.__name__} has asked for no process: a pytest_runtest_call of its conftest "
-                f"calls it as a rule; is that there?"
+                f"{cls.__name__} started no process: a pytest_runtest_call of its conftest "
+                f"normally calls it; does that hook exist?"
             )
         return result
 
@@ -69,9 +69,9 @@ class DistributedTests:
 
 
 def _launch_own_size(patch: pytest.MonkeyPatch, item: Any, cls: Any) -> None:
-    """Of a list of world sizes leave the others to the tests that they are."""
-    asked = asked_sizes(item.function, cls)
-    if not isinstance(asked, list | tuple) or len(asked) < 2:
+    """Launch only this test's own size; each other size of the list is a separate test."""
+    sizes = asked_sizes(item.function, cls)
+    if not isinstance(sizes, list | tuple) or len(sizes) < 2:
         return
     own, launch = current().world_size, cls._launch_procs
 

@@ -14,7 +14,7 @@ _OF_A_RANK = frozenset({"RANK", "LOCAL_RANK", "ROLE_RANK"})
 
 @contextlib.contextmanager
 def inherited(ddp: Ddp) -> Iterator[None]:
-    """In the block, be spawned: a process that nobody has told its rank, with what it changes."""
+    """In the block, the process is like a spawned one: without a rank; its changes are undone."""
     with restored():
         share(ddp)
         change(dict.fromkeys(_OF_A_RANK))

@@ -1,7 +1,7 @@
-"""A ``multiprocessing`` whose n-th process is rank n: nobody is started.
+"""A ``multiprocessing`` whose n-th process is rank n: no process is started.
 
-What a harness starts on all ranks alike is taken from rank 0, as processes would have taken it from
-one main process, and each rank runs its own part of it on the spot.
+Each rank runs the harness, but the tasks come from rank 0, as spawned processes would have got them
+from the one main process, and each rank runs its own task at once.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Multiprocessing:
         self.names = Names(self, real)
         _queues.clear()
         self.has_run = False
-        """Whether a process, or a pool of them, was asked for and has run something."""
+        """Whether a process or a pool was created and has run something."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
@@ -93,7 +93,7 @@ class Multiprocessing:
         return self
 
     def set_start_method(self, method: str | None, force: bool = False) -> None:
-        """Nobody is started."""
+        """Does nothing, as no process is started."""
 
     def Pool(self, processes: int | None = None, *_: Any, **__: Any) -> PoolOfRanks:  # noqa: N802
         """A pool of all ranks."""
@@ -238,7 +238,7 @@ class RankAsProcess:
         self.name = options.get("name")
         self.task: Task = (options["target"], options.get("args", ()), options.get("kwargs") or {})
         self.exitcode = 0
-        """That of another rank is told by itself."""
+        """Always 0: another rank reports its failure itself."""
 
     def start(self) -> None:
         """Note that it is to run."""

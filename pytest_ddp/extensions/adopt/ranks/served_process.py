@@ -40,7 +40,7 @@ def live(order: Serve, descriptors: list[int]) -> NoReturn:
 
 def _live(order: Serve, descriptors: list[int]) -> NoReturn:
     own, *streams = descriptors[: 1 + _STREAMS]
-    # The sentinel stays open: that the process ends is told by its closing.
+    # The sentinel stays open: the kernel closes it when the process ends, which its parent sees.
     data, _sentinel, tracker, *files = descriptors[1 + _STREAMS :]
     stacks, stacks_of_children, page, _trace = map(tempfiles.path_of, files)
     # Standard error is the test's: no more is to be there than by spawn.

@@ -67,8 +67,8 @@ class Watch:
                 assert isinstance(question, Probe), question
                 # The main thread changes what is read here; an answer that fails proves nothing.
                 with contextlib.suppress(Exception):
-                    standing = self._surveyor.stand(question)
-                    self._send(_place(), standing)
+                    status = self._surveyor.stand(question)
+                    self._send(_place(), status)
 
     def _send(self, *messages: FromRank | OfService) -> None:
         with contextlib.suppress(OSError), self._lock:

@@ -30,7 +30,7 @@ def serve(channel: Channel, parent: int) -> NoReturn:
         channel: to the pytest process.
         parent: number of the pytest process.
     """
-    # While it imports nobody reads the channel, so that its end would go unseen.
+    # While this process imports, it does not read the channel, and would miss its parent's end.
     processes.die_with_parent(parent)
     # Of the terminal's process group, as the processes that it forks have to be.
     signals = Signals.take()
@@ -80,7 +80,7 @@ class _Service:
         pid = self._make(order, descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
-        # Nobody reaps it before its number is told.
+        # The child must not be reaped before its pid is sent: the pid could be reused.
         self._made.append(os.pidfd_open(pid))
         self._channel.send(Served(pid))
         return True

@@ -2,8 +2,8 @@
 
 Of ``MultiProcessTestCase``, the main process spawns others in ``setUp`` and waits for their exit
 codes in place of the test; of ``MultiProcContinuousTest`` it does so once for a class, and sends
-them names. Here each rank is both: nobody is spawned, and in place of the wait comes what a spawned
-process would do, on an instance of its own.
+them names. Here each rank is both: no process is spawned, and in place of the wait each rank does
+what a spawned process would do, on its own instance.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class _Pipe:
         self.said = str(text)
 
     def close(self) -> None:
-        """Nobody reads at another end."""
+        """Does nothing, as the other end has no reader."""
 
 
 def _start_nobody(case: Any, *processes: object) -> None:
