@@ -80,7 +80,7 @@ def _listed_sizes(metafunc: pytest.Metafunc, options: Options) -> Sequence[objec
     try:
         mark = read_mark(metafunc.definition, options)
     except pytest.UsageError:
-        return ()  # told with the item, in one place with all other wrong marks
+        return ()  # reported with the item, as all other wrong marks
     if mark is not None:
         return mark.world_sizes if mark.listed else ()
     return metafunc.config.hook.pytest_ddp_world_sizes(metafunc=metafunc) or ()
