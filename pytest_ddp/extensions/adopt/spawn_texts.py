@@ -20,7 +20,7 @@ EARLY = "exited with code 0 before its target had returned"
 def of_hang(hang: Hang, processes: Sequence[Watched]) -> str:
     """The proof, where each rank was, and its stack."""
     ranks = [_diagnosis(row) for row in hang.table if row.rank >= 0]
-    errors = {p.rank: p.standing.handled if p.standing else None for p in processes}
+    errors = {p.rank: p.status.handled if p.status else None for p in processes}
     lines = [diagnosis.verdict_prefix(errors) + hang.sentence, *rows_of(ranks)]
     for process in sorted(processes, key=lambda process: process.rank):
         lines += _stack(process)

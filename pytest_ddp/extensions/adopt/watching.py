@@ -47,7 +47,7 @@ class Watched:
         self.rank = -1
         self.released = False
         """Whether its function has returned: it will issue nothing more."""
-        self.standing: RankStatus | None = None
+        self.status: RankStatus | None = None
         """Its last answer."""
         self.hang: Hang | None = None
         """What it was ended for by us."""
@@ -150,7 +150,7 @@ class Watcher:
                 if message.rank != process.rank:
                     process.rank, self._prober = message.rank, None
             case RankStatus():
-                process.standing = message
+                process.status = message
                 if self._prober is not None and process.joined:
                     ended = process.released and message.alone
                     hang = self._prober.take(process.number, message, ended)
