@@ -1,4 +1,4 @@
-"""What stands for a served process in a ``multiprocessing.Process``: its number, how it ended."""
+"""The ``Popen`` of a served process in a ``multiprocessing.Process``: its pid and exit code."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _context: Any = context
 
 
 class ServedPopen(_Popen):  # type: ignore[misc]
-    """As multiprocessing's own for ``spawn``, but for who starts the process.
+    """As multiprocessing's own for ``spawn``, except that the spawn server starts the process.
 
-    The process is a child of ours, so that waiting for it and its signals are the base class's.
+    The process is a child of this one, so the base class can wait for it and send signals.
     """
 
     DupFd = Inherited
@@ -35,7 +35,7 @@ class ServedPopen(_Popen):  # type: ignore[misc]
 
         Args:
             process: the ``multiprocessing.Process``.
-            make: has it made.
+            make: creates the process.
 
         Raises:
             NotServedError: it cannot be served.
@@ -44,7 +44,7 @@ class ServedPopen(_Popen):  # type: ignore[misc]
         self._make = make
         self.name: str = process.name
         self.files = RankFiles()
-        """What its instruments write."""
+        """Files into which its instruments write."""
         self.ended_by_test = False
         """Whether the test has terminated or killed it."""
         self.is_told = False
@@ -53,7 +53,7 @@ class ServedPopen(_Popen):  # type: ignore[misc]
 
     @property
     def has_returned(self) -> bool:
-        """Whether its target came to an end, and with it the process."""
+        """Whether its target has returned, and the process has ended normally."""
         return self.files.mark().phase == RETURNED
 
     def duplicate_for_child(self, fd: int) -> int:
@@ -79,7 +79,7 @@ class ServedPopen(_Popen):  # type: ignore[misc]
         finally:
             _util.close_fds(child_r, child_w)
         self.sentinel = parent_r
-        # Open as long as we live, since it tells the process that we do.
+        # Open for the life of this process: its closing tells the child that its parent has ended.
         self.finalizer = _util.Finalize(self, _util.close_fds, (parent_r, parent_w))
         with open(parent_w, "wb", closefd=False) as stream:
             stream.write(data)

@@ -1,7 +1,7 @@
-"""DeepSpeed's ``DistributedTest`` on ranks: each is a process that the class asks for.
+"""DeepSpeed's ``DistributedTest`` on ranks: each rank replaces a process of the class.
 
-The harness's own code runs on every rank as in a main process: fixtures, skips, what it does before
-and after. Only the ``multiprocessing`` that its launching functions see is another one.
+The harness's own code runs on every rank as in a main process: fixtures, skips, its work before and
+after the test. Only ``multiprocessing`` is replaced, for its launching functions.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from pytest_ddp.protocol.host_messages import PLACE_VARIABLES
 from pytest_ddp.system.stdlib import os
 
 _LAUNCHING = ("_launch", "_close_pool")
-"""How the names of functions begin that start processes, or end them."""
+"""Beginnings of the names of functions that start or end processes."""
 
 
 class DistributedTests:
-    """A pytest plugin that has such classes run on ranks."""
+    """A pytest plugin that runs such classes on ranks."""
 
     def __init__(self) -> None:
         self._outside = {name: os.environ.get(name) for name in PLACE_VARIABLES}
-        """What a process finds that is no rank."""
+        """The variables of a process that is no rank."""
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: Any) -> Iterator[None]:
-        """Be one of the processes.
+        """Run the test as one of the processes.
 
         Raises:
             RuntimeError: the test has not failed or skipped, and started no process.

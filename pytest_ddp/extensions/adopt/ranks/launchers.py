@@ -1,15 +1,15 @@
-"""What a class of DeepSpeed's ``DistributedTest`` looks like, on both sides."""
+"""Recognises DeepSpeed's ``DistributedTest`` classes, in the pytest process and in ranks."""
 
 from __future__ import annotations
 
 from typing import Any
 
 _OF_A_PROCESS = ("_dist_run", "_dist_init")
-"""What a started process runs, in its versions."""
+"""The method that a started process runs, by its names in several versions."""
 
 
 def is_launcher(cls: Any) -> bool:
-    """Whether an instance of a class, called, starts processes for its test."""
+    """Whether calling an instance of the class starts processes for its test."""
     return (
         isinstance(cls, type)
         and bool(getattr(cls, "is_dist_test", False))
