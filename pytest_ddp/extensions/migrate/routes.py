@@ -157,7 +157,7 @@ def _harnesses(cls: Class) -> Iterator[tuple[Route, str]]:
 
 
 def _by_torch(name: str) -> tuple[Route, str] | None:
-    """The route for a class of torch, from its base classes: a list of names would be incomplete."""
+    """The route for a class of torch, from its bases: a list of names would be incomplete."""
     module, _, attribute = name.rpartition(".")
     names, problem = {attribute}, ""
     if not names & {"MultiProcessTestCase", "MultiProcContinuousTest", "MultiThreadedTestCase"}:

@@ -129,7 +129,7 @@ class Multiprocessing:
 
         Args:
             tasks: one for each rank; only the list of rank 0 is used.
-            set_before: variables that earlier tasks have set in this process; this task's are added.
+            set_before: variables that earlier tasks set in this process; this task's are added.
 
         Raises:
             RuntimeError: the number of tasks is not the world size.
