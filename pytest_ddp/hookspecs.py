@@ -33,7 +33,7 @@ def pytest_ddp_mark_arguments() -> Mapping[str, MarkArgument]:  # type: ignore[e
     """Return arguments to add to the ``ddp`` mark, by name.
 
     Called once, when pytest is configured. The check of an argument returns the value to keep, or
-    raises a :class:`ValueError` whose text says what is allowed, such as ``it is a number``; the
+    raises a :class:`ValueError` whose text states what is allowed, such as ``it is a number``; the
     error that users see also has the name, the value and the test. Values are in
     ``item.stash[pytest_ddp.settings.marked_items.MARK].extra`` from the end of collection on.
     """
