@@ -139,7 +139,7 @@ def pytest_ddp_keep_launcher(config: pytest.Config) -> bool | None:
 def pytest_ddp_withheld_hooks(plugin_name: str) -> Sequence[str]:  # type: ignore[empty-body]
     """Return the names of pytest's hooks that host and ranks do not call of a plugin.
 
-    Called for each plugin that is registered there, by the name that pytest knows it by.
+    Called for each plugin that is registered there, with its registered name.
     """
 
 

@@ -62,8 +62,8 @@ def _parser() -> argparse.ArgumentParser:
         nargs="?",
         const="all",
         metavar="PARTS",
-        help="run tests whose verdicts are known, and write a report; all parts that this machine "
-        "can run, or those of a list with commas",
+        help="run tests with known verdicts and write a report; all parts that this machine can "
+        "run, or a list separated by commas",
     )
     parser.add_argument(
         "--report",
