@@ -1,4 +1,4 @@
-"""How extensions are found: none is named here, and a package without them works.
+"""Finds and loads extensions. None is named here; the package works without them.
 
 An extension is a folder in ``pytest_ddp/extensions``. Its ``plugin.py`` is a pytest plugin, which
 is registered together with the core's; its ``command.py`` is a command of ``python -m pytest_ddp``.
@@ -23,7 +23,7 @@ _FOLDER = Path(__file__).with_name("extensions")
 
 
 def names(kind: str) -> list[str]:
-    """The extensions that have a module of this name."""
+    """The extensions with a module of this name."""
     return sorted(file.parent.name for file in _FOLDER.glob(f"*/{kind}.py"))
 
 

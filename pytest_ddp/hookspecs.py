@@ -33,7 +33,7 @@ def pytest_ddp_mark_arguments() -> Mapping[str, MarkArgument]:  # type: ignore[e
     """Return arguments to add to the ``ddp`` mark, by name.
 
     Called once, when pytest is configured. The check of an argument returns the value to keep, or
-    raises a :class:`ValueError` whose text says what is allowed, such as ``it is a number``; the
+    raises a :class:`ValueError` whose text states what is allowed, such as ``it is a number``; the
     error that users see also has the name, the value and the test. Values are in
     ``item.stash[pytest_ddp.settings.marked_items.MARK].extra`` from the end of collection on.
     """
@@ -139,7 +139,7 @@ def pytest_ddp_keep_launcher(config: pytest.Config) -> bool | None:
 def pytest_ddp_withheld_hooks(plugin_name: str) -> Sequence[str]:  # type: ignore[empty-body]
     """Return the names of pytest's hooks that host and ranks do not call of a plugin.
 
-    Called for each plugin that is registered there, by the name that pytest knows it by.
+    Called for each plugin that is registered there, with its registered name.
     """
 
 

@@ -1,7 +1,7 @@
-"""pytest's hooks, each a few lines; inside a rank the plugin steps aside.
+"""Implements pytest's hooks, each in a few lines; inside a rank most of them are not registered.
 
-Imported by every pytest run, also of suites that have no ddp test: what only those
-need is imported when the first one is collected.
+Imported by every pytest run, also of suites without ddp tests: modules that only ddp tests need are
+imported when the first one is collected.
 
 PYTEST_DONT_REWRITE
 """
@@ -40,7 +40,7 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
     add_options(parser)
-    # Here, so that the options of extensions are listed after these.
+    # After add_options, so that --help lists the options of extensions after these.
     extending.register_all(pluginmanager)
 
 
@@ -76,11 +76,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _listed_sizes(metafunc: pytest.Metafunc, options: Options) -> Sequence[object]:
-    """The world sizes of a test that runs at several, empty for others."""
+    """The world sizes of a test that runs at several; empty for others."""
     try:
         mark = read_mark(metafunc.definition, options)
     except pytest.UsageError:
-        return ()  # told with the item, in one place with all other wrong marks
+        return ()  # reported with the item, as all other wrong marks
     if mark is not None:
         return mark.world_sizes if mark.listed else ()
     return metafunc.config.hook.pytest_ddp_world_sizes(metafunc=metafunc) or ()
@@ -90,7 +90,7 @@ def _listed_sizes(metafunc: pytest.Metafunc, options: Options) -> Sequence[objec
 def ddp() -> Ddp:
     """Rank, world size and device of a ddp test, and a side channel between its ranks.
 
-    Fixtures of any scope may ask for it: a rank has one place in its life.
+    Fixtures of any scope may request it: a process keeps its rank for its whole life.
     """
     from pytest_ddp import fixture  # noqa: PLC0415
 
@@ -104,7 +104,7 @@ def _ddp_world_size(request: pytest.FixtureRequest) -> Any:
 
 
 class Hooks:
-    """The hooks of the controller; no rank has them."""
+    """The hooks of the controller, not registered in ranks."""
 
     def __init__(self, config: pytest.Config, options: Options) -> None:
         self._config = config
@@ -148,7 +148,7 @@ class Hooks:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_pycollect_makemodule(self, module_path: Path, parent: pytest.Collector) -> None:
-        """Have the host import torch while this process does so for the test file."""
+        """Start the host, which imports torch while this process imports it for the test file."""
         if self._started is None and self._sight.in_module(module_path, parent.session):
             self._controller.warm_up()
 
@@ -176,7 +176,7 @@ class Hooks:
             self._started.close()
 
     def pytest_report_collectionfinish(self, items: list[pytest.Item]) -> list[str]:
-        """Tell, before the first ddp test, what lets all of them fail, or hang."""
+        """Report, before the first ddp test, problems that make all of them fail or hang."""
         if not any(MARK in item.stash for item in items):
             return []
         from pytest_ddp.system import machine  # noqa: PLC0415
@@ -206,7 +206,7 @@ class Hooks:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_timeout_set_timer(self, item: pytest.Item, settings: Any) -> bool | None:
-        """Take pytest-timeout's time for a ddp test as our own deadline."""
+        """Use pytest-timeout's timeout of a ddp test as the plugin's own deadline."""
         if MARK not in item.stash:
             return None
         self._controller.orders.set_timeout(item, settings.timeout)
@@ -214,10 +214,10 @@ class Hooks:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        """Tell an xdist worker with which arguments its main process was called."""
+        """Send an xdist worker the arguments of its main process."""
         arguments = [str(a) for a in node.config.invocation_params.args]
         if not node.gateway.spec.popen or node.gateway.spec.chdir:
-            # Its files lie elsewhere, and it was called with the paths that they have there.
+            # The worker's files are in another place, so the paths are translated.
             xdist = sys.modules[type(node).__module__]
             arguments = xdist.make_reltoroot(node.nodemanager.roots, arguments)
         from pytest_ddp.verdict.paint import width_of  # noqa: PLC0415
@@ -226,7 +226,7 @@ class Hooks:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Take over what went wrong in an xdist worker after its last report."""
+        """Take over the problems of an xdist worker after its last report."""
         self._worker_problems += getattr(node, "workeroutput", {}).get("ddp_problems", [])
 
     # ------------------------------------------------------------------ end
@@ -235,7 +235,7 @@ class Hooks:
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
         result = yield
         if self._started is not None and self._started.is_measured:
-            # pytest-cov reports next, before sessions finish.
+            # pytest-cov reports after this hook, before pytest_sessionfinish.
             code = int(session.testsfailed > 0)
             self._started.finish(interrupted=False, broken_off=False, exit_code=code)
         return result
@@ -247,7 +247,7 @@ class Hooks:
                 interrupted = exitstatus == pytest.ExitCode.INTERRUPTED
                 self._started.finish(interrupted=interrupted, exit_code=int(exitstatus))
         except KeyboardInterrupt:
-            # pytest would not catch it here.
+            # pytest does not catch it in this hook.
             session.exitstatus = pytest.ExitCode.INTERRUPTED
         if hasattr(self._config, "workeroutput"):
             self._config.workeroutput["ddp_problems"] = self._problems
@@ -259,12 +259,12 @@ class Hooks:
         if self._options.trace is not None and not hasattr(self._config, "workerinput"):
             from pytest_ddp.trace.files import write_index  # noqa: PLC0415 - few need it
 
-            # Of a folder that cannot be written each test has warned.
+            # If the folder cannot be written, each test has already warned.
             with contextlib.suppress(OSError):
                 write_index(self._options.trace)
 
     def _note_outside(self) -> None:
-        """Have the file of ``--junitxml`` say what no test of it can."""
+        """Add to the file of ``--junitxml`` what belongs to no test."""
         from pytest_ddp.verdict.notices import note  # noqa: PLC0415
 
         for problem in self._problems:
@@ -274,7 +274,7 @@ class Hooks:
 
     @property
     def _interrupted(self) -> str:
-        """Where the ranks of the test stood that was interrupted; empty without one."""
+        """Where the ranks of the interrupted test were; empty if no test was interrupted."""
         if self._started is None:
             return ""
         from pytest_ddp.session.supervisor import INTERRUPTED  # noqa: PLC0415
@@ -312,9 +312,9 @@ def _warn(item: pytest.Item, text: str) -> None:
 
 
 def _exit(session: pytest.Session, reason: str, code: int | None) -> None:
-    """End the session as ``pytest.exit`` of a rank asks."""
+    """End the session because a rank called ``pytest.exit``."""
     if hasattr(session.config, "workerinput"):
-        # Raised in a worker, xdist takes it for an error of its own. The return code is lost.
+        # xdist would take an exception in a worker for an internal error. The return code is lost.
         session.shouldstop = f"pytest.exit in a rank: {reason}"
     else:
         pytest.exit(reason, code)

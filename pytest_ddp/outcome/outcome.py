@@ -84,7 +84,7 @@ class RankOutcome:
     problem: str = ""
     """Why it could not begin (for NOT_BEGUN)."""
     done: Done | None = None
-    standing: RankStatus | None = None
+    status: RankStatus | None = None
     """Its last answer to a probe."""
     trace: str = ""
     """The events that it wrote for ``--ddp-trace``; empty without this option."""

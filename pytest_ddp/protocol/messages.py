@@ -5,9 +5,8 @@ worker), the *host*, which imports what ranks share and forks, and the *ranks*. 
 frozen dataclass with JSON-able fields, framed by :mod:`pytest_ddp.protocol.channel`. The
 dataclasses have no slots, as these would make each class twice, and the user waits for this
 module's import. Of the plugin it imports only its other parts,
-:mod:`pytest_ddp.protocol.host_messages`, :mod:`pytest_ddp.protocol.rank_status`,
-:mod:`pytest_ddp.protocol.messages` and :mod:`pytest_ddp.protocol.serving`, so that host and ranks
-do not import the controller's code.
+:mod:`pytest_ddp.protocol.host_messages`, :mod:`pytest_ddp.protocol.rank_status` and
+:mod:`pytest_ddp.protocol.serving`, so that host and ranks do not import the controller's code.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from pytest_ddp.protocol.serving import Inherit, Joined, ProcessPlace, Serve, Se
 # ------------------------------------------------------------------
 # Records about the terminal, which one rank at a time can have for a debugger.
 #
-# A part of :mod:`pytest_ddp.protocol.messages`, which lists their senders.
+# The docstring of this module lists their senders.
 
 
 @dataclass(frozen=True)

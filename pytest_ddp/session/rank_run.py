@@ -31,7 +31,7 @@ class RankRun:
         self.announced: EndAnnounced | None = None
         self.calls: Calls | None = None
         self.stacks = ""
-        self.standing: RankStatus | None = None
+        self.status: RankStatus | None = None
 
     @property
     def failed(self) -> bool:
@@ -140,7 +140,7 @@ class RankRun:
             children=process.files.stacks_of_children(),
             problem=process.condemned or self.problem,
             done=self.done,
-            standing=self.standing,
+            status=self.status,
             trace=process.files.trace(),
             machine=process.machine,
             setup_only=setup_only,

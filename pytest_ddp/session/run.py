@@ -88,7 +88,7 @@ def take_snapshot(
     for part in parts:
         rank, (state, cpu) = part.process.rank, part.process.glance()
         suspended, busy = state in _SUSPENDED, cpu - cpu_before[part] > least
-        answers = before.get(rank), now.get(rank), part.standing
+        answers = before.get(rank), now.get(rank), part.status
         looks.append(TimeoutSnapshot(rank, part.ending is not None, suspended, busy, *answers))
     return diagnose_timeout(looks)
 
@@ -261,7 +261,7 @@ class Run:
                 return
             self._prober.probe()
             if not live.due_in():
-                live.show({p.process.rank: activity_of(p.ending, p.standing) for p in self.parts})
+                live.show({p.process.rank: activity_of(p.ending, p.status) for p in self.parts})
             wait = min(left, self._prober.due_in(), live.due_in(), self._turns.due_in())
             self._hear(wait)
 
@@ -345,7 +345,7 @@ class Run:
             case _ if message.test != self._test:
                 pass  # A late message of the test before.
             case RankStatus():
-                part.standing = message
+                part.status = message
                 has_ended = part.ending is not None
                 self._hang = self._prober.take(part.process.rank, message, has_ended) or self._hang
                 return

@@ -137,8 +137,8 @@ def add_marker(config: pytest.Config) -> None:
     for added in config.hook.pytest_ddp_mark_arguments():
         extra |= added
     config.stash[_EXTRA] = extra
-    told = [f"By plugins: {argument.help}." for argument in extra.values()]
-    config.addinivalue_line("markers", " ".join([MARKER_HELP, *told]))
+    added_help = [f"By plugins: {argument.help}." for argument in extra.values()]
+    config.addinivalue_line("markers", " ".join([MARKER_HELP, *added_help]))
 
 
 def read_mark(node: pytest.Item, options: Options) -> Mark | None:

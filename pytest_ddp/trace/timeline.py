@@ -308,8 +308,8 @@ def _track(rank: RankOutcome, began: int, row: RankLine | None, oom: str) -> Tra
     machine = rank.machine
     clock = None if machine is None else machine.clock
     events = parse(rank.trace, began if clock is None else began + clock.ahead, until)
-    if rank.standing is not None and rank.ending in (Ending.STOPPED, Ending.EXITED):
-        events = _with_pending(events, rank.standing)
+    if rank.status is not None and rank.ending in (Ending.STOPPED, Ending.EXITED):
+        events = _with_pending(events, rank.status)
     return Track(
         rank.rank,
         events,
@@ -336,7 +336,7 @@ def _groups(ranks: Iterable[RankOutcome]) -> dict[str, str]:
     words = {}
     for rank in ranks:
         counts = rank.done.counts if rank.done is not None else ()
-        for count in (*counts, *(rank.standing.counts if rank.standing is not None else ())):
+        for count in (*counts, *(rank.status.counts if rank.status is not None else ())):
             words[count.name] = group_words(count.name, count.members)
     return words
 
@@ -355,7 +355,7 @@ def _final_state(rank: RankOutcome, at: int, row: RankLine | None, oom: str) -> 
         return FinalState(at, RankEnd.DIED, reasons, trouble.place)
     if row is not None and row.collective:
         return FinalState(at, RankEnd.WAITS, row.collective, row.place)
-    status = rank.standing
+    status = rank.status
     if status is not None and status.blocked and status.waits:
         wait = status.waits[0]
         return FinalState(

@@ -113,7 +113,7 @@ class RankFailure:
     def handled(self) -> Handled | None:
         """The exception that the rank handled when it was stopped or lost its peers."""
         if self.stopped:
-            return self.rank.standing.handled if self.rank.standing is not None else None
+            return self.rank.status.handled if self.rank.status is not None else None
         if self.report is None or not self.broken_connection:
             return None
         chain = getattr(self.report.longrepr, "chain", None) or ()

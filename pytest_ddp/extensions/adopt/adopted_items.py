@@ -1,4 +1,4 @@
-"""Which tests become ddp tests without a mark of their own, by the options."""
+"""Decides which tests without a mark become ddp tests, according to the options."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytest_ddp.settings.mark import DdpTest
 
 
 class Taking:
-    """A pytest plugin, of the pytest process and of ranks."""
+    """A pytest plugin of the pytest process and of ranks."""
 
     def __init__(self, options: AdoptOptions) -> None:
         self._takes_harnesses = Adopt.TESTCASE in options.adopt

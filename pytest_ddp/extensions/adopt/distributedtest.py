@@ -1,8 +1,8 @@
 """DeepSpeed's ``DistributedTest`` and its copies in other packages.
 
-They are known by their shape: everybody has a ``common.py`` of their own. A hook of theirs calls an
-instance of the class in place of the test, which starts processes; how a rank is one of them is in
-:mod:`pytest_ddp.extensions.adopt.ranks.distributedtest_ranks`.
+They are recognised by their attributes, as each package has its own copy of ``common.py``. Their
+conftest hook calls an instance of the class instead of the test; the call starts processes. How a
+rank replaces such a process is in :mod:`pytest_ddp.extensions.adopt.ranks.distributedtest_ranks`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pytest_ddp.settings.rules import MAX_LOCAL_WORLD_SIZE
 
 
 def as_ddp_test(item: pytest.Item) -> DdpTest | None:
-    """The ddp test that a method of such a class is; None for others.
+    """The ddp test for a method of such a class; None for others.
 
-    One whose fixtures decide how many processes it wants stays with its own harness.
+    If fixtures decide the number of processes, the test stays with its own harness.
     """
     cls: Any = getattr(item, "cls", None)
     sizes = _world_sizes(item, cls) if is_launcher(cls) else None
@@ -31,9 +31,9 @@ def as_ddp_test(item: pytest.Item) -> DdpTest | None:
 
 
 def sizes_in_turn(metafunc: pytest.Metafunc) -> tuple[int, ...]:
-    """The world sizes in the list of such a test; empty where it asks for one, or in another way.
+    """The world sizes in the list of such a test; empty if there is one, or no valid list.
 
-    A rank has one world size in its life, so that each is a test of its own.
+    A rank never changes its world size, so each size becomes a separate test.
     """
     cls = metafunc.cls
     if not is_launcher(cls) or metafunc.definition.get_closest_marker("ddp"):
@@ -60,8 +60,8 @@ def _is_for_fixture(fixturenames: Sequence[str], function: Any) -> bool:
     return "world_size" in fixturenames and not any(mark.name == "world_size" for mark in marks)
 
 
-def _numbers(asked: object) -> tuple[int, ...] | None:
-    sizes = tuple(asked) if isinstance(asked, list | tuple) else (asked,)
+def _numbers(world_size: object) -> tuple[int, ...] | None:
+    sizes = tuple(world_size) if isinstance(world_size, list | tuple) else (world_size,)
     if len(set(sizes)) < len(sizes):
         return None
     most = MAX_LOCAL_WORLD_SIZE

@@ -1,4 +1,4 @@
-"""torch's elastic agent in the pytest process, without what it takes time for in vain there."""
+"""Makes torch's elastic agent faster in the pytest process, where it wastes time."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ _MODULE = "torch.distributed.elastic.rendezvous.dynamic_rendezvous"
 
 
 class LocalRendezvous:
-    """Has two functions of torch's rendezvous do less, once torch has imported it."""
+    """Replaces two functions of torch's rendezvous by faster ones, once torch has imported it."""
 
     def __init__(self) -> None:
         self._original: dict[str, Any] = {}
 
     def install(self) -> None:
-        """Do so, if it can be done and has not been."""
+        """Replace them if the module is imported and has both; for the second time, do nothing."""
         module = sys.modules.get(_MODULE)
         own = {"_delay": self._delay, "get_method_name": _method_name}
         if module is not None and not self._original and own.keys() <= vars(module).keys():
@@ -23,13 +23,14 @@ class LocalRendezvous:
             vars(module).update(own)
 
     def remove(self) -> None:
-        """Put back what was there."""
+        """Restore the original functions."""
         if self._original:
             vars(sys.modules[_MODULE]).update(self._original)
             self._original = {}
 
     def _delay(self, seconds: float | tuple[float, float]) -> None:
-        # A range skews the attempts of several nodes; a number waits for what others do.
+        # A range of seconds only spreads the attempts of several nodes, so one node needs no delay;
+        # a single number is a wait for other processes, and stays.
         handler = sys._getframe(1).f_locals.get("self")
         nodes = getattr(getattr(handler, "_settings", None), "max_nodes", None)
         if not isinstance(seconds, tuple) or nodes != 1:
@@ -37,7 +38,7 @@ class LocalRendezvous:
 
 
 def _method_name(depth: int = 2) -> str:
-    """As torch's, which has ``inspect`` read the files of all of pytest's frames, twice a line."""
+    """As torch's, without ``inspect``, which reads the files of all frames twice per log line."""
     try:
         return sys._getframe(depth).f_code.co_name
     except ValueError:

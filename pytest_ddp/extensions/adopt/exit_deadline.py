@@ -1,4 +1,4 @@
-"""When the end of a served process is judged: after all who may look at it have done so."""
+"""When the exit of a served process is judged: after all code that may check it has run."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import enum
 
 
 class ExitDeadline(enum.IntEnum):
-    """The end of which phase, at the earliest; a later one where the process still runs."""
+    """The phase at whose end the exit is judged; later if the process still runs."""
 
     NOW = 0
-    """The phase that has started it."""
+    """The phase that started it."""
     TEARDOWN = 1
-    """The test's: a fixture of the test alone has started it."""
+    """The test's teardown: a function-scoped fixture started it."""
     END = 2
-    """The session's last teardown: a wider fixture has."""
+    """The session's last teardown: a fixture of a wider scope started it."""

@@ -1,4 +1,4 @@
-"""Where a test learns how its processes ended: torch's exceptions say what we know of it, too."""
+"""Adds the plugin's diagnosis to the exceptions by which torch reports how processes ended."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ class Joins:
         self._exitcode: Any = None
 
     def install(self) -> None:
-        """Do so; for the second time, only what could not be done before."""
+        """Install the wrappers; a later call adds those whose module was not imported before."""
         if self._exitcode is None:
             self._exitcode = _process.exitcode
-            _process.exitcode = property(self._told_exitcode)
+            _process.exitcode = property(self._noted_exitcode)
         module: Any = sys.modules.get(_MODULE)
         if module is not None and self._original is None:
             self._original = module.ProcessContext.join
             module.ProcessContext.join = self._wrapped(module)
 
     def remove(self) -> None:
-        """Put back what was there."""
+        """Restore the originals."""
         if self._exitcode is not None:
             _process.exitcode, self._exitcode = self._exitcode, None
         if self._original is not None:
             module: Any = sys.modules[_MODULE]
             module.ProcessContext.join, self._original = self._original, None
 
-    def _told_exitcode(self, process: Any) -> int | None:
+    def _noted_exitcode(self, process: Any) -> int | None:
         code: int | None = self._exitcode.fget(process)
         if code is not None and isinstance(process._popen, ServedPopen):
             process._popen.is_told = True
@@ -63,7 +63,7 @@ class Joins:
             except module.ProcessException as error:
                 self._explain(context, error)
                 raise
-            # Elastic looks in again and again, for as long as one has returned nothing.
+            # Elastic polls: it calls join again as long as one process has not returned.
             by_elastic = _ELASTIC in sys._getframe(1).f_code.co_filename
             if self._checks_exits and (done or by_elastic):
                 self._look_for_early_ends(module, context, by_elastic=by_elastic)
@@ -74,7 +74,7 @@ class Joins:
     def _explain(self, context: Any, error: Any) -> None:
         known = self._of(context)
         for process in known:
-            # The exception says so, and what became of the others is its consequence.
+            # The exception reports this process; how the others ended is a consequence.
             process.popen.poll()
             process.is_judged = False
         if not known:
@@ -86,13 +86,13 @@ class Joins:
             failed = context.processes[error.error_index]._popen
             first = [process for process in known if process.popen is failed]
             others = [process for process in known if process.popen is not failed]
-            # An exception tells more of its process than how that ended.
+            # If the process raised, torch's exception already says more than its exit code.
             text = spawn_texts.of_ends([*(first if hasattr(error, "exit_code") else []), *others])
         error.msg = f"{error.msg.rstrip()}\n\n{text}"
         error.args = (error.msg, *error.args[1:])
 
     def _of(self, context: Any) -> list[Watched]:
-        """What is known of its processes, by the names that torch has for them."""
+        """The watched processes of a context, labelled with torch's names for them."""
         known = []
         for index, process in enumerate(context.processes):
             for watched in self._judge.of([process._popen]):
@@ -106,7 +106,7 @@ class Joins:
         for index, known in enumerate(processes):
             if known.popen.poll() == 0 and not known.popen.has_returned:
                 known.is_judged = by_elastic
-                # It logs what is raised here, and ends the others.
+                # Elastic logs the exception that is raised here, and ends the others.
                 for other in processes if by_elastic else ():
                     other.is_judged = other is known
                 ends = spawn_texts.of_ends([known])

@@ -1,4 +1,4 @@
-"""Whether what a test started has ended as it must, beyond what the test itself looks at."""
+"""Judges how the processes of a test ended, unless the test itself checks that."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pytest_ddp.extensions.adopt.exit_deadline import ExitDeadline
 from pytest_ddp.extensions.adopt.watching import Watched
 
 ADVICE = (
-    "A test that looks at the exitcode of such a process decides by itself; and with\n"
-    "--ddp-adopt-exits=plain nothing is said of it."
+    "A test that reads the exitcode of such a process decides on it alone. To skip this check:\n"
+    "--ddp-adopt-exits=plain."
 )
-EARLY_ADVICE = "With --ddp-adopt-exits=plain it passes, as by multiprocessing itself."
+EARLY_ADVICE = "With --ddp-adopt-exits=plain it passes, as with multiprocessing itself."
 
 
 class Judge:
-    """Keeps served processes until they have ended and been judged."""
+    """Keeps served processes until they have ended and are judged."""
 
     def __init__(self, *, checks_exits: bool) -> None:
         self._checks_exits = checks_exits
@@ -26,12 +26,12 @@ class Judge:
         self._processes.append(process)
 
     def of(self, popens: Iterable[object]) -> list[Watched]:
-        """What is known of these processes; of those that are not served nothing."""
-        wanted = list(popens)
-        return [process for process in self._processes if process.popen in wanted]
+        """The watched processes for these popens, without those that are not served."""
+        given = list(popens)
+        return [process for process in self._processes if process.popen in given]
 
     def problems(self, due: ExitDeadline) -> str:
-        """What is wrong with those that have ended and are due; empty for nothing."""
+        """The problems of processes that have ended and are due; empty if there are none."""
         ended = [
             process
             for process in self._processes

@@ -12,16 +12,16 @@ from pytest_ddp.settings.options import Setting
 
 
 class Adopt(enum.StrEnum):
-    """What is taken over of other harnesses."""
+    """Which parts of other harnesses the plugin takes over."""
 
     TESTCASE = "testcase"
     """Tests of torch's classes become ddp tests."""
     SPAWN = "spawn"
-    """Processes that tests spawn are forks of one that has torch."""
+    """Processes that tests spawn become forks of a process that has imported torch."""
 
 
 class Exits(enum.StrEnum):
-    """Who notices that a served process has ended as it must not."""
+    """Whether the plugin or only multiprocessing checks how a served process ended."""
 
     CHECKED = "checked"
     PLAIN = "plain"
@@ -30,13 +30,13 @@ class Exits(enum.StrEnum):
 _ADOPT = Setting(
     *("adopt", "LIST", "string", "", rules.check_members(Adopt), ""),
     help="take over from other harnesses: testcase (torch's MultiProcessTestCase and "
-    "MultiProcContinuousTest become ddp tests), spawn (torch.multiprocessing.spawn and its "
-    "kin are served), or all",
+    "MultiProcContinuousTest become ddp tests), spawn (torch.multiprocessing.spawn and "
+    "similar functions fork from a process with torch), or all",
 )
 _EXITS = Setting(
     *("adopt_exits", "checked|plain", "string", "checked", rules.check_member(Exits), ""),
-    help="with --ddp-adopt=spawn: fail a test that does not notice that a process of its own "
-    "died, failed or left early, or leave it to multiprocessing",
+    help="with --ddp-adopt=spawn: fail a test that does not notice that one of its processes "
+    "died, failed or exited early, or leave it to multiprocessing",
 )
 EVERYWHERE = Setting(
     *("everywhere", "N", "string", "", rules.check_local_size_or_none, rules.LOCAL_SIZE),
@@ -47,12 +47,12 @@ SETTINGS = (_ADOPT, _EXITS, EVERYWHERE)
 
 @dataclass(frozen=True, slots=True)
 class AdoptOptions:
-    """What the command line and the ini file say, for the whole session."""
+    """The options of the command line and the ini file, for the whole session."""
 
     adopt: frozenset[Adopt]
     """Harnesses that are taken over."""
     checks_exits: bool
-    """Whether a test fails that does not notice how a served process has ended."""
+    """Whether a test fails that does not notice how one of its processes ended."""
     everywhere: int | None
     """World size of tests that have no mark; None to leave them to the pytest process."""
 

@@ -1,4 +1,4 @@
-"""``--ddp-adopt`` and ``--ddp-everywhere``: the options, and what they register.
+"""``--ddp-adopt`` and ``--ddp-everywhere``: defines the options and registers their plugins.
 
 Imported by every pytest run.
 """

@@ -1,4 +1,4 @@
-"""What stands for a served process in a ``multiprocessing.Process``: its number, how it ended."""
+"""The ``Popen`` of a served process in a ``multiprocessing.Process``: its pid and exit code."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pytest_ddp.protocol.serving import RETURNED
 from pytest_ddp.system.stdlib import os
 
 Make = Callable[[Sequence[int], Sequence[int]], int]
-"""Have a process made with the descriptors of its birth, after the first four, and with those that
-its data refer to; the answer is its number."""
+"""Creates a process with the descriptors for its start, after the first four, and with those that
+its data refer to; returns its pid."""
 
 _Popen: Any = popen_spawn_posix.Popen
 _util: Any = util
@@ -23,9 +23,9 @@ _context: Any = context
 
 
 class ServedPopen(_Popen):  # type: ignore[misc]
-    """As multiprocessing's own for ``spawn``, but for who starts the process.
+    """As multiprocessing's own for ``spawn``, except that the spawn server starts the process.
 
-    The process is a child of ours, so that waiting for it and its signals are the base class's.
+    The process is a child of this one, so the base class can wait for it and send signals.
     """
 
     DupFd = Inherited
@@ -35,7 +35,7 @@ class ServedPopen(_Popen):  # type: ignore[misc]
 
         Args:
             process: the ``multiprocessing.Process``.
-            make: has it made.
+            make: creates the process.
 
         Raises:
             NotServedError: it cannot be served.
@@ -44,16 +44,16 @@ class ServedPopen(_Popen):  # type: ignore[misc]
         self._make = make
         self.name: str = process.name
         self.files = RankFiles()
-        """What its instruments write."""
+        """Files into which its instruments write."""
         self.ended_by_test = False
-        """Whether the test has asked for its end."""
+        """Whether the test has terminated or killed it."""
         self.is_told = False
-        """Whether the test has asked how it ended."""
+        """Whether the test has read its exit code."""
         super().__init__(process)
 
     @property
     def has_returned(self) -> bool:
-        """Whether its target came to an end, and with it the process."""
+        """Whether its target has returned, and the process has ended normally."""
         return self.files.mark().phase == RETURNED
 
     def duplicate_for_child(self, fd: int) -> int:
@@ -71,15 +71,15 @@ class ServedPopen(_Popen):  # type: ignore[misc]
         child_r, parent_w = os.pipe()
         try:
             tracker: Any = resource_tracker.getfd()
-            birth: list[int] = [child_r, child_w, tracker, *self.files.descriptors]
-            self.pid = self._make(birth, self._fds)
+            for_start: list[int] = [child_r, child_w, tracker, *self.files.descriptors]
+            self.pid = self._make(for_start, self._fds)
         except BaseException:
             _util.close_fds(parent_r, parent_w)
             raise
         finally:
             _util.close_fds(child_r, child_w)
         self.sentinel = parent_r
-        # Open as long as we live, since it tells the process that we do.
+        # Open for the life of this process: its closing tells the child that its parent has ended.
         self.finalizer = _util.Finalize(self, _util.close_fds, (parent_r, parent_w))
         with open(parent_w, "wb", closefd=False) as stream:
             stream.write(data)

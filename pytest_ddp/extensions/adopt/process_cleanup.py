@@ -1,4 +1,4 @@
-"""What is done for served processes once they have started: watched, explained, judged."""
+"""Watches, explains and judges served processes after their start."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pytest_ddp.extensions.adopt.watching import Watched, Watcher
 from pytest_ddp.protocol.channel import Channel
 
 _WITH_OWNERS = ("concurrent.", "multiprocessing.")
-"""Where targets lie whose processes a pool or a manager looks after."""
+"""Modules of targets whose processes a pool or a manager cleans up."""
 
 
 class ProcessCleanup:
-    """All of it, for one session."""
+    """Watcher, joins and judge of one session."""
 
     def __init__(self, timeout: float, *, checks_exits: bool) -> None:
         self.judge = Judge(checks_exits=checks_exits)

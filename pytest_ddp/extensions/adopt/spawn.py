@@ -1,4 +1,4 @@
-"""``--ddp-adopt=spawn``: what tests start by multiprocessing's ``spawn`` is served."""
+"""``--ddp-adopt=spawn``: processes that tests start by multiprocessing's ``spawn`` are forked."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MEASURED = "COVERAGE_PROCESS_START"
 
 
 class Spawns:
-    """The hooks of the pytest process, and what it puts in the place of ``spawn``."""
+    """The hooks of the pytest process, and its replacement of ``spawn``."""
 
     def __init__(self, config: pytest.Config, timeout: float, *, checks_exits: bool) -> None:
         self._config = config
@@ -39,9 +39,9 @@ class Spawns:
         self._services: list[SpawnServer] = []
         self._items: list[pytest.Item] = []
         self._nodeid: str | None = None
-        """Of the test that runs; None while there is none."""
+        """Of the running test; None between tests."""
         self._due = ExitDeadline.NOW
-        """Of what is started now."""
+        """When the exit of a process that is started now is judged."""
         self._has_warned = False
         self._care: ProcessCleanup | None = None
         self._original: Any = None
@@ -51,7 +51,7 @@ class Spawns:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_pycollect_makemodule(self, module_path: Path) -> None:
-        """Have a service import torch while this process does so for the test file."""
+        """Start a service that imports torch while this process imports it for the test file."""
         runs = not self._config.option.collectonly
         if runs and not self._services and _mentions_spawn(module_path):
             self._services.append(SpawnServer(dict(os.environ)))
@@ -89,7 +89,7 @@ class Spawns:
         self, fixturedef: pytest.FixtureDef[Any]
     ) -> Generator[None, object, object]:
         before = self._due
-        # Its own teardown may be what looks how the process has ended.
+        # The fixture's own teardown may check how the process ended.
         if before is not ExitDeadline.END:
             self._due = (
                 ExitDeadline.TEARDOWN if fixturedef.scope == "function" else ExitDeadline.END
@@ -131,7 +131,7 @@ class Spawns:
     def _problems(self, due: ExitDeadline) -> str:
         return "" if self._care is None else self._care.judge.problems(due)
 
-    # ------------------------------------------------------------------ in the place of spawn
+    # ------------------------------------------------------------------ the replacement of spawn
 
     def _popen(self, process: Any) -> Any:
         __tracebackhide__ = True
@@ -143,7 +143,7 @@ class Spawns:
         return self._original(process)
 
     def _is_ours(self) -> bool:
-        """False outside of tests, in forks, and where an interpreter without torch is cheap."""
+        """False outside of tests, in forks, and without torch, where a new interpreter is cheap."""
         return self._nodeid is not None and os.getpid() == self._pid and "torch" in sys.modules
 
     def _served(self, process: Any) -> ServedPopen:
@@ -196,13 +196,13 @@ class Spawns:
             return
         self._has_warned = True
         text = f"--ddp-adopt=spawn: multiprocessing starts processes itself, since {why}"
-        # Where a filter makes an error of it, no test is to fail of what is no fault of its own.
+        # If a filter turns the warning into an error, the test must not fail: it is not at fault.
         with contextlib.suppress(DdpWarning):
             self._config.issue_config_time_warning(DdpWarning(text), stacklevel=2)
 
 
 def _mentions_spawn(path: Path) -> bool:
-    """Guess; a wrong one costs the import of torch, or has the first process wait for it."""
+    """A guess; a wrong one costs an import of torch, or makes the first process wait for it."""
     with contextlib.suppress(OSError):
         text = path.read_bytes() if path.suffix == ".py" else b""
         if b"multiprocessing" in text and (b"spawn" in text or b"start_processes" in text):
@@ -212,15 +212,15 @@ def _mentions_spawn(path: Path) -> bool:
 
 
 def _hand_over(channel: Channel, inherited: Sequence[int]) -> None:
-    """Send the descriptors that the process finds in its data; it waits for them."""
+    """Send the descriptors that the process's data refers to; the process waits for them."""
     parts = [inherited[start : start + AT_ONCE] for start in range(0, len(inherited), AT_ONCE)]
     for number, part in enumerate(parts or [()], 1):
-        with contextlib.suppress(OSError):  # killed already, which its sentinel tells
+        with contextlib.suppress(OSError):  # it is already killed, and its sentinel shows that
             channel.send(Inherit(tuple(part), number >= len(parts)), part)
 
 
 def _stream(number: int) -> IO[bytes]:
-    """A standard stream as it is now; nothing, where it is closed."""
+    """A standard stream as it is now; ``/dev/null`` if it is closed."""
     try:
         os.fstat(number)
     except OSError:

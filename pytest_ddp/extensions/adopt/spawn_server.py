@@ -1,4 +1,4 @@
-"""The pytest process's hold on the service that forks processes in place of ``spawn``."""
+"""The pytest process's handle of the service that forks processes in place of ``spawn``."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _SAFE = {
 _READ_AT_IMPORT = re.compile(
     "(OMP|KMP|GOMP|MKL|NUMEXPR|ATEN|LD|PYTHON)_?|OPENBLAS_|TORCH_LOGS|TORCH_DISTRIBUTED_DEBUG"
 )
-"""Variables that say nothing any more to what is imported already."""
+"""Variables that libraries read only when they are imported."""
 
 
 _SERVICE = "pytest_ddp.extensions.adopt.ranks.spawn_server_process"
 
 
 class NotServedError(Exception):
-    """No process was made; the text says why, as the end of a sentence."""
+    """No process was made; the text is the reason, as the end of a sentence."""
 
 
 class SpawnServer:
@@ -40,7 +40,7 @@ class SpawnServer:
         """Start it; it imports torch meanwhile.
 
         Args:
-            environment: the variables that it is started with.
+            environment: the environment of the service.
         """
         self._for = _read_at_import(environment)
         self._log = tempfiles.create("pytest-ddp service")
@@ -58,26 +58,27 @@ class SpawnServer:
                 stdout=self._log,
                 stderr=self._log,
             )
-        process.returncode = 0  # it ends after the pytest process, and Popen must not warn
+        process.returncode = 0  # it outlives the pytest process, and Popen must not warn
 
     def fits(self, environment: dict[str, str]) -> bool:
-        """Whether it would have imported the same with these variables."""
+        """Whether its imports are also right for these variables."""
         return self._problem is None and _read_at_import(environment) == self._for
 
     def collected(self, message: Collected) -> None:
-        """Tell which files its processes come from, so that it imports what these import."""
-        with contextlib.suppress(OSError):  # told when it is asked for something
+        """Send the collected test files, so that the server imports what they import."""
+        with contextlib.suppress(OSError):  # reported at the next request
             self._channel.send(message)
 
     def make(self, order: Serve, descriptors: Sequence[int]) -> int:
-        """Have it make a process; its number.
+        """Have the service make a process; return its pid.
 
         Raises:
-            NotServedError: it cannot.
+            NotServedError: it cannot make one.
         """
         if self._problem is not None:
             raise NotServedError(self._problem)
-        # A timeout's exception may come at any place, and leave an answer unread.
+        # A timeout's exception may be raised anywhere below and leave an answer unread, so the
+        # service counts as broken until the answer is complete.
         self._problem = "the service was interrupted"
         try:
             self._wait_until_ready()
@@ -113,7 +114,7 @@ def _read_at_import(environment: dict[str, str]) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _subreaper() -> Iterator[None]:
-    """Be the parent of what the service forks and leaves; not for longer than that takes."""
+    """In the block, this process becomes the parent of orphans: of the service's forks."""
     before = processes.adopts_orphans()
     processes.adopt_orphans()
     try:

@@ -1,4 +1,4 @@
-"""What is said of served processes: of those that could never end, and of those that are gone."""
+"""Texts on served processes: on those that could never end, and on those that have ended."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pytest_ddp.verdict.rank_failure import exit_text
 from pytest_ddp.verdict.text import rows_of
 
 EARLY = "exited with code 0 before its target had returned"
-"""As by ``os._exit(0)``."""
+"""For example by ``os._exit(0)``."""
 
 
 def of_hang(hang: Hang, processes: Sequence[Watched]) -> str:
     """The proof, where each rank was, and its stack."""
     ranks = [_diagnosis(row) for row in hang.table if row.rank >= 0]
-    errors = {p.rank: p.standing.handled if p.standing else None for p in processes}
+    errors = {p.rank: p.status.handled if p.status else None for p in processes}
     lines = [diagnosis.verdict_prefix(errors) + hang.sentence, *rows_of(ranks)]
     for process in sorted(processes, key=lambda process: process.rank):
         lines += _stack(process)
@@ -30,7 +30,7 @@ def of_hang(hang: Hang, processes: Sequence[Watched]) -> str:
 
 
 def of_ends(processes: Iterable[Watched]) -> str:
-    """How these processes ended, and where they were; a paragraph each."""
+    """How these processes ended, and where; a paragraph each."""
     return "\n\n".join("\n".join([_end(process), *_stack(process)]) for process in processes)
 
 
@@ -49,7 +49,7 @@ def _end(process: Watched) -> str:
 
 
 def _noted(seen: str, site: str) -> str:
-    """Where it was by its page, which is all that SIGKILL leaves."""
+    """Its last place according to its status page, all that is left after SIGKILL."""
     words, place = stack_dumps.last_place(seen, site)
     return f", {words} {stack_dumps.shorten(place)}" if place else ""
 

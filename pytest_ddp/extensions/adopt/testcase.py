@@ -1,4 +1,4 @@
-"""torch's ``MultiProcessTestCase``, ``MultiProcContinuousTest`` and what derives from them.
+"""torch's ``MultiProcessTestCase``, ``MultiProcContinuousTest`` and their subclasses.
 
 Each method becomes a ddp test of the class's world size; how ranks run it is in
 :mod:`pytest_ddp.extensions.adopt.ranks.testcases`.
@@ -18,14 +18,14 @@ from pytest_ddp.settings.rules import mark_error, shown
 
 _HARNESS = "torch.testing._internal.common_distributed"
 _JUDGES = ("_join_processes", "_check_return_codes")
-"""What waits for the spawned processes, and looks at how they have ended."""
+"""Methods that wait for the spawned processes and check how they ended."""
 
 
 def as_ddp_test(item: pytest.Item) -> DdpTest | None:
-    """The ddp test that a method of such a class is; None for others.
+    """The ddp test for a method of such a class; None for others.
 
     Raises:
-        pytest.UsageError: a class does not tell its world size before its set-up.
+        pytest.UsageError: the world size of a class is unknown before its set-up.
     """
     harness: Any = sys.modules.get(_HARNESS)
     cls = getattr(item, "cls", None)
@@ -36,10 +36,10 @@ def as_ddp_test(item: pytest.Item) -> DdpTest | None:
             getattr(cls, name) is not getattr(harness.MultiProcessTestCase, name)
             for name in _JUDGES
         ):
-            return None  # It asks processes of its own, of which ranks have none.
+            return None  # It checks its own processes, which ranks do not have.
         return DdpTest(_known(item, cls, _of_instance), nodes=1)
     if issubclass(cls, harness.MultiProcContinuousTest):
-        # Its processes, and their group, are for all tests of the class.
+        # Its processes and their group are shared by all tests of the class.
         return DdpTest(_known(item, cls, _of_class), nodes=1, keeps_group=True)
     return None
 
@@ -65,4 +65,4 @@ def _of_class(cls: type[Any], name: str) -> int:
     try:
         return int(cls._get_world_size(device))
     except unittest.SkipTest:
-        return 1  # its set-up says so again, in the rank
+        return 1  # its set-up skips again, in the rank

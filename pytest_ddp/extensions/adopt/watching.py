@@ -1,6 +1,6 @@
-"""Watches served processes from a thread: whether those of a process group can still end.
+"""Watches from a thread whether the served processes of a process group can still end.
 
-The main thread is anywhere meanwhile, in a ``join`` or at a queue.
+It is a thread because the main thread may be blocked, in a ``join`` or on a queue.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pytest_ddp.extensions.adopt.popen import ServedPopen
 
 _STACK_LIMIT = 0.5
-"""Seconds that a process is given to write its stacks; it needs about a millisecond."""
+"""Seconds for a process to write its stacks; it needs about a millisecond."""
 _A_MOMENT = 0.01
 
 
@@ -35,27 +35,27 @@ class Watched:
     ) -> None:
         self.popen = popen
         self.label = popen.name
-        """What it is called in texts."""
+        """Its name in texts."""
         self.nodeid = nodeid
         """The test that started it."""
         self.due = due
         self.is_judged = judged
-        """Whether the test answers for how it ends; of a pool's worker the pool does."""
+        """Whether the test is responsible for its exit; for the workers of a pool, the pool is."""
         self.channel = channel
         self.gone = False
         self.joined = False
         self.rank = -1
         self.released = False
-        """Whether its function has returned: it will issue nothing more."""
-        self.standing: RankStatus | None = None
+        """Whether its function has returned: it issues no further collectives."""
+        self.status: RankStatus | None = None
         """Its last answer."""
         self.hang: Hang | None = None
-        """What it was ended for by us."""
+        """The hang for which the watcher ended it."""
         self._pidfd = os.pidfd_open(popen.pid)
 
     @property
     def number(self) -> int:
-        """Its rank; below zero, and nobody else's, where it has none now."""
+        """Its rank; if it has none now, a unique negative number."""
         return self.rank if self.rank >= 0 else -self.popen.pid
 
     def send(self, message: Probe) -> None:
@@ -66,7 +66,7 @@ class Watched:
         return self._pidfd
 
     def signal(self, number: int) -> None:
-        """Send a signal to it, and to no process that has its number now."""
+        """Send a signal to it, never to another process that has reused its pid."""
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._pidfd, number)
 
@@ -76,12 +76,12 @@ class Watched:
 
 
 class Watcher:
-    """The thread, which is there while there are served processes."""
+    """The thread, which runs as long as there are served processes."""
 
     def __init__(self, timeout: float) -> None:
         """
         Args:
-            timeout: seconds; a wait that its own timeout ends before is no deadlock.
+            timeout: seconds; a wait whose own timeout is shorter is no deadlock.
         """
         self._timeout = timeout
         self._lock = threading.Lock()
@@ -91,7 +91,7 @@ class Watcher:
         self._wake, self._woken = socket.socketpair()
 
     def add(self, process: Watched) -> None:
-        """Watch another one."""
+        """Watch one more process."""
         with self._lock:
             self._processes.append(process)
             if self._thread is None:
@@ -104,7 +104,7 @@ class Watcher:
         while processes := self._living():
             self._wait(processes)
             for process in processes:
-                self._hear(process)
+                self._receive(process)
             self._probe([process for process in processes if process.joined])
 
     def _living(self) -> list[Watched]:
@@ -131,12 +131,12 @@ class Watcher:
         for process in processes:
             process.gone = process.fileno() in ready
 
-    def _hear(self, process: Watched) -> None:
+    def _receive(self, process: Watched) -> None:
         messages: Iterable[tuple[Message, list[int]]] = ()
         try:
             messages = process.channel.receive_available()
         except (ChannelError, OSError, ValueError):
-            # The test wrote into it. What comes now cannot be trusted.
+            # The test wrote into the channel, so further messages cannot be trusted.
             process.channel.at_end, process.joined = True, False
         for message, _ in messages:
             self._take(process, message)
@@ -150,7 +150,7 @@ class Watcher:
                 if message.rank != process.rank:
                     process.rank, self._prober = message.rank, None
             case RankStatus():
-                process.standing = message
+                process.status = message
                 if self._prober is not None and process.joined:
                     ended = process.released and message.alone
                     hang = self._prober.take(process.number, message, ended)
@@ -160,7 +160,7 @@ class Watcher:
     def _probe(self, joined: list[Watched]) -> None:
         ranks = [process.rank for process in joined if process.rank >= 0]
         if not joined or len(set(ranks)) < len(ranks):
-            # Of two worlds at a time nobody knows who belongs to which.
+            # With two worlds at a time, a process cannot be assigned to one of them.
             self._prober = None
         elif self._prober is None:
             processes: Any = joined
@@ -170,10 +170,10 @@ class Watcher:
             self._prober.probe()
 
     def _end(self, hang: Hang) -> None:
-        """End the processes that could never end, after they have written where they are."""
+        """Kill the processes that could never end, after they have written their stacks."""
         self._prober = None
-        told = {row.rank for row in hang.table if row.rank >= 0}
-        stuck = [process for process in self._processes if process.rank in told]
+        proved = {row.rank for row in hang.table if row.rank >= 0}
+        stuck = [process for process in self._processes if process.rank in proved]
         for process in stuck:
             process.hang = hang
             process.signal(signal.SIGUSR1)

@@ -1,4 +1,4 @@
-"""What an adapter may do, and its failures, which must not be those of tests."""
+"""Base class of adapters; the failure of an adapter must not fail tests."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from pytest_ddp.protocol.host_messages import Json
 
 
 class Adapter:
-    """A pytest plugin beside another one; by itself it does nothing.
+    """A pytest plugin that adapts another one; this base class does nothing.
 
-    The methods without a prefix are called in their order here, in the pytest process or in ranks.
+    The methods without a prefix are called in this order, in the pytest process or in ranks.
     """
 
     plugin: str
-    """The name that pytest knows the other one by."""
+    """The name under which the other plugin is registered."""
     withheld: tuple[str, ...] = ()
-    """Hooks of it that host and ranks do not call."""
+    """Hooks of the other plugin that host and ranks do not call."""
     _is_broken = False
 
     def brief(self, item: pytest.Item) -> Json:
-        """In the pytest process, before each attempt: what its ranks have to know, JSON-able."""
+        """In the pytest process, before each attempt: JSON-able data for its ranks."""
         return {}
 
     def learn(self, item: pytest.Item, briefed: Json) -> None:
-        """In a rank, before the test: take it."""
+        """In a rank, before the test: use the data of :meth:`brief`."""
 
     def tell(self, config: pytest.Config) -> Json:
-        """In a rank, after the test: what the pytest process has to know, JSON-able."""
+        """In a rank, after the test: JSON-able data for the pytest process."""
         return {}
 
-    def hear(self, item: pytest.Item, told: Mapping[int, Json]) -> str:
-        """In the pytest process: take it, by rank; what the ranks disagree on, or nothing."""
+    def hear(self, item: pytest.Item, by_rank: Mapping[int, Json]) -> str:
+        """In the pytest process: use the ranks' data; return what they disagree on, or nothing."""
         return ""
 
     def ended(self, item: pytest.Item, reports: Sequence[pytest.TestReport]) -> None:
-        """In the pytest process, after a ddp test: what became of it."""
+        """In the pytest process, after a ddp test: use its reports."""
 
     # ------------------------------------------------------------------ hooks
 
@@ -53,12 +53,12 @@ class Adapter:
         self._call(item.config, lambda: self.learn(item, sent.get(self.plugin, {})))
 
     def pytest_ddp_test_ended(self, item: pytest.Item) -> Json:
-        told = self._call(item.config, lambda: self.tell(item.config))
-        return {self.plugin: told} if told else {}
+        data = self._call(item.config, lambda: self.tell(item.config))
+        return {self.plugin: data} if data else {}
 
     def pytest_ddp_findings(self, item: pytest.Item, sent: Mapping[int, Json]) -> str | None:
-        told = {rank: said[self.plugin] for rank, said in sent.items() if self.plugin in said}
-        return self._call(item.config, lambda: self.hear(item, told)) if told else None
+        by_rank = {rank: data[self.plugin] for rank, data in sent.items() if self.plugin in data}
+        return self._call(item.config, lambda: self.hear(item, by_rank)) if by_rank else None
 
     def pytest_ddp_test_finished(
         self, item: pytest.Item, reports: Sequence[pytest.TestReport]
@@ -66,15 +66,15 @@ class Adapter:
         self._call(item.config, lambda: self.ended(item, reports))
 
     def _call(self, config: pytest.Config, method: Callable[[], Any]) -> Any:
-        """Call it where the plugin is still there, and has the names that are known of it."""
+        """Call it if the plugin is registered and no call has failed before."""
         if self._is_broken or not config.pluginmanager.hasplugin(self.plugin):
             return None
         try:
             return method()
         except Exception as error:
-            # Of private names, which another release may have changed.
+            # An adapter uses private names of the plugin, which another release may have changed.
             self._is_broken = True
             said = f"{type(error).__name__}: {error}"
-            text = f"the plugin {self.plugin} knows nothing of ddp tests from here on: {said}"
+            text = f"the plugin {self.plugin} gets no results of ddp tests from now on: {said}"
             config.issue_config_time_warning(pytest.PytestWarning(text), stacklevel=2)
             return None

@@ -1,8 +1,8 @@
 """allure-pytest: a ddp test is one result, with the steps and attachments of its ranks.
 
-The plugin writes a result wherever a test runs: one in each rank, under one history, of which the
-report shows the last. So ranks write into a folder of their own, and what they have written there
-goes into the result of the pytest process.
+The plugin writes a result in each process that runs the test: one per rank, all with the same
+history id, of which the report shows only the last. So each rank writes into its own folder, and
+the pytest process merges these files into its result.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ _FROM_THE_RANK = (
     *("name", "fullName", "description", "descriptionHtml", "parameters", "labels", "links"),
     *("titlePath", "testCaseId", "historyId"),
 )
-"""What a result says of the test itself: alike on all ranks, or the lowest rank's word."""
+"""Fields of a result that describe the test itself; taken from the lowest rank."""
 _OF_A_STEP = ("status", "statusDetails", "steps", "attachments", "start", "stop")
 _WORST_FIRST = ("failed", "broken")
 
 
 class Allure(Adapter):
-    """Ranks write aside, and the pytest process makes one result of it."""
+    """Ranks write into separate folders, and the pytest process makes one result of them."""
 
     plugin = "allure_listener"
 
     def __init__(self) -> None:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
-        """Of all attempts; ranks write there up to their end, when they tear wide fixtures down."""
+        """For all attempts; ranks write there up to their exit: wide fixtures end last."""
         self._attempt: Path | None = None
 
     def brief(self, item: pytest.Item) -> Json:
@@ -57,8 +57,8 @@ class Allure(Adapter):
         attempt, self._attempt = self._attempt, None
         result = self._result_of(item)
         folders = {} if attempt is None else {int(one.name): one for one in attempt.iterdir()}
-        told = {rank: _result_in(folder) for rank, folder in sorted(folders.items())}
-        ranks = {rank: found for rank, found in told.items() if found}
+        results = {rank: _result_in(folder) for rank, folder in sorted(folders.items())}
+        ranks = {rank: found for rank, found in results.items() if found}
         if not ranks:
             _name(result, item, self._listener(item))
         _fill(result, ranks, reports)
@@ -83,7 +83,7 @@ class Allure(Adapter):
 
 
 def _of(module: str) -> Any:
-    # Not imported here, since it need not be installed; where it is, it has done so.
+    # Not imported here, because allure is optional; if it is installed, it has imported it.
     return sys.modules[f"allure_commons.{module}"]
 
 
@@ -99,13 +99,13 @@ def _move(pattern: str, folder: Path) -> None:
 
 def _result_in(folder: Path) -> Json:
     for file in folder.glob("*-result.json"):
-        told: Json = json.loads(file.read_text(encoding="utf-8"))
-        return told
+        result: Json = json.loads(file.read_text(encoding="utf-8"))
+        return result
     return {}
 
 
 def _fill(result: Any, ranks: dict[int, Json], reports: Sequence[pytest.TestReport]) -> None:
-    """Make a result of those of the ranks, and of the verdict."""
+    """Fill a result from the results of the ranks and from the verdict."""
     if ranks:
         first = ranks[min(ranks)]
         for name in _FROM_THE_RANK:
@@ -116,7 +116,7 @@ def _fill(result: Any, ranks: dict[int, Json], reports: Sequence[pytest.TestRepo
     skipped = [report for report in reports if report.skipped]
     result.statusDetails = None
     if failed:
-        statuses = [told.get("status") for told in ranks.values()]
+        statuses = [data.get("status") for data in ranks.values()]
         result.status = next((word for word in _WORST_FIRST if word in statuses), "broken")
         result.statusDetails = _details(failed[0])
     elif skipped:
@@ -131,9 +131,9 @@ def _work(ranks: dict[int, Json]) -> tuple[list[Json], list[Json]]:
     if list(ranks) == [0]:
         return ranks[0].get("steps", []), ranks[0].get("attachments", [])
     steps = [
-        {"name": f"rank {rank}"} | {name: told[name] for name in _OF_A_STEP if name in told}
-        for rank, told in ranks.items()
-        if told.get("steps") or told.get("attachments") or told.get("status") in _WORST_FIRST
+        {"name": f"rank {rank}"} | {name: data[name] for name in _OF_A_STEP if name in data}
+        for rank, data in ranks.items()
+        if data.get("steps") or data.get("attachments") or data.get("status") in _WORST_FIRST
     ]
     return steps, []
 
@@ -151,7 +151,7 @@ def _details(report: pytest.TestReport) -> Json:
 
 
 def _name(result: Any, item: pytest.Item, listener: Any) -> None:
-    """Say of which test it is, where no rank has come so far: history and labels go by it."""
+    """Set the fields that identify the test if no rank did: history and labels depend on them."""
     called = getattr(item, "callspec", None)
     params = called.params.items() if called else ()
     kind, represent = _of("model2").Parameter, _of("utils").represent

@@ -1,10 +1,10 @@
 """pytest-benchmark: ranks measure together, and the rounds of rank 0 are those of the test.
 
-How often the plugin calls a function follows from how long the first calls took, on which no two
-ranks agree; where the function communicates, unlike numbers of calls are a deadlock. So rank 0
-leads: before each call whose number follows from a clock it appends an order to a file, which the
-others read. It waits for nobody, so that a benchmark on rank 0 alone is one as well; an exchange of
-all ranks would not do, and would be part of what is measured.
+The plugin derives the number of calls of a function from the duration of the first calls, which
+differs between ranks; if the function communicates, different numbers of calls are a deadlock. So
+rank 0 leads: before each call whose number depends on a clock it appends an order to a file, which
+the other ranks read. It never waits for another rank, so a benchmark on rank 0 alone works as well.
+An exchange between all ranks would block it there, and would be part of what is measured.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pytest_ddp.system.stdlib import base64, json, os, tempfile
 _LED = "rounds of a benchmark as rank 0 orders them"
 
 Runner = Callable[[range], float]
-"""The plugin's: calls the function so many times, and says how many seconds that took."""
+"""The plugin's: calls the function so many times, and returns the seconds that this took."""
 
 
 class Benchmark(Adapter):
@@ -63,7 +63,7 @@ class Benchmark(Adapter):
         rank = fixture.current().rank
         self._part = Follower(briefed["orders"]) if rank else Leader(briefed["orders"])
         if rank:
-            # A file of the user's, which ranks would write over each other.
+            # The user's file; the ranks would overwrite each other's.
             _session(item.config).options["cprofile_dump"] = False
 
     def tell(self, config: pytest.Config) -> Json:
@@ -72,25 +72,25 @@ class Benchmark(Adapter):
             return {}
         part.end()
         benchmarks = _session(config).benchmarks
-        told = {
+        data = {
             "world_size": part.world_size,
             "failed": any(one.has_error for one in benchmarks),
             "measured": [_measured(one) for one in benchmarks if isinstance(part, Leader)],
         }
         benchmarks.clear()
-        return told
+        return data
 
-    def hear(self, item: pytest.Item, told: Mapping[int, Json]) -> str:
-        if 0 not in told:
+    def hear(self, item: pytest.Item, by_rank: Mapping[int, Json]) -> str:
+        if 0 not in by_rank:
             return ""
-        complete = len(told) == told[0]["world_size"]
-        failed = not complete or any(words["failed"] for words in told.values())
-        for measured in told[0]["measured"]:
+        complete = len(by_rank) == by_rank[0]["world_size"]
+        failed = not complete or any(data["failed"] for data in by_rank.values())
+        for measured in by_rank[0]["measured"]:
             _session(item.config).benchmarks.append(_benchmark(item, failed, **measured))
         return ""
 
     def _wrap(self, kind: Any) -> None:
-        """Have the two methods that look at a clock ask for this rank's part in the test."""
+        """Make the two methods that depend on a clock follow this rank's role in the test."""
         calibrate = kind._calibrate_timer
         # Of releases since 5.3.
         until_precise = getattr(kind, "_run_until_precise", None)
@@ -120,7 +120,7 @@ class Benchmark(Adapter):
 
 
 class Leader:
-    """Rank 0: it says what the others do before it does so itself."""
+    """Rank 0: writes each order for the other ranks before it carries it out itself."""
 
     def __init__(self, file: str) -> None:
         self.world_size = fixture.current().world_size
@@ -145,8 +145,8 @@ class Leader:
     ) -> None:
         """The plugin's own loop, which is given rounds that were run a few ahead of it.
 
-        Twice as many each time, as an order for each would cost more than many a function. What
-        was run and is not asked for is in nobody's statistics.
+        The number doubles each time, because an order for each round would cost more than a short
+        function. Rounds that the plugin's loop does not use are in no statistics.
         """
         ahead: deque[float] = deque()
         done = 0
@@ -165,7 +165,7 @@ class Leader:
             self._order(rounds=0)
 
     def end(self) -> None:
-        """The test is over: whoever waits for an order gets none."""
+        """The test is over: ends the wait of each follower for an order."""
         self._order(problem="has ended the test without a benchmark")
         for descriptor in (self._file, *self._bells):
             os.close(descriptor)
@@ -181,20 +181,20 @@ class Leader:
     def _order(self, **order: Any) -> None:
         os.write(self._file, json.dumps(order).encode() + b"\n")
         for bell in self._bells:
-            # One that is full wakes as well.
+            # A full pipe wakes its follower as well.
             with contextlib.suppress(BlockingIOError):
                 os.write(bell, b".")
 
 
 class Follower:
-    """Another rank: it does what rank 0 says, in the order in which it says so."""
+    """Another rank: carries out the orders of rank 0 one after the other."""
 
     def __init__(self, file: str) -> None:
         self.world_size = fixture.current().world_size
         self._file = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
         self._bell = _bell(file, fixture.current().rank)
         self._read = b""
-        """What was read and is not carried out."""
+        """Orders that were read and are not yet carried out."""
 
     def calibrate(self, calibrate: Callable[[Runner], Any], runner: Runner) -> Any:
         """Call as often as rank 0 does while it calibrates, and find what it finds.
@@ -234,16 +234,16 @@ class Follower:
         order: Json = json.loads(line)
         if problem := order.get("problem"):
             raise fixture.DdpError(
-                f"rank 0 {problem}. It says how often the other ranks call the function of a "
+                f"rank 0 {problem}. Rank 0 sets how often the other ranks call the function of a "
                 "benchmark: let the benchmark run on all ranks, or on rank 0 among others"
             )
         return order
 
 
 def _bell(file: str, rank: int, flags: int = 0) -> int:
-    """A pipe by which a follower that waits is told to look at the file again.
+    """A pipe that wakes a waiting follower, which then reads the file again.
 
-    Not the way of the orders: nobody may read them, and a pipe that is full would stop rank 0.
+    Orders do not go through the pipe: if no follower reads, a full pipe would block rank 0.
     """
     name = f"{file}-{rank}"
     with contextlib.suppress(FileExistsError):
@@ -288,7 +288,7 @@ def _benchmark(
     """The plugin's record of a benchmark, as if the pytest process had measured it."""
     stats = sys.modules["pytest_benchmark.stats"]
     called = getattr(item, "callspec", None)
-    told_by = SimpleNamespace(
+    bench = SimpleNamespace(
         name=item.name,
         fullname=item.nodeid,
         group=group,
@@ -298,7 +298,7 @@ def _benchmark(
         cprofile_stats=_profile(profile) if profile else None,
         has_error=failed,
     )
-    made = stats.Metadata(told_by, iterations=iterations, options=options)
+    made = stats.Metadata(bench, iterations=iterations, options=options)
     made.stats.data.extend(array.array("d", base64.b64decode(seconds)))
     return made
 

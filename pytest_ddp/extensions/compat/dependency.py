@@ -1,4 +1,4 @@
-"""pytest-dependency: what became of a test is known in the pytest process and in all ranks."""
+"""pytest-dependency: the pytest process and all ranks have the results of earlier tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_ddp.protocol.host_messages import Json
 
 
 class Dependency(Adapter):
-    """Ranks are told the results of all tests before theirs, and skip on all or on none."""
+    """Ranks get the results of all earlier tests, so that all of them skip or none."""
 
     plugin = "dependency"
 

@@ -1,4 +1,4 @@
-"""Registers the adapter of each plugin that is there.
+"""Registers the adapter of each plugin that is registered.
 
 Imported by every pytest run.
 """
@@ -16,10 +16,10 @@ _ADAPTERS = {
     "syrupy": ("syrupy", "Syrupy"),
     "TestmonCollect": ("testmon", "Testmon"),
 }
-"""Module and class, by the name that pytest knows the plugin by."""
+"""Module and class of each adapter, by the registered name of its plugin."""
 
 
-# Before those who ask which of its hooks are withheld.
+# First, because other implementations ask for the withheld hooks of the plugin.
 @pytest.hookimpl(tryfirst=True)
 def pytest_plugin_registered(plugin_name: str, manager: pytest.PytestPluginManager) -> None:
     module, cls = _ADAPTERS.get(plugin_name, ("", ""))

@@ -1,7 +1,7 @@
 """syrupy: snapshots of ranks are used, and written, as those of one test.
 
-Each rank compares with the snapshot's file itself. What they would write goes to the session of
-the pytest process, which also must not take what ranks have used for unused: it would delete it.
+Each rank compares with the snapshot's file. Snapshots to write go to the session of the pytest
+process. It also gets the snapshots that ranks have used, because it deletes unused ones.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ class Syrupy(Adapter):
         session: Any = vars(config).get("_syrupy")
         if session is None or not session._assertions:
             return {}
-        told = {
+        data = {
             "used": [_used(assertion) for assertion in session._assertions],
             "written": list(_written(session)),
         }
         session._assertions.clear()
         session._queued_snapshot_writes.clear()
-        return told
+        return data
 
-    def hear(self, item: pytest.Item, told: Mapping[int, Json]) -> str:
+    def hear(self, item: pytest.Item, by_rank: Mapping[int, Json]) -> str:
         session: Any = vars(item.config)["_syrupy"]
-        for words in told.values():
+        for words in by_rank.values():
             for used in words["used"]:
                 _use(session, item, **used)
         by_index: dict[tuple[str, Any], dict[str, list[int]]] = {}
-        for rank, words in told.items():
+        for rank, words in by_rank.items():
             for extension, index, data in words["written"]:
                 by_index.setdefault((extension, index), {}).setdefault(data, []).append(rank)
         for (extension, index), versions in by_index.items():
             if len(versions) > 1:
                 ranks = ", ".join(str(ranks[0]) for ranks in versions.values())
-                return f"ranks {ranks} have unlike values for snapshot {index} of the test"
+                return f"ranks {ranks} have different values for snapshot {index} of the test"
             _write(session, item, extension, index, next(iter(versions)))
         return ""
 
@@ -110,7 +110,7 @@ def _write(session: Any, item: pytest.Item, extension: str, index: Any, data: st
 
 
 def _location(item: pytest.Item) -> Any:
-    # Not imported here, since it need not be installed; where it is, it has done so.
+    # Not imported here, because syrupy is optional; if it is installed, it has imported it.
     return sys.modules["syrupy.location"].PyTestLocation(item)
 
 
@@ -120,6 +120,6 @@ def _extension(session: Any, name: str) -> Any:
         found: Any = functools.reduce(getattr, path.split("."), sys.modules[module])
         return found()
     except (KeyError, AttributeError):
-        # A class that only ranks know. What it has used must not be taken for unused.
+        # A class that exists only in ranks. Its snapshots must not count as unused.
         session.pytest_session.config.option.disable_unused_snapshots = True
         return None

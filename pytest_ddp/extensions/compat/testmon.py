@@ -1,8 +1,8 @@
 """pytest-testmon: a ddp test depends on what any of its ranks has run.
 
 Each rank counts lines, as a worker of pytest-xdist does; they are added to what the pytest process
-has counted for the same test, whose report carries them. Left to the ranks, the report would have
-those of one, and a change of what another rank alone runs would not bring the test back.
+has counted for the same test, whose report carries them. Otherwise the report would have the lines
+of one rank only, and a change of code that only another rank runs would not select the test.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pytest_ddp.system.stdlib import os
 
 
 class Testmon(Adapter):
-    """Ranks tell the lines that they have run, and the pytest process keeps them."""
+    """Ranks send the lines that they have run, and the pytest process stores them."""
 
     plugin = "TestmonCollect"
     withheld = ("pytest_runtest_makereport",)
@@ -29,15 +29,15 @@ class Testmon(Adapter):
         collector = config.pluginmanager.getplugin(self.plugin).testmon
         if collector.cov is None:
             return {}
-        # It gathers several tests, until it knows of no next one.
+        # It batches several tests until there is no next test name.
         collector._next_test_name = None
         (lines,) = collector.get_batch_coverage_data().values() or ({},)
         return {file: sorted(numbers) for file, numbers in lines.items()}
 
-    def hear(self, item: pytest.Item, told: Mapping[int, Json]) -> str:
+    def hear(self, item: pytest.Item, by_rank: Mapping[int, Json]) -> str:
         collector = self._collector(item)
-        for files in told.values():
-            # In the context of this test, of which the pytest process is told, too.
+        for files in by_rank.values():
+            # The coverage context is this test, as the pytest process runs its protocol, too.
             collector.cov.get_data().add_lines(
                 {os.path.join(collector.rootdir, file): lines for file, lines in files.items()}
             )

@@ -1,1 +1,1 @@
-"""What of ddp tests a machine can run, a line each, with what to do where something is wrong."""
+"""Reports which ddp tests a machine can run: a line for each check, and the fix of a problem."""

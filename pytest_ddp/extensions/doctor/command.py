@@ -15,16 +15,16 @@ from pytest_ddp.launch import gpus
 from pytest_ddp.system.stdlib import json, signal
 
 HELP = "report which ddp tests this machine can run"
-_EPILOG = """Exit code: 0 if ddp tests can run, and with --prove all was as expected; 1 if something
-stops them, or was not; 2 for wrong arguments."""
+_EPILOG = """Exit code: 0 if ddp tests can run and, with --prove, every verdict is as expected;
+1 if something stops them or a verdict is wrong; 2 for wrong arguments."""
 
 
 def main(arguments: list[str]) -> int:
-    """Look, and tell; the exit code."""
+    """Run the checks and print the findings; return the exit code."""
     try:
         return _main(arguments)
     except KeyboardInterrupt:
-        # What was running has been ended on the way.
+        # The context managers below have ended what was running.
         _say("interrupted")
         return 128 + signal.SIGINT
 
@@ -53,7 +53,7 @@ def _main(arguments: list[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m pytest_ddp doctor",
-        description="Say what of ddp tests this machine can run, and what to do where it cannot.",
+        description="Report which ddp tests this machine can run, and what stops the others.",
         epilog=_EPILOG,
     )
     parser.add_argument("--json", action="store_true", help="the same as JSON")
@@ -62,8 +62,8 @@ def _parser() -> argparse.ArgumentParser:
         nargs="?",
         const="all",
         metavar="PARTS",
-        help="run tests whose verdicts are known, and write a report; all parts that this machine "
-        "can run, or those of a list with commas",
+        help="run tests with known verdicts and write a report; all parts that this machine can "
+        "run, or a list separated by commas",
     )
     parser.add_argument(
         "--report",
@@ -75,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def examine() -> list[Finding]:
-    """All findings; a trial is made only where nothing is known to stop it."""
+    """All findings; the trial test runs only if no other finding rules it out."""
     facts, problem = libraries.ask_torch()
     found = [
         *libraries.findings(facts, problem, gpus.count_gpus()),
@@ -83,14 +83,18 @@ def examine() -> list[Finding]:
         *system.findings(),
     ]
     if blocking := stops(found):
-        told = ", ".join(finding.topic for finding in blocking)
-        return [*found, note("trial", f"no ddp test was tried, for what is said of {told}")]
+        topics = ", ".join(finding.topic for finding in blocking)
+        return [*found, note("trial", f"no ddp test was tried; first fix: {topics}")]
     return [*found, *trial.findings()]
 
 
 def _as_json(findings: list[Finding]) -> dict[str, object]:
-    told = {"format": 1, "able": not stops(findings), "versions": libraries.versions()}
-    return {**told, "findings": as_json(findings)}
+    return {
+        "format": 1,
+        "able": not stops(findings),
+        "versions": libraries.versions(),
+        "findings": as_json(findings),
+    }
 
 
 def _summary(findings: list[Finding]) -> str:
@@ -103,10 +107,10 @@ def _summary(findings: list[Finding]) -> str:
 def _prove(findings: list[Finding], chosen: list[str], directory: Path) -> int:
     count = gpus.count_gpus()
     every = selftest_cases(count)
-    # Where something stops ddp tests the report says that, and why.
-    asked = [] if stops(findings) else [part for part in every if part.name in chosen]
-    results = prove(asked, count, _tell)
-    report = Report(findings, results, [part.name for part in every if part not in asked])
+    # If something stops ddp tests, no part runs; the report gives the reason.
+    selected = [] if stops(findings) else [part for part in every if part.name in chosen]
+    results = prove(selected, count, _tell)
+    report = Report(findings, results, [part.name for part in every if part not in selected])
     try:
         written = report.write(directory)
     except OSError as error:
@@ -133,5 +137,5 @@ def _tell(result: SelftestResult) -> None:
 
 
 def _say(text: str) -> None:
-    # Standard output is for the findings, which may be JSON.
+    # Standard output is reserved for the findings, which may be JSON.
     print(text, file=sys.stderr, flush=True)

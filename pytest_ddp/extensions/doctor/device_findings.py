@@ -1,6 +1,7 @@
-"""GPUs of the machine, what visibility variables leave of them, and what the plugin counts.
+"""GPUs of the machine, which of them visibility variables leave, and how many the plugin counts.
 
-The plugin's own inventory decides; what it does not know of is only looked for, by its traces.
+The plugin's own inventory decides how many GPUs tests get. It covers NVIDIA only; AMD and Intel
+GPUs are detected by their device files and tools.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ _INTEL_TOOLS = ("xpu-smi",)
 _INTEL_DRIVERS = frozenset({"i915", "xe"})
 _CARDS = Path("/sys/class/drm")
 _LIMIT = 60.0
-"""Seconds for a tool of a driver."""
+"""Seconds for a driver's command-line tool."""
 
 
 def findings() -> list[Finding]:
-    """What there is, and what ranks can use of it."""
+    """Which GPUs the machine has, and how many of them ranks can use."""
     return [*_nvidia(), *_amd(), *_intel(), *_variables(), _usable()]
 
 
@@ -95,14 +96,14 @@ def _variables() -> Iterator[Finding]:
     for name in _VISIBILITY:
         if (value := os.environ.get(name)) is None:
             continue
-        told = f"{name}={value}"
+        text = f"{name}={value}"
         if name == "CUDA_VISIBLE_DEVICES":
             left = gpus.visible_devices()
-            told += f" leaves {', '.join(left) if left else 'no GPU'}"
+            text += f" leaves {', '.join(left) if left else 'no GPU'}"
             if gpus.physical_gpus() and not left:
-                yield note("visibility", told, "unset it, or name GPUs such as 0,1")
+                yield note("visibility", text, "unset it, or name GPUs such as 0,1")
                 continue
-        yield ok("visibility", told)
+        yield ok("visibility", text)
 
 
 def _usable() -> Finding:

@@ -1,4 +1,4 @@
-"""What was found, as records, as text and as JSON."""
+"""Findings as records, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ _INDENT = " " * 20
 
 
 class Level(enum.StrEnum):
-    """How much it matters."""
+    """Severity of a finding."""
 
     OK = "ok"
     NOTE = "note"
-    """Some tests may suffer."""
+    """Some tests may fail or be slow."""
     STOP = "STOP"
     """ddp tests cannot run, or hang."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line."""
+    """One result of a check."""
 
     topic: str
     level: Level
     text: str
     fix: str = ""
-    """What to do; empty where there is nothing to be done."""
+    """What to do; empty if nothing has to be done."""
 
 
 def ok(topic: str, text: str) -> Finding:
@@ -47,12 +47,12 @@ def stop(topic: str, text: str, fix: str) -> Finding:
 
 
 def stops(findings: Iterable[Finding]) -> list[Finding]:
-    """Those that ddp tests cannot run with."""
+    """Findings that keep ddp tests from running."""
     return [finding for finding in findings if finding.level is Level.STOP]
 
 
 def as_text(findings: Iterable[Finding]) -> str:
-    """A line for each, and one more for what to do."""
+    """A line for each finding, and one more for its fix."""
     lines = []
     for finding in findings:
         head = f"{finding.level:<5} {finding.topic:<13} "

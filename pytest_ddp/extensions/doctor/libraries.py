@@ -1,4 +1,4 @@
-"""Python, pytest, torch and its backends: as a process that ends with the answer sees them."""
+"""Python, pytest, torch and its backends, as a short-lived subprocess sees them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Facts = dict[str, Any]
 
 
 def ask_torch() -> tuple[Facts, str]:
-    """What :mod:`pytest_ddp.extensions.doctor.probe` says, or why it says nothing."""
+    """The output of :mod:`pytest_ddp.extensions.doctor.probe`, or why there is none."""
     try:
         run = subprocess.run(
             [sys.executable, "-m", "pytest_ddp.extensions.doctor.probe"],
@@ -31,17 +31,17 @@ def ask_torch() -> tuple[Facts, str]:
             timeout=_LIMIT,
         )
     except subprocess.TimeoutExpired:
-        return {}, f"to import torch and to ask for GPUs took longer than {_LIMIT:.0f} s"
+        return {}, f"importing torch and listing GPUs took longer than {_LIMIT:.0f} s"
     last = (run.stdout if run.returncode == 0 else run.stderr).strip().splitlines()
     if run.returncode == 0 and last:
         facts: Facts = json.loads(last[-1])
         return facts, ""
     how = f"signal {-run.returncode}" if run.returncode < 0 else f"exit code {run.returncode}"
-    return {}, f"torch cannot be asked ({how}): {last[-1] if last else 'it says nothing'}"
+    return {}, f"the probe of torch failed ({how}): {last[-1] if last else 'no output'}"
 
 
 def versions() -> dict[str, str]:
-    """What a report begins with."""
+    """Versions of Python, the platform and the packages concerned."""
     packages = ("pytest-ddp", "pytest", "pytest-xdist", "torch")
     found = {"python": platform.python_version(), "platform": platform.platform()}
     for name in packages:
@@ -53,15 +53,15 @@ def versions() -> dict[str, str]:
 
 
 def findings(facts: Facts, problem: str, gpus: int) -> list[Finding]:
-    """Of torch and its backends.
+    """Findings about torch and its backends.
 
     Args:
-        facts: of torch.
-        problem: why there are none.
-        gpus: how many the plugin counts.
+        facts: about torch, from :func:`ask_torch`.
+        problem: why there are no facts; empty if there are.
+        gpus: the number of GPUs that the plugin counts.
     """
-    told = versions()
-    python = ok("python", f"{told['python']}, pytest {told['pytest']}, {sys.executable}")
+    found = versions()
+    python = ok("python", f"{found['python']}, pytest {found['pytest']}, {sys.executable}")
     if problem:
         return [python, stop("torch", problem, _REINSTALL)]
     return [python, _torch(facts), _backends(facts), *_gpus(facts, gpus), _recorder(facts)]
@@ -69,10 +69,10 @@ def findings(facts: Facts, problem: str, gpus: int) -> list[Finding]:
 
 def _torch(facts: Facts) -> Finding:
     built = [f"{name} {facts[name]}" for name in ("cuda", "hip") if facts[name]]
-    told = f"{facts['torch']}, built {'for ' + ' and '.join(built) if built else 'for the CPU'}"
+    text = f"{facts['torch']}, built {'for ' + ' and '.join(built) if built else 'for the CPU'}"
     if not facts["distributed"]:
-        return stop("torch", f"{told}, without torch.distributed", _REINSTALL)
-    return ok("torch", told)
+        return stop("torch", f"{text}, without torch.distributed", _REINSTALL)
+    return ok("torch", text)
 
 
 def _backends(facts: Facts) -> Finding:
@@ -81,10 +81,10 @@ def _backends(facts: Facts) -> Finding:
     absent = [name for name, is_there in states.items() if not is_there]
     if "nccl" in there and facts["nccl"]:
         there[there.index("nccl")] = f"nccl {facts['nccl']}"
-    told = f"{', '.join(there) or 'none'}; not in this torch: {', '.join(absent) or 'none'}"
+    text = f"{', '.join(there) or 'none'}; not in this torch: {', '.join(absent) or 'none'}"
     if not states.get("gloo"):
-        return stop("backends", told, f"ranks on the CPU need gloo: {_REINSTALL}")
-    return ok("backends", told)
+        return stop("backends", text, f"ranks on the CPU need gloo: {_REINSTALL}")
+    return ok("backends", text)
 
 
 def _gpus(facts: Facts, counted: int) -> list[Finding]:
@@ -113,4 +113,4 @@ def _recorder(facts: Facts) -> Finding:
         name = problem.partition("=")[0]
         fix = f"unset {name}" if name.isupper() else _REINSTALL
         return note("recorder", problem, fix)
-    return ok("recorder", "torch's flight recorder is there: hangs are proved in half a second")
+    return ok("recorder", "torch's flight recorder is available: hangs are proved in half a second")

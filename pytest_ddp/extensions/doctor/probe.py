@@ -1,8 +1,8 @@
-"""What torch says of itself and of GPUs, as JSON on standard output.
+"""Prints facts about torch and its GPUs as JSON on standard output.
 
-Run as a program. To ask a GPU for its name initialises CUDA, which a process that forks ranks must
-never have done (a forked child cannot use it), and a driver can kill who asks: so it is asked in a
-process that ends with the answer, and none of ours imports torch.
+Run as a program. Reading a GPU's name initialises CUDA, which a process that forks ranks must never
+have done (a forked child cannot use CUDA), and a broken driver can kill the process that calls it.
+So a subprocess does both and ends; the doctor's own process does not import torch.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _KNOWN = ("gloo", "nccl", "xccl", "ucc", "mpi")
 
 def ask() -> dict[str, Any]:
     """Versions, backends, GPUs and the flight recorder."""
-    import torch  # noqa: PLC0415 - its absence is an answer, too
+    import torch  # noqa: PLC0415 - its absence is a finding, too
     import torch.distributed as dist  # noqa: PLC0415
 
-    told: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "hip": torch.version.hip,
@@ -30,15 +30,15 @@ def ask() -> dict[str, Any]:
     if dist.is_available():
         registered = [name for name in dist.Backend.backend_list if name != "undefined"]
         names = dict.fromkeys([*_KNOWN, *registered])
-        told["backends"] = {name: bool(dist.is_backend_available(name)) for name in names}
-        told["recorder"] = _recorder_problem()
-    told["nccl"] = _nccl_version(torch)
+        facts["backends"] = {name: bool(dist.is_backend_available(name)) for name in names}
+        facts["recorder"] = _recorder_problem()
+    facts["nccl"] = _nccl_version(torch)
     try:
-        told["gpus"] = [_gpu(torch, index) for index in range(torch.cuda.device_count())]
-        told["peers"] = _peers(torch, len(told["gpus"]))
+        facts["gpus"] = [_gpu(torch, index) for index in range(torch.cuda.device_count())]
+        facts["peers"] = _peers(torch, len(facts["gpus"]))
     except Exception as error:
-        told["gpu_problem"] = f"{type(error).__name__}: {error}"
-    return told
+        facts["gpu_problem"] = f"{type(error).__name__}: {error}"
+    return facts
 
 
 def _recorder_problem() -> str:
@@ -66,9 +66,9 @@ def _gpu(torch: Any, index: int) -> dict[str, Any]:
 
 
 def _peers(torch: Any, count: int) -> list[list[bool]]:
-    """Which GPU reaches whose memory."""
-    ask_one = torch.cuda.can_device_access_peer
-    return [[a != b and bool(ask_one(a, b)) for b in range(count)] for a in range(count)]
+    """Whether GPU a (row) can access the memory of GPU b (column)."""
+    can_access = torch.cuda.can_device_access_peer
+    return [[a != b and bool(can_access(a, b)) for b in range(count)] for a in range(count)]
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""A pytest plugin of the trial: writes down what plugins do in the pytest process, and in a rank.
+"""A pytest plugin of the trial: records the active plugins of the pytest process and of a rank.
 
-Both are looked at as they are in a real session: no second copy of the rules for ranks can age.
+It observes both in a real session, so that the doctor needs no copy of the rules for plugins in
+ranks, which could become outdated.
 
 PYTEST_DONT_REWRITE
 """
@@ -15,7 +16,7 @@ import pytest
 from pytest_ddp.system.stdlib import json, os
 
 FOLDER = "DDP_DOCTOR_FOLDER"
-"""Environment variable with the folder for what is written down."""
+"""Environment variable with the folder for the records."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -23,7 +24,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def tell_rank(config: pytest.Config) -> None:
-    """Write down what installed plugins are in this rank; called by the trial's test."""
+    """Record the installed plugins that are active in this rank; called by the trial's test."""
     _write("rank", {"plugins": _plugins(config)})
 
 
@@ -42,27 +43,27 @@ class _Witness:
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self) -> None:
         if not hasattr(self._config, "workerinput"):
-            told = {"warnings": self._warnings, "verdicts": self._verdicts}
-            _write("controller", {"plugins": _plugins(self._config), **told})
+            results = {"warnings": self._warnings, "verdicts": self._verdicts}
+            _write("controller", {"plugins": _plugins(self._config), **results})
 
 
 def _plugins(config: pytest.Config) -> dict[str, dict[str, Any]]:
-    """Installed plugins by their names: distribution, and hooks that they implement here."""
+    """Installed plugins by name: their distribution, and the hooks that they implement here."""
     manager = config.pluginmanager
     found: dict[str, dict[str, Any]] = {}
     for plugin, distribution in manager.list_plugin_distinfo():
         name = manager.get_name(plugin) or ""
         hooks = [caller.name for caller in manager.get_hookcallers(plugin) or ()]
-        whose = f"{distribution.project_name} {distribution.version}"
-        found[name] = {"distribution": whose, "hooks": sorted(hooks)}
+        label = f"{distribution.project_name} {distribution.version}"
+        found[name] = {"distribution": label, "hooks": sorted(hooks)}
     return found
 
 
-def _write(name: str, told: dict[str, Any]) -> None:
+def _write(name: str, record: dict[str, Any]) -> None:
     if FOLDER not in os.environ:
-        return  # somebody runs the trial by hand
+        return  # the trial is run by hand
     path = Path(os.environ[FOLDER], name)
-    # Two ranks at once: what is read must be whole.
+    # Two ranks write at once; replace() makes sure that a reader sees a whole file.
     new = path.with_suffix(f".{os.getpid()}")
-    new.write_text(json.dumps(told))
+    new.write_text(json.dumps(record))
     new.replace(path)

@@ -1,4 +1,4 @@
-"""What ``--prove`` found, as Markdown and as JSON, made to be attached to an issue."""
+"""The results of ``--prove`` as Markdown and as JSON, to attach to an issue."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ _LIMIT = 60.0
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """All of it."""
+    """Findings and results of one run of the doctor."""
 
     findings: Sequence[Finding]
     results: Sequence[SelftestResult]
     unasked: Sequence[str]
-    """Parts that the command line has left out."""
+    """Parts that the command line did not select."""
 
     @property
     def is_green(self) -> bool:
-        """Whether something was proved, and nothing is wrong."""
+        """Whether at least one part ran, and nothing is wrong."""
         ran = [result for result in self.results if not result.obstacle]
         return bool(ran) and all(result.is_green for result in ran) and not stops(self.findings)
 
     def summary(self) -> str:
-        """In some words: green says little where little has run."""
+        """One line with the number of parts that ran: green means little if few ran."""
         ran = sum(not result.obstacle for result in self.results)
         count = len(self.results) + len(self.unasked)
         return f"{ran} of {count} parts ran, {'all' if self.is_green else 'NOT all'} as expected"
 
     def write(self, directory: Path) -> Path:
-        """Write both forms; the path of the Markdown.
+        """Write both files; return the path of the Markdown.
 
         Raises:
-            OSError: they cannot be written there.
+            OSError: the files cannot be written there.
         """
         directory.mkdir(parents=True, exist_ok=True)
         markdown = directory / f"{NAME}.md"
         markdown.write_text(self._markdown(), encoding="utf-8")
-        told = json.dumps(self._json(), indent=2)
-        markdown.with_suffix(".json").write_text(f"{told}\n", encoding="utf-8")
+        content = json.dumps(self._json(), indent=2)
+        markdown.with_suffix(".json").write_text(f"{content}\n", encoding="utf-8")
         return markdown
 
     def _json(self) -> dict[str, Any]:
@@ -84,7 +84,7 @@ class Report:
             if result.obstacle:
                 yield _cells(result.part.name, result.part.about, result.obstacle)
         for name in self.unasked:
-            yield _cells(name, "", "it was not asked for")
+            yield _cells(name, "", "not selected")
         for result in self.results:
             yield from _details(result)
 
@@ -119,12 +119,12 @@ def _cells(*texts: object) -> str:
 
 
 def _fenced(text: str) -> str:
-    # What tests print may have fences of its own.
+    # The output of tests may contain code fences.
     return f"~~~~~~text\n{text.rstrip()}\n~~~~~~"
 
 
 def topology() -> str:
-    """How GPUs are connected, as the driver tells it; empty without one that does."""
+    """How GPUs are connected, from ``nvidia-smi topo``; empty if it is missing or fails."""
     command = shutil.which("nvidia-smi")
     if command is None:
         return ""

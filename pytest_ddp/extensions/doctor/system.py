@@ -1,4 +1,4 @@
-"""What the operating system gives: network, directories, memory, limits, leftovers."""
+"""Findings about the operating system: network, directories, memory, limits, leftovers."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _THREADS_PER_RANK = 8
 """gloo's, the link's and torch's, with some room; the kernel counts threads as processes."""
 _FEW_THREADS = 4 * _THREADS_PER_RANK
 _SMALL_SHM = 1 << 30
-"""Bytes. Docker gives 64 MiB unless told otherwise, which some batches of images fill."""
+"""Bytes. Docker's default is 64 MiB, which a few batches of images fill."""
 
 
 def findings() -> list[Finding]:
-    """All that is known without torch."""
+    """All findings that need no torch."""
     return [_kernel(), _loopback(), _tempdir(), _shm(), _descriptors(), _processes(), *_leftovers()]
 
 
 def _kernel() -> Finding:
-    told = f"{platform.system()} {platform.release()}, {platform.machine()}, {_cores()} cores"
+    text = f"{platform.system()} {platform.release()}, {platform.machine()}, {_cores()} cores"
     problem = support.problem()
-    return stop("system", told, problem) if problem else ok("system", told)
+    return stop("system", text, problem) if problem else ok("system", text)
 
 
 def _cores() -> int:
@@ -64,11 +64,11 @@ def _shm(path: str = "/dev/shm") -> Finding:
     if not os.access(path, os.W_OK):
         return note(path, "missing, or nothing can be written: DataLoader workers will fail", fix)
     usage = shutil.disk_usage(path)
-    told = f"{_size(usage.total)}, {_size(usage.free)} free"
+    text = f"{_size(usage.total)}, {_size(usage.free)} free"
     if usage.free < _SMALL_SHM:
-        why = f"{told}: DataLoader workers put batches there, and die of SIGBUS when it is full"
+        why = f"{text}: DataLoader workers put batches there, and die of SIGBUS when it is full"
         return note(path, why, fix)
-    return ok(path, told)
+    return ok(path, text)
 
 
 def _descriptors() -> Finding:
@@ -76,15 +76,15 @@ def _descriptors() -> Finding:
     if resource.RLIM_INFINITY in (soft, hard):
         return ok("descriptors", "any number of open files")
     ranks = max(0, hard - tempfiles.BESIDE) // tempfiles.PER_RANK
-    told = (
+    text = (
         f"{soft} open files at most, and {hard} where ranks need them (the hard limit): enough for "
         f"some {ranks} ranks at a time"
     )
     if ranks >= MAX_LOCAL_WORLD_SIZE:
-        return ok("descriptors", told)
-    wanted = tempfiles.wanted_for(MAX_LOCAL_WORLD_SIZE)
+        return ok("descriptors", text)
+    needed = tempfiles.wanted_for(MAX_LOCAL_WORLD_SIZE)
     make = stop if ranks < 2 else note
-    return make("descriptors", told, f"ulimit -Hn {wanted} before pytest starts, as root")
+    return make("descriptors", text, f"ulimit -Hn {needed} before pytest starts, as root")
 
 
 def _processes() -> Finding:
@@ -92,17 +92,17 @@ def _processes() -> Finding:
     if not room:
         return ok("processes", "no limit was found")
     where, left = min(room.items(), key=lambda item: item[1])
-    told = f"room for {left} more ({where}): enough for some {left // _THREADS_PER_RANK} ranks"
+    text = f"room for {left} more ({where}): enough for some {left // _THREADS_PER_RANK} ranks"
     if left >= MAX_LOCAL_WORLD_SIZE * _THREADS_PER_RANK:
-        return ok("processes", told)
+        return ok("processes", text)
     make = stop if left < _FEW_THREADS else note
     fix = "raise it: docker run --pids-limit=-1" if where == "pids.max" else "ulimit -u unlimited"
-    return make("processes", told, f"{fix}; each rank has some {_THREADS_PER_RANK} threads")
+    return make("processes", text, f"{fix}; each rank has some {_THREADS_PER_RANK} threads")
 
 
 def _user_limit() -> dict[str, int]:
     soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
-    # The kernel lets root pass.
+    # The kernel does not apply this limit to root.
     if soft == resource.RLIM_INFINITY or os.getuid() == 0:
         return {}
     return {"ulimit -u": max(0, soft - _threads_of_user())}
@@ -118,14 +118,14 @@ def _threads_of_user() -> int:
 
 
 def _group_limit() -> dict[str, int]:
-    """What the control group leaves, of either version."""
+    """Processes left by the control group's limit, for cgroup v1 and v2."""
     with contextlib.suppress(OSError, ValueError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)
             if controllers not in ("", "pids"):
                 continue
             root = Path("/sys/fs/cgroup", controllers)
-            # In a container the path is the machine's, and its own group is the root.
+            # In a container the path is the host's, and the container's own group is the root.
             for group in (root / path.lstrip("/"), root):
                 limit = group / "pids.max"
                 if limit.exists() and (most := limit.read_text().strip()) != "max":

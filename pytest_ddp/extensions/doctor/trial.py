@@ -1,4 +1,4 @@
-"""One real ddp test: whether it passes, how its ranks come to be, and what plugins do in them."""
+"""Runs one real ddp test: whether it passes, how ranks start, which plugins are active in them."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ _LEFT_OUT = re.compile(r"the plugin (\S+) is left out of the ranks of ddp tests,
 def findings() -> list[Finding]:
     """Run the test, with the plugins that are installed here."""
     with inner_session.folder_with(_SUITE) as folder:
-        told_to = {rank_witness.FOLDER: str(folder)}
+        environment = {rank_witness.FOLDER: str(folder)}
         ended = inner_session.run(
-            folder, "-p", rank_witness.__name__, environment=told_to, limit=_LIMIT
+            folder, "-p", rank_witness.__name__, environment=environment, limit=_LIMIT
         )
-        controller, rank = _told(folder / "controller"), _told(folder / "rank")
+        controller, rank = _record(folder / "controller"), _record(folder / "rank")
     if ended.code != 0 or rank is None or controller is None or controller["verdicts"] != _PASSED:
         return [_failure(ended)]
     passed = ok("trial", f"a ddp test of two ranks passes; its session took {ended.seconds:.1f} s")
-    told = [passed, _start(controller["warnings"]), *_plugins(controller, rank)]
+    found = [passed, _start(controller["warnings"]), *_plugins(controller, rank)]
     if _NO_AUTOLOAD in os.environ:
-        why = f"{_NO_AUTOLOAD} is set: pytest loads those plugins alone that -p names"
-        told.append(note("plugins", why, "pytest -p ddp, or addopts = -p ddp"))
-    return told
+        why = f"{_NO_AUTOLOAD} is set: pytest loads only the plugins that -p names"
+        found.append(note("plugins", why, "pytest -p ddp, or addopts = -p ddp"))
+    return found
 
 
-def _told(path: Path) -> dict[str, Any] | None:
+def _record(path: Path) -> dict[str, Any] | None:
     with contextlib.suppress(OSError):
-        told: dict[str, Any] = json.loads(path.read_text())
-        return told
+        record: dict[str, Any] = json.loads(path.read_text())
+        return record
     return None
 
 
@@ -75,8 +75,8 @@ def _plugins(controller: dict[str, Any], rank: dict[str, Any]) -> Iterator[Findi
     reasons = {
         found[1]: found[2] for text in controller["warnings"] if (found := _LEFT_OUT.match(text))
     }
-    absent, apart, alike = [], [], []
-    others = {name: told for name, told in controller["plugins"].items() if name != "ddp"}
+    absent, partial, unchanged = [], [], []
+    others = {name: plugin for name, plugin in controller["plugins"].items() if name != "ddp"}
     for name, here in others.items():
         there = rank["plugins"].get(name)
         if name in reasons:
@@ -84,18 +84,18 @@ def _plugins(controller: dict[str, Any], rank: dict[str, Any]) -> Iterator[Findi
         elif there is None:
             absent.append(here["distribution"])
         elif {*WITHHELD} & {*here["hooks"]} - {*there["hooks"]}:
-            apart.append(here["distribution"])
+            partial.append(here["distribution"])
         else:
-            alike.append(here["distribution"])
-    if alike:
-        yield ok("plugins", f"in ranks as they are: {_listed(alike)}")
+            unchanged.append(here["distribution"])
+    if unchanged:
+        yield ok("plugins", f"in ranks as they are: {_listed(unchanged)}")
     if absent:
         text = f"in the pytest process alone, where they are of use: {_listed(absent)}"
         yield ok("plugins", text)
-    if apart:
-        yield ok("plugins", f"in ranks, but for reports and the session's end: {_listed(apart)}")
+    if partial:
+        yield ok("plugins", f"in ranks, but for reports and the session's end: {_listed(partial)}")
 
 
 def _listed(names: list[str]) -> str:
-    # pytest-xdist, for one, is several plugins.
+    # A distribution such as pytest-xdist may register several plugins.
     return ", ".join(sorted(set(names)))

@@ -25,7 +25,7 @@ clocks are that NTP keeps, while it does not slew one of them."""
 _KEPT = 64
 """Samples, a minute of them: drift has used up the advantage of an older one by then."""
 _FIRST = 8
-"""Samples that are taken at once, before any rank is there."""
+"""Samples that are taken at once, before any rank exists."""
 _INTERVAL = 1.0
 """Seconds between two later ones."""
 
@@ -72,7 +72,7 @@ class Clocks:
         return _QUESTION.pack(self._sent)
 
     def take(self, reply: bytes, returned: float) -> None:
-        """Take a reply of that time (monotonic clock); one to no request of ours is ignored."""
+        """Take a reply of that time (monotonic clock); a reply without a request is ignored."""
         if len(reply) != _ANSWER.size or self._sent is None:
             return
         sent, received, replied, offset = _ANSWER.unpack(reply)

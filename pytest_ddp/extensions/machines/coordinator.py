@@ -1,4 +1,4 @@
-"""The hub: what a launcher on several machines has in place of a host.
+"""The hub: replaces the host for a launcher on several machines.
 
 It takes the messages of a host, on the same channel, and passes each to the agent of the machine
 that it is for. For each rank it holds the descriptors that the launcher has made (channel, files,
@@ -86,7 +86,7 @@ class Coordinator:
         door.open(self._selector, self._meet)
 
     def serve(self) -> None:
-        """Work until pytest ends, or is gone."""
+        """Work until pytest ends or dies."""
         while not (self._channel.at_end or self._is_over):
             self._turn()
             if time.monotonic() > self._deadline:
@@ -121,7 +121,7 @@ class Coordinator:
         unsent = self._channel.unsent or any(self._mirrors[serial].unsent for serial in self._busy)
         full = [node.line for node in self._nodes.values() if node.line.unsent]
         for key, _ in self._selector.select(_A_MOMENT if unsent or full else _TICK):
-            # One before it may have let go of this one.
+            # An earlier event of this loop may have removed this one.
             if self._selector.get_map().get(key.fd) is key:
                 key.data()
         self._channel.flush()
@@ -281,7 +281,7 @@ class Coordinator:
         return node
 
     def _catch_up(self, node: Node) -> None:
-        """Send a machine what was sent to the others before it came."""
+        """Send a machine everything that was sent to the others before it joined."""
         self._brief(node, self._briefing)
         for waiting in self._waiting.pop(node.number, []):
             node.line.send(waiting)

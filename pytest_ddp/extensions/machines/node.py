@@ -39,7 +39,7 @@ class Node:
 
     def beat(self) -> None:
         """Send a sign of life, if it is time; it may be a request for the clocks."""
-        # Those of node 0 are ours.
+        # Node 0 has the same clocks as this process.
         if self.number and (question := self._clocks.question()):
             self.line.send(WireFrame(FrameKind.HEARTBEAT, data=question))
         self.line.beat()

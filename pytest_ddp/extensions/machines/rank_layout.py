@@ -1,4 +1,4 @@
-"""How ranks are spread over machines that may have unlike numbers of GPUs. Pure."""
+"""How ranks are spread over machines that may have different numbers of GPUs. Pure."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ class RankLayout:
 
 @dataclass(frozen=True, slots=True)
 class SeveralMachines(Layout):
-    """Machines that are there as soon as their agents are."""
+    """Machines that are known as soon as their agents have joined."""
 
     machines: Callable[[], Sequence[MachineGpus]]
     """Returns all of them, and waits for those that have not come yet."""

@@ -14,19 +14,19 @@ from pytest_ddp.extensions.migrate.routes import Found, Route, routes
 from pytest_ddp.extensions.migrate.suite import Suite
 
 HELP = "show how to run an existing suite on ranks"
-_ABOARD = (Route.SPAWN, Route.TESTCASE, Route.EVERYWHERE)
+_ADOPTED = (Route.SPAWN, Route.TESTCASE, Route.EVERYWHERE)
 _WIDTH = 100
 
 
 def main(arguments: list[str]) -> int:
-    """Print the way of each test; the exit code."""
-    asked = _parser().parse_args(arguments)
-    if missing := [str(path) for path in asked.paths if not path.exists()]:
+    """Print how to run each test; return the exit code."""
+    options = _parser().parse_args(arguments)
+    if missing := [str(path) for path in options.paths if not path.exists()]:
         print(f"error: no such file or folder: {', '.join(missing)}", file=sys.stderr)
         return 2
-    suite = Suite.read(asked.paths)
+    suite = Suite.read(options.paths)
     found = list(routes(suite))
-    for line in (*_told(found), *_broken(suite), *_summary(found, asked.paths)):
+    for line in (*_lines(found), *_broken(suite), *_summary(found, options.paths)):
         print(line)
     return 1 if suite.broken else 0
 
@@ -34,22 +34,22 @@ def main(arguments: list[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m pytest_ddp migrate",
-        description="Say of each test of a suite which option of pytest runs it on ranks as it is, "
-        "or why none does. Nothing of the suite is imported or run.",
+        description="Report for each test of a suite which option of pytest runs it on ranks "
+        "unchanged, or why none does. Nothing of the suite is imported or run.",
     )
     parser.add_argument("paths", metavar="PATH", type=Path, nargs="+", help="a file or a folder")
     return parser
 
 
-def _told(found: Iterable[Found]) -> Iterator[str]:
-    """By file and way; nothing of tests that need no ranks."""
-    telling = [one for one in found if one.route is not Route.PLAIN]
-    for path, of_file in groupby(telling, lambda one: one.module.path):
+def _lines(found: Iterable[Found]) -> Iterator[str]:
+    """The tests by file and route, without those that need no ranks."""
+    reported = [one for one in found if one.route is not Route.PLAIN]
+    for path, of_file in groupby(reported, lambda one: one.module.path):
         yield f"{shown(path)}"
-        ways: dict[tuple[Route, str], list[str]] = {}
+        by_route: dict[tuple[Route, str], list[str]] = {}
         for one in of_file:
-            ways.setdefault((one.route, one.reason), []).append(one.test.name)
-        for (route, reason), names in ways.items():
+            by_route.setdefault((one.route, one.reason), []).append(one.test.name)
+        for (route, reason), names in by_route.items():
             yield f"  {route.value}{reason and f': {reason}'}"
             yield from textwrap.wrap(
                 ", ".join(names),
@@ -70,9 +70,9 @@ def _summary(found: list[Found], paths: list[Path]) -> Iterator[str]:
     counts = Counter(one.route for one in found)
     if set(counts) - {Route.PLAIN}:
         yield ""
-    parts = [f"{counts[route]} by {route.value}" for route in _ABOARD if counts[route]]
+    parts = [f"{counts[route]} by {route.value}" for route in _ADOPTED if counts[route]]
     parts += [f"{counts[Route.DDP]} ddp already"] if counts[Route.DDP] else []
-    parts += [f"{counts[Route.NONE]} not aboard"] if counts[Route.NONE] else []
+    parts += [f"{counts[Route.NONE]} not on ranks"] if counts[Route.NONE] else []
     parts += [f"{counts[Route.UNKNOWN]} not known"] if counts[Route.UNKNOWN] else []
     plain = counts[Route.PLAIN]
     parts += [f"{plain} where nothing distributed was found"] if plain else []
@@ -92,6 +92,6 @@ def _tests(number: int) -> str:
 
 
 def shown(path: Path) -> str:
-    """Relative to the working directory, if it lies there."""
+    """The path relative to the working directory, if it is inside."""
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)

@@ -1,4 +1,4 @@
-"""Which way each test of a suite comes to run on ranks, or why it does not."""
+"""Decides by which route each test of a suite can run on ranks, or why it cannot."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _LAUNCHERS = (
     "mpirun",
 )
 _COMMANDS = ("torch.distributed.run.", "torch.distributed.launch.")
-"""Launchers as modules."""
+"""Launchers that are called as modules."""
 _VARIABLES = {"RANK", "LOCAL_RANK", "WORLD_SIZE"}
 _RANKS = {
     f"torch.distributed.{name}"
@@ -62,7 +62,7 @@ _RANKS = {
         "device_mesh.init_device_mesh",
     )
 } | {"torch.nn.parallel.DistributedDataParallel", "torch.distributed.fsdp.fully_shard"}
-"""What has no meaning without other ranks."""
+"""Functions that make sense only with other ranks."""
 
 _GUARDS = {f"torch.distributed.{name}" for name in ("is_available", "is_initialized")}
 _SKIPS = {"pytest.skip", "pytest.mark.skipif", "unittest.skipIf", "unittest.skipUnless"}
@@ -71,31 +71,31 @@ _LAUNCHES = re.compile(
     r"(run|test|exec)\w*_(distributed|dist|ranks)|^(DDP|FSDP|DeepSpeed)Strategy$",
     re.IGNORECASE,
 )
-"""What starts ranks in other people's libraries is called so, or nearly so."""
+"""Typical names of functions of other libraries that start ranks."""
 _KNOWN = {"torch", "multiprocessing", "subprocess", "unittest", "pytest", "pexpect"}
 _LIGHTNING = {"lightning", "lightning_fabric", "pytorch_lightning"}
 _STRATEGY = re.compile(r"(ddp|fsdp|deepspeed)(_\w+)?")
 _LIBRARIES = _LIGHTNING | {"torch", "ignite", "accelerate", "deepspeed", "ray"}
-"""Without one of them a file's spawning and launching is about something else."""
+"""If a file imports none of these, its spawning and launching is about something else."""
 _FORKS = re.compile(r"get_context\((fork\w*)\)$")
 _METHOD = re.compile(r"(?:self|cls)\.(\w+)")
 
 
 class Route(enum.Enum):
-    """How a test runs on ranks; the value is what the command is told."""
+    """How a test runs on ranks; the value is what the command prints."""
 
     DDP = "a ddp test already"
     TESTCASE = "--ddp-adopt=testcase"
     SPAWN = "--ddp-adopt=spawn"
     EVERYWHERE = "--ddp-everywhere=N"
-    NONE = "not aboard"
+    NONE = "not on ranks"
     UNKNOWN = "not known"
     PLAIN = "needs no ranks"
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A test, its way and the reason."""
+    """A test, its route and the reason."""
 
     module: Module
     test: Function
@@ -104,7 +104,7 @@ class Found:
 
 
 def routes(suite: Suite) -> Iterator[Found]:
-    """Of each test of the files that were asked for, in their order."""
+    """The route of each test of the given files, in their order."""
     for module in suite.modules:
         if module.is_asked_for:
             for test in module.tests:
@@ -133,7 +133,7 @@ def _route(suite: Suite, module: Module, test: Function) -> tuple[Route, str]:
 
 
 def _classes(suite: Suite, module: Module, test: Function) -> Iterator[tuple[Module, Class]]:
-    """The class of a test and those that it derives from, as far as the suite defines them."""
+    """The class of a test and its base classes, if the suite defines them."""
     left = [(module, test.name.rpartition("::")[0])]
     seen = set()
     while left:
@@ -148,7 +148,7 @@ def _classes(suite: Suite, module: Module, test: Function) -> Iterator[tuple[Mod
 
 
 def _harnesses(cls: Class) -> Iterator[tuple[Route, str]]:
-    """What torch's or DeepSpeed's test cases make of a class."""
+    """The routes for a class that derives from a test case of torch or DeepSpeed."""
     for base in cls.bases:
         if base.startswith(f"{_HARNESS}.") and (route := _by_torch(base)):
             yield route
@@ -157,7 +157,7 @@ def _harnesses(cls: Class) -> Iterator[tuple[Route, str]]:
 
 
 def _by_torch(name: str) -> tuple[Route, str] | None:
-    """What torch itself says, which knows more such classes than a list would."""
+    """The route for a class of torch, from its bases: a list of names would be incomplete."""
     module, _, attribute = name.rpartition(".")
     names, problem = {attribute}, ""
     if not names & {"MultiProcessTestCase", "MultiProcContinuousTest", "MultiThreadedTestCase"}:
@@ -167,7 +167,7 @@ def _by_torch(name: str) -> tuple[Route, str] | None:
             }
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # some end the process, or look for a variable
+        except BaseException as error:  # some imports call sys.exit, or need a variable
             said = f"{type(error).__name__}: {error}".partition("\n")[0]
             problem = f"the import of {attribute} raised {textwrap.shorten(said, 60)}"
     for harness in ("MultiProcessTestCase", "MultiProcContinuousTest"):
@@ -181,7 +181,7 @@ def _by_torch(name: str) -> tuple[Route, str] | None:
 def _reach(
     suite: Suite, module: Module, test: Function, classes: list[tuple[Module, Class]]
 ) -> Iterator[tuple[Module, Function]]:
-    """The test, and all that it comes to: helpers, fixtures, methods of its classes."""
+    """The test and all that it reaches: helpers, fixtures, methods of its classes."""
     left: list[tuple[Module, Function]] = [(module, test)]
     left += [
         (m, f)
@@ -223,7 +223,7 @@ def _next(
 
 
 def _outside(suite: Suite, module: Module) -> Iterator[Function]:
-    """What runs before any test: the files themselves, and hooks."""
+    """Code that runs before any test: the top level of files, and hooks."""
     yield module.functions[""]
     for conftest in suite.conftests(module):
         yield conftest.functions[""]
@@ -231,7 +231,7 @@ def _outside(suite: Suite, module: Module) -> Iterator[Function]:
 
 
 def _by_processes(reach: list[Function], outside: list[Function]) -> tuple[Route, str] | None:
-    """What starts processes of its own."""
+    """The route for a test that starts processes."""
     mentions, strings = _all(reach)
     if mentions & _SUBPROCESS and (launcher := _launcher(strings)):
         return Route.NONE, f"starts {launcher} in a subprocess, and may go on to do so"
@@ -257,7 +257,7 @@ def _by_processes(reach: list[Function], outside: list[Function]) -> tuple[Route
 def _unread(
     suite: Suite, reach: list[tuple[Module, Function]], classes: list[tuple[Module, Class]]
 ) -> tuple[Route, str] | None:
-    """What may start ranks, and is none of the suite's."""
+    """The route for a test that may start ranks by code outside of the suite."""
     roots = {name.partition(".")[0] for home, _ in reach for name in home.names.values()}
     if roots.isdisjoint(_LIBRARIES):
         return None
@@ -274,7 +274,7 @@ def _unread(
 
 
 def _is_launcher(name: str, home: Module) -> bool:
-    """Whether something imported is called as if it started ranks."""
+    """Whether this is an imported function whose name suggests that it starts ranks."""
     root = name.partition(".")[0]
     return (
         root not in _KNOWN
@@ -284,7 +284,7 @@ def _is_launcher(name: str, home: Module) -> bool:
 
 
 def _all(functions: Iterable[Function]) -> tuple[frozenset[str], frozenset[str]]:
-    """What they mention together, and their strings."""
+    """All names that these functions mention, and all their strings."""
     functions = list(functions)
     mentions = frozenset[str]().union(*(function.mentions for function in functions))
     return mentions, frozenset[str]().union(*(function.strings for function in functions))
@@ -296,7 +296,7 @@ def _launcher(strings: frozenset[str]) -> str:
 
 
 def _by_groups(reach: list[Function], outside: list[Function]) -> tuple[Route, str] | None:
-    """What uses a process group or its place, without having started anybody."""
+    """The route for a test that uses a process group or a rank, but starts no process."""
     mentions, strings = _all([*reach, *outside])
     if GROUP_OF_ONE in mentions:
         return None

@@ -1,4 +1,4 @@
-"""The functions and classes of a suite's files, and what each of them mentions."""
+"""The functions and classes of a suite's files, and the names that each of them mentions."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ TEST_FILES = ("test_*.py", "*_test.py")
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function or method, or all that stands outside of them."""
+    """A function or method, or all code outside of them."""
 
     name: str
-    """As in a node id, ``TestSum::test_all``; empty for what stands outside."""
+    """As in a node id, ``TestSum::test_all``; empty for code outside of functions."""
     line: int
     mentions: frozenset[str]
     """Qualified names: ``torch.multiprocessing.spawn``, ``.helpers.run``, ``_worker``,
     ``self.set_up``."""
     calls: frozenset[str]
-    """Those of the mentioned names that are called."""
+    """The mentioned names that are called."""
     strings: frozenset[str]
-    """Without docstrings."""
+    """String literals, without docstrings."""
     asks_for: tuple[str, ...]
     """Fixtures, by parameter or mark."""
     marks: frozenset[str]
@@ -36,7 +36,7 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class Class:
-    """A class of the outermost level."""
+    """A top-level class."""
 
     name: str
     bases: tuple[str, ...]
@@ -52,9 +52,9 @@ class Module:
     functions: dict[str, Function]
     classes: dict[str, Class]
     names: dict[str, str]
-    """What imported names and plain aliases stand for; ``.helpers.*`` for itself."""
+    """The qualified names of imported names and plain aliases; ``.helpers.*`` maps to itself."""
     is_asked_for: bool
-    """Whether its tests are to be told of, or it only helps others."""
+    """Whether its tests are reported, or other modules only import from it."""
 
     @cached_property
     def parts(self) -> tuple[str, ...]:
@@ -64,12 +64,12 @@ class Module:
 
     @cached_property
     def stars(self) -> tuple[str, ...]:
-        """``.helpers.`` for each module of which it has all names."""
+        """``.helpers.`` for each module from which it imports ``*``."""
         return tuple(name[:-1] for name in self.names if name.endswith(".*"))
 
     @property
     def tests(self) -> Iterator[Function]:
-        """What pytest would take for tests, whose classes may derive from unittest's."""
+        """Functions that pytest collects as tests; their classes may derive from unittest's."""
         for function in self.functions.values():
             cls, _, name = function.name.rpartition("::")
             if name.startswith("test") and (not cls or cls in self.classes):
@@ -84,7 +84,7 @@ class Suite:
     broken: dict[Path, str] = field(default_factory=dict)
     """Files that could not be read, and why."""
     _places: dict[tuple[Path, str], tuple[Module, str] | None] = field(default_factory=dict)
-    """What has been found."""
+    """Cache of :meth:`find`."""
 
     @classmethod
     def read(cls, paths: Iterable[Path]) -> Suite:
@@ -118,7 +118,7 @@ class Suite:
     def find(self, name: str, of: Module) -> tuple[Module, str] | None:
         """Where a qualified name that ``of`` mentions is defined, if it is in the suite.
 
-        A package may have it from another module, and that from a third.
+        A package may import it from another module, which imports it from a third.
         """
         key = of.path, name
         if key not in self._places:
@@ -137,7 +137,7 @@ class Suite:
             for whole in (name, *(f"{star}{name}" for star in stars))
             for place in self._modules_of(whole, of)
         ):
-            # ``from .x import x``, where x.py has no x, would go on for ever.
+            # ``from .x import x`` would recurse for ever if x.py has no x.
             if (module.path, rest) in seen or any(r.count(".") < rest.count(".") for _, r in seen):
                 continue
             first, dot, others = rest.partition(".")
@@ -148,26 +148,26 @@ class Suite:
         return None
 
     def _modules_of(self, name: str, of: Module) -> Iterator[tuple[Module, str]]:
-        """The modules that a name may begin with, and what is left of it."""
+        """The modules that a name may begin with, and the rest of the name."""
         relative = name.lstrip(".")
         dots, parts = len(name) - len(relative), relative.split(".")
         for end in range(len(parts) - 1, -1 if dots else 0, -1):
-            wanted = tuple(parts[:end])
+            prefix = tuple(parts[:end])
             rest = ".".join(parts[end:])
             if dots:
                 own = of.path.parts[: len(of.path.parts) - dots]
-                yield from ((m, rest) for m in self.modules if m.parts == own + wanted)
+                yield from ((m, rest) for m in self.modules if m.parts == own + prefix)
             else:
-                yield from ((m, rest) for m in self._nearest(wanted, of))
+                yield from ((m, rest) for m in self._nearest(prefix, of))
 
     def _nearest(self, tail: tuple[str, ...], to: Module) -> list[Module]:
-        """Modules whose name ends so; ``sys.path`` is not known before a run."""
-        alike = self._by_last_part.get(tail[-1], ())
-        found = [module for module in alike if module.parts[-len(tail) :] == tail]
+        """Modules whose name ends with ``tail``, as ``sys.path`` is not known before a run."""
+        same_last = self._by_last_part.get(tail[-1], ())
+        found = [module for module in same_last if module.parts[-len(tail) :] == tail]
         return sorted(found, key=lambda module: -_shared(module.path, to.path))
 
     def conftests(self, of: Module) -> Iterator[Module]:
-        """Those that count for a file, the nearest first."""
+        """The conftests that apply to a file, the nearest first."""
         found = {m.path.parent: m for m in self._by_last_part.get("conftest", ())}
         return (found[folder] for folder in of.path.parents if folder in found)
 
@@ -195,13 +195,13 @@ def _conftests_above(files: Collection[Path]) -> Iterator[Path]:
 
 
 def _imported(module: Module) -> Iterator[Path]:
-    """Files of the suite that its imports could mean."""
+    """Files of the suite that its imports may refer to."""
     for name in module.names.values():
         yield from _files_of(name, module.path)
 
 
 def _files_of(name: str, path: Path) -> Iterator[Path]:
-    """Those beside or above a file; what is installed is none of a suite."""
+    """Files beside or above a file; installed packages are not part of the suite."""
     relative = name.lstrip(".")
     parts = relative.split(".")
     dots = len(name) - len(relative)
@@ -215,7 +215,7 @@ def _files_of(name: str, path: Path) -> Iterator[Path]:
 
 
 def _is_test_file(path: Path) -> bool:
-    """Whether pytest would collect it without being told to."""
+    """Whether pytest collects it by default."""
     return any(path.match(pattern) for pattern in TEST_FILES)
 
 
@@ -231,7 +231,7 @@ def _read(file: Path, *, is_asked_for: bool) -> Module:
 def _names(
     file: Path, tree: ast.Module, importing: frozenset[Path] = frozenset()
 ) -> dict[str, str]:
-    """What imported names and aliases stand for, those that ``*`` brings among them."""
+    """The qualified names of imported names and aliases, including those imported by ``*``."""
     own = dict(_imports(tree))
     names: dict[str, str] = {}
     for star in [name for name in own if name.endswith(".*")]:
@@ -239,7 +239,7 @@ def _names(
             with contextlib.suppress(OSError, SyntaxError, ValueError, RecursionError):
                 tree_of = ast.parse(other.read_bytes())
                 brought = _names(other, tree_of, importing | {file})
-                # Relative to another folder they would mean something else here.
+                # Relative names would refer to another module here.
                 names |= {n: to for n, to in brought.items() if not to.startswith(".")}
     names |= own
     for name, value in _aliases(tree):
@@ -248,7 +248,7 @@ def _names(
 
 
 def _imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    """What imported names stand for; a name means one thing in all of a file."""
+    """Imported names with their qualified names, regarded as valid in the whole file."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -283,7 +283,7 @@ def _is(node: ast.expr | None, value: object) -> bool:
 
 
 def _qualified(node: ast.expr, names: dict[str, str]) -> str:
-    """The name that a node is, with what its first part stands for; empty for anything else."""
+    """The qualified name of a node; empty if it is no name."""
     match node:
         case ast.Name(id=name):
             return names.get(name, name)
@@ -297,7 +297,7 @@ def _qualified(node: ast.expr, names: dict[str, str]) -> str:
 
 @dataclass
 class _Notes:
-    """What is being gathered of one function."""
+    """The facts about one function, while it is read."""
 
     line: int
     mentions: set[str] = field(default_factory=set)
@@ -321,7 +321,7 @@ class _Notes:
 
 
 class _Reader(ast.NodeVisitor):
-    """Goes through a file; what is nested in a function counts as that function's."""
+    """Visits a file; code nested in a function counts as that function's."""
 
     def __init__(self, names: dict[str, str]) -> None:
         self._names = names
@@ -365,7 +365,7 @@ class _Reader(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_Expr(self, node: ast.Expr) -> None:
-        if not isinstance(node.value, ast.Constant):  # a docstring calls nothing
+        if not isinstance(node.value, ast.Constant):  # a docstring is no string of the code
             self.generic_visit(node)
 
     def visit_Constant(self, node: ast.Constant) -> None:
@@ -394,4 +394,4 @@ class _Reader(ast.NodeVisitor):
 
 INIT = "torch.distributed.init_process_group"
 GROUP_OF_ONE = f"{INIT}(world_size=1)"
-"""A mention of what is no distributed test."""
+"""Mentioned by a test that creates a group of one rank or a fake one: it needs no ranks."""

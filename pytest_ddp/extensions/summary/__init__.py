@@ -1,1 +1,1 @@
-"""What a CI job's page shows of a session of pytest: its result files, as Markdown."""
+"""Prints the result files of a pytest session as Markdown, for the page of a CI job."""

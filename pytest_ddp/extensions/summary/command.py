@@ -10,16 +10,16 @@ from pytest_ddp.extensions.summary.markdown import render
 from pytest_ddp.extensions.summary.results import read
 
 HELP = "print results as Markdown, for a CI job's page"
-_EPILOG = """Exit code: 0, also where tests failed, which pytest's own exit code says; 1 where
-a file could not be read, or pytest has written none at its end; 2 for wrong arguments."""
+_EPILOG = """Exit code: 0, also if tests failed (pytest's own exit code reports that); 1 if a file
+could not be read, or there is no JUnit file; 2 for wrong arguments."""
 
 
 def main(arguments: list[str]) -> int:
-    """Print the summary; the exit code."""
-    asked = _parser().parse_args(arguments)
-    results = read(asked.paths)
-    # CI systems read UTF-8, whatever the locale of the job says.
-    sys.stdout.buffer.write(render(results, asked.title).encode())
+    """Print the summary; return the exit code."""
+    options = _parser().parse_args(arguments)
+    results = read(options.paths)
+    # CI systems read UTF-8, whatever the locale of the job.
+    sys.stdout.buffer.write(render(results, options.title).encode())
     for unread in results.unread:
         print(f"error: {unread}", file=sys.stderr)
     return 1 if results.unread else 0

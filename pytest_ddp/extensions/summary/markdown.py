@@ -1,7 +1,7 @@
 """Results as Markdown for GitHub's job summaries and Buildkite's annotations.
 
-Texts of tests are hostile: they hold HTML, tables, mentions and code fences. So each of their
-characters that could mean something is written as a character reference, which means nothing.
+Texts of tests are untrusted: they contain HTML, tables, mentions and code fences. So each character
+that could be markup is written as a character reference.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pytest_ddp.extensions.summary.results import Failed, Results
 LIMIT = 900_000
 """Bytes of a summary. GitHub drops one of more than 1 MiB."""
 _ROWS = LIMIT // 2
-"""Bytes of the table, so that texts have room below."""
+"""Bytes of the table, which leaves room for the texts below."""
 _REASONS = 10
-"""Reasons of skips: a GPU that nobody sees is seen here."""
+"""Reasons of skips: a missing GPU is visible here."""
 _LONGEST_CELL = 300
 _LONGEST_TEXT = 20_000
 """Characters of one test's text; beyond, its middle is left out."""
@@ -25,7 +25,7 @@ _ORDER = ("failed", "passed", "skipped", "xfailed")
 
 
 def render(results: Results, title: str) -> str:
-    """A heading with counts, a table of what failed, and the texts to unfold."""
+    """A heading with counts, a table of failures, and their texts in folded blocks."""
     head = [f"### {_inline(title)}: {_counts(results)}", *_remarks(results)]
     table, rows_left = _fitting((_row(failed) for failed in results.failed), _ROWS)
     if table:
@@ -41,14 +41,14 @@ def render(results: Results, title: str) -> str:
 def _counts(results: Results) -> str:
     if not results.reports:
         number = len(results.failed)
-        return f"{number} failure{'s' * (number != 1)} told before pytest was ended"
+        return f"{number} failure{'s' * (number != 1)} reported before pytest was ended"
     counts = results.outcomes
-    told = [f"{counts[outcome]} {outcome}" for outcome in _ORDER if counts[outcome]]
+    parts = [f"{counts[outcome]} {outcome}" for outcome in _ORDER if counts[outcome]]
     if results.outside:
-        told.append("an error outside of the tests")
+        parts.append("an error outside of the tests")
     if results.interrupted:
-        told.append("interrupted")
-    return ", ".join(told) or "no test ran"
+        parts.append("interrupted")
+    return ", ".join(parts) or "no test ran"
 
 
 def _remarks(results: Results) -> Iterator[str]:
@@ -79,7 +79,7 @@ def _folded(name: str, text: str) -> str:
 
 
 def _fitting(parts: Iterable[str], size: int) -> tuple[list[str], int]:
-    """The first parts that have room, and the number of the others."""
+    """The first parts that fit into this size, and the number of the others."""
     fitting: list[str] = []
     left = 0
     for part in parts:
@@ -101,7 +101,7 @@ def _inline(text: str) -> str:
 
 
 def _verbatim(text: str) -> str:
-    # "::" at the beginning of a line is an order to GitHub's runner, where this is printed.
+    # "::" at the beginning of a line is a workflow command of GitHub's runner.
     return html.escape(text, quote=False).replace("::", "&#58;&#58;")
 
 

@@ -1,4 +1,4 @@
-"""Results of pytest sessions, as they lie on disk when the sessions are over, or were ended."""
+"""Reads the results of pytest sessions, finished or killed, from their files."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Failed:
     verdict: str
     """One sentence."""
     text: str
-    """What pytest printed of it; empty where no JUnit file has it."""
+    """What pytest printed about it; empty if no JUnit file contains it."""
 
 
 @dataclass(slots=True)
 class Results:
-    """What some files say together."""
+    """The results of several files together."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     """Tests by ``passed``, ``failed``, ``skipped`` and ``xfailed``."""
@@ -38,27 +38,27 @@ class Results:
     skipped: Counter[str] = field(default_factory=Counter)
     """Tests by the reason for which they were skipped."""
     outside: list[str] = field(default_factory=list)
-    """What went wrong outside of tests."""
+    """Errors outside of tests."""
     interrupted: list[str] = field(default_factory=list)
-    """Where the ranks of a test stood when its session was interrupted."""
+    """Where the ranks of a test were when its session was interrupted."""
     unread: list[str] = field(default_factory=list)
-    """Files that could not be read, or are not there, and why."""
+    """Files that could not be read or are missing, and why."""
     reports: int = 0
-    """JUnit files, which pytest writes at its end; diagnoses it writes on its way."""
+    """JUnit files, which pytest writes at its end; it writes diagnoses during the session."""
 
 
 def read(paths: Iterable[Path]) -> Results:
-    """Read JUnit files and diagnoses, and those that lie in folders among other files."""
+    """Read JUnit files and diagnoses; in folders, other files are ignored."""
     results = Results()
-    asked = list(paths)
-    files = {file for path in asked for file in _files(path)}
+    given = list(paths)
+    files = {file for path in given for file in _files(path)}
     for file in sorted(files, key=lambda file: (file.suffix != ".xml", file)):
         try:
-            _add(results, file, asked)
+            _add(results, file, given)
         except (OSError, ValueError, ElementTree.ParseError) as error:
             results.unread.append(f"{file}: {error}")
     if not results.reports and not results.unread:
-        places = ", ".join(map(str, asked))
+        places = ", ".join(map(str, given))
         results.unread.append(f"{places}: there is no JUnit file, which pytest writes at its end")
     return results
 
@@ -69,19 +69,19 @@ def _files(path: Path) -> Iterable[Path]:
     return (file for file in path.rglob("*") if file.suffix in (".xml", ".json"))
 
 
-def _add(results: Results, file: Path, asked: list[Path]) -> None:
+def _add(results: Results, file: Path, given: list[Path]) -> None:
     if file.suffix == ".json":
-        # Dots before both: --junit-prefix stands before a name.
+        # Compared from a dot on, because --junit-prefix adds a prefix to the name.
         known = tuple(f".{failed.name}" for failed in results.failed if failed.text)
-        told = _diagnosis(file)
+        found = _diagnosis(file)
         results.failed += [
-            failed for failed in told if not any(one.endswith(f".{failed.name}") for one in known)
+            failed for failed in found if not any(one.endswith(f".{failed.name}") for one in known)
         ]
         return
     root = ElementTree.parse(file).getroot()
     if root.tag in _SUITES:
         _add_report(results, root)
-    elif file in asked:  # and no file of coverage beside the right ones
+    elif file in given:  # other XML in a folder, such as coverage, is no error
         raise ValueError(f"it begins with <{root.tag}> and is no JUnit file of pytest")
 
 
@@ -114,7 +114,7 @@ def _failed(name: str, case: ElementTree.Element, part: ElementTree.Element) -> 
     if message == "collection failure":
         message = _error_of(part.text or "") or message
     said = _values(case.iterfind("properties"), "ddp.verdict")
-    # The property is of the first failure, which a broken teardown need not be.
+    # The property describes the first failure; this one may be a failed teardown.
     verdict = next((one for one in said if message and one.startswith(message)), message)
     return Failed(name, verdict, part.text or "")
 
@@ -135,7 +135,7 @@ def _values(properties: Iterable[ElementTree.Element], name: str) -> list[str]:
 
 
 def _diagnosis(file: Path) -> Iterator[Failed]:
-    """What ``--ddp-diagnosis`` has written; nothing of other JSON, such as traces."""
+    """Failures of a ``--ddp-diagnosis`` file; none for other JSON, such as traces."""
     content: Any = json.loads(file.read_text(encoding="utf-8"))
     if isinstance(content, dict) and "nodeid" in content and "failures" in content:
         for failure in content["failures"]:

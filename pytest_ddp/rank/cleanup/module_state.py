@@ -28,8 +28,8 @@ _CODE_ONLY = frozenset(
     | {"sympy", "mpmath"}
 )
 """Packages of which only replaced code counts. The rank restores torch's state, as far as tests can
-change it, by name (:mod:`surroundings`), and the rest of it is caches. torch's compiler does its
-algebra with sympy, which has more functions and classes than all else that it imports."""
+change it, by name (``Settings`` in ``cleanup.py``), and the rest of it is caches. torch's compiler
+does its algebra with sympy, which has more functions and classes than all else that it imports."""
 _MOST = 500_000
 """Objects that are examined; with more of them the state is unknown, and counts as changed."""
 _LARGE = 10_000

@@ -122,7 +122,7 @@ def test_a_terminated_session_tells_what_it_knew(staying: Running) -> None:
     staying.process.send_signal(signal.SIGTERM)
     finished = staying.finish(60)
     summary = _summary(finished.directory, "reports")
-    assert summary.stdout.startswith("### Tests: 1 failure told before pytest was ended\n")
+    assert summary.stdout.startswith("### Tests: 1 failure reported before pytest was ended\n")
     assert "test&#95;ended&#58;&#58;test&#95;fails" in summary.stdout
     assert summary.returncode == 1
     assert "reports: there is no JUnit file" in summary.stderr

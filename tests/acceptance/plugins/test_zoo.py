@@ -243,7 +243,7 @@ def test_a_snapshot_on_which_ranks_disagree_is_not_written(suite: Suite) -> None
     suite.write("test_suite.py", UNLIKE)
     finished = _run(suite, "--snapshot-update")
     finished.assert_outcomes(passed=1, failed=1)
-    assert "ranks 0, 1 have unlike values for snapshot" in finished["test_on_ranks"].text
+    assert "ranks 0, 1 have different values for snapshot" in finished["test_on_ranks"].text
     assert "rank" not in _snapshots(suite)["test_suite.ambr"]
 
 

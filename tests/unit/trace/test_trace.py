@@ -198,7 +198,7 @@ def test_ends() -> None:
 def test_a_rank_has_the_place_and_the_sizes_that_the_text_has() -> None:
     waits = standing(collective(1, 0, 1, numel=20))
     died = made.dead(0, stacks=made.CRASHED, seen_at="/torch.py:9 in g")
-    ranks = [died, made.stopped(1, standing=waits), made.stopped(2)]
+    ranks = [died, made.stopped(1, status=waits), made.stopped(2)]
     stands = [t.stand for t in make_timeline(run(*ranks), merged(*ranks)).tracks]
     shown = " ".join(made.text(*ranks).split())
     for stand, words in zip(stands, ("rank 0 died of SIGSEGV", "", "stopped in call"), strict=True):

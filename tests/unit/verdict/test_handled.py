@@ -22,7 +22,7 @@ finally:
 
 
 def within(rank: int, error: Handled) -> RankOutcome:
-    return stopped(rank, standing=standing(handled=error))
+    return stopped(rank, status=standing(handled=error))
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_words(handled: dict[int, Handled | None], begins: str, ends: str) -> No
 
 def test_kind_stays_and_the_rank_that_has_ended_handles_nothing() -> None:
     hang = Hang("mismatch: so it is", (), ())
-    told = failure(made.passing(0, standing=standing(handled=FIRST)), within(1, FIRST), hang=hang)
+    told = failure(made.passing(0, status=standing(handled=FIRST)), within(1, FIRST), hang=hang)
     begin = "while handling ValueError: label 17 (rank 1, /src/data.py:7): "
     assert verdict(told) == f"{begin}mismatch: so it is"
     assert dict(told.user_properties)["ddp.kind"] == "mismatch"

@@ -1,12 +1,12 @@
-"""What runs in ranks and in served processes; of the core it imports what ranks may.
+"""Code that runs in ranks and in served processes; it imports only what ranks may import.
 
-In place of what a harness's own processes would do, a rank does it: :mod:`testcases`,
-:mod:`distributedtest`, with :mod:`multiprocessing`, :mod:`environment` and :mod:`ends`.
+A rank does the work of a harness's own process: :mod:`testcases`, :mod:`distributedtest_ranks`,
+with :mod:`multiprocessing`, :mod:`harness_environment` and :mod:`announced_ends`.
 
-Processes that a test starts by ``spawn`` are served: forks of a service that has torch already.
+Processes that a test starts by ``spawn`` are served: they are forks of a service with torch.
 
-1. :mod:`service` imports what such processes may share, and forks them.
-2. :mod:`life` makes of a fork what multiprocessing makes of a new interpreter.
-3. :mod:`surroundings` is what an interpreter has from its start: streams, variables, signals.
-4. :mod:`watch` are the rank's instruments in it.
+1. :mod:`spawn_server_process` imports what such processes may share, and forks them.
+2. :mod:`served_process` does in a fork what multiprocessing does in a new interpreter.
+3. :mod:`served_surroundings` restores the state of a new interpreter: streams, variables, signals.
+4. :mod:`served_watch` has the instruments of a rank.
 """

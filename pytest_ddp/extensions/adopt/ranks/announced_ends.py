@@ -1,4 +1,4 @@
-"""Tests that are about the end of their own process, and have said which one that is."""
+"""Tests that end their own process on purpose, and announce the exit code."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ _tell: Callable[[tuple[int, ...], bool], None] | None = None
 
 
 def tell_by(tell: Callable[[tuple[int, ...], bool], None]) -> None:
-    """For the rank's life alone: how the controller hears of codes, and whether of all others."""
+    """Set, for the life of the rank, the function that sends announced codes to the controller."""
     global _tell
     _tell = tell
 
 
 @contextlib.contextmanager
 def announced(codes: tuple[int, ...], *, others: bool = False) -> Iterator[None]:
-    """In the block the process may end with one of these codes, or with any other but them.
+    """In the block the process may end with one of these codes, or with any code but these.
 
     Args:
         codes: as of ``subprocess``: negative for signals.
-        others: whether they are those that it must not end with.
+        others: whether the process may end with any code but these.
     """
     assert _tell is not None, "no rank"
     _tell(codes, others)

@@ -1,7 +1,7 @@
-"""DeepSpeed's ``DistributedTest`` on ranks: each is a process that the class asks for.
+"""DeepSpeed's ``DistributedTest`` on ranks: each rank replaces a process of the class.
 
-The harness's own code runs on every rank as in a main process: fixtures, skips, what it does before
-and after. Only the ``multiprocessing`` that its launching functions see is another one.
+The harness's own code runs on every rank as in a main process: fixtures, skips, its work before and
+after the test. Only ``multiprocessing`` is replaced, for its launching functions.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from pytest_ddp.protocol.host_messages import PLACE_VARIABLES
 from pytest_ddp.system.stdlib import os
 
 _LAUNCHING = ("_launch", "_close_pool")
-"""How the names of functions begin that start processes, or end them."""
+"""Beginnings of the names of functions that start or end processes."""
 
 
 class DistributedTests:
-    """A pytest plugin that has such classes run on ranks."""
+    """A pytest plugin that runs such classes on ranks."""
 
     def __init__(self) -> None:
         self._outside = {name: os.environ.get(name) for name in PLACE_VARIABLES}
-        """What a process finds that is no rank."""
+        """The variables of a process that is no rank."""
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: Any) -> Iterator[None]:
-        """Be one of the processes.
+        """Run the test as one of the processes.
 
         Raises:
-            RuntimeError: the test has said nothing, and no process was asked for.
+            RuntimeError: the test has not failed or skipped, and started no process.
         """
         cls: Any = getattr(item, "cls", None)
         if not is_launcher(cls):
@@ -50,8 +50,8 @@ class DistributedTests:
                 result = yield
         if not module.has_run:
             raise RuntimeError(
-                f"{cls.__name__} has asked for no process: a pytest_runtest_call of its conftest "
-                f"calls it as a rule; is that there?"
+                f"{cls.__name__} started no process: a pytest_runtest_call of its conftest "
+                f"normally calls it; does that hook exist?"
             )
         return result
 
@@ -69,9 +69,9 @@ class DistributedTests:
 
 
 def _launch_own_size(patch: pytest.MonkeyPatch, item: Any, cls: Any) -> None:
-    """Of a list of world sizes leave the others to the tests that they are."""
-    asked = asked_sizes(item.function, cls)
-    if not isinstance(asked, list | tuple) or len(asked) < 2:
+    """Launch only this test's own size; each other size of the list is a separate test."""
+    sizes = asked_sizes(item.function, cls)
+    if not isinstance(sizes, list | tuple) or len(sizes) < 2:
         return
     own, launch = current().world_size, cls._launch_procs
 

@@ -1,4 +1,4 @@
-"""The environment of a harness's main process, which those that it spawns inherit."""
+"""The environment of a harness's main process, which its spawned processes inherit."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pytest_ddp.fixture import Ddp
 from pytest_ddp.system.stdlib import os
 
 _OF_A_RANK = frozenset({"RANK", "LOCAL_RANK", "ROLE_RANK"})
-"""What differs between ranks by itself."""
+"""Variables that differ between ranks in any case."""
 
 
 @contextlib.contextmanager
 def inherited(ddp: Ddp) -> Iterator[None]:
-    """In the block, be spawned: a process that nobody has told its rank, with what it changes."""
+    """In the block, the process is like a spawned one: without a rank; its changes are undone."""
     with restored():
         share(ddp)
         change(dict.fromkeys(_OF_A_RANK))
@@ -23,7 +23,7 @@ def inherited(ddp: Ddp) -> Iterator[None]:
 
 @contextlib.contextmanager
 def restored() -> Iterator[None]:
-    """After the block, have the environment as it was before."""
+    """After the block, restore the environment."""
     before = dict(os.environ)
     try:
         yield
@@ -34,14 +34,14 @@ def restored() -> Iterator[None]:
 def share(ddp: Ddp) -> None:
     """Make the environment of rank 0 that of every rank.
 
-    A set-up that runs on all of them has found a free port on each, or a temporary directory.
+    The set-up runs on all ranks, so each has found its own free port or temporary directory.
     """
     own = {name: value for name, value in os.environ.items() if name in _OF_A_RANK}
     _become(ddp.broadcast(dict(os.environ) if ddp.rank == 0 else None) | own)
 
 
 def change(variables: Mapping[str, str | None]) -> None:
-    """Set these, or take them away where there is no value."""
+    """Set these variables; remove those whose value is None."""
     for name, value in variables.items():
         if value is None:
             os.environ.pop(name, None)

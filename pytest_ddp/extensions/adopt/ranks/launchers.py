@@ -1,15 +1,15 @@
-"""What a class of DeepSpeed's ``DistributedTest`` looks like, on both sides."""
+"""Recognises DeepSpeed's ``DistributedTest`` classes, in the pytest process and in ranks."""
 
 from __future__ import annotations
 
 from typing import Any
 
 _OF_A_PROCESS = ("_dist_run", "_dist_init")
-"""What a started process runs, in its versions."""
+"""The method that a started process runs, by its names in several versions."""
 
 
 def is_launcher(cls: Any) -> bool:
-    """Whether an instance of a class, called, starts processes for its test."""
+    """Whether calling an instance of the class starts processes for its test."""
     return (
         isinstance(cls, type)
         and bool(getattr(cls, "is_dist_test", False))
@@ -20,12 +20,12 @@ def is_launcher(cls: Any) -> bool:
 
 
 def asked_sizes(function: Any, cls: Any) -> object:
-    """What such a test says of its world size, before its fixtures do; a list is run in turn.
+    """The world size that such a test declares, before its fixtures run; a list is run in turn.
 
-    The nearest mark of the function wins, as in the harness, which asks nobody else for marks.
+    The nearest mark of the function wins, as in the harness, which reads no other marks.
     """
     marks = (mark for mark in getattr(function, "pytestmark", ()) if mark.name == "world_size")
     if (mark := next(marks, None)) is not None:
         return mark.args[0] if mark.args else None
-    asked: object = cls.world_size
-    return asked
+    world_size: object = cls.world_size
+    return world_size

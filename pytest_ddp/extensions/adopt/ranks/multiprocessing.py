@@ -1,7 +1,7 @@
-"""A ``multiprocessing`` whose n-th process is rank n: nobody is started.
+"""A ``multiprocessing`` whose n-th process is rank n: no process is started.
 
-What a harness starts on all ranks alike is taken from rank 0, as processes would have taken it from
-one main process, and each rank runs its own part of it on the spot.
+Each rank runs the harness, but the tasks come from rank 0, as spawned processes would have got them
+from the one main process, and each rank runs its own task at once.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from pytest_ddp.system.stdlib import os
 Task = tuple[Callable[..., Any], Sequence[Any], dict[str, Any]]
 
 _BY_NAME = ("Pool", "Process", "Queue", "set_start_method", "get_context")
-"""What a module may have imported of ``multiprocessing``."""
+"""Names that a module may have imported from ``multiprocessing``."""
 _queues: list[OwnQueue] = []
-"""Those of the running test, in the order in which every rank makes them."""
+"""Queues of the running test, in the order in which every rank makes them."""
 
 
 class Names:
-    """By which names modules know ``multiprocessing``, and what they are to find there."""
+    """The names of modules that refer to ``multiprocessing``, and their replacements."""
 
     def __init__(self, stand_in: Multiprocessing, real: Any) -> None:
         mine: list[tuple[Any, Any]] = [(real, stand_in), (multiprocessing, stand_in)]
@@ -35,7 +35,7 @@ class Names:
         self._found: list[tuple[dict[str, Any], str, Any, Any]] = []
 
     def find(self, functions: Iterable[FunctionType]) -> None:
-        """Look at what these functions see."""
+        """Search the global names of these functions."""
         modules = {id(function.__globals__): function.__globals__ for function in functions}
         for names in modules.values():
             for name, value in names.items():
@@ -45,7 +45,7 @@ class Names:
 
     @contextlib.contextmanager
     def replaced(self) -> Iterator[None]:
-        """In the block they find the stand-in."""
+        """In the block, the names refer to the stand-in."""
         self._set(stand_in=True)
         try:
             yield
@@ -54,7 +54,7 @@ class Names:
 
     @contextlib.contextmanager
     def as_ever(self) -> Iterator[None]:
-        """In the block, inside the other one, they find what a process finds."""
+        """In the block, inside that of :meth:`replaced`, the names refer to the originals."""
         self._set(stand_in=False)
         try:
             yield
@@ -70,9 +70,9 @@ class Multiprocessing:
     """Stands in for the module while a test runs.
 
     Args:
-        ddp: the rank's place.
+        ddp: the ``ddp`` fixture of this rank.
         real: the module.
-        outside: variables that a process finds which is no rank; None for those that are not set.
+        outside: variables of a process that is no rank; None for those that are not set.
     """
 
     def __init__(self, ddp: Ddp, real: Any, outside: Mapping[str, str | None]) -> None:
@@ -83,17 +83,17 @@ class Multiprocessing:
         self.names = Names(self, real)
         _queues.clear()
         self.has_run = False
-        """Whether a process, or a pool of them, was asked for and has run something."""
+        """Whether a process or a pool was created and has run something."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
 
     def get_context(self, method: str | None = None) -> Multiprocessing:
-        """Ranks are what they are, whatever the method."""
+        """This stand-in, whatever the start method."""
         return self
 
     def set_start_method(self, method: str | None, force: bool = False) -> None:
-        """Nobody is started."""
+        """Does nothing, as no process is started."""
 
     def Pool(self, processes: int | None = None, *_: Any, **__: Any) -> PoolOfRanks:  # noqa: N802
         """A pool of all ranks."""
@@ -104,15 +104,15 @@ class Multiprocessing:
         return RankAsProcess(self, options)
 
     def Queue(self, *_: Any) -> OwnQueue:  # noqa: N802
-        """A queue that a rank has for itself."""
+        """A queue that is local to a rank."""
         return OwnQueue()
 
     def start(self, process: RankAsProcess) -> None:
-        """Note that it is to run."""
+        """Note that it has to run."""
         self._started.append(process)
 
     def run_started(self) -> None:
-        """Run what was started, once all of it was."""
+        """Run the started processes, after all of them were started."""
         started, self._started = self._started, []
         if not started:
             return
@@ -125,20 +125,20 @@ class Multiprocessing:
             own.exitcode = code if isinstance(code, int) else int(code is not None)
 
     def perform(self, tasks: Sequence[Task], set_before: dict[str, str]) -> Any:
-        """Run this rank's of the tasks that rank 0 has.
+        """Run this rank's task, from the list of rank 0.
 
         Args:
-            tasks: one for each rank; those of other ranks than 0 are thrown away.
-            set_before: what this process has set in its environment; what it sets now is added.
+            tasks: one for each rank; only the list of rank 0 is used.
+            set_before: variables that earlier tasks set in this process; this task's are added.
 
         Raises:
-            RuntimeError: there is not one for each rank.
+            RuntimeError: the number of tasks is not the world size.
         """
         ddp = self._ddp
         if len(tasks) != ddp.world_size:
             raise RuntimeError(
                 f"the harness starts {len(tasks)} processes for a test of world size "
-                f"{ddp.world_size}: run it without --ddp-adopt=testcase, or have the class say "
+                f"{ddp.world_size}: run it without --ddp-adopt=testcase, or set "
                 f"world_size={len(tasks)}"
             )
         self.has_run = True
@@ -154,12 +154,12 @@ class Multiprocessing:
                 set_before.update({name: text for name, text in now if before.get(name) != text})
 
     def gather(self, result: Any) -> list[Any]:
-        """Every rank's result, as the main process would have it."""
+        """The results of all ranks, as the main process would get them."""
         return self._ddp.gather(result)
 
 
 class PoolOfRanks:
-    """Stands in for a pool: it lives as long as the harness keeps it."""
+    """Stands in for a pool, as long as the harness keeps it."""
 
     def __init__(self, module: Multiprocessing, processes: int | None) -> None:
         self._module = module
@@ -169,13 +169,13 @@ class PoolOfRanks:
         """Whether it was closed, or a rank has failed in it."""
 
     def use(self, module: Multiprocessing) -> None:
-        """Belong to the test that runs now."""
+        """Attach the pool to the running test."""
         self._module = module
 
     def starmap_async(
         self, function: Callable[..., Any], args: Iterable[Sequence[Any]], *_: Any
     ) -> MethodResult:
-        """Have each rank call the function with arguments of its own."""
+        """Each rank calls the function with its own arguments."""
         return MethodResult(self, [(function, one, {}) for one in args])
 
     def starmap(
@@ -199,15 +199,15 @@ class PoolOfRanks:
             raise
 
     def close(self) -> None:
-        """Take no more."""
+        """Accept no more tasks."""
         self.is_over = True
 
     def terminate(self) -> None:
-        """The same."""
+        """As :meth:`close`."""
         self.is_over = True
 
     def join(self) -> None:
-        """All have ended when ``get`` returned."""
+        """Does nothing: all tasks have ended when ``get`` returned."""
 
     def __enter__(self) -> PoolOfRanks:
         return self
@@ -217,19 +217,19 @@ class PoolOfRanks:
 
 
 class MethodResult:
-    """What a pool answers at once."""
+    """The result of a pool, which runs the tasks in :meth:`get`."""
 
     def __init__(self, pool: PoolOfRanks, tasks: Sequence[Task]) -> None:
         self._pool = pool
         self._tasks = tasks
 
     def get(self, timeout: float | None = None) -> list[Any]:
-        """Do it; the test has a timeout of its own."""
+        """Run the tasks; ``timeout`` is ignored, as the test has its own."""
         return self._pool.perform(self._tasks)
 
 
 class RankAsProcess:
-    """Stands in for a process: what it is to do is done when it is first waited for."""
+    """Stands in for a process; its task runs when the harness first waits for it."""
 
     daemon = False
 
@@ -238,48 +238,48 @@ class RankAsProcess:
         self.name = options.get("name")
         self.task: Task = (options["target"], options.get("args", ()), options.get("kwargs") or {})
         self.exitcode = 0
-        """That of another rank is told by itself."""
+        """Always 0: another rank reports its failure itself."""
 
     def start(self) -> None:
-        """Note that it is to run."""
+        """Note that it has to run."""
         self._module.start(self)
 
     def is_alive(self) -> bool:
-        """False, since it has run now."""
+        """Run it; then False."""
         self._module.run_started()
         return False
 
     def join(self, timeout: float | None = None) -> None:
-        """Have it run, with all that were started."""
+        """Run it, with all others that were started."""
         self._module.run_started()
 
     def terminate(self) -> None:
-        """It has ended."""
+        """Does nothing, as it has ended."""
 
     kill = close = terminate
 
 
 class OwnQueue:
-    """Stands in for a queue by which a process tells the main one why it skips."""
+    """Stands in for the queue by which a process sends the reason of a skip to the main process."""
 
     def __init__(self) -> None:
         self._items: list[Any] = []
         _queues.append(self)
 
     def __reduce__(self) -> tuple[Callable[[int], OwnQueue], tuple[int]]:
-        # It arrives as the rank's own.
+        # Unpickled on another rank, it is that rank's own queue.
         return _queue, (_queues.index(self),)
 
     def put(self, item: Any, *_: Any) -> None:
-        """Keep it."""
+        """Append the item."""
         self._items.append(item)
 
     def get(self, *_: Any) -> Any:
-        """The oldest."""
+        """The oldest item."""
         return self._items.pop(0)
 
     def empty(self) -> bool:
-        """Whether nothing was put."""
+        """Whether no item is left."""
         return not self._items
 
 

@@ -1,4 +1,4 @@
-"""The life of a served process: what ``multiprocessing.spawn`` does in a new interpreter."""
+"""Runs a served process: does what ``multiprocessing.spawn`` does in a new interpreter."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _STREAMS = 3
 
 
 def preload() -> None:
-    """Import what every such process does: torch's side of ``spawn``, and pytest for its tests."""
+    """Import what every such process needs: torch's part of ``spawn``, and pytest for tests."""
     with without_collector():
         import pytest  # noqa: F401, PLC0415
         import torch.multiprocessing.spawn  # noqa: F401, PLC0415
 
 
 def live(order: Serve, descriptors: list[int]) -> NoReturn:
-    """Run what comes through the pipe; never returns into the frames of the service below."""
+    """Run the process object from the pipe; never returns into the frames of the service."""
     try:
         _live(order, descriptors)
     except BaseException:
@@ -40,10 +40,10 @@ def live(order: Serve, descriptors: list[int]) -> NoReturn:
 
 def _live(order: Serve, descriptors: list[int]) -> NoReturn:
     own, *streams = descriptors[: 1 + _STREAMS]
-    # The sentinel stays open: that the process ends is told by its closing.
+    # The sentinel stays open: the kernel closes it when the process ends, which its parent sees.
     data, _sentinel, tracker, *files = descriptors[1 + _STREAMS :]
     stacks, stacks_of_children, page, _trace = map(tempfiles.path_of, files)
-    # Standard error is the test's: no more is to be there than by spawn.
+    # Standard error belongs to the test: it must not contain more than with spawn.
     crash_stacks.install(stacks, stacks_of_children, native=False)
     served_surroundings.environment(order.environment)
     served_surroundings.streams(streams)
@@ -63,7 +63,7 @@ def _live(order: Serve, descriptors: list[int]) -> NoReturn:
 
 
 def _inherit(channel: Channel) -> None:
-    """Wait for what the data refers to: only when it has come is the pytest process our parent."""
+    """Wait for the descriptors of the data: once they arrive, the pytest process is the parent."""
     last = False
     while not last:
         received = channel.receive()
@@ -85,11 +85,13 @@ def _run(data: int) -> int:
     try:
         code = spawn._main(data, os.dup(data))
     except BaseException:
-        # What was pickled cannot be had here, which an interpreter would print as well.
+        # Unpickling failed; a new interpreter would print the traceback as well.
         sys.excepthook(*sys.exc_info())
     exiting.skip_torch_finalizers()
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(AttributeError, ValueError, OSError):  # the test's own by now
+        with contextlib.suppress(
+            AttributeError, ValueError, OSError
+        ):  # the test may have replaced it
             stream.flush()
     return code

@@ -1,4 +1,4 @@
-"""What a new interpreter would have from its start, put in place of what the service has."""
+"""Replaces the state of the service by that of a new interpreter."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from pytest_ddp.system.stdlib import os, signal
 
 
 class Signals(NamedTuple):
-    """What becomes of Ctrl-C, which the terminal sends to its whole process group."""
+    """The handler of Ctrl-C, which the terminal sends to its whole process group."""
 
     interrupt: Any
 
     @classmethod
     def take(cls) -> Signals:
-        """Have this process ignore it."""
+        """Ignore SIGINT in this process, and keep its former handler."""
         return cls(signal.signal(signal.SIGINT, signal.SIG_IGN))
 
     def restore(self) -> None:
-        """Have a fork obey it, if the service itself would have."""
+        """Restore the former handler of the service in a fork."""
         signal.signal(signal.SIGINT, self.interrupt)
 
 
@@ -36,7 +36,7 @@ def environment(variables: dict[str, str]) -> None:
 def streams(descriptors: list[int]) -> None:
     """Make these standard input, output and error, as Python opens them.
 
-    The first is closed by multiprocessing, which puts ``/dev/null`` in its place.
+    multiprocessing closes standard input and replaces it by ``/dev/null``.
     """
     for number, descriptor in enumerate(descriptors):
         os.dup2(descriptor, number)
@@ -55,5 +55,5 @@ def _stream(descriptor: int, before: Any) -> io.TextIOWrapper:
 
 
 def main_module() -> None:
-    """Have a ``__main__`` that holds nothing, for multiprocessing to fill."""
+    """Make ``__main__`` an empty module, which multiprocessing fills."""
     sys.modules["__main__"] = ModuleType("__main__")

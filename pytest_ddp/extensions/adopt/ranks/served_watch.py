@@ -1,4 +1,4 @@
-"""The rank's instruments in a served process: phases, its process groups, who answers for both."""
+"""The instruments of a rank in a served process: its phases, process groups and probe thread."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from pytest_ddp.rank.status.status_reporter import StatusReporter
 from pytest_ddp.system.stdlib import os, threading
 
 _NO_GROUP = World("gloo", 1, None, init=False)
-"""Of the plugin's own, that is: whatever group there is the process makes itself."""
+"""The plugin creates no group here: the process creates its own."""
 
 
 class Watch:
-    """Notes what the process does from now on; answers probes once it has a process group."""
+    """Records what the process does from now on; answers probes once it has a process group."""
 
     def __init__(self, channel: Channel, page: str) -> None:
         self._channel = channel
@@ -44,16 +44,16 @@ class Watch:
         self._surveyor = StatusReporter(group, self._lifecycle, SideChannel())
         landmarks.install(self._lifecycle)
         functional.watch(journal)
-        # What a fork of this process says is not about it.
+        # Messages of a fork are not about this process.
         os.register_at_fork(after_in_child=channel.close)
         self._lifecycle.begin("target")
 
     def end(self) -> None:
-        """The target has returned, and all that is to run after it."""
+        """Note that the target has returned and all exit functions have run."""
         self._lifecycle.begin(RETURNED)
 
     def _greet(self, _: dist.ProcessGroup) -> None:
-        # Not before: a new interpreter has one thread.
+        # Only now, because a spawned process without a group has only one thread.
         if self._thread is None:
             name = "pytest-ddp link"
             self._thread = threading.Thread(target=self._answer, name=name, daemon=True)
@@ -67,8 +67,8 @@ class Watch:
                 assert isinstance(question, Probe), question
                 # The main thread changes what is read here; an answer that fails proves nothing.
                 with contextlib.suppress(Exception):
-                    standing = self._surveyor.stand(question)
-                    self._send(_place(), standing)
+                    status = self._surveyor.stand(question)
+                    self._send(_place(), status)
 
     def _send(self, *messages: FromRank | OfService) -> None:
         with contextlib.suppress(OSError), self._lock:

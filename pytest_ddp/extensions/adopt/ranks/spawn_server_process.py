@@ -1,10 +1,9 @@
-"""Forks processes on order, and ends them when the pytest process is gone.
+"""Forks processes on request, and kills them when the pytest process has ended.
 
-multiprocessing's own fork server would do for that, but its children are its own: a test that
-waits for its process by number, a process that looks who its parent is, and
-``PR_SET_PDEATHSIG``, with which ``torch.multiprocessing`` ends processes, would meet the server.
-Here a child is forked by a *stem* that ends at once. The pytest process is the subreaper at that
-moment, and so the kernel makes it the parent.
+multiprocessing's own fork server is the parent of its forks. That breaks a test that waits for a
+pid, a process that reads its parent's pid, and ``PR_SET_PDEATHSIG``, with which
+``torch.multiprocessing`` ends processes. Here a *stem* process forks the child and ends at once.
+The pytest process is the subreaper at that moment, so the kernel makes it the child's parent.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ from pytest_ddp.system.stdlib import gc, os, select, signal
 
 
 def serve(channel: Channel, parent: int) -> NoReturn:
-    """Be the service.
+    """Run the service.
 
     Args:
         channel: to the pytest process.
-        parent: number of the pytest process.
+        parent: pid of the pytest process.
     """
-    # While it imports nobody reads the channel, so that its end would go unseen.
+    # While this process imports, it does not read the channel, and would miss its parent's end.
     processes.die_with_parent(parent)
-    # Of the terminal's process group, as the processes that it forks have to be.
+    # The service is in the terminal's process group, as its forks must be, so it gets Ctrl-C too.
     signals = Signals.take()
     preload.torch()
     served_process.preload()
@@ -55,8 +54,8 @@ class _Service:
         self._channel = channel
         self._signals = signals
         self._made: list[int] = []
-        """Of each process that may live, a pidfd: its number may be another's by now."""
-        # A process that a test has forked off keeps the channel open after pytest's end.
+        """A pidfd of each process that may still run; a pid could have been reused."""
+        # Not the channel's end: a process that a test has forked keeps the channel open.
         self._parent = os.pidfd_open(parent)
 
     def run(self) -> None:
@@ -65,7 +64,7 @@ class _Service:
             poll.register(source, select.POLLIN)
         with contextlib.suppress(OSError):
             while not any(source == self._parent for source, _ in poll.poll()) and self._obey():
-                """Until the pytest process is gone."""
+                """Until the pytest process has ended."""
         for process in self._made:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(process, signal.SIGKILL)
@@ -80,7 +79,7 @@ class _Service:
         pid = self._make(order, descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
-        # Nobody reaps it before its number is told.
+        # The child must not be reaped before its pid is sent: the pid could be reused.
         self._made.append(os.pidfd_open(pid))
         self._channel.send(Served(pid))
         return True
@@ -99,7 +98,7 @@ class _Service:
             os.write(writing, str(child).encode())
             crash_stacks.exit_now(0)
         os.close(writing)
-        # Once it is reaped, its child has the other parent.
+        # After the stem is reaped, the kernel has given its child the new parent.
         os.waitpid(stem, 0)
         child = int(os.read(reading, 32))
         os.close(reading)

@@ -1,9 +1,9 @@
-"""torch's test cases of several processes on ranks: what those processes run, a rank runs.
+"""torch's multi-process test cases on ranks: each rank runs what a spawned process would run.
 
-Of ``MultiProcessTestCase``, the main process spawns others in ``setUp`` and waits for their exit
-codes in place of the test; of ``MultiProcContinuousTest`` it does so once for a class, and sends
-them names. Here each rank is both: nobody is spawned, and in place of the wait comes what a spawned
-process would do, on an instance of its own.
+The main process of a ``MultiProcessTestCase`` spawns others in ``setUp`` and waits for their exit
+codes in place of the test; that of a ``MultiProcContinuousTest`` does so once for a class, and
+sends them names of tests. Here each rank is both: no process is spawned, and in place of the wait
+each rank does what a spawned process would do, on its own instance.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _HARNESS = "torch.testing._internal.common_distributed"
 
 
 class TestCases:
-    """A pytest plugin that has the harness run on ranks, once it is there."""
+    """A pytest plugin that runs the harness on ranks, once it is imported."""
 
     def __init__(self) -> None:
         self._done = False
@@ -39,13 +39,13 @@ class TestCases:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_pycollect_makeitem(self) -> None:
-        """Look whether the harness has been imported, before instances take its functions along."""
+        """Patch the harness once it is imported, before instances bind its functions."""
         harness: Any = sys.modules.get(_HARNESS)
         if self._done or harness is None:
             return
         self._done = True
         each: Any = harness.MultiProcessTestCase
-        each._spawn_processes = each._start_processes = _start_nobody
+        each._spawn_processes = each._start_processes = _start_no_process
         each._join_processes, each.run_test = _run_in_place, _run_test
         once: Any = harness.MultiProcContinuousTest
         once._spawn_processes = classmethod(_start_class)
@@ -53,10 +53,10 @@ class TestCases:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: Any) -> Iterator[None]:
-        """Take back what ``setUp`` puts into the environment, which is meant for processes.
+        """Restore the environment, in which ``setUp`` sets variables for its processes.
 
         Raises:
-            RuntimeError: the test has said nothing, and has not run.
+            RuntimeError: the test has not failed or skipped, and has not run.
         """
         harness: Any = sys.modules.get(_HARNESS)
         cls = getattr(item, "cls", None)
@@ -67,7 +67,7 @@ class TestCases:
         _ran.clear()
         with harness_environment.restored():
             result = yield
-        # pytest keeps there what unittest has caught.
+        # pytest stores exceptions that unittest has caught in _excinfo.
         if not _ran and not getattr(item, "_excinfo", None):
             raise RuntimeError("the harness has not run the test: is a part of it replaced?")
         return result
@@ -81,7 +81,7 @@ _ran: list[str] = []
 
 
 class _Pipe:
-    """Where a spawned process tells why it failed, if a class has a ``run_test`` of its own."""
+    """The pipe for the reason of a failure, if a class has its own ``run_test``."""
 
     said = ""
 
@@ -89,10 +89,10 @@ class _Pipe:
         self.said = str(text)
 
     def close(self) -> None:
-        """Nobody reads at another end."""
+        """Does nothing, as the other end has no reader."""
 
 
-def _start_nobody(case: Any, *processes: object) -> None:
+def _start_no_process(case: Any, *processes: object) -> None:
     case.processes = []
 
 
@@ -104,8 +104,8 @@ def _run_in_place(case: Any, function: Any) -> None:
             _run_as_spawned(ddp.rank, case, function, file_name)
     except unittest.SkipTest as skipped:
         skip = skipped
-    # The main process takes down what it has set up when all others have ended.
-    with contextlib.suppress(DdpError):  # one that has failed says so itself
+    # The main process tears down only after all others have ended.
+    with contextlib.suppress(DdpError):  # a failed rank reports its failure itself
         ddp.barrier()
     if skip is not None:
         raise skip
@@ -123,7 +123,7 @@ def _run_as_spawned(rank: int, case: Any, function: Any, file_name: str) -> None
             code = _code_of(rank, case, file_name)
     else:
         code = _code_of(rank, case, file_name)
-    # Of the others the harness does not ask: that one of them ends otherwise is no pass here.
+    # The harness checks the expected code of rank 0 only; a failure of another rank is no pass.
     if code != expected and (code or rank == 0):
         raise AssertionError(f"exit code {code}, not {expected}{_words(expected)}")
 
@@ -139,7 +139,7 @@ def _code_of(rank: int, case: Any, file_name: str) -> int:
     except SystemExit as ended:
         if pipe.said:
             raise RuntimeError(pipe.said) from None
-        # As the interpreter, which prints what is no number.
+        # As the interpreter: an exit value that is no number is code 1.
         return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     return 0
 
@@ -152,7 +152,7 @@ def _words(code: int) -> str:
 
 
 def _run_test(case: Any, test_name: str, parent_pipe: object) -> None:
-    """As the harness's own, which makes an exit code of an exception."""
+    """As the harness's own, but raises exceptions, which that turns into exit codes."""
     importlib.import_module("torch.testing._internal.common_utils").set_rng_seed()
     with connections.marking():
         getattr(case, test_name)()
@@ -163,7 +163,7 @@ def _run_test(case: Any, test_name: str, parent_pipe: object) -> None:
 
 @contextlib.contextmanager
 def _skipping() -> Iterator[None]:
-    """Make skips of the exit codes that mean one to the harness."""
+    """Turn exit codes that mean a skip to the harness into skips."""
     try:
         yield
     except SystemExit as ended:
@@ -178,7 +178,7 @@ def _skipping() -> Iterator[None]:
 
 
 class _Queue:
-    """Where a class's processes would hear which test comes, and that none does."""
+    """The queue that sends the names of tests to a class's processes; None is the end."""
 
     def put(self, test: str | None) -> None:
         if test is None and groups():
@@ -197,7 +197,7 @@ def _start_class(cls: Any, world_size: int) -> None:
     harness_environment.share(ddp)
     with _skipping():
         cls._init_pg(ddp.rank, world_size, cls.rdvz_file)
-    # No rank may give up the group while another one connects.
+    # No rank may destroy the group while another one still connects.
     ddp.barrier()
 
 

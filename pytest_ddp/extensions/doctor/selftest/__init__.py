@@ -1,1 +1,1 @@
-"""Test suites that ship with the package, whose verdicts are known, and sessions that run them."""
+"""Test suites of the package with known verdicts, and the sessions that run them."""

@@ -1,4 +1,4 @@
-"""What the battery consists of, and what of it a machine can run."""
+"""The parts of the self-test, and which of them a machine can run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FEW = 2
 _MOST = 8
 """Ranks of the part that has one for each GPU."""
 _LONG = 1200.0
-"""Seconds for what launches programs one after the other."""
+"""Seconds for a part that launches programs one after the other."""
 _XDIST = ("xdist",)
 _WORKERS = ("-p", "xdist", "-n", "2")
 _CONFORMANCE = ("ddp_conformance",)
@@ -30,9 +30,9 @@ class SelftestCase:
     size: int
     """Ranks of every test."""
     gpus: int = 0
-    """How many it needs."""
+    """GPUs that it needs."""
     modules: tuple[str, ...] = ()
-    """What has to be installed."""
+    """Modules that must be installed."""
     arguments: tuple[str, ...] = ()
     limit: float = 600.0
     """Seconds for the session."""
@@ -72,7 +72,7 @@ def selftest_cases(gpus: int) -> list[SelftestCase]:
 
 
 def expected_of(part: SelftestCase) -> Expected:
-    """What the suites of a part say of their tests, without importing them."""
+    """Reads ``EXPECTED`` of the suites of a part without importing them."""
     found: dict[str, tuple[str, str]] = {}
     for suite in part.suites:
         for node in ast.parse((inner_session.SUITES / suite).read_text()).body:

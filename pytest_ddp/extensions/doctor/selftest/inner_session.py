@@ -1,4 +1,4 @@
-"""A pytest session of its own on suites of the package, away from the user's files and settings."""
+"""A separate pytest session on suites of the package, without the user's files and settings."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _NOT_INHERITED = re.compile(
     r"(PYTEST_(ADDOPTS|CURRENT_TEST|XDIST\w*)|TORCHELASTIC\w+|MASTER_(ADDR|PORT))$"
     r"|((LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|COV_CORE\w*|COVERAGE_PROCESS\w*)$"
 )
-"""What speaks of another session, and arguments that are meant for the user's own tests."""
+"""Variables of another session, and arguments meant for the user's own tests."""
 _CLEAN_UP = 10.0
-"""Seconds for a session that is ended before its time."""
+"""Seconds for the cleanup of a session that is interrupted."""
 _INI = "[pytest]\naddopts = --strict-markers\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A session that is over."""
+    """The end of a session."""
 
     code: int | None
     """pytest's exit code; None if it had to be killed."""
@@ -37,7 +37,7 @@ class Ended:
 @contextlib.contextmanager
 def folder_with(*suites: str) -> Iterator[Path]:
     """A folder with copies of suites: nothing is written to where the package is installed."""
-    # As a session of the plugin has one: the next sweeps what a killed doctor has left.
+    # The same kind of folder as a session's: if the doctor is killed, the next session removes it.
     folder = SessionFolder()
     try:
         for suite in suites:
@@ -49,20 +49,20 @@ def folder_with(*suites: str) -> Iterator[Path]:
 
 
 def run(folder: Path, *arguments: str, environment: dict[str, str], limit: float) -> Ended:
-    """Run pytest there to its end.
+    """Run pytest in this folder to its end.
 
     Args:
         folder: of :func:`folder_with`.
         arguments: pytest's.
-        environment: variables that are set beside ours.
+        environment: variables to set besides the inherited ones.
         limit: seconds; then the session is killed.
     """
-    # By name, for where PYTEST_DISABLE_PLUGIN_AUTOLOAD is set.
+    # -p ddp loads the plugin even if PYTEST_DISABLE_PLUGIN_AUTOLOAD is set.
     plugins = ("-p", "ddp", "-p", "no:cacheprovider")
     command = [sys.executable, "-m", "pytest", *plugins, *arguments]
     inherited = {name: text for name, text in os.environ.items() if not _NOT_INHERITED.match(name)}
     begin = time.monotonic()
-    # A file, since a process that outlives pytest would hold a pipe open.
+    # A file, not a pipe: a process that outlives pytest would keep a pipe open.
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
             command,
@@ -85,7 +85,7 @@ def run(folder: Path, *arguments: str, environment: dict[str, str], limit: float
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a session that still runs: first as Ctrl-C does, with which it cleans up."""
+    """End a session that still runs: SIGINT first, so that it cleans up, then SIGKILL."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         if process.poll() is None:
             process.send_signal(signal.SIGINT)

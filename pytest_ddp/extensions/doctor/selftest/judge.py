@@ -1,7 +1,7 @@
-"""Whether each test of a battery had the verdict that it must have; pure.
+"""Decides whether each test of the self-test had the expected verdict; pure.
 
-A verdict alone proves little: a plugin that runs nothing and reports what is wished would have them
-all. So ranks write down by themselves which of them began a test and came to its end.
+A verdict alone proves little: a plugin that runs no test and reports the expected verdicts would
+pass. So each rank also records that it began a test and that it reached the end.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any, TypeAlias
 
 Expected: TypeAlias = Mapping[str, tuple[str, str]]
 """By the name of a test: its verdict, the categories of its phases joined by "+", and a text that a
-failure or skip must have in it."""
+failure or skip must contain."""
 _LONGEST = 2000
-"""Characters of a text that is shown."""
+"""Characters of a text that are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Row:
     problem: str
     """Why it is not as expected; empty if it is."""
     text: str = ""
-    """What pytest showed of it, where there is a problem."""
+    """What pytest printed about the test, if there is a problem."""
 
 
 def judge(
@@ -37,7 +37,7 @@ def judge(
     presence: Sequence[Mapping[str, Any]],
     size: int,
 ) -> list[Row]:
-    """A row for each test that was expected, or was heard of.
+    """A row for each test that was expected or reported.
 
     Args:
         expected: of all suites of the session.
@@ -45,43 +45,43 @@ def judge(
         presence: as the suites' ``conftest.py`` does.
         size: number of ranks of every test.
     """
-    heard: dict[str, list[Mapping[str, Any]]] = {}
+    reported: dict[str, list[Mapping[str, Any]]] = {}
     for report in reports:
-        heard.setdefault(report["test"], []).append(report)
+        reported.setdefault(report["test"], []).append(report)
     rows = []
-    for test in dict.fromkeys([*expected, *heard]):
-        ours = heard.get(test, [])
+    for test in dict.fromkeys([*expected, *reported]):
+        ours = reported.get(test, [])
         got = "+".join(report["category"] for report in ours if report["category"]) or "no verdict"
         text = "\n".join(report["text"] for report in ours if report["text"])
-        wanted, words = expected.get(test, ("no such test", ""))
-        problem = _problem(wanted, words, got, text) or _absence(test, wanted, presence, size)
+        verdict, words = expected.get(test, ("no such test", ""))
+        problem = _problem(verdict, words, got, text) or _absence(test, verdict, presence, size)
         seconds = sum(report["seconds"] for report in ours)
-        rows.append(Row(test, wanted, got, seconds, problem, text[:_LONGEST] if problem else ""))
+        rows.append(Row(test, verdict, got, seconds, problem, text[:_LONGEST] if problem else ""))
     return rows
 
 
 def exit_code(expected: Expected) -> int:
-    """pytest's, of a session with these verdicts."""
-    verdicts = {part for wanted, _ in expected.values() for part in wanted.split("+")}
+    """pytest's exit code for a session with these verdicts."""
+    verdicts = {part for verdict, _ in expected.values() for part in verdict.split("+")}
     return 1 if verdicts & {"failed", "error"} else 0
 
 
-def _problem(wanted: str, words: str, got: str, text: str) -> str:
-    if got != wanted:
-        return f"must be {wanted}, is {got}"
+def _problem(verdict: str, words: str, got: str, text: str) -> str:
+    if got != verdict:
+        return f"must be {verdict}, is {got}"
     if words not in text:
         return f'is {got}, but not for its own reason: its text lacks "{words}"'
     return ""
 
 
-def _absence(test: str, wanted: str, presence: Iterable[Mapping[str, Any]], size: int) -> str:
-    everybody = {(str(rank), str(size)) for rank in range(size)}
+def _absence(test: str, verdict: str, presence: Iterable[Mapping[str, Any]], size: int) -> str:
+    all_ranks = {(str(rank), str(size)) for rank in range(size)}
     ours = [note for note in presence if note["test"] == test]
-    # A fixture that fails keeps the test from its function.
-    needed = ["began", "ended"] if wanted == "passed" else ["began"]
+    # If a fixture fails, the test function is not called.
+    needed = ["began", "ended"] if verdict == "passed" else ["began"]
     for what in needed:
         there = {(note["rank"], note["world_size"]) for note in ours if note["what"] == what}
-        if there != everybody:
+        if there != all_ranks:
             ranks = ", ".join(sorted(rank or "no rank" for rank, _ in there)) or "none"
             return f"{what} on {ranks}, and had to on all {size} ranks"
     return ""

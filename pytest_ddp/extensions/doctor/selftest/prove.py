@@ -1,4 +1,4 @@
-"""Runs the parts of the battery, and compares."""
+"""Runs the parts of the self-test and compares their verdicts with the expected ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_ddp.extensions.doctor.selftest.judge import Row, exit_code, judge
 from pytest_ddp.system.stdlib import json
 
 _LAST = 4000
-"""Characters of what pytest printed, where its session is not as expected."""
+"""Characters of pytest's output that are kept if its session is not as expected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class SelftestResult:
 def prove(
     chosen: Iterable[SelftestCase], gpus: int, tell: Callable[[SelftestResult], None]
 ) -> list[SelftestResult]:
-    """Run what can be run of these parts; ``tell`` is called with each result as it comes."""
+    """Run those of these parts that can run; call ``tell`` with each result at once."""
     results = []
     for part in chosen:
         obstacle = part.obstacle(gpus)
@@ -78,7 +78,7 @@ def _run(part: SelftestCase) -> SelftestResult:
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
-    """Whole records; the last one of a writer that was killed may not be."""
+    """All complete records; the last line of a writer that was killed may be cut off."""
     found = []
     with contextlib.suppress(FileNotFoundError):
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():

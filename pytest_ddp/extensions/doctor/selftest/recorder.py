@@ -1,4 +1,4 @@
-"""A pytest plugin of the battery: writes down each report as the pytest process has it.
+"""A pytest plugin of the self-test: records each report as the pytest process has it.
 
 PYTEST_DONT_REWRITE
 """
@@ -12,11 +12,11 @@ from pytest_ddp.system.stdlib import json, os
 RECORD = "DDP_BATTERY_RECORD"
 """Environment variable with the file that reports are appended to."""
 PRESENCE = "DDP_BATTERY_PRESENCE"
-"""The same for what ranks write down themselves, by the ``conftest.py`` of the suites."""
+"""The same for what ranks record themselves, in the ``conftest.py`` of the suites."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # A rank's reports, and those of a worker of xdist, come by the pytest process.
+    # The reports of ranks and of xdist workers reach the pytest process, so it records all.
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(_Recorder(config), "ddp-battery-recorder")
 
@@ -25,15 +25,15 @@ class _Recorder:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
 
-    # After whatever other plugins do with it: the user sees what is left then.
+    # Last, after other plugins may have changed the report: that is what the user sees.
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         status = self._config.hook.pytest_report_teststatus(report=report, config=self._config)
-        told = {
+        entry = {
             "test": report.nodeid.rpartition("::")[2].partition("@")[0],
             "category": status[0],
             "text": report.longreprtext,
             "seconds": report.duration,
         }
         with open(os.environ[RECORD], "a", encoding="utf-8", errors="replace") as record:
-            record.write(json.dumps(told) + "\n")
+            record.write(json.dumps(entry) + "\n")

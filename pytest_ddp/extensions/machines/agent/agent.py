@@ -1,7 +1,7 @@
 """The agent of one machine: it starts the host and the ranks there, as the hub orders.
 
-It decides nothing about tests. What a launcher holds for its ranks on one machine is held here, and
-is sent over the connection: messages both ways, output, contents of files. It ends with the
+It decides nothing about tests. It holds for its ranks what a launcher holds on one machine, and
+forwards it over the connection: messages both ways, output, contents of files. It ends with the
 connection.
 """
 
@@ -66,9 +66,9 @@ class Agent:
         Args:
             line: the connection, which the hub has accepted.
             node: the number of this machine.
-            nodes: how many machines there are by this machine's launcher; None if the hub has
-                started this agent.
-            environment: variables for hosts, beside those of this process.
+            nodes: the number of machines by this machine's launcher; None if the hub has started
+                this agent.
+            environment: variables for hosts, besides those of this process.
             lifeline: a descriptor at whose end this agent ends, since its starter is gone; None
                 for an agent without one.
         """
@@ -99,8 +99,8 @@ class Agent:
             self._selector.register(lifeline, selectors.EVENT_READ, cut)
 
     def live(self) -> int:
-        """Work until pytest ends or the line does; the exit code."""
-        who = {
+        """Work until pytest or the connection ends; return the exit code."""
+        facts = {
             "node": self._node,
             "nodes": self._nodes,
             "name": socket.gethostname(),
@@ -108,7 +108,7 @@ class Agent:
             "versions": version_check.versions(),
             **agent_gpus.found(),
         }
-        self._line.send(WireFrame(FrameKind.JOIN, data=json.dumps(who).encode()))
+        self._line.send(WireFrame(FrameKind.JOIN, data=json.dumps(facts).encode()))
         try:
             while self._code is None and not self._line.at_end:
                 self._turn()
@@ -166,7 +166,7 @@ class Agent:
                 self._pass_on(rank, frame.data)
             case FrameKind.SIGNAL if rank is not None:
                 if rank.pid is not None:
-                    # The host has not reported that it reaped it: the number is still its own.
+                    # The host has not reported that it reaped the rank: the pid is not reused.
                     os.kill(rank.pid, frame.part)
                 self._looks_closely_until = time.monotonic() + _CLOSE_LOOK_FOR
             case FrameKind.HEARTBEAT:
@@ -271,12 +271,12 @@ class Agent:
 
     def _start(self, order: StartRank) -> None:
         rank = self._ranks[order.serial] = LocalRank(order)
-        with self._ports.of_birth(order) as port:
+        with self._ports.of_start(order) as port:
             here = replace(order, folder=self._folder.path, serve_store=bool(port))
             self._channel.send(here, (*rank.descriptors, *port))
         rank.passed_on()
-        hear = functools.partial(self._receive_from_rank, rank)
-        self._selector.register(rank.channel, selectors.EVENT_READ, hear)
+        receive = functools.partial(self._receive_from_rank, rank)
+        self._selector.register(rank.channel, selectors.EVENT_READ, receive)
         for part, descriptor in rank.sources().items():
             read = functools.partial(self._read_stream, rank, part, descriptor)
             self._selector.register(descriptor, selectors.EVENT_READ, read)
@@ -312,14 +312,14 @@ class Agent:
                 if is_kind(RankReady, body):
                     rank.captures(rank.channel.take_descriptors(loads(body)))
         except (ChannelError, OSError, ValueError) as error:
-            # The test wrote into our descriptor: nothing that follows can be trusted.
+            # The test wrote into the plugin's descriptor: no further message can be trusted.
             bodies = [*error.before] if isinstance(error, ChannelError) else []
             rank.channel.at_end = True
             rank.why = WROTE_GARBAGE
             self._channel.send(KillRank(rank.serial))
         if bodies:
-            # Its messages may be about its files. After the end of a test its page is not read,
-            # and is ten times as long as the messages.
+            # Files go first, as messages may refer to them. After the end of a test the page is
+            # not read, and it is ten times as long as the messages.
             has_ended = all(is_kind(Done, body) for body in bodies)
             self._send_all(rank, page=not has_ended, trace=True)
         return bodies
@@ -331,7 +331,7 @@ class Agent:
             self._selector.unregister(descriptor)
 
     def _part_with(self, rank: LocalRank, exited: RankExited) -> None:
-        """Send all that a rank has left, and then report its end."""
+        """Send everything that a rank has left, then report its end."""
         if not rank.channel.at_end:
             self._receive_from_rank(rank)
         if not rank.channel.at_end:

@@ -15,17 +15,17 @@ _NAME = "coverage"
 
 
 class CoverageData:
-    """Keeps the files of ranks in a folder, until they go home: the host removes the session's.
+    """Keeps the files of ranks in its own folder until they are sent: the host removes its folder.
 
-    Also on node 0. Where machines share a file system, pytest-cov on a node that comes late removes
-    what it finds beside the data file that ranks would write to.
+    Also on node 0: if machines share a file system, pytest-cov on a node that starts late removes
+    the files beside the data file to which ranks would write.
     """
 
     def __init__(self) -> None:
         self._folder: SessionFolder | None = None
 
     def redirected(self, measured: CoverageSettings | None) -> CoverageSettings | None:
-        """As the controller has it, but for where its data go."""
+        """The controller's settings with another data file."""
         if measured is None:
             return None
         if self._folder is None:
@@ -42,6 +42,6 @@ class CoverageData:
             )
 
     def close(self) -> None:
-        """Remove it."""
+        """Remove the folder."""
         if self._folder is not None:
             self._folder.close()

@@ -25,7 +25,7 @@ class LocalRank:
     def __init__(self, order: StartRank) -> None:
         self.serial = order.serial
         self.environment = order.environment
-        """The torchrun variables that it was sent last."""
+        """The torchrun variables that were last sent to it."""
         self.channel, self.theirs = Channel.pair()
         self.files = RankFiles()
         self._streams = Streams(order.rank, order.world.world_size)
@@ -36,18 +36,18 @@ class LocalRank:
         """Streams that are not at their end."""
         self._captured: list[int] = []
         self._sent: dict[int, bytes] = {}
-        """What the hub has of each file."""
+        """The content of each file that the hub already has."""
         self.pid: int | None = None
         self.why = ""
-        """Why this agent had it killed."""
+        """Why this agent killed it; empty if it did not."""
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """What travels to the rank, in its order."""
+        """The descriptors that are sent to the rank, in their order."""
         return (self.theirs.fileno(), *self.files.descriptors, *self._streams.descriptors)
 
     def passed_on(self) -> None:
-        """The host has its descriptors."""
+        """Close our copies, as the host has its descriptors."""
         self.theirs.close()
         self._streams.passed_on()
 
@@ -57,23 +57,23 @@ class LocalRank:
         return {part: known[part] for part in self._open}
 
     def captures(self, descriptors: list[int]) -> None:
-        """Its capture files are there."""
+        """Take the descriptors of its capture files."""
         self._captured = descriptors
 
     def begin(self) -> None:
-        """Clear the files: what is in them belongs to tests before the one that begins."""
+        """Clear the files, whose content belongs to earlier tests."""
         self.files.begin()
         self._sent.clear()
 
     def written(self, part: int) -> Iterator[WireFrame]:
-        """What has come by a stream."""
+        """Frames with the output that has arrived on a stream."""
         for _ in range(_MOST):
             try:
                 data = self._read(part)
             except BlockingIOError:
                 return
             except OSError:
-                # The test wrote into our descriptor; its log is no part of its verdict.
+                # The test wrote into the plugin's descriptor; the log does not affect the verdict.
                 data = b""
             if not data:
                 self._open.remove(part)
@@ -88,12 +88,12 @@ class LocalRank:
     def left(
         self, *, all_: bool = False, page: bool = True, trace: bool = False
     ) -> Iterator[WireFrame]:
-        """The files that are not as the hub has them.
+        """Frames of the files that have changed since they were sent to the hub.
 
         Args:
             all_: also captured output.
             page: also the page, which changes with each phase.
-            trace: also what was written for ``--ddp-trace``: the whole of it, which grows.
+            trace: also the file of ``--ddp-trace``, which is sent whole and grows.
         """
         files = [*self.files.descriptors, *(self._captured if all_ else ())]
         for part, descriptor in enumerate(files):
@@ -107,12 +107,12 @@ class LocalRank:
                 continue
             content = os.pread(descriptor, size, 0)
             if content != known:
-                # What was captured is sent once, and is long.
+                # Captured output is long and sent only once, so no copy is kept.
                 self._sent[part] = content if part < FILES else b""
                 yield WireFrame(FrameKind.FILE, self.serial, part, content)
 
     def rest(self) -> Iterator[WireFrame]:
-        """All that is left of a rank that is gone, but its last messages."""
+        """All remaining frames of a rank that has ended, without its last messages."""
         for part in list(self._open):
             yield from self.written(part)
         yield from self.left(all_=True, trace=True)

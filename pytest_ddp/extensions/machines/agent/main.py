@@ -17,21 +17,21 @@ from pytest_ddp.system.stdlib import os, signal, time
 
 _FAILED = 1
 _REACH_LIMIT = 120.0
-"""Seconds for a hub to listen, where no store tells when it does."""
+"""Seconds until the hub must listen, if no store signals that it does."""
 _BETWEEN_TRIES = 0.2
 
 
 def main(role: dict[str, Any]) -> NoReturn:
-    """Be the agent of the hub's own machine."""
+    """Run the agent of the hub's own machine."""
     secret = os.environ.pop(SECRET)
     sys.exit(live(role["node"], role["address"], role["port"], secret.encode()))
 
 
 def be_agent(engine: Torchrun) -> int:
-    """Be the agent of a node beside node 0, until pytest ends there; its exit code."""
+    """Run the agent of a node other than 0 until pytest ends there; return its exit code."""
     users_secret = os.environ.pop(SECRET, "")
     for name in (*PLACE_VARIABLES, *LAUNCHER_VARIABLES):
-        # Of the launcher's processes, which ranks are not.
+        # These describe the launcher's processes, not the ranks.
         os.environ.pop(name, None)
     try:
         address, port, secret = engine.find(users_secret)
@@ -51,14 +51,14 @@ def live(
     lifeline: int | None = None,
     spread: float = 0.0,
 ) -> int:
-    """Be an agent until pytest ends; the exit code.
+    """Run an agent until pytest ends; return the exit code.
 
     Args:
-        node: its number.
-        address: where the hub listens.
-        port: the same.
-        secret: the session's.
-        nodes: how many there are by the launcher of this machine; None if it has none.
+        node: the number of this machine.
+        address: the address at which the hub listens.
+        port: the hub's port.
+        secret: the session's secret.
+        nodes: the number of nodes by this machine's launcher; None without a launcher.
         lifeline: a descriptor that the starter of this agent holds open as long as the agent is to
             live; None if there is none.
         spread: seconds by which node 0 may start later.
@@ -66,9 +66,9 @@ def live(
     # pytest on node 0 decides what Ctrl-C means. Not SIG_IGN, which ranks would inherit: their
     # fixtures would be cut off, and a test that interrupts itself would pass.
     signal.signal(signal.SIGINT, lambda *_: None)
-    # Ray's workers have it blocked, which is inherited as well.
+    # Ray's workers block SIGINT, and the mask is inherited as well.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    # Before there is a connection, which would be silent meanwhile.
+    # Before the connection, which would be silent for as long as this takes.
     agent_gpus.found()
     deadline = time.monotonic() + _REACH_LIMIT + spread
     while True:
@@ -78,8 +78,8 @@ def live(
         except SealError as error:
             return complain(node, f"{address}:{port} is not the hub of this session: {error}")
         except OSError as error:
-            # A starter with a lifeline listens already. Other agents may start before node 0, or
-            # before its address can be resolved.
+            # If a starter holds a lifeline, the hub listens already. Other agents may start before
+            # node 0, or before its address can be resolved.
             if lifeline is not None or time.monotonic() > deadline:
                 return complain(node, _unreached(address, port, error))
             signal.sigtimedwait([], _BETWEEN_TRIES)
@@ -98,6 +98,6 @@ def _unreached(address: str, port: int, error: OSError) -> str:
 
 
 def complain(node: int, text: str) -> int:
-    """Print why an agent ends; its exit code."""
+    """Print why an agent ends; return its exit code."""
     print(f"pytest-ddp agent of node {node}: {text}", file=sys.stderr)
     return _FAILED

@@ -1,4 +1,4 @@
-"""Where ranks meet whose rank 0 is on this machine."""
+"""Listening sockets for the rendezvous of ranks whose rank 0 is on this machine."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from pytest_ddp.protocol.messages import RunTest
 from pytest_ddp.system.stdlib import socket
 
 _BACKLOG = 4096
-"""Of the store by which the ranks of all machines meet in one moment."""
+"""Backlog of the store, to which the ranks of all machines connect at the same time."""
 
 
 class Ports:
     """Sockets that listen until they are passed to a rank 0."""
 
     def __init__(self, address: str) -> None:
-        """Listen at this address only: others of the machine may be reachable from elsewhere."""
+        """Listen at this address only: the machine's other addresses may be public."""
         self._address = address
         self._listening: dict[int, socket.socket] = {}
 
     def open(self) -> int:
-        """The number of a new one."""
+        """Open a socket; return its port."""
         listening = socket.create_server((self._address, 0), backlog=_BACKLOG)
         number: int = listening.getsockname()[1]
         self._listening[number] = listening
         return number
 
-    def of_birth(self, order: StartRank) -> AbstractContextManager[tuple[int, ...]]:
+    def of_start(self, order: StartRank) -> AbstractContextManager[tuple[int, ...]]:
         """The descriptor by which a rank 0 serves from its start on; empty for other ranks.
 
-        The user's code may meet while it is imported, as under torchrun.
+        The user's code may create its process group at import, as under torchrun.
         """
         return self._given(order.environment, order.world.keeps_group and order.rank == 0)
 
     def of_test(self, rank: LocalRank, order: RunTest) -> AbstractContextManager[tuple[int, ...]]:
-        """That of a rank 0 which an earlier order has not given it."""
+        """The descriptor for a rank 0 that has not got it with an earlier order; else empty."""
         rank.environment |= order.environment
         return self._given(rank.environment, rank.environment["RANK"] == "0")
 

@@ -14,7 +14,7 @@ from pytest_ddp.system.stdlib import os
 
 
 def main(role: dict[str, Any]) -> NoReturn:
-    """Be the agent that ``role`` describes; ``engines/sending.py`` writes it."""
+    """Run the agent that ``role`` describes; ``engines/sending.py`` writes the role."""
     os.environ.update(role["environment"])
     node = role["node"]
     try:

@@ -302,4 +302,4 @@ def test_without_its_conftest_nothing_has_run(suite: Suite) -> None:
     suite.write("test_it.py", ONE)
     found = suite.run("--ddp-adopt=testcase")
     found.assert_outcomes(failed=1)
-    assert "TestIt has asked for no process" in found["test_it"].text
+    assert "TestIt started no process" in found["test_it"].text

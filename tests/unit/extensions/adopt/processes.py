@@ -60,7 +60,7 @@ class Process:
     is_judged: bool = True
     rank: int = -1
     hang: Hang | None = None
-    standing: RankStatus | None = None
+    status: RankStatus | None = None
 
     @property
     def watched(self) -> Watched:

@@ -92,9 +92,7 @@ def test_an_exception_whose_handler_waits_stands_before_the_proof() -> None:
     hang = Hang("deadlock: rank 1 waits", (0,), (RankLine(1, "waits", "target", "", ""),))
     error = Handled("ValueError", "no label", "test_sum.py:7 in add")
     both = [
-        ended(
-            -9, StatusNote("target"), rank=rank, hang=hang, standing=standing(handled=mine)
-        ).watched
+        ended(-9, StatusNote("target"), rank=rank, hang=hang, status=standing(handled=mine)).watched
         for rank, mine in enumerate((None, error))
     ]
     first, *_ = of_hang(hang, both).splitlines()

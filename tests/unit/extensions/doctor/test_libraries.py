@@ -56,7 +56,7 @@ def test_gpus_that_fail() -> None:
 @pytest.mark.parametrize(
     ("facts", "problem", "topic"),
     [
-        ({}, "torch cannot be asked (signal 4): it says nothing", "torch"),
+        ({}, "the probe of torch failed (signal 4): no output", "torch"),
         ({**CPU, "distributed": False, "backends": {}}, "", "torch"),
         ({**CPU, "backends": {"gloo": False}}, "", "backends"),
     ],

@@ -1,4 +1,4 @@
-"""Which way a test of an existing suite is found to come aboard."""
+"""By which route a test of an existing suite can run on ranks."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ def test_an_interrupt_is_in_the_heading() -> None:
 def test_a_session_that_did_not_end_is_said_to_be_so() -> None:
     results = Results(failed=[Failed("a::b", "rank 0 died", "")], unread=["r: there is no file"])
     shown = render(results, "CPU")
-    assert shown.startswith("### CPU: 1 failure told before pytest was ended\n")
+    assert shown.startswith("### CPU: 1 failure reported before pytest was ended\n")
     assert "**Not read:** <code>r&#58; there is no file</code>" in shown
 
 

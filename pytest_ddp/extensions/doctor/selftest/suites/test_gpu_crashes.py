@@ -1,4 +1,4 @@
-"""What a GPU dies of, on one rank: each is told for what it is, and the next test is not harmed."""
+"""GPU crashes on one rank: each verdict names the cause, and the next test is not harmed."""
 
 import os
 import signal
@@ -26,7 +26,7 @@ EXPECTED = {
 }
 
 LONG = 1 << 36
-"""Cycles of a kernel: half a minute at 2 GHz, which nobody waits for."""
+"""Cycles of a kernel: half a minute at 2 GHz; no test waits for it."""
 
 BAD_ADDRESS = "template <typename T> T reads_nowhere(T x) { return x + *reinterpret_cast<T*>(64); }"
 

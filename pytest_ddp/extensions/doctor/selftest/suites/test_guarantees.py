@@ -1,4 +1,4 @@
-"""Guarantees that only GPUs can try: their mutants are caught, and right code passes."""
+"""Guarantees that need GPUs: their mutants are caught, and correct code passes."""
 
 import pytest
 import torch

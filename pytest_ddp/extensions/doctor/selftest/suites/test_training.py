@@ -87,5 +87,5 @@ def test_workers_of_a_loader(ddp):
     sampler = DistributedSampler(data, shuffle=False)
     loader = DataLoader(data, batch_size=2, sampler=sampler, num_workers=1)
     seen = torch.cat([batch for (batch,) in loader]).tolist()
-    everybody = [number for numbers in ddp.gather(seen) for number in numbers]
-    assert sorted(everybody) == list(range(8 * ddp.world_size))
+    all_seen = [number for numbers in ddp.gather(seen) for number in numbers]
+    assert sorted(all_seen) == list(range(8 * ddp.world_size))

@@ -1,4 +1,4 @@
-"""The smallest ddp test that says something."""
+"""The smallest meaningful ddp test."""
 
 import pytest
 import torch

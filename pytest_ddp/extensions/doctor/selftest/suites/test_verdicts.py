@@ -1,4 +1,4 @@
-"""Every kind of verdict, each once: what fails must fail, and for its own reason."""
+"""Each kind of verdict once: a failing test must fail, and for the right reason."""
 
 import os
 import signal
