@@ -65,7 +65,7 @@ def describe_interrupted(nodeid: str, seconds: float, look: Expiry) -> str:
 #                   the limit: `_hang_at_start` kills it            none: `NoRankError`
 #   idle            `Run.start`                                     running
 #                   its death: `_bury` warns, `_lose` forgets it    no process
-#                   `_make_room`, `isolate`, `_is_of_others`        retired
+#                   `_make_room`, `isolate`, `_has_other_state`     retired
 #   running         `_clean_up`, by the first row that holds:
 #                     `gone`                                        lost
 #                     `retryable`, `Done.rank_doubt`,
