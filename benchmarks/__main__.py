@@ -6,7 +6,7 @@ calls ``mp.spawn``, its processes served and not), ``unused`` (of the
 plugin where there is no ddp test), ``profiles`` (where the time of a warm test goes),
 ``overhead`` (of what watches a rank), ``comms`` (of an open block of ``ddp.comms``), ``verdicts``
 (from a hang to its verdict), ``births`` (of ranks, and their memory), ``machines`` (of ranks on
-other machines, for pytest and its hub), ``spread`` (of a test on two machines, beside one),
+other machines, for pytest and its coordinator), ``spread`` (of a test on two machines, beside one),
 ``memory`` (of a shared cache). All of them without a name. ``--quick`` measures less, to see that
 all works; ``--write`` puts each table into docs/benchmarks.md as soon as it is there; other
 options go to the part.

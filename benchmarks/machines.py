@@ -1,9 +1,10 @@
 """What node 0 pays for ranks of other machines: ``python -m benchmarks machines``.
 
-Node 0 is real: pytest, its hub, its agent with ranks of its own. The other machines are simulated
-here, in one process and without torch: each has its own line to the hub and answers for its ranks
-what ranks of a test that passes answer, with the files that these leave. What the pytest process
-and the hub do for one more test is counted in processor time, by the kernel.
+Node 0 is real: pytest, its coordinator, its agent with ranks of its own. The other machines are
+simulated here, in one process and without torch: each has its own line to the coordinator and
+answers for its ranks what ranks of a test that passes answer, with the files that these leave. What
+the pytest process and the coordinator do for one more test is counted in processor time, by the
+kernel.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class Machine:
         self._line, self._traffic = line, traffic
         self._is_ready = False
         self._changed: set[int] = set()
-        """Ranks whose page is not as the hub has it."""
+        """Ranks whose page is not as the coordinator has it."""
         self._next_look = 0.0
         versions = {**version_check.versions(), "the current folder": folder}
         who = {"node": node, "nodes": None, "name": f"m{node}", "address": "127.0.0.1"}
@@ -175,7 +176,7 @@ class Spent:
     ranks: int
     pytest: float
     """Processor seconds of the pytest process."""
-    hub: float
+    coordinator: float
     frames: float
     """Over the lines of other machines than node 0, for each of their ranks."""
     size: float
@@ -183,7 +184,7 @@ class Spent:
 
 
 def session(machines: int, ranks: int, count: int) -> Spent:
-    """Run one; on one machine it is a session without hub and agents.
+    """Run one; on one machine it is a session without coordinator and agents.
 
     Raises:
         RuntimeError: it failed; its output is the message.
@@ -223,14 +224,14 @@ def session(machines: int, ranks: int, count: int) -> Spent:
         found = json.loads(results.read_text())
     others = (ranks - math.ceil(ranks / machines)) * (count + _WARM)
     frames, size = (traffic.frames / others, traffic.size / others) if others else (0.0, 0.0)
-    return Spent(machines, ranks, found["pytest"], found["hub"], frames, size)
+    return Spent(machines, ranks, found["pytest"], found["coordinator"], frames, size)
 
 
 def _simulate(
-    process: subprocess.Popen[bytes], machines: int, hub: tuple[int, str], folder: str
+    process: subprocess.Popen[bytes], machines: int, coordinator: tuple[int, str], folder: str
 ) -> Traffic:
     """Be all machines but node 0 until pytest ends."""
-    port, secret = hub
+    port, secret = coordinator
     selector, traffic = selectors.DefaultSelector(), Traffic()
     living = {}
     for node in range(1, machines):
@@ -257,7 +258,7 @@ def _line(process: subprocess.Popen[bytes], port: int, secret: bytes) -> AgentCo
             return connect("127.0.0.1", port, secret)
         except OSError:
             time.sleep(0.05)
-    raise RuntimeError("pytest has ended before its hub listened")
+    raise RuntimeError("pytest has ended before its coordinator listened")
 
 
 def _free_port() -> int:
@@ -279,11 +280,13 @@ def main(arguments: Sequence[str] = ()) -> None:
 
 def table(found: Sequence[Spent]) -> Iterator[str]:
     """Rows of markdown."""
-    yield "| CPU of one more test | pytest | hub | both, for a rank | frames | bytes |"
+    yield "| CPU of one more test | pytest | coordinator | both, for a rank | frames | bytes |"
     yield "|---|--:|--:|--:|--:|--:|"
     for spent in found:
-        both = (spent.pytest + spent.hub) / spent.ranks
-        times = f"{spent.pytest * 1e3:.1f} ms | {spent.hub * 1e3:.1f} ms | {both * 1e3:.2f} ms"
+        both = (spent.pytest + spent.coordinator) / spent.ranks
+        times = (
+            f"{spent.pytest * 1e3:.1f} ms | {spent.coordinator * 1e3:.1f} ms | {both * 1e3:.2f} ms"
+        )
         machines = "one machine" if spent.machines == 1 else f"{spent.machines} machines"
         line = f"{spent.frames:.1f} | {spent.size:.0f}" if spent.machines > 1 else "- | -"
         yield f"| {machines}, {spent.ranks} ranks | {times} | {line} |"

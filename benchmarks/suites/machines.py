@@ -1,4 +1,4 @@
-"""One more test on many ranks, in processor time of pytest and hub."""
+"""One more test on many ranks, in processor time of pytest and coordinator."""
 
 import contextlib
 import json
@@ -14,8 +14,9 @@ WARM = int(os.environ["BENCHMARK_WARM"])
 _begun = {}
 
 
-def _of_hub():
-    """Seconds that the hub, which has one thread, was on a processor; 0 where there is none."""
+def _of_coordinator():
+    """Seconds that the coordinator, which has one thread, was on a processor; 0 where there is
+    none."""
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
             if entry.name.isdecimal() and _is_ours(entry):
@@ -29,7 +30,7 @@ def _is_ours(entry):
 
 
 def _now():
-    return {"pytest": time.process_time(), "hub": _of_hub()}
+    return {"pytest": time.process_time(), "coordinator": _of_coordinator()}
 
 
 @pytest.mark.ddp(world_size=WORLD_SIZE, init=False, timeout=120)

@@ -172,7 +172,7 @@ class Heirs:
         args = list(given["args"])
         with_an_heir = any(what in code for code in args for what in _WITH_AN_HEIR)
         is_code = isinstance(given["args"], list) and args[1] != "-m"
-        # pytest starts a hub, and a host for tests of other harnesses.
+        # pytest starts a coordinator, and a host for tests of other harnesses.
         return self._begin(
             ["-u"] * ("-u" in args) + args[args.index("-c") :] if is_code else args[1:],
             [number if end == -1 else end for number, end in enumerate(standard)],

@@ -71,7 +71,7 @@ def test_a_program_finds_what_it_would_in_a_fresh_one(
 
 
 def test_proc_shows_it_and_what_it_forks_as_fresh_ones(tmp_path: Path) -> None:
-    """Survivors of a run are known by its variables, and a hub by its command line."""
+    """Survivors of a run are known by its variables, and a coordinator by its command line."""
     tell = """
 import os
 if os.fork() == 0:

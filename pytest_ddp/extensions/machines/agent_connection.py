@@ -1,4 +1,4 @@
-"""The connection of an agent and the hub: frames over TCP, for all ranks of a machine."""
+"""The connection of an agent and the coordinator: frames over TCP, for all ranks of a machine."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class FrameKind(enum.IntEnum):
     JOIN = 1
     """agent: its node, name, versions and GPUs, as JSON."""
     HEARTBEAT = 2
-    """both: a sign of life; the hub's may be a question about the agent's clocks, and the agent's
-    the answer, see :mod:`pytest_ddp.extensions.machines.clocks`."""
+    """both: a sign of life; the coordinator's may be a question about the agent's clocks, and the
+    agent's the answer, see :mod:`pytest_ddp.extensions.machines.clocks`."""
     MESSAGE = 3
     """both: a message of :mod:`pytest_ddp.protocol.messages`; with serial 0 to or from the host."""
     STREAM = 4
@@ -37,15 +37,15 @@ class FrameKind(enum.IntEnum):
     CLOSED = 6
     """agent: the rank has closed its channel."""
     PORT = 7
-    """hub: open a port; agent: ``part`` is open."""
+    """coordinator: open a port; agent: ``part`` is open."""
     SIGNAL = 8
-    """hub: ``part`` is the signal for a rank."""
+    """coordinator: ``part`` is the signal for a rank."""
     FILES = 9
-    """hub: digests of test files, as JSON by path."""
+    """coordinator: digests of test files, as JSON by path."""
     PROBLEM = 10
     """both: why this machine cannot take part, as text."""
     END = 11
-    """hub: the session is over, ``part`` is pytest's exit code."""
+    """coordinator: the session is over, ``part`` is pytest's exit code."""
     COVERAGE = 12
     """agent: a file that ranks leave for a coverage report: the end of its name, a NUL, its
     content."""
@@ -153,11 +153,11 @@ class AgentConnection:
 
 
 def connect(address: str, port: int, secret: bytes) -> AgentConnection:
-    """Connect an agent to its hub.
+    """Connect an agent to its coordinator.
 
     Raises:
         OSError: nothing listens there.
-        SealError: the listener is no hub of this session.
+        SealError: the listener is no coordinator of this session.
     """
     sock = socket.create_connection((address, port), timeout=_SHAKE_LIMIT)
     try:

@@ -1,4 +1,4 @@
-"""The hub: replaces the host for a launcher on several machines.
+"""The coordinator: replaces the host for a launcher on several machines.
 
 It takes the messages of a host, on the same channel, and passes each to the agent of the machine
 that it is for. For each rank it holds the descriptors that the launcher has made (channel, files,
@@ -189,7 +189,7 @@ class Coordinator:
                 case EndSession(code):
                     self._code, self._is_over = code, True
                 case _:
-                    raise AssertionError(f"{message} is not for a hub")
+                    raise AssertionError(f"{message} is not for a coordinator")
 
     def _brief_all(self, message: Session | Collected) -> None:
         self._briefing.append(message)

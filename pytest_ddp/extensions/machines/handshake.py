@@ -1,10 +1,10 @@
 """Authentication before anything is parsed, and integrity of the frames after it.
 
 Both sides have the session's secret. The agent proves it first, so that any other peer gets a nonce
-of the hub and nothing else; each proof covers the nonces of both, so that none can be replayed.
-Afterwards each frame has its own HMAC over its number and its direction: a frame that is changed,
-left out, repeated or sent back breaks the connection. Nothing is encrypted: Python has TLS with a
-shared secret from 3.13 on only, and certificates would have to be distributed first.
+of the coordinator and nothing else; each proof covers the nonces of both, so that none can be
+replayed. Afterwards each frame has its own HMAC over its number and its direction: a frame that is
+changed, left out, repeated or sent back breaks the connection. Nothing is encrypted: Python has TLS
+with a shared secret from 3.13 on only, and certificates would have to be distributed first.
 
 There are no sockets here: bytes in, bytes out.
 """
@@ -16,12 +16,12 @@ import hmac
 import secrets
 import struct
 
-MAGIC = b"pytest-ddp hub 1"
+MAGIC = b"pytest-ddp coordinator 1"
 _NONCE = 16
 _PROOF = 32
 _MAC = 16
 GREETING = len(MAGIC) + _NONCE
-"""Length in bytes of the hub's first message."""
+"""Length in bytes of the coordinator's first message."""
 ANSWER = _NONCE + _PROOF
 """Length in bytes of an agent's answer; a peer that sends more before it is authenticated is
 rejected."""
@@ -77,7 +77,7 @@ class Seal:
 
 
 class ServerHandshake:
-    """The hub's side of the handshake."""
+    """The coordinator's side of the handshake."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
@@ -103,18 +103,18 @@ class ServerHandshake:
         nonces = self._nonce + theirs
         if not hmac.compare_digest(proof, _derived(self._secret, b"agent", nonces)):
             raise SealError("wrong session secret")
-        to_agent, to_hub = _keys(self._secret, nonces)
-        return _derived(self._secret, b"hub", nonces), Seal(to_agent, to_hub)
+        to_agent, to_coordinator = _keys(self._secret, nonces)
+        return _derived(self._secret, b"coordinator", nonces), Seal(to_agent, to_coordinator)
 
 
 class ClientHandshake:
     """The agent's side of the handshake."""
 
     def __init__(self, secret: bytes, greeting: bytes) -> None:
-        """Take the hub's greeting.
+        """Take the coordinator's greeting.
 
         Raises:
-            SealError: the listener is no hub of this version.
+            SealError: the listener is no coordinator of this version.
         """
         if len(greeting) != GREETING or not greeting.startswith(MAGIC):
             raise SealError("the listener is no pytest-ddp, or another version of it")
@@ -124,15 +124,15 @@ class ClientHandshake:
         self.answer = ours + _derived(secret, b"agent", self._nonces)
 
     def open(self, welcome: bytes) -> Seal:
-        """The seal, once the hub has authenticated itself as well.
+        """The seal, once the coordinator has authenticated itself as well.
 
         Raises:
-            SealError: the hub does not have the secret.
+            SealError: the coordinator does not have the secret.
         """
-        if not hmac.compare_digest(welcome, _derived(self._secret, b"hub", self._nonces)):
+        if not hmac.compare_digest(welcome, _derived(self._secret, b"coordinator", self._nonces)):
             raise SealError("the listener has another session secret")
-        to_agent, to_hub = _keys(self._secret, self._nonces)
-        return Seal(to_hub, to_agent)
+        to_agent, to_coordinator = _keys(self._secret, self._nonces)
+        return Seal(to_coordinator, to_agent)
 
 
 def new_secret() -> str:
@@ -141,7 +141,7 @@ def new_secret() -> str:
 
 
 def _keys(secret: bytes, nonces: bytes) -> tuple[bytes, bytes]:
-    return _derived(secret, b"to agent", nonces), _derived(secret, b"to hub", nonces)
+    return _derived(secret, b"to agent", nonces), _derived(secret, b"to coordinator", nonces)
 
 
 def _derived(secret: bytes, what: bytes, nonces: bytes) -> bytes:

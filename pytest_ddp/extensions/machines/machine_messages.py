@@ -1,6 +1,6 @@
-"""Messages between the controller and the hub, which connects agents on several machines.
+"""Messages between the controller and the coordinator, which connects agents on several machines.
 
-To the controller the hub is a host: it also takes and sends the messages of a host, which
+To the controller the coordinator is a host: it also takes and sends the messages of a host, which
 :mod:`pytest_ddp.protocol.messages` declares.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pytest_ddp.protocol.host_messages import Clock
 from pytest_ddp.protocol.messages import ExtensionMessage
 
-# ---------------------------------------------------------------- controller -> hub
+# ---------------------------------------------------------------- controller -> coordinator
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class EndSession(ExtensionMessage):
     code: int
 
 
-# ---------------------------------------------------------------- hub -> controller
+# ---------------------------------------------------------------- coordinator -> controller
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,8 @@ class MachinesAwaited(ExtensionMessage):
 
 @dataclass(frozen=True)
 class MachinesFound(ExtensionMessage):
-    """The engine has all machines; before that a hub sends only :class:`MachinesAwaited`."""
+    """The engine has all machines; before that a coordinator sends only
+    :class:`MachinesAwaited`."""
 
     nodes: int
 

@@ -1,4 +1,4 @@
-"""Entry point of the hub's process."""
+"""Entry point of the coordinator's process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LAST_WAIT = 3.0
 
 
 def main(role: dict[str, Any]) -> NoReturn:
-    """Be the hub of the machines of the engine that ``role`` describes."""
+    """Be the coordinator of the machines of the engine that ``role`` describes."""
     sock = socket.socket(fileno=role["descriptor"])
     sock.setblocking(False)
     channel = Channel(sock)
@@ -32,7 +32,7 @@ def main(role: dict[str, Any]) -> NoReturn:
     with contextlib.ExitStack() as end:
         try:
             door = _open_door(channel, engine, users_secret or handshake.new_secret())
-            # Agents that connect before the hub serves wait in the backlog.
+            # Agents that connect before the coordinator serves wait in the backlog.
             own = _start_agent(door)
             end.callback(own.kill)
             end.callback(engine.end)

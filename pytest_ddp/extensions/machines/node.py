@@ -1,4 +1,4 @@
-"""One machine, on the side of the hub."""
+"""One machine, on the side of the coordinator."""
 
 from __future__ import annotations
 

@@ -53,18 +53,18 @@ _FIND_LIMIT = 60.0
 """Seconds for an engine to find its machines; a cluster takes a few to answer."""
 _A_MOMENT = 0.2
 _HUB_END = 40.0
-"""Seconds for the hub to end all agents, including those that still start."""
+"""Seconds for the coordinator to end all agents, including those that still start."""
 
 
 def start(config: pytest.Config, session: Session, display: PieceDisplay) -> RemoteLauncher:
-    """Start the hub of this session, and wait for the agents that its engine starts.
+    """Start the coordinator of this session, and wait for the agents that its engine starts.
 
     Raises:
         pytest.UsageError: agents cannot be started on other machines.
-        NoRankError: there was a hub already, and all agents have ended with it.
+        NoRankError: there was a coordinator already, and all agents have ended with it.
     """
     if FLEET in config.stash:
-        raise NoRankError("the hub of the machines has ended, and all agents with it")
+        raise NoRankError("the coordinator of the machines has ended, and all agents with it")
     engine = config.stash[begin.ENGINE]
     fleet = config.stash[FLEET] = RemoteLauncher(session, display, engine)
     try:
@@ -95,7 +95,7 @@ class RemoteRank(RankProcess):
     """A rank behind an agent, of another machine or of this one; reached by messages."""
 
     fleet: RemoteLauncher = field(kw_only=True)
-    hub: Channel = field(kw_only=True)
+    coordinator: Channel = field(kw_only=True)
     refuses_terminal: ClassVar[str] = "no terminal reaches ranks of other machines (--ddp-machines)"
 
     @property
@@ -104,7 +104,7 @@ class RemoteRank(RankProcess):
 
     def signal(self, number: int) -> None:
         if not self.gone:
-            self.hub.send(SignalRank(self.serial, number))
+            self.coordinator.send(SignalRank(self.serial, number))
 
     def glance(self) -> tuple[str, float]:
         """Nothing: on this machine its process id may belong to another process."""
@@ -115,12 +115,12 @@ class RemoteRank(RankProcess):
 
 
 class RemoteLauncher(Launcher):
-    """A launcher whose host is the hub."""
+    """A launcher whose host is the coordinator."""
 
     is_local: ClassVar[bool] = False
 
     def __init__(self, session: Session, display: PieceDisplay, engine: Engine) -> None:
-        """Start the hub; agents connect while the controller goes on collecting.
+        """Start the coordinator; agents connect while the controller goes on collecting.
 
         Args:
             session: as for every launcher, as is the next.
@@ -159,7 +159,7 @@ class RemoteLauncher(Launcher):
 
         Raises:
             NoRankError: an agent does not connect, or its machine differs from this one.
-            HostDiedError: the hub has died.
+            HostDiedError: the coordinator has died.
         """
         said, deadline = "", time.monotonic() + _FIND_LIMIT
         while not self.machines:
@@ -234,7 +234,9 @@ class RemoteLauncher(Launcher):
         return answer.devices
 
     def _new_process(self, world: World, number: int, channel: Channel) -> RankProcess:
-        return RemoteRank(self._serials, world, number, channel, fleet=self, hub=self._channel)
+        return RemoteRank(
+            self._serials, world, number, channel, fleet=self, coordinator=self._channel
+        )
 
     def new_port(self, world: World) -> Port:
         """Where the ranks of a world can meet next: on the machine of rank 0.
@@ -305,7 +307,8 @@ class RemoteLauncher(Launcher):
                 yield from super()._hear_other(message)
 
     def _is_looking(self) -> bool:
-        """Whether the hub still looks for machines, or for its own address, and has no agents."""
+        """Whether the coordinator still looks for machines, or for its own address, and has no
+        agents."""
         for message, _ in self._channel.receive_available():
             if isinstance(message, MachinesAwaited | MachinesFound):
                 self._awaited = message.what if isinstance(message, MachinesAwaited) else ""
@@ -321,4 +324,6 @@ class RemoteLauncher(Launcher):
         self._channel.close()
         self._process.kill()
         self._process.wait()
-        self._problem = self._problem or "the hub of the machines has ended, and all agents with it"
+        self._problem = (
+            self._problem or "the coordinator of the machines has ended, and all agents with it"
+        )

@@ -1,1 +1,2 @@
-"""One machine of a session on several: its host, its ranks, and the connection to the hub."""
+"""One machine of a session on several: its host, its ranks, and the connection to the
+coordinator."""

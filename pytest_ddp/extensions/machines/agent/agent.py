@@ -1,4 +1,4 @@
-"""The agent of one machine: it starts the host and the ranks there, as the hub orders.
+"""The agent of one machine: it starts the host and the ranks there, as the coordinator orders.
 
 It decides nothing about tests. It holds for its ranks what a launcher holds on one machine, and
 forwards it over the connection: messages both ways, output, contents of files. It ends with the
@@ -36,10 +36,10 @@ from pytest_ddp.system.stdlib import json, os, selectors, signal, socket, subpro
 from pytest_ddp.system.tempfiles import SessionFolder
 
 _SILENCE = 10.0
-"""Seconds without a sign of life after which the hub is given up."""
+"""Seconds without a sign of life after which the coordinator is given up."""
 _HOST_END = 2.0
 _SEND_LIMIT = 10.0
-"""Seconds for what is sent to the hub at the end; the hub waits a little longer."""
+"""Seconds for what is sent to the coordinator at the end; the coordinator waits a little longer."""
 _LOOK = 0.2
 """Seconds between two looks at what ranks leave in files."""
 _CLOSE_LOOK = 0.01
@@ -61,12 +61,13 @@ class Agent:
         environment: dict[str, str],
         lifeline: int | None = None,
     ) -> None:
-        """Take the connection to the hub.
+        """Take the connection to the coordinator.
 
         Args:
-            line: the connection, which the hub has accepted.
+            line: the connection, which the coordinator has accepted.
             node: the number of this machine.
-            nodes: the number of machines by this machine's launcher; None if the hub has started
+            nodes: the number of machines by this machine's launcher; None if the coordinator has
+            started
                 this agent.
             environment: variables for hosts, besides those of this process.
             lifeline: a descriptor at whose end this agent ends, since its starter is gone; None
@@ -88,12 +89,12 @@ class Agent:
         self.gone = ""
         """Why this agent has ended without an order; empty if it had one."""
         self.refused = ""
-        """Why the hub has rejected this agent; empty if it has not."""
+        """Why the coordinator has rejected this agent; empty if it has not."""
         self._looks_closely_until = 0.0
         self._next_look = 0.0
         self._host: subprocess.Popen[bytes] | None = None
         self._selector = selectors.DefaultSelector()
-        self._selector.register(line, selectors.EVENT_READ, self._receive_from_hub)
+        self._selector.register(line, selectors.EVENT_READ, self._receive_from_coordinator)
         if lifeline is not None:
             cut = functools.partial(self._see_lifeline, lifeline)
             self._selector.register(lifeline, selectors.EVENT_READ, cut)
@@ -147,9 +148,9 @@ class Agent:
     def _send(self, message: Message) -> None:
         self._line.send(WireFrame(FrameKind.MESSAGE, data=dumps(message).encode()))
 
-    # ------------------------------------------------------------------ the hub
+    # ------------------------------------------------------------------ the coordinator
 
-    def _receive_from_hub(self) -> None:
+    def _receive_from_coordinator(self) -> None:
         for frame in self._line.receive():
             self._take(frame)
 

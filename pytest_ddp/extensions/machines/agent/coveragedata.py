@@ -33,7 +33,7 @@ class CoverageData:
         return replace(measured, data_file=f"{self._folder.path}/{_NAME}")
 
     def frames(self) -> Iterator[WireFrame]:
-        """All files of data, which the hub writes beside those of node 0."""
+        """All files of data, which the coordinator writes beside those of node 0."""
         folder = "" if self._folder is None else self._folder.path
         for file in glob.glob(f"{_NAME}.*", root_dir=folder) if folder else ():
             suffix = file.removeprefix(f"{_NAME}.").encode()

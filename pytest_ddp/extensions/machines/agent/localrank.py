@@ -1,4 +1,4 @@
-"""One rank of this machine, between its descriptors and the connection to the hub."""
+"""One rank of this machine, between its descriptors and the connection to the coordinator."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class LocalRank:
         """Streams that are not at their end."""
         self._captured: list[int] = []
         self._sent: dict[int, bytes] = {}
-        """The content of each file that the hub already has."""
+        """The content of each file that the coordinator already has."""
         self.pid: int | None = None
         self.why = ""
         """Why this agent killed it; empty if it did not."""
@@ -88,7 +88,7 @@ class LocalRank:
     def left(
         self, *, all_: bool = False, page: bool = True, trace: bool = False
     ) -> Iterator[WireFrame]:
-        """Frames of the files that have changed since they were sent to the hub.
+        """Frames of the files that have changed since they were sent to the coordinator.
 
         Args:
             all_: also captured output.

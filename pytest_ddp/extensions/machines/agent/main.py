@@ -1,4 +1,5 @@
-"""Entry points of agents: the hub starts that of its own machine, engines start the others."""
+"""Entry points of agents: the coordinator starts that of its own machine, engines start the
+others."""
 
 from __future__ import annotations
 
@@ -17,12 +18,12 @@ from pytest_ddp.system.stdlib import os, signal, time
 
 _FAILED = 1
 _REACH_LIMIT = 120.0
-"""Seconds until the hub must listen, if no store signals that it does."""
+"""Seconds until the coordinator must listen, if no store signals that it does."""
 _BETWEEN_TRIES = 0.2
 
 
 def main(role: dict[str, Any]) -> NoReturn:
-    """Run the agent of the hub's own machine."""
+    """Run the agent of the coordinator's own machine."""
     secret = os.environ.pop(SECRET)
     sys.exit(live(role["node"], role["address"], role["port"], secret.encode()))
 
@@ -55,8 +56,8 @@ def live(
 
     Args:
         node: the number of this machine.
-        address: the address at which the hub listens.
-        port: the hub's port.
+        address: the address at which the coordinator listens.
+        port: the coordinator's port.
         secret: the session's secret.
         nodes: the number of nodes by this machine's launcher; None without a launcher.
         lifeline: a descriptor that the starter of this agent holds open as long as the agent is to
@@ -76,10 +77,12 @@ def live(
             line = connect(address, port, secret)
             break
         except SealError as error:
-            return complain(node, f"{address}:{port} is not the hub of this session: {error}")
+            return complain(
+                node, f"{address}:{port} is not the coordinator of this session: {error}"
+            )
         except OSError as error:
-            # If a starter holds a lifeline, the hub listens already. Other agents may start before
-            # node 0, or before its address can be resolved.
+            # If a starter holds a lifeline, the coordinator listens already. Other agents may start
+            # before node 0, or before its address can be resolved.
             if lifeline is not None or time.monotonic() > deadline:
                 return complain(node, _unreached(address, port, error))
             signal.sigtimedwait([], _BETWEEN_TRIES)

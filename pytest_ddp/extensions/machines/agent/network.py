@@ -1,4 +1,4 @@
-"""The network interface of this machine, by the address from which it reaches the hub."""
+"""The network interface of this machine, by the address from which it reaches the coordinator."""
 
 from __future__ import annotations
 

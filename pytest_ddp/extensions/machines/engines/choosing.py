@@ -36,7 +36,7 @@ def find(machines: Machines, python: str | None, environment: Mapping[str, str])
 
 
 def as_told(engine: Engine) -> dict[str, Any]:
-    """Plain values that make the same engine in the hub's process."""
+    """Plain values that make the same engine in the coordinator's process."""
     return {"name": engine.name, "values": asdict(engine)}
 
 

@@ -1,7 +1,7 @@
-"""What the hub needs of an engine, which provides the machines.
+"""What the coordinator needs of an engine, which provides the machines.
 
 An engine either was there before pytest, and has started a process on each node already, or starts
-agents itself, once the hub listens.
+agents itself, once the coordinator listens.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class EngineError(Exception):
 
 @dataclass(frozen=True)
 class MeetingPoint:
-    """Where agents connect to the hub, and with which secret."""
+    """Where agents connect to the coordinator, and with which secret."""
 
     address: str
     port: int
@@ -49,7 +49,8 @@ class MeetingPoint:
 
 @dataclass
 class Engine(ABC):
-    """What provides the machines: plain values in the pytest process, active in the hub's."""
+    """What provides the machines: plain values in the pytest process, active in the
+    coordinator's."""
 
     starts_agents: ClassVar[bool] = True
     """Whether the engine starts the agents; pytest waits for these before it collects, so that a
@@ -77,7 +78,8 @@ class Engine(ABC):
     @property
     @abstractmethod
     def nodes(self) -> int:
-        """Number of machines, with node 0, which is that of pytest; the hub starts its agent."""
+        """Number of machines, with node 0, which is that of pytest; the coordinator starts its
+        agent."""
 
     @abstractmethod
     def listens_at(self, tell: Tell) -> tuple[str, int]:

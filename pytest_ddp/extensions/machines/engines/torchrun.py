@@ -1,8 +1,8 @@
 """Machines of torchrun, or of any launcher that sets its variables with one process per node.
 
-Each node runs the same command. Node 0 is pytest; the others become its agents. They read the hub's
-address from torchrun's own store. A launcher without such a store, such as Kubernetes' PyTorchJob,
-leaves ``MASTER_PORT`` free: there the hub itself listens.
+Each node runs the same command. Node 0 is pytest; the others become its agents. They read the
+coordinator's address from torchrun's own store. A launcher without such a store, such as
+Kubernetes' PyTorchJob, leaves ``MASTER_PORT`` free: there the coordinator itself listens.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Torchrun(Engine):
     has_store: bool
     """Whether the launcher serves a store at this port."""
     key: str
-    """The key of the hub's address in it."""
+    """The key of the coordinator's address in it."""
 
     name: ClassVar[Name] = Name.TORCHRUN
     starts_agents: ClassVar[bool] = False
@@ -127,7 +127,7 @@ class Torchrun(Engine):
             raise EngineError(words) from error
 
     def bring(self, meeting: MeetingPoint) -> None:
-        """Publish the hub's address in the store; without one the nodes have it."""
+        """Publish the coordinator's address in the store; without one the nodes have it."""
         if self.has_store:
             secret = "" if meeting.is_users else meeting.secret
             known = {"address": meeting.address, "port": meeting.port, "secret": secret}
@@ -148,7 +148,8 @@ class Torchrun(Engine):
         """Nothing: the launcher itself waits for the other nodes."""
 
     def find(self, users_secret: str) -> tuple[str, int, bytes]:
-        """Address and port of the hub, and the session's secret, on a node that becomes an agent.
+        """Address and port of the coordinator, and the session's secret, on a node that becomes an
+        agent.
 
         Raises:
             OSError: node 0 has no address.
@@ -186,7 +187,7 @@ class Torchrun(Engine):
         return False
 
     def _store(self) -> Any:
-        from torch import distributed  # noqa: PLC0415 - takes seconds; in hub and agents alone
+        from torch import distributed  # noqa: PLC0415 - takes seconds; in coordinator and agents alone
 
         kind: Any = distributed.TCPStore  # type: ignore[attr-defined]
         return kind(self.master, self.port, is_master=False, timeout=_WAIT)

@@ -30,7 +30,7 @@ ADDRESSES = ("10.77.0.1", "10.77.0.2", "10.77.0.3")
 DEVICE = "veth0"
 """The interface of each machine."""
 PORT = "29517"
-"""The launcher's, or without a store the hub's."""
+"""The launcher's, or without a store the coordinator's."""
 _PATIENCE = 3
 _LETTERS = itertools.cycle("abcdefghijklmnopqrstuvwxyz")
 """Tell the clusters of one process apart; a device's name has room for 15 characters."""

@@ -1,8 +1,9 @@
 """A network in user space, for machines that are network namespaces: late, hanging, lossy.
 
 Each machine's interface is a TAP device whose other side is a thread here, so that all that the
-machines say to each other goes through it: the line to the hub, torchrun's store, the ranks' own
-store and gloo's connections. The kernel's netem would do, but is no part of every kernel.
+machines say to each other goes through it: the line to the coordinator, torchrun's store, the
+ranks' own store and gloo's connections. The kernel's netem would do, but is no part of every
+kernel.
 """
 
 from __future__ import annotations

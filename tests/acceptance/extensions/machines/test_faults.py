@@ -108,7 +108,7 @@ def test_nothing_survives_deaths(cluster: Cluster, deaths: Session) -> None:
     assert cluster.survivors_after(3) == []
 
 
-HUB = """
+COORDINATOR = """
     import os
     import signal
 
@@ -190,10 +190,10 @@ def test_nothing_survives_a_kill_of_pytest(cluster: Cluster, suite: Suite) -> No
 
 
 def test_a_hub_that_is_killed_ends_all_machines(cluster: Cluster, suite: Suite) -> None:
-    suite.write("test_a.py", HUB)
+    suite.write("test_a.py", COORDINATOR)
     session = cluster.run(suite)
     assert session.alpha["test_hub_killed"].verdict == "error", session.text
-    assert "the hub of the machines has ended" in flat(session.alpha["test_later"].text)
+    assert "the coordinator of the machines has ended" in flat(session.alpha["test_later"].text)
     assert (session.alpha.returncode, session.beta.returncode) == (1, 1), session.text
     assert "pytest on node 0 is gone: connection closed" in flat(session.beta.output)
     assert cluster.survivors_after(3) == []

@@ -38,7 +38,7 @@ LISTENING = """
     def test_given_group(ddp):
         dist.barrier()
         alpha, _, beta, _ = ddp.gather(listening())
-        # The hub, gloo's ranks and their store on the one, gloo's ranks alone on the other.
+        # The coordinator, gloo's ranks and their store on the one, gloo's ranks alone on the other.
         assert alpha == {"10.77.0.1"}
         assert beta == {"10.77.0.2"}
 
@@ -84,15 +84,15 @@ STRANGER = """
     import socket
     import sys
 
-    HUB = sys.argv[1], int(sys.argv[2])
+    COORDINATOR = sys.argv[1], int(sys.argv[2])
 
 
-    def hub():
-        return socket.create_connection(HUB, timeout=20)
+    def coordinator():
+        return socket.create_connection(COORDINATOR, timeout=20)
 
 
     def memory():
-        # Of the hub: who is on the machine can see it.
+        # Of the coordinator: who is on the machine can see it.
         for entry in pathlib.Path("/proc").iterdir():
             with contextlib.suppress(OSError):
                 if entry.name.isdecimal() and b"machines.main" in (entry / "cmdline").read_bytes():
@@ -102,22 +102,22 @@ STRANGER = """
     def send(data, times=1):
         # All of it, or as much as is taken before the door is shut.
         sent = 0
-        with hub() as peer, contextlib.suppress(OSError):
+        with coordinator() as peer, contextlib.suppress(OSError):
             for _ in range(times):
                 sent += peer.send(data)
         return sent
 
 
     before = memory()
-    assert before, "no hub is there"
+    assert before, "no coordinator is there"
     for _ in range(200):
-        hub().close()
+        coordinator().close()
     send(b"GET / HTTP/1.1\\r\\nHost: here\\r\\n\\r\\n")
     send(b"\\x16\\x03\\x01" + bytes(500))
     send(bytes(48))
     sent = send(bytes(1 << 20), times=1 << 10)
-    assert sent < 1 << 30, "the hub has read a gigabyte of a stranger's"
-    silent = [hub() for _ in range(40)]
+    assert sent < 1 << 30, "the coordinator has read a gigabyte of a stranger's"
+    silent = [coordinator() for _ in range(40)]
     assert memory() - before < 8 << 20
     print("done")
 """

@@ -21,28 +21,30 @@ SECRET = b"of this session"
 
 
 def sealed(ours: bytes = SECRET, theirs: bytes = SECRET) -> tuple[Seal, Seal]:
-    """The ends of hub and agent."""
+    """The ends of coordinator and agent."""
     gate = ServerHandshake(ours)
     knock = ClientHandshake(theirs, gate.greeting)
     let_in = gate.open(knock.answer)
     assert let_in is not None
-    welcome, hub = let_in
-    return hub, knock.open(welcome)
+    welcome, coordinator = let_in
+    return coordinator, knock.open(welcome)
 
 
 def test_both_sides_read_what_the_other_has_sent() -> None:
-    hub, agent = sealed()
-    assert agent.open(hub.close(b"a") + hub.close(b"") + hub.close(b"c" * 100_000)) == [
+    coordinator, agent = sealed()
+    assert agent.open(
+        coordinator.close(b"a") + coordinator.close(b"") + coordinator.close(b"c" * 100_000)
+    ) == [
         b"a",
         b"",
         b"c" * 100_000,
     ]
-    assert hub.open(agent.close(b"back")) == [b"back"]
+    assert coordinator.open(agent.close(b"back")) == [b"back"]
 
 
 def test_frames_come_in_any_pieces() -> None:
-    hub, agent = sealed()
-    data = hub.close(b"first") + hub.close(b"second")
+    coordinator, agent = sealed()
+    data = coordinator.close(b"first") + coordinator.close(b"second")
     assert [body for i in range(len(data)) for body in agent.open(data[i : i + 1])] == [
         b"first",
         b"second",
@@ -64,7 +66,7 @@ def test_a_hub_with_another_secret_is_refused() -> None:
 @pytest.mark.parametrize(
     "greeting", [b"", b"SSH-2.0-OpenSSH_9.6\r\n", MAGIC, b"x" * GREETING, MAGIC + bytes(17)]
 )
-def test_who_greets_otherwise_is_no_hub(greeting: bytes) -> None:
+def test_who_greets_otherwise_is_no_coordinator(greeting: bytes) -> None:
     with pytest.raises(SealError, match="no pytest-ddp"):
         ClientHandshake(SECRET, greeting)
 
@@ -98,8 +100,8 @@ def test_a_proof_is_of_one_connection() -> None:
 
 @pytest.mark.parametrize("place", [0, 4, 19, 20, 24])
 def test_a_changed_byte_breaks_the_connection(place: int) -> None:
-    hub, agent = sealed()
-    frame = bytearray(hub.close(b"verdict") + hub.close(b"x" * 100))
+    coordinator, agent = sealed()
+    frame = bytearray(coordinator.close(b"verdict") + coordinator.close(b"x" * 100))
     frame[place] ^= 1
     of_a_longer_length = bytes(1 << 25)
     with pytest.raises(SealError):
@@ -107,27 +109,27 @@ def test_a_changed_byte_breaks_the_connection(place: int) -> None:
 
 
 def test_a_frame_that_comes_again_breaks_it() -> None:
-    hub, agent = sealed()
-    frame = hub.close(b"once")
+    coordinator, agent = sealed()
+    frame = coordinator.close(b"once")
     assert agent.open(frame) == [b"once"]
     with pytest.raises(SealError, match="was changed on the way"):
         agent.open(frame)
 
 
 def test_a_frame_that_was_left_out_breaks_it() -> None:
-    hub, agent = sealed()
-    hub.close(b"lost")
+    coordinator, agent = sealed()
+    coordinator.close(b"lost")
     with pytest.raises(SealError, match="was changed on the way"):
-        agent.open(hub.close(b"next"))
+        agent.open(coordinator.close(b"next"))
 
 
 def test_a_frame_sent_back_breaks_it() -> None:
-    hub, _ = sealed()
+    coordinator, _ = sealed()
     with pytest.raises(SealError, match="was changed on the way"):
-        hub.open(hub.close(b"mine"))
+        coordinator.open(coordinator.close(b"mine"))
 
 
 def test_a_length_that_is_none_of_ours_is_refused_before_its_bytes_come() -> None:
-    hub, _ = sealed()
+    coordinator, _ = sealed()
     with pytest.raises(SealError, match="longer than any of pytest-ddp"):
-        hub.open(struct.pack(">I", LONGEST + 1) + bytes(16))
+        coordinator.open(struct.pack(">I", LONGEST + 1) + bytes(16))

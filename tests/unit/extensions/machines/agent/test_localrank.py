@@ -1,4 +1,4 @@
-"""What of a rank's files goes to the hub, and when."""
+"""What of a rank's files goes to the coordinator, and when."""
 
 from __future__ import annotations
 

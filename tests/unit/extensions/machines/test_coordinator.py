@@ -1,4 +1,4 @@
-"""A hub with real connections, and agents that are no machines."""
+"""A coordinator with real connections, and agents that are no machines."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ SECRET = "of this session"
 
 
 class Session:
-    """A hub at work, and the controller's end of its channel."""
+    """A coordinator at work, and the controller's end of its channel."""
 
     def __init__(self, nodes: int) -> None:
         self.channel, theirs = Channel.pair()
         theirs.setblocking(False)
         self.door = AgentListener("127.0.0.1", 0, SECRET)
         engine = Torchrun(0, nodes, "of-node-0", 29500, True, "key")
-        self.hub = Coordinator(Channel(theirs), engine, self.door)
-        self._thread = threading.Thread(target=self.hub.serve, daemon=True)
+        self.coordinator = Coordinator(Channel(theirs), engine, self.door)
+        self._thread = threading.Thread(target=self.coordinator.serve, daemon=True)
         self._thread.start()
         self._heard: list[Message] = []
         self._lines: list[AgentConnection] = []
@@ -67,7 +67,7 @@ class Session:
         return line
 
     def hear(self, kind: type[Message]) -> Any:
-        """The next message of a kind that the hub tells the controller."""
+        """The next message of a kind that the coordinator tells the controller."""
         return _within(lambda: self._next(kind))
 
     def _next(self, kind: type[Message]) -> Message | None:
@@ -84,8 +84,8 @@ class Session:
         assert not self._thread.is_alive()
         self.door.close()
         self.channel.close()
-        self.hub._channel.close()
-        for line in (*self._lines, *(node.line for node in self.hub._nodes.values())):
+        self.coordinator._channel.close()
+        for line in (*self._lines, *(node.line for node in self.coordinator._nodes.values())):
             line.close()
 
 
@@ -102,7 +102,7 @@ def ready(line: AgentConnection) -> None:
 
 
 def refusal(line: AgentConnection) -> str:
-    """Why the hub sends an agent away."""
+    """Why the coordinator sends an agent away."""
 
     def find() -> str | None:
         told = [frame.data.decode() for frame in line.receive() if frame.kind is FrameKind.PROBLEM]
