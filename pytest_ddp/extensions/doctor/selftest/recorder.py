@@ -18,7 +18,7 @@ PRESENCE = "DDP_BATTERY_PRESENCE"
 def pytest_configure(config: pytest.Config) -> None:
     # The reports of ranks and of xdist workers reach the pytest process, so it records all.
     if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(_Recorder(config), "ddp-battery-recorder")
+        config.pluginmanager.register(_Recorder(config), "ddp-selftest-recorder")
 
 
 class _Recorder:

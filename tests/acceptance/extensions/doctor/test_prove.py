@@ -52,7 +52,7 @@ def test_everything_that_runs_here(tmp_path: Path) -> None:
 
 @pytest.fixture
 def mutate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file of a plugin that is installed in the battery's sessions."""
+    """The file of a plugin that is installed in the selftest's sessions."""
     install(tmp_path, "mutant")
     site = tmp_path / "site-packages"
     monkeypatch.setenv("PYTHONPATH", str(site))

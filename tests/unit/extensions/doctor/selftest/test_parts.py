@@ -1,4 +1,4 @@
-"""What of the battery runs where, and that it says what it expects."""
+"""Which parts of the selftest run where, and that each says what it expects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions of the battery end in time, and leave nothing."""
+"""Sessions of the selftest end in time, and leave nothing."""
 
 from __future__ import annotations
 
