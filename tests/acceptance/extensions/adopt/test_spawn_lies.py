@@ -228,7 +228,7 @@ def test_an_early_exit_is_told(lies: Finished) -> None:
 def test_the_test_that_started_it_is_named(lies: Finished) -> None:
     text = flat(lies["test_rank_0_alone[killed]"].text)
     assert "Started by test_lies.py::test_rank_0_alone[killed]." in text
-    assert "looks at the exitcode" in text
+    assert "reads the exitcode" in text
 
 
 def test_what_became_of_the_others_is_told(lies: Finished) -> None:
