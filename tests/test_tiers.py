@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -17,8 +18,16 @@ def test_the_default_tier_has_every_pair_on_several_ranks() -> None:
     """The file holds the pairs of subject and guarantee, so that none is lost unseen."""
     command = [sys.executable, "-m", "pytest", "conformance", "-m", "not exhaustive"]
     command += ["--collect-only", "-q", "-p", "no:cacheprovider", "-p", "ddp_conformance.plugin"]
+    # Without options of the outer run, such as -v, which changes how items are listed.
+    environment = {name: text for name, text in os.environ.items() if name != "PYTEST_ADDOPTS"}
     collected = subprocess.run(
-        command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout
     pairs = set()
     for test, parameters in filter(None, map(_pair, collected.splitlines())):
