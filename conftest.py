@@ -20,6 +20,9 @@ EXHAUSTIVE = (
     "tests/acceptance/ci/",
     "tests/acceptance/extensions/engines/",
     "tests/acceptance/extensions/machines/",
+    # Whole programs of the reference systems, whose parts `make conformance` checks.
+    *(f"tests/reference/{name}/test_program.py" for name in ("resnet", "training", "windows")),
+    "tests/reference/training/test_ranks.py",
     # These need build/zoo: plugins of other projects, installed beside the environment.
     *(f"tests/acceptance/plugins/test_{name}.py" for name in ("allure", "benchmark", "debugpy")),
     *(f"tests/acceptance/plugins/test_{name}.py" for name in ("editors", "testmon", "zoo")),
