@@ -1,5 +1,7 @@
 """The public names, with all that they import; the package imports it when one is used."""
 
+# ruff: noqa: F401 - the package lists them in its __all__
+
 from ddp_conformance.caches.subjects import Cache
 from ddp_conformance.callbacks.subjects import Callback, ErrorPath
 from ddp_conformance.determinism.subjects import Leg, TrainLoop, Watch
@@ -15,36 +17,3 @@ from ddp_conformance.sampling.subjects import Loader, Sampler, SamplerWrapper
 from ddp_conformance.windows.data import Announcement, Stamp, WindowRun
 from ddp_conformance.windows.subjects import DataModule
 from ddp_conformance.writing.subjects import Guard, Preparation, Writer
-
-__all__ = [
-    "Announcement",
-    "Cache",
-    "Callback",
-    "Case",
-    "Check",
-    "DataModule",
-    "ErrorPath",
-    "Evaluation",
-    "Guarantee",
-    "GuaranteeError",
-    "Guard",
-    "IndexDataset",
-    "Leg",
-    "Level",
-    "Loader",
-    "Metric",
-    "Preparation",
-    "Sampler",
-    "SamplerWrapper",
-    "Stamp",
-    "Subject",
-    "TrainLoop",
-    "TrainStep",
-    "Training",
-    "UndecidedError",
-    "Violation",
-    "Watch",
-    "WindowRun",
-    "Writer",
-    "parametrize_with_checks",
-]

@@ -74,7 +74,7 @@ def reading(subject: Cache, case: Case, ranks: Ranks) -> Iterator[Record]:
     used = on_all(ranks, lambda: read_all(cache, case))
     yield from used or ()
     yield from tensors_seen(subject, cache, case.rank, "read")
-    ranks.gather(None)  # nobody closes before all have looked
+    ranks.gather(None)  # no rank closes before all have looked
     close(cache)
 
 

@@ -143,7 +143,7 @@ def open_until_killed(order: Order, journal: Journal) -> None:
     threading.setprofile(None)
     sys.setprofile(None)
     journal.add(NewFiles(order.rank, files.look(), killed=False))
-    dist.barrier()  # nobody closes before all have it
+    dist.barrier()  # no rank closes before all have it
     close(cache)
     dist.destroy_process_group()
     journal.add(Happened(order.rank, "returned"))

@@ -91,7 +91,7 @@ def first_look_in_lockstep(
             found += seen
     except (Exception, SystemExit) as error:
         problem = error
-    ranks.gather(None)  # nobody closes before all have looked
+    ranks.gather(None)  # no rank closes before all have looked
     for cache in held:
         close(cache)
     return [*source.produced, *found, *lockstep.calls], problem

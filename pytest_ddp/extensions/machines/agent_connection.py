@@ -161,9 +161,9 @@ def connect(address: str, port: int, secret: bytes) -> AgentConnection:
     """
     sock = socket.create_connection((address, port), timeout=_SHAKE_LIMIT)
     try:
-        knock = ClientHandshake(secret, _exactly(sock, handshake.GREETING))
-        sock.sendall(knock.answer)
-        return AgentConnection(sock, knock.open(_exactly(sock, handshake.WELCOME)))
+        client = ClientHandshake(secret, _exactly(sock, handshake.GREETING))
+        sock.sendall(client.answer)
+        return AgentConnection(sock, client.open(_exactly(sock, handshake.WELCOME)))
     except BaseException:
         sock.close()
         raise

@@ -1,7 +1,7 @@
 """Checks once more, in processes of which one orders a set of strings in its own way.
 
 Ranks that are forked share a hash seed; those of a cluster do not. What a part does is first looked
-at in two processes with a hash seed each. Both are rank 0, in a process group that talks to nobody:
+at in two processes with a hash seed each. Both are rank 0, in a process group without other ranks:
 it costs two forks. Where they do not do the same, which may have other reasons, or where one
 raises, as it may without its peers, the guarantee is checked on real ranks with these hash seeds.
 """
