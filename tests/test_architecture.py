@@ -167,7 +167,7 @@ def test_every_folder_is_a_room() -> None:
 
 
 def test_protocol_imports_nothing_of_ours() -> None:
-    names = ("host_messages", "rank_status", "serving")
+    names = ("host_messages", "rank_status")
     parts = {f"pytest_ddp.protocol.{name}" for name in names}
     assert _ours(_imports(MODULES["pytest_ddp.protocol.messages"], everywhere=True)) == parts
     assert not any(_ours(_imports(MODULES[part], everywhere=True)) for part in parts)

@@ -19,8 +19,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from typing import Any, TypeVar
 
 from pytest_ddp.protocol.host_messages import StartRank
-from pytest_ddp.protocol.messages import EXTENSION_KINDS, Message, RankReady, RunTest, TerminalReply
-from pytest_ddp.protocol.serving import DESCRIPTORS, Inherit, Serve
+from pytest_ddp.protocol.messages import (
+    EXTENSION_KINDS,
+    ExtensionMessage,
+    Message,
+    RankReady,
+    RunTest,
+    TerminalReply,
+)
 from pytest_ddp.system.stdlib import json, os, socket
 
 _HEADER = struct.Struct(">IQ")
@@ -294,10 +300,8 @@ def _descriptor_count(message: Message) -> int:
             return message.serve_store + message.by_file
         case TerminalReply():
             return 3 if message.refusal is None else 0
-        case Serve():
-            return DESCRIPTORS
-        case Inherit():
-            return len(message.numbers)
+        case ExtensionMessage():
+            return message.descriptor_count
         case _:
             return 0
 

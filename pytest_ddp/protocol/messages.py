@@ -5,8 +5,8 @@ worker), the *host*, which imports what ranks share and forks, and the *ranks*. 
 frozen dataclass with JSON-able fields, framed by :mod:`pytest_ddp.protocol.channel`. The
 dataclasses have no slots, as these would make each class twice, and the user waits for this
 module's import. Of the plugin it imports only its other parts,
-:mod:`pytest_ddp.protocol.host_messages`, :mod:`pytest_ddp.protocol.rank_status` and
-:mod:`pytest_ddp.protocol.serving`, so that host and ranks do not import the controller's code.
+:mod:`pytest_ddp.protocol.host_messages` and :mod:`pytest_ddp.protocol.rank_status`, so that host
+and ranks do not import the controller's code.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ from pytest_ddp.protocol.rank_status import (
     RequestCalls,
     Traffic,
 )
-from pytest_ddp.protocol.serving import Inherit, Joined, ProcessPlace, Serve, Served, ServiceReady
 
 # ------------------------------------------------------------------
 # Records about the terminal, which one rank at a time can have for a debugger.
@@ -114,6 +113,11 @@ class ExtensionMessage:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         EXTENSION_KINDS[cls.__name__] = cls
+
+    @property
+    def descriptor_count(self) -> int:
+        """How many file descriptors are attached to it; the receiver computes it, too."""
+        return 0
 
 
 EXTENSION_KINDS: dict[str, type[ExtensionMessage]] = {}
@@ -431,6 +435,4 @@ FromRank: TypeAlias = (
     | Saved
     | Finished
 )
-OfService: TypeAlias = Serve | ServiceReady | Served | Inherit | Joined | ProcessPlace
-"""Messages between the pytest process, the service and the processes that the service makes."""
-Message: TypeAlias = ToHost | FromHost | ToRank | FromRank | OfService | ExtensionMessage
+Message: TypeAlias = ToHost | FromHost | ToRank | FromRank | ExtensionMessage

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from multiprocessing import context, popen_spawn_posix, reduction, resource_tracker, spawn, util
 from typing import Any
 
+from pytest_ddp.extensions.adopt.ranks.inherited import Inherited
+from pytest_ddp.extensions.adopt.ranks.served_messages import RETURNED
 from pytest_ddp.launch.rank_process import RankFiles
-from pytest_ddp.protocol.inherited import Inherited
-from pytest_ddp.protocol.serving import RETURNED
 from pytest_ddp.system.stdlib import os
 
 Make = Callable[[Sequence[int], Sequence[int]], int]

@@ -14,9 +14,9 @@ import pytest
 from pytest_ddp import DdpWarning
 from pytest_ddp.extensions.adopt.elastic import LocalRendezvous
 from pytest_ddp.extensions.adopt.exit_deadline import ExitDeadline
+from pytest_ddp.extensions.adopt.ranks.served_messages import AT_ONCE, Inherit, Serve
 from pytest_ddp.extensions.adopt.spawn_server import NotServedError, SpawnServer
 from pytest_ddp.protocol.channel import Channel
-from pytest_ddp.protocol.serving import AT_ONCE, Inherit, Serve
 from pytest_ddp.session.worker_settings import collected_message
 from pytest_ddp.system import processes
 from pytest_ddp.system.stdlib import os, socket, threading

@@ -6,11 +6,11 @@ import contextlib
 import re
 from collections.abc import Iterator, Sequence
 
+from pytest_ddp.extensions.adopt.ranks.served_messages import Serve, Served, ServiceReady
 from pytest_ddp.launch.rendezvous import NOT_FOR_HOST
 from pytest_ddp.protocol.channel import Channel, ChannelError
 from pytest_ddp.protocol.host_messages import Collected
 from pytest_ddp.protocol.program import command
-from pytest_ddp.protocol.serving import Serve, Served, ServiceReady
 from pytest_ddp.system import processes, tempfiles
 from pytest_ddp.system.stdlib import os, socket, subprocess
 

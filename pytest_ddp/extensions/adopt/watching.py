@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_ddp.deadlock.prober import Prober
 from pytest_ddp.extensions.adopt.exit_deadline import ExitDeadline
+from pytest_ddp.extensions.adopt.ranks.served_messages import Joined, ProcessPlace
 from pytest_ddp.outcome.outcome import Hang
 from pytest_ddp.protocol.channel import Channel, ChannelError
 from pytest_ddp.protocol.messages import Message
 from pytest_ddp.protocol.rank_status import Probe, RankStatus
-from pytest_ddp.protocol.serving import Joined, ProcessPlace
 from pytest_ddp.system.stdlib import os, select, signal, socket, threading, time
 
 if TYPE_CHECKING:

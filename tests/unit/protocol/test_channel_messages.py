@@ -28,7 +28,6 @@ from pytest_ddp.protocol.messages import (
     RunTest,
     TerminalReply,
 )
-from pytest_ddp.protocol.serving import Inherit, Serve
 from tests.unit.ends import READY, Ends, both, frame, wire
 from tests.unit.standings import collective, standing, stuck
 
@@ -79,10 +78,8 @@ def descriptors_of(message: Any) -> int:
         return 8 + message.serve_store
     if isinstance(message, RankReady):
         return len(message.captured)
-    if isinstance(message, Serve):
-        return 11
-    if isinstance(message, Inherit):
-        return len(message.numbers)
+    if isinstance(message, ExtensionMessage):
+        return message.descriptor_count
     if isinstance(message, TerminalReply):
         return 3 if message.refusal is None else 0
     return message.serve_store + message.by_file if isinstance(message, RunTest) else 0

@@ -8,11 +8,10 @@ import sys
 from multiprocessing import resource_tracker, spawn
 from typing import Any, NoReturn
 
-from pytest_ddp.extensions.adopt.ranks import served_surroundings
+from pytest_ddp.extensions.adopt.ranks import inherited, served_surroundings
+from pytest_ddp.extensions.adopt.ranks.served_messages import Inherit, Serve
 from pytest_ddp.extensions.adopt.ranks.served_watch import Watch
-from pytest_ddp.protocol import inherited
 from pytest_ddp.protocol.channel import Channel
-from pytest_ddp.protocol.serving import Inherit, Serve
 from pytest_ddp.rank.cleanup import seeding
 from pytest_ddp.rank.exits import crash_stacks, exiting
 from pytest_ddp.rank.startup.preload import without_collector

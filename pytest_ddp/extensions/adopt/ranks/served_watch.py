@@ -11,11 +11,11 @@ from typing import Any
 
 import torch.distributed as dist
 
+from pytest_ddp.extensions.adopt.ranks.served_messages import RETURNED, Joined, ProcessPlace
 from pytest_ddp.protocol.channel import Channel
 from pytest_ddp.protocol.host_messages import World
-from pytest_ddp.protocol.messages import FromRank, OfService
+from pytest_ddp.protocol.messages import FromRank
 from pytest_ddp.protocol.rank_status import Probe
-from pytest_ddp.protocol.serving import RETURNED, Joined, ProcessPlace
 from pytest_ddp.protocol.status_page import StatusPage
 from pytest_ddp.rank.groups import functional
 from pytest_ddp.rank.groups.default_group import DefaultGroup
@@ -70,7 +70,7 @@ class Watch:
                     status = self._surveyor.stand(question)
                     self._send(_place(), status)
 
-    def _send(self, *messages: FromRank | OfService) -> None:
+    def _send(self, *messages: FromRank | Joined | ProcessPlace) -> None:
         with contextlib.suppress(OSError), self._lock:
             for message in messages:
                 self._channel.send(message)

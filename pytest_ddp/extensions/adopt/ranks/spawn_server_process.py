@@ -12,10 +12,10 @@ import contextlib
 from typing import NoReturn
 
 from pytest_ddp.extensions.adopt.ranks import served_process
+from pytest_ddp.extensions.adopt.ranks.served_messages import Serve, Served, ServiceReady
 from pytest_ddp.extensions.adopt.ranks.served_surroundings import Signals
 from pytest_ddp.protocol.channel import Channel
 from pytest_ddp.protocol.host_messages import Collected
-from pytest_ddp.protocol.serving import Serve, Served, ServiceReady
 from pytest_ddp.rank.exits import crash_stacks
 from pytest_ddp.rank.startup import preload, shared_preload, threads
 from pytest_ddp.system import processes

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from pytest_ddp.extensions.adopt.exit_deadline import ExitDeadline
+from pytest_ddp.extensions.adopt.ranks.served_messages import RETURNED
 from pytest_ddp.extensions.adopt.watching import Watched
 from pytest_ddp.outcome.outcome import Hang
 from pytest_ddp.protocol.rank_status import RankStatus
-from pytest_ddp.protocol.serving import RETURNED
 from pytest_ddp.protocol.status_page import StatusNote
 
 

@@ -1,11 +1,10 @@
-"""Records about served processes: forks of a service in place of interpreters of ``spawn``.
-
-A part of :mod:`pytest_ddp.protocol.messages`, which describes how they are sent.
-"""
+"""Messages about served processes: forks of a service in place of interpreters of ``spawn``."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from pytest_ddp.protocol.messages import ExtensionMessage
 
 DESCRIPTORS = 11
 """Descriptors attached to :class:`Serve`: the process's channel, its three standard streams, the
@@ -18,19 +17,23 @@ AT_ONCE = 8
 
 
 @dataclass(frozen=True)
-class Serve:
+class Serve(ExtensionMessage):
     """Make a process; the answer is :class:`Served`."""
 
     environment: dict[str, str]
     """All variables, as they are when the process is started."""
     umask: int
 
+    @property
+    def descriptor_count(self) -> int:
+        return DESCRIPTORS
+
 
 # ---------------------------------------------------------------- service -> pytest process
 
 
 @dataclass(frozen=True)
-class ServiceReady:
+class ServiceReady(ExtensionMessage):
     """The service has finished its imports, and waits for orders."""
 
     problem: str | None
@@ -38,7 +41,7 @@ class ServiceReady:
 
 
 @dataclass(frozen=True)
-class Served:
+class Served(ExtensionMessage):
     """The process exists, and the pytest process is its parent."""
 
     pid: int
@@ -48,24 +51,28 @@ class Served:
 
 
 @dataclass(frozen=True)
-class Inherit:
+class Inherit(ExtensionMessage):
     """Descriptors that the unpickled objects refer to, in order; they are attached."""
 
     numbers: tuple[int, ...]
     """Their numbers in the pytest process."""
     last: bool
 
+    @property
+    def descriptor_count(self) -> int:
+        return len(self.numbers)
+
 
 # ---------------------------------------------------------------- its process -> pytest process
 
 
 @dataclass(frozen=True)
-class Joined:
+class Joined(ExtensionMessage):
     """The process has made a process group: from now on it answers probes."""
 
 
 @dataclass(frozen=True)
-class ProcessPlace:
+class ProcessPlace(ExtensionMessage):
     """Its place in the default process group; sent before each answer to a probe."""
 
     rank: int
