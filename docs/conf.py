@@ -33,11 +33,13 @@ myst_heading_anchors = 4
 html_theme = "furo"
 html_title = f"pytest-ddp {release}"
 html_copy_source = False
+html_show_copyright = False
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 copybutton_prompt_text = "$ "
 copybutton_line_continuation_character = "\\"
 
+add_module_names = False
 autodoc_typehints_format = "short"
 autodoc_default_options = {"members": True}
 python_maximum_signature_line_length = 80

@@ -10,8 +10,8 @@ from ddp_conformance.framework.registry import known_ids
 from ddp_conformance.frontend import explain
 
 _INTRODUCTION = """\
-Each page has one rule: why it is there, code that breaks it, code that looks alike and keeps it, how it
-is checked, and where it was broken before. [Check a part of yours](../conformance.md) against them.
+Each page has one rule: why it is there, code that breaks it, code that looks alike and keeps it,
+how it is checked, and where it was broken before. [Check your own parts](../conformance.md).
 """
 _FIELDS = re.compile(r"^- \*\*([\w ]+)\.\*\* (.*(?:\n  .*)*)", re.MULTILINE)
 """A field of an entry, such as its rationale."""
