@@ -1,6 +1,6 @@
 # `make conformance` and `make test` are the commands of the README. They create .venv on first use,
 # and need only python3, make and git.
-.PHONY: conformance kill-matrix test test-all tests quick quick-tests types soak chaos fidelity habits ecosystem zoo gpu benchmark clean
+.PHONY: conformance kill-matrix test test-all tests quick quick-tests types soak chaos fidelity habits ecosystem zoo gpu benchmark docs clean
 .DELETE_ON_ERROR:
 
 PYTHON ?= python3
@@ -142,8 +142,14 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -qq --constraint constraints.txt pip setuptools wheel
 	$(BIN)/python -m pip install -qq --constraint constraints.txt torch
-	$(BIN)/python -m pip install -qq --constraint constraints.txt --no-build-isolation --editable '.[dev]'
+	$(BIN)/python -m pip install -qq --constraint constraints.txt --no-build-isolation --editable '.[dev]' --group docs
 	touch $(READY)
+
+# The site, into build/docs, without the network; a warning is an error.
+docs: $(READY)
+	timeout -k 10 600 $(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet \
+	  docs build/docs </dev/null
+	@echo "build/docs/index.html"
 
 clean:
 	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache

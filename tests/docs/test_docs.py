@@ -20,7 +20,7 @@ from tests.docs import declared
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
-_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"^```([^\n`]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _MADE_BY_CI = (
     *("make ", "pip install ./pytest-ddp", "git "),
     *("python -m benchmarks", "python -m tests.chaos"),

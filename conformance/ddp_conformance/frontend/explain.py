@@ -7,6 +7,7 @@ import functools
 import inspect
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -23,39 +24,62 @@ from ddp_conformance.framework.subjects import Subject
 SPEC = Path(__file__).parents[1] / "SPEC.md"
 
 
+@dataclass(frozen=True)
+class Examples:
+    """Components that show what a guarantee asks for, with their source code."""
+
+    broken: Mutant
+    broken_code: str
+    kept: BenignVariant
+    kept_code: str
+    """Without what the mutant consists of, too."""
+    others: tuple[Mutant, ...]
+    """Further mutants that break the guarantee."""
+
+
 def explanation(guarantee_id: str) -> Iterator[str]:
     """The lines: its entry, the first mutant, the names of the others, and the benign variant
     most alike."""
-    yield from _entry(guarantee_id)
-    mutants = [m for m in all_mutants(installed_only=True) if m.guarantee == guarantee_id]
-    variants = [t for t in all_benign_variants(installed_only=True) if _is_bound(t, guarantee_id)]
-    if not (mutants and variants):
+    yield from entry(guarantee_id).replace("**", "").splitlines()
+    shown = examples(guarantee_id)
+    if shown is None:
         yield "# Its examples use Lightning: pip install 'pytest-ddp[lightning]'"
         return
-    broken, *others = mutants
-    kept = most_alike(broken, variants)
-    yield f"# Breaks it: {broken.defect}\n"
-    yield from _example(broken.subject, _code_of(broken.subject))
-    known = _code_of(broken.subject)
-    yield f"# Keeps it: {kept.likeness}\n"
-    yield from _example(kept.subject, [one for one in _code_of(kept.subject) if one not in known])
-    if others:
+    yield f"# Breaks it: {shown.broken.defect}\n"
+    yield shown.broken_code
+    yield f"# Keeps it: {shown.kept.likeness}\n"
+    yield shown.kept_code
+    if shown.others:
         yield "# Breaks it too:"
-        yield from (f"# - {mutant.subject.name}: {mutant.defect}" for mutant in others)
+        yield from (f"# - {mutant.subject.name}: {mutant.defect}" for mutant in shown.others)
 
 
-def _entry(guarantee_id: str) -> list[str]:
-    """Its section in SPEC, without marks."""
+def entry(guarantee_id: str) -> str:
+    """Its section in SPEC, without the marks of its heading."""
     text = SPEC.read_text(encoding="utf-8")
     found = re.search(rf"^### ({guarantee_id}\b.*?)(?=^##|\Z)", text, re.MULTILINE | re.DOTALL)
     assert found is not None, f"{guarantee_id} has a check and no entry"
-    return found[1].replace("**", "").splitlines()
+    return found[1]
 
 
-def _example(subject: Subject, code: Sequence[Any]) -> Iterator[str]:
-    for one in code:
-        yield f"{inspect.getsource(one)}\n"
-    yield f"# {subject!r}\n"
+def examples(guarantee_id: str) -> Examples | None:
+    """The first mutant of the guarantee and the benign variant most like it; None if they use a
+    library that is not installed."""
+    mutants = [m for m in all_mutants(installed_only=True) if m.guarantee == guarantee_id]
+    variants = [t for t in all_benign_variants(installed_only=True) if _is_bound(t, guarantee_id)]
+    if not (mutants and variants):
+        return None
+    broken, *others = mutants
+    kept = most_alike(broken, variants)
+    known = _code_of(broken.subject)
+    own = [one for one in _code_of(kept.subject) if one not in known]
+    return Examples(
+        broken, _example(broken.subject, known), kept, _example(kept.subject, own), tuple(others)
+    )
+
+
+def _example(subject: Subject, code: Sequence[Any]) -> str:
+    return "\n".join([*(f"{inspect.getsource(one)}\n" for one in code), f"# {subject!r}\n"])
 
 
 def _is_bound(variant: BenignVariant, guarantee_id: str) -> bool:
