@@ -111,12 +111,13 @@ ecosystem: build/ecosystem/.ready
 	timeout -k 10 600 build/ecosystem/bin/python -m pytest tests/acceptance/extensions/engines/test_accelerate.py \
 	  -q -p no:cacheprovider </dev/null
 
-build/ecosystem/.ready: pyproject.toml conformance/ecosystem/constraints.txt
+build/ecosystem/.ready: pyproject.toml reference/pyproject.toml conformance/ecosystem/constraints.txt
 	$(PYTHON) -m venv build/ecosystem
 	build/ecosystem/bin/python -m pip install --quiet \
 	  --constraint conformance/ecosystem/constraints.txt pip setuptools wheel torch
 	build/ecosystem/bin/python -m pip install --quiet --no-build-isolation \
-	  --constraint conformance/ecosystem/constraints.txt --editable '.[dev,ecosystem]'
+	  --constraint conformance/ecosystem/constraints.txt \
+	  --editable . --editable ./reference --group dev --group ecosystem
 	touch build/ecosystem/.ready
 
 # Tests every kind of verdict with all plugins of tests/acceptance/plugins/zoo.txt installed and
@@ -138,11 +139,12 @@ build/zoo/.ready: tests/acceptance/plugins/zoo.txt $(READY)
 # torch is installed first and pinned: for the version range of another package, pip would download
 # the newest build with gigabytes of CUDA libraries. No build isolation, because an isolated build
 # ignores the constraints. pip shows errors and no warnings.
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml reference/pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -qq --constraint constraints.txt pip setuptools wheel
 	$(BIN)/python -m pip install -qq --constraint constraints.txt torch
-	$(BIN)/python -m pip install -qq --constraint constraints.txt --no-build-isolation --editable '.[dev]'
+	$(BIN)/python -m pip install -qq --constraint constraints.txt --no-build-isolation \
+	  --editable . --editable ./reference --group dev
 	touch $(READY)
 
 clean:

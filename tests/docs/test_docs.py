@@ -78,19 +78,24 @@ def _must_contain(printed: str, expected: str) -> None:
     ids=lambda page: page.name,
 )
 def test_page_is_true(page: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    printed = ""
     programs = declared.make(tmp_path_factory.mktemp("venv"), declared.named_by(page.read_text()))
+    follow(page, tmp_path, programs)
+
+
+def follow(page: Path, directory: Path, programs: Path) -> None:
+    """Do what the page says, in this directory and with these programs."""
+    printed = ""
     for block in _blocks(page):
         if block.kind == "python":
             compile(block.text, str(page), "exec")
             name = re.match(r"# (\S+\.py)\n", block.text)
             if name:
-                (tmp_path / name[1]).write_text(block.text)
+                (directory / name[1]).write_text(block.text)
         elif block.kind == "console":
             for line in block.text.splitlines():
                 command = line.removeprefix("$ ")
                 if not command.startswith(_MADE_BY_CI):
-                    printed = _run(command, tmp_path, programs)
+                    printed = _run(command, directory, programs)
         elif block.kind == "text":
             _must_contain(printed, block.text)
 
