@@ -1,6 +1,6 @@
 # `make conformance` and `make test` are the commands of the README. They create .venv on first use,
 # and need only python3, make and git.
-.PHONY: conformance kill-matrix test test-all tests quick quick-tests types soak chaos fidelity habits ecosystem zoo gpu benchmark clean
+.PHONY: conformance kill-matrix test test-all tests quick quick-tests types soak chaos fidelity habits ecosystem zoo gpu benchmark versions release clean
 .DELETE_ON_ERROR:
 
 PYTHON ?= python3
@@ -91,6 +91,17 @@ gpu: $(READY)
 benchmark: $(READY)
 	$(BIN)/python -m benchmarks
 
+# With other versions of Python, torch and pytest (noxfile.py), each in an environment of its own.
+versions: $(READY)
+	$(BIN)/nox --session versions
+
+# Builds wheel and sdist in dist/, checks them, and tests each in a fresh environment. Nothing is
+# uploaded.
+release: LIMIT = 1800
+release: $(READY)
+	$(PYTEST) tests/release -q -p no:cacheprovider </dev/null
+	$(BIN)/nox --session release
+
 # Needs the package index the first time, and some twenty minutes.
 fidelity: $(READY)
 	$(BIN)/python -m fidelity
@@ -148,4 +159,4 @@ $(READY): pyproject.toml reference/pyproject.toml constraints.txt
 	touch $(READY)
 
 clean:
-	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv .nox build dist *.egg-info reference/*.egg-info .mypy_cache .ruff_cache .pytest_cache

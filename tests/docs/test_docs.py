@@ -122,7 +122,17 @@ def test_commands_of_make_are_there() -> None:
             assert name in targets, f"{page.name}: make {name}"
 
 
-@pytest.mark.parametrize("name", ["architecture", "private-names"])
+def test_calls_that_a_port_replaces_are_in_their_files() -> None:
+    page = (ROOT / "docs" / "versions.md").read_text()
+    rows = [line.split("|")[1:3] for line in page.splitlines() if line.startswith("| `")]
+    calls = {re.findall("`(.+?)`", call)[0]: re.findall("`(.+?)`", files) for call, files in rows}
+    assert "memfd_create" in calls
+    for call, files in calls.items():
+        for file in files:
+            assert call in (ROOT / "pytest_ddp" / file).read_text(), f"{call}: {file}"
+
+
+@pytest.mark.parametrize("name", ["architecture", "private-names", "versions"])
 def test_files_of_the_architecture_are_there(name: str) -> None:
     page = (ROOT / "docs" / f"{name}.md").read_text()
     roots = (ROOT, ROOT / "pytest_ddp", ROOT / "conformance")
