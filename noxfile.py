@@ -63,7 +63,7 @@ def nightly(session: nox.Session) -> None:
 @nox.session
 def release(session: nox.Session) -> None:
     """Build wheel and sdist in dist/, check them, and test each in an environment of its own."""
-    session.install("--constraint", "constraints.txt", "--group", "release")
+    session.install("--constraint", "constraints.txt", *_group("release"))
     session.run("python", "-c", "import shutil; shutil.rmtree('dist', ignore_errors=True)")
     # The wheel is built from the sdist. The isolated builds need setuptools alone.
     session.run("python", "-m", "build", "--quiet", "--outdir", "dist")
@@ -107,12 +107,17 @@ def _install(
         file.write("\n".join(pin for pin in pins if "==" in pin))
         file.flush()
         limits = ["--constraint", constraints or file.name]
-        session.install(*limits, *before, "pip>=25.1", "setuptools>=77", "wheel", *pins[:1])
+        session.install(*limits, *before, "setuptools>=77", "wheel", *pins[:1])
         session.install(
             *(*limits, "--no-build-isolation", "--editable", ".", "--editable", "./reference"),
-            *("--group", "tests", *pins),
+            *(*_group("tests"), *pins),
         )
     session.run("python", "-m", "pip", "list", "--format=freeze")
+
+
+def _group(name: str) -> list[str]:
+    # In place of pip's --group, which the pip of a new environment may be too old for.
+    return nox.project.dependency_groups(nox.project.load_toml("pyproject.toml"), name)
 
 
 def _oldest() -> Iterator[str]:
