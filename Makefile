@@ -1,6 +1,6 @@
 # `make conformance` and `make test` are the commands of the README. They create .venv on first use,
 # and need only python3, make and git.
-.PHONY: conformance kill-matrix test test-all tests quick quick-tests types soak chaos fidelity habits ecosystem zoo gpu benchmark docs clean
+.PHONY: conformance kill-matrix test test-all tests quick quick-tests types soak chaos fidelity habits ecosystem zoo gpu benchmark versions release docs clean
 .DELETE_ON_ERROR:
 
 PYTHON ?= python3
@@ -91,6 +91,17 @@ gpu: $(READY)
 benchmark: $(READY)
 	$(BIN)/python -m benchmarks
 
+# With other versions of Python, torch and pytest (noxfile.py), each in an environment of its own.
+versions: $(READY)
+	$(BIN)/nox --session versions
+
+# Builds wheel and sdist in dist/, checks them, and tests each in a fresh environment. Nothing is
+# uploaded.
+release: LIMIT = 1800
+release: $(READY)
+	$(PYTEST) tests/release -q -p no:cacheprovider </dev/null
+	$(BIN)/nox --session release
+
 # Needs the package index the first time, and some twenty minutes.
 fidelity: $(READY)
 	$(BIN)/python -m fidelity
@@ -111,12 +122,13 @@ ecosystem: build/ecosystem/.ready
 	timeout -k 10 600 build/ecosystem/bin/python -m pytest tests/acceptance/extensions/engines/test_accelerate.py \
 	  -q -p no:cacheprovider </dev/null
 
-build/ecosystem/.ready: pyproject.toml conformance/ecosystem/constraints.txt
+build/ecosystem/.ready: pyproject.toml reference/pyproject.toml conformance/ecosystem/constraints.txt
 	$(PYTHON) -m venv build/ecosystem
 	build/ecosystem/bin/python -m pip install --quiet \
 	  --constraint conformance/ecosystem/constraints.txt pip setuptools wheel torch
 	build/ecosystem/bin/python -m pip install --quiet --no-build-isolation \
-	  --constraint conformance/ecosystem/constraints.txt --editable '.[dev,ecosystem]'
+	  --constraint conformance/ecosystem/constraints.txt \
+	  --editable . --editable ./reference --group dev --group ecosystem
 	touch build/ecosystem/.ready
 
 # Tests every kind of verdict with all plugins of tests/acceptance/plugins/zoo.txt installed and
@@ -138,11 +150,12 @@ build/zoo/.ready: tests/acceptance/plugins/zoo.txt $(READY)
 # torch is installed first and pinned: for the version range of another package, pip would download
 # the newest build with gigabytes of CUDA libraries. No build isolation, because an isolated build
 # ignores the constraints. pip shows errors and no warnings.
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml reference/pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -qq --constraint constraints.txt pip setuptools wheel
 	$(BIN)/python -m pip install -qq --constraint constraints.txt torch
-	$(BIN)/python -m pip install -qq --constraint constraints.txt --no-build-isolation --editable '.[dev]' --group docs
+	$(BIN)/python -m pip install -qq --constraint constraints.txt --no-build-isolation \
+	  --editable . --editable ./reference --group dev --group docs
 	touch $(READY)
 
 # The site, into build/docs, without the network; a warning is an error.
@@ -152,4 +165,4 @@ docs: $(READY)
 	@echo "build/docs/index.html"
 
 clean:
-	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv .nox build dist *.egg-info reference/*.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -23,6 +23,8 @@ EXHAUSTIVE = (
     # Whole programs of the reference systems, whose parts `make conformance` checks.
     *(f"tests/reference/{name}/test_program.py" for name in ("resnet", "training", "windows")),
     "tests/reference/training/test_ranks.py",
+    # These need minutes or the package index; `make release` runs them as well.
+    *(f"tests/release/test_{name}.py" for name in ("clean_install", "sdist")),
     # These need build/zoo: plugins of other projects, installed beside the environment.
     *(f"tests/acceptance/plugins/test_{name}.py" for name in ("allure", "benchmark", "debugpy")),
     *(f"tests/acceptance/plugins/test_{name}.py" for name in ("editors", "testmon", "zoo")),

@@ -66,7 +66,7 @@ _WORDS_OF_THE_CORE = {"machines", "summary"}
 
 
 _MAY_IMPORT = {
-    "ddp_conformance": {"pytest_ddp", "ddp_reference"},
+    "ddp_conformance": {"pytest_ddp"},
     "ddp_reference": {"pytest_ddp"},  # its crash report reads what the plugin's ranks leave
 }
 

@@ -22,7 +22,7 @@ from pytest_ddp.protocol.program import command
 from pytest_ddp.rank.exits import crash_stacks, exiting
 from pytest_ddp.rank.forking import RankHost, StartProcess
 from pytest_ddp.rank.hooks import rank_coverage
-from pytest_ddp.rank.startup import preload, shared_preload, threads
+from pytest_ddp.rank.startup import needed_names, preload, shared_preload, threads
 from pytest_ddp.rank.startup.collection import Collection, LateImportFinder
 from pytest_ddp.rank.startup.pytest_config import configure
 from pytest_ddp.rank.startup.user_code import UserCode
@@ -63,6 +63,7 @@ def _host(channel: Channel, session: Session, own_folder: str) -> NoReturn:
     # The channel is not read during the imports, so that its end would go unnoticed.
     processes.die_with_parent(os.getppid())
     preload.torch()
+    _check_names()
     _set_program(session)
     collection = Collection()
     config, own = configure(session, collection)
@@ -141,6 +142,7 @@ def _spawn(channel: Channel, session: Session, own_folder: str) -> NoReturn:
 def _spawned_rank(channel: Channel, files: list[int], order: StartRank) -> NoReturn:
     session = _expect(channel, Session)
     preload.torch()
+    _check_names()
     _set_program(session)
     collection = Collection()
     config, own = configure(session, collection)
@@ -153,6 +155,13 @@ def _spawned_rank(channel: Channel, files: list[int], order: StartRank) -> NoRet
 
 
 # ---------------------------------------------------------------- both
+
+
+def _check_names() -> None:
+    if problem := needed_names.problem():
+        # The failure of the first test shows what this process printed, its last line as the cause.
+        print(problem, file=sys.stderr)
+        crash_stacks.exit_now(1)
 
 
 def _serve(channel: Channel, start: StartProcess, own_folder: str) -> NoReturn:

@@ -1,4 +1,4 @@
-"""Replaces the controller on systems without support for ranks: ddp tests fail, others run."""
+"""Replaces the controller on systems that cannot run ranks: ddp tests do not pass, others run."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_ddp.session.neighbours import tear_down_ordinary
-from pytest_ddp.session.synthetic_reports import failed_without_ranks
+from pytest_ddp.session.synthetic_reports import failed_without_ranks, skipped_without_ranks
 from pytest_ddp.settings.marked_items import MARK, check_items, read_marks
-from pytest_ddp.settings.options import Options
+from pytest_ddp.settings.options import Options, Unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -25,6 +25,7 @@ class WithoutRanks:
         warn: Callable[[pytest.Item, str], None],
     ) -> None:
         self._options = options
+        self._skips = options.unsupported is Unsupported.SKIP
         self._problem = problem
         self._warn = warn
 
@@ -41,7 +42,9 @@ class WithoutRanks:
     def pytest_report_collectionfinish(self, items: list[pytest.Item]) -> list[str]:
         if not any(MARK in item.stash for item in items):
             return []
-        return [f"ddp: {self._problem}: ddp tests fail, -m 'not ddp' leaves them out"]
+        if self._skips:
+            return [f"ddp: {self._problem}: ddp tests are skipped (--ddp-unsupported=skip)"]
+        return [f"ddp: {self._problem}: ddp tests fail, --ddp-unsupported=skip skips them"]
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(
@@ -50,7 +53,8 @@ class WithoutRanks:
         if MARK not in item.stash:
             return None
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-        reports = failed_without_ranks(item, self._problem)
+        make_reports = skipped_without_ranks if self._skips else failed_without_ranks
+        reports = make_reports(item, self._problem)
         for report in tear_down_ordinary(item, nextitem, reports):
             item.ihook.pytest_runtest_logreport(report=report)
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)

@@ -35,6 +35,13 @@ class CheckCollectives(enum.StrEnum):
     OFF = "off"
 
 
+class Unsupported(enum.StrEnum):
+    """The end of ddp tests on a system that cannot run ranks."""
+
+    ERROR = "error"
+    SKIP = "skip"
+
+
 class StartMethod(enum.StrEnum):
     """How a rank's process is started."""
 
@@ -78,6 +85,8 @@ class Options:
     """Kind of device for marks that name neither one nor a backend of one; None to see."""
     ranks_per_gpu: int = 1
     """How many ranks may share a GPU, for marks that do not say."""
+    unsupported: Unsupported = Unsupported.ERROR
+    """What ddp tests are where ranks cannot run."""
 
     @classmethod
     def from_config(cls, config: pytest.Config) -> Options:
@@ -276,6 +285,16 @@ _SETTINGS = (
         check=rules.check_rank,
         rule="",
         help="the only rank that stops at breakpoints; with --trace, the one to stop instead of 0",
+    ),
+    Setting(
+        name="unsupported",
+        metavar="error|skip",
+        kind="string",
+        default="error",
+        check=rules.check_member(Unsupported),
+        rule="",
+        help="what ddp tests are where ranks cannot run, such as on macOS and Windows: errors or "
+        "skips",
     ),
 )
 

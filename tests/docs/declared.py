@@ -14,13 +14,18 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = "pytest-ddp"
-OURS = ("pytest_ddp", "conformance/ddp_conformance", "reference/ddp_reference")
+OURS = {
+    PACKAGE: ("pytest_ddp", "conformance/ddp_conformance"),
+    "ddp-reference": ("reference/ddp_reference",),
+}
+_FOLDERS = {"./pytest-ddp": PACKAGE, "./pytest-ddp/reference": "ddp-reference"}
+"""What pages install from a clone."""
 
 
 def named_by(page: str) -> list[Requirement]:
     """This package, and whatever the page's own lines of ``pip install`` name."""
     lines = re.findall(r"pip install ([^`\n]+)", page)
-    words = [word.removeprefix("./") for line in lines for word in shlex.split(line)]
+    words = [_FOLDERS.get(word, word) for line in lines for word in shlex.split(line)]
     names = [word for word in words if re.match(r"[A-Za-z]", word)]
     return [Requirement(name) for name in (PACKAGE, *names)]
 
@@ -62,13 +67,12 @@ def _closure(requirements: Iterable[Requirement]) -> Iterator[Distribution]:
 def _entries(found: Distribution) -> Iterator[Path]:
     """The files and folders of a distribution that lie in site-packages themselves."""
     files = found.files or ()
-    own = found.name == PACKAGE
+    own = OURS.get(found.name, ())
     tops = {file.parts[0] for file in files if file.parts[0] not in {"..", "__pycache__"}}
     for top in tops:
         if not own or top.endswith(".dist-info"):
             yield Path(str(found.locate_file(top)))
-    if own:
-        yield from (ROOT / folder for folder in OURS)
+    yield from (ROOT / folder for folder in own)
 
 
 def _write_program(path: Path, module: str, attribute: str) -> None:

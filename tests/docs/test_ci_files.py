@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SCRIPTS = Path(sys.executable).parent
 FILES = ROOT / "docs" / "ci"
-WORKFLOWS = [*sorted(FILES.glob("github-*.yml")), *sorted((ROOT / ".github").rglob("*.yml"))]
-YAML = [*sorted(FILES.glob("*.yml")), *WORKFLOWS]
+FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
+OURS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+WORKFLOWS = [*sorted(FILES.glob("github-*.yml")), *OURS]
+YAML = [*sorted(FILES.glob("*.yml")), *WORKFLOWS, *FORMS]
 _SCHEMA = ("check-jsonschema", "--builtin-schema")
 
 
@@ -37,6 +40,17 @@ def test_workflows_of_github(file: Path) -> None:
     # That actions are named by tags is said in docs/ci.md.
     _lint("jactionlint", "--strict-exit", "--ignore", "unpinned-uses", file)
     _lint(*_SCHEMA, "vendor.github-workflows", file)
+
+
+@pytest.mark.parametrize("file", FORMS, ids=lambda file: file.name)
+def test_issue_forms(file: Path) -> None:
+    kind = "config" if file.name == "config.yml" else "forms"
+    _lint(*_SCHEMA, f"vendor.github-issue-{kind}", file)
+
+
+def test_citation() -> None:
+    _lint(*_SCHEMA, "vendor.citation-file-format", ROOT / "CITATION.cff")
+    assert f"\nversion: {version('pytest-ddp')}\n" in (ROOT / "CITATION.cff").read_text()
 
 
 def test_the_linter_of_workflows_reads_their_shell(tmp_path: Path) -> None:

@@ -78,19 +78,24 @@ def _must_contain(printed: str, expected: str) -> None:
     ids=lambda page: page.name,
 )
 def test_page_is_true(page: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    printed = ""
     programs = declared.make(tmp_path_factory.mktemp("venv"), declared.named_by(page.read_text()))
+    follow(page, tmp_path, programs)
+
+
+def follow(page: Path, directory: Path, programs: Path) -> None:
+    """Do what the page says, in this directory and with these programs."""
+    printed = ""
     for block in _blocks(page):
         if block.kind == "python":
             compile(block.text, str(page), "exec")
             name = re.match(r"# (\S+\.py)\n", block.text)
             if name:
-                (tmp_path / name[1]).write_text(block.text)
+                (directory / name[1]).write_text(block.text)
         elif block.kind == "console":
             for line in block.text.splitlines():
                 command = line.removeprefix("$ ")
                 if not command.startswith(_MADE_BY_CI):
-                    printed = _run(command, tmp_path, programs)
+                    printed = _run(command, directory, programs)
         elif block.kind == "text":
             _must_contain(printed, block.text)
 
@@ -117,7 +122,17 @@ def test_commands_of_make_are_there() -> None:
             assert name in targets, f"{page.name}: make {name}"
 
 
-@pytest.mark.parametrize("name", ["architecture", "private-names"])
+def test_calls_that_a_port_replaces_are_in_their_files() -> None:
+    page = (ROOT / "docs" / "versions.md").read_text()
+    rows = [line.split("|")[1:3] for line in page.splitlines() if line.startswith("| `")]
+    calls = {re.findall("`(.+?)`", call)[0]: re.findall("`(.+?)`", files) for call, files in rows}
+    assert "memfd_create" in calls
+    for call, files in calls.items():
+        for file in files:
+            assert call in (ROOT / "pytest_ddp" / file).read_text(), f"{call}: {file}"
+
+
+@pytest.mark.parametrize("name", ["architecture", "private-names", "versions"])
 def test_files_of_the_architecture_are_there(name: str) -> None:
     page = (ROOT / "docs" / f"{name}.md").read_text()
     roots = (ROOT, ROOT / "pytest_ddp", ROOT / "conformance")

@@ -89,9 +89,11 @@ class UserCode:
         early = {"early_config": self._config, "args": self._args, "parser": self._parser}
         manager.subset_hook_caller("pytest_load_initial_conftests", known)(**early)
         self._load_conftests(session)
-        if added := set(vars(option)) - before:
+        if manager.get_plugins() != known:
             parsed = self._parser.parse(self._args)
-            for name in added:
+            # Not those that the option object has by now: before pytest 9 it lacks each option
+            # that has no default, until it is parsed.
+            for name in set(vars(parsed)) - before:
                 setattr(option, name, getattr(parsed, name))
         manager.subset_hook_caller("pytest_cmdline_main", known)(config=self._config)
         configure = manager.subset_hook_caller("pytest_configure", known)

@@ -1,4 +1,4 @@
-"""Off Linux one line says so, ddp tests fail, and all other tests run."""
+"""Off Linux one line says so, ddp tests fail or are skipped, and all other tests run."""
 
 from __future__ import annotations
 
@@ -81,13 +81,30 @@ def test_one_line_says_so_and_plain_tests_run(tmp_path: Path, change: str, named
     done = _run(tmp_path, change)
     why = f"ranks need Linux 5.3 or newer, this is {named}"
     lines = done.stdout.splitlines()
-    told = f"ddp: {why}: ddp tests fail, -m 'not ddp' leaves them out"
+    told = f"ddp: {why}: ddp tests fail, --ddp-unsupported=skip skips them"
     assert lines.count(told) == 1, done.stdout + done.stderr
     assert "PASSED test_it.py::test_plain" in lines
     assert f"ERROR test_it.py::test_on_ranks - {why}" in lines
     assert " 1 passed, 5 errors in " in lines[-1]
     assert "Traceback" not in done.stdout + done.stderr
     assert done.returncode == 1
+
+
+def test_an_option_skips_ddp_tests(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(TESTS)
+    done = _run(tmp_path, DARWIN, "--ddp-unsupported=skip")
+    why = "ranks need Linux 5.3 or newer, this is darwin without memfd_create"
+    lines = done.stdout.splitlines()
+    assert lines.count(f"ddp: {why}: ddp tests are skipped (--ddp-unsupported=skip)") == 1
+    assert " 1 passed, 5 skipped in " in lines[-1]
+    assert [line for line in lines if line.startswith("SKIPPED [") and line.endswith(f": {why}")]
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_where_ranks_run_the_option_skips_none(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(f"import pytest\n\n@pytest.mark.ddp\n{PLAIN}")
+    done = _run(tmp_path, "", "--ddp-unsupported=skip")
+    assert " 1 passed in " in done.stdout.splitlines()[-1], done.stdout + done.stderr
 
 
 def test_plain_tests_alone_are_not_told(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
-PACKAGES = ("pytest_ddp", "ddp_conformance", "ddp_reference")
+from tests.release.building import PIP, ROOT, build_wheel, checked, copy, run, tracked
+
+LIST = Path(__file__).with_name("wheel.txt")
+PACKAGES = ("pytest_ddp", "ddp_conformance")
 TEST = """
     from pathlib import Path
 
@@ -37,6 +39,10 @@ TEST = """
     def test_where(ddp: Ddp):
         raise AssertionError(f"installed: {Path(pytest_ddp.__file__).parent}")
 """
+DESCRIPTION = """
+from importlib.metadata import metadata
+print(metadata("pytest-ddp").get_payload())
+"""
 WHERE = """
 import importlib
 for name in {names}:
@@ -44,52 +50,11 @@ for name in {names}:
 """
 
 
-def run(*command: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run a command without what the outer run or a user put into the environment."""
-    kept = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
-    return subprocess.run(
-        command,
-        cwd=cwd,
-        env=kept | env,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-
-
-def checked(*command: str, cwd: Path, **env: str) -> str:
-    done = run(*command, cwd=cwd, **env)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-def tracked() -> list[str]:
-    """Files that git knows and that are there."""
-    listed = checked("git", "-c", f"safe.directory={ROOT}", "ls-files", "-z", cwd=ROOT)
-    return [name for name in listed.split("\0") if name and (ROOT / name).is_file()]
-
-
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built from a copy of the tracked files, so that nothing of a working tree slips in."""
     directory = tmp_path_factory.mktemp("wheel")
-    for name in tracked():
-        copy = directory / "source" / name
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_bytes((ROOT / name).read_bytes())
-    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input")
-    build = (
-        "wheel",
-        "--no-deps",
-        "--no-build-isolation",
-        "--no-index",
-        "--wheel-dir=.",
-        "./source",
-    )
-    checked(*pip, *build, cwd=directory)
-    (built,) = directory.glob("*.whl")
-    return built
+    return build_wheel(copy(directory / "source"), directory)
 
 
 @pytest.fixture(scope="module")
@@ -102,9 +67,8 @@ def python(wheel: Path) -> Path:
     directory = wheel.parent / "environment"
     checked(sys.executable, "-m", "venv", "--without-pip", str(directory), cwd=wheel.parent)
     interpreter = directory / "bin" / "python"
-    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input")
     install = ("--python", str(interpreter), "install", "--no-deps", "--no-index", str(wheel))
-    checked(*pip, *install, cwd=wheel.parent)
+    checked(*PIP, *install, cwd=wheel.parent)
     (packages,) = directory.glob("lib/python*/site-packages")
     paths = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
     (packages / "dependencies.pth").write_text("\n".join(sorted(paths)) + "\n")
@@ -145,24 +109,37 @@ def test_ranks_use_the_installed_package(
     assert f"installed: {ROOT}" not in session.stdout
 
 
-def test_wheel_holds_the_packages_and_no_more(wheel: Path) -> None:
-    with zipfile.ZipFile(wheel) as archive:
-        names = archive.namelist()
-    top = {name.partition("/")[0] for name in names}
-    assert {name for name in top if not name.endswith(".dist-info")} == set(PACKAGES)
-    for package in PACKAGES:
-        assert f"{package}/py.typed" in names
-    assert "ddp_conformance/SPEC.md" in names, "--explain reads it"
-
-
 def test_wheel_holds_every_module(wheel: Path) -> None:
-    with zipfile.ZipFile(wheel) as archive:
-        packed = {name for name in archive.namelist() if name.endswith(".py")}
-    folders = ("", "conformance/", "reference/")
+    folders = ("", "conformance/")
     modules = {
         name.removeprefix(folder)
         for folder, package in zip(folders, PACKAGES, strict=True)
         for name in tracked()
         if name.startswith(f"{folder}{package}/") and name.endswith(".py")
     }
-    assert modules == packed
+    assert modules == {name for name in _names(wheel) if name.endswith(".py")}
+
+
+def test_wheel_holds_what_is_listed_and_no_more(wheel: Path) -> None:
+    """The list has each folder of modules and each other file; the modules are those of git."""
+    names = _names(wheel)
+    folders = {f"{name.rpartition('/')[0]}/" for name in names if name.endswith(".py")}
+    others = {name for name in names if not name.endswith(".py")}
+    assert sorted(folders | others) == LIST.read_text(encoding="utf-8").splitlines()
+
+
+def test_long_description_has_no_relative_link(python: Path) -> None:
+    metadata = (
+        "from importlib.metadata import metadata\nprint(metadata('pytest-ddp').get_payload())"
+    )
+    text = checked(str(python), "-c", metadata, cwd=python.parents[3])
+    assert text.startswith("# pytest-ddp")
+    assert "GPUs and backends" in text
+    assert not re.findall(r"\]\((?!https://)[^)]*\)", text)
+
+
+def _names(wheel: Path) -> set[str]:
+    """Files of the wheel, with the version left out of its own folder."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    return {re.sub(r"^pytest_ddp-[^/]+(?=\.dist-info/)", "pytest_ddp", name) for name in names}
