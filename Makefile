@@ -7,9 +7,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 # Distributed by file, because the tests of a file share runs, fixtures and servers
-# (conformance/scheduling.py). Three workers, because some tests wait: two workers would leave a
-# seventh of two cores idle.
-SHARED := -n 3 --dist loadfile
+# (conformance/scheduling.py). More workers than two cores have, because tests wait: those of hangs
+# for a timeout, so that `tests` has more of them than `conformance`, where the cores are busy.
+SHARED = -n $(WORKERS) --dist loadfile
 # TIER=all also runs the tests that repeat a promise in another setting (conftest.py).
 TIER = default
 SELECTED = $(if $(filter all,$(TIER)),,-m "not exhaustive")
@@ -23,6 +23,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST = timeout -k 10 $(LIMIT) $(BIN)/python -m pytest $(JUNIT:%=--junitxml=%)
 
 conformance: LIMIT = 1500
+conformance: WORKERS = 3
 conformance: $(READY)
 	@mkdir -p build/conformance
 	$(PYTEST) conformance $(SELECTED) -q -rfE -p no:cacheprovider $(SHARED) \
@@ -67,6 +68,7 @@ quick-tests: $(READY)
 # Also distributed by file, since the tests of a file share inner runs. Not reordered: whole
 # sessions come first and unit tests last, so that no worker ends alone with a long file.
 tests: LIMIT = 3600
+tests: WORKERS = 5
 tests: $(READY) $(if $(filter all,$(TIER)),build/zoo/.ready)
 	$(PYTEST) tests $(SELECTED) $(SHARED) --no-loadscope-reorder </dev/null
 

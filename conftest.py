@@ -18,6 +18,8 @@ ROOT = Path(__file__).parent
 EXHAUSTIVE = (
     "conformance/ecosystem/",
     "tests/acceptance/ci/",
+    # GPUs of several machines.
+    "tests/acceptance/extensions/devices/",
     "tests/acceptance/extensions/engines/",
     "tests/acceptance/extensions/machines/",
     # Whole programs of the reference systems, whose parts `make conformance` checks.
@@ -28,8 +30,16 @@ EXHAUSTIVE = (
     # These need build/zoo: plugins of other projects, installed beside the environment.
     *(f"tests/acceptance/plugins/test_{name}.py" for name in ("allure", "benchmark", "debugpy")),
     *(f"tests/acceptance/plugins/test_{name}.py" for name in ("editors", "testmon", "zoo")),
+    # What a backend in Python shows (test_backends.py), with one that c++ compiles for 19 s.
+    "tests/acceptance/devices/test_cpp_backend.py",
+    # Again in another setting: by pytest what the command runs by pytest, in a spawned rank what
+    # a forked one does, without the extensions what they do not change.
+    "tests/acceptance/conformance/test_conformance_bad_parts.py::test_the_same_in_pytest",
+    "tests/acceptance/extensions/adopt/test_everywhere.py::"
+    "test_a_group_that_the_conftest_makes_at_its_import[('-n', '1'",
+    "tests/acceptance/extensions/test_core_alone.py::test_tests_of_the_core_pass[verdict/",
 )
-"""Folders and files without any test for ``make test``."""
+"""Folders, files and tests that ``make test`` leaves out."""
 
 WORLD_SIZE = re.compile(r"(?<=[\[-])ws(\d+)(?=[\]-])")
 
@@ -40,7 +50,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         place = item.path.relative_to(ROOT).as_posix() if item.path.is_relative_to(ROOT) else ""
         size = WORLD_SIZE.search(item.nodeid)
-        if place.startswith(EXHAUSTIVE):
+        if f"{place}::{item.nodeid.partition('::')[2]}".startswith(EXHAUSTIVE):
             item.add_marker("exhaustive")
         elif place.startswith("conformance/") and size is not None:
             test = item.nodeid.replace(size[0], "", 1)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import os
-import time
+import select
+import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,11 @@ def orders() -> tuple[list[str], list[int]]:
 
 def place() -> tuple[str, str | None]:
     return os.getcwd(), os.environ.get("KEPT")
+
+
+def slow_imports() -> list[str]:
+    slow = ("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor", "sympy")
+    return [name for name in slow if name in sys.modules]
 
 
 def die() -> None:
@@ -38,6 +45,12 @@ def test_only_the_order_of_strings_differs(ddp: Ddp) -> None:
     assert ddp.gather(first) == [first] * 2
     assert os.getpid() != in_process_of(0, os.getppid) == in_process_of(0, os.getppid)
     assert not [child for child in processes.children() if "kept" in child.command]
+
+
+@pytest.mark.ddp(world_size=1)
+def test_all_checks_are_imported_without_what_few_ranks_use() -> None:
+    """They take 1.2 s of CPU, which each fresh process of a check would need before its work."""
+    assert in_process_of(0, slow_imports) == []
 
 
 @pytest.mark.ddp(world_size=1)
@@ -60,7 +73,8 @@ def test_what_ends_badly_is_told_and_ends_no_server() -> None:
 @pytest.mark.ddp(world_size=1)
 def test_a_server_that_is_gone_is_started_again() -> None:
     server = in_process_of(7, os.getppid)
-    os.kill(server, 9)
-    while processes.process_of(server) is not None:
-        time.sleep(0.01)
+    end = os.pidfd_open(server)
+    os.kill(server, signal.SIGKILL)
+    select.select([end], [], [])
+    os.close(end)
     assert in_process_of(7, os.getppid) != server

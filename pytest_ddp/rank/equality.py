@@ -12,15 +12,18 @@ import enum
 import hashlib
 import itertools
 import re
+import sys
 import types
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import torch
-from torch.distributed.tensor import DTensor
 
 from pytest_ddp.system.stdlib import pickle
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 Gather = Callable[[Any], list[Any]]
 """Every rank's object in rank order, on every rank."""
@@ -362,13 +365,23 @@ def _as_tensor(value: Any) -> torch.Tensor | None:
     return None
 
 
+def is_dtensor(tensor: torch.Tensor) -> TypeGuard[DTensor]:
+    """Whether a tensor is distributed over a device mesh.
+
+    Its class is not imported for that, which takes 0.7 to 1.2 s of CPU in each rank: without its
+    module there are no such tensors.
+    """
+    module = sys.modules.get("torch.distributed.tensor")
+    return isinstance(tensor, getattr(module, "DTensor", ()))
+
+
 def _dense_parts(tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
     """The dense tensors that a tensor consists of, each with a suffix for its name.
 
     Of a DTensor it is the local part: to assemble the whole would be a collective on a group under
     test.
     """
-    if isinstance(tensor, DTensor):
+    if is_dtensor(tensor):
         yield from _dense_parts(tensor.to_local())
         return
     tensor = tensor.coalesce() if tensor.layout is torch.sparse_coo else tensor
@@ -391,14 +404,14 @@ def _describe(tensor: torch.Tensor) -> str:
     words = [str(tensor.dtype).removeprefix("torch."), f"of shape {tuple(tensor.shape)}"]
     if tensor.layout is not torch.strided:
         words.append(str(tensor.layout).removeprefix("torch."))
-    if isinstance(tensor, DTensor):
+    if is_dtensor(tensor):
         words.append(f"with {tensor.placements} on a mesh of {tuple(tensor.device_mesh.shape)}")
     return " ".join([*words, f"on {tensor.device.type}"])
 
 
 def _share(tensor: torch.Tensor) -> tuple[int, ...]:
     """The part of a DTensor that this rank holds; ranks with the same part are replicas."""
-    if not isinstance(tensor, DTensor):
+    if not is_dtensor(tensor):
         return ()
     place: Sequence[int] = tensor.device_mesh.get_coordinate() or []
     pairs = zip(tensor.placements, place, strict=False)

@@ -19,7 +19,14 @@ from ddp_conformance.caches import judge
 from ddp_conformance.caches.cache_machines import find_bad_build_on_machines
 from ddp_conformance.caches.history import CacheOpen, DeviceUse
 from ddp_conformance.caches.killing import find_bad_rebuild
-from ddp_conformance.caches.opening import Source, close, first_look, on_all, tensors_seen
+from ddp_conformance.caches.opening import (
+    Source,
+    close,
+    close_after_all,
+    first_look,
+    on_all,
+    tensors_seen,
+)
 from ddp_conformance.caches.subjects import Cache
 from ddp_conformance.framework.case import Case, worker_number
 from ddp_conformance.framework.history import Record, Refused, Run
@@ -74,8 +81,7 @@ def reading(subject: Cache, case: Case, ranks: Ranks) -> Iterator[Record]:
     used = on_all(ranks, lambda: read_all(cache, case))
     yield from used or ()
     yield from tensors_seen(subject, cache, case.rank, "read")
-    ranks.gather(None)  # no rank closes before all have looked
-    close(cache)
+    close_after_all(ranks, cache)
 
 
 def opening(subject: Cache, case: Case) -> Iterator[Record]:

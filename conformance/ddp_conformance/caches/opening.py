@@ -91,9 +91,7 @@ def first_look_in_lockstep(
             found += seen
     except (Exception, SystemExit) as error:
         problem = error
-    ranks.gather(None)  # no rank closes before all have looked
-    for cache in held:
-        close(cache)
+    close_after_all(ranks, *held)
     return [*source.produced, *found, *lockstep.calls], problem
 
 
@@ -136,6 +134,13 @@ def memory_of(tensor: Tensor) -> str:
         if begin <= address < end and inode != "0":
             return f"{device} {inode} {int(offset, 16) + address - begin}"
     return ""
+
+
+def close_after_all(ranks: Ranks, *caches: Any) -> None:
+    """Let go of the memory when every rank has looked at its own."""
+    ranks.gather(None)
+    for cache in caches:
+        close(cache)
 
 
 def close(cache: Any) -> None:

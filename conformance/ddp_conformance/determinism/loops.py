@@ -15,7 +15,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import distributed_c10d
-from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from ddp_conformance.determinism.hands import Change, Held, followed
@@ -33,6 +32,7 @@ from ddp_conformance.framework import nemesis
 from ddp_conformance.framework.case import Case
 from ddp_conformance.framework.digests import digest_of
 from ddp_conformance.framework.history import Record
+from pytest_ddp.rank.equality import is_dtensor
 
 LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK")
 """Variables that tell a process of its peers."""
@@ -146,7 +146,7 @@ def sketch(name: str, tensor: Tensor) -> Sketch:
 
 def whole_tensor(tensor: Tensor) -> Tensor:
     """All shards, on the CPU."""
-    whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    whole = tensor.full_tensor() if is_dtensor(tensor) else tensor
     return whole.detach().cpu()
 
 

@@ -14,11 +14,11 @@ from ddp_conformance.framework.recording import cases_of, record
 from ddp_conformance.framework.registry import Check, Guarantee
 from ddp_conformance.framework.verdict import UndecidedError, Violation
 from ddp_conformance.launched.endings import came_through, in_order, words_of
-from ddp_conformance.launched.order import Named, Work
+from ddp_conformance.launched.journal import Journal
+from ddp_conformance.launched.order import Named, Order, Work
 from ddp_conformance.launched.start.launch import Limits
 from ddp_conformance.lifecycle.training_runs import launched
 from ddp_conformance.model import judge, judge_buffers, judge_decisions, judge_statistics
-from ddp_conformance.model.steps import take_steps
 from ddp_conformance.model.subjects import TrainStep
 
 MOD_01 = Guarantee(
@@ -75,6 +75,13 @@ def runs_of(subject: TrainStep, ranks: Ranks) -> list[Run]:
     world_size = ranks.world_size
     sizes = [4 * world_size, *([4 * world_size - 1] if "uneven" in subject.traits else [])]
     return [run_of(subject, ranks, size) for size in sizes]
+
+
+def take_steps(order: Order, journal: Journal) -> None:
+    """In a launched rank, whose server has torch's compiler and FSDP imported: 1.2 s of CPU."""
+    from ddp_conformance.model import steps
+
+    steps.take_steps(order, journal)
 
 
 def run_of(subject: TrainStep, ranks: Ranks, size: int) -> Run:

@@ -173,11 +173,6 @@ class PhaseStack:
         self._drop_ended(_getframe(1))
         return not self._open[-1][0].outer
 
-    def refresh(self) -> None:
-        """Correct the page if an anchored phase has ended; called on the main thread."""
-        if self._drop_ended(_getframe(1)):
-            self._page.write(PHASE, self._open[-1][0].note)
-
     # ------------------------------------------------------------------ the stack
 
     def _push(
@@ -197,12 +192,9 @@ class PhaseStack:
         self._page.write(PHASE, phase.note)
         return len(self._open) - 1
 
-    def _drop_ended(self, frame: FrameType) -> bool:
-        ended = False
+    def _drop_ended(self, frame: FrameType) -> None:
         while (anchor := self._open[-1][1]) is not None and not anchor.holds(callers(frame)):
             self._open.pop()
-            ended = True
-        return ended
 
 
 def place_of(stack: Iterable[FrameType]) -> str:

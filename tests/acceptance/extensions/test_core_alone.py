@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-OF_THE_CORE = ("verdict/test_verdict_collectives.py", "test_alone.py")
-"""Acceptance tests that use no extension: verdicts, and the following."""
+OF_THE_CORE = ("test_alone.py", "verdict/test_verdict_collectives.py")
+"""Acceptance tests that use no extension: the following, and verdicts."""
 ALONE = """
 from tests.acceptance.suite import Suite
 
@@ -77,9 +77,10 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def test_tests_of_the_core_pass(copy: Path) -> None:
-    files = [f"tests/acceptance/{file}" for file in OF_THE_CORE]
-    run = _python(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files)
+@pytest.mark.parametrize("file", OF_THE_CORE)
+def test_tests_of_the_core_pass(copy: Path, file: str) -> None:
+    pytest_of_one = ("-m", "pytest", "-q", "-p", "no:cacheprovider", f"tests/acceptance/{file}")
+    run = _python(copy, *pytest_of_one)
     assert run.returncode == 0, run.stdout[-4000:] + run.stderr
 
 

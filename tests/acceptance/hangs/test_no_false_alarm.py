@@ -19,8 +19,8 @@ from tests.acceptance.verdict import collective_examples
 
 REPEATS = int(os.environ.get("DDP_ACCEPTANCE_SOAK", "1"))
 IS_SOAK = "DDP_ACCEPTANCE_SOAK" in os.environ
-ASIDE = () if UNDER_XDIST else ("-n4",)
-"""Most examples sleep, which they can do side by side."""
+ASIDE = () if UNDER_XDIST else ("-n9",)
+"""Most examples sleep, which they can do side by side: half of them at once."""
 
 CONFTEST = f"""
     def pytest_generate_tests(metafunc):
@@ -42,6 +42,7 @@ SLOW = """
     ddp2 = pytest.mark.ddp(world_size=2)
     ones = torch.ones
     LONG = 20  # seconds
+    BUSY = 8  # seconds of a whole core; the prover looks every 2 s at least
 
 
     @ddp2
@@ -54,7 +55,7 @@ SLOW = """
     @ddp2
     def test_computes_and_holds_the_gil(ddp):
         if ddp.rank == 0:
-            end = time.monotonic() + LONG
+            end = time.monotonic() + BUSY
             while time.monotonic() < end:
                 sum(range(10**8))
         dist.barrier()
@@ -70,7 +71,7 @@ SLOW = """
     @ddp2
     def test_computes_in_operators(ddp):
         if ddp.rank == 0:
-            end = time.monotonic() + LONG
+            end = time.monotonic() + BUSY
             while time.monotonic() < end:
                 ones(200, 200) @ ones(200, 200)
         dist.all_reduce(ones(1))

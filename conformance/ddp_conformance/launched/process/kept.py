@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import select
 import signal
@@ -14,6 +15,7 @@ from multiprocessing import process
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
+import numpy.random  # noqa: F401 - for those who fork
 import torch.testing._internal.distributed.fake_pg  # noqa: F401 - for those who fork
 
 from ddp_conformance.framework.registry import all_checks
@@ -28,7 +30,10 @@ INTERVAL = 10.0
 
 def serve(listener: int, host: int) -> NoReturn:
     """Fork for each caller; ends with the process whose pidfd is ``host``, or our address."""
-    all_checks()  # imports what most files of tests do
+    # What files of tests import, and pytest with it: a fork would need 0.25 s of CPU for that. By
+    # name, as the public names are above this module.
+    importlib.import_module("ddp_conformance.api")
+    all_checks()
     gc.collect()
     gc.freeze()
     listening = socket.socket(fileno=listener)

@@ -18,7 +18,6 @@ from ddp_conformance.launched.journal import Journal
 from ddp_conformance.launched.order import UNDISTURBED, Order
 from ddp_conformance.launched.process.delays import Nemesis
 from ddp_conformance.launched.process.leftovers import Sockets, Surroundings, rejoin
-from ddp_conformance.launched.process.watch import EntryWatch
 from pytest_ddp.protocol.status_page import StatusPage
 from pytest_ddp.rank.exits import crash_stacks
 from pytest_ddp.rank.status import landmarks
@@ -51,6 +50,10 @@ def live(order: Order) -> None:
 
 def run_entry(order: Order, journal: Journal) -> None:
     """Call the user's training entry, watched; ``Work.does`` of a Training subject."""
+    # Not at import: it imports torch's compiler and FSDP, 1.2 s of CPU that only launched ranks
+    # need, whose server has done so.
+    from ddp_conformance.launched.process.watch import EntryWatch
+
     nemesis = Nemesis(order, journal)
     watch = EntryWatch(order, journal, nemesis)
     before, sockets = Surroundings.now(), Sockets()

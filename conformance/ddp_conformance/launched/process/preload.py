@@ -24,7 +24,8 @@ import torch.fx.experimental.symbolic_shapes
 import torch.fx.experimental.validator
 import torch.nn.parallel
 
-import ddp_conformance.launched.process.live  # noqa: F401 - for those who fork
+import ddp_conformance.launched.process.live
+import ddp_conformance.launched.process.watch  # noqa: F401 - for those who fork
 
 # A collection in a rank would else look at, and so copy, all that torch made at import.
 gc.collect()
