@@ -64,6 +64,7 @@ def details(timeline: Timeline, call: Collective) -> dict[str, Any]:
         "number": call.number or None,
         "elements": call.elements,
         "dtype": call.dtype,
+        "bytes": call.bytes,
         "reduce_op": call.reduce_op,
         ("peer" if message else "root"): call.root,
         "state": call.error or call.state.value,

@@ -381,6 +381,7 @@ def _box_lines(timeline: Timeline, box: Box) -> list[str]:
         origin = "issued by C++, as by DDP; its end is not recorded: shown is that of its phase"
     attributes = details(timeline, call)
     size = [] if call.elements is None else [f"{call.elements} x {call.dtype}"]
+    size += [] if call.bytes is None else [f"{call.bytes} bytes"]
     size += [call.reduce_op] if call.reduce_op is not None else []
     peer = [f"{name} {attributes[name]}" for name in ("root", "peer") if name in attributes]
     return [

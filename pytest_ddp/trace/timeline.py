@@ -41,6 +41,16 @@ class CollectiveState(enum.Enum):
     """It may be complete or not."""
 
 
+_SIZES = {
+    **dict.fromkeys(("bool", "uint8", "int8", "Bool", "Byte", "Char"), 1),
+    **dict.fromkeys(("int16", "float16", "bfloat16", "Short", "Half", "BFloat16"), 2),
+    **dict.fromkeys(("int32", "float32", "Int", "Float"), 4),
+    **dict.fromkeys(("int64", "float64", "complex64", "Long", "Double", "ComplexFloat"), 8),
+    **dict.fromkeys(("complex128", "ComplexDouble"), 16),
+}
+"""Bytes of an element, by the names of Python and of torch's flight recorder."""
+
+
 @dataclass(frozen=True, slots=True)
 class TracedPhase:
     """A phase of a rank, inside those of smaller depth."""
@@ -75,6 +85,12 @@ class Collective:
     """``file:line`` of the call; empty if C++ issued it."""
     error: str = ""
     """Name of the exception that ended the wait for it."""
+
+    @property
+    def bytes(self) -> int | None:
+        """Of those elements; None for a dtype that has no size here."""
+        size = _SIZES.get(self.dtype or "")
+        return None if size is None or self.elements is None else size * self.elements
 
     @property
     def by_python(self) -> bool:

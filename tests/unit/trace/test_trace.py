@@ -22,7 +22,14 @@ from pytest_ddp.protocol.trace_lines import TraceLine, TraceLog
 from pytest_ddp.trace.chrome import PHASES, chrome_trace
 from pytest_ddp.trace.files import stem_of, write, write_index
 from pytest_ddp.trace.picture import Scale, page, picture, time_words
-from pytest_ddp.trace.timeline import CollectiveState, RankEnd, Timeline, make_timeline, parse
+from pytest_ddp.trace.timeline import (
+    Collective,
+    CollectiveState,
+    RankEnd,
+    Timeline,
+    make_timeline,
+    parse,
+)
 from tests.unit import handmade as made
 from tests.unit.handmade import failed, lost_in_call, merged, passing, rank, report, run
 from tests.unit.standings import collective, standing
@@ -266,9 +273,22 @@ def test_the_trace_follows_the_rules() -> None:
     slices = [e for e in trace["traceEvents"] if e["name"] == "all_reduce #1" and e["pid"] == 0]
     assert (slices[0]["ts"], slices[0]["dur"]) == (6000.0, 2000.0), "microseconds"
     assert slices[0]["args"]["group"] == "the default group"
-    assert slices[0]["args"]["elements"] == 3
+    assert (slices[0]["args"]["elements"], slices[0]["args"]["bytes"]) == (3, 12)
     ends = {e["pid"]: e["name"] for e in trace["traceEvents"] if e["ph"] == "i"}
     assert ends[0] == "waits: barrier #3 of the default group"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"),
+    [
+        *(("float32", 20), ("Float", 20), ("bfloat16", 10), ("Long", 40), ("bool", 5)),
+        *(("float8_of_tomorrow", None), (None, None)),
+    ],
+)
+def test_bytes_are_those_of_the_elements(dtype: str | None, expected: int | None) -> None:
+    call = Collective("all_reduce", "0", 1, 0, 1, CollectiveState.DONE, elements=5, dtype=dtype)
+    assert call.bytes == expected
+    assert replace(call, elements=None).bytes is None
 
 
 @given(
@@ -333,7 +353,7 @@ def test_the_picture_has_a_lane_for_each_rank() -> None:
 
 def test_hovering_tells_the_details() -> None:
     told = "".join(ElementTree.fromstring(picture(timeline(WORK, hang=HANG))).itertext())
-    assert "all_reduce #1 of the default group\n3 x float32, SUM" in told
+    assert "all_reduce #1 of the default group\n3 x float32, 12 bytes, SUM" in told
     assert "called at /src/test_made.py:9" in told
 
 
