@@ -265,6 +265,7 @@ class Comms(Communication):
             seen.bucket or self._modules.name(context.belongs_to),
             "" if context.site is None else str(context.site),
             seen.group,
+            "" if context.site is None else context.site.code.co_name,
         )
 
     def _missed(self) -> dict[str, int]:

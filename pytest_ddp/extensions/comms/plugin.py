@@ -6,8 +6,9 @@ Imported by every pytest run; what imports torch is imported where a test makes 
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -60,11 +61,30 @@ def _comms(ddp: Ddp, model: torch.nn.Module | None = None, *, warmup: int = 0) -
 
 
 _ITEMS = pytest.StashKey[list[pytest.Item]]()
+_PASSED = pytest.StashKey[set[str]]()
+"""Node ids."""
+_USED = pytest.StashKey[set[Path]]()
+"""Snapshots that tests have compared or written."""
 
 
 def _blocks() -> Any:
     """The module of blocks; None where no test has made one."""
     return sys.modules.get("pytest_ddp.extensions.comms.block")
+
+
+def pytest_ddp_findings(item: pytest.Item, sent: Mapping[int, Mapping[str, Any]]) -> None:
+    names = [name for of_rank in sent.values() for name in of_rank.get("comms", ())]
+    if names:
+        from pytest_ddp.extensions.comms.snapshot_files import path_of  # noqa: PLC0415
+
+        # Of a rank on another machine the folder is another one.
+        folder = path_of(item, "").parent
+        item.config.stash.setdefault(_USED, set()).update(folder / name for name in names)
+
+
+def pytest_ddp_test_finished(item: pytest.Item, reports: Sequence[pytest.TestReport]) -> None:
+    if all(report.passed for report in reports):
+        item.config.stash.setdefault(_PASSED, set()).add(item.nodeid)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -78,10 +98,15 @@ def pytest_terminal_summary(
     folders = {item.path.parent / FOLDER for item in items}
     if not any(folder.is_dir() for folder in folders) or _is_narrowed(terminalreporter, config):
         return
-    from pytest_ddp.extensions.comms.snapshot_files import without_test  # noqa: PLC0415
+    from pytest_ddp.extensions.comms.snapshot_files import unused, without_test  # noqa: PLC0415
 
     for path in without_test(items):
         terminalreporter.write_line(f"ddp.comms: no test has the snapshot {path}; delete it")
+    passed, used = config.stash.get(_PASSED, set()), config.stash.get(_USED, set())
+    for path in unused(items, passed, used):
+        terminalreporter.write_line(
+            f"ddp.comms: its test passed without the snapshot {path}; delete it"
+        )
 
 
 def _is_narrowed(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> bool:
@@ -93,9 +118,13 @@ def _is_narrowed(terminalreporter: pytest.TerminalReporter, config: pytest.Confi
 def pytest_ddp_test_ended() -> Mapping[str, Any]:
     # Blocks hold their models, which no later test may find alive.
     blocks = _blocks()
-    if blocks is not None:
-        blocks.used.clear()
-    return {}
+    if blocks is None:
+        return {}
+    blocks.used.clear()
+    from pytest_ddp.extensions.comms.snapshot_files import compared  # noqa: PLC0415
+
+    sent, compared[:] = [*compared], []
+    return {"comms": sent} if sent else {}
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -58,6 +58,8 @@ class Record:
     """File and line of the user's code; empty where no Python runs."""
     group_name: str = field(compare=False)
     """torch's own name of the process group."""
+    function: str = field(compare=False)
+    """Name of the function that ``site`` is in."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,10 @@ from pytest_ddp.extensions.comms.records import Record, shortened, size_text
 _LONGEST = 8
 """Operations in a repetition: as many as a layer may have."""
 _REPEATED = re.compile(r"(\d+) x \((.*)\)$")
+_WHAT = re.compile(
+    r"(?P<operation>\S+(?: [A-Z_]+)?)(?: (?P<size>[\d.]+ (?:[KMG]i)?B))?"
+    r"(?: (?P<dtype>bool|\w*(?:int|float|complex)\d\w*))? (?P<group>.+)"
+)
 _STAR = "# * torch asks for something else where tensors are not on a CPU"
 
 
@@ -36,6 +40,7 @@ class SnapshotLine(NamedTuple):
     """With ``*`` for numbers, so that layers which do the same can be folded; empty for none."""
     what: str
     site: str
+    """File, line and function."""
 
 
 Ranks: TypeAlias = Sequence[Sequence[SnapshotLine]]
@@ -49,7 +54,7 @@ def lines_of(records: Iterable[Record]) -> list[SnapshotLine]:
             record.step,
             _module(record),
             _what(record),
-            record.site,
+            f"{record.site} in {record.function}" if record.site else "",
         )
         for record in records
         if record.bytes is not None
@@ -113,13 +118,22 @@ def _changes(left: list[str], right: list[str], ranks: Ranks) -> Iterator[str]:
         more = now[what] - before[what]
         if more:
             each = divmod(abs(more), len(ranks))
-            number = f"{abs(more)} in all," if each[1] else f"{each[0]}"
+            number, over = (abs(more), " over all ranks") if each[1] else (each[0], "")
             sites = max(
                 ([line.site for line in rank if line.what == what] for rank in ranks), key=len
             )
             place = sites[-1].rpartition("/")[2] if sites and more > 0 else ""
             issued = f", issued at {place}" if place else ""
-            yield f"{number} {'more' if more > 0 else 'less'}: {what}{issued}"
+            yield f"{number} {'more' if more > 0 else 'less'} {_in_words(what)}{over}{issued}"
+
+
+def _in_words(what: str) -> str:
+    """``all_reduce of 4 B on dp``."""
+    found = _WHAT.fullmatch(what)
+    if found is None:
+        return what
+    of = " ".join(filter(None, (found["size"], found["dtype"])))
+    return f"{found['operation']}{f' of {of}' if of else ''} on {found['group']}"
 
 
 def _folded(lines: list[str]) -> Iterator[str]:

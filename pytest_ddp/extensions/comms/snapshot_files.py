@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,9 @@ import pytest
 from pytest_ddp.extensions.comms import FOLDER
 from pytest_ddp.extensions.comms.snapshot import Ranks, difference, text_of
 from pytest_ddp.system.stdlib import os
+
+compared: list[str] = []
+"""Names of the files that the running test has compared or written, on the rank that does so."""
 
 
 def path_of(item: pytest.Item, name: str) -> Path:
@@ -36,6 +40,34 @@ def without_test(items: Iterable[pytest.Item]) -> list[str]:
     ]
 
 
+def unused(
+    items: Iterable[pytest.Item], passed: AbstractSet[str], used: AbstractSet[Path]
+) -> list[str]:
+    """Snapshots of tests that have passed and have not compared anything with them.
+
+    Args:
+        items: those of the run.
+        passed: node ids of those that have passed.
+        used: the files that were compared or written.
+    """
+    # A name and a parameter may have a point: the longest test is the owner.
+    owners = sorted(items, key=lambda item: -len(path_of(item, "").stem))
+    found: list[str] = []
+    for folder in {path_of(item, "").parent for item in owners}:
+        for path in sorted({*folder.glob("*.txt")} - used):
+            own = (item for item in owners if _is_of(path, path_of(item, "")))
+            owner = next(own, None)
+            if owner is not None and owner.nodeid in passed:
+                found.append(os.path.relpath(path))
+    return found
+
+
+def _is_of(path: Path, first: Path) -> bool:
+    """Whether it is a test's snapshot without a name, or one with a name."""
+    same = path.parent == first.parent
+    return same and (path.stem == first.stem or path.stem.startswith(f"{first.stem}."))
+
+
 def _file_name(text: str) -> str:
     return re.sub(r"[^\w.=-]+", "-", text).strip("-")
 
@@ -46,6 +78,7 @@ def compare(item: pytest.Item, name: str, torch: str, ranks: Ranks, *, update: b
     For one rank alone, so that there is one writer.
     """
     path = path_of(item, name)
+    compared.append(path.name)
     now = text_of(path.stem, torch, ranks)
     before = path.read_text(encoding="utf-8") if path.exists() else None
     if update:

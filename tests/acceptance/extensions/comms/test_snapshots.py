@@ -74,8 +74,8 @@ def test_a_snapshot_from_its_first_run_to_a_difference(suite: Suite) -> None:
     changed = suite.run(env={"METRIC": "1", "MISSING": "1"})
     changed.assert_outcomes(passed=1, failed=2)
     text = changed["test_step"].text
-    assert "AssertionError: 1 more: all_reduce 4 B world, issued at" in text
-    assert "test_train.py:20" in text
+    assert "AssertionError: 1 more all_reduce of 4 B on world, issued at" in text
+    assert "test_train.py:20 in test_step" in text
     assert "test_on_one_rank" in changed.output
     assert {file.name: file.read_text() for file in folder.iterdir()} == written
 
@@ -88,5 +88,13 @@ def test_a_snapshot_from_its_first_run_to_a_difference(suite: Suite) -> None:
     assert [line for line in renamed.stdout.splitlines() if "no test has" in line] == [
         "ddp.comms: no test has the snapshot __comms__/test_train/test_step.txt; delete it"
     ]
-    narrowed = suite.run("--ddp-update-comms", "-k", "renamed")
-    assert "no test has the snapshot" not in narrowed.output
+    assert "passed without" not in renamed.output
+
+    suite.write("test_train.py", STEP.replace('("a pair")', '("two")'))
+    unused = suite.run("--ddp-update-comms")
+    assert [line for line in unused.stdout.splitlines() if "passed without" in line] == [
+        "ddp.comms: its test passed without the snapshot "
+        "__comms__/test_train/test_ranks_that_differ.a-pair.txt; delete it"
+    ]
+    narrowed = suite.run("--ddp-update-comms", "-k", "step")
+    assert "delete it" not in narrowed.output

@@ -28,6 +28,7 @@ GATHER = Record(
     belongs_to="layers.1",
     site="/home/me/train.py:7",
     group_name="3",
+    function="on_step_end",
 )
 REDUCE = replace(GATHER, operation="all_reduce", form="c++.all_reduce", reduce_op="SUM", group="tp")
 OBJECT = replace(
