@@ -18,6 +18,7 @@ ROOT = Path(__file__).parent
 EXHAUSTIVE = (
     "conformance/ecosystem/",
     "tests/acceptance/ci/",
+    "tests/acceptance/extensions/comms/test_four_ranks.py",
     # GPUs of several machines.
     "tests/acceptance/extensions/devices/",
     "tests/acceptance/extensions/engines/",

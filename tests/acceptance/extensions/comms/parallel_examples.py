@@ -22,7 +22,6 @@ from torch.nn.parallel import DistributedDataParallel
 LAYER = 288
 
 both = pytest.mark.ddp(world_size=[2, 4])
-two = pytest.mark.ddp(world_size=2)
 four = pytest.mark.ddp(world_size=4)
 
 
@@ -61,7 +60,7 @@ def test_ddp(ddp):
     assert not record.cpu_form
 
 
-@two
+@both
 def test_ddp_rebuilds_its_buckets_in_the_second_step(ddp):
     model = DistributedDataParallel(Net(), bucket_cap_mb=1e-5)
     found = []
@@ -78,7 +77,7 @@ def test_ddp_rebuilds_its_buckets_in_the_second_step(ddp):
     comms.assert_before("all_reduce", "backward", module="layers.0")
 
 
-@two
+@both
 def test_ddp_with_a_static_graph(ddp):
     model = DistributedDataParallel(Net(), bucket_cap_mb=1e-5, static_graph=True)
     found = []
@@ -91,7 +90,7 @@ def test_ddp_with_a_static_graph(ddp):
     assert found == [{"all_reduce": 2}, {"all_reduce": 1}, {"broadcast": 2} | rebuilt, rebuilt]
 
 
-@two
+@both
 def test_ddp_warmup(ddp):
     model = DistributedDataParallel(Net(), bucket_cap_mb=1e-5)
     with ddp.comms(model, warmup=2) as comms:
@@ -101,7 +100,7 @@ def test_ddp_warmup(ddp):
     assert {record.step for record in comms} == {3, 4}
 
 
-@two
+@both
 def test_ddp_that_looks_for_unused_parameters(ddp):
     model = DistributedDataParallel(Net(), find_unused_parameters=True)
     with ddp.comms(model) as comms:
@@ -112,7 +111,7 @@ def test_ddp_that_looks_for_unused_parameters(ddp):
     assert (used.dtype, used.elements, used.belongs_to) == ("int32", 4, None)
 
 
-@two
+@both
 def test_no_sync_reduces_nothing(ddp):
     model = DistributedDataParallel(Net())
     with ddp.comms(model) as comms:
@@ -123,7 +122,7 @@ def test_no_sync_reduces_nothing(ddp):
     assert comms.counts() == {"all_reduce": 1}
 
 
-@two
+@both
 def test_batch_norm_broadcasts_under_no_sync_too(ddp):
     model = DistributedDataParallel(
         torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8))
@@ -135,7 +134,7 @@ def test_batch_norm_broadcasts_under_no_sync_too(ddp):
     assert sorted(record.bytes for record in comms) == [8, 2 * 8 * 4]
 
 
-@two
+@both
 def test_ddp_comm_hook(ddp):
     model = DistributedDataParallel(Net())
     model.register_comm_hook(None, default_hooks.fp16_compress_hook)
@@ -187,7 +186,7 @@ def test_fsdp2(ddp, reshards):
         comms.assert_before("reduce_scatter", "forward", belongs_to="layers.1")
 
 
-@two
+@both
 def test_fsdp2_in_the_order_of_a_step(ddp):
     model = Net(3)
     for layer in model.layers:
@@ -210,7 +209,7 @@ def test_fsdp2_in_the_order_of_a_step(ddp):
     ]
 
 
-@two
+@both
 def test_fsdp2_that_prefetches_forward(ddp):
     model = Net(3)
     for layer in model.layers:
@@ -226,7 +225,7 @@ def test_fsdp2_that_prefetches_forward(ddp):
         comms.assert_before("all_gather", "forward", belongs_to="layers.2", module="layers.0")
 
 
-@two
+@both
 def test_fsdp2_accumulates_without_reducing(ddp):
     model = fully_shard(Net())
     model.set_requires_gradient_sync(False)
