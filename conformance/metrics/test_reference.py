@@ -85,10 +85,18 @@ def stage_alone(indices: Sequence[int]) -> dict[str, float]:
     return {"loss": float(functional.cross_entropy(scores, labels)), "accuracy": float(hits.mean())}
 
 
+STATES = {"states_collectives"}
 SUBJECTS = [
     Evaluation(saliency_validation, reference=saliency_alone, prepare=make_images),
-    Metric(sample_mean),
-    Metric(StageReport, batch=scored, reference=stage_alone, name="stage_metrics"),
+    Metric(sample_mean, STATES, collectives=0),
+    Metric(
+        StageReport,
+        STATES,
+        batch=scored,
+        reference=stage_alone,
+        name="stage_metrics",
+        collectives=0,
+    ),
 ]
 
 

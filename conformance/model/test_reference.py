@@ -109,7 +109,7 @@ def operator_fsdp2_accumulating(case: Case) -> Made:
     return make_operator(case, "fsdp2", accumulate=2)
 
 
-TRAITS = {"buffers", "decides"}
+TRAITS = {"buffers", "decides", "reduces_once"}
 SUBJECTS = [
     TrainStep(operator_ddp, TRAITS),
     TrainStep(operator_ddp_accumulating, TRAITS | {"accumulates"}),

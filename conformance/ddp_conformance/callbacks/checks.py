@@ -1,4 +1,4 @@
-"""CBK-01, CBK-02 and CBK-04: what callbacks call, decide, and do when one of them fails.
+"""CBK-01, CBK-02, CBK-04 and CBK-05: what callbacks call, decide, and do when one of them fails.
 
 The loops run in lockstep: a rank that would wait for ever is seen, and does not wait. What
 an error does to the other ranks is also seen for real, in processes that may die of it.
@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from ddp_conformance.callbacks import judge
 from ddp_conformance.callbacks.dying import loop_and_die
-from ddp_conformance.callbacks.history import Tripped
+from ddp_conformance.callbacks.history import LoopEnd, StepCost, StepEnd, Tripped
 from ddp_conformance.callbacks.stepping import ERROR_STEP, run_loop
 from ddp_conformance.callbacks.subjects import Callback, ErrorPath
 from ddp_conformance.callbacks.tracing import Trace, traced
@@ -26,6 +26,7 @@ from ddp_conformance.launched.start.apart import find_apart
 from ddp_conformance.launched.start.launch import Limits, launch
 from ddp_conformance.lockstep.lockstep import Lockstep, in_lockstep
 from ddp_conformance.lockstep.same_calls import demand_same_calls
+from ddp_conformance.metrics.subjects import Metric
 
 CBK_01 = Guarantee(
     "CBK-01",
@@ -41,6 +42,13 @@ CBK_04 = Guarantee(
     "CBK-04",
     "An error in user code on one rank MUST end all ranks in bounded time, and no rank may "
     "silently skip a batch.",
+    tier=2,
+)
+
+
+CBK_05 = Guarantee(
+    "CBK-05",
+    "A step after the first MUST NOT make more collectives than the component states.",
     tier=2,
 )
 
@@ -197,6 +205,72 @@ def error_runs(subject: ErrorPath, ranks: Ranks, failing: int) -> tuple[Run, ...
     return record(subject, ranks, cases, lambda s, case: observe_error(s, case, ranks, failing))
 
 
+def observe_costs(subject: Callback, case: Case, ranks: Ranks) -> Iterator[Record]:
+    """How many collectives each step of this rank makes."""
+    trace, lockstep = Trace(case.rank), Lockstep(ranks)
+    costs = Costs(trace)
+    with in_lockstep(lockstep), traced(trace):
+        run_loop(case, lambda: subject.make(case), costs.note)
+    yield from (*costs.found, *lockstep.calls)
+
+
+def observe_costs_of_batches(subject: Metric, case: Case, ranks: Ranks) -> Iterator[Record]:
+    """The same for each batch that a metric is fed with; the ranks have equally many."""
+    trace, lockstep = Trace(case.rank), Lockstep(ranks)
+    costs = Costs(trace)
+    with in_lockstep(lockstep), traced(trace):
+        metric = subject.make(case)
+        for step, start in enumerate(range(case.rank, case.size, case.world_size)):
+            subject.update(metric, *subject.batch([start]))
+            costs.note(StepEnd(case.rank, step))
+    yield from (*costs.found, *lockstep.calls)
+
+
+class Costs:
+    """What a trace has of each step."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self._seen = 0
+        self.found: list[StepCost] = []
+
+    def note(self, seen: StepEnd | LoopEnd) -> None:
+        """A step is over; what comes after the last one is no part of any."""
+        calls = self._trace.calls[self._seen :]
+        self._seen += len(calls)
+        if isinstance(seen, StepEnd):
+            made = tuple(f"{call.what} ({call.site})" for call in calls)
+            self.found.append(StepCost(seen.rank, seen.step, made))
+
+
+def find_costs(subject: Callback, ranks: Ranks) -> tuple[Violation, ...]:
+    """CBK-05 of a loop."""
+    cases = cases_of(ranks, (few_samples(ranks), 22 * ranks.world_size + 1))
+    return _costs(
+        subject, record(subject, ranks, cases, lambda s, c: observe_costs(s, c, ranks)), "CBK-01"
+    )
+
+
+def find_costs_of_batches(subject: Metric, ranks: Ranks) -> tuple[Violation, ...]:
+    """CBK-05 of a metric."""
+    cases = cases_of(ranks, (23 * ranks.world_size,))
+    runs = record(subject, ranks, cases, lambda s, c: observe_costs_of_batches(s, c, ranks))
+    return _costs(subject, runs, "MET-06")
+
+
+def _costs(
+    subject: Callback | Metric, runs: Sequence[Run], guarantee: str
+) -> tuple[Violation, ...]:
+    """Undecided where ranks were cut off before too many came."""
+    stated = subject.collectives or 0
+    found = judge_each(runs, lambda run: judge.judge_costs(run.history, stated))
+    if not found:
+        demand_same_calls(subject, runs, guarantee)
+    return found
+
+
+STATES = frozenset({"states_collectives"})
+
 CHECKS = (
     Check(CBK_01, (Callback,), find_different_collectives),
     Check(
@@ -206,4 +280,6 @@ CHECKS = (
         needs=frozenset({"decides"}),
     ),
     Check(CBK_04, (ErrorPath,), find_swallowed_errors),
+    Check(CBK_05, (Callback,), find_costs, needs=STATES),
+    Check(CBK_05, (Metric,), find_costs_of_batches, needs=STATES),
 )

@@ -36,6 +36,15 @@ class StepEnd(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class StepCost(Record):
+    """The collectives of a step, or those with which a metric took a batch."""
+
+    step: int
+    made: tuple[str, ...]
+    """Each with its line."""
+
+
+@dataclass(frozen=True, slots=True)
 class LoopEnd(Record):
     """A rank has left the loop without an exception."""
 

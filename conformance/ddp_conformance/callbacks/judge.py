@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
-from ddp_conformance.callbacks.history import LoopEnd, StepEnd, Traced, Tripped
+from ddp_conformance.callbacks.history import LoopEnd, StepCost, StepEnd, Traced, Tripped
 from ddp_conformance.framework.history import Collective, Failed, History, without_ones
 from ddp_conformance.framework.verdict import Violation, ranks_in_words
 from ddp_conformance.launched.endings import ends_of, words_of
@@ -88,6 +88,34 @@ def _step(step: int, told: dict[int, dict[str, str]], ranks: Sequence[int]) -> I
         if len({_NUMBERS.get(value, value) for value in values}) > 1:
             listed = "; ".join(f"{ranks_in_words(r)}: {value}" for value, r in values.items())
             yield Violation(f"step {step}: {name} differs: {listed}")
+
+
+def judge_costs(history: History, stated: int) -> tuple[Violation, ...]:
+    """CBK-05: no step after the first makes more collectives than are stated.
+
+    Of ranks that make too many in one step, one is told.
+    """
+    costs = [seen for seen in history if isinstance(seen, StepCost)]
+    if not any(cost.step for cost in costs):
+        return (Violation("no rank made a second step"),)
+    steps: dict[int, StepCost] = {}
+    for cost in costs:
+        if cost.step and len(cost.made) > stated:
+            steps.setdefault(cost.step, cost)
+    return tuple(
+        Violation(
+            f"step {step}, rank {cost.rank}: {len(cost.made)} collectives, {stated} stated: "
+            f"{_listed(cost.made)}"
+        )
+        for step, cost in sorted(steps.items())
+    )
+
+
+def _listed(made: Sequence[str]) -> str:
+    """The last few, which came on top of what is stated."""
+    shown = made[-3:]
+    before = len(made) - len(shown)
+    return ", ".join((*((f"{before} more",) if before else ()), *shown))
 
 
 def judge_error_path(history: History) -> tuple[Violation, ...]:

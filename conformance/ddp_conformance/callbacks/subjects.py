@@ -24,6 +24,13 @@ class Callback(Subject):
 
     kind: ClassVar[str] = "callback"
 
+    collectives: int | None = None
+    """How many a step makes at most, for the trait ``states_collectives``."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_collectives(self.collectives)
+
 
 @dataclass(frozen=True)
 class ErrorPath(Subject):

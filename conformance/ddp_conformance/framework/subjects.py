@@ -55,6 +55,15 @@ class Subject:
         traits = f", {{{', '.join(sorted(self.traits))}}}" if self.traits else ""
         return f"<{self.kind} {self.name}{traits}>"
 
+    def _check_collectives(self, collectives: int | None) -> None:
+        """Raises ``ValueError`` unless they are stated where the trait says so, and only there."""
+        if ("states_collectives" in self.traits) != (collectives is not None):
+            raise ValueError(
+                f"{self.name}: the trait 'states_collectives' and collectives= need each other"
+            )
+        if collectives is not None and collectives < 0:
+            raise ValueError(f"{self.name}: collectives={collectives} is less than none")
+
     @classmethod
     def of(cls, function: Callable[..., Any], traits: AbstractSet[str]) -> Self:
         """A subject with a function, its traits, and defaults for all else."""

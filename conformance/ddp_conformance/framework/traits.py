@@ -46,6 +46,9 @@ TRAITS: dict[str, str] = {
     "compiles": "its model is compiled by torch.compile",
     "falls_back": "it takes another backend where there is no GPU",
     "accumulates": "each optimizer step has several backward passes",
+    "reduces_once": "reduces each element of its gradients once in a step",
+    "states_collectives": "says by collectives= how many collectives it makes at most in a step, "
+    "or with a batch",
     "buffers": "training writes buffers of its model, such as batch statistics; make also returns "
     "how it is evaluated and saved",
     "sync_batchnorm": "its model normalises by statistics of the samples of all ranks, as "

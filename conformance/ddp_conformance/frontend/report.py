@@ -17,7 +17,7 @@ from ddp_conformance.frontend.table import Verdict, Word
 VERSION = 2
 """Of the document's form; raised with every change that a reader could stumble over."""
 
-SPEC = "2026.5"
+SPEC = "2026.6"
 """Version of the guarantees' text."""
 
 

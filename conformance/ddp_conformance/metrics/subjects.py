@@ -94,6 +94,12 @@ class Metric(Subject):
     """Begins a new epoch."""
     tolerance: float = 1e-5
     """Relative, against the reference; between ranks there is none."""
+    collectives: int | None = None
+    """How many ``update`` makes at most, for the trait ``states_collectives``."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_collectives(self.collectives)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""MOD-01 to MOD-09: a wrapped model and its optimizer step, held against one process.
+"""MOD-01 to MOD-10: a wrapped model and its optimizer step, held against one process.
 
 The steps run in processes of their own: models whose ranks disagree hang or end them.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 from ddp_conformance.framework.history import History, Run
 from ddp_conformance.framework.ranks import Ranks
@@ -18,7 +19,13 @@ from ddp_conformance.launched.journal import Journal
 from ddp_conformance.launched.order import Named, Order, Work
 from ddp_conformance.launched.start.launch import Limits
 from ddp_conformance.lifecycle.training_runs import launched
-from ddp_conformance.model import judge, judge_buffers, judge_decisions, judge_statistics
+from ddp_conformance.model import (
+    judge,
+    judge_buffers,
+    judge_decisions,
+    judge_reductions,
+    judge_statistics,
+)
 from ddp_conformance.model.subjects import TrainStep
 
 MOD_01 = Guarantee(
@@ -66,15 +73,18 @@ MOD_09 = Guarantee(
     tier=3,
 )
 
+MOD_10 = Guarantee(
+    "MOD-10",
+    "In each step every element of a rank's gradients MUST be reduced with those of every other "
+    "rank exactly once.",
+    tier=2,
+)
+
 PATIENCE = 10.0
 """Seconds that the other ranks have when one has failed."""
 
 
-def runs_of(subject: TrainStep, ranks: Ranks) -> list[Run]:
-    """One run with equal shares, and with the trait ``uneven`` one with unequal ones."""
-    world_size = ranks.world_size
-    sizes = [4 * world_size, *([4 * world_size - 1] if "uneven" in subject.traits else [])]
-    return [run_of(subject, ranks, size) for size in sizes]
+Take: TypeAlias = Callable[[Order, Journal], None]
 
 
 def take_steps(order: Order, journal: Journal) -> None:
@@ -84,9 +94,23 @@ def take_steps(order: Order, journal: Journal) -> None:
     steps.take_steps(order, journal)
 
 
-def run_of(subject: TrainStep, ranks: Ranks, size: int) -> Run:
-    """The steps on all ranks, and on one process alone."""
-    work = Work(Named.of(take_steps), Named.of(subject.make), (str(size), str(subject.steps)))
+def take_coded_steps(order: Order, journal: Journal) -> None:
+    """The same with codes in place of gradients."""
+    from ddp_conformance.model import coding
+
+    coding.take_coded_steps(order, journal)
+
+
+def runs_of(subject: TrainStep, ranks: Ranks, take: Take = take_steps) -> list[Run]:
+    """One run with equal shares, and with the trait ``uneven`` one with unequal ones."""
+    world_size = ranks.world_size
+    sizes = [4 * world_size, *([4 * world_size - 1] if "uneven" in subject.traits else [])]
+    return [run_of(subject, ranks, size, take) for size in sizes]
+
+
+def run_of(subject: TrainStep, ranks: Ranks, size: int, take: Take = take_steps) -> Run:
+    """The steps on all ranks, and by default on one process alone."""
+    work = Work(Named.of(take), Named.of(subject.make), (str(size), str(subject.steps)))
     limits = Limits(subject.timeout, PATIENCE)
     (run,) = record(
         subject, ranks, cases_of(ranks, (size,)), lambda s, case: launched(work, case, limits)
@@ -95,11 +119,14 @@ def run_of(subject: TrainStep, ranks: Ranks, size: int) -> Run:
 
 
 def judged(
-    subject: TrainStep, ranks: Ranks, look: Callable[[History], Sequence[Violation]]
+    subject: TrainStep,
+    ranks: Ranks,
+    look: Callable[[History], Sequence[Violation]],
+    take: Take = take_steps,
 ) -> list[Violation]:
     """The violations of all runs. One that breaks off is judged as far as it came."""
     found: list[Violation] = []
-    for run in runs_of(subject, ranks):
+    for run in runs_of(subject, ranks, take):
         seen = [replace(violation, case=run.case.label) for violation in look(run.history)]
         if not seen and not came_through(run.history):
             ends = "; ".join(words_of(end) for end in in_order(run.history) if not end.returned)
@@ -201,6 +228,20 @@ def find_wrong_statistics(subject: TrainStep, ranks: Ranks) -> Sequence[Violatio
     return judged(subject, ranks, lambda h: judge_statistics.judge_statistics(h, subject.tolerance))
 
 
+def find_repeated_reductions(subject: TrainStep, ranks: Ranks) -> Sequence[Violation]:
+    """MOD-10. A single process has nothing to reduce."""
+
+    def look(history: History) -> Sequence[Violation]:
+        if came_through(history) and not judge_reductions.is_coded(history):
+            raise UndecidedError(
+                f"{subject.name} has no gradient that a code could stand in for: dense ones of "
+                "float32 or float64 that are no DTensors"
+            )
+        return judge_reductions.judge_reductions(history)
+
+    return judged(subject, ranks, look, take_coded_steps) if ranks.world_size > 1 else ()
+
+
 CHECKS = (
     Check(MOD_01, (TrainStep,), find_divergence),
     Check(MOD_02, (TrainStep,), find_wrong_gradients, excused=frozenset({"batch_statistics"})),
@@ -211,4 +252,5 @@ CHECKS = (
     Check(MOD_07, (TrainStep,), find_wrong_accumulation, needs=frozenset({"accumulates"})),
     Check(MOD_08, (TrainStep,), find_different_decisions, needs=frozenset({"decides"})),
     Check(MOD_09, (TrainStep,), find_wrong_statistics, needs=frozenset({"sync_batchnorm"})),
+    Check(MOD_10, (TrainStep,), find_repeated_reductions, needs=frozenset({"reduces_once"})),
 )

@@ -119,3 +119,38 @@ class Decided(Record):
     """What the step returned."""
     norm: float | None = None
     """Of the gradients after the last backward pass, in a single process; None without a pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class Coded(Record):
+    """A step in which one rank's gradients are codes, and the others' are zeros."""
+
+    step: int
+    is_source: bool
+    """Whether this rank has the codes."""
+    incoming: tuple[tuple[str, str], ...]
+    """Name of each parameter that a gradient came to in that pass, and the digest of what came."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reduced(Record):
+    """An operation of the rank that has the codes summed some of them with other ranks' values."""
+
+    step: int
+    members: tuple[int, ...]
+    """Global ranks of the group."""
+    elements: tuple[tuple[str, tuple[int, ...]], ...]
+    """Name of each parameter, and which elements of its gradient."""
+    place: int
+    """Backward passes of this step that had begun, less one."""
+    site: str
+    """The line, for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class SteppedWith(Record):
+    """An optimizer is about to step."""
+
+    step: int
+    nonzero: tuple[tuple[str, tuple[int, ...]], ...]
+    """Name of each of its parameters, and which elements of its gradient are not zero."""

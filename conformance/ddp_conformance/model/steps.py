@@ -49,7 +49,11 @@ STATISTICS = ("running_mean", "running_var")
 """What torch's normalisations call their buffers, and everybody's after them."""
 
 _kept: list[Any] = []
-"""Models: freed after their group, DDP's reducer can hang (see the watch)."""
+
+
+def keep(trainee: Trainee) -> None:
+    """Keep its model for good: freed after its group, DDP's reducer can hang (see the watch)."""
+    _kept.append(trainee)
 
 
 def take_steps(order: Order, journal: Journal) -> None:
@@ -59,9 +63,8 @@ def take_steps(order: Order, journal: Journal) -> None:
     dist.init_process_group("gloo")
     trainee = Trainee(*make(case))
     model = trainee.model
-    if any(isinstance(part, FullyShardedDataParallel) for part in model.modules()):
-        raise TypeError("a TrainStep cannot be under FSDP1, whose gradients are flat; use FSDP2")
-    _kept.append(trainee)
+    demand_no_fsdp1(model)
+    keep(trainee)
     initial = {name: full(tensor).clone() for name, tensor in named(model)}
     snapshots = StepObserver(model, order.rank, journal).run(trainee, steps)
     dist.destroy_process_group()
@@ -69,6 +72,12 @@ def take_steps(order: Order, journal: Journal) -> None:
         single = Trainee(*make(replace(case, world_size=1)))
         run_alone(single, initial, snapshots, journal)
     journal.add(Happened(order.rank, "returned"))
+
+
+def demand_no_fsdp1(model: nn.Module) -> None:
+    """Raise ``TypeError`` for a model under FSDP1."""
+    if any(isinstance(part, FullyShardedDataParallel) for part in model.modules()):
+        raise TypeError("a TrainStep cannot be under FSDP1, whose gradients are flat; use FSDP2")
 
 
 class Snapshot(NamedTuple):
@@ -85,7 +94,7 @@ def run_alone(
     """What one process with all samples steps with."""
     _copy(trainee.model, initial)
     observer = StepObserver(trainee.model, 0, journal, alone=True)
-    _around_backward(observer.measure)
+    around_backward(observer.measure)
     for number in range(OWN_STEPS + len(snapshots)):
         if number >= OWN_STEPS and not observer.take_over(snapshots[number - OWN_STEPS]):
             journal.add(OneProcessEnds(0, number + 1))
@@ -157,7 +166,7 @@ class StepObserver:
         self._journal.add(Wrapped(self._rank, names, bool(static), self._sharded()))
         self._follow_use()
         self._follow_writes()
-        _around_backward(self._backward)
+        around_backward(self._backward)
         self._tell_state("after wrapping")
         for number in range(steps):
             if number == OWN_STEPS + len(snapshots):
@@ -402,7 +411,7 @@ def _collectives() -> int:
     return int(group._get_sequence_number_for_group()) if dist.is_initialized() else 0
 
 
-def _around_backward(follow: Callable[[Callable[[], Any]], Any]) -> None:
+def around_backward(follow: Callable[[Callable[[], Any]], Any]) -> None:
     """Around each backward pass, by whichever of torch's names it is begun."""
     for module in (torch.autograd, torch.autograd.graph):
         original: Any = vars(module)["_engine_run_backward"]

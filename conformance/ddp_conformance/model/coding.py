@@ -1,0 +1,243 @@
+"""What a launched rank does for MOD-10: put codes in place of gradients, and look where they go.
+
+In each step one rank has gradients of which every element is a number of its own, and the others
+have zeros. So an element that is reduced is known by its value, in whatever buffer it is, and
+however often: two means of all ranks leave a value as one does, and only the codes in what is
+reduced tell them apart.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from ddp_conformance.framework.case import Case
+from ddp_conformance.framework.places import call_site
+from ddp_conformance.launched.history import Happened
+from ddp_conformance.launched.journal import Journal
+from ddp_conformance.launched.order import Order
+from ddp_conformance.launched.process.optimizing import digest
+from ddp_conformance.launched.process.saving import bare_name
+from ddp_conformance.model.history import Coded, Reduced, SteppedWith
+from ddp_conformance.model.steps import around_backward, demand_no_fsdp1, keep
+from ddp_conformance.model.subjects import Trainee
+from pytest_ddp.extensions.comms.observer import Arguments, observe
+from pytest_ddp.extensions.comms.operations import Operator
+
+SPACING = 2.0**-19
+"""Between codes, which are 1 + SPACING, 1 + 2 * SPACING, …, times a power of two."""
+MOST = 2**15
+"""Elements with a code: the first ones. The codes stay below 1.0625, so that none is three times
+another one, or a third of it, times a power of two: a mean of three ranks is told apart."""
+ROUNDING = 2.0**-21
+"""Four units in the last place of float32."""
+SCALE = 2.0**-10
+"""Small, as the parameters are stepped with it."""
+
+_RED_OP_TYPES: Any = dist.ReduceOp.RedOpType
+_SUMS = {int(_RED_OP_TYPES.__members__[name]) for name in ("SUM", "AVG", "PREMUL_SUM")}
+_REDUCING = {"all_reduce", "reduce", "reduce_scatter"}
+_CODED = (torch.float32, torch.float64)
+
+
+def take_coded_steps(order: Order, journal: Journal) -> None:
+    """Train on all ranks, with codes for gradients."""
+    make, (size, steps) = order.work.entry.load(), map(int, order.work.argv)
+    case = Case(size, order.rank, order.world_size, Path(order.directory))
+    dist.init_process_group("gloo")
+    trainee = Trainee(*make(case))
+    demand_no_fsdp1(trainee.model)
+    keep(trainee)
+    coder = Coder(trainee.model, order.rank, order.world_size, journal)
+    for number in range(steps):
+        coder.step(trainee, number)
+    coder.close()
+    dist.destroy_process_group()
+    journal.add(Happened(order.rank, "returned"))
+
+
+def codes(first: int, elements: int) -> Tensor:
+    """Values for elements that are numbered from ``first``; 0 beyond :data:`MOST`. float64."""
+    numbers = torch.arange(first, first + elements, dtype=torch.float64)
+    return torch.where(numbers < MOST, (1 + (numbers + 1) * SPACING) * SCALE, 0.0)
+
+
+def elements_of(values: Tensor) -> list[int]:
+    """Numbers of the elements whose codes are in a buffer, times any power of two and of three.
+
+    Only those beside the element before or after them: a lone value may be a code by chance, and
+    the norm of a single number is that number.
+    """
+    values = values.detach().reshape(-1).double().abs()
+    found = torch.full(values.shape, -1, dtype=torch.int64)
+    for power in range(-2, 3):
+        mantissas = torch.frexp(values * 3.0**power).mantissa * 2
+        numbers = ((mantissas - 1) / SPACING).round()
+        fits = (mantissas - 1 - numbers * SPACING).abs() <= ROUNDING
+        fits &= (numbers >= 1) & (numbers <= MOST)
+        found = torch.where(fits, numbers.long() - 1, found)
+    follows = (found[1:] == found[:-1] + 1) & (found[:-1] >= 0)
+    no = torch.zeros(1, dtype=torch.bool)
+    beside = torch.cat([no, follows]) | torch.cat([follows, no])
+    return sorted(set(found[beside].tolist())) if len(found) > 1 else []
+
+
+class Coder:
+    """Puts the codes into one rank's steps, and writes down where they are."""
+
+    def __init__(self, model: nn.Module, rank: int, world_size: int, journal: Journal) -> None:
+        self._rank, self._world_size, self._journal = rank, world_size, journal
+        self._parameters = {bare_name(n): p for n, p in model.named_parameters() if p.requires_grad}
+        self._first = dict(zip(self._parameters, _starts(self._parameters.values()), strict=True))
+        self._names = {id(parameter): name for name, parameter in self._parameters.items()}
+        self._hooked: list[Any] = []
+        self._step = 0
+        self._place = -1
+        """Of the backward pass; how many there were before in this step."""
+        self._depth = 0
+        self._passes = 1
+        """Of the step before."""
+        self._incoming: dict[str, str] = {}
+        for name, parameter in self._parameters.items():
+            self._hook(name, parameter)
+        for name, module in model.named_modules():
+            if any(isinstance(p, DTensor) for p in module.parameters(recurse=False)):
+                module.register_forward_pre_hook(self._gathered(name))
+        around_backward(self._backward)
+        register_optimizer_step_pre_hook(self._about_to_step)
+        self._library = observe(self._notice)
+
+    def close(self) -> None:
+        """See no more operations."""
+        self._library._destroy()
+
+    def step(self, trainee: Trainee, number: int) -> None:
+        """Make a step, in which one rank has codes in one of its backward passes."""
+        self._step, self._place, self._incoming = number + 1, -1, {}
+        trainee.step(number)
+        incoming = tuple(self._incoming.items())
+        self._journal.add(Coded(self._rank, self._step, self._is_source, incoming))
+        self._passes = self._place + 1
+
+    @property
+    def _is_source(self) -> bool:
+        return (self._step - 1) % self._world_size == self._rank
+
+    @property
+    def _coded_pass(self) -> int:
+        return (self._step - 1) // self._world_size % max(self._passes, 1)
+
+    # ------------------------------------------------------------------ gradients
+
+    def _hook(self, name: str, parameter: Any) -> None:
+        """Before the hooks that there are, which may reduce."""
+        if isinstance(parameter, DTensor) or any(parameter is known for known in self._hooked):
+            return
+        self._hooked.append(parameter)
+        before = dict(parameter._backward_hooks or {})
+        parameter.register_hook(lambda gradient: self._coded(name, gradient))
+        hooks = parameter._backward_hooks
+        # torch goes by the dict below the OrderedDict, which move_to_end leaves as it is.
+        for key in before:
+            hooks[key] = hooks.pop(key)
+
+    def _gathered(self, module_name: str) -> Callable[..., None]:
+        """A hook for the parameters that FSDP makes of its shards for each pass."""
+
+        def enter(module: nn.Module, *_: Any) -> None:
+            for name, parameter in module.named_parameters(recurse=False):
+                known = bare_name(f"{module_name}.{name}".lstrip("."))
+                if known in self._first:
+                    self._hook(known, parameter)
+
+        compiler: Any = torch.compiler
+        hook: Callable[..., None] = compiler.disable(enter)
+        return hook
+
+    def _coded(self, name: str, gradient: Tensor) -> Tensor | None:
+        plain = type(gradient) is Tensor and gradient.layout == torch.strided
+        if not plain or gradient.dtype not in _CODED:
+            return None
+        if self._place != self._coded_pass or name in self._incoming:
+            return torch.zeros_like(gradient)
+        self._incoming[name] = digest([gradient])
+        if not self._is_source:
+            return torch.zeros_like(gradient)
+        values = codes(self._first[name], gradient.numel())
+        return values.to(gradient.dtype).reshape(gradient.shape)
+
+    def _backward(self, run: Callable[[], Any]) -> Any:
+        """A pass within a pass, as of a checkpoint of activations, is a part of it."""
+        self._place += self._depth == 0
+        self._depth += 1
+        try:
+            return run()
+        finally:
+            self._depth -= 1
+
+    # ------------------------------------------------------------------ where they are
+
+    def _notice(
+        self, operator: Operator, places: Arguments, args: tuple[Any, ...]
+    ) -> Callable[[], None]:
+        if (
+            operator.operation in _REDUCING
+            and self._is_source
+            and places.sized is not None
+            and (places.reduce_op is None or args[places.reduce_op].op() in _SUMS)
+        ):
+            numbers = [n for one in _tensors(args[places.sized]) for n in elements_of(one)]
+            if numbers:
+                group: Any = dist.ProcessGroup.unbox(args[places.process_group])
+                members = tuple(dist.get_process_group_ranks(group))
+                found = tuple(self._by_name(numbers))
+                self._journal.add(
+                    Reduced(self._rank, self._step, members, found, self._place, call_site())
+                )
+        return lambda: None
+
+    def _by_name(self, numbers: Sequence[int]) -> Iterator[tuple[str, tuple[int, ...]]]:
+        for name, first in self._first.items():
+            end = first + self._parameters[name].numel()
+            own = tuple(number - first for number in numbers if first <= number < end)
+            if own:
+                yield name, own
+
+    def _about_to_step(
+        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        if kwargs.get("closure") is not None or len(args) > 1:
+            return  # its gradients are made in the step
+        found: defaultdict[str, tuple[int, ...]] = defaultdict(tuple)
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                name = self._names.get(id(parameter))
+                if name is not None and not isinstance(parameter, DTensor):
+                    found[name] = _nonzero(parameter.grad)
+        self._journal.add(SteppedWith(self._rank, self._step, tuple(found.items())))
+
+
+def _nonzero(gradient: Tensor | None) -> tuple[int, ...]:
+    return () if gradient is None else tuple(gradient.reshape(-1).nonzero()[:, 0].tolist())
+
+
+def _starts(parameters: Iterable[Tensor]) -> Iterator[int]:
+    start = 0
+    for parameter in parameters:
+        yield start
+        start += parameter.numel()
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value] if value.dtype in _CODED else []
+    return [tensor for inner in value for tensor in _tensors(inner)]
