@@ -87,6 +87,8 @@ class Options:
     """How many ranks may share a GPU, for marks that do not say."""
     unsupported: Unsupported = Unsupported.ERROR
     """What ddp tests are where ranks cannot run."""
+    docs_url: str = ""
+    """Where the documentation is, for failure texts; empty for nowhere."""
 
     @classmethod
     def from_config(cls, config: pytest.Config) -> Options:
@@ -291,6 +293,16 @@ _SETTINGS = (
         check=rules.check_directory,
         rule="",
         help="write a JSON file for each failed test into DIR: what happened, on which rank, where",
+    ),
+    Setting(
+        name="docs_url",
+        metavar="URL",
+        kind="string",
+        default="",
+        check=rules.check_url_or_empty,
+        rule="",
+        help="where this plugin's documentation is: codes in failure texts get addresses below it",
+        group=INI_ONLY,
     ),
     Setting(
         name="debug_rank",
