@@ -6,6 +6,7 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Any
 
+from pytest_ddp.deadlock.likely_causes import with_hint
 from pytest_ddp.deadlock.prover import ProbedRank, prove
 from pytest_ddp.launch.rank_process import RankProcess
 from pytest_ddp.outcome.outcome import Hang
@@ -111,7 +112,8 @@ class Prober:
         hang = prove(probed, self._deadline - time.monotonic())
         if hang is None:
             self._expected = prove(probed) or self._expected
-        return hang
+            return None
+        return with_hint(hang, probed)
 
     def counts(self) -> dict[int, tuple[GroupCount, ...]]:
         """Collectives of each rank in the last answers."""

@@ -136,6 +136,8 @@ class Hang:
     """Ranks outside the hang for which the others wait in vain."""
     table: tuple[RankLine, ...]
     root_cause: RootCause = RootCause((), "no collective was compared")
+    hint: str = ""
+    """What the ranks' histories show, with a question about the likely cause; or empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +212,8 @@ class RunOutcome:
     """Its begin, in seconds on the monotonic clock."""
     notes: tuple[str, ...] = ()
     """Sentences for the failure text: a retried rendezvous, a rank's replacement."""
+    docs_url: str = ""
+    """Where the documentation is, for the text; empty for nowhere."""
 
 
 # ------------------------------------------------------------------

@@ -171,6 +171,10 @@ class RankStatus:
     """Operations of other threads: ``barrier #1 of the default group in thread asyncio_0``."""
     handled: Handled | None = None
     """The exception that the main thread handles."""
+    backwards: int = 0
+    """How many backward passes its main thread has begun in this test."""
+    in_backward: bool = False
+    """The main thread is in one of them."""
 
 
 @dataclass(frozen=True)

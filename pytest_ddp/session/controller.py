@@ -33,7 +33,7 @@ from pytest_ddp.settings.options import Import, Options, StartMethod
 from pytest_ddp.settings.plan import LaunchPlan
 from pytest_ddp.system import machine
 from pytest_ddp.system.stdlib import os
-from pytest_ddp.verdict import diagnosis_files
+from pytest_ddp.verdict import codes, diagnosis_files
 from pytest_ddp.verdict.diagnosis import Diagnosis, is_doubtful
 from pytest_ddp.verdict.merge import judge, with_subtests
 from pytest_ddp.verdict.notices import Messages
@@ -150,7 +150,7 @@ class Controller:
             if plan.skip is not None:
                 return skipped_without_ranks(item, plan.skip)
             if self._hopeless is not None:
-                return failed_without_ranks(item, self._hopeless)
+                return self._without_ranks(item, self._hopeless)
             tmp_path = self._directories.name(item)
             outcome = self._run_on_ranks(item, next_item, plan, tmp_path)
             results = with_findings(item, outcome, self._results(outcome))
@@ -216,6 +216,7 @@ class Controller:
 
     def _merged(self, outcome: RunOutcome) -> list[pytest.TestReport]:
         output, width = self._options.output, width_of(self._config)
+        outcome = dataclasses.replace(outcome, docs_url=self._options.docs_url)
         merged = with_subtests(outcome, judge(outcome, output, width), output, width)
         self._diagnoses = merged.diagnoses
         if (directory := self._options.diagnosis) is not None:
@@ -302,15 +303,19 @@ class Controller:
         if again:
             self._hopeless = f"{text}; see {item.nodeid}."
         last = words.splitlines()[-1] if words else "it printed nothing"
-        return failed_without_ranks(item, f"{text}: {last}\n\n{words}")
+        return self._without_ranks(item, f"{text}: {last}\n\n{words}")
 
     def _without_rank(self, item: pytest.Item, problem: str) -> list[pytest.TestReport]:
         if self._hopeless is not None:
-            return failed_without_ranks(item, self._hopeless)
+            return self._without_ranks(item, self._hopeless)
         if self._launcher is not None and self._is_fruitless_again(self._launcher):
             self._hopeless = f"no rank can be started; see {item.nodeid}."
         why = stack_dumps.last_exception(problem) or problem.partition("\n")[0].rstrip(":")
-        return failed_without_ranks(item, f"no rank can be started: {why}\n\n{problem}")
+        return self._without_ranks(item, f"no rank can be started: {why}\n\n{problem}")
+
+    def _without_ranks(self, item: pytest.Item, text: str) -> list[pytest.TestReport]:
+        explained = codes.pointer(codes.NO_RANK, self._options.docs_url)
+        return failed_without_ranks(item, f"{text.rstrip()}\n\n{explained}")
 
     def _is_fruitless_again(self, launcher: Launcher) -> bool:
         """Whether this start and the one before it failed: then every other would fail too."""

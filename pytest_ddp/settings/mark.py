@@ -23,17 +23,10 @@ if TYPE_CHECKING:
     from _pytest.nodes import Node  # pytest exports its subclasses only
 
 MARKER_HELP = (
-    "ddp(world_size=2, backend='auto', device='cpu', ranks_per_gpu=1, init=True, isolate=False, "
-    "nodes=1, module_state='', timeout=300, seed=0, env={}): run the test on world_size ranks of "
-    "one torch.distributed process group and report it as one test. world_size is a number, a list "
-    "(parametrizes the test) or 'gpus' (one rank for each GPU); backend is 'auto' or what torch "
-    "takes, such as 'gloo', 'nccl' or 'cpu:gloo,cuda:nccl'; device is 'cpu', 'cuda', 'xpu' or "
-    "'meta'; ranks_per_gpu is how many ranks may share a GPU; init=False leaves init_process_group "
-    "to the test; isolate=True gives the test fresh ranks; nodes is the number of machines that "
-    "they are spread over, in a session with several; tests with the same module_state share what "
-    "they change in modules, and other tests do not see it; timeout is in seconds; seed='same' "
-    "gives all ranks the same seed; env is a dict of environment variables. Arguments left out "
-    "come from the marks of the class and the module, then from the --ddp-* options."
+    "ddp(world_size=2, backend='auto', timeout=300, ...): run the test on world_size ranks of one "
+    "torch.distributed process group, as one test. world_size is a number, a list of them or "
+    "'gpus'; arguments left out come from the marks of the class and the module, then from the "
+    "--ddp-* options. All arguments: docs/plugin.md#the-mark"
 )
 
 _EXTRA = pytest.StashKey[dict[str, "MarkArgument"]]()

@@ -87,6 +87,8 @@ class Options:
     """How many ranks may share a GPU, for marks that do not say."""
     unsupported: Unsupported = Unsupported.ERROR
     """What ddp tests are where ranks cannot run."""
+    docs_url: str = ""
+    """Where the documentation is, for failure texts; empty for nowhere."""
 
     @classmethod
     def from_config(cls, config: pytest.Config) -> Options:
@@ -106,6 +108,13 @@ class Options:
         return StartMethod.SPAWN if editors.is_attached() else self.start_method
 
 
+EVERYDAY = "tests on several torch.distributed ranks"
+"""The group of ``pytest --help`` with the options that most suites use, of extensions too."""
+_RANKS = "devices and processes of ranks"
+INI_ONLY = ""
+"""What belongs to a suite and not to a call; ``pytest -o`` sets it for once."""
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """One option, its ini option and the rule for both."""
@@ -119,6 +128,8 @@ class Setting:
     rule: str
     """The allowed values, for a value that pytest cannot convert, so that the check is not run."""
     help: str
+    group: str = EVERYDAY
+    """Title of its group in ``pytest --help``; :data:`INI_ONLY` for no option there."""
 
     @property
     def flag(self) -> str:
@@ -135,7 +146,7 @@ class Setting:
             config: has the ini file.
             given: the parsed command line, which wins.
         """
-        text = getattr(given, self.ini)
+        text = getattr(given, self.ini, None)
         value = self._from_ini(config) if text is None else self._converted(text)
         try:
             return self.check(value)
@@ -176,6 +187,7 @@ _SETTINGS = (
         rule=rules.DEVICE,
         help="device of ranks if the mark has neither a device nor a backend for one; with cuda "
         "the ranks of gloo get GPUs too",
+        group=_RANKS,
     ),
     Setting(
         name="ranks_per_gpu",
@@ -185,6 +197,7 @@ _SETTINGS = (
         check=rules.check_sharing,
         rule=rules.SHARING,
         help="how many ranks may share a GPU; gloo allows this and nccl does not",
+        group=_RANKS,
     ),
     Setting(
         name="world_size",
@@ -212,6 +225,7 @@ _SETTINGS = (
         check=rules.check_member(StartMethod),
         rule="",
         help="how ranks are started; spawn is slower and works with any import",
+        group=_RANKS,
     ),
     Setting(
         name="import_",
@@ -222,6 +236,7 @@ _SETTINGS = (
         rule="",
         help="where your own code is imported: in each rank, as under torchrun, or once before "
         "ranks are forked, which is faster but hides differences between ranks at import",
+        group=_RANKS,
     ),
     Setting(
         name="isolate",
@@ -231,6 +246,7 @@ _SETTINGS = (
         check=rules.check_bool,
         rule=rules.BOOL,
         help="give every test fresh ranks",
+        group=_RANKS,
     ),
     Setting(
         name="seed",
@@ -258,6 +274,7 @@ _SETTINGS = (
         check=rules.check_member(CheckCollectives),
         rule="",
         help="fail a test if its ranks issued different collectives, even if its asserts pass",
+        group=INI_ONLY,
     ),
     Setting(
         name="trace",
@@ -278,6 +295,16 @@ _SETTINGS = (
         help="write a JSON file for each failed test into DIR: what happened, on which rank, where",
     ),
     Setting(
+        name="docs_url",
+        metavar="URL",
+        kind="string",
+        default="",
+        check=rules.check_url_or_empty,
+        rule="",
+        help="where this plugin's documentation is: codes in failure texts get addresses below it",
+        group=INI_ONLY,
+    ),
+    Setting(
         name="debug_rank",
         metavar="RANK",
         kind="string",
@@ -285,6 +312,7 @@ _SETTINGS = (
         check=rules.check_rank,
         rule="",
         help="the only rank that stops at breakpoints; with --trace, the one to stop instead of 0",
+        group=_RANKS,
     ),
     Setting(
         name="unsupported",
@@ -295,6 +323,7 @@ _SETTINGS = (
         rule="",
         help="what ddp tests are where ranks cannot run, such as on macOS and Windows: errors or "
         "skips",
+        group=_RANKS,
     ),
 )
 
@@ -312,7 +341,6 @@ def _check_fits(config: pytest.Config, world_size: int) -> None:
 
 def add_options(parser: pytest.Parser, settings: Iterable[Setting] = _SETTINGS) -> None:
     """Register ``--ddp-*`` options and their ini options: those of the core, or of an extension."""
-    group = parser.getgroup("ddp", "tests on several torch.distributed ranks")
     for setting in settings:
         has_none = setting.kind == "bool" or setting.default == ""
         default = "" if has_none else f" (default: {setting.default})"
@@ -320,9 +348,9 @@ def add_options(parser: pytest.Parser, settings: Iterable[Setting] = _SETTINGS) 
         action: dict[str, Any] = {"metavar": setting.metavar}
         if setting.kind == "bool":
             action = {"action": "store_const", "const": True}
-        group.addoption(
-            setting.flag, dest=setting.ini, default=None, help=setting.help + default, **action
-        )
-        parser.addini(
-            setting.ini, f"same as {setting.flag}", type=setting.kind, default=setting.default
-        )
+        words = setting.help + default
+        if setting.group != INI_ONLY:
+            group = parser.getgroup(setting.group)
+            group.addoption(setting.flag, dest=setting.ini, default=None, help=words, **action)
+            words = f"same as {setting.flag}"
+        parser.addini(setting.ini, words, type=setting.kind, default=setting.default)

@@ -204,6 +204,15 @@ def check_directory(value: object) -> Path | None:
     return path
 
 
+def check_url_or_empty(value: object) -> str:
+    """An address, with a slash at its end; or an empty text."""
+    if value == "":
+        return ""
+    if isinstance(value, str) and re.match(r"(https?|file)://.", value):
+        return f"{value.rstrip('/')}/"
+    raise ValueError("it is an address that begins with https://, http:// or file://")
+
+
 def check_rank(value: object) -> int | None:
     """A rank; None for an empty text."""
     if value == "":

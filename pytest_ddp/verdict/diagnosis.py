@@ -20,9 +20,11 @@ from pytest_ddp.outcome.outcome import (
     ranks_text,
 )
 from pytest_ddp.outcome.stack_dumps import shorten
-from pytest_ddp.protocol.messages import Phase
+from pytest_ddp.protocol.messages import EXIT_LINK_LOST, Phase
 from pytest_ddp.protocol.rank_status import Handled
 from pytest_ddp.protocol.status_page import IMPORT
+from pytest_ddp.system.stdlib import signal
+from pytest_ddp.verdict import codes
 from pytest_ddp.verdict.lost_ranks import is_gloo_mismatch
 from pytest_ddp.verdict.rank_failure import (
     RankFailure,
@@ -161,8 +163,12 @@ class Diagnosis:
     nodeid: str
     phase: Phase
     kind: Kind
+    code: str
+    """That of :mod:`pytest_ddp.verdict.codes`; empty for an exception without one."""
     verdict: str
     """One sentence."""
+    hint: str
+    """A question about the likely cause, with what the ranks' histories show; or empty."""
     root_cause: RootCause
     ranks: tuple[RankDiagnosis, ...]
     notes: tuple[str, ...]
@@ -189,11 +195,14 @@ def diagnose_failure(failure: Failure) -> Diagnosis:
     groups = _culprits_first(failure.outcome, group_same(roots))
     in_handlers = note(_handled(failure)) if roots and roots[0].stopped else ""
     notes = filter(None, (*failure.notes, *failure.outcome.notes, in_handlers))
+    kind = _kind(failure, groups)
     return Diagnosis(
         nodeid=failure.outcome.nodeid,
         phase=failure.phase,
-        kind=_kind(failure, groups),
+        kind=kind,
+        code=_code(failure, kind, groups),
         verdict=clean(_verdict(failure, groups)),
+        hint=clean(_hint(failure, groups)),
         root_cause=_root_cause(failure, groups),
         ranks=tuple(_ranks(failure)),
         notes=tuple(map(clean, dict.fromkeys(notes))),
@@ -251,6 +260,74 @@ def _kind_of_stop(outcome: RunOutcome) -> Kind:
         is_mismatch = outcome.hang.sentence.startswith("mismatch")
         return Kind.MISMATCH if is_mismatch else Kind.DEADLOCK
     return Kind.STOPPED if outcome.timeout is None else Kind.TIMEOUT
+
+
+# ------------------------------------------------------------------ code and hint
+
+
+def _code(failure: Failure, kind: Kind, groups: Sequence[Sequence[RankFailure]]) -> str:
+    hang = failure.outcome.hang
+    match kind:
+        case Kind.DEADLOCK if hang is not None and " has ended the test " not in hang.sentence:
+            return codes.WAITS_FOR_EACH_OTHER
+        case Kind.TIMEOUT:
+            return _code_of_timeout(failure, [t for group in groups for t in group])
+        case Kind.COLLECTIVES if not failure.disagreement.startswith("unequal number"):
+            return codes.UNLIKE
+        case Kind.CRASH | Kind.EXIT:
+            return _code_of_end(groups[0][0])
+        case Kind.FAILURE:
+            return _code_of_exception(groups[0][0]) if groups else codes.STOPPED
+    return _CODES[kind]
+
+
+_CODES = {
+    Kind.DEADLOCK: codes.WAITS_FOR_ENDED,
+    Kind.MISMATCH: codes.MISMATCH,
+    Kind.COLLECTIVES: codes.UNEQUAL_NUMBER,
+    Kind.DISAGREEMENT: codes.DISAGREE,
+    Kind.OUT_OF_MEMORY: codes.OUT_OF_MEMORY,
+    Kind.NOT_BEGUN: codes.NOT_BEGUN,
+    Kind.STOPPED: codes.STOPPED,
+}
+
+
+def _code_of_timeout(failure: Failure, stopped: Sequence[RankFailure]) -> str:
+    if any(trouble.doing.startswith(_IMPORTS) for trouble in stopped):
+        return codes.IMPORT
+    rows = failure.outcome.expiry.table if failure.outcome.expiry is not None else ()
+    makes_group = any(row.collective.startswith(_MAKING_GROUPS) for row in rows)
+    return codes.NEW_GROUP if makes_group else codes.TIMEOUT
+
+
+_MAKING_GROUPS = ("new_group", "init_process_group")
+
+
+def _code_of_end(first: RankFailure) -> str:
+    if first.child_crash is not None:
+        return codes.CHILD_DIED
+    if is_gloo_mismatch(first.rank):
+        return codes.GLOO_ABORTED
+    returncode = first.rank.returncode or 0
+    if returncode == EXIT_LINK_LOST or first.rank.problem:
+        return codes.CHANNEL_LOST
+    if returncode >= 0:
+        return codes.EXITED
+    return codes.KILLED if returncode == -signal.SIGKILL else codes.SIGNAL
+
+
+def _code_of_exception(first: RankFailure) -> str:
+    text = first_line(first.message)
+    if text.startswith("assert "):
+        return ""
+    return codes.of_message(text) or (codes.PEER_LOST if first.broken_connection else "")
+
+
+def _hint(failure: Failure, groups: Sequence[Sequence[RankFailure]]) -> str:
+    hang = failure.outcome.hang
+    if hang is None or not groups or not groups[0][0].stopped or verdict_prefix(_handled(failure)):
+        return ""
+    return hang.hint
 
 
 # ------------------------------------------------------------------ the verdict

@@ -89,7 +89,9 @@ def _failure(diagnosis: Diagnosis) -> dict[str, Any]:
     return {
         "phase": diagnosis.phase.value,
         "kind": diagnosis.kind.value,
+        "code": diagnosis.code or None,
         "verdict": diagnosis.verdict,
+        "hint": diagnosis.hint or None,
         "root_cause": list(diagnosis.root_cause.ranks),
         "root_cause_unknown": diagnosis.root_cause.unknown or None,
         "file": file,

@@ -87,13 +87,20 @@ def _reason_of_gloo(rank: RankOutcome) -> str:
             return f"{_MESSAGE_TOO_LONG}, or came in place of another one"
         unlike = (
             "the ranks gave one collective tensors of different shape or dtype, or called "
-            "different collectives"
+            f"different collectives{_sizes_of_gloo(checks)}"
         )
         # The stack of a wait does not show which operation was begun before it.
         return unlike if called else f"{unlike}, or {_MESSAGE_TOO_LONG}"
     return checks[-1].removeprefix("what():").strip() if checks else "it does not say why"
 
 
+def _sizes_of_gloo(checks: list[str]) -> str:
+    found = next(filter(None, map(_SIZES.search, checks)), None)
+    return f" ({found[1]} bytes came in place of {found[2]})" if found else ""
+
+
+_SIZES = re.compile(r"nbytes\. (\d+) vs (\d+)\.")
+"""gloo splits a tensor into segments, so that these are not always a whole tensor's bytes."""
 _OF_GROUPS = "/torch/distributed/distributed_c10d.py"
 _FIXTURE = "/pytest_ddp/fixture.py"
 _MESSAGES = {"send", "recv", "send_object_list", "recv_object_list"}

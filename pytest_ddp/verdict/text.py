@@ -10,6 +10,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from _pytest._code.code import ReprExceptionInfo, ReprFileLocation, ReprTraceback
 
 from pytest_ddp.outcome.outcome import Hang, RankLine, ranks_text
+from pytest_ddp.verdict.codes import pointer
 from pytest_ddp.verdict.diagnosis import Diagnosis, Failure, RankDiagnosis
 from pytest_ddp.verdict.lost_ranks import children, entries_of_lost_rank
 from pytest_ddp.verdict.rank_failure import (
@@ -72,6 +73,7 @@ def represent(failure: Failure, diagnosis: Diagnosis, width: int = WIDTH) -> Rep
         entries += _root(failure, group, number, roots[0][0].at, shown, width)
     entries += tail_entries(_other_ranks(failure, diagnosis), entries[-1], width)
     entries += tail_entries(_notes(failure, diagnosis, width), entries[-1], width)
+    entries += tail_entries(_closing(failure, diagnosis), entries[-1], width)
     representation = ReprExceptionInfo(
         reprtraceback=ReprTraceback([cleaned(entry) for entry in entries], None, "long"),
         reprcrash=ReprFileLocation(*diagnosis.place, diagnosis.verdict),
@@ -237,6 +239,14 @@ def _notes(failure: Failure, diagnosis: Diagnosis, width: int) -> Iterator[str]:
             yield from [""] if diagnosis.notes else []
     for note in diagnosis.notes:
         yield from note.splitlines()
+
+
+def _closing(failure: Failure, diagnosis: Diagnosis) -> Iterator[str]:
+    # Last: near the short summary, and out of the way of who knows the kind of failure.
+    if diagnosis.hint:
+        yield diagnosis.hint
+    if diagnosis.code:
+        yield pointer(diagnosis.code, failure.outcome.docs_url)
 
 
 def _copy_sections(group: Sequence[RankFailure], representation: ReprExceptionInfo) -> None:

@@ -1,4 +1,4 @@
-"""``python -m ddp_conformance --sampler my_package.data:make_sampler``: checks without a test file.
+"""``python -m ddp_conformance my_data:make_sampler --as sampler``: checks without a test file.
 
 The checks run as tests of pytest in this process, under pytest-ddp, from one file of this
 package; what was asked for travels in an option, because every rank collects by itself.
@@ -9,13 +9,15 @@ from __future__ import annotations
 import argparse
 import difflib
 import io
+import os
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import TextIO
+from typing import NoReturn, TextIO
 
 import pytest
 
@@ -30,6 +32,7 @@ from ddp_conformance.frontend.command_request import (
     RequestError,
     cells_of,
     described,
+    kind_at,
     kinds_at,
 )
 from ddp_conformance.frontend.explain import explanation
@@ -37,6 +40,7 @@ from ddp_conformance.frontend.pytest_frontend import WORLD_SIZES
 from ddp_conformance.frontend.report import label
 from ddp_conformance.frontend.suggest import WORLD_SIZES as SUGGESTED_FOR
 from ddp_conformance.frontend.suggest import suggestion
+from ddp_conformance.lifecycle.subjects import Training
 from ddp_conformance.plugin import REPORT, Verdicts
 
 PROGRAM = "python -m ddp_conformance"
@@ -62,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        request = _suggesting(given) if given.suggest else _request(given)
+        request = _request(given)
         cells_of(request)
     except RequestError as error:
         parser.error(str(error))
@@ -70,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class CommandProgress:
-    """Says, from two seconds on, what is tried: each check on a terminal's line, else each kind."""
+    """Says, from two seconds on, what is tried: a line that a terminal renews, else each kind."""
 
     def __init__(self, checks: int, stream: TextIO) -> None:
         self._checks = checks
@@ -78,27 +82,49 @@ class CommandProgress:
         self._began = time.monotonic()
         self._started = 0
         self._kind = ""
+        self._doing = "ranks start"
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+        if stream.isatty():
+            # Of its own, since pytest redirects the stream's while a check runs.
+            self._stream = os.fdopen(os.dup(stream.fileno()), "w", encoding=stream.encoding)
+            self._thread = threading.Thread(target=self._renew, name="progress", daemon=True)
+            self._thread.start()
 
     @pytest.hookimpl
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        """Show the check that starts."""
+        """Note the check that starts."""
         self._started += 1
-        if time.monotonic() - self._began < 2:
-            return
         tried = nodeid.partition("[")[2].removesuffix("]")
+        self._doing = f"{self._started} of {self._checks}: {tried}"
         kind = tried.partition("(")[0]
-        if self._stream.isatty():
-            line = f"{self._started} of {self._checks}: {tried}"
-            self._stream.write(f"\r\x1b[K{line[:78]}")
-        elif kind != self._kind:
+        if self._thread is None and kind != self._kind and self._seconds() >= _SILENT:
             self._kind = kind
             self._stream.write(f"{self._started} of {self._checks} checks: as {kind}\n")
-        self._stream.flush()
+            self._stream.flush()
 
     def end(self) -> None:
         """Clear the line of a terminal."""
-        if self._stream.isatty():
+        if self._thread is not None:
+            self._over.set()
+            self._thread.join()
             self._stream.write("\r\x1b[K")
+            self._stream.close()
+
+    def _renew(self) -> None:
+        wait = _SILENT
+        while not self._over.wait(wait):
+            line = f"{self._seconds():.0f} s, {self._doing}"
+            self._stream.write(f"\r\x1b[K{line[:78]}")
+            self._stream.flush()
+            wait = 1.0
+
+    def _seconds(self) -> float:
+        return time.monotonic() - self._began
+
+
+_SILENT = 2.0
+"""Seconds without a line."""
 
 
 def run(request: Request, given: argparse.Namespace) -> int:
@@ -117,11 +143,13 @@ def run(request: Request, given: argparse.Namespace) -> int:
 def suggest(request: Request, given: argparse.Namespace) -> int:
     """Say which description fits; 0 if one does, 1 if none."""
     verdicts, told = Verdicts(), io.StringIO()
-    with redirect_stdout(told):
-        progress = CommandProgress(len(cells_of(request)), sys.stderr)
-        arguments = [*_pytest_arguments(request, given)]
-        code = run_pytest(arguments, given.plugin, verdicts, progress)
-    progress.end()
+    progress = CommandProgress(len(cells_of(request)), sys.stderr)
+    try:
+        with redirect_stdout(told):
+            arguments = [*_pytest_arguments(request, given)]
+            code = run_pytest(arguments, given.plugin, verdicts, progress)
+    finally:
+        progress.end()
     if code is not None:
         print(told.getvalue())
         return code
@@ -138,19 +166,32 @@ def _pytest_arguments(request: Request, given: argparse.Namespace) -> Iterator[s
     if request.checks:
         yield from ("-k", " or ".join(request.checks))  # what is named is skipped, with the reason
     yield from ("-q", "-rN", "--no-header", "--tb=short", "--disable-warnings")
-    yield f"--ddp-timeout={given.timeout or (TRAINING_TIMEOUT if given.training else TIMEOUT):g}"
+    yield f"--ddp-timeout={given.timeout or _timeout(request):g}"
     yield f"--ddp-backend={given.backend}"
     yield f"{nemesis.OPTION}={given.nemesis_seed}"
     if given.report is not None:
         yield f"{REPORT}={given.report}"
 
 
+def _timeout(request: Request) -> float:
+    trains = any(kind == Training.__name__.lower() for kind, _ in request.subjects)
+    return TRAINING_TIMEOUT if trains else TIMEOUT
+
+
 # ---------------------------------------------------------------- the command line
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong first: below a usage of many lines nobody would read it."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"error: {message}\n{self.format_usage()}--help lists the options\n")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         PROGRAM,
+        usage="%(prog)s MODULE:NAME [--as KIND] [OPTIONS]",
         description="Check parts of data-parallel training code against numbered guarantees.",
         epilog="exit code: 0 kept, 1 a guarantee that MUST hold is broken or could not be "
         "decided, 2 wrong arguments, 3 nothing is known, because pytest or a plugin failed",
@@ -162,16 +203,17 @@ def _parser() -> argparse.ArgumentParser:
         help="show a guarantee with a part that breaks it and one that keeps it, and end",
     )  # fmt: skip
     parser.add_argument(
-        "--suggest", metavar="MODULE:NAME", help="say which description of a part fits, and end"
+        "--suggest", action="store_true", help="say which description of a part fits, and end"
     )
-    for option, kind in all_kinds().items():
-        parser.add_argument(
-            f"--{option}",
-            metavar="MODULE:NAME",
-            action="append",
-            default=[],
-            help=f"a factory of a {kind.kind}, or a {kind.__name__}(...), to be checked",
-        )
+    parser.add_argument(
+        "places", metavar="MODULE:NAME", nargs="*",
+        help="what is checked: a description, such as LOADER = Loader(make_loader), or with --as "
+        "the factory of a part",
+    )  # fmt: skip
+    parser.add_argument(
+        "--as", metavar="KIND", dest="kind", choices=tuple(all_kinds()),
+        help=f"the kind of what a factory makes: {', '.join(all_kinds())}",
+    )  # fmt: skip
     parser.add_argument(
         *("--trait", "-t"),
         metavar="NAME",
@@ -194,7 +236,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--backend", choices=("auto", "gloo", "nccl"), default="auto")
     parser.add_argument(
         *("--timeout",), metavar="SECONDS", type=_seconds,
-        help=f"for one check at one world size (default: {TIMEOUT:g}; with --training "
+        help=f"for one check at one world size (default: {TIMEOUT:g}; of a training "
         f"{TRAINING_TIMEOUT:g})",
     )  # fmt: skip
     parser.add_argument("--report", metavar="FILE", type=_report, help="write all verdicts as JSON")
@@ -226,7 +268,8 @@ def _natural(text: str) -> int:
 def _world_size(text: str) -> int:
     number = int(text) if text.isdecimal() else 0
     if not 1 <= number <= 64:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of ranks; give 1 to 64")
+        before = "; write MODULE:NAME before --world-size" if ":" in text else ""
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of ranks; give 1 to 64{before}")
     return number
 
 
@@ -248,18 +291,16 @@ def _report(text: str) -> Path:
     return path
 
 
-def _suggesting(given: argparse.Namespace) -> Request:
-    sizes = tuple(dict.fromkeys(given.world_size or SUGGESTED_FOR))
-    return Request(kinds_at(given.suggest), (), (), (), sizes, suggest=True)
-
-
 def _request(given: argparse.Namespace) -> Request:
-    subjects = tuple((option, place) for option in all_kinds() for place in getattr(given, option))
-    if not subjects:
-        options = ", ".join(f"--{option}" for option in all_kinds())
-        raise RequestError(f"there is nothing to check; name a factory with one of {options}")
+    if not given.places:
+        raise RequestError("there is nothing to check; write MODULE:NAME, as in my_data:LOADER")
+    if given.suggest:
+        if len(given.places) > 1:
+            raise RequestError("--suggest takes one MODULE:NAME")
+        sizes = tuple(dict.fromkeys(given.world_size or SUGGESTED_FOR))
+        return Request(kinds_at(given.places[0], given.kind), (), (), (), sizes, suggest=True)
     return Request(
-        subjects=subjects,
+        subjects=tuple((kind_at(place, given.kind), place) for place in given.places),
         traits=tuple(given.trait),
         checks=tuple(given.check),
         expected=tuple(_expectation(text) for text in given.expect),
@@ -277,7 +318,7 @@ def _expectation(text: str) -> tuple[str, str]:
 def _listing() -> Iterator[str]:
     for check in all_checks():
         guarantee = check.guarantee
-        kinds = ", ".join(f"--{kind.__name__.lower()}" for kind in check.kinds)
+        kinds = ", ".join(kind.__name__.lower() for kind in check.kinds)
         needs = f"; needs {', '.join(sorted(check.needs))}" if check.needs else ""
         excused = f"; not with {', '.join(sorted(check.excused))}" if check.excused else ""
         yield f"{label(check.id):<8} {guarantee.level:<6} {kinds}{needs}{excused}"

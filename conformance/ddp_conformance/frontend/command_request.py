@@ -35,7 +35,7 @@ class Request:
     """What the command line asks for."""
 
     subjects: tuple[tuple[str, str], ...]
-    """Name of the kind's option, and ``module:name``."""
+    """Name of the kind, and ``module:name``."""
     traits: tuple[str, ...]
     """For subjects that are given by their factory."""
     checks: tuple[str, ...]
@@ -82,11 +82,30 @@ def described(request: Request) -> list[Description]:
     return [one for subject in subjects for one in descriptions(subject)]
 
 
-def kinds_at(place: str) -> tuple[tuple[str, str], ...]:
+def kinds_at(place: str, kind: str | None) -> tuple[tuple[str, str], ...]:
     """What ``--suggest`` tries: the kind of a subject, or those that a factory may be of."""
-    found = _imported("suggest", place)
-    kinds = (type(found),) if isinstance(found, Subject) else BY_FACTORY
-    return tuple((kind.__name__.lower(), place) for kind in kinds)
+    found = _imported(place)
+    if kind is not None or isinstance(found, Subject):
+        return ((kind_at(place, kind), place),)
+    return tuple((each.__name__.lower(), place) for each in BY_FACTORY)
+
+
+def kind_at(place: str, kind: str | None) -> str:
+    """The kind of a subject; for a factory the one that was asked for, since it has none itself.
+
+    Raises:
+        RequestError: a factory and no kind, or a subject of another one.
+    """
+    found = _imported(place)
+    if kind is None and not isinstance(found, Subject):
+        raise RequestError(
+            f"{place}: of which kind is the part that it makes? Write --as KIND, one of "
+            f"{', '.join(all_kinds())}; --suggest tries the commonest"
+        )
+    of_object = type(found).__name__.lower() if isinstance(found, Subject) else kind
+    if kind not in (None, of_object):
+        raise RequestError(f"--as {kind}: {place} is of kind {of_object}; leave --as out")
+    return str(of_object)
 
 
 def _subjects(request: Request) -> Iterator[Subject]:
@@ -101,36 +120,31 @@ def _subjects(request: Request) -> Iterator[Subject]:
 
 def subject_at(option: str, place: str, traits: tuple[str, ...]) -> Subject:
     """The subject of a kind at ``module:name``; raises :class:`RequestError`."""
-    kind, found = all_kinds()[option], _imported(option, place)
+    kind, found = all_kinds()[option], _imported(place)
     if isinstance(found, Subject):
-        if not isinstance(found, kind):
-            right = type(found).__name__.lower()
-            raise RequestError(f"--{option} {place}: it is a {found.kind}; write --{right} {place}")
         return found
     try:
         return kind.of(found, checked_traits(traits, "--trait"))
     except ValueError as error:
-        raise RequestError(f"--{option} {place}: {error}") from None
+        raise RequestError(f"{place}: {error}") from None
     except Exception as error:  # the user's object, asked what it is, raises
-        raise RequestError(f"--{option} {place}: it cannot be used: {describe(error)}") from None
+        raise RequestError(f"{place}: it cannot be used: {describe(error)}") from None
 
 
-def _imported(option: str, place: str) -> Any:
+def _imported(place: str) -> Any:
     module_name, _, name = place.partition(":")
     if not module_name or not name:
-        raise RequestError(
-            f"--{option} {place}: write it as module:name, as in my_data:make_loader"
-        )
+        raise RequestError(f"{place}: write it as module:name, as in my_data:make_loader")
     try:
         module = importlib.import_module(module_name)
     except SystemExit:
         raise RequestError(
-            f"--{option} {place}: {module_name} exits when it is imported; move what it runs below "
+            f"{place}: {module_name} exits when it is imported; move what it runs below "
             "if __name__ == '__main__'"
         ) from None
     except Exception as error:
         raise RequestError(
-            f"--{option} {place}: {module_name} cannot be imported "
+            f"{place}: {module_name} cannot be imported "
             f"({describe(error)}); it is looked for in the current directory too"
         ) from None
     try:
@@ -138,10 +152,10 @@ def _imported(option: str, place: str) -> Any:
     except AttributeError:
         close = difflib.get_close_matches(name, dir(module), n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise RequestError(f"--{option} {place}: {module_name} has no {name!r}{hint}") from None
+        raise RequestError(f"{place}: {module_name} has no {name!r}{hint}") from None
     except Exception as error:
         raise RequestError(
-            f"--{option} {place}: {module_name} does not give {name!r} ({describe(error)})"
+            f"{place}: {module_name} does not give {name!r} ({describe(error)})"
         ) from None
 
 

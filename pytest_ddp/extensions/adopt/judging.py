@@ -10,9 +10,9 @@ from pytest_ddp.extensions.adopt.watching import Watched
 
 ADVICE = (
     "A test that reads the exitcode of such a process decides on it alone. To skip this check:\n"
-    "--ddp-adopt-exits=plain."
+    "ddp_adopt_exits = plain."
 )
-EARLY_ADVICE = "With --ddp-adopt-exits=plain it passes, as with multiprocessing itself."
+EARLY_ADVICE = "With ddp_adopt_exits = plain it passes, as with multiprocessing itself."
 
 
 class Judge:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from pytest_ddp.settings import rules
-from pytest_ddp.settings.options import Setting
+from pytest_ddp.settings.options import INI_ONLY, Setting
 
 
 class Adopt(enum.StrEnum):
@@ -35,6 +35,7 @@ _ADOPT = Setting(
 )
 _EXITS = Setting(
     *("adopt_exits", "checked|plain", "string", "checked", rules.check_member(Exits), ""),
+    group=INI_ONLY,
     help="with --ddp-adopt=spawn: fail a test that does not notice that one of its processes "
     "died, failed or exited early, or leave it to multiprocessing",
 )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.getgroup("ddp").addoption(
+    parser.getgroup("communication of ddp tests").addoption(
         "--ddp-update-comms",
         action="store_true",
         help="write the snapshots that tests compare what they communicate with",

@@ -31,7 +31,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from pytest_ddp.rank.status.phase_stack import Anchor, PhaseStack
+from pytest_ddp.rank.status.phase_stack import BACKWARD, Anchor, PhaseStack
 from pytest_ddp.rank.status.uncompiled import hide_own_frames
 
 # ------------------------------------------------------------------
@@ -164,7 +164,7 @@ def install(lifecycle: PhaseStack) -> None:
     )
     for module in (torch.autograd, torch.autograd.graph):
         # torch.compiler takes one of the two names for the other.
-        _wrap(lifecycle, module, "_engine_run_backward", "backward")
+        _wrap(lifecycle, module, "_engine_run_backward", BACKWARD)
     _optimizers(lifecycle)
     watch = ImportWatch()
     watch.when_imported("torch._dynamo.eval_frame", hide_own_frames)

@@ -17,6 +17,9 @@ from pytest_ddp.protocol.status_page import PHASE, SEEN, StatusPage, note_of, se
 from pytest_ddp.rank.groups.origins import callers, stack_of, user_frame, user_frame_of
 from pytest_ddp.system.stdlib import threading
 
+BACKWARD = "backward"
+"""Name of the phase in which autograd computes gradients."""
+
 
 class Anchor(NamedTuple):
     """A frame that is on the stack for as long as a phase lasts.
@@ -72,6 +75,8 @@ class PhaseStack:
         self._test = 0
         self.torch_phases = 0
         """How many phases of torch have begun: models built, wrapped, compiled or trained."""
+        self.backwards = 0
+        """How many backward passes have begun, in the life of the rank."""
         self.begin("")
 
     def begin(self, phase: str, site: str = "") -> None:
@@ -166,6 +171,12 @@ class PhaseStack:
         finally:
             self.leave(depth)
 
+    def in_backward(self) -> bool:
+        """True while the main thread is in a backward pass, and not in a user's phase of that name;
+        for any thread."""
+        phase = self._open[-1][0]
+        return not phase.outer and phase.text.endswith(f": {BACKWARD}")
+
     def in_torch(self) -> bool:
         """True inside a phase of torch, and on any thread but the main one."""
         if threading.get_ident() != self._thread:
@@ -179,6 +190,7 @@ class PhaseStack:
         self, name: str, outer: bool, anchor: Anchor | None, code: CodeType, line: int
     ) -> int:
         self.torch_phases += not outer
+        self.backwards += name == BACKWARD
         around = -1
         while not self._open[around][0].outer:
             around -= 1

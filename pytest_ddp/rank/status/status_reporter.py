@@ -170,6 +170,8 @@ class StatusReporter:
         self._done: tuple[PendingOperation, ...] = ()
         self._ended = False
         self._at_start = False
+        self._backwards = lifecycle.backwards
+        """Of tests before."""
 
     def begin(self) -> None:
         """Begin a new test: older entries of the flight recorder are ignored from now on."""
@@ -177,6 +179,7 @@ class StatusReporter:
         self._settled, self._done = ({}, {}), ()
         self._ended = False
         self._pace = WaitTimeouts()
+        self._backwards = self._lifecycle.backwards
 
     @contextlib.contextmanager
     def at_start(self) -> Iterator[None]:
@@ -233,6 +236,8 @@ class StatusReporter:
             engaged="" if blocked else engaged or _for_thread(frame, beside),
             beside=beside,
             handled=_handled(self._main.ident or 0),
+            backwards=self._lifecycle.backwards - self._backwards,
+            in_backward=self._lifecycle.in_backward(),
         )
 
     def calls(self, test: int) -> Calls:

@@ -147,7 +147,7 @@ HANGS = {"hangs": ("unknown", "timed out after 6 s: rank 1 has not finished call
 def test_a_bad_subject_gets_a_verdict_for_each_guarantee(
     fates: dict[str, tuple[str, str]], timeout: str, tmp_path: Path
 ) -> None:
-    subjects = [part for name in fates for part in ("--loader", f"bad_parts:{name}")]
+    subjects = [*(f"bad_parts:{name}" for name in fates), "--as", "loader"]
     done = run(
         written(tmp_path, bad_parts=BAD_PARTS),
         *("ddp_conformance", *subjects, "-w", "2", "--check", "SMP-01", "--check", "SMP-03"),

@@ -91,7 +91,7 @@ ODD_MODULES = {"quits": "import sys; sys.exit(0)", "broken": "def ("}
 
 
 def test_a_broken_guarantee_ends_in_1(tmp_path: Path) -> None:
-    subjects = ("--sampler", "parts:strided", "--sampler", "parts:everything")
+    subjects = ("parts:strided", "parts:everything", "--as", "sampler")
     done = run(
         written(tmp_path, parts=PARTS),
         *("ddp_conformance", *subjects, "-t", "exact", "-t", "uneven", "-w", "1", "2"),
@@ -118,7 +118,7 @@ def test_a_broken_guarantee_ends_in_1(tmp_path: Path) -> None:
 
 
 def test_what_is_expected_ends_in_0_and_is_strict(tmp_path: Path) -> None:
-    frozen = ("ddp_conformance", "--sampler", "parts:FROZEN", "-w", "1", "--report", "report.json")
+    frozen = ("ddp_conformance", "parts:FROZEN", "-w", "1", "--report", "report.json")
     right = run(written(tmp_path, parts=PARTS), *frozen, "--expect", "SMP-04=issue 12")
     assert right.code == 0, right.text
     found = right.verdict("SMP-04", "frozen", 1)
@@ -133,7 +133,7 @@ def test_what_is_expected_ends_in_0_and_is_strict(tmp_path: Path) -> None:
 
 
 def test_a_generator_that_is_not_seen_is_told_or_named_by_the_subject(tmp_path: Path) -> None:
-    parts = ("--loader", "parts:crops", "--loader", "parts:NAMED", "-t", "augments", "-t", "pads")
+    parts = ("parts:crops", "parts:NAMED", "--as", "loader", "-t", "augments", "-t", "pads")
     done = run(
         written(tmp_path, parts=OWN_GENERATOR),
         *("ddp_conformance", *parts, "-w", "2", "--check", "SMP-07", "--report", "report.json"),
@@ -152,7 +152,7 @@ def test_a_generator_that_is_not_seen_is_told_or_named_by_the_subject(tmp_path: 
 def test_a_missing_gpu_is_a_skip_where_it_is_declared(tmp_path: Path) -> None:
     done = run(
         written(tmp_path, parts=PARTS),
-        *("ddp_conformance", "--sampler", "parts:strided", "--trait", "gpu", "-w", "64"),
+        *("ddp_conformance", "parts:strided", "--as", "sampler", "--trait", "gpu", "-w", "64"),
         *("--check", "SMP-01", "--report", "report.json"),
     )
     assert done.code == 0, done.text
@@ -166,7 +166,7 @@ def test_the_list_names_all(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     for name in known_ids():
         assert name in text
-    assert "SMP-03   MUST   --sampler, --loader; needs evaluates" in text
+    assert "SMP-03   MUST   sampler, loader; needs evaluates" in text
     assert "  pads             repeats less than one sample, or one batch" in text
     assert max(map(len, text.splitlines())) <= 100
 
@@ -192,7 +192,7 @@ PLUGINS = {
 def test_a_plugin_is_loaded_if_it_is_asked_for(
     plugin: str, code: int, text: str, tmp_path: Path
 ) -> None:
-    asked = ("ddp_conformance", "--sampler", "parts:strided", "-t", "uneven", "-k", "SMP-01")
+    asked = ("ddp_conformance", "parts:strided", "--as", "sampler", "-t", "uneven", "-k", "SMP-01")
     done = run(written(tmp_path, parts=PARTS, **PLUGINS), *asked, "-w", "1", "--plugin", plugin)
     assert done.code == code, done.text
     assert text in done.text
@@ -205,7 +205,7 @@ def test_what_is_set_for_other_tests_does_not_matter(tmp_path: Path) -> None:
         "PYTEST_PLUGINS": "fragile",
         "PYTEST_ADDOPTS": "--no-such-option",
     }
-    asked = ("ddp_conformance", "--sampler", "parts:strided", "-t", "uneven", "-k", "SMP-01")
+    asked = ("ddp_conformance", "parts:strided", "--as", "sampler", "-t", "uneven", "-k", "SMP-01")
     done = run(written(tmp_path, parts=PARTS, **PLUGINS), *asked, "-w", "1", **setting)
     assert done.code == 0, done.text
 
@@ -216,32 +216,66 @@ def test_what_is_set_for_other_tests_does_not_matter(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "there is nothing to check; name a factory with one of --"),
-        (["--sampler", "parts"], "--sampler parts: write it as module:name"),
-        (["--sampler", "absent:x"], "absent cannot be imported (ModuleNotFoundError"),
-        (["--sampler", "parts:stridded"], "parts has no 'stridded'; did you mean 'strided'?"),
-        (["--loader", "parts:FROZEN"], "it is a sampler; write --sampler parts:FROZEN"),
-        (["--sampler", "parts:no_epoch", "-t", "pad"], "unknown trait 'pad'; did you mean 'pads'"),
-        (["--sampler", "parts:strided", "--check", "SMP-1"], "did you mean SMP-01?"),
-        (["--sampler", "parts:strided", "--check", "MET-01"], "does not apply to these subjects"),
-        (["--sampler", "parts:strided", "--expect", "SMP-01"], "--expect SMP-01: give a reason"),
-        (["--sampler", "parts:strided", "--expect", "SMP-99=x"], "there is no guarantee 'SMP-99'"),
-        (["--sampler", "parts:strided", "--expect", "SMP-04=x"], "SMP-04 applies to none of the"),
-        (["--sampler", "parts:strided", "-w", "0"], "'0' is no number of ranks; give 1 to 64"),
-        (["--sampler", "parts:strided", "--timeout", "no"], "'no' is no time; give seconds"),
-        (["--sampler", "parts:strided", "--report", "no/r.json"], "'no/r.json' cannot be written"),
-        (["--sampler", "parts:strided", "--nemesis-seed", "-1"], "'-1' is no number; give 0 or"),
+        ([], "there is nothing to check; write MODULE:NAME"),
+        (["parts", "--as", "sampler"], "error: parts: write it as module:name"),
+        (["absent:x", "--as", "sampler"], "absent cannot be imported (ModuleNotFoundError"),
+        (["parts:stridded", "--as", "sampler"], "parts has no 'stridded'; did you mean 'strided'?"),
+        (["parts:FROZEN", "--as", "loader"], "parts:FROZEN is of kind sampler; leave --as out"),
+        (
+            ["parts:no_epoch", "--as", "sampler", "-t", "pad"],
+            "unknown trait 'pad'; did you mean 'pads'",
+        ),
+        (["parts:strided", "--as", "sampler", "--check", "SMP-1"], "did you mean SMP-01?"),
+        (
+            ["parts:strided", "--as", "sampler", "--check", "MET-01"],
+            "does not apply to these subjects",
+        ),
+        (
+            ["parts:strided", "--as", "sampler", "--expect", "SMP-01"],
+            "--expect SMP-01: give a reason",
+        ),
+        (
+            ["parts:strided", "--as", "sampler", "--expect", "SMP-99=x"],
+            "there is no guarantee 'SMP-99'",
+        ),
+        (
+            ["parts:strided", "--as", "sampler", "--expect", "SMP-04=x"],
+            "SMP-04 applies to none of the",
+        ),
+        (
+            ["parts:strided", "--as", "sampler", "-w", "0"],
+            "'0' is no number of ranks; give 1 to 64",
+        ),
+        (["parts:strided", "--as", "sampler", "--timeout", "no"], "'no' is no time; give seconds"),
+        (
+            ["parts:strided", "--as", "sampler", "--report", "no/r.json"],
+            "'no/r.json' cannot be written",
+        ),
+        (
+            ["parts:strided", "--as", "sampler", "--nemesis-seed", "-1"],
+            "'-1' is no number; give 0 or",
+        ),
+        (
+            ["parts:strided"],
+            "parts:strided: of which kind is the part that it makes? Write --as KIND",
+        ),
+        (["parts:strided", "--as", "smapler"], "argument --as: invalid choice: 'smapler'"),
+        (["-w", "2", "parts:strided"], "write MODULE:NAME before --world-size"),
+        (["parts:FROZEN", "parts:strided", "--suggest"], "--suggest takes one MODULE:NAME"),
         (["--smapler", "parts:strided"], "unrecognized arguments: --smapler"),
-        (["--training", "parts:absent"], "parts has no 'absent'"),
-        (["--training", "parts:FROZEN"], "it is a sampler; write --sampler parts:FROZEN"),
-        (["--training", "odd_parts:NUMBER"], "run must be the function that trains"),
-        (["--metric", "odd_parts:NUMBER"], "make must be a function that takes a Case"),
-        (["--trainstep", "odd_parts:NAMELESS"], "has no readable name; move the factory to"),
-        (["--datamodule", "odd_parts:UNREADABLE"], "it cannot be used: LookupError: no repr"),
-        (["--loader", "odd_parts:lazy"], "does not give 'lazy' (LookupError: not today"),
-        (["--training", "quits:train"], "quits exits when it is imported; move what it runs below"),
-        (["--loader", "broken:make"], "broken cannot be imported (SyntaxError: "),
-        (["--loader", "..parts:strided"], "..parts cannot be imported (TypeError: "),
+        (["parts:absent", "--as", "training"], "parts has no 'absent'"),
+        (["parts:FROZEN", "--as", "training"], "parts:FROZEN is of kind sampler; leave --as out"),
+        (["odd_parts:NUMBER", "--as", "training"], "run must be the function that trains"),
+        (["odd_parts:NUMBER", "--as", "metric"], "make must be a function that takes a Case"),
+        (["odd_parts:NAMELESS", "--as", "trainstep"], "has no readable name; move the factory to"),
+        (["odd_parts:UNREADABLE", "--as", "datamodule"], "it cannot be used: LookupError: no repr"),
+        (["odd_parts:lazy", "--as", "loader"], "does not give 'lazy' (LookupError: not today"),
+        (
+            ["quits:train", "--as", "training"],
+            "quits exits when it is imported; move what it runs below",
+        ),
+        (["broken:make", "--as", "loader"], "broken cannot be imported (SyntaxError: "),
+        (["..parts:strided", "--as", "loader"], "..parts cannot be imported (TypeError: "),
     ],
 )
 def test_misuse_ends_in_2_and_names_the_fix(
@@ -257,7 +291,10 @@ def test_misuse_ends_in_2_and_names_the_fix(
         monkeypatch.delitem(sys.modules, module, raising=False)
     with pytest.raises(SystemExit, match="2"):
         main(arguments)
-    assert message in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert message in error
+    assert error.count("\n") <= 1 + 3
     for module in ("parts", "odd_parts"):
         monkeypatch.delitem(sys.modules, module, raising=False)
 

@@ -90,7 +90,7 @@ def test_a_session_that_collects_alone_has_no_verdicts(tmp_path: Path) -> None:
 
 def test_the_command_deselects_what_is_not_named(tmp_path: Path) -> None:
     parts = "\n".join(SUITE.splitlines()[:7])
-    command = ("ddp_conformance", "--sampler", "parts:strided", "-t", "uneven", "-w", "1")
+    command = ("ddp_conformance", "parts:strided", "--as", "sampler", "-t", "uneven", "-w", "1")
     whole = run(written(tmp_path, parts=parts), *command)
     assert (whole.code, "1 passed, 3 deselected" in whole.text) == (0, True), whole.text
     named = run(tmp_path, *command, "--check", "SMP-01", "--check", "SMP-02")

@@ -132,7 +132,7 @@ def test_a_broken_guarantee_is_shown_in_full_and_counted(
 
 def test_the_command_ends_in_the_same_screen(tmp_path: Path) -> None:
     parts = SUITE.partition("    @parametrize")[0]
-    command = ("ddp_conformance", "--sampler", "parts:strided", "-t", "exact", "-t", "uneven")
+    command = ("ddp_conformance", "parts:strided", "--as", "sampler", "-t", "exact", "-t", "uneven")
     done = run(written(tmp_path, parts=parts), *command, "-w", "1")
     assert done.code == 0, done.text
     shown = lines_of(done.text)

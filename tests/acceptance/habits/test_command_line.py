@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.acceptance.suite import Suite
@@ -59,3 +61,26 @@ def test_no_call_follows_the_setup(suite: Suite, option: str) -> None:
     assert "test_planned.py::test_one (fixtures used: ddp, " in planned.stdout
     broken = suite.run(option, "test_broken.py")
     broken.assert_outcomes(error=0 if option == "--setup-plan" else 1)
+
+
+EVERYDAY = {
+    *("backend", "world-size", "timeout", "seed", "output", "trace", "diagnosis"),
+    *("adopt", "everywhere"),
+}
+
+
+def test_help_has_the_everyday_options_in_one_group(suite: Suite) -> None:
+    groups = re.split(r"\n\n(?=\S)", suite.run("--help", extra=()).stdout)
+    options = {
+        group.splitlines()[0]: re.findall(r"^  --ddp-([\w-]+)", group, re.M) for group in groups
+    }
+    everyday = options.pop("tests on several torch.distributed ranks:")
+    assert sorted(everyday) == sorted(EVERYDAY)
+    assert not [title for title, names in options.items() if EVERYDAY & {*names}]
+
+
+def test_the_mark_is_described_in_three_lines(suite: Suite) -> None:
+    lines = suite.run("--markers", extra=()).stdout.splitlines()
+    (mark,) = (line for line in lines if line.startswith("@pytest.mark.ddp("))
+    assert len(mark) <= 4 * 100
+    assert mark.endswith("docs/plugin.md#the-mark")

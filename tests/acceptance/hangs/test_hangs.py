@@ -267,5 +267,5 @@ def test_swapped_collectives_are_a_warning(silent: Finished) -> None:
 
 def test_check_can_be_switched_off(suite: Suite) -> None:
     suite.write("test_silent.py", SILENT)
-    finished = suite.run("--ddp-check-collectives=off", "-k", "sum_against_max")
+    finished = suite.run("-oddp_check_collectives=off", "-k", "sum_against_max")
     finished.assert_outcomes(passed=1)

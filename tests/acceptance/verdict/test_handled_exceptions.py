@@ -232,7 +232,8 @@ def test_exception_stands_first_where_not_all_ranks_handle_it(handled: Finished,
 def test_exception_of_all_ranks_is_a_note(handled: Finished) -> None:
     text = flat(handled["test_all_handle_the_same"].text)
     assert text.endswith(
-        "all ranks wait in a handler of KeyError: 'optional' (test_handled.py:134)"
+        "all ranks wait in a handler of KeyError: 'optional' (test_handled.py:134) "
+        "DDP-003: python -m pytest_ddp explain DDP-003"
     )
 
 

@@ -239,7 +239,7 @@ def mismatches(new_suite: Callable[[], Suite]) -> Finished:
 def legal(new_suite: Callable[[], Suite]) -> Finished:
     suite = new_suite()
     suite.write("test_legal.py", LEGAL)
-    return suite.run("--ddp-check-collectives=off", timeout=120)
+    return suite.run("-oddp_check_collectives=off", timeout=120)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,13 @@ import sys
 import pytest
 
 from pytest_ddp.settings.mark import MARKER_HELP, Mark, check_function, read_mark
-from pytest_ddp.settings.options import Options, Output, StartMethod, add_options
+from pytest_ddp.settings.options import (
+    CheckCollectives,
+    Options,
+    Output,
+    StartMethod,
+    add_options,
+)
 
 OPTIONS = Options("auto", 3, 300.0, StartMethod.FORK, False, 0, Output.FAILED)
 
@@ -398,3 +404,12 @@ def test_help_lists_every_option_and_ini_variant(inner: pytest.Pytester) -> None
     for name in ("backend", "world-size", "timeout", "start-method", "isolate", "seed", "output"):
         assert f"--ddp-{name}" in text
         assert f"ddp_{name.replace('-', '_')} (" in text
+
+
+def test_settings_of_a_suite_are_in_the_ini_file_alone(inner: pytest.Pytester) -> None:
+    text = inner.runpytest_inprocess("--help", plugins=inner.plugins).stdout.str()
+    assert "--ddp-check-collectives" not in text
+    assert "ddp_check_collectives (string):" in text
+    assert options(inner, "-oddp_check_collectives=off").check_collectives is CheckCollectives.OFF
+    with pytest.raises(pytest.UsageError, match="ini option ddp_check_collectives=no: it is one"):
+        options(inner, "-oddp_check_collectives=no")

@@ -236,7 +236,9 @@ def test_not_begun_shows_the_problem() -> None:
         "ranks 0-1 could not begin: the process group could not be built: RuntimeError: bad"
     )
     assert "\n  Traceback:\n    File x\n  RuntimeError: bad\n" in report.longreprtext
-    assert report.longreprtext.endswith("\nThe rendezvous was tried twice.")
+    assert report.longreprtext.endswith(
+        "\nThe rendezvous was tried twice.\n\nDDP-030: python -m pytest_ddp explain DDP-030"
+    )
 
 
 def test_not_begun_without_a_problem() -> None:

@@ -50,7 +50,9 @@ def test_signal_with_stack() -> None:
         "\n"
         "rank 1 in call, most recent call first:\n"
         "> tests/test_made.py:14 in helper\n"
-        "  tests/test_made.py:30 in test_made"
+        "  tests/test_made.py:30 in test_made\n"
+        "\n"
+        "DDP-020: python -m pytest_ddp explain DDP-020"
     )
 
 
@@ -170,7 +172,9 @@ def test_timeout_shows_every_stack() -> None:
         "> tests/test_made.py:50 in spin\n"
         "  tests/test_made.py:35 in test_made\n"
         "\n"
-        "rank 0: passed"
+        "rank 0: passed\n"
+        "\n"
+        "DDP-004: python -m pytest_ddp explain DDP-004"
     )
 
 

@@ -89,21 +89,26 @@ class MachineOptions:
     """How many ranks a machine takes; None for an equal share."""
 
 
+_GROUP = "ddp ranks on several machines"
+
 SETTINGS = (
     Setting(
         *("machines", "ENGINE", "string", "", check_machines_or_none, MACHINES),
+        group=_GROUP,
         help="spread ranks over machines: those where torchrun started pytest, one process each; "
         "nodes of a ray cluster, or N of them (ray:N); those of a slurm allocation; this one and "
         "hosts that ssh reaches (ssh:HOST,HOST)",
     ),
     Setting(
         *("machines_python", "PATH", "string", "", check_program_or_none, ""),
+        group=_GROUP,
         help="the interpreter on machines that ray, slurm and ssh reach, if it is not where this "
         "one is",
     ),
     Setting(
         *("ranks_per_machine", "N", "string", ""),
         *(rules.check_local_size_or_none, rules.LOCAL_SIZE),
+        group=_GROUP,
         help="with --ddp-machines: fill machines with N ranks each, in order, instead of spreading "
         "each test over all of them",
     ),

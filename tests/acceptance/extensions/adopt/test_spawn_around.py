@@ -295,9 +295,11 @@ def test_the_ini_option(suite: Suite) -> None:
 
 
 def test_a_wrong_word_is_refused(suite: Suite) -> None:
-    found = suite.run("--ddp-adopt-exits=checkd")
+    found = suite.run("-oddp_adopt_exits=checkd")
     assert found.returncode == pytest.ExitCode.USAGE_ERROR
-    assert "--ddp-adopt-exits=checkd: it is one of checked and plain" in found.flat, found.tail()
+    assert "ini option ddp_adopt_exits=checkd: it is one of checked and plain" in found.flat, (
+        found.tail()
+    )
 
 
 def test_ranks_are_beside_served_processes(suite: Suite) -> None:

@@ -222,7 +222,7 @@ def test_an_early_exit_is_told(lies: Finished) -> None:
     for name in ("test_spawn[left]", "test_rank_0_alone[left]"):
         text = flat(lies[name].text)
         assert "exited with code 0 before its target had returned, at targets.py:42 in left" in text
-        assert "--ddp-adopt-exits=plain" in text
+        assert "ddp_adopt_exits = plain" in text
 
 
 def test_the_test_that_started_it_is_named(lies: Finished) -> None:
@@ -239,7 +239,7 @@ def test_what_became_of_the_others_is_told(lies: Finished) -> None:
 
 
 def test_plain_exits(suite: Suite) -> None:
-    found = _run(suite, "--ddp-adopt-exits=plain", "-k", "alone and not deadlock")
+    found = _run(suite, "-oddp_adopt_exits=plain", "-k", "alone and not deadlock")
     found.assert_outcomes(passed=4, failed=1)
     assert found["test_spawn[left_alone]"].verdict == "failed"
 

@@ -1,0 +1,98 @@
+"""What a proved hang suggests about the code that has caused it: one sentence with a question.
+
+Each sentence states only what the ranks' answers show, and asks for the rest. Where several
+histories lead to the same hang there is none. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from pytest_ddp.deadlock.prover import ProbedRank
+from pytest_ddp.outcome.outcome import Hang, ranks_text
+from pytest_ddp.outcome.stack_dumps import shorten
+from pytest_ddp.protocol.rank_status import SIDE_CHANNEL, PendingOperation
+
+_ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth")
+
+
+def with_hint(hang: Hang, probed: Mapping[int, ProbedRank]) -> Hang:
+    """The proof with the first hint that its ranks' histories allow, if there is one."""
+    waiting = {
+        rank: state.now.waits[0]
+        for rank, state in sorted(probed.items())
+        if state.stuck and state.now.waits and state.now.waits[0].group != SIDE_CHANNEL
+    }
+    hints = (*_unequal_passes(waiting, probed), *_other_calls(waiting, hang, probed))
+    return replace(hang, hint=next(iter(hints), ""))
+
+
+def _unequal_passes(
+    waiting: Mapping[int, PendingOperation], probed: Mapping[int, ProbedRank]
+) -> Iterator[str]:
+    """A rank is in a backward pass that the others have not begun."""
+    passing = {rank for rank in waiting if probed[rank].now.in_backward}
+    if not passing:
+        return
+    ahead = max(probed[rank].now.backwards for rank in passing)
+    first = min(rank for rank in passing if probed[rank].now.backwards == ahead)
+    # Passes of another rank's threads are not counted, and it may be in one of them.
+    behind = [
+        rank
+        for rank in waiting[first].members
+        if rank in probed and rank not in passing and probed[rank].now.alone
+    ]
+    made = {probed[rank].now.backwards for rank in behind}
+    if len(made) != 1 or (number := made.pop()) >= ahead:
+        return
+    ended = all(probed[rank].ended for rank in behind)
+    question = "unequal numbers of batches"
+    if not ended:
+        whom = ranks_text(behind)
+        question = f"fewer batches on {whom}, or a collective for {whom} alone"
+    passes = f"{number or 'no'} backward pass{'es' if number > 1 else ''}"
+    end = f", and {'has' if len(behind) == 1 else 'have'} ended" if ended else ""
+    yield (
+        f"{ranks_text(behind)} made {passes}{end}; rank {first} is in its {_ordinal(ahead)}: "
+        f"{question}?"
+    )
+
+
+def _other_calls(
+    waiting: Mapping[int, PendingOperation], hang: Hang, probed: Mapping[int, ProbedRank]
+) -> Iterator[str]:
+    """A rank waits in a collective for ranks that have ended: were they at its line before?"""
+    for rank, wait in waiting.items():
+        ended = [c for c in hang.culprits if c in wait.members and probed[c].ended]
+        if wait.peer is not None or not wait.site or not ended:
+            continue
+        line, calls = shorten(wait.site), f"{wait.operation} at {shorten(wait.site)}"
+        before = {other: _numbers_at(wait, probed[other]) for other in ended}
+        if all(numbers for numbers in before.values()):
+            last = {max(numbers or (0,)) for numbers in before.values()}
+            if len(last) == 1:
+                number = last.pop()
+                yield (
+                    f"{ranks_text(ended)} called {calls} for the last time as #{number}, rank "
+                    f"{rank} again as #{wait.number}: did {ranks_text(ended)} leave a loop earlier?"
+                )
+        elif all(numbers == () for numbers in before.values()):
+            yield (
+                f"{ranks_text(ended)} issued no collective on this group at {line}: is it in a "
+                "branch for some ranks only?"
+            )
+        return
+
+
+def _numbers_at(wait: PendingOperation, other: ProbedRank) -> tuple[int, ...] | None:
+    """The numbers of another rank's collectives from the line of a wait; None if not all known."""
+    done = [each for each in other.now.done if each.group == wait.group]
+    issued = next((c.collectives for c in other.now.counts if c.name == wait.group), None)
+    found = tuple(each.number for each in done if each.site == wait.site)
+    # A rank that has destroyed the group, or has issued many, reports a part of its collectives.
+    return found if found or issued == len(done) else None
+
+
+def _ordinal(number: int) -> str:
+    return _ORDINALS[number - 1] if number <= len(_ORDINALS) else f"pass number {number}"
