@@ -19,7 +19,13 @@ from typing import Any, TypeAlias
 from ddp_conformance.framework.case import Case
 from ddp_conformance.framework.history import Failed, Record, Run
 from ddp_conformance.framework.ranks import Ranks
-from ddp_conformance.framework.recording import cases_of, describe, judge_each, record
+from ddp_conformance.framework.recording import (
+    cases_of,
+    describe,
+    judge_each,
+    on_all,
+    record,
+)
 from ddp_conformance.framework.registry import Check, Guarantee
 from ddp_conformance.framework.verdict import Violation
 from ddp_conformance.launched.start.apart import find_apart
@@ -115,10 +121,7 @@ def written_apart(subject: Writer, case: Case, ranks: Ranks) -> Iterator[Record]
 
 def written_once(subject: Writer, case: Case, ranks: Ranks) -> Iterator[Record]:
     """The same, and then once more where all is there that rank 0 has written by itself."""
-    try:
-        yield from written_apart(subject, case, ranks)
-    finally:
-        ranks.gather(None)  # also on a rank that raised: the others read what it wrote
+    yield from on_all(ranks, lambda: [*written_apart(subject, case, ranks)])
     arriving = Arriving(ranks, marks_for(case, ranks, 1))
     own = case.directory / f"again-{case.rank}"
     shutil.copytree(case.directory / "rank-0", own, symlinks=True)
