@@ -169,8 +169,7 @@ def observe_publishing(
             yield from publish_one(subject, case, arriving, Turn(number, late, between), writers)
         except Exception as error:
             problem = error
-        # Nobody goes on to the next record while another rank still reads this one, nor
-        # when another rank cannot.
+        # No rank goes on to the next record while another one still reads this one, or cannot.
         stop = any(ranks.gather(problem is not None))
         if isinstance(problem, FileNotFoundError | FileExistsError):
             yield Failed(case.rank, describe(problem))
