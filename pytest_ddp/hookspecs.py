@@ -104,9 +104,10 @@ def pytest_ddp_make_launcher(
     :class:`subprocess.Popen`. What it may call with the same three arguments is
     :func:`pytest_ddp.launch.host_process.start_host`, which also takes variables for host and ranks
     (``environment``) and a command that runs the host in its own process (``prefix``). If
-    there can be no launcher, a :class:`pytest.UsageError` is an error of the collection, and a
-    :class:`pytest_ddp.launch.launcher.NoRankError` one of each test that needs ranks. Stops at the
-    first result.
+    there can be no launcher, a :class:`pytest.UsageError` ends the session before its first test
+    (under xdist each test that needs ranks fails with it), and a
+    :class:`pytest_ddp.launch.launcher.NoRankError` is an error of each test that needs ranks. Stops
+    at the first result.
 
     :param session: What the host's pytest needs to know.
     :param display: Shows what ranks write and log while they run.

@@ -114,6 +114,8 @@ class Hooks:
             config.stash[IMPORT_LOG] = ImportLog()
         self._coming = config.stash[IMPORT_LOG]
         self._started: Controller | None = None
+        self._refusal: pytest.UsageError | None = None
+        """Why an extension makes no launcher for this session."""
         self._worker_problems: list[str] = []
 
     @functools.cached_property
@@ -150,7 +152,7 @@ class Hooks:
     def pytest_pycollect_makemodule(self, module_path: Path, parent: pytest.Collector) -> None:
         """Start the host, which imports torch while this process imports it for the test file."""
         if self._started is None and self._sight.in_module(module_path, parent.session):
-            self._controller.warm_up()
+            self._warm_up()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_make_collect_report(
@@ -163,7 +165,15 @@ class Hooks:
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:
         if self._started is None and self._sight.in_item(item):
+            self._warm_up()
+
+    def _warm_up(self) -> None:
+        try:
             self._controller.warm_up()
+        except pytest.UsageError as refusal:
+            # Kept until collection is over: pytest would take it for an error of this file, and
+            # show it with the traceback of the hooks.
+            self._refusal = refusal
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -171,6 +181,9 @@ class Hooks:
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         if any(MARK in item.stash for item in session.items):
+            # In an xdist worker it would be an internal error: there each ddp test fails with it.
+            if self._refusal is not None and not hasattr(self._config, "workerinput"):
+                raise self._refusal
             self._controller.collected(session.items)
         elif self._started is not None and not self._keeps_launcher:
             self._started.close()

@@ -8,9 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+from conformance.systems import REFERENCE
+
 ROOT = Path(__file__).parents[1]
 PAIRS = ROOT / "conformance" / "pairs.txt"
 _ITEM = re.compile(r"^(conformance/\S+::\w+)\[(.+)\]$")
+_OF_REFERENCE = re.compile(
+    r"^conformance/(?:\w+/)?test_(?:reference|lightning)\w*\.py::\w+\[(\w+)-[A-Z]{3}-\d\d\]$"
+)
 _SIZE = re.compile(r"(?:^|-)ws(\d+)(?=-|$)")
 
 
@@ -43,3 +48,12 @@ def test_the_default_tier_has_every_pair_on_several_ranks() -> None:
 def _pair(line: str) -> tuple[str, str] | None:
     found = _ITEM.match(line)
     return None if found is None else (found[1], found[2])
+
+
+def test_each_part_of_the_reference_has_its_system() -> None:
+    """Without one, the page of a run would not show it in the line of any system."""
+    pairs = PAIRS.read_text(encoding="utf-8").splitlines()
+    checked = {found[1] for pair in pairs if (found := _OF_REFERENCE.match(pair))}
+    listed = {part for parts in REFERENCE.values() for part in parts}
+    assert checked - listed == set(), "add them to conformance/systems.py"
+    assert listed - checked == set(), "no test checks them"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 import torch.distributed as dist
@@ -46,6 +47,15 @@ class SaysThatAPeerFailed(ForgetsTheOtherMachines):
             raise ValueError("a peer has failed") from error
 
 
+class CannotBeReadOnOneRank(SharedSamples):
+    """It opens on all ranks."""
+
+    def __getitem__(self, index: int) -> Any:
+        if self.case.rank == 1:
+            raise OSError("the file is gone")
+        return super().__getitem__(index)
+
+
 PARTED = r"matter of WRT-04:\n.*collective 0: .*barrier"
 
 
@@ -62,3 +72,10 @@ def test_no_verdict(make: type[SharedSamples], reason: str) -> None:
     (check,) = [check for check in all_checks() if check.id == "MEM-03"]
     with pytest.raises(UndecidedError, match=reason):
         check(Cache(make, ONCE_PER_NODE))
+
+
+@pytest.mark.ddp(world_size=[2, 3])
+def test_no_verdict_where_one_rank_cannot_read() -> None:
+    (check,) = [check for check in all_checks() if check.id == "MEM-02"]
+    with pytest.raises(UndecidedError, match="rank 1: OSError: the file is gone"):
+        check(Cache(CannotBeReadOnOneRank))

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import pytest
 from ddp_conformance import Case, Sampler
 from ddp_conformance.framework.history import Record, Run
 from ddp_conformance.framework.recent import KEPT, Recent
-from ddp_conformance.framework.recording import Observe, cases_of, find_first, record_once
-from ddp_conformance.framework.verdict import Violation
+from ddp_conformance.framework.recording import (
+    Observe,
+    cases_of,
+    find_first,
+    on_all,
+    record,
+    record_once,
+)
+from ddp_conformance.framework.verdict import UndecidedError, Violation
 from ddp_conformance.sampling.history import Sample
 
 from conformance.simulated_ranks import SimulatedRanks, on_ranks
@@ -73,3 +81,27 @@ def test_the_runs_that_were_asked_for_last_are_remembered() -> None:
     assert recent.get(0) == "0"
     recent[KEPT] = "one more"
     assert (recent.get(0), recent.get(1), recent.get(2)) == ("0", None, "2")
+
+
+@pytest.mark.parametrize("bad", [0, 2])
+def test_a_rank_that_raises_between_exchanges_leaves_the_others_in_step(bad: int) -> None:
+    """It goes on to the exchange of the records, which the others may not take for another one."""
+
+    def body(ranks: SimulatedRanks) -> str:
+        def act() -> None:
+            if ranks.rank == bad:
+                raise OSError("disk is full")
+
+        def observe(subject: Sampler, case: Case) -> Iterator[Record]:
+            on_all(ranks, act)
+            yield Sample(*ranks.gather(0))
+
+        with pytest.raises(UndecidedError) as caught:
+            record(Sampler(len), ranks, cases_of(ranks, (1,)), observe)
+        ranks.gather(None)
+        return str(caught.value)
+
+    texts = on_ranks(3, body)
+    assert len(set(texts)) == 1
+    assert f"rank {bad}: OSError: disk is full" in texts[0]
+    assert texts[0].count("rank ") == 1

@@ -8,6 +8,7 @@ import pytest
 from ddp_conformance.launched.history import Ended
 from ddp_conformance.model import judge
 from ddp_conformance.model.history import (
+    Decided,
     Gradients,
     OneProcessEnds,
     Overwrote,
@@ -99,6 +100,19 @@ def test_steps_are_not_missed_where_the_single_process_broke_off() -> None:
     wrong = Gradients(1, 1, False, (("weight", (9.0, -4.0)), ("bias", ())))
     (text,) = texts(judge.judge_gradients([ALONE, wrong, steps[1], *ended], 1e-4))
     assert text.startswith("step 1, rank 1: the gradient of weight has 9")
+
+
+def test_a_step_in_the_middle_of_which_a_rank_broke_off_is_not_judged_by_its_passes() -> None:
+    history = [Wrapped(0, ("a", "b"), False), Pass(0, 1, 0, ("a",), 0, "a")]
+    off = Ended(0, 0, 1, False, "OSError: disk is full")
+    assert texts(judge.judge_use(history, frozenset()))
+    assert not judge.judge_use([*history, off], frozenset())
+    assert not judge.judge_accumulation([*history, off])
+    alone = Decided(0, 1, True, True, ())
+    assert not judge.judge_use([*history, alone, off], frozenset())
+    returned = replace(alone, alone=False)
+    assert texts(judge.judge_use([*history, returned, off], frozenset()))
+    assert texts(judge.judge_accumulation([*history, returned, off]))
 
 
 def test_unused_parameters_are_to_be_declared() -> None:

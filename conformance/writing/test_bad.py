@@ -39,6 +39,15 @@ class RaisesAfterWriting(Log):
             raise OSError("no space left on device")
 
 
+class RaisesOnOneRank(Log):
+    """Before it writes: the other ranks go on to the second time."""
+
+    def __call__(self, number: int) -> None:
+        if self.case.rank == 1:
+            raise OSError("no space left on device")
+        super().__call__(number)
+
+
 class CannotFetch(Prepares):
     """What is fetched for all cannot be fetched."""
 
@@ -95,6 +104,7 @@ PARTED = r"matter of WRT-04:\n.*collective \d+: .*barrier"
         ("WRT-03", Writer(Log, TELLS, paths=asked_on_one_rank), PARTED),
         ("WRT-03", Writer(Log, TELLS, paths=not_on_the_last_rank), "no such run"),
         ("WRT-03", Writer(RaisesAfterWriting, TELLS, paths=path_of), "no space left"),
+        ("WRT-01", Writer(RaisesOnOneRank, {"first_wins"}), "rank 1: OSError: no space left"),
         ("WRT-06", Preparation(CannotFetch), r"before setup:\n  rank 0: OSError: no route"),
         ("WRT-06", Preparation(WaitsWhilePreparing), PARTED),
     ],

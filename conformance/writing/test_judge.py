@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ddp_conformance.framework.history import Failed
 from ddp_conformance.writing import judge
-from ddp_conformance.writing.history import Opened, ReadBack, Told, Wrote
+from ddp_conformance.writing.history import Opened, ReadBack, ReportedPaths, Wrote
 from ddp_conformance.writing.judge_publishing import judge_shared_files
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -90,17 +90,17 @@ def test_unreadable_records_are_a_violation() -> None:
 
 
 def test_equal_paths_that_exist_pass() -> None:
-    assert judge.judge_paths([Told(0, ("a",)), Told(1, ("a",))]) == ()
+    assert judge.judge_paths([ReportedPaths(0, ("a",)), ReportedPaths(1, ("a",))]) == ()
 
 
 def test_different_and_missing_paths_are_named() -> None:
-    history = [Told(0, ("a",)), Told(1, ("b",), missing=("b",))]
+    history = [ReportedPaths(0, ("a",)), ReportedPaths(1, ("b",), missing=("b",))]
     assert [str(violation) for violation in judge.judge_paths(history)] == [
         "the paths differ: rank 0: ['a']; rank 1: ['b']",
-        "b, told by rank 1, does not exist",
+        "b, reported by rank 1, does not exist",
     ]
 
 
 def test_no_path_is_no_pass() -> None:
-    (violation,) = judge.judge_paths([Told(0, ()), Told(1, ())])
-    assert str(violation) == "no rank told a path"
+    (violation,) = judge.judge_paths([ReportedPaths(0, ()), ReportedPaths(1, ())])
+    assert str(violation) == "no rank reported a path"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddp_conformance.writing import judge as judge_writing
-from ddp_conformance.writing.history import ReadBack, Told, Wrote
+from ddp_conformance.writing.history import ReadBack, ReportedPaths, Wrote
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,10 +47,10 @@ def test_records_in_any_order_pass_and_any_lost_or_doubled_one_is_named(
 def test_same_paths_pass_and_any_other_or_missing_one_is_named(
     paths: list[str], world_size: int, data: st.DataObject
 ) -> None:
-    history = [Told(rank, tuple(paths)) for rank in range(world_size)]
+    history = [ReportedPaths(rank, tuple(paths)) for rank in range(world_size)]
     assert judge_writing.judge_paths(history) == ()
     rank = data.draw(st.integers(0, world_size - 1))
-    history[rank] = Told(rank, (*paths, "elsewhere"), missing=("elsewhere",))
+    history[rank] = ReportedPaths(rank, (*paths, "elsewhere"), missing=("elsewhere",))
     different, missing = judge_writing.judge_paths(history)
     assert different.what.startswith("the paths differ: ")
-    assert missing.what == f"elsewhere, told by rank {rank}, does not exist"
+    assert missing.what == f"elsewhere, reported by rank {rank}, does not exist"

@@ -155,9 +155,9 @@ def test_all_that_was_read_is_judged_though_a_rank_read_twice() -> None:
 def test_a_rank_that_never_asked_in_a_stage_is_named() -> None:
     stages = [*(Guarded(r, "a", r == 0) for r in ALL), Guarded(0, "b", True)]
     (violation,) = judge.judge_guard(stages)
-    assert str(violation) == "b: rank 1 never asked the guard"
+    assert str(violation) == "b: rank 1 never called the guard"
 
 
 def test_no_answer_at_all_is_no_refusal() -> None:
     (violation,) = judge.judge_guard([])
-    assert str(violation) == "no rank asked the guard"
+    assert str(violation) == "no rank called the guard"

@@ -111,7 +111,7 @@ def test_any_other_answer_of_a_guard_is_named(history: list[Guarded], data: st.D
     answer = any_record(data, history, Guarded)
     where = f"{answer.stage}: "
     (text,) = texts(judge.judge_guard(without(history, answer)))[:1]
-    assert text == f"{where}rank {answer.rank} never asked the guard"
+    assert text == f"{where}rank {answer.rank} never called the guard"
     if answer.error:
         (text,) = texts(judge.judge_guard(changed(history, answer, error="", ran=False)))
         assert text.startswith(f"{where}no rank acted, rank ")

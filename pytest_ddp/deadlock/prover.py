@@ -330,8 +330,9 @@ class TimeoutSnapshot:
     """Whether the rank has run its part of the test to the end."""
     suspended: bool
     """Whether a signal has stopped its process."""
-    busy: bool
-    """Whether its process used the processor between the probes."""
+    busy: bool | None
+    """Whether its process used the processor between the probes, or only lacked one; None for a
+    process that cannot be looked at, such as one on another machine."""
     before: RankStatus | None
     """The answer to the first probe; None if there was none."""
     now: RankStatus | None
@@ -357,6 +358,8 @@ class TimeoutSnapshot:
             return "is suspended: a signal such as SIGSTOP has stopped its process"
         if self.state != "silent":
             return ""
+        if self.busy is None:
+            return "does not answer, as in code that holds the GIL"
         if self.busy:
             return "does not answer: it computes in code that holds the GIL"
         return "does not answer: it sleeps, as in code that holds the GIL"

@@ -87,7 +87,11 @@ class Controller:
     # ------------------------------------------------------------------ collection
 
     def warm_up(self) -> None:
-        """Start the host, if there may be a ddp test; it starts while collection goes on."""
+        """Start the host, if there may be a ddp test; it starts while collection goes on.
+
+        Raises:
+            pytest.UsageError: an extension makes no launcher for this session.
+        """
         if self._launcher is None and not self._config.option.collectonly:
             with contextlib.suppress(NoRankError):  # each test that needs ranks tries again
                 self._start_host()
@@ -159,7 +163,7 @@ class Controller:
             return self._after_death_of_host(item, next_item, str(death))
         except gpus.LeaseError as problem:
             return failed_without_ranks(item, str(problem))
-        except NoRankError as problem:
+        except (NoRankError, pytest.UsageError) as problem:
             return self._without_rank(item, str(problem))
         except OrphanedError:
             # xdist's main process is gone, and execnet would take seconds to notice.

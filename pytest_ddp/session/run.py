@@ -56,8 +56,9 @@ _BETWEEN_LOOKS = 0.1
 _BUSY = 0.1
 """Least share of a processor that a computing rank uses; more than a thread that waits for the GIL,
 which wakes up 200 times a second."""
-_SUSPENDED = ("T", "t")
-"""State letters in ``/proc`` of a process that a signal or a debugger has stopped."""
+_RUNNABLE, _SUSPENDED = "R", ("T", "t")
+"""State letters in ``/proc`` of a process that computes or could, and of one that a signal or a
+debugger has stopped."""
 
 
 def take_snapshot(
@@ -87,9 +88,11 @@ def take_snapshot(
     looks = []
     for part in parts:
         rank, (state, cpu) = part.process.rank, part.process.glance()
-        suspended, busy = state in _SUSPENDED, cpu - cpu_before[part] > least
+        # A loaded machine may leave a computing rank no time: its main thread is runnable then.
+        busy = (state == _RUNNABLE or cpu - cpu_before[part] > least) if state else None
+        seen = part.ending is not None, state in _SUSPENDED, busy
         answers = before.get(rank), now.get(rank), part.status
-        looks.append(TimeoutSnapshot(rank, part.ending is not None, suspended, busy, *answers))
+        looks.append(TimeoutSnapshot(rank, *seen, *answers))
     return diagnose_timeout(looks)
 
 

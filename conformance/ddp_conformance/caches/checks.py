@@ -19,19 +19,18 @@ from ddp_conformance.caches import judge
 from ddp_conformance.caches.cache_machines import find_bad_build_on_machines
 from ddp_conformance.caches.history import CacheOpen, DeviceUse
 from ddp_conformance.caches.killing import find_bad_rebuild
-from ddp_conformance.caches.opening import (
-    Source,
-    close,
-    close_after_all,
-    first_look,
-    on_all,
-    tensors_seen,
-)
+from ddp_conformance.caches.opening import Source, close, first_look, tensors_seen
 from ddp_conformance.caches.subjects import Cache
 from ddp_conformance.framework.case import Case, worker_number
 from ddp_conformance.framework.history import Record, Refused, Run
 from ddp_conformance.framework.ranks import Ranks
-from ddp_conformance.framework.recording import cases_of, judge_each, record, record_once
+from ddp_conformance.framework.recording import (
+    cases_of,
+    judge_each,
+    on_all,
+    record,
+    record_once,
+)
 from ddp_conformance.framework.registry import Check, Guarantee
 from ddp_conformance.framework.verdict import Violation
 
@@ -72,16 +71,15 @@ def reading(subject: Cache, case: Case, ranks: Ranks) -> Iterator[Record]:
     """Open the cache, look at it, read all samples in every rank, look at it again."""
     source = Source(case, case.world_size)
     # Looked at before any other rank is waited for, and read when all have looked.
-    opened = on_all(ranks, lambda: first_look(subject, case, source))
+    cache, seen = on_all(ranks, lambda: first_look(subject, case, source))
     yield from source.produced
-    if opened is None:
-        return
-    cache, seen = opened
     yield from seen
-    used = on_all(ranks, lambda: read_all(cache, case))
-    yield from used or ()
-    yield from tensors_seen(subject, cache, case.rank, "read")
-    close_after_all(ranks, cache)
+    # No rank closes before all have looked.
+    yield from on_all(
+        ranks,
+        lambda: [*read_all(cache, case), *tensors_seen(subject, cache, case.rank, "read")],
+    )
+    close(cache)
 
 
 def opening(subject: Cache, case: Case) -> Iterator[Record]:

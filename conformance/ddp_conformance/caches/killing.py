@@ -21,13 +21,12 @@ from ddp_conformance.caches.opening import (
     close,
     content_of,
     first_look_in_lockstep,
-    on_all,
 )
 from ddp_conformance.caches.subjects import Cache
 from ddp_conformance.framework.case import Case
 from ddp_conformance.framework.history import History, Record, Refused, Run
 from ddp_conformance.framework.ranks import Ranks
-from ddp_conformance.framework.recording import cases_of, judge_each, record
+from ddp_conformance.framework.recording import cases_of, judge_each, on_all, record
 from ddp_conformance.framework.verdict import UndecidedError, Violation
 from ddp_conformance.launched.endings import came_through, in_order, words_of
 from ddp_conformance.launched.history import Happened
@@ -90,8 +89,6 @@ def _opens_next(history: History) -> bool:
 def two_sessions(subject: Cache, case: Case, ranks: Ranks, number: int) -> Iterator[Record]:
     """On launched ranks, killed at new file ``number``, if it is not 0; then on the test's own."""
     first = on_all(ranks, lambda: list(launched(subject, case, number)))
-    if first is None:
-        return
     yield from first
     if not ranks.gather(_opens_next(first))[0]:
         return

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,8 +19,6 @@ from ddp_conformance.framework.digests import digest_of
 from ddp_conformance.framework.history import Record
 from ddp_conformance.framework.ranks import Ranks
 from ddp_conformance.lockstep.lockstep import Lockstep, in_lockstep
-
-T = TypeVar("T")
 
 PATIENCE = 0.5
 """Seconds for which the content is held back, while a rank does not wait for it as it should."""
@@ -93,20 +91,6 @@ def first_look_in_lockstep(
         problem = error
     close_after_all(ranks, *held)
     return [*source.produced, *found, *lockstep.calls], problem
-
-
-def on_all(ranks: Ranks, act: Callable[[], T]) -> T | None:
-    """What ``act`` returns; None where it raised on another rank, for then nothing goes on."""
-    error: Exception | None = None
-    result: T | None = None
-    try:
-        result = act()
-    except Exception as raised:
-        error = raised
-    failed = any(ranks.gather(error is not None))
-    if error is not None:
-        raise error
-    return None if failed else result
 
 
 def tensors_seen(subject: Cache, cache: Any, rank: int, when: Any) -> Iterator[CachedTensor]:

@@ -17,7 +17,7 @@ from ddp_conformance.determinism.subjects import Leg, TrainLoop, terms_of
 from ddp_conformance.framework.case import Case
 from ddp_conformance.framework.history import Record, Run
 from ddp_conformance.framework.ranks import Ranks
-from ddp_conformance.framework.recording import cases_of, judge_each, record_once
+from ddp_conformance.framework.recording import cases_of, judge_each, on_all, record_once
 from ddp_conformance.framework.registry import Check, Guarantee
 from ddp_conformance.framework.verdict import Violation
 
@@ -89,7 +89,7 @@ def repeated(subject: TrainLoop, case: Case, ranks: Ranks) -> Iterator[Record]:
 def resumed(subject: TrainLoop, case: Case, ranks: Ranks) -> Iterator[Record]:
     """Whole, then saved after an epoch and resumed, then in the middle of the second epoch."""
     last = EPOCHS + (EPOCHS_AFTER if case.world_size == 2 else 0)
-    first = run_leg(subject, case, "whole", Leg(last), turn=1)
+    first = on_all(ranks, lambda: run_leg(subject, case, "whole", Leg(last), turn=1))
     yield from first
     yield from in_two(subject, case, ranks, EPOCH_END, Leg(1), last)
     if "resumes_mid_epoch" in subject.traits:
@@ -103,9 +103,11 @@ def in_two(
 ) -> Iterator[Record]:
     """Stop as ``leg`` says, and go on to the end of the ``last`` epoch in a second call."""
     path = checkpoint_in(case, run)
-    yield from run_leg(subject, case, run, Leg(leg.epochs, leg.steps, save=path), turn=3)
-    ranks.gather(None)  # rank 0's file is there
-    yield from run_leg(subject, case, run, Leg(last, resume=path), turn=4)
+    saving = Leg(leg.epochs, leg.steps, save=path)
+    # When it has returned on all ranks, rank 0's file is there.
+    yield from on_all(ranks, lambda: run_leg(subject, case, run, saving, turn=3))
+    resuming = Leg(last, resume=path)
+    yield from on_all(ranks, lambda: run_leg(subject, case, run, resuming, turn=4))
 
 
 def beside_one(subject: TrainLoop, case: Case, ranks: Ranks) -> Iterator[Record]:

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from ddp_conformance.framework.verdict import UndecidedError, Violation, listing
 
 Observe: TypeAlias = Callable[[Any, Case], Iterator[Record]]
 Judge: TypeAlias = Callable[[Run], Sequence[Violation]]
+T = TypeVar("T")
 
 
 def cases_of(ranks: Ranks, sizes: Sequence[int], workers: Sequence[int] = (0,)) -> list[Case]:
@@ -57,6 +58,34 @@ def record(
     for run in runs:
         _stop_if_raised(subject, run.case.label, run.history)
     return tuple(runs)
+
+
+class PeerRaisedError(Exception):
+    """Code of the subject raised on another rank, which takes part in no further exchange."""
+
+
+def on_all(ranks: Ranks, act: Callable[[], T]) -> T:
+    """Call ``act`` on all ranks, before an exchange between them; returns its result.
+
+    Args:
+        ranks: none of them returns before ``act`` has returned on all of them.
+        act: code of the subject.
+
+    Raises:
+        Exception: as ``act`` raised it on this rank.
+        PeerRaisedError: it raised on another rank; :func:`record` then ends the observation.
+    """
+    error: Exception | None = None
+    try:
+        result = act()
+    except Exception as raised:
+        error = raised
+    failed = any(ranks.gather(error is not None))
+    if error is not None:
+        raise error
+    if failed:
+        raise PeerRaisedError
+    return result
 
 
 def skip_random_numbers(number: int) -> None:
@@ -132,6 +161,8 @@ def _observed(subject: Subject, case: Case, observe: Observe) -> list[Record]:
             warnings.filterwarnings("ignore", message="This DataLoader will create")
             for seen in observe(subject, case):
                 records.append(seen)
+    except PeerRaisedError:
+        pass  # the other rank has recorded why
     except Exception as error:
         records.append(Raised(case.rank, describe(error)))
     return records

@@ -9,8 +9,9 @@ from collections.abc import Set as AbstractSet
 
 from ddp_conformance.framework.history import History
 from ddp_conformance.framework.verdict import Violation, ranks_in_words
-from ddp_conformance.launched.endings import broke_off, ranks_that_came_through
+from ddp_conformance.launched.endings import broke_off, ends_of, ranks_that_came_through
 from ddp_conformance.model.history import (
+    Decided,
     Gradients,
     OneProcessEnds,
     Overwrote,
@@ -201,6 +202,7 @@ def _distance(value: float, right: float) -> float:
 
 def judge_use(history: History, traits: AbstractSet[str]) -> tuple[Violation, ...]:
     """Unused parameters are declared, and a static graph stays the same."""
+    passes = _of_whole_steps(history)
     return (
         *_without(history, Wrapped, "nothing is known of its model"),
         *_without(history, Pass, NO_PASS),
@@ -208,7 +210,7 @@ def judge_use(history: History, traits: AbstractSet[str]) -> tuple[Violation, ..
             Violation(text)
             for wrapped in history
             if isinstance(wrapped, Wrapped)
-            for text in _wrong_use(wrapped, _used(history, wrapped.rank), traits)
+            for text in _wrong_use(wrapped, _used(passes, wrapped.rank), traits)
         ),
     )
 
@@ -221,10 +223,22 @@ def _without(history: History, kind: type[Wrapped | Pass], words: str) -> Iterat
             yield Violation(f"rank {rank}: {words}")
 
 
-def _used(history: History, rank: int) -> dict[int, set[str]]:
+def _of_whole_steps(history: History) -> list[Pass]:
+    """The passes without those of a step in the middle of which its rank broke off.
+
+    A rank that torch ends for a parameter without a gradient ends in the forward pass of the next
+    step: the step in question has returned.
+    """
+    off = {end.rank for end in ends_of(history)}.difference(ranks_that_came_through(history))
+    returned = {(d.rank, d.step) for d in history if isinstance(d, Decided) and not d.alone}
+    passes = (seen for seen in history if isinstance(seen, Pass))
+    return [seen for seen in passes if seen.rank not in off or (seen.rank, seen.step) in returned]
+
+
+def _used(passes: Iterable[Pass], rank: int) -> dict[int, set[str]]:
     used: defaultdict[int, set[str]] = defaultdict(set)
-    for seen in history:
-        if isinstance(seen, Pass) and seen.rank == rank:
+    for seen in passes:
+        if seen.rank == rank:
             used[seen.step].update(seen.used)
     return used
 
@@ -274,9 +288,8 @@ def judge_accumulation(history: History) -> tuple[Violation, ...]:
         return ()
     steps: defaultdict[int, defaultdict[int, list[Pass]]]
     steps = defaultdict(lambda: defaultdict(list))
-    for seen in history:
-        if isinstance(seen, Pass):
-            steps[seen.step][seen.rank].append(seen)
+    for seen in _of_whole_steps(history):
+        steps[seen.step][seen.rank].append(seen)
     return (
         *_without(history, Pass, NO_PASS),
         *(

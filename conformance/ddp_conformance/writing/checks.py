@@ -19,7 +19,13 @@ from typing import Any, TypeAlias
 from ddp_conformance.framework.case import Case
 from ddp_conformance.framework.history import Failed, Record, Run
 from ddp_conformance.framework.ranks import Ranks
-from ddp_conformance.framework.recording import cases_of, describe, judge_each, record
+from ddp_conformance.framework.recording import (
+    cases_of,
+    describe,
+    judge_each,
+    on_all,
+    record,
+)
 from ddp_conformance.framework.registry import Check, Guarantee
 from ddp_conformance.framework.verdict import Violation
 from ddp_conformance.launched.start.apart import find_apart
@@ -28,7 +34,7 @@ from ddp_conformance.lockstep.lockstep import Lockstep, in_lockstep
 from ddp_conformance.lockstep.machines import Place, launched_by, several_machines
 from ddp_conformance.lockstep.same_calls import demand_same_calls, judge_same_calls, uncut
 from ddp_conformance.writing import guarding, judge, judge_publishing, publishing
-from ddp_conformance.writing.history import Opened, ReadBack, Told, Wrote
+from ddp_conformance.writing.history import Opened, ReadBack, ReportedPaths, Wrote
 from ddp_conformance.writing.publishing import Arriving, marks_for
 from ddp_conformance.writing.subjects import Writer
 from ddp_conformance.writing.writes import do_nothing, writes_below
@@ -51,7 +57,7 @@ WRT_04 = Guarantee(
 Way: TypeAlias = Callable[[Writer, Case, Ranks], Iterator[Record]]
 
 RECORDS = 3
-"""Records that a writer is asked for."""
+"""Records that a writer writes."""
 
 
 def written_together(
@@ -66,7 +72,7 @@ def written_together(
     arriving = Arriving(ranks, marks_for(case, ranks))
     lockstep = Lockstep(arriving, arriving.meet)
     writers: list[Any] = []
-    told: list[Told] = []
+    reported: list[ReportedPaths] = []
     meet = arriving.come_together if late is None else do_nothing
     before = meet if "first_wins" in subject.traits else do_nothing  # who looks finds nothing
     with ExitStack() as block:
@@ -82,15 +88,16 @@ def written_together(
             # Also on a rank that raised: the others read what was written, and wait for it.
             all_wrote = all(arriving.gather(bool(writers)))
         if all_wrote:
-            # A path that is made up when it is asked for is another one by now.
+            # A path that is made up when it is reported is another one by now.
             with in_lockstep(lockstep):
-                told.append(Told(case.rank, tuple(map(str, subject.paths(writers[0])))))
+                paths = tuple(map(str, subject.paths(writers[0])))
+                reported.append(ReportedPaths(case.rank, paths))
     yield from lockstep.calls
     yield from (
         Opened(case.rank, file.path, lock=file.lock, claim=file.claim, own=file.own)
         for file in log.written()
     )
-    for one in told:
+    for one in reported:
         missing = tuple(path for path in one.paths if not Path(path).exists())
         yield replace(one, missing=missing)
     if case.rank == 0 and subject.records is not None:
@@ -115,10 +122,7 @@ def written_apart(subject: Writer, case: Case, ranks: Ranks) -> Iterator[Record]
 
 def written_once(subject: Writer, case: Case, ranks: Ranks) -> Iterator[Record]:
     """The same, and then once more where all is there that rank 0 has written by itself."""
-    try:
-        yield from written_apart(subject, case, ranks)
-    finally:
-        ranks.gather(None)  # also on a rank that raised: the others read what it wrote
+    yield from on_all(ranks, lambda: [*written_apart(subject, case, ranks)])
     arriving = Arriving(ranks, marks_for(case, ranks, 1))
     own = case.directory / f"again-{case.rank}"
     shutil.copytree(case.directory / "rank-0", own, symlinks=True)
@@ -221,7 +225,7 @@ def find_wrong_paths(subject: Writer, ranks: Ranks) -> tuple[Violation, ...]:
         if found:
             how = f"rank {late} comes last, its clock {SECONDS} s ahead: " if late else ""
             return tuple(replace(one, what=how + one.what) for one in found)
-    return find_apart(subject, ranks, 1, paths_told, find_wrong_paths_in_one_run)
+    return find_apart(subject, ranks, 1, paths_reported, find_wrong_paths_in_one_run)
 
 
 def _wrong_paths(subject: Writer, ranks: Ranks, way: Way) -> tuple[Violation, ...]:
@@ -231,9 +235,10 @@ def _wrong_paths(subject: Writer, ranks: Ranks, way: Way) -> tuple[Violation, ..
     return judge_each(runs, lambda run: judge.judge_paths(run.history))
 
 
-def paths_told(subject: Writer, case: Case) -> Iterator[Record]:
+def paths_reported(subject: Writer, case: Case) -> Iterator[Record]:
     """By a writer that has written all records."""
-    yield Told(case.rank, tuple(map(str, subject.paths(write_records(subject, case)))))
+    writer = write_records(subject, case)
+    yield ReportedPaths(case.rank, tuple(map(str, subject.paths(writer))))
 
 
 def find_wrong_paths_in_one_run(subject: Writer, ranks: Ranks) -> tuple[Violation, ...]:

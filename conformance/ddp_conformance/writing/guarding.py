@@ -49,13 +49,13 @@ def observe_guard(subject: Guard, case: Case) -> Iterator[Record]:
         starts = [Start(one, launcher, places_of(one)[-1]) for one in cases]
         answers = elsewhere([functools.partial(ask_at_start, start) for start in starts])
         for start, answer in zip(starts, answers, strict=True):
-            yield start.told(answer, "before the process group")
+            yield start.described(answer, "before the process group")
     forks = [starts_of(subject, one) for one in cases]
-    asked = [functools.partial(ask_after_forks, *both) for both in zip(cases, forks, strict=True)]
-    children = elsewhere(asked)
+    questions = [functools.partial(ask_after_forks, *one) for one in zip(cases, forks, strict=True)]
+    children = elsewhere(questions)
     for starts, answers in zip(forks, children, strict=True):
         for start, answer in zip(starts, answers, strict=True):
-            yield start.told(answer, "made before the fork")
+            yield start.described(answer, "made before the fork")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Start:
         """The variables that the launcher sets."""
         return environment_of(self.launcher, self.place)
 
-    def told(self, answer: Guarded, stage: str) -> Guarded:
+    def described(self, answer: Guarded, stage: str) -> Guarded:
         """The answer, with the circumstances in words."""
         machines = f" on {self.place.machines} machines" if self.place.machines > 1 else ""
         how = f"{stage}, under {self.launcher}{machines}"
@@ -91,11 +91,11 @@ def places_of(case: Case) -> tuple[Place, ...]:
 
 
 def askers(subject: Guard, case: Case) -> tuple[list[Case], Ask]:
-    """Whom this rank asks for, and how processes that a launcher has just started are asked.
+    """The ranks that this one calls the guard for, and how it does so in new processes.
 
     They import the factory's module by themselves: in a rank's own process modules know the rank
-    already. Rank 0 asks for all, because their server, which is each process's own, takes seconds
-    to start. A factory that no other process can import is asked in forks of each rank.
+    already. Rank 0 does it for all, because each process has a server of its own, which takes
+    seconds to start. A factory that no other process can import is called in forks of each rank.
     """
     try:
         load: Callable[[], Any] = Named.of(subject.make).load

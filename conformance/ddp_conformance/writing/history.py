@@ -30,8 +30,8 @@ class ReadBack(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Told(Record):
-    """Where a writer says that it writes."""
+class ReportedPaths(Record):
+    """Where a writer reports that it writes."""
 
     paths: tuple[str, ...]
     missing: tuple[str, ...] = ()
@@ -59,7 +59,7 @@ class Glimpse(Record):
     """The shared folder changed while a record was written, and this could be read from it."""
 
     number: int
-    """The record that was asked for."""
+    """The record to publish."""
     last: int
     """The last record that can be read; -1 for none."""
     problem: str = ""
@@ -88,7 +88,7 @@ class Guarded(Record):
     error: str = ""
     """The exception in place of an answer."""
     machine: int = 0
-    """Number of the machine that the rank was told to be on."""
+    """Number of the machine that the environment puts the rank on."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 
 from ddp_conformance.framework.history import Failed, History
 from ddp_conformance.framework.verdict import Violation, ranks_in_words
-from ddp_conformance.writing.history import ReadBack, Told, Wrote
+from ddp_conformance.writing.history import ReadBack, ReportedPaths, Wrote
 
 NOTHING = Violation(
     "no rank wrote a file into case.directory; one that writes when it is closed needs close="
@@ -35,7 +35,7 @@ def judge_single_writer(history: History) -> tuple[Violation, ...]:
 
 
 def judge_first_wins(history: History) -> tuple[Violation, ...]:
-    """Nobody writes a file again that is there; and somebody writes something."""
+    """No rank writes a file that exists again, and some rank writes something."""
     wrote = [record for record in history if isinstance(record, Wrote) and not record.lock]
     if not wrote:
         return (NOTHING,)
@@ -81,18 +81,18 @@ def _wrong_records(back: ReadBack, right: range) -> list[str]:
 
 
 def judge_paths(history: History) -> tuple[Violation, ...]:
-    """All ranks tell the same paths, and what they tell exists."""
-    told = [record for record in history if isinstance(record, Told)]
+    """All ranks report the same paths, and these exist."""
+    reported = [record for record in history if isinstance(record, ReportedPaths)]
     ranks: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
-    for one in told:
+    for one in reported:
         ranks[one.paths].append(one.rank)
     different = [f"{ranks_in_words(owners)}: {list(paths)}" for paths, owners in ranks.items()]
-    missing = {path: one.rank for one in reversed(told) for path in one.missing}
+    missing = {path: one.rank for one in reversed(reported) for path in one.missing}
     return (
         *([Violation(f"the paths differ: {'; '.join(different)}")] if len(ranks) > 1 else []),
         *(
-            Violation(f"{path}, told by rank {rank}, does not exist")
+            Violation(f"{path}, reported by rank {rank}, does not exist")
             for path, rank in sorted(missing.items())
         ),
-        *([] if any(one.paths for one in told) else [Violation("no rank told a path")]),
+        *([] if any(one.paths for one in reported) else [Violation("no rank reported a path")]),
     )

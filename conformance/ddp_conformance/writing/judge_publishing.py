@@ -58,7 +58,7 @@ def _unfit(glimpse: Glimpse) -> str:
 
 
 def judge_in_time(history: History, number: int, world_size: int) -> tuple[Violation, ...]:
-    """WRT-02, other half: a rank whose call for a record returned can read that record."""
+    """WRT-02, other half: a rank can read a record as soon as its call for it has returned."""
     seen = [saw for saw in history if isinstance(saw, Saw)]
     there = {(saw.rank, saw.number) for saw in seen}
     return (
@@ -96,7 +96,7 @@ def judge_guard(history: History, *, each_machine: bool = False) -> tuple[Violat
     """
     whole = _by_stage(history)
     if not whole:
-        return (Violation("no rank asked the guard"),)
+        return (Violation("no rank called the guard"),)
     acting: dict[str, int] = {}
     found = [*_silent(whole)]
     stages = _by_stage(history, each_machine=True) if each_machine else whole
@@ -130,7 +130,7 @@ def _silent(stages: Mapping[str, Sequence[Guarded]]) -> Iterator[Violation]:
     for stage, answers in stages.items():
         silent = ranks - {answer.rank for answer in answers}
         if silent:
-            yield Violation(f"{stage}: {ranks_in_words(sorted(silent))} never asked the guard")
+            yield Violation(f"{stage}: {ranks_in_words(sorted(silent))} never called the guard")
 
 
 def _answers(ran: Sequence[int], refused: Sequence[Guarded]) -> str:

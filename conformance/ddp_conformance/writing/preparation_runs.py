@@ -56,7 +56,7 @@ class PreparationWatch:
 
 
 def fit_one_batch(case: Case, datamodule: Any, machines: int = 1) -> None:
-    """A run of the Trainer as short as one can be, as on several machines if it is told so."""
+    """The shortest possible run of the Trainer, as on ``machines`` machines."""
     with advice_ignored():
         trainer = quiet_trainer(
             case,

@@ -15,7 +15,13 @@ from typing import Any, NamedTuple
 from ddp_conformance.framework.case import Case
 from ddp_conformance.framework.history import Failed, Record, Run
 from ddp_conformance.framework.ranks import Ranks
-from ddp_conformance.framework.recording import cases_of, describe, judge_each, record
+from ddp_conformance.framework.recording import (
+    cases_of,
+    describe,
+    judge_each,
+    on_all,
+    record,
+)
 from ddp_conformance.framework.registry import Check, Guarantee
 from ddp_conformance.framework.verdict import UndecidedError, Violation, listing
 from ddp_conformance.lockstep.lockstep import Lockstep, in_lockstep
@@ -163,8 +169,7 @@ def observe_publishing(
             yield from publish_one(subject, case, arriving, Turn(number, late, between), writers)
         except Exception as error:
             problem = error
-        # Nobody goes on to the next record while another rank still reads this one, nor
-        # when another rank cannot.
+        # No rank goes on to the next record while another one still reads this one, or cannot.
         stop = any(ranks.gather(problem is not None))
         if isinstance(problem, FileNotFoundError | FileExistsError):
             yield Failed(case.rank, describe(problem))
@@ -310,7 +315,8 @@ def observe_on_machines(subject: Preparation, case: Case, ranks: Ranks) -> Itera
     own = case.directory.with_name(f"{case.directory.name}-machine-{place.machine}")
     if place.local_rank == 0:
         shutil.copytree(case.directory, own)
-    if not all(ranks.gather(getattr(subject.make(case), "prepare_data_per_node", True))):
+    made = on_all(ranks, lambda: subject.make(case))
+    if not all(ranks.gather(getattr(made, "prepare_data_per_node", True))):
         own = case.directory  # which all machines see
     with launched_by("torchrun", place):
         yield from observe_preparation(subject, replace(case, directory=own), ranks, place)

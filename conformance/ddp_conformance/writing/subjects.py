@@ -11,7 +11,7 @@ from ddp_conformance.framework.subjects import Subject
 
 
 def no_paths(writer: Any) -> tuple[str | Path, ...]:
-    """A writer that tells nobody where it writes."""
+    """A writer that does not report where it writes."""
     return ()
 
 
@@ -34,7 +34,7 @@ class Writer(Subject):
     """Reads the record numbers back from the shared folder, in the order in which they stand;
     raises for content that cannot be read. None if the files hold no such records."""
     paths: Callable[[Any], tuple[str | Path, ...]] = no_paths
-    """What the writer says of where it writes; asked on every rank after the last record."""
+    """Where the writer writes; called on every rank after the last record."""
     close: Callable[[Any], object] = not_closed
     """Called with the writer on every rank after the last record: what buffers writes then."""
 

@@ -1,7 +1,7 @@
 """Which files the Python code of this process writes, and what can be read in between.
 
-An audit hook hears what Python opens, renames, links and touches, wherever the path came from;
-``torch.save``, which opens files in C++, is asked. Other libraries' C++ is not heard.
+An audit hook sees what Python opens, renames, links and touches, wherever the path came from;
+``torch.save``, which opens files in C++, is wrapped. What other libraries do in C++ is not seen.
 """
 
 from __future__ import annotations
@@ -108,12 +108,12 @@ class WriteLog:
 
     def _below(self, path: object) -> str | None:
         if not isinstance(path, str | bytes | os.PathLike):
-            return None  # a file descriptor, whose opening was heard
+            return None  # a file descriptor: its opening was seen
         whole = Path(os.path.abspath(os.fsdecode(path)))
         return str(whole.relative_to(self._folder)) if whole.is_relative_to(self._folder) else None
 
     def _known_as(self, descriptor: int) -> Iterator[str]:
-        """Asked at once, for the number of a file that is gone is given to the next one."""
+        """Looked up at once, because the number of a file that is gone is given to the next one."""
         for path in self.paths:
             with suppress(OSError):
                 if os.path.samestat(os.fstat(descriptor), os.stat(self._folder / path)):
@@ -126,13 +126,13 @@ class WriteLog:
         """
         connection: sqlite3.Connection = _connect(database, *arguments, **options)
 
-        def asked(action: int, table: str | None, *_: object) -> int:
+        def authorize(action: int, table: str | None, *_: object) -> int:
             # CREATE TABLE IF NOT EXISTS asks for this table, also where nothing is created.
             if action in _CHANGES and not str(table).startswith("sqlite_"):
                 self.keep(_file_of(database))
             return sqlite3.SQLITE_OK
 
-        connection.set_authorizer(asked)
+        connection.set_authorizer(authorize)
         return connection
 
     def open_in_torch(self, name: object, *arguments: Any, **options: Any) -> Any:

@@ -208,6 +208,8 @@ class CallJournal:
         if original is None:  # missing in an older or newer torch
             return
 
+        # A frame of ours: a TransparentWrapper would not see the arguments. torch's Python
+        # functions, which warn and log, are callers of it; below it is only C++.
         def noted(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Any:
             call = note(group, args, kwargs)
             self.calls.append(call)

@@ -79,7 +79,7 @@ def stack_of(thread: int | None) -> list[FrameType]:
 
 class _Origin(enum.IntEnum):
     LIBRARY = 0
-    """torch or this plugin."""
+    """torch, this plugin, or a wrapper of torch's functions."""
     OTHERS = 1
     """The standard library or an installed package."""
     USER = 2
@@ -92,7 +92,8 @@ _PUBLIC = (
     "/pytest_ddp/rank/groups/journal.py",
     "/ddp_conformance/lockstep/lockstep.py",
 )
-"""Files of the public functions that make groups, and of their wrappers."""
+"""Files of the public functions of torch.distributed, and of their wrappers. The last one is no
+user's code in a source checkout either, where it is not below site-packages."""
 _LIBRARY_FOLDERS = (
     str(torch.__file__).rpartition("/")[0] + "/",
     str(pytest_ddp.__file__).rpartition("/")[0] + "/",
@@ -112,7 +113,7 @@ class _Origins(dict[str, _Origin]):
 
     def __missing__(self, file: str) -> _Origin:
         origin = _Origin.USER
-        if file.startswith(_LIBRARY_FOLDERS):
+        if file.startswith(_LIBRARY_FOLDERS) or file.endswith(_PUBLIC):
             origin = _Origin.LIBRARY
         elif file.startswith((*_OTHERS_FOLDERS, "<")) or _is_installed(file):
             origin = _Origin.OTHERS

@@ -18,7 +18,9 @@ HANDLERS = """
 
     import pytest
 
-    pytestmark = pytest.mark.ddp(world_size=2, timeout=4)
+    pytestmark = pytest.mark.ddp(world_size=2)
+    # More than the seconds of `later`. It ends no test but those that hang.
+    hangs = pytest.mark.ddp(timeout=4)
     FILE = open(os.devnull, "w")
 
     def ignore():
@@ -54,6 +56,7 @@ HANDLERS = """
         def test_leaves(self, way):
             way()
 
+        @hangs
         def test_hangs_after(self, way, ddp):
             ddp.gather(1) if ddp.rank else time.sleep(600)
 
@@ -78,10 +81,12 @@ HANDLERS = """
         def test_two(self):
             assert signal.getsignal(signal.SIGUSR1) is print
 
+    @hangs
     def test_hangs_unasked(ddp):
         ignore()
         ddp.gather(1) if ddp.rank else time.sleep(600)
 
+    @hangs
     def test_hangs_after_wide(ddp):
         ddp.gather(1) if ddp.rank else time.sleep(600)
 """

@@ -95,21 +95,40 @@ def test_ranks_are_as_it_started_them_also_after_its_host_died(run: Finished) ->
         assert run.stdout.count(said) == 2, run.tail()
 
 
-def test_why_there_can_be_none_is_an_error(suite: Suite) -> None:
-    suite.write(
-        "conftest.py",
-        """
-        import pytest
+REFUSING = """
+    import pytest
 
 
-        def pytest_ddp_make_launcher():
-            raise pytest.UsageError("no node is free")
-        """,
-    )
+    def pytest_ddp_make_launcher():
+        raise pytest.UsageError("no node is free")
+"""
+
+
+@pytest.mark.parametrize("args", [(), ("test_all.py",)], ids=["folder", "file"])
+def test_refusal_to_make_one_is_a_usage_error(suite: Suite, args: tuple[str, ...]) -> None:
+    suite.write("conftest.py", REFUSING)
     suite.write("test_all.py", TESTS)
-    finished = suite.run(extra=())
-    assert finished.returncode != 0
-    assert "no node is free" in finished.stdout + finished.stderr
+    finished = suite.run(*args, extra=())
+    assert finished.returncode == pytest.ExitCode.USAGE_ERROR, finished.tail()
+    assert "ERROR: no node is free\n" in finished.stderr
+    assert "Traceback" not in finished.output
+    assert "conftest.py" not in finished.output
+
+
+def test_refusal_to_make_one_fails_each_test_under_xdist(suite: Suite) -> None:
+    suite.write("conftest.py", REFUSING)
+    suite.write("test_all.py", TESTS)
+    finished = suite.run("-n", "1", extra=())
+    finished.assert_outcomes(error=4, passed=1)
+    assert "no rank can be started: no node is free" in finished["test_place"].text
+
+
+def test_refusal_to_make_one_leaves_a_suite_without_ranks_alone(suite: Suite) -> None:
+    """The pre-scan sees a mark in a file whose tests are deselected."""
+    suite.write("conftest.py", REFUSING)
+    suite.write("test_all.py", TESTS)
+    finished = suite.run("-k", "test_plain", extra=())
+    finished.assert_outcomes(passed=1)
 
 
 def test_tests_without_ranks_run_without_a_launcher(suite: Suite) -> None:

@@ -15,6 +15,7 @@ import warnings
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed import _functional_collectives as functional
 from torch.distributed import distributed_c10d
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -208,13 +209,43 @@ def compilation(monkeypatch, tmp_path):
     torch.compile(torch.nn.Linear(2, 2), backend=backend)(torch.ones(2))
 
 
+def probing_membership(monkeypatch):
+    monkeypatch.setattr(distributed_c10d, "_rank_not_in_group", probe)
+
+
+def collective(monkeypatch, tmp_path):
+    probing_membership(monkeypatch)
+    dist.all_reduce(torch.ones(1))
+
+
+def deprecated_collective(monkeypatch, tmp_path):
+    probing_membership(monkeypatch)
+    dist.all_gather_coalesced([[torch.ones(1)]], [torch.ones(1)])
+
+
+def reduce_scatter(monkeypatch, tmp_path):
+    probing_membership(monkeypatch)
+    dist.reduce_scatter(torch.ones(1), [torch.ones(1)])
+
+
+def object_collective(monkeypatch, tmp_path):
+    probing_membership(monkeypatch)
+    dist.all_gather_object([None], 1)
+
+
+def functional_collective(monkeypatch, tmp_path):
+    monkeypatch.setattr(functional, "_resolve_group", probe)
+    functional.all_reduce(torch.ones(1), "sum", dist.group.WORLD)
+
+
 CALLS = {
     call.__name__: call
     for call in (
         *(init_process_group, new_group, construction, construction_within, to, to_by_its_class),
         *(cuda, ddp_construction, ddp_forward, ddp_later_forward, fsdp_construction, fsdp_forward),
         *(fully_sharded, fully_sharded_forward, fully_sharded_first, backward, grad),
-        *(optimizer_step, compilation),
+        *(optimizer_step, compilation, collective, deprecated_collective, reduce_scatter),
+        *(object_collective, functional_collective),
     )
 }
 
@@ -256,4 +287,6 @@ CALLS = (
     *("to_by_its_class", "cuda", "ddp_construction", "ddp_forward", "ddp_later_forward"),
     *("fsdp_construction", "fsdp_forward", "fully_sharded", "fully_sharded_forward"),
     *("fully_sharded_first", "backward", "grad", "optimizer_step", "compilation"),
+    *("collective", "deprecated_collective", "reduce_scatter", "object_collective"),
+    "functional_collective",
 )

@@ -89,3 +89,16 @@ def test_text_has_the_culprit_first_and_a_table() -> None:
     )
     assert "rank 1: does not answer: it computes in code that holds the GIL\n" in shown
     assert shown.index("rank 1 in call, most recent") < shown.index("ranks 0, 2 in call, most")
+
+
+@pytest.mark.parametrize(
+    ("busy", "words"),
+    [
+        (True, "it computes in code that holds the GIL"),
+        (False, "it sleeps, as in code that holds the GIL"),
+        (None, "as in code that holds the GIL"),
+    ],
+)
+def test_of_a_silent_rank_only_what_was_seen_is_told(busy: bool | None, words: str) -> None:
+    remark = diagnose_timeout([look(0, WAITS), look(1, busy=busy)]).remarks[1]
+    assert remark.removeprefix("does not answer").lstrip(":, ") == words

@@ -37,6 +37,15 @@ def test_user_line_outlives_the_end_of_a_generator() -> None:
     assert "test_origins.py" in place_of(stack)
 
 
+def test_wrapper_of_torchs_collectives_is_no_users_code() -> None:
+    """In a source checkout, ddp_conformance is not below site-packages."""
+    names: dict[str, Any] = {}
+    file = "/home/me/checkout/ddp_conformance/lockstep/lockstep.py"
+    exec(compile(TORCHS, file, "exec"), names)
+    place = names["through_a_generator"](lambda: place_of(callers(sys._getframe(1))))
+    assert "test_origins.py" in place
+
+
 def test_stack_is_read_whole_while_its_thread_goes_on() -> None:
     go_on = True
 

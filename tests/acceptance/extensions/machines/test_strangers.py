@@ -118,7 +118,8 @@ STRANGER = """
     sent = send(bytes(1 << 20), times=1 << 10)
     assert sent < 1 << 30, "the coordinator has read a gigabyte of a stranger's"
     silent = [coordinator() for _ in range(40)]
-    assert memory() - before < 8 << 20
+    # A small part of what it was offered, and much more than what it imports meanwhile.
+    assert memory() - before < 64 << 20
     print("done")
 """
 
