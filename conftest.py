@@ -39,6 +39,7 @@ EXHAUSTIVE = (
     "tests/acceptance/extensions/adopt/test_everywhere.py::"
     "test_a_group_that_the_conftest_makes_at_its_import[('-n', '1'",
     "tests/acceptance/extensions/test_core_alone.py::test_tests_of_the_core_pass[verdict/",
+    "tests/acceptance/verdict/test_verdict_modes.py::test_same_verdicts[isolated-all]",
 )
 """Folders, files and tests that ``make test`` leaves out."""
 
