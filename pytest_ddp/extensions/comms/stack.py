@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -94,6 +94,37 @@ def read(frame: FrameType | None, last: FrameType | None) -> Context:
     is_bucket = is_hooked or issuer == "c++"
     found = (issuer, objects, call, progress, is_waited, cpu_forms, issued_in, serving)
     return Context(*found, is_bucket, site)
+
+
+class Origin(NamedTuple):
+    """The part of a stack between an operator and the user's code."""
+
+    objects: str | None
+    """The collective of objects that it is a part of."""
+    batch: int
+    """Which of its call of ``batch_isend_irecv`` it is, from 1; 0 for none."""
+    site: Site | None
+
+
+def origin_of(frame: FrameType | None) -> Origin:
+    """Read a stack from its innermost frame to the user's: less than :func:`read`, and faster."""
+    objects, batch = None, 0
+
+    def written(frame: FrameType | None) -> Iterator[FrameType]:
+        nonlocal objects, batch
+        while frame is not None:
+            file = frame.f_code.co_filename
+            if file == _C10D:
+                function = frame.f_code.co_name
+                objects = function if function in OBJECTS else objects
+                if function == "batch_isend_irecv":
+                    batch = len(frame.f_locals.get("reqs", ())) + 1
+            if not _generated[file]:
+                yield frame
+            frame = frame.f_back
+
+    user = user_frame_of(written(frame))
+    return Origin(objects, batch, None if user is None else Site(user.f_code, user.f_lineno))
 
 
 class _Generated(dict[str, bool]):

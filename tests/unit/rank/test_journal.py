@@ -19,11 +19,11 @@ from torch._C._distributed_c10d import FileStore
 
 from pytest_ddp.rank.groups.backends import NO_PROMISES, Promises
 from pytest_ddp.rank.groups.calls import Call, OpenMessages, Site
-from pytest_ddp.rank.groups.journal import _COLLECTIVES, _MESSAGES, CallJournal, _ends
+from pytest_ddp.rank.groups.journal import COLLECTIVES, MESSAGES, CallJournal, _ends
 from pytest_ddp.rank.groups.origins import user_frame
 
 _names = itertools.count()
-WRAPPED = (*_COLLECTIVES, *_MESSAGES, "monitored_barrier", "_set_group_name")
+WRAPPED = (*COLLECTIVES, *MESSAGES, "monitored_barrier", "_set_group_name")
 
 
 @pytest.fixture
