@@ -233,6 +233,7 @@ class StatusReporter:
             engaged="" if blocked else engaged or _for_thread(frame, beside),
             beside=beside,
             handled=_handled(self._main.ident or 0),
+            dropped=tuple(self._group.dropped()),
         )
 
     def calls(self, test: int) -> Calls:
