@@ -14,6 +14,7 @@ in :data:`~pytest_ddp.extensions.portable.judging.JUDGES`.
 ``orders.py``    order between groups: the decider, without torch
 ``order_log.py`` and what it needs of each rank
 ``handles.py``   handles that were lost
+``detectors.py`` the list of detectors
 ``finding.py``   findings and their texts
 ``judging.py``   all ranks together, in the pytest process
 ===============  ====================================================================

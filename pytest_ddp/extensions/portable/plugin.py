@@ -80,12 +80,11 @@ def _text(item: pytest.Item, failures: list[Finding]) -> str:
 def pytest_ddp_test_begins(item: pytest.Item, sent: Mapping[str, Any]) -> None:
     if _NAME not in sent:
         return
-    from pytest_ddp.extensions.portable.handles import LostHandles  # noqa: PLC0415
-    from pytest_ddp.extensions.portable.order_log import OrderLog  # noqa: PLC0415
+    from pytest_ddp.extensions.portable.detectors import detectors  # noqa: PLC0415
     from pytest_ddp.extensions.portable.watch import Watch  # noqa: PLC0415
 
     production = Production(sent[_NAME]["backend"])
-    watch = item.stash[_WATCH] = Watch(production, [OrderLog(), LostHandles()])
+    watch = item.stash[_WATCH] = Watch(production, detectors())
     watch.start()
 
 

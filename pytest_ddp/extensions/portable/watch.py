@@ -135,10 +135,8 @@ class Watch:
 
     def _group_begins(self, _: None, frame: FrameType) -> None:
         """Note by which backend a group is made, before torch fills in the default group's."""
-        name = frame.f_locals.get("group_name")
-        if frame.f_code.co_name == "init_process_group":
-            explicit = None
-        else:
+        name, explicit = str(frame.f_locals.get("group_name")), None
+        if frame.f_code.co_name != "init_process_group":
             maker = frame.f_back
             if maker is None or maker.f_code.co_name != "new_group":
                 return
@@ -155,8 +153,8 @@ class Watch:
             return
 
         def watched(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Any:
-            outer, mine = self._local.issued, []
-            self._local.issued = mine
+            outer: list[Operation] | None = self._local.issued
+            self._local.issued = mine = []
             try:
                 work = original(group, *args, **kwargs)
             finally:
