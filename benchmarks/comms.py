@@ -1,7 +1,8 @@
 """What an open block of ``ddp.comms`` and ``portable=`` cost: ``python -m benchmarks comms``.
 
 The time that an asynchronous all_reduce takes the thread that calls it, on one rank, with a block
-open and without, and that of a step of DDP on its own thread, watched and not, in turns in the same process. Without a block and without ``portable=`` nothing is installed.
+open and without, and that of a step of DDP on its own thread, watched and not, in turns in the same
+process. Without a block and without ``portable=`` nothing is installed.
 """
 
 from __future__ import annotations
