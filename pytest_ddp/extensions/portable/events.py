@@ -58,6 +58,8 @@ class Operation:
     """The collective of objects that it is a part of."""
     batch: int
     """Which of its call of ``batch_isend_irecv`` it is, from 1; 0 for none."""
+    functional: str
+    """Who called a functional collective, ``user`` or ``library``; empty for other operations."""
     root: int | None
     """Source or destination of a collective, as rank in the group."""
     peer: int | None

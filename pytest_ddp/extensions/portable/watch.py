@@ -106,6 +106,7 @@ class Watch:
             origin.site,
             origin.objects,
             origin.batch,
+            origin.functional,
             None if places.root is None else args[places.root],
             None if places.peer is None else args[places.peer],
             0,
@@ -133,9 +134,10 @@ class Watch:
         self._groups[name] = group
         return group
 
-    def _group_begins(self, _: None, frame: FrameType) -> None:
+    def _group_begins(self, _instance: None, frame: FrameType) -> None:
         """Note by which backend a group is made, before torch fills in the default group's."""
-        name, explicit = str(frame.f_locals.get("group_name")), None
+        name = str(frame.f_locals.get("group_name"))
+        explicit: str | None = None
         if frame.f_code.co_name != "init_process_group":
             maker = frame.f_back
             if maker is None or maker.f_code.co_name != "new_group":
@@ -153,8 +155,9 @@ class Watch:
             return
 
         def watched(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Any:
-            outer: list[Operation] | None = self._local.issued
-            self._local.issued = mine = []
+            outer = self._local.issued
+            mine: list[Operation] = []
+            self._local.issued = mine
             try:
                 work = original(group, *args, **kwargs)
             finally:

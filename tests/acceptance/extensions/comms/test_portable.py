@@ -129,6 +129,7 @@ def test_a_finding_has_a_kind_of_its_own(broken: tuple[Finished, dict[str, int],
 SETTINGS = """
 import pytest, torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 
 def lose():
     dist.all_reduce(torch.ones(4), async_op=True)
@@ -147,6 +148,10 @@ def test_mixed(ddp):
     lose()
 
 @pytest.mark.ddp(world_size=2)
+def test_unread(ddp):
+    functional.all_reduce(torch.ones(4), "sum", dist.group.WORLD)
+
+@pytest.mark.ddp(world_size=2)
 def test_that_fails(ddp):
     lose()
     assert not ddp.rank, "its own text"
@@ -157,12 +162,13 @@ def test_warnings_by_the_ini_file(suite: Suite) -> None:
     suite.write("test_settings.py", SETTINGS)
     finished = suite.run("-o", "ddp_portable=nccl", "-o", "ddp_portable_findings=warn")
     verdicts = [result.verdict for result in finished.results.values()]
-    assert verdicts == ["passed", "passed", "passed", "failed"]
+    assert verdicts == ["passed", "passed", "passed", "passed", "failed"]
     assert "its own text" in finished["test_that_fails"].text
     said = flat(finished.stdout)
     assert "NotPortableWarning: not portable to nccl: lost handle: nothing waited for" in said
     assert "NotPortableWarning: not portable to cpu:gloo,cuda:nccl: lost handle" in said
-    assert said.count("NotPortableWarning") == 3  # the test that fails has one beside its failure
+    assert "unread result: nothing read 1 result of functional collectives (ranks 0-1)" in said
+    assert said.count("NotPortableWarning") == 4  # the test that fails has one beside its failure
 
 
 @pytest.mark.parametrize("value", ["gloo", "ncl", 3, "cpu:nccl,cuda:gloo"])
