@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from pytest_ddp.extensions.portable.finding import Finding
 from pytest_ddp.extensions.portable.judging import findings
 from pytest_ddp.extensions.portable.options import (
     MARK_ARGUMENTS,
@@ -24,6 +23,8 @@ from pytest_ddp.settings.marked_items import MARK
 from pytest_ddp.settings.options import add_options
 
 _NAME = "portable"
+_SHOWN = 5
+"""Findings of a test that are shown; one mistake may be behind several."""
 _OPTIONS = pytest.StashKey[PortableOptions]()
 _WATCH = pytest.StashKey[Any]()
 
@@ -63,15 +64,22 @@ def pytest_ddp_findings(item: pytest.Item, sent: Mapping[int, Mapping[str, Any]]
     by_rank = {rank: each[_NAME] for rank, each in sent.items() if _NAME in each}
     found = findings(by_rank)
     fails = item.config.stash[_OPTIONS].severity is Severity.FAIL
-    failures = [one for one in found if fails and not one.is_warning]
+    failures = []
     for one in found:
-        if one not in failures:
-            item.warn(NotPortableWarning(one.text(_production(item))))
-    return _text(item, failures) if failures else None
+        text = one.text(_production(item))
+        if (fails and not one.is_warning) or not _warn(item, text):
+            failures.append(text)
+    more = [f"and {len(failures) - _SHOWN} more"] if len(failures) > _SHOWN else []
+    return "\n\n".join([*failures[:_SHOWN], *more]) or None
 
 
-def _text(item: pytest.Item, failures: list[Finding]) -> str:
-    return "\n\n".join(one.text(_production(item)) for one in failures)
+def _warn(item: pytest.Item, text: str) -> bool:
+    """Warn; returns False where the user's filters make an error of it."""
+    try:
+        item.warn(NotPortableWarning(text))
+    except NotPortableWarning:
+        return False
+    return True
 
 
 # ------------------------------------------------------------------ in ranks

@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any
 
 import torch.distributed as dist
+from torch._C import _distributed_c10d
 from torch.distributed import distributed_c10d
 
 from pytest_ddp.extensions.comms import stack
@@ -39,6 +40,9 @@ _USES = _COMPLETES | {
 _ON_HOST = frozenset({"barrier"})
 """Operations without a tensor, which torch sends by the CPU's backend where there is one."""
 _MAKER = "_new_process_group_helper"
+_waits_by_tensor: Callable[[], bool] = getattr(
+    _distributed_c10d, "_allow_inflight_collective_as_graph_input", bool
+)
 
 
 class _Local(threading.local):
@@ -172,6 +176,8 @@ class Watch:
         if type(work).wait is not dist.Work.wait:  # a class in Python: its waits are not seen
             return
         handle, key = Handle(operations, is_users=is_users), id(work)
+        # Then torch's wait_tensor takes the tensor, and nobody needs the handle.
+        handle.used = _waits_by_tensor()
 
         def gone(reference: weakref.ref[Any]) -> None:
             # By now another work may have the number.

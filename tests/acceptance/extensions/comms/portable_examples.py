@@ -411,6 +411,14 @@ def test_a_handle_of_an_earlier_test(ddp):
 
 
 @two
+def test_a_tensor_that_has_its_handle(ddp):
+    tensor = ones()
+    with functional.allow_inflight_collective_as_graph_input_ctx():
+        dist.all_reduce(tensor, async_op=True)
+    assert functional.wait_tensor(tensor).sum() == 8
+
+
+@two
 def test_coalesced(ddp):
     tensors = [ones(), ones()]
     with dist._coalescing_manager(async_ops=True) as manager:

@@ -148,6 +148,11 @@ def test_mixed(ddp):
     lose()
 
 @pytest.mark.ddp(world_size=2)
+@pytest.mark.filterwarnings("error")
+def test_strict(ddp):
+    lose()
+
+@pytest.mark.ddp(world_size=2)
 def test_unread(ddp):
     functional.all_reduce(torch.ones(4), "sum", dist.group.WORLD)
 
@@ -162,7 +167,8 @@ def test_warnings_by_the_ini_file(suite: Suite) -> None:
     suite.write("test_settings.py", SETTINGS)
     finished = suite.run("-o", "ddp_portable=nccl", "-o", "ddp_portable_findings=warn")
     verdicts = [result.verdict for result in finished.results.values()]
-    assert verdicts == ["passed", "passed", "passed", "passed", "failed"]
+    assert verdicts == ["passed", "passed", "passed", "failed", "passed", "failed"]
+    assert finished["test_strict"].text.startswith("not portable to nccl: lost handle: ")
     assert "its own text" in finished["test_that_fails"].text
     said = flat(finished.stdout)
     assert "NotPortableWarning: not portable to nccl: lost handle: nothing waited for" in said
