@@ -419,6 +419,16 @@ def test_a_tensor_that_has_its_handle(ddp):
 
 
 @two
+def test_in_a_block_of_comms(ddp):
+    dist.all_reduce(ones())
+    for _ in range(2):
+        with ddp.comms() as comms:
+            dist.all_reduce(ones())
+        assert comms.counts() == {"all_reduce": 1}
+    dist.all_reduce(ones())
+
+
+@two
 def test_coalesced(ddp):
     tensors = [ones(), ones()]
     with dist._coalescing_manager(async_ops=True) as manager:
