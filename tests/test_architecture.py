@@ -48,7 +48,7 @@ _ROOMS = {
         *("extensions", "extensions.compat", "extensions.adopt.ranks", "extensions.adopt"),
         *("extensions.machines.engines", "extensions.machines", "extensions.machines.agent"),
         *("extensions.doctor.selftest", "extensions.doctor"),
-        *("extensions.migrate", "extensions.summary", "extensions.comms"),
+        *("extensions.migrate", "extensions.summary", "extensions.comms", "extensions.portable"),
     ),
     "ddp_conformance": (
         *("framework", "lockstep", "launched", "launched.process", "launched.start"),

@@ -94,6 +94,17 @@ class MessageCounts:
 
 
 @dataclass(frozen=True)
+class Dropped:
+    """A send or receive by gloo whose handle was gone before anything waited for it."""
+
+    is_send: bool
+    peer: int
+    """Global rank; -1 for any sender."""
+    site: str
+    """``file:line`` of the user's code."""
+
+
+@dataclass(frozen=True)
 class Traffic:
     """All sends and receives that a rank began in a test, on groups that exist after it."""
 
@@ -103,6 +114,7 @@ class Traffic:
     for it."""
     unclear: bool
     """True if a fixture's thread may have begun some of them, which belong to no test."""
+    dropped: tuple[Dropped, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -175,6 +187,7 @@ class RankStatus:
     """How many backward passes its main thread has begun in this test."""
     in_backward: bool = False
     """The main thread is in one of them."""
+    dropped: tuple[Dropped, ...] = ()
 
 
 @dataclass(frozen=True)

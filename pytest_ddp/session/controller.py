@@ -157,7 +157,7 @@ class Controller:
                 return self._without_ranks(item, self._hopeless)
             tmp_path = self._directories.name(item)
             outcome = self._run_on_ranks(item, next_item, plan, tmp_path)
-            results = with_findings(item, outcome, self._results(outcome))
+            results, found = with_findings(item, outcome, self._results(outcome))
             self._directories.keep_or_remove(tmp_path, results)
         except HostDiedError as death:
             return self._after_death_of_host(item, next_item, str(death))
@@ -171,6 +171,9 @@ class Controller:
             os._exit(3)
         self._fruitless = 0
         self.orders.set_doubtful(item, is_doubtful(outcome, self._diagnoses))
+        if found is not None:
+            self._diagnoses = (found,)
+        self._write_diagnoses(outcome)
         self._messages.after_test(outcome, results)
         self._write_trace(outcome, results)
         return results
@@ -223,12 +226,15 @@ class Controller:
         outcome = dataclasses.replace(outcome, docs_url=self._options.docs_url)
         merged = with_subtests(outcome, judge(outcome, output, width), output, width)
         self._diagnoses = merged.diagnoses
-        if (directory := self._options.diagnosis) is not None:
-            try:
-                diagnosis_files.write(directory, outcome, merged.diagnoses)
-            except OSError as error:
-                self._messages.warn(f"--ddp-diagnosis={directory}: {error}")
         return merged.reports
+
+    def _write_diagnoses(self, outcome: RunOutcome) -> None:
+        if (directory := self._options.diagnosis) is None:
+            return
+        try:
+            diagnosis_files.write(directory, outcome, self._diagnoses)
+        except OSError as error:
+            self._messages.warn(f"--ddp-diagnosis={directory}: {error}")
 
     def _run_on_ranks(
         self,

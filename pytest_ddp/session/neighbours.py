@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 from _pytest.runner import CallInfo
@@ -11,6 +11,15 @@ from pytest_ddp.session.synthetic_reports import failed_call
 
 if TYPE_CHECKING:
     from pytest_ddp.outcome.outcome import RunOutcome
+    from pytest_ddp.verdict.diagnosis import Diagnosis
+
+
+class Judged(NamedTuple):
+    """Reports of a test after plugins have looked at what its ranks sent."""
+
+    reports: list[pytest.TestReport]
+    found: Diagnosis | None = None
+    """Of the finding that made the call fail."""
 
 
 def tear_down_ordinary(
@@ -35,17 +44,28 @@ def tear_down_ordinary(
 
 def with_findings(
     item: pytest.Item, outcome: RunOutcome, reports: list[pytest.TestReport]
-) -> list[pytest.TestReport]:
+) -> Judged:
     """Pass on what plugins in ranks have sent; with a finding of one, a passed call has failed."""
     sent = {rank.rank: rank.done.from_plugins for rank in outcome.ranks if rank.done is not None}
     if not any(sent.values()):
-        return reports
+        return Judged(reports)
     findings = item.config.hook.pytest_ddp_findings(item=item, sent=sent)
     problem = "\n".join(finding for finding in findings if finding)
     if not problem or any(report.failed for report in reports):
-        return reports
+        return Judged(reports)
+    # Only findings pay for it.
+    from pytest_ddp.protocol.messages import Phase  # noqa: PLC0415
+    from pytest_ddp.verdict.diagnosis import Failure, Kind, diagnose_failure  # noqa: PLC0415
+    from pytest_ddp.verdict.diagnosis_files import properties  # noqa: PLC0415
+
+    verdict, *rest = problem.splitlines()
+    notes = tuple(line.strip() for line in rest if line.strip())
+    found = diagnose_failure(
+        Failure(outcome, Phase.CALL, (), verdict, kind=Kind.FINDING, notes=notes)
+    )
     failed = failed_call(item, problem)
-    return [failed if _is_call(report) else report for report in reports]
+    failed.user_properties += properties(found)
+    return Judged([failed if _is_call(report) else report for report in reports], found)
 
 
 def _is_call(report: pytest.TestReport) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import TypeAlias
 
@@ -15,6 +15,7 @@ from pytest_ddp.launch.launcher import Launcher, RankReaped
 from pytest_ddp.launch.rank_process import RankProcess
 from pytest_ddp.launch.rendezvous import Rendezvous
 from pytest_ddp.outcome.outcome import Ending, Expiry, Hang, RootCause, RunOutcome
+from pytest_ddp.outcome.stack_dumps import shorten
 from pytest_ddp.protocol.messages import (
     Aside,
     Began,
@@ -34,7 +35,14 @@ from pytest_ddp.protocol.messages import (
     Warned,
     XmlNoted,
 )
-from pytest_ddp.protocol.rank_status import CallRecord, Calls, GroupCount, RankStatus, RequestCalls
+from pytest_ddp.protocol.rank_status import (
+    CallRecord,
+    Calls,
+    Dropped,
+    GroupCount,
+    RankStatus,
+    RequestCalls,
+)
 from pytest_ddp.session import ends
 from pytest_ddp.session.display import LiveLine, activity_of
 from pytest_ddp.session.exchanges import Exchanges
@@ -550,4 +558,30 @@ class Run:
     def _notes(self) -> tuple[str, ...]:
         where = self._launcher.where(self._plan.world)
         spared = self._prober.spared() if self._hang is None else ""
-        return where, self._parting, spared, *self._suspicions, self._unopened
+        return where, self._parting, spared, *self._suspicions, self._unopened, *self._dropped()
+
+    def _dropped(self) -> Iterator[str]:
+        """Messages without a handle, for which another rank waits in vain."""
+        if self._hang is None and not self._timed_out:
+            return
+        by_rank = {part.process.rank: part for part in self.parts}
+        for rank, part in by_rank.items():
+            traffic = None if part.done is None else part.done.traffic
+            for one in getattr(traffic or part.status, "dropped", ()):
+                peer = by_rank.get(one.peer)
+                if peer is not None and peer.done is None and _awaits(peer.status, rank, one):
+                    what = "send to" if one.is_send else "receive from"
+                    yield (
+                        f"rank {rank} dropped the handle of a {what} rank {one.peer} at "
+                        f"{shorten(one.site)} before anything waited for it: gloo may never "
+                        "complete it."
+                    )
+
+
+def _awaits(status: RankStatus | None, rank: int, dropped: Dropped) -> bool:
+    """Whether a rank waits for the other end of a message of another rank's."""
+    if status is None:
+        return False
+    if dropped.is_send:
+        return any(wait.operation == "recv" and wait.peer == rank for wait in status.waits)
+    return status.engaged.startswith(f"send to rank {rank} ")

@@ -101,6 +101,8 @@ class Kind(enum.StrEnum):
     """The rank could not begin the test."""
     COLLECTIVES = "unlike collectives"
     """All ranks ended, and had called different collectives."""
+    FINDING = "finding"
+    """All ranks passed, and a plugin has found why the test must not."""
     DISAGREEMENT = "disagreement"
     """The ranks ended in different ways, and none failed: some were skipped."""
 
@@ -215,6 +217,8 @@ def diagnose_failure(failure: Failure) -> Diagnosis:
 def _root_cause(failure: Failure, groups: Sequence[Sequence[RankFailure]]) -> RootCause:
     outcome = failure.outcome
     if not groups:
+        if failure.kind is Kind.FINDING:
+            return RootCause((), "all ranks passed, and a plugin looked at them together")
         if failure.kind is not Kind.COLLECTIVES:
             return RootCause((), "some ranks were skipped, and any of them may be right")
         return outcome.mismatch_cause or RootCause((), "the calls of the ranks are not known")

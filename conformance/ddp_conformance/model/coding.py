@@ -114,11 +114,11 @@ class Coder:
                 module.register_forward_pre_hook(self._gathered(name))
         around_backward(self._backward)
         register_optimizer_step_pre_hook(self._about_to_step)
-        self._library = observe(self._notice)
+        self._end = observe(self._notice)
 
     def close(self) -> None:
         """See no more operations."""
-        self._library._destroy()
+        self._end()
 
     def step(self, trainee: Trainee, number: int) -> None:
         """Make a step, in which one rank has codes in one of its backward passes."""

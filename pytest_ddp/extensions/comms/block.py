@@ -90,7 +90,7 @@ class Comms(Communication):
         self._lock = threading.Lock()
         self._call: tuple[object, ...] = ()
         self._progress = 0
-        self._library: Any = None
+        self._end: Callable[[], None] = _nothing
         self._frame: FrameType | None = None
         self.opened_at = ""
         """File and line of the block; empty before it is entered."""
@@ -111,7 +111,7 @@ class Comms(Communication):
         self._frame, self.opened_at = frame, place
         # Numbers after the kernels: what another thread issues in between is counted twice then,
         # and not missed.
-        self._library = observe(self._notice)
+        self._end = observe(self._notice)
         self._before = dict(_numbers())
         _open = self
         used.append(self)
@@ -145,9 +145,9 @@ class Comms(Communication):
         """Stop recording; the records stay."""
         global _open
         if _open is self:
-            self._library._destroy()
+            self._end()
             self._modules.detach()
-            self._library = self._frame = _open = None
+            self._frame = _open = None
             self.unseen = tuple(name for name, group in _all_groups() if not _is_torchs(group))
 
     def assert_matches_snapshot(self, name: str = "") -> None:
@@ -186,7 +186,7 @@ class Comms(Communication):
     def _notice(
         self, operator: Operator, places: Arguments, args: tuple[Any, ...]
     ) -> Callable[[], None]:
-        tensors = () if places.sized is None else _tensors(args[places.sized])
+        tensors = () if places.sized is None else tensors_of(args[places.sized])
         if tensors and tensors[0].is_meta:  # nothing is sent
             return _nothing
         group: Any = dist.ProcessGroup.unbox(args[places.process_group])
@@ -194,7 +194,7 @@ class Comms(Communication):
         context = stack.read(_getframe(2), self._frame)
         if not (context.objects and self._goes_on(context)):
             if name not in self._groups:
-                self._groups[name] = _described(group)
+                self._groups[name] = described(group)
             in_backward = torch._C._current_graph_task_id() != -1
             bucket = None
             if in_backward and context.is_bucket and operator.operation == "all_reduce":
@@ -312,7 +312,7 @@ def _extent(tensors: tuple[torch.Tensor, ...]) -> tuple[int, int]:
     return sum([tensor.numel() for tensor in tensors]), sum([one.nbytes for one in tensors])
 
 
-def _tensors(value: Any) -> tuple[torch.Tensor, ...]:
+def tensors_of(value: Any) -> tuple[torch.Tensor, ...]:
     if isinstance(value, torch.Tensor):
         return (value,)
     if value and not isinstance(value[0], torch.Tensor):
@@ -334,12 +334,12 @@ def _is_torchs(group: Any) -> bool:
 
 def _labels() -> Iterable[tuple[str, str]]:
     return [
-        (name, _described(group).label if _is_torchs(group) else name)
+        (name, described(group).label if _is_torchs(group) else name)
         for name, group in _all_groups()
     ]
 
 
-def _described(group: Any) -> _Group:
+def described(group: Any) -> _Group:
     members = tuple(dist.get_process_group_ranks(group))
     description = str(getattr(group, "group_desc", ""))
     label = _PLAIN_LABELS.get(description, description.removeprefix("mesh_"))

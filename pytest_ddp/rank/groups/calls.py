@@ -62,7 +62,7 @@ class OpenMessages:
     def __init__(self) -> None:
         self._entries: dict[int, tuple[weakref.ref[dist.Work], Call]] = {}
         self._limit = KEPT
-        self._lost: set[str] = set()
+        self._lost: list[Call] = []
 
     def clear(self) -> None:
         self._entries.clear()
@@ -77,16 +77,16 @@ class OpenMessages:
         """Remove a message: the wait for it has ended."""
         self._entries.pop(id(call), None)
 
-    def lost(self) -> set[str]:
-        """Groups with messages whose work was dropped before a wait."""
+    def lost(self) -> list[Call]:
+        """Messages whose work was dropped before a wait."""
         self._find_lost()
-        return self._lost
+        return [*self._lost]
 
     def _find_lost(self) -> None:
         for key, (reference, call) in list(self._entries.items()):
-            if reference() is None:
-                self._lost.add(call.group)
-                self._entries.pop(key, None)
+            # Another thread may be faster.
+            if reference() is None and self._entries.pop(key, None) is not None:
+                self._lost.append(call)
         self._limit = max(KEPT, 2 * len(self._entries))
 
 

@@ -15,7 +15,7 @@ from torch.distributed import destroy_process_group, init_process_group, is_init
 from torch.distributed.distributed_c10d import _abort_process_group
 
 from pytest_ddp.protocol.host_messages import World
-from pytest_ddp.protocol.rank_status import GroupCount, MessageCounts, Traffic
+from pytest_ddp.protocol.rank_status import Dropped, GroupCount, MessageCounts, Traffic
 from pytest_ddp.rank.groups import backends, torch_state
 from pytest_ddp.rank.groups.backends import MissingBackend, missing
 from pytest_ddp.rank.groups.journal import CallJournal
@@ -225,15 +225,26 @@ class DefaultGroup:
         if not journal.sent and not journal.received and not lost:
             return None
         present = {backends.name_of(group): group for group in groups()}
-        for name in journal.open.lost() & present.keys():
-            lost |= backends.matches_tags(present[name])
+        dropped = tuple(self.dropped())
+        lost |= bool(dropped)
         messages = [
             message
             for name, group in present.items()
             if backends.delivers(group)
             for message in self._messages(name, group)
         ]
-        return Traffic(tuple(messages), lost, unclear)
+        return Traffic(tuple(messages), lost, unclear, dropped)
+
+    def dropped(self) -> Iterator[Dropped]:
+        """Messages by gloo whose handle was gone before anything waited for it."""
+        by_name = {backends.name_of(group): group for group in groups()}
+        for call in self.journal.open.lost():
+            group = by_name.get(call.group)
+            if group is not None and backends.matches_tags(group) and call.root is not None:
+                by_global = dist.distributed_c10d._world.pg_group_ranks[group]
+                members = {own: rank for rank, own in by_global.items()}
+                peer = members.get(call.root, -1)
+                yield Dropped(call.operation == "send", peer, str(call.site))
 
     def _messages(self, name: str, group: Any) -> Iterator[MessageCounts]:
         journal, by_global = self.journal, dist.distributed_c10d._world.pg_group_ranks[group]

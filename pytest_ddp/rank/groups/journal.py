@@ -35,7 +35,7 @@ from pytest_ddp.rank.groups.calls import (
 from pytest_ddp.rank.groups.origins import called_by_user, user_frame
 from pytest_ddp.system.stdlib import threading, time, zlib
 
-_COLLECTIVES = {
+COLLECTIVES = {
     "allreduce": "all_reduce",
     "allreduce_coalesced": "all_reduce_coalesced",
     "allgather": "all_gather",
@@ -80,7 +80,7 @@ not the list on the root: gloo fills a part of it without an error.
 _PATIENCE = 0.05
 """Seconds to wait for another thread to begin its message, which is immediate as a rule."""
 
-_MESSAGES = {"send": "send", "recv": "recv", "recv_anysource": "recv"}
+MESSAGES = {"send": "send", "recv": "recv", "recv_anysource": "recv"}
 
 
 class CallJournal:
@@ -138,9 +138,9 @@ class CallJournal:
         """Groups on which a wait ended in an error during this test, for example by a timeout:
         torch does not use their connections again."""
         self._by_work = CallsByWork()
-        for method, operation in _COLLECTIVES.items():
+        for method, operation in COLLECTIVES.items():
             self._wrap(method, self._collective(operation))
-        for method, operation in _MESSAGES.items():
+        for method, operation in MESSAGES.items():
             self._wrap(method, self._message(operation))
         self._wrap_naming()
         self._wrap_wait()

@@ -238,6 +238,7 @@ class StatusReporter:
             handled=_handled(self._main.ident or 0),
             backwards=self._lifecycle.backwards - self._backwards,
             in_backward=self._lifecycle.in_backward(),
+            dropped=tuple(self._group.dropped()),
         )
 
     def calls(self, test: int) -> Calls:

@@ -1,0 +1,21 @@
+"""``portable=``: says of a test that is green on gloo that it would hang or go wrong on NCCL.
+
+In each rank a :class:`~pytest_ddp.extensions.portable.watch.Watch` is there from a test's set-up
+to its teardown. It makes an :class:`~pytest_ddp.extensions.portable.events.Operation` of each
+operator that is called, and tells detectors when it is issued, when the caller gets its handle,
+when a thread has waited for it, and when the handle is gone. A detector is one file; what it sends
+after the test is judged in the pytest process, for all ranks together, by the function beside it
+in :data:`~pytest_ddp.extensions.portable.judging.JUDGES`.
+
+===============  ====================================================================
+``options.py``   the setting, its checks, and which backend a group has in production
+``watch.py``     the events, from the observer of ``ddp.comms`` and the handles
+``events.py``    what a detector gets
+``orders.py``    order between groups: the decider, without torch
+``order_log.py`` and what it needs of each rank
+``handles.py``   handles that were lost
+``detectors.py`` the list of detectors
+``finding.py``   findings and their texts
+``judging.py``   all ranks together, in the pytest process
+===============  ====================================================================
+"""

@@ -1,0 +1,12 @@
+"""The detectors of a test."""
+
+from __future__ import annotations
+
+from pytest_ddp.extensions.portable.events import Detector
+from pytest_ddp.extensions.portable.handles import LostHandles
+from pytest_ddp.extensions.portable.order_log import OrderLog
+
+
+def detectors() -> list[Detector]:
+    """One of each kind; their judges are in :mod:`pytest_ddp.extensions.portable.judging`."""
+    return [OrderLog(), LostHandles()]

@@ -1,0 +1,125 @@
+"""What a detector gets: operations, their arguments, and what becomes of their handles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+from pytest_ddp.extensions.comms.operations import Operator
+from pytest_ddp.rank.groups.calls import Site
+
+
+class Group(NamedTuple):
+    """A process group of this rank."""
+
+    name: str
+    """torch's own."""
+    made: int
+    """Which group of this name it is: names are used again after the default group is destroyed."""
+    label: str
+    """For people: a mesh dimension, the group's description, or its members."""
+    members: tuple[int, ...]
+    """Global ranks, by rank in the group."""
+    own: int
+    """This rank's global rank."""
+    is_known: bool
+    """Whether it was made under watch, or is the default group: nothing is said of others."""
+    explicit: str | None
+    """The backend that it was made with, if the maker named one."""
+
+
+class Given(NamedTuple):
+    """The arguments of an operator."""
+
+    names: Mapping[str, int]
+    args: tuple[Any, ...]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """By torch's name for it; a call may leave out the last ones."""
+        place = self.names.get(name)
+        return default if place is None or place >= len(self.args) else self.args[place]
+
+
+@dataclass(slots=True, eq=False)
+class Operation:
+    """An operator that was called. It holds no tensor and no handle."""
+
+    number: int
+    """Which operation of this rank in this test it is, from 1."""
+    operator: Operator
+    group: Group
+    backend: str
+    """By which it is sent in production: ``nccl``, ``gloo``; empty if unknown."""
+    thread: int
+    site: Site | None
+    """The line of the user's code."""
+    objects: str | None
+    """The collective of objects that it is a part of."""
+    batch: int
+    """Which of its call of ``batch_isend_irecv`` it is, from 1; 0 for none."""
+    functional: str
+    """Who called a functional collective, ``user`` or ``library``; empty for other operations."""
+    root: int | None
+    """Source or destination of a collective, as rank in the group."""
+    peer: int | None
+    """The other end of a message, as rank in the group; -1 for a receive from any."""
+    tag: int
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether NCCL sends it in production."""
+        return self.backend == "nccl"
+
+    @property
+    def name(self) -> str:
+        """For people: ``all_reduce on dp``, ``send to rank 1 on world``."""
+        ends = ""
+        if self.peer is not None:
+            way = "to" if self.operator.operation == "send" else "from"
+            end = "any rank" if self.peer < 0 else f"rank {self.group.members[self.peer]}"
+            ends = f" {way} {end}"
+        return f"{self.objects or self.operator.form}{ends} on {self.group.label}"
+
+    @property
+    def place(self) -> str:
+        return "" if self.site is None else str(self.site)
+
+
+class Handle:
+    """What is known of a ``Work`` that Python code has received; it does not hold it."""
+
+    __slots__ = ("is_users", "operations", "used")
+
+    def __init__(self, operations: Sequence[Operation], *, is_users: bool) -> None:
+        self.operations = operations
+        self.is_users = is_users
+        """Whether torch returned it to the user's code, and not to a part of torch or a package."""
+        self.used = False
+        """Whether anything was asked of it that waits, or that passes the wait on."""
+
+
+class Detector:
+    """Looks for one kind of finding on one rank; this base class finds nothing.
+
+    One is made for each test. Methods are called on the threads that communicate, several at the
+    same time; ``ended`` is called once, on the main thread, after the test's teardown.
+    """
+
+    name: ClassVar[str]
+    """The key of what it sends, and of its judge."""
+
+    def issued(self, operation: Operation, given: Given) -> Callable[[], None] | None:
+        """Before the operator runs; what is returned is called after it, also if it raises."""
+
+    def received(self, handle: Handle) -> None:
+        """Python code gets the handle, after the operators of its operations have returned."""
+
+    def waited(self, handle: Handle) -> None:
+        """The operations are complete: a wait has returned, or ``is_completed`` gave True."""
+
+    def lost(self, handle: Handle) -> None:
+        """The handle is gone, on whichever thread; perhaps it was waited for, see ``used``."""
+
+    def ended(self) -> Any:
+        """JSON-able data for the judge; None for none."""

@@ -1,0 +1,81 @@
+"""Handles that user code received and lost without a wait.
+
+Works that stay in torch or in a package are not judged: DDP's, those of comm hooks, of functional
+collectives.
+"""
+
+from __future__ import annotations
+
+from sys import _getframe
+from typing import Any
+
+from pytest_ddp.extensions.portable.events import Detector, Given, Handle, Operation
+from pytest_ddp.extensions.portable.finding import Finding
+from pytest_ddp.rank.groups.origins import user_frame
+from pytest_ddp.rank.groups.torch_state import unwaited
+
+_KIND = "lost handle"
+_CONSEQUENCE = (
+    "On NCCL the stream of the computation never waits for this operation: the result may be read "
+    "before it is there, and the memory of its tensors may be used again while it runs. On gloo a "
+    "message whose handle is gone may never be delivered."
+)
+_FIX = "keep the handle and call its wait() before the tensor is used again."
+
+
+class LostHandles(Detector):
+    name = "handles"
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, str, str], None] = {}
+        self._functional: dict[tuple[str, str], None] = {}
+        self._is_library = False
+        """Whether a part of torch or a package has called a functional collective."""
+        self._unread = unwaited()
+
+    def issued(self, operation: Operation, given: Given) -> None:
+        if operation.functional == "user":
+            self._functional[operation.name, operation.place] = None
+        elif operation.functional:
+            self._is_library = True
+
+    def lost(self, handle: Handle) -> None:
+        operation = handle.operations[0]
+        if handle.used or not handle.is_users or not operation.is_judged:
+            return
+        frame = user_frame(_getframe(1))
+        gone = "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        self._found[operation.name, operation.place, gone] = None
+
+    def ended(self) -> Any:
+        found = [_finding(*found) for found in self._found]
+        number = unwaited() - self._unread
+        # torch knows how many were not read, and not which.
+        if number > 0 and self._functional and not self._is_library:
+            found.append(_unread(number, tuple(self._functional)))
+        return [one.to_json() for one in found] or None
+
+
+def _finding(operation: str, issued: str, gone: str) -> Finding:
+    end = ("gone after", gone)
+    if not gone or "/site-packages/" in gone:
+        end = ("gone when its function had returned", "")
+    return Finding(
+        _KIND,
+        f"nothing waited for {operation}, whose handle was dropped",
+        (("issued", issued), end),
+        _CONSEQUENCE,
+        _FIX,
+    )
+
+
+def _unread(number: int, lines: tuple[tuple[str, str], ...]) -> Finding:
+    results = "result" if number == 1 else "results"
+    return Finding(
+        "unread result",
+        f"nothing read {number} {results} of functional collectives",
+        lines,
+        "Nothing has waited for them; if their tensors are used otherwise, it may be too early.",
+        "read the result, or leave out the collective.",
+        is_warning=True,
+    )

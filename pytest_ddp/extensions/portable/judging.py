@@ -1,0 +1,62 @@
+"""All ranks together: what their detectors have sent becomes findings. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias
+
+from pytest_ddp.extensions.portable import orders
+from pytest_ddp.extensions.portable.finding import Finding, merged
+
+Judge: TypeAlias = Callable[[Mapping[int, Any]], Iterable[Finding]]
+"""From what the detector of each rank has sent; ranks that have sent nothing are missing."""
+
+
+def of_single_ranks(sent: Mapping[int, Any]) -> list[Finding]:
+    """For detectors that need one rank alone, and send findings."""
+    return merged({rank: map(Finding.from_json, each) for rank, each in sent.items()})
+
+
+def judge_orders(sent: Mapping[int, Any]) -> Iterable[Finding]:
+    """Order between groups."""
+    found: dict[tuple[tuple[str, str], ...], None] = {}
+    for one in orders.inversions({rank: orders.read(each) for rank, each in sent.items()}):
+        key = tuple((issue.name, issue.site) for issue in (*one.first, *one.second))
+        if key in found:
+            continue
+        found[key] = None
+        yield _order_finding(one)
+
+
+def _order_finding(one: orders.Inversion) -> Finding:
+    (a, b), (c, d) = one.first, one.second
+    left, right = one.ranks
+    return Finding(
+        "order between groups",
+        f"ranks {left} and {right} issue {a.name} and {b.name} in opposite orders",
+        (
+            (f"rank {left} first: {a.name}", a.site),
+            (f"rank {left} then:  {b.name}", b.site),
+            (f"rank {right} first: {c.name}", c.site),
+            (f"rank {right} then:  {d.name}", d.site),
+        ),
+        "On NCCL each of them may keep the other one from running, or from making its "
+        "communicator: the ranks may wait for each other for ever.",
+        "issue them in the same order on all ranks.",
+    )
+
+
+JUDGES: dict[str, Judge] = {
+    "orders": judge_orders,
+    "handles": of_single_ranks,
+}
+"""By the name of the detector."""
+
+
+def findings(sent: Mapping[int, Mapping[str, Any]]) -> list[Finding]:
+    """What all judges find, from what each rank has sent."""
+    return [
+        finding
+        for name, judge in JUDGES.items()
+        for finding in judge({rank: each[name] for rank, each in sent.items() if name in each})
+    ]

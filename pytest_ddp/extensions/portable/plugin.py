@@ -1,0 +1,104 @@
+"""The mark's argument and the options; a watch in each rank; findings as failures or warnings.
+
+Imported by every pytest run; what imports torch is imported in a rank, for a test that wants it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from pytest_ddp.extensions.portable.judging import findings
+from pytest_ddp.extensions.portable.options import (
+    MARK_ARGUMENTS,
+    SETTINGS,
+    PortableOptions,
+    Production,
+    Severity,
+)
+from pytest_ddp.settings.mark import MarkArgument
+from pytest_ddp.settings.marked_items import MARK
+from pytest_ddp.settings.options import add_options
+
+_NAME = "portable"
+_SHOWN = 5
+"""Findings of a test that are shown; one mistake may be behind several."""
+_OPTIONS = pytest.StashKey[PortableOptions]()
+_WATCH = pytest.StashKey[Any]()
+
+
+class NotPortableWarning(pytest.PytestWarning):
+    """A test would hang or go wrong on the backend of production."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    add_options(parser, SETTINGS)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    backend, severity = (setting.read(config, config.option) for setting in SETTINGS)
+    config.stash[_OPTIONS] = PortableOptions(backend, severity)
+
+
+def pytest_ddp_mark_arguments() -> Mapping[str, MarkArgument]:
+    return MARK_ARGUMENTS
+
+
+# ------------------------------------------------------------------ in the pytest process
+
+
+def _production(item: pytest.Item) -> str:
+    of_session = item.config.stash[_OPTIONS].backend
+    backend: Any = item.stash[MARK].extra.get(_NAME, of_session)
+    return str(backend)
+
+
+def pytest_ddp_attempt_begins(item: pytest.Item) -> Mapping[str, Any]:
+    backend = _production(item)
+    return {_NAME: {"backend": backend}} if backend else {}
+
+
+def pytest_ddp_findings(item: pytest.Item, sent: Mapping[int, Mapping[str, Any]]) -> str | None:
+    by_rank = {rank: each[_NAME] for rank, each in sent.items() if _NAME in each}
+    found = findings(by_rank)
+    fails = item.config.stash[_OPTIONS].severity is Severity.FAIL
+    failures = []
+    for one in found:
+        text = one.text(_production(item))
+        if (fails and not one.is_warning) or not _warn(item, text):
+            failures.append(text)
+    more = [f"and {len(failures) - _SHOWN} more"] if len(failures) > _SHOWN else []
+    return "\n\n".join([*failures[:_SHOWN], *more]) or None
+
+
+def _warn(item: pytest.Item, text: str) -> bool:
+    """Warn; returns False where the user's filters make an error of it."""
+    try:
+        item.warn(NotPortableWarning(text))
+    except NotPortableWarning:
+        return False
+    return True
+
+
+# ------------------------------------------------------------------ in ranks
+
+
+def pytest_ddp_test_begins(item: pytest.Item, sent: Mapping[str, Any]) -> None:
+    if _NAME not in sent:
+        return
+    from pytest_ddp.extensions.portable.detectors import detectors  # noqa: PLC0415
+    from pytest_ddp.extensions.portable.watch import Watch  # noqa: PLC0415
+
+    production = Production(sent[_NAME]["backend"])
+    watch = item.stash[_WATCH] = Watch(production, detectors())
+    watch.start()
+
+
+def pytest_ddp_test_ended(item: pytest.Item) -> Mapping[str, Any]:
+    if _WATCH not in item.stash:
+        return {}
+    watch = item.stash[_WATCH]
+    del item.stash[_WATCH]
+    return {_NAME: watch.stop()}
