@@ -90,10 +90,12 @@ _PUBLIC = (
     "/distributed/distributed_c10d.py",
     "/distributed/c10d_logger.py",
     "/pytest_ddp/rank/groups/journal.py",
+    "/typing_extensions.py",
     "/ddp_conformance/lockstep/lockstep.py",
 )
-"""Files of the public functions of torch.distributed, and of their wrappers. The last one is no
-user's code in a source checkout either, where it is not below site-packages."""
+"""Files of the public functions of torch.distributed, and of their wrappers: typing_extensions wraps
+deprecated ones. lockstep.py is no user's code in a source checkout either, where it is not below
+site-packages."""
 _LIBRARY_FOLDERS = (
     str(torch.__file__).rpartition("/")[0] + "/",
     str(pytest_ddp.__file__).rpartition("/")[0] + "/",
