@@ -93,9 +93,9 @@ _PUBLIC = (
     "/typing_extensions.py",
     "/ddp_conformance/lockstep/lockstep.py",
 )
-"""Files of the public functions of torch.distributed, and of their wrappers: typing_extensions wraps
-deprecated ones. lockstep.py is no user's code in a source checkout either, where it is not below
-site-packages."""
+"""Files of the public functions of torch.distributed, and of their wrappers: typing_extensions
+wraps deprecated ones. lockstep.py is no user's code in a source checkout either, where it is not
+below site-packages."""
 _LIBRARY_FOLDERS = (
     str(torch.__file__).rpartition("/")[0] + "/",
     str(pytest_ddp.__file__).rpartition("/")[0] + "/",
