@@ -65,7 +65,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=900,
+        timeout=3000,
     )
     assert built.returncode == 0, built.stdout + built.stderr
     return Site(folder / "html")
