@@ -34,6 +34,7 @@ html_theme = "furo"
 html_title = f"pytest-ddp {release}"
 html_copy_source = False
 html_show_copyright = False
+html_favicon = "static/favicon.svg"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 copybutton_prompt_text = "$ "

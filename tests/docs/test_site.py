@@ -22,6 +22,8 @@ APPENDICES = ("benchmarks", "ecosystem", "kill-matrix")
 """Pages of measured tables, made by commands."""
 LONGEST = 1700
 """Words of any other page: it is read in ten minutes."""
+_BUILT = pytest.mark.exhaustive
+"""A build takes some 20 s of processor time."""
 _LOADED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "object": "data"}
 
 
@@ -71,6 +73,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
     return Site(folder / "html")
 
 
+@_BUILT
 def test_links_lead_to_pages_and_places(site: Site) -> None:
     broken = []
     for path, page in site.pages.items():
@@ -86,6 +89,7 @@ def test_links_lead_to_pages_and_places(site: Site) -> None:
     assert not broken, "\n".join(broken)
 
 
+@_BUILT
 def test_nothing_is_loaded_from_elsewhere(site: Site) -> None:
     loaded = [(path, one) for path, page in site.pages.items() for one in page.loaded]
     for sheet in site.folder.rglob("*.css"):
@@ -96,6 +100,7 @@ def test_nothing_is_loaded_from_elsewhere(site: Site) -> None:
     assert not foreign, "\n".join(foreign)
 
 
+@_BUILT
 def test_each_guarantee_has_a_page_with_both_examples(site: Site) -> None:
     for each in known_ids():
         text = (site.folder / "guarantees" / f"{each}.html").read_text(encoding="utf-8")
@@ -103,6 +108,7 @@ def test_each_guarantee_has_a_page_with_both_examples(site: Site) -> None:
             assert f'id="{heading}"' in text, f"{each}: {heading}"
 
 
+@_BUILT
 def test_public_names_are_on_the_page_of_the_api(site: Site) -> None:
     ids = site.pages[site.folder / "api.html"].ids
     for package in (pytest_ddp, ddp_conformance):
