@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pytest_ddp.fixture import Ddp
 
 _RED_OP_TYPES: Any = dist.ReduceOp.RedOpType
-_REDUCE_OPS = {int(op): name for name, op in _RED_OP_TYPES.__members__.items()}
+REDUCE_OPS = {int(op): name for name, op in _RED_OP_TYPES.__members__.items()}
 _MESSAGES = frozenset({"send", "recv"})
 _PLAIN_LABELS = {"default_pg": "world", "undefined": "", "": ""}
 """Descriptions that torch gives to groups by itself."""
@@ -254,7 +254,7 @@ class Comms(Communication):
             None if objects else seen.elements,
             None if objects or seen.dtype is None else str(seen.dtype).removeprefix("torch."),
             None if objects else seen.bytes,
-            None if seen.reduce_op is None else _REDUCE_OPS.get(seen.reduce_op.op()),
+            None if seen.reduce_op is None else REDUCE_OPS.get(seen.reduce_op.op()),
             seen.root,
             -1 if recv and seen.peer is None else seen.peer,
             seen.is_async or (operator.operation in _MESSAGES and not context.is_waited),

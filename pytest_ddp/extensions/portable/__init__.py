@@ -7,15 +7,21 @@ when a thread has waited for it, and when the handle is gone. A detector is one 
 after the test is judged in the pytest process, for all ranks together, by the function beside it
 in :data:`~pytest_ddp.extensions.portable.judging.JUDGES`.
 
-===============  ====================================================================
-``options.py``   the setting, its checks, and which backend a group has in production
-``watch.py``     the events, from the observer of ``ddp.comms`` and the handles
-``events.py``    what a detector gets
-``orders.py``    order between groups: the decider, without torch
-``order_log.py`` and what it needs of each rank
-``handles.py``   handles that were lost
-``detectors.py`` the list of detectors
-``finding.py``   findings and their texts
-``judging.py``   all ranks together, in the pytest process
-===============  ====================================================================
+===================== ======================================================================
+``options.py``        the setting, its checks, and which backend a group has in production
+``watch.py``          the events, from the observer of ``ddp.comms`` and the handles
+``events.py``         what a detector gets
+``orders.py``         order between groups: the decider, without torch
+``order_log.py``      and what it needs of each rank
+``handles.py``        handles that were lost
+``buffers.py``        buffers that are touched in flight, with ``extents.py`` for their bytes
+``touches.py``        the mode that sees operators of torch meanwhile
+``buffer_log.py``     and the findings
+``differences.py``    what NCCL does otherwise: the table
+``difference_log.py`` the calls and messages of a rank that are in it
+``messages.py``       messages of both ends, without torch
+``detectors.py``      the list of detectors
+``finding.py``        findings and their texts
+``judging.py``        all ranks together, in the pytest process
+===================== ======================================================================
 """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pytest_ddp.extensions.portable.buffer_log import TouchedBuffers
+from pytest_ddp.extensions.portable.difference_log import Differences, MessageLog
 from pytest_ddp.extensions.portable.events import Detector
 from pytest_ddp.extensions.portable.handles import LostHandles
 from pytest_ddp.extensions.portable.order_log import OrderLog
@@ -9,4 +11,4 @@ from pytest_ddp.extensions.portable.order_log import OrderLog
 
 def detectors() -> list[Detector]:
     """One of each kind; their judges are in :mod:`pytest_ddp.extensions.portable.judging`."""
-    return [OrderLog(), LostHandles()]
+    return [OrderLog(), LostHandles(), TouchedBuffers(), Differences(), MessageLog()]

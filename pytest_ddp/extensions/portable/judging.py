@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
 from pytest_ddp.extensions.portable import orders
+from pytest_ddp.extensions.portable.differences import DIFFERENCES, finding_of
 from pytest_ddp.extensions.portable.finding import Finding, merged
+from pytest_ddp.extensions.portable.messages import Message, mismatches
 
 Judge: TypeAlias = Callable[[Mapping[int, Any]], Iterable[Finding]]
 """From what the detector of each rank has sent; ranks that have sent nothing are missing."""
@@ -46,9 +48,28 @@ def _order_finding(one: orders.Inversion) -> Finding:
     )
 
 
+def judge_messages(sent: Mapping[int, Any]) -> Iterable[Finding]:
+    """Messages whose two ends go together on gloo alone."""
+    rows = {row.name: row for row in DIFFERENCES}
+    ranks = {rank: [Message(*one) for one in each] for rank, each in sent.items()}
+    found: dict[tuple[Any, ...], None] = {}
+    for one in mismatches(ranks):
+        key = one.row, *(message.site for message in one.messages)
+        if key not in found:
+            found[key] = None
+            lines = tuple(
+                (f"rank {rank}: {message.name}", message.site)
+                for rank, message in zip(one.ranks, one.messages, strict=True)
+            )
+            yield finding_of(rows[one.row], rows[one.row].what, lines)
+
+
 JUDGES: dict[str, Judge] = {
     "orders": judge_orders,
     "handles": of_single_ranks,
+    "buffers": of_single_ranks,
+    "differences": of_single_ranks,
+    "messages": judge_messages,
 }
 """By the name of the detector."""
 

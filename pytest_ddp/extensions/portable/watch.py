@@ -200,6 +200,9 @@ class Watch:
             if handle is None or reference is None or reference() is not work:
                 return original(work, *args, **kwargs)
             handle.used |= method != "is_completed"
+            if method not in _COMPLETES and method != "is_completed":
+                for detector in self._detectors:
+                    detector.passed_on(handle)
             result = original(work, *args, **kwargs)
             if method in _COMPLETES or (method == "is_completed" and result):
                 handle.used = True

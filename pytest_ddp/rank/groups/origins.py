@@ -91,8 +91,10 @@ _PUBLIC = (
     "/distributed/c10d_logger.py",
     "/pytest_ddp/rank/groups/journal.py",
     "/ddp_conformance/lockstep/lockstep.py",
+    "/typing_extensions.py",
 )
-"""Files of the public functions that make groups, and of their wrappers."""
+"""Files of the public functions of torch.distributed, and of their wrappers: a deprecated one is
+wrapped by typing_extensions."""
 _LIBRARY_FOLDERS = (
     str(torch.__file__).rpartition("/")[0] + "/",
     str(pytest_ddp.__file__).rpartition("/")[0] + "/",

@@ -1,0 +1,76 @@
+"""Findings for buffers that are touched while an operation is in flight."""
+
+from __future__ import annotations
+
+from sys import _getframe
+from typing import Any
+
+from pytest_ddp.extensions.portable.buffers import Buffers, Flight, Touch
+from pytest_ddp.extensions.portable.events import Detector, Given, Handle, Operation
+from pytest_ddp.extensions.portable.finding import Finding
+from pytest_ddp.extensions.portable.touches import TouchMode
+from pytest_ddp.rank.groups.origins import user_frame
+from pytest_ddp.system.stdlib import threading
+
+_CONSEQUENCE = (
+    "On NCCL an operation that was issued runs at any time until a wait for it, or for a later one "
+    "of its group: the values may be those of before or after, or a mixture."
+)
+_FIX = "wait for the operation before its tensor is used, or give it a copy."
+
+
+class TouchedBuffers(Detector):
+    name = "buffers"
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[Any, ...], Finding] = {}
+        self._buffers = Buffers(self._note)
+        self._mode = TouchMode(self._buffers)
+        self._issued: dict[int, Flight | None] = {}
+        """What each thread has issued last; only that may have a handle that is to come."""
+
+    def issued(self, operation: Operation, given: Given) -> None:
+        if operation.is_judged:
+            self._issued[operation.thread] = self._buffers.issued(operation, given)
+
+    def received(self, handle: Handle) -> None:
+        flight = self._issued.pop(threading.get_ident(), None)
+        if flight is None or flight.operation is not handle.operations[-1]:
+            return
+        # One that is used by now is the tensor's own: torch waits for it.
+        if handle.is_users and not handle.used:
+            self._buffers.received(flight, handle)
+            self._mode.follow()
+            flight.is_watched = self._mode.is_there
+
+    def waited(self, handle: Handle) -> None:
+        frame = user_frame(_getframe(1))
+        place = "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        self._buffers.waited(handle, place)
+        self._mode.follow()
+
+    def passed_on(self, handle: Handle) -> None:
+        self._buffers.passed_on(handle)
+        self._mode.follow()
+
+    def ended(self) -> Any:
+        self._buffers.end()
+        self._mode.follow()
+        self._issued.clear()
+        return [finding.to_json() for finding in self._found.values()] or None
+
+    def _note(self, touch: Touch) -> None:
+        key = touch.operation.name, touch.operation.place, touch.touched_by, touch.touched_at
+        self._found.setdefault(key, _finding(touch))
+
+
+def _finding(touch: Touch) -> Finding:
+    verb = "writes" if touch.is_write else "reads"
+    if touch.touched_by:
+        what = f"{touch.touched_by} {verb} a tensor of {touch.operation.name} before a wait for it"
+        touched = (verb, touch.touched_at)
+    else:
+        what = f"a tensor of {touch.operation.name} is written before a wait for it"
+        touched = ("written before" if touch.touched_at else "written by the end", touch.touched_at)
+    lines = (("issued", touch.operation.place), touched)
+    return Finding("a buffer touched in flight", what, lines, _CONSEQUENCE, _FIX)

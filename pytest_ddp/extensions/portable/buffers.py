@@ -1,0 +1,281 @@
+"""Buffers that are touched while an operation is in flight: NCCL reads and writes them later.
+
+An operation is in flight from its issue until user code has waited for it, or for a later one of
+its group: NCCL runs the operations of a group in order, and a wait makes the current stream wait
+for that order. For the same reason two operations of one group never touch each other's buffers.
+
+What is proved:
+
+- a change of an input that is only read: by checksums at issue and at completion,
+- a write to any other buffer that is its whole storage: by ``Tensor._version``, which views of one
+  storage share, so that elsewhere it says nothing; nor does it where gloo raises it by itself,
+- a read of an output, or a write to anything: by operators that the watch of
+  :mod:`~pytest_ddp.extensions.portable.touches` sees, and operations on other groups, whose
+  bytes overlap.
+
+Operations whose handle the user's code does not get are not judged: who waits for those is not
+seen. Nor are tensors that are not on a CPU, as streams may order what the program does with them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+
+from pytest_ddp.extensions.comms.block import REDUCE_OPS
+from pytest_ddp.extensions.portable.events import Given, Group, Handle, Operation
+from pytest_ddp.extensions.portable.extents import Extent, extent_of, overlap
+from pytest_ddp.system.stdlib import threading, zlib
+
+
+class Touch(NamedTuple):
+    """A buffer that was touched while an operation was in flight."""
+
+    operation: Operation
+    """The one in flight."""
+    is_write: bool
+    touched_by: str
+    """What touched it: an operator or an operation; empty if only the change was seen."""
+    touched_at: str
+    """The user's line that touched it; of a change, the line that waited."""
+
+
+_FIRST, _SECOND, _NONE = (0,), (1,), ()
+_READS_AND_WRITES = {
+    **dict.fromkeys(("all_reduce", "all_reduce_coalesced", "recv"), (_NONE, _FIRST)),
+    **dict.fromkeys(
+        (
+            *("all_gather", "all_gather_coalesced", "all_gather_into_tensor"),
+            *("all_gather_into_tensor_coalesced", "reduce_scatter", "reduce_scatter_tensor"),
+            *("reduce_scatter_tensor_coalesced", "all_to_all", "all_to_all_single"),
+            *("gather", "scatter"),
+        ),
+        (_SECOND, _FIRST),
+    ),
+    "send": (_FIRST, _NONE),
+}
+"""Arguments of torch's operators that are only read, and that are written, by form."""
+_WRITTEN_BELOW_TORCH = frozenset({"all_reduce", "broadcast", "reduce", "recv"})
+"""Forms whose results gloo writes without an operator of torch, which would raise the version. Of
+an average it does not."""
+
+
+@dataclass(slots=True)
+class _Use:
+    """A tensor of an operation."""
+
+    tensor: torch.Tensor
+    """Kept, since its addresses would be used again."""
+    extent: Extent
+    is_written: bool
+    is_stable: bool
+    """Whether nobody writes it, so that a change proves that somebody did."""
+    address: int
+    checksum: int | None = None
+    version: int | None = None
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the tensor still has its memory: a storage may be resized, or another one set."""
+        return self.tensor.data_ptr() == self.address
+
+    def meets(self, other: Extent, *, is_write: bool) -> bool:
+        """Whether a read or write of other bytes is one of these, and more than reading twice."""
+        return (is_write or self.is_written) and overlap(self.extent, other) and self.is_there
+
+
+@dataclass(eq=False, slots=True)
+class Flight:
+    """An operation whose buffers belong to the backend."""
+
+    operation: Operation
+    uses: list[_Use]
+    handle: Handle | None = None
+    is_found: bool = False
+    is_watched: bool = False
+    """Whether operators that raise a version and write nothing are noticed."""
+
+    def is_on(self, group: Group) -> bool:
+        mine = self.operation.group
+        return (mine.name, mine.made) == (group.name, group.made)
+
+
+class Buffers:
+    """The operations in flight on this rank, and what touched their buffers.
+
+    Args:
+        found: is called with each touch, once for each operation in flight.
+    """
+
+    def __init__(self, found: Callable[[Touch], None]) -> None:
+        self._found = found
+        self._flights: list[Flight] = []
+        """In the order of issue."""
+        self._lock = threading.RLock()
+
+    def issued(self, operation: Operation, given: Given) -> Flight | None:
+        """Note an operation before it runs.
+
+        Returns:
+            what is in flight from now on, for :meth:`received`; None for an operation without
+            buffers, or one that ends before its caller goes on.
+        """
+        is_async = given.get("async_op", True)
+        if not is_async and not self._flights:
+            return None
+        uses = list(_uses(operation, given.args))
+        with self._lock:
+            self._compare(operation, uses, is_waited=not is_async)
+            if not is_async or not uses:
+                return None
+            reduce_op = given.get("reduce_op")
+            is_average = reduce_op is not None and REDUCE_OPS.get(reduce_op.op()) == "AVG"
+            by_version = operation.operator.form in _WRITTEN_BELOW_TORCH and not is_average
+            for use in uses:
+                _remember(use, uses, by_version=by_version)
+            return Flight(operation, uses)
+
+    def received(self, flight: Flight, handle: Handle) -> None:
+        """The user's code gets the handle, and has to wait from now on."""
+        flight.handle = handle
+        with self._lock:
+            self._flights.append(flight)
+
+    def waited(self, handle: Handle, site: str) -> None:
+        """A wait for a handle has returned."""
+        with self._lock:
+            for place, flight in enumerate(self._flights):
+                if flight.handle is handle:
+                    self._land(flight.operation.group, place + 1, site)
+                    return
+
+    def passed_on(self, handle: Handle) -> None:
+        """Nobody sees when what has the handle waits, so nothing more is said of it."""
+        with self._lock:
+            self._flights = [flight for flight in self._flights if flight.handle is not handle]
+
+    def end(self) -> None:
+        """Judge what is still in flight when the test ends."""
+        with self._lock:
+            flights, self._flights = self._flights, []
+            for flight in flights:
+                self._judge(flight, "")
+
+    def in_flight(self, thread: int) -> bool:
+        """Whether something is in flight that this thread issued."""
+        return any(flight.operation.thread == thread for flight in self._flights)
+
+    def touched(
+        self, tensor: torch.Tensor, operator: str, *, is_write: bool, site: Callable[[], str]
+    ) -> None:
+        """An operator of torch is about to read or write a tensor, in this thread."""
+        with self._lock:
+            if not self._flights or (extent := extent_of(tensor)) is None:
+                return
+            for flight in self._flights:
+                hit = any(use.meets(extent, is_write=is_write) for use in flight.uses)
+                if hit and not flight.is_found:
+                    self._tell(flight, operator, site(), is_write=is_write)
+
+    def wrote_nothing(self, tensor: torch.Tensor) -> None:
+        """A write to an empty tensor raises the version of its storage, some time later."""
+        with self._lock:
+            for flight in self._flights:
+                for use in flight.uses:
+                    if use.version is not None and _same_storage(use.tensor, tensor):
+                        use.version = None
+
+    def _compare(self, operation: Operation, uses: list[_Use], *, is_waited: bool) -> None:
+        """Look for flights whose buffers an operation uses."""
+        ordered = 0
+        for place, flight in enumerate(self._flights):
+            touches = [
+                use.is_written
+                for use in uses
+                for theirs in flight.uses
+                if theirs.meets(use.extent, is_write=use.is_written)
+            ]
+            if flight.is_on(operation.group):
+                ordered = place + 1 if touches or is_waited else ordered
+            elif touches and not flight.is_found:
+                self._tell(flight, operation.name, operation.place, is_write=any(touches))
+        if ordered:
+            self._land(operation.group, ordered, operation.place)
+
+    def _land(self, group: Group, before: int, site: str) -> None:
+        """End the flights of a group among the first ones."""
+        ended = [flight for flight in self._flights[:before] if flight.is_on(group)]
+        self._flights = [flight for flight in self._flights if flight not in ended]
+        for flight in ended:
+            self._judge(flight, site)
+
+    def _judge(self, flight: Flight, site: str) -> None:
+        if not flight.is_found and any(_is_changed(use, flight) for use in flight.uses):
+            self._tell(flight, "", site, is_write=True)
+
+    def _tell(self, flight: Flight, by: str, site: str, *, is_write: bool) -> None:
+        flight.is_found = True
+        self._found(Touch(flight.operation, is_write, by, site))
+
+
+def _uses(operation: Operation, args: tuple[Any, ...]) -> Iterator[_Use]:
+    form, group = operation.operator.form, operation.group
+    is_root = operation.root is not None and group.members[operation.root] == group.own
+    reads, writes = _READS_AND_WRITES.get(form, (_NONE, _NONE))
+    if form == "broadcast":
+        reads, writes = (_FIRST, _NONE) if is_root else (_NONE, _FIRST)
+    elif form == "reduce":  # gloo uses the tensors of other ranks to compute in; NCCL reads them
+        reads, writes = (_NONE, _FIRST) if is_root else (_FIRST, _NONE)
+    for places, is_written in ((reads, False), (writes, True)):
+        for place in places:
+            for tensor in each_tensor(args[place]):
+                extent = extent_of(tensor) if tensor.is_cpu else None
+                if extent:
+                    is_stable = not is_written and form != "reduce"
+                    yield _Use(tensor, extent, is_written, is_stable, tensor.data_ptr())
+
+
+def _remember(use: _Use, uses: list[_Use], *, by_version: bool) -> None:
+    """Note a buffer's state, where a change of it can be proved later."""
+    tensor = use.tensor
+    # In place, as FSDP gathers: the operation writes what it reads.
+    in_place = any(o.is_written and overlap(o.extent, use.extent) for o in uses)
+    if use.is_stable and not in_place:
+        use.checksum = _checksum(use.extent)
+    elif not by_version or tensor.is_inference():
+        return
+    elif tensor.nbytes == tensor.untyped_storage().nbytes():
+        use.version = tensor._version
+
+
+def _is_changed(use: _Use, flight: Flight) -> bool:
+    if not use.is_there:
+        return False
+    if use.checksum is not None:
+        return _checksum(use.extent) != use.checksum
+    return flight.is_watched and use.version is not None and use.tensor._version != use.version
+
+
+def _checksum(extent: Extent) -> int:
+    """Of the memory itself: operators of torch would be seen by the modes of a program."""
+    checksum = 0
+    for start, end in extent:
+        checksum = zlib.crc32((ctypes.c_char * (end - start)).from_address(start), checksum)
+    return checksum
+
+
+def _same_storage(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
+
+
+def each_tensor(value: Any) -> Iterable[torch.Tensor]:
+    """The tensors of an operator's argument, in lists of any depth."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from each_tensor(one)

@@ -1,0 +1,69 @@
+"""Which bytes of memory a tensor has, exactly: views of one buffer may interleave."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, TypeAlias
+
+import torch
+
+Extent: TypeAlias = tuple[tuple[int, int], ...]
+"""Intervals of addresses, from and to, in order and apart from each other."""
+
+_MOST = 4096
+"""Intervals: an extent of more is unknown, so that nothing is said of it."""
+
+
+def extent_of(tensor: torch.Tensor) -> Extent | None:
+    """The bytes of a tensor; None if it has no memory of its own, or too many intervals."""
+    if type(tensor).__torch_dispatch__ is not _PLAIN or tensor.layout != torch.strided:
+        return None
+    if not tensor.numel():
+        return ()
+    if tensor.is_meta:
+        return None
+    step = tensor.element_size()
+    run = step
+    apart: list[tuple[int, int]] = []
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size == 1 or not stride:  # an expanded dimension has the same bytes again
+            continue
+        if not apart and stride * step == run:
+            run *= size
+        else:
+            apart.append((stride * step, size))
+    if math.prod(size for _, size in apart) > _MOST:
+        return None
+    starts = [tensor.data_ptr()]
+    for stride, size in apart:
+        starts = [start + n * stride for start in starts for n in range(size)]
+    joined: list[tuple[int, int]] = []
+    for start in sorted(starts):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = joined[-1][0], max(joined[-1][1], start + run)
+        else:
+            joined.append((start, start + run))
+    return tuple(joined)
+
+
+def overlap(one: Extent | None, other: Extent | None) -> bool:
+    """Whether two tensors share a byte; no where either is unknown."""
+    if not one or not other:
+        return False
+    if one[-1][1] <= other[0][0] or other[-1][1] <= one[0][0]:
+        return False
+    places, others = iter(one), iter(other)
+    mine, theirs = next(places), next(others)
+    while True:
+        if mine[0] < theirs[1] and theirs[0] < mine[1]:
+            return True
+        try:
+            if mine[1] <= theirs[1]:
+                mine = next(places)
+            else:
+                theirs = next(others)
+        except StopIteration:
+            return False
+
+
+_PLAIN: Any = torch.Tensor.__torch_dispatch__
