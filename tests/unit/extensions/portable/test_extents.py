@@ -47,7 +47,7 @@ def test_an_extent_is_the_bytes(name: str) -> None:
     assert covered == sorted(_bytes(VIEWS[name]))
 
 
-@pytest.mark.parametrize(("one", "other"), itertools.combinations_with_replacement(VIEWS, 2))
+@pytest.mark.parametrize(("one", "other"), list(itertools.combinations_with_replacement(VIEWS, 2)))
 def test_overlap_is_a_common_byte(one: str, other: str) -> None:
     shared = bool(_bytes(VIEWS[one]) & _bytes(VIEWS[other]))
     assert overlap(extent_of(VIEWS[one]), extent_of(VIEWS[other])) == shared
