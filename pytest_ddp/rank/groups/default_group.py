@@ -278,6 +278,9 @@ class DefaultGroup:
             return "the test replaced the default process group"
         if backends.name_of(self._group) in self.journal.failed:
             return "a wait on the default process group failed"
+        if self._group in dist.distributed_c10d._world.pg_coalesce_state:
+            # torch clears it by no exception: the next test's collectives would wait in its list.
+            return "the test left a coalescing block of the default process group by an exception"
         return None
 
     def is_unnumbered(self) -> bool:

@@ -233,3 +233,39 @@ def test_init_that_failed_does_not_count_for_the_next_test(suite: Suite) -> None
     assert finished["test_one_stays_away"].verdict == "passed"
     assert "rank 1" in flat("\n".join(finished.warnings))
     assert finished["test_next_one"].verdict == "passed", finished["test_next_one"].text
+
+
+BROKEN_BLOCK = """
+    import pytest
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.distributed_c10d import _coalescing_manager
+
+    pytestmark = pytest.mark.ddp(world_size=2)
+
+
+    @pytest.mark.parametrize("device", [None, torch.device("cpu")])
+    def test_breaks_off(ddp, device):
+        with _coalescing_manager(device=device):
+            dist.all_reduce(torch.ones(1))
+            raise ValueError("in the block")
+
+
+    @pytest.mark.parametrize("times", [1, 2])
+    def test_after_it(ddp, times):
+        ones = [torch.ones(1) for _ in range(times)]
+        with _coalescing_manager():
+            for one in ones:
+                dist.all_reduce(one)
+        dist.all_reduce(ones[0])
+        assert ones[0] == 4
+"""
+
+
+def test_a_coalescing_block_that_broke_off_does_not_reach_the_next_test(suite: Suite) -> None:
+    suite.write("test_it.py", BROKEN_BLOCK)
+    names = ("breaks_off[None]", "after_it[1]", "breaks_off[device1]", "after_it[2]")
+    finished = suite.run(*(f"test_it.py::test_{name}" for name in names))
+    for name in ("test_after_it[1]", "test_after_it[2]"):
+        assert finished[name].verdict == "passed", finished[name].text
+    finished.assert_outcomes(passed=2, failed=2)
