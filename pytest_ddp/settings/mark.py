@@ -26,8 +26,9 @@ MARKER_HELP = (
     "ddp(world_size=2, backend='auto', timeout=300, ...): run the test on world_size ranks of one "
     "torch.distributed process group, as one test. world_size is a number, a list of them or "
     "'gpus'; arguments left out come from the marks of the class and the module, then from the "
-    "--ddp-* options. All arguments: docs/plugin.md#the-mark"
+    "--ddp-* options."
 )
+_PAGE = "All arguments: docs/plugin.md#the-mark"
 
 _EXTRA = pytest.StashKey[dict[str, "MarkArgument"]]()
 """Arguments that plugins have added, by name."""
@@ -131,7 +132,7 @@ def add_marker(config: pytest.Config) -> None:
         extra |= added
     config.stash[_EXTRA] = extra
     added_help = [f"By plugins: {argument.help}." for argument in extra.values()]
-    config.addinivalue_line("markers", " ".join([MARKER_HELP, *added_help]))
+    config.addinivalue_line("markers", " ".join([MARKER_HELP, *added_help, _PAGE]))
 
 
 def read_mark(node: pytest.Item, options: Options) -> Mark | None:

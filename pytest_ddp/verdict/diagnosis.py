@@ -166,7 +166,7 @@ class Diagnosis:
     phase: Phase
     kind: Kind
     code: str
-    """That of :mod:`pytest_ddp.verdict.codes`; empty for an exception without one."""
+    """That of :mod:`pytest_ddp.verdict.codes`; empty for a finding, or an exception without one."""
     verdict: str
     """One sentence."""
     hint: str
@@ -293,6 +293,7 @@ _CODES = {
     Kind.OUT_OF_MEMORY: codes.OUT_OF_MEMORY,
     Kind.NOT_BEGUN: codes.NOT_BEGUN,
     Kind.STOPPED: codes.STOPPED,
+    Kind.FINDING: "",  # its plugin's text says what it means
 }
 
 

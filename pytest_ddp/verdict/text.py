@@ -242,7 +242,7 @@ def _notes(failure: Failure, diagnosis: Diagnosis, width: int) -> Iterator[str]:
 
 
 def _closing(failure: Failure, diagnosis: Diagnosis) -> Iterator[str]:
-    # Last: near the short summary, and out of the way of who knows the kind of failure.
+    # Last: near the short summary, and out of the way of readers who know the kind of failure.
     if diagnosis.hint:
         yield diagnosis.hint
     if diagnosis.code:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_ddp.extensions.comms import FOLDER
+from pytest_ddp.extensions.comms import FOLDER, OPTION_GROUP
 
 if TYPE_CHECKING:
     import torch
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.getgroup("communication of ddp tests").addoption(
+    parser.getgroup(OPTION_GROUP).addoption(
         "--ddp-update-comms",
         action="store_true",
         help="write the snapshots that tests compare what they communicate with",

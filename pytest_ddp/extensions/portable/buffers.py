@@ -13,8 +13,9 @@ What is proved:
   :mod:`~pytest_ddp.extensions.portable.touches` sees, and operations on other groups, whose
   bytes overlap.
 
-Operations whose handle the user's code does not get are not judged: who waits for those is not
-seen. Nor are tensors that are not on a CPU, as streams may order what the program does with them.
+Operations whose handle the user's code does not get are not judged, since waits for those are not
+seen. Tensors that are not on a CPU are not judged either, as streams may order what the program
+does with them.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class _Use:
     extent: Extent
     is_written: bool
     is_stable: bool
-    """Whether nobody writes it, so that a change proves that somebody did."""
+    """Whether the operation itself does not write it, so that a change proves another write."""
     address: int
     checksum: int | None = None
     version: int | None = None
@@ -154,7 +155,7 @@ class Buffers:
                     return
 
     def passed_on(self, handle: Handle) -> None:
-        """Nobody sees when what has the handle waits, so nothing more is said of it."""
+        """A wait by the new owner is not seen, so the operation is not judged any more."""
         with self._lock:
             self._flights = [flight for flight in self._flights if flight.handle is not handle]
 

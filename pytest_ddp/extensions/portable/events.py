@@ -119,7 +119,7 @@ class Detector:
         """The operations are complete: a wait has returned, or ``is_completed`` gave True."""
 
     def passed_on(self, handle: Handle) -> None:
-        """The handle was given to a Future, or to what else waits where nobody sees it."""
+        """The handle was given to a Future or to C++, where a wait for it is not seen."""
 
     def lost(self, handle: Handle) -> None:
         """The handle is gone, on whichever thread; perhaps it was waited for, see ``used``."""

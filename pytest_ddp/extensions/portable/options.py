@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple
 
+from pytest_ddp.extensions.comms import OPTION_GROUP
 from pytest_ddp.settings import rules
 from pytest_ddp.settings.mark import MarkArgument
 from pytest_ddp.settings.options import Setting
@@ -70,10 +71,12 @@ _PORTABLE = Setting(
     *("portable", "BACKEND", "string", "", check, ""),
     help="say where a test that passes would hang or go wrong on the backend of production: nccl, "
     "or cpu:gloo,cuda:nccl",
+    group=OPTION_GROUP,
 )
 _FINDINGS = Setting(
     *("portable_findings", "fail|warn", "string", "fail", rules.check_member(Severity), ""),
     help="whether findings of --ddp-portable fail a test or are warnings",
+    group=OPTION_GROUP,
 )
 SETTINGS = (_PORTABLE, _FINDINGS)
 
@@ -86,8 +89,4 @@ class PortableOptions(NamedTuple):
     severity: Severity
 
 
-MARK_ARGUMENTS = {
-    "portable": MarkArgument(
-        check, "portable='nccl' says where the test would hang or go wrong on NCCL"
-    )
-}
+MARK_ARGUMENTS = {"portable": MarkArgument(check, "portable='nccl' finds what would hang on NCCL")}

@@ -36,7 +36,7 @@ _USES = _COMPLETES | {
     *("get_future", "get_future_result", "block_current_stream", "boxed"),
     *("exception", "is_success", "is_completed"),
 }
-"""Methods of a ``Work`` that wait for it, or that pass it on to where nobody sees a wait."""
+"""Methods of a ``Work`` that wait for it, or that pass it on to where a wait is not seen."""
 _ON_HOST = frozenset({"barrier"})
 """Operations without a tensor, which torch sends by the CPU's backend where there is one."""
 _MAKER = "_new_process_group_helper"
@@ -176,7 +176,7 @@ class Watch:
         if type(work).wait is not dist.Work.wait:  # a class in Python: its waits are not seen
             return
         handle, key = Handle(operations, is_users=is_users), id(work)
-        # Then torch's wait_tensor takes the tensor, and nobody needs the handle.
+        # Then torch's wait_tensor takes the tensor, and the handle is not needed.
         handle.used = _waits_by_tensor()
 
         def gone(reference: weakref.ref[Any]) -> None:
