@@ -1,7 +1,7 @@
 """Makes the long description; all other metadata are in pyproject.toml.
 
 On a package index README's relative links lead nowhere. With a ``Source`` in ``[project.urls]``
-they become absolute; without one they become text, and the sdist has the pages.
+they become absolute; without one links become text, pictures go, and the sdist has the pages.
 """
 
 import re
@@ -11,7 +11,7 @@ from pathlib import Path
 from setuptools import setup
 
 ROOT = Path(__file__).parent
-LINK = re.compile(r"\[([^\]]+)\]\((?!\w+:)([^)]+)\)")
+LINK = re.compile(r"(!?)\[([^\]]+)\]\((?!\w+:)([^)]+)\)")
 
 
 def long_description() -> str:
@@ -20,9 +20,12 @@ def long_description() -> str:
     source = project.get("urls", {}).get("Source")
 
     def absolute(link: re.Match[str]) -> str:
-        text, target = link.groups()
+        picture, text, target = link.groups()
         if source is not None:
-            return f"[{text}]({source}/blob/v{project['version']}/{target})"
+            kind = "raw" if picture else "blob"
+            return f"{picture}[{text}]({source}/{kind}/v{project['version']}/{target})"
+        if picture:
+            return ""
         return text if text == target else f"{text} (`{target}`)"
 
     return LINK.sub(absolute, (ROOT / "README.md").read_text(encoding="utf-8"))
