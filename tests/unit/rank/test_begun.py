@@ -87,8 +87,8 @@ def group() -> Group:
 
 @pytest.fixture
 def surveyor(group: Any) -> StatusReporter:
-    nothing: Any = None
-    return StatusReporter(group, nothing, SideChannel())
+    lifecycle: Any = SimpleNamespace(backwards=0)
+    return StatusReporter(group, lifecycle, SideChannel())
 
 
 def begun(surveyor: StatusReporter) -> list[int]:
