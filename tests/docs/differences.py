@@ -1,4 +1,4 @@
-"""The table of what NCCL does otherwise, in docs/portable.md.
+"""The table of what NCCL does otherwise, in docs/nccl.md.
 
 ``python -m tests.docs.differences`` writes it anew.
 """
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pytest_ddp.extensions.portable.differences import DIFFERENCES, Difference
 
-PAGE = Path(__file__).parents[2] / "docs" / "portable.md"
+PAGE = Path(__file__).parents[2] / "docs" / "nccl.md"
 _BEGIN = "| asked for | gloo | NCCL | instead | source |\n|---|---|---|---|---|\n"
 _SECTIONS = {
     "Found": ("call", "messages"),

@@ -1,4 +1,4 @@
-"""docs/portable.md has the table of differences."""
+"""docs/nccl.md has the table of differences."""
 
 from __future__ import annotations
 
