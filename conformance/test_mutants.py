@@ -15,6 +15,8 @@ from conformance.kill_matrix import applicable
 PAGE = Path(__file__).parents[1] / "docs" / "kill-matrix.md"
 
 
+# The plugin warns of what some mutants do, such as a collective before or after another one.
+@pytest.mark.filterwarnings("ignore::pytest_ddp.DdpWarning")
 @pytest.mark.parametrize("mutant", entries.mutants(launched=False))
 def test_mutant_dies_of_its_guarantee(
     mutant: Mutant, demand_death: Callable[[Mutant], None]

@@ -191,16 +191,16 @@ class Messages:
         """Warn of what the test changed or left behind, and print the text of --setup-show."""
         path, line, _ = outcome.location
         for text in leak_texts(outcome):
-            self._record_once(
-                Warned(
-                    category=f"{DdpWarning.__module__}:{DdpWarning.__qualname__}",
-                    message=f"{outcome.nodeid}: {text}",
-                    filename=path,
-                    lineno=(line or 0) + 1,
-                    when="runtest",
-                    nodeid=outcome.nodeid,
-                )
+            message = Warned(
+                category=f"{DdpWarning.__module__}:{DdpWarning.__qualname__}",
+                message=f"{outcome.nodeid}: {text}",
+                filename=path,
+                lineno=(line or 0) + 1,
+                when="runtest",
+                nodeid=outcome.nodeid,
             )
+            if not _is_ignored(message):
+                self._record_once(message)
         self._print(outcome)
 
     def _print(self, outcome: RunOutcome) -> None:
@@ -232,6 +232,18 @@ class Messages:
                 "location": None,
             }
         )
+
+
+def _is_ignored(message: Warned) -> bool:
+    """Whether a filter ignores it, of the session or of the mark of the test that runs now."""
+    with warnings.catch_warnings(record=True) as shown:
+        try:
+            warnings.warn_explicit(
+                DdpWarning(message.message), None, message.filename, message.lineno
+            )
+        except DdpWarning:  # by an error filter, which no test's verdict follows
+            return False
+    return not shown
 
 
 def note(config: pytest.Config, name: str, text: str) -> None:

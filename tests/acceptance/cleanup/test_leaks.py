@@ -144,3 +144,36 @@ def test_what_ends_or_helps_is_no_leak(run: Run, name: str) -> None:
     for which in ("before_", "", "after_"):
         assert run.warnings_about(f"test_{which}{name}") == []
         assert run.pids(f"test_{which}{name}") == run.pids(f"test_before_{name}")
+
+
+LEFT_BEHIND = """
+    import threading
+
+    import pytest
+
+    pytestmark = pytest.mark.ddp(world_size=2)
+
+
+    def leave_a_thread():
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
+
+
+    def test_warned_of(ddp):
+        leave_a_thread()
+
+
+    @pytest.mark.filterwarnings("ignore::pytest_ddp.DdpWarning")
+    def test_meant(ddp):
+        leave_a_thread()
+"""
+
+
+def test_filters_hold_for_warnings_of_the_plugin(suite: Suite) -> None:
+    suite.write("test_it.py", LEFT_BEHIND)
+    found = suite.run()
+    found.assert_outcomes(passed=2)
+    (warning,) = found.warnings
+    assert "test_warned_of" in warning
+    silent = suite.run("-W", "ignore::pytest_ddp.DdpWarning")
+    silent.assert_outcomes(passed=2)
+    assert not silent.warnings
