@@ -12,7 +12,8 @@ import ast
 import linecache
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from itertools import combinations, islice, pairwise, product
 from operator import itemgetter
@@ -136,6 +137,28 @@ def _difference(
             title = f"the ranks diverge at collective #{parting} of {group}"
             return parting, _side_by_side(title, parting, table[parting], members)
     return math.inf, ""
+
+
+def issued_in_vain(
+    counts: Mapping[int, tuple[GroupCount, ...]], ended: Collection[int]
+) -> dict[int, tuple[GroupCount, ...]]:
+    """The counts as far as the ranks that still run may not catch up any more.
+
+    A rank that runs may issue later what it has not issued yet. So what others issued after its
+    last collective is left out; a rank that has ended issues no more.
+    """
+    running = [mine for rank, mine in counts.items() if rank not in ended]
+    reached = {
+        name: min(count.collectives for count in members.values())
+        for name, members in _by_group(dict(enumerate(running))).items()
+    }
+    return {
+        rank: tuple(
+            replace(count, collectives=min(count.collectives, reached.get(count.name, 0)))
+            for count in mine
+        )
+        for rank, mine in counts.items()
+    }
 
 
 def root_cause(counts: Mapping[int, tuple[GroupCount, ...]], calls: ByRank) -> RootCause:

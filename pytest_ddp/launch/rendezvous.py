@@ -104,9 +104,13 @@ class Rendezvous:
 
     def _made(self, rank: int, port: Port) -> dict[str, str]:
         place = rank_environment(rank, self._world.world_size, port.number, self._run_id)
-        if not self._world.nodes:
-            return place
-        return place | self._places[rank] | {"MASTER_ADDR": port.address}
+        if self._world.shares_gpus:
+            place |= sharing_environment(rank, self._run_id)
+        if self._world.nodes:
+            return place | self._places[rank] | {"MASTER_ADDR": port.address}
+        if self._world.shares_gpus:
+            place["NCCL_SOCKET_IFNAME"] = "lo"
+        return place
 
     def take(self) -> Port | None:
         """The port of the test that begins now; None if rank 0 listens there already."""
@@ -150,6 +154,19 @@ def node_environments(nodes: tuple[int, ...]) -> list[dict[str, str]]:
         )
         seen[node] += 1
     return places
+
+
+def sharing_environment(rank: int, run_id: str) -> dict[str, str]:
+    """Variables with which NCCL takes several ranks on one GPU.
+
+    It refuses two ranks on one GPU of one host ("Duplicate GPU detected"). With a host identifier
+    of its own, each rank is a host to it, and hosts communicate by sockets. Set for gloo as well,
+    since a test may make a group with NCCL itself.
+
+    Source: NCCL's ``src/misc/utils.cc``, ``getHostHash``, and ``src/init.cc``, which compares the
+    hash and the PCI address of the GPU.
+    """
+    return {"NCCL_HOSTID": f"{run_id}-{rank}", "NCCL_NET": "Socket"}
 
 
 def rank_environment(rank: int, world_size: int, port: int, run_id: str) -> dict[str, str]:

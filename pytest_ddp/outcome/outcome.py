@@ -81,6 +81,8 @@ class RankOutcome:
     """``file:line in function`` of the user's code that began this phase; empty if unknown."""
     seen_at: str = ""
     """Where a probe found the main thread in this phase; empty if none did."""
+    raised: str = ""
+    """The exception that had come out of its last phase: ``ValueError: text``; empty if none."""
     problem: str = ""
     """Why it could not begin (for NOT_BEGUN)."""
     done: Done | None = None
@@ -174,6 +176,11 @@ class UnmatchedMessages:
     """How many; below zero for receives."""
     site: str
     """``file:line`` of the last one; empty if a fixture began it before the test."""
+
+    @property
+    def missing_end(self) -> int:
+        """The rank whose part is missing; -1 for a receive from any rank."""
+        return self.way.sender if self.count < 0 else self.way.receiver
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,11 @@ class World:
         devices = self.devices or ()
         return frozenset(zip(self.nodes or (0,) * len(devices), devices, strict=False))
 
+    @property
+    def shares_gpus(self) -> bool:
+        """Whether two of its ranks are on one GPU."""
+        return len(self.gpus) < len(self.devices or ())
+
     def local_rank(self, rank: int) -> int:
         """The number of a rank among those of its machine."""
         return self.nodes[:rank].count(self.nodes[rank]) if self.nodes else rank

@@ -217,3 +217,5 @@ class Calls:
 
     test: int
     calls: tuple[CallRecord, ...]
+    traffic: Traffic | None = None
+    """Sends and receives of the test so far; None without any."""

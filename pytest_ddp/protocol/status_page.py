@@ -43,6 +43,8 @@ class StatusNote:
     """``file:line in function`` of the user code that began the narrowest phase."""
     seen: str = ""
     """Where a probe has found the main thread since then, in the same form; empty if none has."""
+    raised: str = ""
+    """The exception that came out of pytest's phase: ``ValueError: text``; empty if none did."""
     cut_off: bool = False
     """Whether the rank has found its channel closed, and has ended itself."""
 
@@ -75,9 +77,9 @@ class StatusPage:
         self._map = mmap.mmap(-1, SIZE)
 
 
-def note_of(phase: str, site: str, test: int) -> bytes:
+def note_of(phase: str, site: str, test: int, raised: str = "") -> bytes:
     """The note for :data:`PHASE`; the test's number distinguishes otherwise equal notes."""
-    return framed(_one_line(phase), _one_line(site), str(test))
+    return framed(_one_line(phase), _one_line(site), str(test), _one_line(raised))
 
 
 def seen_note_of(phase: str, place: str, note: bytes) -> bytes:
@@ -101,13 +103,13 @@ def read(path: Path) -> StatusNote:
     if not (page := _page(path)):
         return StatusNote()
     note = _note(page, PHASE)
-    phase, site = _texts(note)[:2]
+    phase, site, _, raised = _texts(note)
     sight = _note(page, SEEN)
-    of, now, place = _texts(sight)
+    of, now, place, _ = _texts(sight)
     if of == _digest(note):
         # The probe is younger than the note.
-        return StatusNote(now, site if now == phase else "", place)
-    return StatusNote(phase, site, cut_off=sight == cut_off())
+        return StatusNote(now, site if now == phase else "", place, raised)
+    return StatusNote(phase, site, raised=raised, cut_off=sight == cut_off())
 
 
 def lines(path: Path, area: int) -> list[str]:
@@ -132,7 +134,7 @@ def _note(page: bytes, area: int) -> bytes:
 
 
 def _texts(note: bytes) -> list[str]:
-    return [*_lines(note), "", "", ""][:3]
+    return [*_lines(note), "", "", "", ""][:4]
 
 
 def _lines(note: bytes) -> list[str]:

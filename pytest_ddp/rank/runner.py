@@ -33,6 +33,7 @@ from pytest_ddp.rank.cleanup.garbage import GarbageCollection
 from pytest_ddp.rank.cleanup.module_state import ModuleState, packages_of_plugins
 from pytest_ddp.rank.environment import RankEnvironment
 from pytest_ddp.rank.exits import crash_stacks, exiting
+from pytest_ddp.rank.groups import torch_state
 from pytest_ddp.rank.groups.env_rendezvous import EnvRendezvous
 from pytest_ddp.rank.groups.group_fixtures import GroupFixtures
 from pytest_ddp.rank.hooks import fixtures, log_handlers, output
@@ -322,10 +323,14 @@ class Runner:
         return self._group.doubt()
 
     def _spent(self) -> bool:
-        # With GPUs, torch also keeps device meshes in autograd's own thread for each GPU, where
-        # they cannot be cleared.
-        has_gpu = self._place.world.devices is not None
-        return self._care.irreversible() or (has_gpu and self._care.has_more_groups)
+        if self._place.world.devices is None:
+            return self._care.irreversible()
+        # Autograd's own thread for each GPU keeps device meshes, where they cannot be cleared. And
+        # a message that torch refuses for NCCL, or a coalescing block that an exception leaves,
+        # stays between `ncclGroupStart` and `ncclGroupEnd`: later collectives of the thread return
+        # at once, and never run, on whichever group (seen with torch 2.11 and NCCL 2.28.9).
+        never_runs = self._group.journal.has_refused or torch_state.is_coalescing()
+        return self._care.irreversible() or self._care.has_more_groups or never_runs
 
     def _rank_doubt(self, item: pytest.Item) -> tuple[Leak, ...]:
         doubts = [*self._care.leaks, *self._care.more_stores(), *cleanup.broken_gpu()]

@@ -169,6 +169,7 @@ class RankRun:
             phase=mark.phase,
             began_at=mark.site,
             seen_at=mark.seen,
+            raised=mark.raised,
         )
 
 

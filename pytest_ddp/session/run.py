@@ -14,7 +14,14 @@ from pytest_ddp.deadlock.prover import TimeoutSnapshot, diagnose_timeout
 from pytest_ddp.launch.launcher import Launcher, RankReaped
 from pytest_ddp.launch.rank_process import RankProcess
 from pytest_ddp.launch.rendezvous import Rendezvous
-from pytest_ddp.outcome.outcome import Ending, Expiry, Hang, RootCause, RunOutcome
+from pytest_ddp.outcome.outcome import (
+    Ending,
+    Expiry,
+    Hang,
+    RootCause,
+    RunOutcome,
+    UnmatchedMessages,
+)
 from pytest_ddp.outcome.stack_dumps import shorten
 from pytest_ddp.protocol.messages import (
     Aside,
@@ -195,6 +202,8 @@ class Run:
         """Why a hang could not be looked into."""
         self._suspicions: tuple[str, ...] = ()
         self._balance = NOTHING
+        self._unmatched: tuple[UnmatchedMessages, ...] = ()
+        """At a timeout: sends and receives whose other end has ended without its part."""
         self._has_left = False
         """Whether sends or receives are unfinished on groups that end with the test."""
         self.parts: list[RankRun] = []
@@ -266,6 +275,8 @@ class Run:
                 self._timed_out = self._failed_at is None and self._hang is None
                 if self._hang is not None:
                     self._explain(self._prober.counts())
+                elif self._timed_out and self._prober.is_answered():
+                    self._explain_timeout()
                 if self._failed_at is None and self._order.terminal.wants_post_mortem:
                     self._open_hang()
                 self._stop(self._open())
@@ -460,6 +471,21 @@ class Run:
             self._parting = collectives.difference(counts, calls, sides=2)
             self._suspicions = tuple(collectives.suspicions(counts, calls))
 
+    def _explain_timeout(self) -> None:
+        """Find what is wrong already, though no hang is proved.
+
+        For NCCL this is all that can be found: the GPU waits and not the thread that issued a
+        collective, so that a hang is not proved.
+        """
+        counts, calls = self._prober.counts(), self._ask_for_calls()
+        ended = {part.process.rank for part in self.parts if part.ending is not None}
+        self._parting = collectives.difference(collectives.issued_in_vain(counts, ended), calls)
+        answers = {part.process.rank: part.calls for part in self.parts if part.calls is not None}
+        traffic = {r: each.traffic for r, each in answers.items() if each.traffic is not None}
+        if traffic and len(answers) == len(self.parts):
+            found = balance(counts, traffic, self.parts[0].process.open, keeps=False).unfinished
+            self._unmatched = tuple(each for each in found if each.missing_end in ended)
+
     def _ask_for_calls(self) -> dict[int, tuple[CallRecord, ...]]:
         living = [part for part in self.parts if not part.process.gone]
         for part in living:
@@ -558,7 +584,11 @@ class Run:
     def _notes(self) -> tuple[str, ...]:
         where = self._launcher.where(self._plan.world)
         spared = self._prober.spared() if self._hang is None else ""
-        return where, self._parting, spared, *self._suspicions, self._unopened, *self._dropped()
+        return (
+            *(where, self._parting, spared, *self._suspicions, self._unopened),
+            *self._dropped(),
+            *map(_without_other_end, self._unmatched),
+        )
 
     def _dropped(self) -> Iterator[str]:
         """Messages without a handle, for which another rank waits in vain."""
@@ -576,6 +606,20 @@ class Run:
                         f"{shorten(one.site)} before anything waited for it: gloo may never "
                         "complete it."
                     )
+
+
+def _without_other_end(one: UnmatchedMessages) -> str:
+    _, _, sender, receiver, _ = one.way
+    at = f" at {shorten(one.site)}" if one.site else ""
+    if one.count < 0:
+        return (
+            f"rank {receiver} called recv from rank {sender}{at}, and rank {sender} has ended the "
+            "test without that send."
+        )
+    return (
+        f"rank {sender} called send to rank {receiver}{at}, and rank {receiver} has ended the test "
+        "without that recv."
+    )
 
 
 def _awaits(status: RankStatus | None, rank: int, dropped: Dropped) -> bool:

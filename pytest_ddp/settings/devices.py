@@ -13,9 +13,12 @@ from pytest_ddp.settings.mark import Mark
 from pytest_ddp.settings.options import Options
 from pytest_ddp.settings.rules import ACCELERATORS, AUTO, pairs
 
-_EXCLUSIVE = {"nccl": "cuda", "xccl": "xpu"}
-"""Backends that need an accelerator for each rank, with its device type. On ROCm ``cuda`` is the
-AMD GPU and ``nccl`` is RCCL."""
+_ACCELERATED = {"nccl": "cuda", "xccl": "xpu"}
+"""Backends that need accelerators, with their device type. On ROCm ``cuda`` is the AMD GPU and
+``nccl`` is RCCL."""
+_EXCLUSIVE = "xccl"
+"""The backend that refuses ranks that share an accelerator. NCCL refuses them by default too, but
+takes them with variables that ranks get (``rendezvous.sharing_environment``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,7 @@ class Choice:
     @property
     def is_exclusive(self) -> bool:
         """Whether its backend refuses ranks that share a GPU."""
-        return exclusive_name(self.backend) is not None
+        return _EXCLUSIVE in _names(self.backend)
 
     def layout(self, world_size: int) -> tuple[int, ...] | None:
         """The GPU of each rank if all GPUs are free; None without GPUs."""
@@ -80,19 +83,24 @@ def needed_device(backend: str) -> str | None:
     """The accelerator that a backend's text implies; None if it implies none."""
     devices = dict(pairs(backend))
     named = next((device for device in devices if device in ACCELERATORS), None)
-    return named or next(filter(None, map(_EXCLUSIVE.get, devices.values())), None)
+    return named or next(filter(None, map(_ACCELERATED.get, devices.values())), None)
 
 
-def exclusive_name(backend: str) -> str | None:
-    """The name in a backend's text that needs an accelerator for each rank; None without one."""
-    return next((name for _, name in pairs(backend) if name in _EXCLUSIVE), None)
+def _names(backend: str) -> list[str]:
+    """The names in a backend's text."""
+    return [name for _, name in pairs(backend)]
+
+
+def accelerated_name(backend: str) -> str | None:
+    """The name in a backend's text that needs accelerators; None without one."""
+    return next((name for name in _names(backend) if name in _ACCELERATED), None)
 
 
 def _sharing(mark: Mark, options: Options) -> int:
     if mark.ranks_per_gpu is not None:
         return mark.ranks_per_gpu
-    # An option must not make an error of a mark that requests NCCL, or no GPU.
-    takes_none = exclusive_name(mark.backend or AUTO) or mark.device in ("cpu", "meta")
+    # An option must not make an error of a mark that requests XCCL, or no GPU.
+    takes_none = _EXCLUSIVE in _names(mark.backend or AUTO) or mark.device in ("cpu", "meta")
     return 1 if takes_none else options.ranks_per_gpu
 
 
@@ -107,22 +115,21 @@ def _automatic(device: str | None, sharing: int, world_size: int, gpus: int, kin
 
 
 def _check(chosen: Choice, mark: Mark) -> None:
-    needs = next(filter(None, (_EXCLUSIVE.get(name) for _, name in pairs(chosen.backend))), None)
-    if needs is not None and chosen.device != needs:
+    name = accelerated_name(chosen.backend)
+    if name is not None and chosen.device != (needs := _ACCELERATED[name]):
         raise ValueError(
-            f"device={chosen.device!r} with backend={chosen.backend!r}: "
-            f"{exclusive_name(chosen.backend)} needs {needs} devices. Write backend='gloo', or "
-            f"device={needs!r}"
+            f"device={chosen.device!r} with backend={chosen.backend!r}: {name} needs {needs} "
+            f"devices. Write backend='gloo', or device={needs!r}"
         )
     if not chosen.has_gpu and mark.ranks_per_gpu is not None:
         raise ValueError(
             f"ranks_per_gpu={mark.ranks_per_gpu} with device={chosen.device!r}: it is the number "
             f"of ranks that share a GPU. Leave one of the two out"
         )
-    if chosen.ranks_per_gpu > 1 and (name := exclusive_name(chosen.backend)):
+    if chosen.ranks_per_gpu > 1 and chosen.is_exclusive:
         raise ValueError(
-            f"ranks_per_gpu={chosen.ranks_per_gpu} with backend={chosen.backend!r}: {name} refuses "
-            f"two ranks on one GPU. Write backend='gloo', with which they can share it"
+            f"ranks_per_gpu={chosen.ranks_per_gpu} with backend={chosen.backend!r}: {_EXCLUSIVE} "
+            f"refuses two ranks on one GPU. Write backend='gloo', with which they can share it"
         )
 
 
@@ -142,11 +149,11 @@ def shortage(chosen: Choice, world_size: int, gpus: int, kind: str) -> str | Non
 
 def gpu_need_text(chosen: Choice, world_size: int) -> str:
     """The need for GPUs, as the beginning of the reason for a skip."""
-    if name := exclusive_name(chosen.backend):
-        return f"{name.upper()} needs {_DEVICE_WORDS[chosen.device]} for each rank"
     if chosen.ranks_per_gpu > 1:
         ranks = f"{world_size} ranks, at most {chosen.ranks_per_gpu} on one"
         return f"device={chosen.device!r} for {ranks}"
+    if name := accelerated_name(chosen.backend):
+        return f"{name.upper()} needs {_DEVICE_WORDS[chosen.device]} for each rank"
     return f"device={chosen.device!r} is a GPU for each rank"
 
 

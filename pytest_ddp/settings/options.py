@@ -196,7 +196,7 @@ _SETTINGS = (
         default=1,
         check=rules.check_sharing,
         rule=rules.SHARING,
-        help="how many ranks may share a GPU; gloo allows this and nccl does not",
+        help="how many ranks may share a GPU, with gloo or nccl",
         group=_RANKS,
     ),
     Setting(

@@ -12,7 +12,13 @@ from pytest_ddp.outcome.outcome import Ending, RankOutcome
 from pytest_ddp.outcome.stack_dumps import Frame
 from pytest_ddp.protocol.messages import EXIT_LINK_LOST
 from pytest_ddp.system.stdlib import signal
-from pytest_ddp.verdict.rank_failure import WORKER_KILLED, RankFailure, describe, signal_name
+from pytest_ddp.verdict.rank_failure import (
+    WORKER_KILLED,
+    RankFailure,
+    describe,
+    first_line,
+    signal_name,
+)
 from pytest_ddp.verdict.representation import Entry, raw, sentences
 
 
@@ -47,6 +53,10 @@ def explanations(rank: RankOutcome, oom: str) -> Iterator[str]:
         yield "the rank left no stack"
     if rank.returncode == EXIT_LINK_LOST:
         yield "a rank that finds its connection to pytest closed leaves with this code"
+    if rank.raised:
+        yield f"its {rank.phase.partition(':')[0]} had raised {rank.raised}"
+    if watchdog := _WATCHDOG.search(rank.stderr):
+        yield f"NCCL's watchdog ended it: {first_line(watchdog[1])}"
     if _is_aborted_by_gloo(rank):
         yield f"gloo aborted it (EnforceNotMet, see stderr): {_reason_of_gloo(rank)}"
     if culprit := stack_dumps.culprit(rank.native):
@@ -57,6 +67,8 @@ def explanations(rank: RankOutcome, oom: str) -> Iterator[str]:
         yield "a stack of 100 calls or more: a recursion may have used up the C stack"
 
 
+_WATCHDOG = re.compile(r"watchdog thread terminated with exception: (.+)")
+"""The last words of ``ProcessGroupNCCL.cpp``'s watchdog, which then ends the process."""
 _SUSPECT = "the out-of-memory killer sends it too"
 _UNANSWERED = ": its code may ignore or handle SIGUSR1, which asks for one"
 

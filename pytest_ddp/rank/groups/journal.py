@@ -118,6 +118,8 @@ class CallJournal:
         self.open = OpenMessages()
         self.beside = False
         """Whether threads other than the main one have begun messages in this test."""
+        self.has_refused = False
+        """Whether torch has refused a message in this test."""
         self._beginning = 0
         """Messages that are counted here and perhaps not yet in torch's sequence number."""
         self._lock = threading.RLock()
@@ -153,7 +155,7 @@ class CallJournal:
         self.wide.clear()
         self.sites.clear()
         self.open.clear()
-        self.beside = False
+        self.beside = self.has_refused = False
         self._shapes.clear()
         self.failed.clear()
         self._before = {name_of(group): self.collectives(group) for group in groups}
@@ -401,6 +403,7 @@ class CallJournal:
                 if not begun:  # torch raised, and did not number it
                     self._messages[call.group] -= 1
                     counts[key] -= 1
+                    self.has_refused = True
 
     @contextlib.contextmanager
     def of_wide_fixture(self) -> Iterator[None]:

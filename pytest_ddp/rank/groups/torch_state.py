@@ -47,6 +47,11 @@ def unwaited() -> int:
     return size
 
 
+def is_coalescing() -> bool:
+    """Whether a block that coalesces collectives was left by an exception."""
+    return bool(dist.distributed_c10d._world.pg_coalesce_state)
+
+
 def entered_meshes() -> tuple[Any, ...]:
     """The device meshes whose ``with`` blocks are open."""
     return tuple(_mesh_stack())

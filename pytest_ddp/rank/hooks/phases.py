@@ -95,7 +95,9 @@ class PhaseHooks:
         fixtures = phase is not Phase.CALL
         try:
             yield
-        except (Exception, pytest.skip.Exception, pytest.fail.Exception):
+        except (Exception, pytest.skip.Exception, pytest.fail.Exception) as error:
+            if isinstance(error, Exception):
+                self._lifecycle.note_exception(error, self._site)
             raise
         except BaseException as error:
             if fixtures:

@@ -93,6 +93,20 @@ class PhaseStack:
         self._open: list[tuple[_Phase, Anchor | None]] = [(_Phase(phase, True, note), None)]
         self._page.write(PHASE, note)
 
+    def note_exception(self, error: Exception, site: str) -> None:
+        """Note the exception that came out of pytest's phase.
+
+        The process may end before pytest has made its report: NCCL's watchdog ends it some 100 ms
+        after an error of CUDA.
+
+        Args:
+            error: the exception.
+            site: ``file:line in function`` of the test.
+        """
+        message = message_of(error)
+        text = f"{kind_of(error)}: {message}" if message else kind_of(error)
+        self._page.write(PHASE, note_of(self._open[0][0].text, site, self._test, text))
+
     def look(self) -> tuple[str, str, list[FrameType]]:
         """Write where a probe finds the main thread; called in the thread that answers probes.
 
@@ -215,3 +229,26 @@ def place_of(stack: Iterable[FrameType]) -> str:
     if found is None:
         return ""
     return f"{found.f_code.co_filename}:{found.f_lineno} in {found.f_code.co_name}"
+
+
+# ------------------------------------------------------------------ exceptions in words
+
+
+_LONGEST_TEXT, _LONGEST_MESSAGE = 10_000, 120
+"""Characters of an exception's text that are read, and that are reported."""
+
+
+def kind_of(error: BaseException) -> str:
+    """``ValueError``; with its module, if that is not ``builtins``."""
+    kind = type(error)
+    module = "" if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}."
+    return f"{module}{kind.__qualname__}"
+
+
+def message_of(error: BaseException) -> str:
+    """The first line of its text, cut; empty if it has none."""
+    # str() runs user code, which may raise anything.
+    with contextlib.suppress(BaseException):
+        lines = (line.strip() for line in str(error)[:_LONGEST_TEXT].splitlines())
+        return next(filter(None, lines), "")[:_LONGEST_MESSAGE]
+    return ""

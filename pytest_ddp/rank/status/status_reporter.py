@@ -32,7 +32,7 @@ from pytest_ddp.rank.groups.default_group import DefaultGroup
 from pytest_ddp.rank.groups.origins import raised_at, stack_of
 from pytest_ddp.rank.groups.side_channel import SideChannel
 from pytest_ddp.rank.groups.wait_timeouts import WaitTimeouts, left_of
-from pytest_ddp.rank.status.phase_stack import PhaseStack
+from pytest_ddp.rank.status.phase_stack import PhaseStack, kind_of, message_of
 from pytest_ddp.system import processes
 from pytest_ddp.system.stdlib import os, pickle, threading, time
 
@@ -45,9 +45,6 @@ _BUFFER_SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 _DONE = 16
 """Completed collectives that are reported for each group: a rank that waits for nothing can be this
 many collectives ahead of one that waits."""
-
-_LONGEST_TEXT, _LONGEST_MESSAGE = 10_000, 120
-"""Characters of a handled exception's text that are read, and that are reported."""
 
 _BYSTANDERS = ("pytest-ddp", "QueueFeederThread", "tqdm")
 """Beginnings of the names of threads that never communicate."""
@@ -260,7 +257,7 @@ class StatusReporter:
             for call in (*self._group.journal.calls, *self._group.journal.forms)
             if call.number > 0
         )
-        return Calls(test, (*records, *self._native()))
+        return Calls(test, (*records, *self._native()), self._group.traffic(unclear=False))
 
     def _native(self) -> Iterator[CallRecord]:
         """Collectives that C++ issued without Python, which only the flight recorder has."""
@@ -512,21 +509,11 @@ def _handled(thread: int) -> Handled | None:
     if (line := raised_at(error.__traceback__)) is None:
         return None
     code, number = line
-    kind = type(error)
-    module = "" if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}."
     return Handled(
-        kind=f"{module}{kind.__qualname__}",
-        message=_message(error),
+        kind=kind_of(error),
+        message=message_of(error),
         place=f"{code.co_filename}:{number} in {code.co_name}",
     )
-
-
-def _message(error: BaseException) -> str:
-    # str() runs user code, which may raise anything.
-    with contextlib.suppress(BaseException):
-        lines = (line.strip() for line in str(error)[:_LONGEST_TEXT].splitlines())
-        return next(filter(None, lines), "")[:_LONGEST_MESSAGE]
-    return ""
 
 
 def _is_of_distributed(frame: FrameType) -> bool:

@@ -23,9 +23,13 @@ CONFTEST = """
 """
 
 SOURCE = """
+    import os
+
     import pytest
     import torch
     import torch.distributed as dist
+
+    PIDS = []
 
 
     def places(ddp):
@@ -43,6 +47,37 @@ SOURCE = """
     @pytest.mark.ddp(world_size=4, ranks_per_gpu=2)
     def test_two_share(ddp):
         assert places(ddp) == ["cuda:0", "cuda:0", "cuda:1", "cuda:1"]
+
+
+    @pytest.mark.ddp(world_size=4, ranks_per_gpu=2)
+    def test_each_is_a_host_to_nccl(ddp):
+        hosts = ddp.gather(os.environ.get("NCCL_HOSTID"))
+        assert None not in hosts
+        assert len(set(hosts)) == 4
+        assert (os.environ["NCCL_NET"], os.environ["NCCL_SOCKET_IFNAME"]) == ("Socket", "lo")
+
+
+    @pytest.mark.ddp(world_size=2, device="cuda", backend="gloo")
+    def test_one_host_to_nccl(ddp):
+        assert ddp.gather(os.environ.get("NCCL_HOSTID")) == [None, None]
+
+
+    @pytest.mark.ddp(world_size=2, device="cuda", backend="gloo")
+    def test_torch_refuses_a_message(ddp):
+        with pytest.raises(RuntimeError, match="contiguous"):
+            dist.send(torch.ones(2, 3).t(), 1 - ddp.rank)
+        PIDS.append(os.getpid())
+
+
+    @pytest.mark.ddp(world_size=2, device="cuda", backend="gloo")
+    def test_ranks_are_fresh_after_a_refused_message(ddp):
+        assert os.getpid() not in PIDS
+        PIDS.append(os.getpid())
+
+
+    @pytest.mark.ddp(world_size=2, device="cuda", backend="gloo")
+    def test_ranks_are_kept_otherwise(ddp):
+        assert PIDS[-1] == os.getpid()
 
 
     @pytest.mark.ddp(world_size=2, ranks_per_gpu=2)
@@ -80,8 +115,8 @@ CONTRADICTIONS = """
     import pytest
 
 
-    @pytest.mark.ddp(world_size=4, backend="nccl", ranks_per_gpu=2)
-    def test_nccl_on_shared_gpus(ddp):
+    @pytest.mark.ddp(world_size=4, backend="xccl", ranks_per_gpu=2)
+    def test_xccl_on_shared_gpus(ddp):
         pass
 
 
@@ -134,7 +169,11 @@ def finished(two_gpus: Callable[..., Finished]) -> Finished:
 
 @pytest.mark.parametrize(
     "name",
-    ["each_its_own", "two_share", "one_is_enough", "three_on_each", "cpu", "meta"],
+    [
+        *("each_its_own", "two_share", "one_is_enough", "three_on_each", "cpu", "meta"),
+        *("each_is_a_host_to_nccl", "one_host_to_nccl", "torch_refuses_a_message"),
+        *("ranks_are_fresh_after_a_refused_message", "ranks_are_kept_otherwise"),
+    ],
 )
 def test_ranks_are_where_they_should_be(finished: Finished, name: str) -> None:
     assert finished[f"test_{name}"].verdict == "passed", finished[f"test_{name}"].text
@@ -160,7 +199,7 @@ def test_contradictions_are_told_at_collection(two_gpus: Callable[..., Finished]
     finished = two_gpus("test_wrong.py", CONTRADICTIONS)
     assert finished.returncode == pytest.ExitCode.INTERRUPTED
     for text in (
-        "test_nccl_on_shared_gpus: @pytest.mark.ddp: ranks_per_gpu=2 with backend='nccl': nccl "
+        "test_xccl_on_shared_gpus: @pytest.mark.ddp: ranks_per_gpu=2 with backend='xccl': xccl "
         "refuses two ranks on one GPU. Write backend='gloo', with which they can share it.",
         "test_nccl_without_gpus: @pytest.mark.ddp: device='cpu' with backend='nccl': nccl needs "
         "cuda devices. Write backend='gloo', or device='cuda'.",

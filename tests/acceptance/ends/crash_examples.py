@@ -97,6 +97,22 @@ def test_compile(ddp):
     torch.compile(torch.nn.Linear(2, 2), backend=backend)(torch.ones(2))
 
 
+class CrashesInItsText(Exception):
+    texts = 0
+
+    def __str__(self):
+        CrashesInItsText.texts += 1
+        if CrashesInItsText.texts > 1:
+            ctypes.string_at(0)  # here report_of_an_exception
+        return "the cause"
+
+
+@ddp2
+def test_report_of_an_exception(ddp):
+    if ddp.rank == 1:
+        raise CrashesInItsText
+
+
 class CrashesInWorker(torch.utils.data.Dataset):
     def __len__(self):
         return 4
@@ -212,6 +228,10 @@ WAYS_SAID = {
     ),
     "ddp_construction": Way("rank 1 died of SIGSEGV in call: DDP construction"),
     "compile": Way("rank 1 died of SIGSEGV in call: compilation"),
+    "report_of_an_exception": Way(
+        "rank 1 died of SIGSEGV in call",
+        ("its call had raised test_ways.CrashesInItsText: the cause",),
+    ),
     "worker": Way("rank 1", ("a process that rank 1 forked died of SIGSEGV",)),
     "pipe": Way("rank 1", ("a process that rank 1 forked died of SIGSEGV", "EOFError")),
     "c_stack_overflow": Way(

@@ -104,7 +104,10 @@ def test_too_few_gpus_for_an_explicit_nccl_is_a_skip(where: str) -> None:
         got = plan(mark(4, backend="nccl"), gpus=1)
     else:
         got = plan(mark(4), gpus=1, backend="nccl")
-    assert got.skip == "NCCL needs a GPU for each rank: 4 needed, 1 found usable by torch"
+    assert got.skip == (
+        "NCCL needs a GPU for each rank: 4 needed, 1 found usable by torch; "
+        "ranks_per_gpu=4 lets ranks share one"
+    )
     assert got.world_size == 4
 
 
@@ -141,7 +144,9 @@ def test_more_gpus_than_ranks_are_allowed() -> None:
         ({"ranks_per_gpu": 3}, {}, 2, ("gloo", "cuda", (0, 0, 0, 1))),
         ({"device": "cuda", "ranks_per_gpu": 2}, {}, 2, ("gloo", "cuda", (0, 0, 1, 1))),
         ({}, {"ranks_per_gpu": 2}, 2, ("gloo", "cuda", (0, 0, 1, 1))),
-        ({"backend": "nccl"}, {"ranks_per_gpu": 2}, 4, ("nccl", "cuda", (0, 1, 2, 3))),
+        ({"backend": "nccl"}, {"ranks_per_gpu": 2}, 4, ("nccl", "cuda", (0, 0, 1, 1))),
+        ({"backend": "nccl", "ranks_per_gpu": 4}, {}, 1, ("nccl", "cuda", (0, 0, 0, 0))),
+        ({}, {"backend": "nccl", "ranks_per_gpu": 2}, 2, ("nccl", "cuda", (0, 0, 1, 1))),
         ({"device": "cpu"}, {"ranks_per_gpu": 2}, 4, ("gloo", "cpu", None)),
         ({"device": "cpu"}, {}, 8, ("gloo", "cpu", None)),
         ({"device": "meta"}, {}, 8, ("gloo", "meta", None)),
@@ -189,7 +194,13 @@ def test_what_ranks_work_on(marked: Any, options: Any, gpus: int, expected: Any)
         (
             {"backend": "cpu:gloo,cuda:nccl"},
             2,
-            "NCCL needs a GPU for each rank: 4 needed, 2 found usable by torch",
+            "NCCL needs a GPU for each rank: 4 needed, 2 found usable by torch; "
+            "ranks_per_gpu=4 lets ranks share one",
+        ),
+        (
+            {"backend": "nccl", "ranks_per_gpu": 2},
+            1,
+            "device='cuda' for 4 ranks, at most 2 on one: 2 needed, 1 found usable by torch",
         ),
         (
             {"device": "xpu"},
@@ -224,9 +235,8 @@ def test_several_ranks_for_each_gpu() -> None:
         ({"device": "cpu"}, {"backend": "nccl"}, "nccl needs cuda devices. Write backend='gloo'"),
         ({"device": "xpu", "backend": "cpu:gloo,cuda:nccl"}, {}, "nccl needs cuda devices"),
         ({"device": "meta", "ranks_per_gpu": 2}, {}, "Leave one of the two out"),
-        ({"backend": "nccl", "ranks_per_gpu": 2}, {}, "nccl refuses two ranks on one GPU"),
-        ({"ranks_per_gpu": 2}, {"backend": "nccl"}, "Write backend='gloo'"),
-        ({}, {"backend": "nccl", "ranks_per_gpu": 2}, "Write backend='gloo'"),
+        ({"backend": "xccl", "ranks_per_gpu": 2}, {}, "xccl refuses two ranks on one GPU"),
+        ({"ranks_per_gpu": 2}, {"backend": "xccl"}, "Write backend='gloo'"),
     ],
 )
 def test_what_contradicts_itself(marked: Any, options: Any, fix: str) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from pytest_ddp.outcome.outcome import Ending, Hang, RankLine
 from pytest_ddp.protocol.messages import Phase
+from tests.acceptance.suite import flat
 from tests.unit import handmade as made
 from tests.unit.handmade import (
     ALL_REDUCE,
@@ -54,6 +55,28 @@ def test_signal_with_stack() -> None:
         "\n"
         "DDP-020: python -m pytest_ddp explain DDP-020"
     )
+
+
+def test_what_was_raised_before_the_end_is_said() -> None:
+    """As after an error of CUDA, when NCCL's watchdog ends the process during pytest's report."""
+    dying = dead(
+        returncode=-signal.SIGABRT,
+        phase="call: backward",
+        raised="torch.AcceleratorError: CUDA error: device-side assert triggered",
+        stderr=(
+            "[rank1]:[E1126 05:34:29 ProcessGroupNCCL.cpp:2303] [PG ID 0 Rank 1] Process group "
+            "watchdog thread terminated with exception: CUDA error: device-side assert triggered\n"
+            "CUDA kernel errors might be asynchronously reported at some other API call\n"
+        ),
+    )
+    said = flat(text(made.passing(0), dying))
+    assert (
+        "its call had raised torch.AcceleratorError: CUDA error: device-side assert triggered"
+    ) in said
+    assert "NCCL's watchdog ended it: CUDA error: device-side assert triggered" in said
+    plain = flat(text(made.passing(0), dead(returncode=-signal.SIGABRT)))
+    assert "had raised" not in plain
+    assert "watchdog" not in plain
 
 
 def test_sigkill_says_why_there_is_no_stack() -> None:

@@ -17,6 +17,9 @@ _LONG = 1200.0
 _XDIST = ("xdist",)
 _WORKERS = ("-p", "xdist", "-n", "2")
 _CONFORMANCE = ("ddp_conformance",)
+_SHORT = "--ddp-timeout=30"
+"""Hangs on NCCL are not proved: each takes the whole timeout."""
+_SHARED = "--ddp-ranks-per-gpu=2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +60,33 @@ def selftest_cases(gpus: int) -> list[SelftestCase]:
         SelftestCase("gloo", "verdicts, training, warm ranks, aborts", everywhere, "gloo", _FEW),
         SelftestCase("workers", "tests under xdist", leases, "gloo", _FEW, 0, _XDIST, _WORKERS),
         SelftestCase("nccl-training", "training, warm ranks", training, "nccl", pair, 1),
-        SelftestCase("nccl-verdicts", "verdicts", ("test_verdicts.py",), "nccl", _FEW, _FEW),
+        SelftestCase(
+            *("shared-training", "training, two ranks on one GPU", training, "nccl", _FEW, 1),
+            arguments=(_SHARED,),
+        ),
+        SelftestCase(
+            "shared-verdicts",
+            "verdicts and aborts, two ranks on one GPU",
+            *(("test_verdicts.py", *aborts), "nccl", _FEW, 1),
+            arguments=(_SHARED, _SHORT),
+        ),
+        SelftestCase(
+            *("differences", "what NCCL does otherwise than gloo", ("test_differences.py",)),
+            *("nccl", _FEW, 1),
+            arguments=(_SHARED,),
+        ),
+        SelftestCase(
+            *("nccl-verdicts", "verdicts", ("test_verdicts.py",), "nccl", _FEW, _FEW),
+            arguments=(_SHORT,),
+        ),
         SelftestCase(
             "leases", "one test on a GPU at a time", leases, "nccl", 1, 1, _XDIST, _WORKERS
         ),
         SelftestCase("crashes", "what a GPU dies of", ("test_gpu_crashes.py",), "nccl", 1, 1),
-        SelftestCase("aborts", "ranks that end while others wait", aborts, "nccl", _FEW, _FEW),
+        SelftestCase(
+            *("aborts", "ranks that end while others wait", aborts, "nccl", _FEW, _FEW),
+            arguments=(_SHORT,),
+        ),
         SelftestCase(
             "guarantees", "conformance", guarantees, "nccl", _FEW, _FEW, _CONFORMANCE, limit=_LONG
         ),

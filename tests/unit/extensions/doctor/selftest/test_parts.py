@@ -9,7 +9,8 @@ import pytest
 from pytest_ddp.extensions.doctor.selftest import inner_session
 from pytest_ddp.extensions.doctor.selftest.cases import SelftestCase, expected_of, selftest_cases
 
-PAIR = ["nccl-training", "nccl-verdicts", "leases", "crashes", "aborts", "guarantees"]
+SHARED = ["shared-training", "shared-verdicts", "differences"]
+PAIR = ["nccl-training", *SHARED, "nccl-verdicts", "leases", "crashes", "aborts", "guarantees"]
 
 
 def names(gpus: int) -> list[str]:
@@ -20,7 +21,7 @@ def names(gpus: int) -> list[str]:
     ("gpus", "more"),
     [
         (0, []),
-        (1, ["nccl-training", "leases", "crashes"]),
+        (1, ["nccl-training", *SHARED, "leases", "crashes"]),
         (2, PAIR),
         (4, [*PAIR, "all-gpus"]),
     ],
@@ -36,10 +37,11 @@ def test_what_cannot_run_says_why() -> None:
     assert absent.obstacle(0) == "no_such_module is not installed"
 
 
-def test_nobody_has_more_ranks_than_gpus() -> None:
+def test_ranks_share_gpus_only_where_the_part_says_so() -> None:
     for gpus in range(12):
         for part in selftest_cases(gpus):
-            assert part.obstacle(gpus) or part.backend == "gloo" or part.size <= gpus
+            room = 2 * gpus if "--ddp-ranks-per-gpu=2" in part.arguments else gpus
+            assert part.obstacle(gpus) or part.backend == "gloo" or part.size <= room
 
 
 def test_every_suite_is_in_a_part_and_expects_each_of_its_tests() -> None:
