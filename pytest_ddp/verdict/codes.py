@@ -414,7 +414,7 @@ ENTRIES = (
         ),
         (
             "`--ddp-backend=gloo`, or a mark with backend='gloo'; ranks_per_gpu lets several ranks "
-            "share a GPU with it.",
+            "share a GPU, with NCCL too.",
             "Take the backend from ddp.backend, and the device from ddp.device.",
         ),
         message=r"doesn't have NCCL built in|only supported with GPUs|Duplicate GPU detected",

@@ -109,8 +109,9 @@ def _variables() -> Iterator[Finding]:
 def _usable() -> Finding:
     count = gpus.count_gpus()
     if count:
-        many = f"tests of up to {count} ranks run on NCCL"
-        return ok("GPUs", f"{count} usable by torch: {many}, larger ones on gloo and the CPU")
+        ranks = "one rank" if count == 1 else f"up to {count} ranks"
+        larger = "larger ones on gloo and the CPU, or on NCCL with --ddp-ranks-per-gpu"
+        return ok("GPUs", f"{count} usable by torch: tests of {ranks} run on NCCL, {larger}")
     if gpus.visible_devices():
         return note(
             "GPUs",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,10 @@ def _fenced(text: str) -> str:
     return f"~~~~~~text\n{text.rstrip()}\n~~~~~~"
 
 
+_STYLE = re.compile(r"\x1b\[\d*m")
+"""What underlines the head of nvidia-smi's table, even if its output is no terminal."""
+
+
 def topology() -> str:
     """How GPUs are connected, from ``nvidia-smi topo``; empty if it is missing or fails."""
     command = shutil.which("nvidia-smi")
@@ -139,4 +144,4 @@ def topology() -> str:
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return run.stdout.strip() if run.returncode == 0 else ""
+    return _STYLE.sub("", run.stdout).strip() if run.returncode == 0 else ""

@@ -1,6 +1,6 @@
 """What NCCL does not have or does otherwise than gloo: a table. Imports no torch.
 
-No row was seen on NCCL: each is known from the documents or sources that it names.
+Each row is known from the documents or sources that it names, and was seen with :data:`SEEN_WITH`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from pytest_ddp.extensions.portable.finding import Finding
+
+SEEN_WITH = "NCCL 2.28.9 (torch 2.11, an H200)"
 
 CONTIGUOUS, DENSE, WITH_GAPS, SPARSE = "contiguous", "permuted", "with gaps", "sparse"
 """How elements lie in memory: in order (of a memory format), without gaps, with them."""
@@ -75,7 +77,8 @@ DIFFERENCES = (
     Difference(
         "dtype",
         "a tensor of int16, uint16, uint32, uint64, float8_e8m0fnu or another rare dtype",
-        "TypeError: Input tensor data type is not supported for NCCL process group",
+        "TypeError: Input tensor data type is not supported for NCCL process group; after a send "
+        "or recv, later collectives of the thread never run",
         "sends any dtype; its collectives raise",
         "send a view of it as uint8",
         "NCCLUtils.hpp, ncclDataType",
@@ -183,7 +186,8 @@ DIFFERENCES = (
     Difference(
         "head to head",
         "two ranks that both send first, or both receive first, with isend or irecv",
-        "may hang: it runs the messages of a pair in order, and each waits for its other end",
+        "hangs, or NCCL's internal error: the messages of a pair run in order, and each waits for "
+        "its other end",
         "runs them in any order",
         "batch_isend_irecv, or let one of them receive first",
         "NCCL user guide, Point-to-point communication; NVIDIA/nccl#479; pytorch#109401",
@@ -192,7 +196,8 @@ DIFFERENCES = (
     Difference(
         "ring",
         "ranks that each begin with a message to the next one, with isend or irecv",
-        "may hang: a pair's first message makes a communicator, for which both have to come",
+        "hangs: the messages of a rank run in order, and each waits for its other end; a pair's "
+        "first one may also make a communicator, for which both have to come",
         "runs them in any order",
         "batch_isend_irecv",
         f"{_CPP}, pointToPoint; pytorch#108378",
@@ -228,7 +233,7 @@ DIFFERENCES = (
     Difference(
         "float8",
         "a collective of float8_e5m2 or float8_e4m3fn",
-        "runs",
+        "runs, on GPUs that have them; of the fnuz kinds only what moves data does",
         "RuntimeError: Invalid scalar type",
         "a view as uint8, where nothing is reduced",
         "NCCLUtils.hpp, ncclDataType",
@@ -246,10 +251,10 @@ DIFFERENCES = (
     Difference(
         "CPU tensor",
         "a tensor on a CPU",
-        "ValueError: Tensors must be CUDA and dense",
+        "RuntimeError: No backend type associated with device type cpu",
         "runs",
-        "move it to the rank's device",
-        f"{_CPP}, check_gpu_single_tensor",
+        "move it to the rank's device, or use the backend cpu:gloo,cuda:nccl",
+        "ProcessGroup.hpp, getBackend",
         judged="device",
     ),
     Difference(
@@ -257,7 +262,7 @@ DIFFERENCES = (
         "two ranks on one device",
         "ncclInvalidUsage: Duplicate GPU detected",
         "runs",
-        "a device for each rank",
+        "a device for each rank, or `ranks_per_gpu`",
         "torch.distributed.init_process_group",
         judged="device",
     ),
@@ -275,7 +280,7 @@ def finding_of(
         "a difference between gloo and NCCL",
         what,
         lines,
-        f"NCCL: {row.nccl}. Gloo: {row.gloo}. Known from documents ({row.source}), and not seen.",
+        f"NCCL: {row.nccl}. Gloo: {row.gloo}. Seen with {SEEN_WITH}; source: {row.source}.",
         f"{row.instead}.",
         ranks,
     )

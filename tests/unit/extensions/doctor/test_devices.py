@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import pytest
 
-from pytest_ddp.extensions.doctor import device_findings
+from pytest_ddp.extensions.doctor import device_findings, report
 from pytest_ddp.extensions.doctor.findings import Finding, Level
 from pytest_ddp.launch import gpus
 
@@ -45,6 +45,12 @@ def listing(count: int, instances: int = 0) -> str:
         lines.append(f"GPU {index}: NVIDIA H200 (UUID: GPU-{index}f-0)")
         lines += [f"  MIG 1g  Device {i}: (UUID: MIG-{index}{i}-0)" for i in range(instances)]
     return "\n".join(lines)
+
+
+def test_the_topology_is_plain_text(install: Install) -> None:
+    """nvidia-smi underlines its head for a file, too (driver 580)."""
+    install("nvidia-smi", "\x1b[4mGPU0\tCPU Affinity\x1b[0m\nGPU0\t X \t0-15")
+    assert report.topology() == "GPU0\tCPU Affinity\nGPU0\t X \t0-15"
 
 
 def test_gpus_are_named(install: Install) -> None:
