@@ -39,13 +39,13 @@ def test_everything_that_runs_here(tmp_path: Path) -> None:
     run = doctor(tmp_path, "--json", "--prove", "--report=out", CUDA_VISIBLE_DEVICES="")
     assert run.returncode == 0, run.stdout + run.stderr
     assert json.loads(run.stdout)["able"] is True
-    assert "2 of 9 parts ran, all as expected. The report is in out/" in run.stderr
+    assert "2 of 12 parts ran, all as expected. The report is in out/" in run.stderr
     told = json.loads((tmp_path / "out" / "pytest-ddp-report.json").read_text())
     assert told["green"] is True
     ran = {result["part"]["name"] for result in told["results"] if not result["obstacle"]}
     assert ran == {"gloo", "workers"}
     text = (tmp_path / "out" / "pytest-ddp-report.md").read_text()
-    assert text.startswith("# pytest-ddp: 2 of 9 parts ran, all as expected\n")
+    assert text.startswith("# pytest-ddp: 2 of 12 parts ran, all as expected\n")
     assert "| crashes | what a GPU dies of | it needs 1 GPUs, and 0 are usable |" in text
     assert "| test_is_killed | failed |" in text
 

@@ -75,12 +75,13 @@ def test_ranks_for_each_machine_by_option() -> None:
     [
         (
             *(6, (4, 1), {}, {"backend": "nccl"}),
-            "NCCL needs a GPU for each rank: 6 needed, 4 on node 0 (alpha), 1 on node 1 (beta)",
+            "NCCL needs a GPU for each rank: 6 needed, 4 on node 0 (alpha), 1 on node 1 (beta); "
+            "ranks_per_gpu=2 lets ranks share them",
         ),
         (
             *(5, (4, 1), {}, {"backend": "nccl", "nodes": 1}),
             "NCCL needs a GPU for each rank: 5 needed on one machine (nodes=1), 4 on node 0 "
-            "(alpha), 1 on node 1 (beta)",
+            "(alpha), 1 on node 1 (beta); ranks_per_gpu=2 lets ranks share them",
         ),
         (
             *(2, (4, 0, 0), {}, {"backend": "nccl", "nodes": 2}),
@@ -90,7 +91,8 @@ def test_ranks_for_each_machine_by_option() -> None:
         (
             *(6, (4, 1), {"ranks_per_machine": 3}, {"backend": "nccl"}),
             "NCCL needs a GPU for each rank: 6 needed, 4 on node 0 (alpha), 1 on node 1 (beta); "
-            "at most 3 ranks on each (--ddp-ranks-per-machine)",
+            "at most 3 ranks on each (--ddp-ranks-per-machine); ranks_per_gpu=3 lets ranks share "
+            "them",
         ),
         (
             *(6, (4, 1), {}, CUDA),
@@ -110,7 +112,7 @@ def test_ranks_for_each_machine_by_option() -> None:
         (
             *(4, ((2, "cuda"), (2, "xpu")), {}, {"backend": "nccl"}),
             "NCCL needs a GPU for each rank: 4 needed, 2 on node 0 (alpha), 2 of another kind "
-            "(xpu) on node 1 (beta)",
+            "(xpu) on node 1 (beta); ranks_per_gpu=2 lets ranks share them",
         ),
         (
             *("gpus", (0, 0), {}, {}),
