@@ -80,7 +80,8 @@ def pytest_ddp_findings(item: pytest.Item, sent: Mapping[int, Mapping[str, Any]]
 
     Called after an attempt of which :func:`pytest_ddp_test_ended` returned something on any rank.
     The text becomes that of the failed call; its first line is what the short summary shows. A test
-    that has failed keeps its own text.
+    that has failed keeps its own text, and a skipped one is skipped. To an ``xfail`` mark the call
+    fails as with :func:`pytest.fail`, which its ``raises`` may exclude.
 
     :param sent: What each rank has sent, by rank; ranks that have died or hung are missing.
     """

@@ -35,6 +35,14 @@ _CLEAR_OF_TORCH = {
 }
 """Modules that the user's pytest process imports, with all that they import in turn."""
 
+_OF_EVERY_RUN = {
+    "pytest_ddp",
+    *("pytest_ddp.plugin", "pytest_ddp.hookspecs", "pytest_ddp.extending"),
+    *("pytest_ddp.session.neighbours", "pytest_ddp.extensions.machines.engines.options"),
+}
+"""What suites without ddp tests may import of ours, beside packages, modules of ``settings`` and
+``system``, and an extension's ``plugin.py`` and ``options.py``."""
+
 
 _SIDES = ("pytest_ddp.system", "pytest_ddp.protocol", "pytest_ddp.fixture")
 """What both sides of a channel import."""
@@ -196,6 +204,17 @@ def test_controller_imports_no_torch() -> None:
         for reached in _reach(module)
         for name in _imports(MODULES[reached], everywhere=False)
         if name.partition(".")[0] in {"torch", "numpy"}
+    ]
+
+
+def test_suites_without_ddp_tests_import_little() -> None:
+    plugins = [f"{_EXTENSIONS}.{name}.plugin" for name in extending.names("plugin")]
+    assert not [
+        f"{plugin} imports {name}"
+        for plugin in ("pytest_ddp.plugin", *plugins)
+        for name in _reach(plugin) - _OF_EVERY_RUN
+        if MODULES[name].name not in ("__init__.py", "plugin.py", "options.py")
+        and _room(name)[1] not in ("settings", "system")
     ]
 
 

@@ -81,6 +81,10 @@ class ReturnTerminal:
 ERRORS = "ddp_errors"
 """Attribute of a report of an exception group: the texts of the exceptions in it."""
 
+EXPECTS_OTHER = "ddp_expects_other"
+"""Attribute of the report of a test that was expected to fail and passed, and that expects another
+exception than that of :func:`pytest.fail`."""
+
 EXIT_LINK_LOST = 78
 """Exit code of a rank whose channel was closed by its test, by ``os.closerange`` for example."""
 

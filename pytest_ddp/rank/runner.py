@@ -38,6 +38,7 @@ from pytest_ddp.rank.groups.env_rendezvous import EnvRendezvous
 from pytest_ddp.rank.groups.group_fixtures import GroupFixtures
 from pytest_ddp.rank.hooks import fixtures, log_handlers, output
 from pytest_ddp.rank.hooks.debugger import PromptPlace, RankDebugger, TerminalAccess
+from pytest_ddp.rank.hooks.expected_failures import ExpectedFailures
 from pytest_ddp.rank.hooks.log_handlers import LiveLogs
 from pytest_ddp.rank.hooks.phases import PhaseHooks
 from pytest_ddp.rank.hooks.property_tests import Properties
@@ -146,8 +147,8 @@ class Runner:
 
     def live(self) -> NoReturn:
         """Run tests until the order to finish; the process ends here."""
-        watchers = (self._phases, self._care, self._properties, self._ties, Tracebacks())
-        for plugin in (self, self._debugger, *watchers):
+        watchers = (self._phases, self._care, self._properties, self._ties)
+        for plugin in (self, self._debugger, *watchers, Tracebacks(), ExpectedFailures()):
             self._config.pluginmanager.register(plugin)
         log_handlers.attach_at_once(self._log_handlers)
         files = output.capture_files(self._config)

@@ -18,7 +18,6 @@ from pytest_ddp.protocol.host_messages import Session
 from pytest_ddp.session import ends, worker_settings
 from pytest_ddp.session.display import Display, LiveLine, terminal_of
 from pytest_ddp.session.measuring import CoverageOfRanks
-from pytest_ddp.session.neighbours import with_findings
 from pytest_ddp.session.report_reader import Reader
 from pytest_ddp.session.run_requests import RunRequests
 from pytest_ddp.session.supervisor import Supervisor
@@ -156,8 +155,8 @@ class Controller:
             if self._hopeless is not None:
                 return self._without_ranks(item, self._hopeless)
             tmp_path = self._directories.name(item)
-            outcome = self._run_on_ranks(item, next_item, plan, tmp_path)
-            results, found = with_findings(item, outcome, self._results(outcome))
+            outcome = _with_finding(item, self._run_on_ranks(item, next_item, plan, tmp_path))
+            results = self._results(outcome)
             self._directories.keep_or_remove(tmp_path, results)
         except HostDiedError as death:
             return self._after_death_of_host(item, next_item, str(death))
@@ -171,8 +170,6 @@ class Controller:
             os._exit(3)
         self._fruitless = 0
         self.orders.set_doubtful(item, is_doubtful(outcome, self._diagnoses))
-        if found is not None:
-            self._diagnoses = (found,)
         self._write_diagnoses(outcome)
         self._messages.after_test(outcome, results)
         self._write_trace(outcome, results)
@@ -374,6 +371,15 @@ class Controller:
             supervisor.close()
         if launcher is not None:
             launcher.close()
+
+
+def _with_finding(item: pytest.Item, outcome: RunOutcome) -> RunOutcome:
+    """With what plugins conclude from what they have sent from the ranks."""
+    sent = {rank.rank: rank.done.from_plugins for rank in outcome.ranks if rank.done is not None}
+    if not any(sent.values()):
+        return outcome
+    found = item.config.hook.pytest_ddp_findings(item=item, sent=sent)
+    return dataclasses.replace(outcome, finding="\n".join(filter(None, found)))
 
 
 def _end_of(launcher: Launcher) -> str:

@@ -31,11 +31,6 @@ def failed_without_ranks(item: pytest.Item, text: str) -> list[pytest.TestReport
     ]
 
 
-def failed_call(item: pytest.Item, text: str) -> pytest.TestReport:
-    """A failure of the call that is found in the pytest process, while each rank passed."""
-    return _report(item, "call", "failed", _represent(item, text))
-
-
 def _represent(item: pytest.Item, text: str) -> ReprExceptionInfo:
     path, line, _ = item.location
     crash = ReprFileLocation(path, (line or 0) + 1, text.splitlines()[0])

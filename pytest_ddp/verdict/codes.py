@@ -387,14 +387,13 @@ ENTRIES = (
     ),
     Entry(
         STOPPED,
-        "Ranks could not go on after an earlier failure",
-        (
-            "rank ... was stopped in ...",
-            "... could not go on in teardown after the failure in call",
-        ),
-        "A consequence: another phase of the test failed first, and the rest was cut off.",
-        ("The earlier failure of the same test.",),
-        ("Read the first failure of the test; this one goes with it.",),
+        "Ranks were stopped, as another phase had failed on other ranks",
+        ("rank ... was stopped in ...",),
+        "A consequence: another rank failed in a later phase of the test, and this one had not "
+        "come to it when the time after a failure was over. Errors that follow a failure of an "
+        "earlier phase have no code: they say 'after the failure in call'.",
+        ("The other failure of the same test.",),
+        ("Read the failure of the later phase; this one goes with it.",),
     ),
     Entry(
         "DDP-040",

@@ -125,6 +125,8 @@ class Failure:
     """The ranks without trouble, each with its state as a predicate."""
     notes: tuple[str, ...] = ()
     """Sentences for the end."""
+    after: Phase | None = None
+    """The phase of the test's first failure; None if that is this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +187,8 @@ class Diagnosis:
 def is_doubtful(outcome: RunOutcome, diagnoses: Sequence[Diagnosis]) -> bool:
     """Whether there was more than exceptions in the call, after which all ranks went on."""
     lost = any(not rank.ended_well for rank in outcome.ranks)
-    plain = (Kind.FAILURE, Phase.CALL)
-    return lost or any((found.kind, found.phase) != plain for found in diagnoses)
+    plain = {(Kind.FAILURE, Phase.CALL), (Kind.FINDING, Phase.CALL)}
+    return lost or any((found.kind, found.phase) not in plain for found in diagnoses)
 
 
 def diagnose_failure(failure: Failure) -> Diagnosis:
@@ -196,8 +198,8 @@ def diagnose_failure(failure: Failure) -> Diagnosis:
         roots, echoes = [], [*roots, *echoes]
     groups = _culprits_first(failure.outcome, group_same(roots))
     in_handlers = note(_handled(failure)) if roots and roots[0].stopped else ""
-    notes = filter(None, (*failure.notes, *failure.outcome.notes, in_handlers))
     kind = _kind(failure, groups)
+    notes = (*_details(failure), *failure.notes, *failure.outcome.notes, in_handlers)
     return Diagnosis(
         nodeid=failure.outcome.nodeid,
         phase=failure.phase,
@@ -207,11 +209,18 @@ def diagnose_failure(failure: Failure) -> Diagnosis:
         hint=clean(_hint(failure, groups)),
         root_cause=_root_cause(failure, groups),
         ranks=tuple(_ranks(failure)),
-        notes=tuple(map(clean, dict.fromkeys(notes))),
+        notes=tuple(map(clean, dict.fromkeys(filter(None, notes)))),
         place=_place(failure, groups),
         roots=groups,
         echoes=tuple(echoes),
     )
+
+
+def _details(failure: Failure) -> list[str]:
+    """What a plugin says below the verdict, without indents."""
+    if failure.kind is not Kind.FINDING:
+        return []
+    return [line.strip() for line in failure.disagreement.splitlines()[1:]]
 
 
 def _root_cause(failure: Failure, groups: Sequence[Sequence[RankFailure]]) -> RootCause:
@@ -219,8 +228,10 @@ def _root_cause(failure: Failure, groups: Sequence[Sequence[RankFailure]]) -> Ro
     if not groups:
         if failure.kind is Kind.FINDING:
             return RootCause((), "all ranks passed, and a plugin looked at them together")
-        if failure.kind is not Kind.COLLECTIVES:
+        if failure.kind is Kind.DISAGREEMENT:
             return RootCause((), "some ranks were skipped, and any of them may be right")
+        if failure.kind is Kind.FAILURE:
+            return RootCause((), "it follows from the failure of an earlier phase")
         return outcome.mismatch_cause or RootCause((), "the calls of the ranks are not known")
     first = groups[0][0]
     if first.stopped and outcome.hang is not None:
@@ -278,10 +289,12 @@ def _code(failure: Failure, kind: Kind, groups: Sequence[Sequence[RankFailure]])
             return _code_of_timeout(failure, [t for group in groups for t in group])
         case Kind.COLLECTIVES if not failure.disagreement.startswith("unequal number"):
             return codes.UNLIKE
+        case Kind.STOPPED if failure.after is not None:
+            return ""  # the first failure has one
         case Kind.CRASH | Kind.EXIT:
             return _code_of_end(groups[0][0])
         case Kind.FAILURE:
-            return _code_of_exception(groups[0][0]) if groups else codes.STOPPED
+            return _code_of_exception(groups[0][0]) if groups else ""
     return _CODES[kind]
 
 
@@ -374,7 +387,8 @@ def _stopped_verdict(failure: Failure, stopped: Sequence[RankFailure]) -> str:
         if ranks := [t.rank.rank for t in stopped if t.phase is phase]:
             were = "were" if len(ranks) > 1 else "was"
             parts.append(f"{ranks_text(ranks)} {were} stopped in {phase}")
-    return ", ".join(parts)
+    after = "" if failure.after is None else f" after the failure in {failure.after}"
+    return ", ".join(parts) + after
 
 
 def _unfinished(outcome: RunOutcome, stopped: Sequence[RankFailure]) -> Iterator[str]:

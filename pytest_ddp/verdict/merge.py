@@ -20,7 +20,7 @@ import pytest
 from pytest_ddp.deadlock.collectives import unequal_collectives
 from pytest_ddp.outcome.outcome import Ending, RankOutcome, RunOutcome, TimedReport, ranks_text
 from pytest_ddp.protocol.buffered_reports import is_empty
-from pytest_ddp.protocol.messages import ERRORS, Phase
+from pytest_ddp.protocol.messages import ERRORS, EXPECTS_OTHER, Phase
 from pytest_ddp.settings.options import Output
 from pytest_ddp.verdict.diagnosis import Diagnosis, Failure, Kind, diagnose_failure
 from pytest_ddp.verdict.diagnosis_files import properties
@@ -183,6 +183,7 @@ _OWN_ATTRIBUTES = {
     "user_properties",
     "wasxfail",
     ERRORS,
+    EXPECTS_OTHER,
 }
 """Attributes that the merge sets; other attributes of a report come from the user's hooks."""
 
@@ -206,6 +207,8 @@ class Decision:
     """The verdict of a failure that belongs to no single rank."""
     advice: str = ""
     """How to fix the disagreement."""
+    kind: Kind = Kind.FAILURE
+    """Of the disagreement."""
     wasxfail: str | None = None
     stands_for_call: bool = False
     """True for a failed setup, after which some ranks may have gone on to their call."""
@@ -239,7 +242,9 @@ def judge(outcome: RunOutcome, output: Output, width: int = WIDTH) -> Merged:
     outcome = replace(outcome, ranks=tuple(sorted(outcome.ranks, key=lambda rank: rank.rank)))
     decisions = _decide(outcome)
     if unlike:
-        decisions = _with_unlike(decisions, unlike[0])
+        decisions = _blamed(decisions, Kind.COLLECTIVES, unlike[0], _SAME_COLLECTIVES)
+    elif outcome.finding:
+        decisions = _blamed(decisions, Kind.FINDING, outcome.finding)
     notes = unlike
     reports: list[pytest.TestReport] = []
     diagnoses: list[Diagnosis] = []
@@ -248,7 +253,8 @@ def judge(outcome: RunOutcome, output: Output, width: int = WIDTH) -> Merged:
         notes = tuple(note for note in notes if note != decision.disagreement)
         if diagnoses and _have_lost_peers_alone(outcome, decision.troubles):
             decision = replace(decision, disagreement=_after(decision, diagnoses[0]))
-        report, diagnosis = _judge(outcome, decision, notes, output, failing, width)
+        first = diagnoses[0].phase if diagnoses else None
+        report, diagnosis = _judge(outcome, decision, notes, output, failing, width, first)
         if diagnosis is not None:
             diagnoses.append(diagnosis)
             notes = (f"{decision.phase} had failed before: {diagnosis.verdict}",)
@@ -277,8 +283,9 @@ def _judge(
     output: Output,
     failing: frozenset[int],
     width: int,
+    after: Phase | None = None,
 ) -> tuple[pytest.TestReport, Diagnosis | None]:
-    failure = _failure(outcome, decision, notes)
+    failure = _failure(outcome, decision, notes, after)
     diagnosis = diagnose_failure(failure) if decision.outcome == "failed" else None
     sections = sections_of(outcome, _covered(decision), output, failing)
     report = _report(outcome, decision, _longrepr(failure, decision, diagnosis), sections)
@@ -338,7 +345,8 @@ def _combine(phase: Phase, parts: Sequence[RankPhase], troubles: Sequence[RankFa
         return replace(merged, outcome="failed", troubles=tuple(troubles))
     if skipped and len({(part.state, part.reason) for part in parts}) > 1:
         words = _disagreement(parts)
-        return replace(merged, outcome="failed", disagreement=words, advice=_ALL_OR_NONE)
+        merged = replace(merged, outcome="failed", kind=Kind.DISAGREEMENT)
+        return replace(merged, disagreement=words, advice=_ALL_OR_NONE)
     if skipped:
         return replace(merged, outcome="skipped")
     if expected := by_state.get(PhaseState.XFAILED):
@@ -387,26 +395,30 @@ def _after(decision: Decision, earlier: Diagnosis) -> str:
     return f"{ranks} could not go on in {decision.phase} after the failure in {earlier.phase}"
 
 
-# ------------------------------------------------------------------ collectives
+# ------------------------------------------------------------------ after the ranks have ended
 
 
-def _with_unlike(decisions: Sequence[Decision], unlike: str) -> list[Decision]:
-    """Fail the test's body because collectives differ, unless something failed already.
+def _blamed(
+    decisions: Sequence[Decision], kind: Kind, verdict: str, advice: str = ""
+) -> list[Decision]:
+    """Fail the test's body for what all ranks together show, unless something failed already.
 
-    If every rank passed although it was expected to fail, this is the expected failure.
+    If every rank passed although it was expected to fail, this is the expected failure, unless the
+    test expects another exception than that of :func:`pytest.fail`.
     """
     *before, body, teardown = decisions
     states = {part.state for part in body.parts}
     surprised = bool(states) and states <= {PhaseState.XPASSED, PhaseState.XPASSED_STRICT}
     failed = any(decision.outcome == "failed" for decision in (*before, teardown))
-    settled = body.outcome == "failed" or (body.outcome == "skipped" and body.wasxfail is not None)
+    settled = body.outcome == "failed" or (
+        body.outcome == "skipped" and (body.wasxfail is not None or kind is Kind.FINDING)
+    )
     if failed or (settled and not surprised):
         return list(decisions)
-    blamed = replace(body, outcome="failed", wasxfail=None)
-    blamed = replace(blamed, disagreement=unlike, advice=_SAME_COLLECTIVES)
-    if surprised:
-        reason = _xfail_reason(body.parts)
-        blamed = replace(blamed, outcome="skipped", wasxfail=reason, troubles=())
+    blamed = replace(body, outcome="failed", wasxfail=None, troubles=())
+    blamed = replace(blamed, kind=kind, disagreement=verdict, advice=advice)
+    if surprised and not any(hasattr(part.report, EXPECTS_OTHER) for part in body.parts):
+        blamed = replace(blamed, outcome="skipped", wasxfail=_xfail_reason(body.parts))
     return [*before, blamed, teardown]
 
 
@@ -447,10 +459,12 @@ def _longrepr(failure: Failure, decision: Decision, diagnosis: Diagnosis | None)
     return represent(failure, diagnosis or diagnose_failure(failure))
 
 
-def _failure(outcome: RunOutcome, decision: Decision, notes: tuple[str, ...]) -> Failure:
+def _failure(
+    outcome: RunOutcome, decision: Decision, notes: tuple[str, ...], after: Phase | None
+) -> Failure:
     troubled = {trouble.rank.rank for trouble in decision.troubles}
-    # A disagreement names all ranks in its verdict.
-    names_all = decision.advice == _ALL_OR_NONE
+    # A disagreement names all ranks in its verdict, and a finding those that it is about.
+    names_all = decision.kind in (Kind.DISAGREEMENT, Kind.FINDING)
     others = [part for part in decision.parts if part.rank.rank not in troubled and not names_all]
     skips = [part for part in decision.parts if part.state is PhaseState.SKIPPED]
     return Failure(
@@ -458,17 +472,12 @@ def _failure(outcome: RunOutcome, decision: Decision, notes: tuple[str, ...]) ->
         phase=decision.phase,
         troubles=decision.troubles,
         disagreement=decision.disagreement,
-        kind=_kind(decision),
+        kind=decision.kind,
         place=_skip_place(outcome, skips[0])[:2] if skips else None,
         others=tuple((part.rank.rank, str(part)) for part in others),
         notes=(decision.advice, *notes) if decision.advice else notes,
+        after=after,
     )
-
-
-def _kind(decision: Decision) -> Kind:
-    if decision.troubles:
-        return Kind.FAILURE
-    return Kind.DISAGREEMENT if decision.advice == _ALL_OR_NONE else Kind.COLLECTIVES
 
 
 def _skip_place(outcome: RunOutcome, part: RankPhase) -> tuple[str, int, str]:

@@ -11,7 +11,7 @@ from _pytest._code.code import ReprExceptionInfo, ReprFileLocation, ReprTracebac
 
 from pytest_ddp.outcome.outcome import Hang, RankLine, ranks_text
 from pytest_ddp.verdict.codes import pointer
-from pytest_ddp.verdict.diagnosis import Diagnosis, Failure, RankDiagnosis
+from pytest_ddp.verdict.diagnosis import Diagnosis, Failure, Kind, RankDiagnosis
 from pytest_ddp.verdict.lost_ranks import children, entries_of_lost_rank
 from pytest_ddp.verdict.rank_failure import (
     RankFailure,
@@ -28,6 +28,7 @@ from pytest_ddp.verdict.representation import (
     brief,
     cleaned,
     entries_of,
+    raw,
     sentences,
     tail_entries,
 )
@@ -67,7 +68,7 @@ def _laid_out(cells: Sequence[tuple[str, ...]], inline: int) -> Iterator[str]:
 def represent(failure: Failure, diagnosis: Diagnosis, width: int = WIDTH) -> ReprExceptionInfo:
     """The ``longrepr`` of a failed phase; our own lines are wrapped at ``width`` columns."""
     roots = diagnosis.roots
-    entries: list[Entry] = [sentences(*_headline(failure, diagnosis, width), width=width)]
+    entries: list[Entry] = [_head(failure, diagnosis, width)]
     shown: set[Hashable] = set()
     for number, group in enumerate(roots):
         entries += _root(failure, group, number, roots[0][0].at, shown, width)
@@ -84,6 +85,12 @@ def represent(failure: Failure, diagnosis: Diagnosis, width: int = WIDTH) -> Rep
 
 
 # ------------------------------------------------------------------ the head
+
+
+def _head(failure: Failure, diagnosis: Diagnosis, width: int) -> Entry:
+    if diagnosis.kind is Kind.FINDING:  # its plugin has laid it out
+        return raw(f"{failure.disagreement}\n")
+    return sentences(*_headline(failure, diagnosis, width), width=width)
 
 
 def _headline(failure: Failure, diagnosis: Diagnosis, width: int) -> list[str]:
@@ -237,8 +244,9 @@ def _notes(failure: Failure, diagnosis: Diagnosis, width: int) -> Iterator[str]:
             yield hang.sentence
             yield from () if _has_table(failure, diagnosis) else rows_of(diagnosis.ranks, width)
             yield from [""] if diagnosis.notes else []
+    laid_out = {clean(line.strip()) for line in failure.disagreement.splitlines()}
     for note in diagnosis.notes:
-        yield from note.splitlines()
+        yield from () if note in laid_out else note.splitlines()
 
 
 def _closing(failure: Failure, diagnosis: Diagnosis) -> Iterator[str]:

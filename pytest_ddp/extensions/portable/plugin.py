@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from pytest_ddp.extensions.portable.judging import findings
 from pytest_ddp.extensions.portable.options import (
     MARK_ARGUMENTS,
     SETTINGS,
@@ -62,6 +61,10 @@ def pytest_ddp_attempt_begins(item: pytest.Item) -> Mapping[str, Any]:
 
 def pytest_ddp_findings(item: pytest.Item, sent: Mapping[int, Mapping[str, Any]]) -> str | None:
     by_rank = {rank: each[_NAME] for rank, each in sent.items() if _NAME in each}
+    if not by_rank:
+        return None
+    from pytest_ddp.extensions.portable.judging import findings  # noqa: PLC0415
+
     found = findings(by_rank)
     fails = item.config.stash[_OPTIONS].severity is Severity.FAIL
     failures = []

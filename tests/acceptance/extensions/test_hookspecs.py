@@ -102,6 +102,43 @@ TESTS = """
         assert 0, "its own text"
 
 
+    @pytest.mark.ddp(world_size=2)
+    def test_sends_is_found_and_skips():
+        pytest.skip("not today")
+
+
+    # What pytest does with a test of one process that calls pytest.fail.
+
+    @pytest.mark.ddp(world_size=2)
+    @pytest.mark.parametrize("strict", [True, False])
+    def test_sends_is_found_as_expected(request, strict):
+        request.applymarker(pytest.mark.xfail(strict=strict, reason="known"))
+
+
+    @pytest.mark.xfail(False, raises=ValueError, reason="of another system")
+    @pytest.mark.xfail(raises=(ValueError, pytest.fail.Exception), strict=True, reason="known")
+    @pytest.mark.ddp(world_size=2)
+    def test_sends_is_found_as_expected_with_a_type(): pass
+
+
+    @pytest.mark.xfail(raises=pytest.RaisesExc(pytest.fail.Exception), reason="known")
+    @pytest.mark.ddp(world_size=2)
+    def test_sends_is_found_as_expected_with_a_matcher(): pass
+
+
+    @pytest.mark.ddp(world_size=2)
+    @pytest.mark.parametrize("raises", [ValueError, pytest.RaisesExc(ValueError)], ids=repr)
+    @pytest.mark.parametrize("strict", [True, False])
+    def test_sends_is_found_and_expects_other(request, raises, strict):
+        request.applymarker(pytest.mark.xfail(raises=raises, strict=strict, reason="known"))
+
+
+    @pytest.mark.ddp(world_size=2)
+    @pytest.mark.parametrize("strict", [True, False])
+    def test_sends_and_passes_unexpectedly(request, strict):
+        request.applymarker(pytest.mark.xfail(raises=ValueError, strict=strict, reason="known"))
+
+
     def test_made(ddp):
         assert ddp.world_size == 3
 
@@ -136,7 +173,7 @@ def run(new_suite: type[Suite]) -> Finished:
 
 
 def test_tests_pass(run: Finished) -> None:
-    run.assert_outcomes(passed=7, failed=2)
+    run.assert_outcomes(passed=7, failed=2 + 4 + 1, skipped=1, xfailed=4, xpassed=1)
 
 
 def test_a_finding_fails_a_test_that_passes(run: Finished) -> None:
@@ -150,6 +187,27 @@ def test_a_test_that_fails_keeps_its_text(run: Finished) -> None:
     assert failed.verdict == "failed"
     assert "its own text" in failed.text
     assert "found on" not in failed.text
+
+
+def test_a_test_that_skips_stays_skipped(run: Finished) -> None:
+    assert "not today" in run["test_sends_is_found_and_skips"].text
+
+
+def test_a_finding_is_the_failure_that_a_test_expects(run: Finished) -> None:
+    expected = [r for nodeid, r in run.results.items() if "found_as_expected" in nodeid]
+    assert [result.verdict for result in expected] == ["xfailed"] * 4
+    assert all("found on ranks [0, 1]: " in result.text for result in expected)
+
+
+def test_a_finding_is_no_exception_of_another_type(run: Finished) -> None:
+    others = [r for nodeid, r in run.results.items() if "expects_other" in nodeid]
+    assert [result.verdict for result in others] == ["failed"] * 4
+    assert all(result.text.startswith("found on ranks [0, 1]: ") for result in others)
+
+
+@pytest.mark.parametrize(("strict", "verdict"), [(True, "failed"), (False, "xpassed")])
+def test_without_a_finding_there_is_no_failure(run: Finished, strict: bool, verdict: str) -> None:
+    assert run[f"test_sends_and_passes_unexpectedly[{strict}]"].verdict == verdict
 
 
 def test_plugins_are_shown_the_reports(run: Finished) -> None:

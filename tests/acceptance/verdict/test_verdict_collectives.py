@@ -81,6 +81,9 @@ def test_unequal_number_in_subgroup_names_it(finished: Finished) -> None:
 
 def test_unequal_number_can_be_expected(finished: Finished) -> None:
     assert finished["test_expected"].verdict == "xfailed"
+    other = finished["test_expects_another"]
+    assert other.verdict == "failed"
+    assert words(other.text).startswith("unequal number of collectives on the default group: ")
 
 
 def test_unequal_number_is_a_note_beside_a_failure(finished: Finished) -> None:

@@ -37,8 +37,7 @@ def test_teardown_that_follows_from_a_failure_says_so() -> None:
     assert "(RuntimeError: Broken pipe; RuntimeError: Connection" in " ".join(
         told.longreprtext.split()
     )
-    assert lines[-3].startswith("call had failed before: rank 0 died")
-    assert lines[-1].startswith("DDP-032: ")
+    assert lines[-1].startswith("call had failed before: rank 0 died")
     assert dict(told.user_properties)["ddp.kind"] == "crash"
 
 
@@ -59,6 +58,13 @@ def test_teardown_that_lost_its_peers_without_a_failure_before_is_shown() -> Non
     told = made.merged(made.passing(0), in_teardown(1, "Broken pipe", LOST))[-1]
     assert made.verdict(told).startswith("rank 1: ")
     assert "Traceback" in told.longreprtext
+
+
+def test_ranks_that_were_stopped_after_a_failure_say_so() -> None:
+    stuck = made.rank(1, made.report(Phase.SETUP), made.report(Phase.CALL), ending=Ending.STOPPED)
+    call, teardown = made.merged(made.passing(0, made.ASSERTED), stuck)[1:]
+    assert made.verdict(teardown) == "rank 1 was stopped in teardown after the failure in call"
+    assert "DDP-" not in call.longreprtext + teardown.longreprtext
 
 
 def test_teardown_that_could_never_end_is_shown() -> None:
