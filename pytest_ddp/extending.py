@@ -1,7 +1,8 @@
 """Finds and loads extensions. None is named here; the package works without them.
 
 An extension is a folder in ``pytest_ddp/extensions``. Its ``plugin.py`` is a pytest plugin, which
-is registered together with the core's; its ``command.py`` is a command of ``python -m pytest_ddp``.
+is registered together with the core's; its ``command.py`` is a command of ``python -m pytest_ddp``,
+and its ``codes.py`` has the codes of its failures (:mod:`pytest_ddp.verdict.codes`).
 Its hooks are pytest's and those of :mod:`pytest_ddp.hookspecs`.
 
 Imported by every pytest run.

@@ -2,13 +2,17 @@
 
 Failure texts end with the code, ``python -m pytest_ddp`` prints its entry, and
 ``docs/troubleshooting.md`` is made from this table. A code keeps its meaning; that of a kind which
-no longer exists is not used again.
+no longer exists is not used again. An extension has its own in ``ENTRIES`` of its ``codes.py``.
 """
 
 from __future__ import annotations
 
+import functools
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+from pytest_ddp import extending
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +28,8 @@ class Entry:
     """Likely ones, commonest first."""
     fixes: tuple[str, ...]
     message: str = ""
-    """A regular expression that finds an exception of this kind by its message, for exceptions that
-    torch raises; empty for kinds that the plugin itself finds."""
+    """A regular expression that finds an exception or a plugin's finding of this kind by its first
+    line; empty for kinds that the core itself finds."""
 
 
 WAITS_FOR_ENDED = "DDP-001"
@@ -507,13 +511,27 @@ ENTRIES = (
         message=r"\bDdpError\b",
     ),
 )
-BY_CODE = {entry.code: entry for entry in ENTRIES}
+
+
+@functools.cache
+def by_code() -> Mapping[str, Entry]:
+    """All entries, those of extensions too, in the order of their codes."""
+    others = (extending.load(name, "codes").ENTRIES for name in extending.names("codes"))
+    entries = [*ENTRIES, *(entry for each in others for entry in each)]
+    return {entry.code: entry for entry in sorted(entries, key=lambda entry: entry.code)}
 
 
 def of_message(message: str) -> str:
-    """The code of an exception that torch or the fixture raises; empty for all others."""
-    found = (e.code for e in ENTRIES if e.message and re.search(e.message, message))
+    """The code of an exception or a finding that is known by its text; empty for all others."""
+    found = (e.code for e in by_code().values() if e.message and re.search(e.message, message))
     return next(found, "")
+
+
+def of_hang(sentence: str) -> str:
+    """The code of a hang that is proved, by the sentence that says so."""
+    if sentence.startswith("mismatch"):
+        return MISMATCH
+    return WAITS_FOR_ENDED if " has ended the test " in sentence else WAITS_FOR_EACH_OTHER
 
 
 def pointer(code: str, docs_url: str) -> str:

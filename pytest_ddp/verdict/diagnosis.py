@@ -168,7 +168,7 @@ class Diagnosis:
     phase: Phase
     kind: Kind
     code: str
-    """That of :mod:`pytest_ddp.verdict.codes`; empty for a finding, or an exception without one."""
+    """That of :mod:`pytest_ddp.verdict.codes`; empty for an exception or a finding without one."""
     verdict: str
     """One sentence."""
     hint: str
@@ -283,14 +283,16 @@ def _kind_of_stop(outcome: RunOutcome) -> Kind:
 def _code(failure: Failure, kind: Kind, groups: Sequence[Sequence[RankFailure]]) -> str:
     hang = failure.outcome.hang
     match kind:
-        case Kind.DEADLOCK if hang is not None and " has ended the test " not in hang.sentence:
-            return codes.WAITS_FOR_EACH_OTHER
+        case Kind.DEADLOCK | Kind.MISMATCH if hang is not None:
+            return codes.of_hang(hang.sentence)
         case Kind.TIMEOUT:
             return _code_of_timeout(failure, [t for group in groups for t in group])
         case Kind.COLLECTIVES if not failure.disagreement.startswith("unequal number"):
             return codes.UNLIKE
         case Kind.STOPPED if failure.after is not None:
             return ""  # the first failure has one
+        case Kind.FINDING:
+            return codes.of_message(first_line(failure.disagreement))
         case Kind.CRASH | Kind.EXIT:
             return _code_of_end(groups[0][0])
         case Kind.FAILURE:
@@ -299,14 +301,11 @@ def _code(failure: Failure, kind: Kind, groups: Sequence[Sequence[RankFailure]])
 
 
 _CODES = {
-    Kind.DEADLOCK: codes.WAITS_FOR_ENDED,
-    Kind.MISMATCH: codes.MISMATCH,
     Kind.COLLECTIVES: codes.UNEQUAL_NUMBER,
     Kind.DISAGREEMENT: codes.DISAGREE,
     Kind.OUT_OF_MEMORY: codes.OUT_OF_MEMORY,
     Kind.NOT_BEGUN: codes.NOT_BEGUN,
     Kind.STOPPED: codes.STOPPED,
-    Kind.FINDING: "",  # its plugin's text says what it means
 }
 
 

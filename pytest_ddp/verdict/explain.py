@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterator
 
 from pytest_ddp.system.stdlib import shutil
-from pytest_ddp.verdict.codes import BY_CODE, ENTRIES, Entry
+from pytest_ddp.verdict.codes import Entry, by_code
 
 HELP = "explain a code of a failure text, such as DDP-001"
 _WIDEST = 100
@@ -23,17 +23,18 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("codes", metavar="CODE", nargs="*", help="such as DDP-001, or 1")
     given = [_normalised(code) for code in parser.parse_args(arguments).codes]
+    known = by_code()
     width = min(shutil.get_terminal_size().columns, _WIDEST)
     if not given:
-        print("\n".join(f"{entry.code}  {entry.title}" for entry in ENTRIES))
+        print("\n".join(f"{code}  {entry.title}" for code, entry in known.items()))
         print("\npython -m pytest_ddp explain CODE prints causes and fixes.")
-    if known := [code for code in given if code in BY_CODE]:
-        print("\n\n".join("\n".join(_page(BY_CODE[code], width)) for code in known))
-    unknown = [code for code in given if code not in BY_CODE]
+    if pages := ["\n".join(_page(known[code], width)) for code in given if code in known]:
+        print("\n\n".join(pages))
+    unknown = [code for code in given if code not in known]
     for code in unknown:
         print(f"error: there is no code {code}; near it are", file=sys.stderr)
         for other in _near(code):
-            print(f"  {other}  {BY_CODE[other].title}", file=sys.stderr)
+            print(f"  {other}  {known[other].title}", file=sys.stderr)
     return 2 if unknown else 0
 
 
@@ -46,7 +47,7 @@ def _near(code: str) -> list[str]:
     """Codes that a wrong one may have been meant for: codes of like kinds have near numbers."""
     digits = "".join(filter(str.isdecimal, code))
     wanted = int(digits or 0)
-    nearest = sorted(BY_CODE, key=lambda each: abs(int(each.removeprefix("DDP-")) - wanted))
+    nearest = sorted(by_code(), key=lambda each: abs(int(each.removeprefix("DDP-")) - wanted))
     return sorted(nearest[:5])
 
 

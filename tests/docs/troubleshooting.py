@@ -1,4 +1,4 @@
-"""The page of failure codes, made of ``pytest_ddp/verdict/codes.py``.
+"""The page of failure codes, made of the tables of codes.
 
 ``python -m tests.docs.troubleshooting`` writes it anew.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from pytest_ddp.verdict.codes import ENTRIES, Entry
+from pytest_ddp.verdict.codes import Entry, by_code
 
 PAGE = Path(__file__).parents[2] / "docs" / "troubleshooting.md"
 _END = "## By error text\n"
@@ -18,12 +18,12 @@ _END = "## By error text\n"
 def render() -> str:
     """The page as it has to be."""
     begin, _, _ = PAGE.read_text().partition(_END)
-    return begin + "\n".join((_END, *_index(), *map(_section, ENTRIES)))
+    return begin + "\n".join((_END, *_index(), *map(_section, by_code().values())))
 
 
 def _index() -> Iterator[str]:
     yield "| text | code |\n| --- | --- |"
-    for entry in ENTRIES:
+    for entry in by_code().values():
         for text in entry.texts:
             words = text.replace("|", "\\|")
             yield f"| `{words}` | [{entry.code}](#{entry.code.lower()}) |"

@@ -30,8 +30,7 @@ from ddp_conformance.launched.process.saving import bare_name
 from ddp_conformance.model.history import Coded, Reduced, SteppedWith
 from ddp_conformance.model.steps import around_backward, demand_no_fsdp1, keep
 from ddp_conformance.model.subjects import Trainee
-from pytest_ddp.extensions.comms.observer import Arguments, observe
-from pytest_ddp.extensions.comms.operations import Operator
+from pytest_ddp.extensions.comms.observer import OperatorCall, observe
 
 SPACING = 2.0**-19
 """Between codes, which are 1 + SPACING, 1 + 2 * SPACING, …, times a power of two."""
@@ -186,24 +185,21 @@ class Coder:
 
     # ------------------------------------------------------------------ where they are
 
-    def _notice(
-        self, operator: Operator, places: Arguments, args: tuple[Any, ...]
-    ) -> Callable[[], None]:
+    def _notice(self, call: OperatorCall) -> None:
+        reduce_op = call.places.reduce_op
         if (
-            operator.operation in _REDUCING
+            call.operator.operation in _REDUCING
             and self._is_source
-            and places.sized is not None
-            and (places.reduce_op is None or args[places.reduce_op].op() in _SUMS)
+            and (reduce_op is None or call.args[reduce_op].op() in _SUMS)
         ):
-            numbers = [n for one in _tensors(args[places.sized]) for n in elements_of(one)]
+            coded = (one for one in call.tensors if one.dtype in _CODED)
+            numbers = [number for one in coded for number in elements_of(one)]
             if numbers:
-                group: Any = dist.ProcessGroup.unbox(args[places.process_group])
-                members = tuple(dist.get_process_group_ranks(group))
+                members = tuple(dist.get_process_group_ranks(call.group))
                 found = tuple(self._by_name(numbers))
                 self._journal.add(
                     Reduced(self._rank, self._step, members, found, self._place, call_site())
                 )
-        return lambda: None
 
     def _by_name(self, numbers: Sequence[int]) -> Iterator[tuple[str, tuple[int, ...]]]:
         for name, first in self._first.items():
@@ -235,9 +231,3 @@ def _starts(parameters: Iterable[Tensor]) -> Iterator[int]:
     for parameter in parameters:
         yield start
         start += parameter.numel()
-
-
-def _tensors(value: Any) -> list[Tensor]:
-    if isinstance(value, Tensor):
-        return [value] if value.dtype in _CODED else []
-    return [tensor for inner in value for tensor in _tensors(inner)]

@@ -81,13 +81,14 @@ class Joins:
             return
         hang = next((process.hang for process in known if process.hang is not None), None)
         if hang is not None:
-            text = spawn_texts.of_hang(hang, [process for process in known if process.hang is hang])
+            text = self._judge.hang_text(hang, known)
         else:
             failed = context.processes[error.error_index]._popen
             first = [process for process in known if process.popen is failed]
             others = [process for process in known if process.popen is not failed]
             # If the process raised, torch's exception already says more than its exit code.
-            text = spawn_texts.of_ends([*(first if hasattr(error, "exit_code") else []), *others])
+            ends = spawn_texts.of_ends([*(first if hasattr(error, "exit_code") else []), *others])
+            text = f"{ends}\n\n{self._judge.explained}" if hasattr(error, "exit_code") else ends
         error.msg = f"{error.msg.rstrip()}\n\n{text}"
         error.args = (error.msg, *error.args[1:])
 
@@ -110,5 +111,6 @@ class Joins:
                 for other in processes if by_elastic else ():
                     other.is_judged = other is known
                 ends = spawn_texts.of_ends([known])
-                text = f"process {index} {spawn_texts.EARLY}\n\n{ends}\n\n{EARLY_ADVICE}"
+                text = f"process {index} {spawn_texts.EARLY}\n\n{ends}\n\n{EARLY_ADVICE}\n"
+                text += self._judge.explained
                 raise module.ProcessExitedException(text, index, known.popen.pid, 0)

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from pytest_ddp.extensions.adopt import spawn_texts
+from pytest_ddp.extensions.adopt.codes import ENDED_BADLY
 from pytest_ddp.extensions.adopt.exit_deadline import ExitDeadline
 from pytest_ddp.extensions.adopt.watching import Watched
+from pytest_ddp.outcome.outcome import Hang
+from pytest_ddp.verdict import codes
 
 ADVICE = (
     "A test that reads the exitcode of such a process decides on it alone. To skip this check:\n"
@@ -18,8 +21,8 @@ EARLY_ADVICE = "With ddp_adopt_exits = plain it passes, as with multiprocessing 
 class Judge:
     """Keeps served processes until they have ended and are judged."""
 
-    def __init__(self, *, checks_exits: bool) -> None:
-        self._checks_exits = checks_exits
+    def __init__(self, *, checks_exits: bool, docs_url: str = "") -> None:
+        self._checks_exits, self._docs_url = checks_exits, docs_url
         self._processes: list[Watched] = []
 
     def add(self, process: Watched) -> None:
@@ -29,6 +32,16 @@ class Judge:
         """The watched processes for these popens, without those that are not served."""
         given = list(popens)
         return [process for process in self._processes if process.popen in given]
+
+    def hang_text(self, hang: Hang, processes: Iterable[Watched]) -> str:
+        """What is known of a hang of these processes, with its code."""
+        text = spawn_texts.of_hang(hang, [each for each in processes if each.hang is hang])
+        return f"{text}\n{codes.pointer(codes.of_hang(hang.sentence), self._docs_url)}"
+
+    @property
+    def explained(self) -> str:
+        """The line with the code of processes that have ended badly."""
+        return codes.pointer(ENDED_BADLY, self._docs_url)
 
     def problems(self, due: ExitDeadline) -> str:
         """The problems of processes that have ended and are due; empty if there are none."""
@@ -45,16 +58,15 @@ class Judge:
 
     def _words(self, ended: list[Watched]) -> Iterator[str]:
         hangs = {id(process.hang): process.hang for process in ended if process.hang is not None}
-        for number, hang in hangs.items():
-            yield spawn_texts.of_hang(
-                hang, [process for process in ended if id(process.hang) == number]
-            )
+        for hang in hangs.values():
+            yield self.hang_text(hang, ended)
         unnoticed = [process for process in ended if self._is_unnoticed(process)]
         if unnoticed:
             tests = dict.fromkeys(process.nodeid for process in unnoticed)
             yield spawn_texts.of_ends(unnoticed)
             early = all(process.popen.returncode == 0 for process in unnoticed)
-            yield f"Started by {', '.join(tests)}.\n{EARLY_ADVICE if early else ADVICE}"
+            advice = EARLY_ADVICE if early else ADVICE
+            yield f"Started by {', '.join(tests)}.\n{advice}\n{self.explained}"
 
     def _is_unnoticed(self, process: Watched) -> bool:
         popen = process.popen

@@ -18,8 +18,8 @@ _WITH_OWNERS = ("concurrent.", "multiprocessing.")
 class ProcessCleanup:
     """Watcher, joins and judge of one session."""
 
-    def __init__(self, timeout: float, *, checks_exits: bool) -> None:
-        self.judge = Judge(checks_exits=checks_exits)
+    def __init__(self, timeout: float, docs_url: str, *, checks_exits: bool) -> None:
+        self.judge = Judge(checks_exits=checks_exits, docs_url=docs_url)
         self.joins = Joins(self.judge, checks_exits=checks_exits)
         self._watcher = Watcher(timeout)
 

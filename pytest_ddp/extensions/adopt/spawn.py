@@ -18,6 +18,7 @@ from pytest_ddp.extensions.adopt.ranks.served_messages import AT_ONCE, Inherit, 
 from pytest_ddp.extensions.adopt.spawn_server import NotServedError, SpawnServer
 from pytest_ddp.protocol.channel import Channel
 from pytest_ddp.session.worker_settings import collected_message
+from pytest_ddp.settings.options import OPTIONS
 from pytest_ddp.system import processes
 from pytest_ddp.system.stdlib import os, socket, threading
 
@@ -152,7 +153,8 @@ class Spawns:
 
         __tracebackhide__ = True
         if self._care is None:
-            self._care = ProcessCleanup(self._timeout, checks_exits=self._checks_exits)
+            docs_url = self._config.stash[OPTIONS].docs_url
+            self._care = ProcessCleanup(self._timeout, docs_url, checks_exits=self._checks_exits)
         environment = dict(os.environ)
         if _MEASURED in environment:
             raise NotServedError(f"coverage.py measures what is spawned ({_MEASURED} is set)")

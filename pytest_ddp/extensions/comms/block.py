@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from pytest_ddp.extensions.comms import stack
 from pytest_ddp.extensions.comms.modules import Modules
-from pytest_ddp.extensions.comms.observer import Arguments, observe
+from pytest_ddp.extensions.comms.observer import OperatorCall, observe
 from pytest_ddp.extensions.comms.operations import Operator
 from pytest_ddp.extensions.comms.records import Communication, Entry, Moment, Record, unknown_group
 from pytest_ddp.extensions.comms.snapshot import lines_of
@@ -90,7 +90,8 @@ class Comms(Communication):
         self._lock = threading.Lock()
         self._call: tuple[object, ...] = ()
         self._progress = 0
-        self._end: Callable[[], None] = _nothing
+        self._end: Callable[[], None]
+        """Ends the observation; set while the block is open."""
         self._frame: FrameType | None = None
         self.opened_at = ""
         """File and line of the block; empty before it is entered."""
@@ -169,7 +170,7 @@ class Comms(Communication):
             update = self._item.config.getoption("ddp_update_comms")
             found = compare(self._item, name, torch.__version__, ranks, update=update)
         if (found := self._ddp.broadcast(found)) is not None:
-            raise AssertionError(found)
+            raise AssertionError(f"ddp.comms: {found}")
 
     def table(self) -> str:
         unseen = [f"not seen: operations on {name}, written in Python" for name in self.unseen]
@@ -183,13 +184,8 @@ class Comms(Communication):
         entries = (one if isinstance(one, Moment) else self._record(one) for one in [*self._seen])
         return [entry for entry in entries if entry.step > self._warmup or not self._warmup]
 
-    def _notice(
-        self, operator: Operator, places: Arguments, args: tuple[Any, ...]
-    ) -> Callable[[], None]:
-        tensors = () if places.sized is None else tensors_of(args[places.sized])
-        if tensors and tensors[0].is_meta:  # nothing is sent
-            return _nothing
-        group: Any = dist.ProcessGroup.unbox(args[places.process_group])
+    def _notice(self, call: OperatorCall) -> Callable[[], None]:
+        operator, places, args, tensors, group = call
         name = group.group_name
         context = stack.read(_getframe(2), self._frame)
         if not (context.objects and self._goes_on(context)):
@@ -297,10 +293,6 @@ _new_seen = tuple.__new__
 """A named tuple's own constructor takes longer."""
 
 
-def _nothing() -> None:
-    """For an operation that is not recorded."""
-
-
 def _form(operator: Operator, issuer: str) -> str:
     return f"c++.{operator.form}" if issuer == "c++" else issuer or operator.form
 
@@ -310,14 +302,6 @@ def _extent(tensors: tuple[torch.Tensor, ...]) -> tuple[int, int]:
     if len(tensors) == 1:
         return tensors[0].numel(), tensors[0].nbytes
     return sum([tensor.numel() for tensor in tensors]), sum([one.nbytes for one in tensors])
-
-
-def tensors_of(value: Any) -> tuple[torch.Tensor, ...]:
-    if isinstance(value, torch.Tensor):
-        return (value,)
-    if value and not isinstance(value[0], torch.Tensor):
-        return tuple(tensor for inner in value for tensor in inner)
-    return tuple(value)
 
 
 # ------------------------------------------------------------------ groups

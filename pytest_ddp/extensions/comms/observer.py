@@ -21,6 +21,7 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
+import torch.distributed as dist
 
 from pytest_ddp.extensions.comms.operations import NOT_COMMUNICATION, OPERATORS, Operator
 
@@ -44,13 +45,23 @@ class Arguments(NamedTuple):
     """All arguments, by torch's names."""
 
 
+class OperatorCall(NamedTuple):
+    """An operator that is called, and sends something."""
+
+    operator: Operator
+    places: Arguments
+    args: tuple[Any, ...]
+    tensors: tuple[torch.Tensor, ...]
+    """Those that count for what is sent; empty for an operator without one."""
+    group: Any
+    """The process group, not boxed."""
+
+
 class Notice(Protocol):
     """Is called on the thread that communicates, before each operator."""
 
-    def __call__(
-        self, operator: Operator, places: Arguments, args: tuple[Any, ...]
-    ) -> Callable[[], None]:
-        """Return what to call afterwards, also if the operator raises."""
+    def __call__(self, call: OperatorCall, /) -> Callable[[], None] | None:
+        """Return what to call afterwards, also if the operator raises; None for nothing."""
 
 
 _notices: tuple[Notice, ...] = ()
@@ -114,14 +125,32 @@ def _kernel(operator: Any, known: Operator, places: Arguments) -> Callable[..., 
     redispatch = operator.redispatch
 
     def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
+        tensors = () if places.sized is None else _tensors_of(args[places.sized])
+        if tensors and tensors[0].is_meta:  # nothing is sent
+            return redispatch(keys & below, *args, **kwargs)
+        group = dist.ProcessGroup.unbox(args[places.process_group])
+        call = _new_call(OperatorCall, (known, places, args, tensors, group))
         ends = []
         for notice in _notices:  # no comprehension: they count the frames above them
-            ends.append(notice(known, places, args))
+            ends.append(notice(call))
         try:
             # Kept nowhere, as it would lengthen the life of a Work.
             return redispatch(keys & below, *args, **kwargs)
         finally:
             for ended in ends:
-                ended()
+                if ended is not None:
+                    ended()
 
     return kernel
+
+
+_new_call = tuple.__new__
+"""A named tuple's own constructor takes longer."""
+
+
+def _tensors_of(value: Any) -> tuple[torch.Tensor, ...]:
+    if isinstance(value, torch.Tensor):
+        return (value,)
+    if value and not isinstance(value[0], torch.Tensor):
+        return tuple(tensor for inner in value for tensor in inner)
+    return tuple(value)

@@ -169,9 +169,10 @@ class Communication:
         limit = next((n for n, entry in enumerate(entries) if end(entry)), None)
         name = _named(first, belongs_to)
         if place is None or limit is None:
-            raise AssertionError(f"no {name if place is None else words} in the block\n{self}")
+            lacking = name if place is None else words
+            raise AssertionError(f"ddp.comms: no {lacking} in the block\n{self}")
         if place > limit:
-            raise AssertionError(f"{name} comes after {words}\n{self.table()}")
+            raise AssertionError(f"ddp.comms: {name} comes after {words}\n{self.table()}")
 
     def table(self) -> str:
         """A row for each kind of operation, for people."""

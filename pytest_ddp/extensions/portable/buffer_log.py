@@ -61,10 +61,10 @@ class TouchedBuffers(Detector):
 
     def _note(self, touch: Touch) -> None:
         key = touch.operation.name, touch.operation.place, touch.touched_by, touch.touched_at
-        self._found.setdefault(key, _finding(touch))
+        self._found.setdefault(key, touched_buffer(touch))
 
 
-def _finding(touch: Touch) -> Finding:
+def touched_buffer(touch: Touch) -> Finding:
     verb = "writes" if touch.is_write else "reads"
     if touch.touched_by:
         what = f"{touch.touched_by} {verb} a tensor of {touch.operation.name} before a wait for it"

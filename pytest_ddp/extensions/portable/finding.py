@@ -45,14 +45,14 @@ class Finding:
         return cls(**{**sent, "lines": lines, "ranks": tuple(sent["ranks"])})
 
     def text(self, production: str) -> str:
-        """For people; the first line is the verdict."""
+        """For people; the first line is the verdict, or begins it if it is long."""
         where = f" ({ranks_text(self.ranks)})" if self.ranks else ""
         head = f"not portable to {production}: {self.kind}: {self.what}{where}"
         width = max((len(words) for words, _ in self.lines), default=0)
         places = [f"  {words.ljust(width)}  {shorten(place)}" for words, place in self.lines]
         return "\n".join(
             [
-                head,
+                _filled(head, ""),
                 *(place.rstrip() for place in places),
                 _filled(self.consequence),
                 _filled(f"Fix: {self.fix}"),
@@ -70,13 +70,12 @@ def merged(by_rank: Mapping[int, Iterable[Finding]]) -> list[Finding]:
     return [dataclasses.replace(one, ranks=tuple(sorted(ranks))) for one, ranks in found.items()]
 
 
-def _filled(text: str) -> str:
-    indent = "  "
+def _filled(text: str, first: str = "  ") -> str:
     return textwrap.fill(
         text,
         WIDTH,
-        initial_indent=indent,
-        subsequent_indent=indent,
+        initial_indent=first,
+        subsequent_indent="  ",
         break_long_words=False,
         break_on_hyphens=False,
     )

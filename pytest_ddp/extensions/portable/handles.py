@@ -48,28 +48,28 @@ class LostHandles(Detector):
         self._found[operation.name, operation.place, gone] = None
 
     def ended(self) -> Any:
-        found = [_finding(*found) for found in self._found]
+        found = [lost_handle(*found) for found in self._found]
         number = unwaited() - self._unread
         # torch knows how many were not read, and not which.
         if number > 0 and self._functional and not self._is_library:
-            found.append(_unread(number, tuple(self._functional)))
+            found.append(unread_results(number, tuple(self._functional)))
         return [one.to_json() for one in found] or None
 
 
-def _finding(operation: str, issued: str, gone: str) -> Finding:
+def lost_handle(operation: str, issued: str, gone: str) -> Finding:
     end = ("gone after", gone)
     if not gone or "/site-packages/" in gone:
         end = ("gone when its function had returned", "")
     return Finding(
         _KIND,
-        f"nothing waited for {operation}, whose handle was dropped",
+        f"nothing waited for {operation}",
         (("issued", issued), end),
         _CONSEQUENCE,
         _FIX,
     )
 
 
-def _unread(number: int, lines: tuple[tuple[str, str], ...]) -> Finding:
+def unread_results(number: int, lines: tuple[tuple[str, str], ...]) -> Finding:
     results = "result" if number == 1 else "results"
     return Finding(
         "unread result",

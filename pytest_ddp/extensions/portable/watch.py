@@ -20,9 +20,8 @@ from torch._C import _distributed_c10d
 from torch.distributed import distributed_c10d
 
 from pytest_ddp.extensions.comms import stack
-from pytest_ddp.extensions.comms.block import described, tensors_of
-from pytest_ddp.extensions.comms.observer import Arguments, observe
-from pytest_ddp.extensions.comms.operations import Operator
+from pytest_ddp.extensions.comms.block import described
+from pytest_ddp.extensions.comms.observer import OperatorCall, observe
 from pytest_ddp.extensions.portable.events import Detector, Given, Group, Handle, Operation
 from pytest_ddp.extensions.portable.options import Production
 from pytest_ddp.rank.groups.journal import COLLECTIVES, MESSAGES
@@ -91,13 +90,8 @@ class Watch:
 
     # ------------------------------------------------------------------ operators
 
-    def _notice(
-        self, operator: Operator, places: Arguments, args: tuple[Any, ...]
-    ) -> Callable[[], None]:
-        tensors = () if places.sized is None else tensors_of(args[places.sized])
-        if tensors and tensors[0].is_meta:  # nothing is sent
-            return _nothing
-        raw: Any = dist.ProcessGroup.unbox(args[places.process_group])
+    def _notice(self, call: OperatorCall) -> Callable[[], None] | None:
+        operator, places, args, _, raw = call
         group = self._groups.get(raw.group_name) or self._group(raw)
         origin = stack.origin_of(_getframe(2))
         on_host = bool(origin.objects) or operator.operation in _ON_HOST
@@ -131,10 +125,9 @@ class Watch:
             own = dist.get_rank()
         except (KeyError, ValueError):  # made by hand, and unknown to torch's Python
             label, members, own = name, (), -1
-        is_known = name in self._made or raw is distributed_c10d._world.default_pg
+        is_torchs = name in self._made or raw is distributed_c10d._world.default_pg
         which, explicit = self._made.get(name, (0, None))
-        is_known = is_known and bool(members)
-        group = Group(name, which, label, members, own, is_known, explicit)
+        group = Group(name, which, label, members, own, is_torchs and bool(members), explicit)
         self._groups[name] = group
         return group
 
@@ -213,15 +206,9 @@ class Watch:
         self._put(dist.Work, method, used)
 
 
-def _nothing() -> None:
-    """For an operator whose end no detector waits for."""
-
-
-def _all_of(ends: list[Callable[[], None]]) -> Callable[[], None]:
-    if not ends:
-        return _nothing
-    if len(ends) == 1:
-        return ends[0]
+def _all_of(ends: list[Callable[[], None]]) -> Callable[[], None] | None:
+    if len(ends) < 2:
+        return ends[0] if ends else None
 
     def ended() -> None:
         for end in ends:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from tests.acceptance.habits.test_bad_input import FOUR_TESTS
 from tests.acceptance.suite import INNER, Suite
 
 WITHOUT = """
@@ -32,23 +33,6 @@ class Finder(importlib.abc.MetaPathFinder):
 
 sys.meta_path.insert(0, Finder())
 """
-TESTS = """
-import pytest
-
-
-@pytest.mark.ddp(world_size=2)
-def test_first(ddp):
-    pass
-
-
-@pytest.mark.ddp(world_size=2)
-def test_second(ddp):
-    pass
-
-
-def test_plain():
-    pass
-"""
 LACKS = "lacks torch.distributed.distributed_c10d._abort_process_group, which ranks need"
 
 
@@ -57,10 +41,10 @@ def test_the_first_test_says_what_is_missing(suite: Suite, tmp_path: Path) -> No
     site = tmp_path / "site"
     site.mkdir()
     (site / "sitecustomize.py").write_text(WITHOUT)
-    suite.write("test_it.py", TESTS)
+    suite.write("test_it.py", FOUR_TESTS)
     path = os.pathsep.join([str(site), str(INNER)])
     run = suite.run(env={"PYTHONPATH": path}, timeout=120)
-    run.assert_outcomes(error=2, passed=1)
+    run.assert_outcomes(error=3, passed=1)
     first, second = run["test_first"], run["test_second"]
     assert LACKS in first.text
     assert "docs/versions.md" in first.text

@@ -9,17 +9,19 @@ from typing import Any
 
 import pytest
 
+from pytest_ddp import extending
 from pytest_ddp.__main__ import main
 from pytest_ddp.outcome.outcome import Ending, Expiry, Hang, RankLine, RankOutcome
 from pytest_ddp.protocol.messages import EXIT_LINK_LOST
 from pytest_ddp.settings.options import Output
 from pytest_ddp.verdict import codes
-from pytest_ddp.verdict.codes import BY_CODE, ENTRIES
+from pytest_ddp.verdict.codes import by_code
 from pytest_ddp.verdict.diagnosis import Kind
 from pytest_ddp.verdict.merge import judge
 from tests.unit import handmade as made
 from tests.unit.handmade import ASSERTED, CRASHED, dead, stopped
 
+ENTRIES = [*by_code().values()]
 ENDED = Hang(
     sentence="deadlock: rank 0 waits in barrier #1 of the default group, rank 1 has ended the test "
     "without it",
@@ -31,6 +33,7 @@ CIRCLE = replace(ENDED, sentence="deadlock: rank 0 waits in barrier #1, rank 1 i
 UNLIKE = replace(ENDED, sentence="mismatch: rank 0 waits in barrier #1, rank 1 in broadcast #1")
 IN_NEW_GROUP = Expiry((), (RankLine(0, "waits", "call: new_group", "new_group #1 (all)", ""),))
 KILLED = dead(returncode=-signal.SIGKILL)
+FINDING = "not portable to nccl: lost handle: nothing waited for all_reduce on world\n  Fix: wait."
 EXCEPTION = "raise RuntimeError({!r})"
 
 
@@ -73,6 +76,8 @@ CASES: list[tuple[str, tuple[RankOutcome, ...], dict[str, Any]]] = [
         (made.passing(0), made.passing(1)),
         {"mismatch": "the ranks differ in collective #1 of the default group:"},
     ),
+    ("DDP-061", (made.passing(0), made.passing(1)), {"finding": FINDING}),
+    ("", (made.passing(0), made.passing(1)), {"finding": "not as this plugin wants it"}),
     ("DDP-040", (made.passing(0), raised("Distributed package doesn't have NCCL built in")), {}),
     ("DDP-050", (made.passing(0), raised("ddp.assert_same: the ranks differ at x")), {}),
     ("", (made.passing(0), made.passing(1, ASSERTED)), {}),
@@ -94,7 +99,7 @@ def test_each_kind_has_its_code_at_the_end_of_its_text(
 def test_every_kind_but_an_exception_has_a_code() -> None:
     kinds = {judge(made.run(*ranks, **known), Output.FAILED).diagnoses[0].kind
              for code, ranks, known in CASES if code}  # fmt: skip
-    assert kinds == {*Kind} - {Kind.FINDING}  # its plugin words it
+    assert kinds == {*Kind}
 
 
 def test_an_assertion_on_such_a_message_is_a_failure_of_its_own() -> None:
@@ -122,8 +127,11 @@ def test_gloo_says_how_many_bytes_did_not_fit() -> None:
 
 
 def test_codes_are_in_order_and_each_stands_once() -> None:
-    assert [*BY_CODE] == sorted(entry.code for entry in ENTRIES)
-    assert all(re.fullmatch(r"DDP-\d{3}", code) for code in BY_CODE)
+    of_extensions = [extending.load(name, "codes").ENTRIES for name in extending.names("codes")]
+    assert len(of_extensions) > 1
+    codes_of_all = [entry.code for each in (codes.ENTRIES, *of_extensions) for entry in each]
+    assert [*by_code()] == sorted(codes_of_all)
+    assert all(re.fullmatch(r"DDP-\d{3}", code) for code in codes_of_all)
     assert all(e.title and e.texts and e.meaning and e.causes and e.fixes for e in ENTRIES)
 
 
@@ -144,7 +152,7 @@ def test_a_code_is_explained_however_it_is_written(capsys: pytest.CaptureFixture
         assert main(["explain", written]) == 0
         pages.append(capsys.readouterr().out)
     assert len({*pages}) == 1
-    entry = BY_CODE["DDP-012"]
+    entry = by_code()["DDP-012"]
     assert pages[0].startswith(f"DDP-012: {entry.title}\n")
     words = " ".join(pages[0].split())
     assert all(part in words for part in (entry.meaning, *entry.causes, *entry.fixes))

@@ -6,38 +6,18 @@ A layer has 8 * 8 + 8 = 72 parameters, which is 288 bytes, and shards evenly on 
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from example_models import Net, batch_norm, fsdp1, fsdp2, step, tensor_parallel
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
-from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    RowwiseParallel,
-    parallelize_module,
-)
 from torch.nn.parallel import DistributedDataParallel
 
 LAYER = 288
 
 both = pytest.mark.ddp(world_size=[2, 4])
 four = pytest.mark.ddp(world_size=4)
-
-
-class Net(torch.nn.Module):
-    def __init__(self, layers=2):
-        super().__init__()
-        self.layers = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(layers))
-
-    def forward(self, x):
-        for layer in self.layers:
-            x = layer(x)
-        return x
-
-
-def step(model):
-    model(torch.ones(2, 8)).sum().backward()
 
 
 # ------------------------------------------------------------------ DDP
@@ -124,9 +104,7 @@ def test_no_sync_reduces_nothing(ddp):
 
 @both
 def test_batch_norm_broadcasts_under_no_sync_too(ddp):
-    model = DistributedDataParallel(
-        torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8))
-    )
+    model = batch_norm()
     with ddp.comms(model) as comms, model.no_sync():
         step(model)
     # The means and variances, and the number of batches, of another dtype.
@@ -166,10 +144,7 @@ def test_zero_redundancy_optimizer(ddp):
 def test_fsdp2(ddp, reshards):
     # torch's test_fully_shard_comm.py: an all_gather for each module in forward, another in
     # backward if it reshards, a reduce_scatter for each in backward.
-    model = Net(3)
-    for layer in model.layers:
-        fully_shard(layer, reshard_after_forward=reshards)
-    fully_shard(model, reshard_after_forward=reshards)
+    model = fsdp2(3, reshard_after_forward=reshards)
     with ddp.comms(model) as comms:
         step(model)
     gathers = 6 if reshards else 3
@@ -188,10 +163,7 @@ def test_fsdp2(ddp, reshards):
 
 @both
 def test_fsdp2_in_the_order_of_a_step(ddp):
-    model = Net(3)
-    for layer in model.layers:
-        fully_shard(layer)
-    fully_shard(model)
+    model = fsdp2(3)
     with ddp.comms(model) as comms:
         step(model)
     expected = [
@@ -211,10 +183,7 @@ def test_fsdp2_in_the_order_of_a_step(ddp):
 
 @both
 def test_fsdp2_that_prefetches_forward(ddp):
-    model = Net(3)
-    for layer in model.layers:
-        fully_shard(layer)
-    fully_shard(model)
+    model = fsdp2(3)
     model.layers[0].set_modules_to_forward_prefetch([model.layers[1]])
     with ddp.comms(model) as comms:
         step(model)
@@ -238,10 +207,7 @@ def test_fsdp2_accumulates_without_reducing(ddp):
 def test_hsdp(ddp):
     # torch's own count: FSDP's on the shard dimension, an all_reduce of each shard on the other.
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
-    model = Net()
-    for layer in model.layers:
-        fully_shard(layer, mesh=mesh)
-    fully_shard(model, mesh=mesh)
+    model = fsdp2(mesh=mesh)
     with ddp.comms(model) as comms:
         step(model)
     assert comms.on(mesh["shard"]).counts() == {"all_gather": 4, "reduce_scatter": 2}
@@ -253,9 +219,7 @@ def test_hsdp(ddp):
 
 @both
 def test_fsdp1(ddp):
-    model = FullyShardedDataParallel(
-        Net(), auto_wrap_policy=ModuleWrapPolicy({torch.nn.Linear}), device_id=torch.device("cpu")
-    )
+    model = fsdp1()
     step(model)
     with ddp.comms(model) as comms:
         step(model)
@@ -278,8 +242,7 @@ def test_fsdp1(ddp):
 def test_tensor_parallel(ddp):
     # torch's tests of its CommDebugMode: an all_reduce in forward, another in backward.
     mesh = init_device_mesh("cpu", (ddp.world_size,), mesh_dim_names=("tp",))
-    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 8))
-    parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    model = tensor_parallel(mesh)
     inputs = torch.ones(4, 8, requires_grad=True)
     with ddp.comms(model) as comms:
         model(inputs).sum().backward()

@@ -13,34 +13,18 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 import torch.distributed.checkpoint as dcp
 import torch.distributed.nn
+from example_models import Net, batch_norm, fsdp1, fsdp2, step, tensor_parallel
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.distributed.algorithms.join import Join
-from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
-from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor, init_device_mesh
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    RowwiseParallel,
-    parallelize_module,
-)
 from torch.nn.parallel import DistributedDataParallel
 
 two = pytest.mark.ddp(world_size=2, portable="nccl")
 four = pytest.mark.ddp(world_size=4, portable="nccl")
 mixed = pytest.mark.ddp(world_size=2, portable="cpu:gloo,cuda:nccl")
-
-
-class Net(torch.nn.Module):
-    def __init__(self, layers=2):
-        super().__init__()
-        self.layers = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(layers))
-
-    def forward(self, x):
-        for layer in self.layers:
-            x = layer(x)
-        return x
 
 
 @pytest.fixture
@@ -56,11 +40,6 @@ def gloo():
     group = dist.new_group(backend="gloo", group_desc="gloo")
     yield group
     dist.destroy_process_group(group)
-
-
-def step(model, times=2):
-    for _ in range(times):
-        model(torch.ones(2, 8)).sum().backward()
 
 
 def ones():
@@ -99,8 +78,8 @@ def test_ddp_on_a_group_beside_metrics_on_another(ddp, again):
 def test_accumulation(ddp):
     model = DistributedDataParallel(Net())
     with model.no_sync():
-        step(model)
-    step(model)
+        step(model, 2)
+    step(model, 2)
 
 
 @two
@@ -132,8 +111,7 @@ def test_uneven_inputs(ddp):
 
 @two
 def test_batch_norm_over_ranks(ddp):
-    inner = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8))
-    step(DistributedDataParallel(inner))
+    step(batch_norm(), 2)
 
 
 @two
@@ -163,10 +141,7 @@ def test_gradients_in_one_flat_buffer(ddp):
 @two
 @pytest.mark.parametrize("prefetches", [False, True])
 def test_fsdp2(ddp, prefetches):
-    model = Net(3)
-    for layer in model.layers:
-        fully_shard(layer)
-    fully_shard(model)
+    model = fsdp2(3)
     if prefetches:
         model.layers[0].set_modules_to_forward_prefetch([model.layers[1], model.layers[2]])
         model.layers[2].set_modules_to_backward_prefetch([model.layers[1]])
@@ -179,30 +154,19 @@ def test_fsdp2(ddp, prefetches):
 
 @two
 def test_fsdp1(ddp):
-    step(
-        FullyShardedDataParallel(
-            Net(),
-            auto_wrap_policy=ModuleWrapPolicy({torch.nn.Linear}),
-            device_id=torch.device("cpu"),
-        )
-    )
+    step(fsdp1(), 2)
 
 
 @four
 def test_hsdp(ddp):
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
-    model = Net()
-    for layer in model.layers:
-        fully_shard(layer, mesh=mesh)
-    step(fully_shard(model, mesh=mesh))
+    step(fsdp2(mesh=mesh), 2)
 
 
 @four
 def test_fsdp2_with_tensor_parallel(ddp):
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
-    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 8))
-    parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
-    step(fully_shard(model, mesh=mesh["dp"]))
+    step(fully_shard(tensor_parallel(mesh["tp"]), mesh=mesh["dp"]), 2)
     dist.all_reduce(ones())
 
 
@@ -295,7 +259,7 @@ def test_checkpoint_in_another_thread(ddp, tmp_path, gloo):
     saved = dcp.async_save(
         {"model": model.state_dict()}, checkpoint_id=tmp_path / "saved", process_group=gloo
     )
-    step(model)
+    step(model, 2)
     dist.all_reduce(ones())
     saved.result()
 
@@ -452,7 +416,7 @@ def test_compiled(ddp):
         return functional.all_reduce(x * 2, "sum", dist.group.WORLD) + 1
 
     assert compiled(ones()).sum() == 20
-    step(torch.compile(DistributedDataParallel(Net()), backend="aot_eager"))
+    step(torch.compile(DistributedDataParallel(Net()), backend="aot_eager"), 2)
 
 
 # ------------------------------------------------------------------ other people's

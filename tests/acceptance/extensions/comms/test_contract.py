@@ -10,10 +10,12 @@ import pytest
 from tests.acceptance.suite import Finished, Suite
 
 HERE = Path(__file__).parent
+MODELS = HERE / "example_models.py"
 
 
 def run_examples(suite: Suite, name: str, *options: str) -> Finished:
     """Run an inner suite."""
+    suite.write(MODELS.name, MODELS.read_text())
     suite.write(f"test_{name}s.py", (HERE / f"{name}_examples.py").read_text())
     return suite.run("--ddp-timeout=100", *options, timeout=400)
 

@@ -13,12 +13,18 @@ import pytest
 from tests.acceptance.suite import Finished, Suite, flat
 
 HERE = Path(__file__).parent
+MODELS = HERE / "example_models.py"
 EXAMPLES = (HERE / "portable_examples.py").read_text()
+
+
+def with_models(suite: Suite) -> Suite:
+    suite.write(MODELS.name, MODELS.read_text())
+    return suite
 
 
 @pytest.fixture(scope="module")
 def legal(new_suite: Callable[[], Suite]) -> Finished:
-    suite = new_suite()
+    suite = with_models(new_suite())
     suite.write("test_legal.py", EXAMPLES)
     return suite.run("--ddp-timeout=200", timeout=500)
 
@@ -88,7 +94,7 @@ BROKEN = {broken.name: broken for broken in _broken()}
 
 @pytest.fixture(scope="module")
 def broken(new_suite: Callable[[], Suite]) -> tuple[Finished, dict[str, int], Path]:
-    suite = new_suite()
+    suite = with_models(new_suite())
     prelude = EXAMPLES[: EXAMPLES.index("\n# ----")]
     text, first = prelude, {}
     for one in BROKEN.values():
@@ -175,6 +181,36 @@ def test_warnings_by_the_ini_file(suite: Suite) -> None:
     assert "NotPortableWarning: not portable to cpu:gloo,cuda:nccl: lost handle" in said
     assert "unread result: nothing read 1 result of functional collectives (ranks 0-1)" in said
     assert said.count("NotPortableWarning") == 4  # the test that fails has one beside its failure
+
+
+EXPECTED = """
+import pytest, torch
+import torch.distributed as dist
+
+pytestmark = [
+    pytest.mark.ddp(world_size=2, portable="nccl"), pytest.mark.filterwarnings("error")
+]
+
+@pytest.mark.xfail(strict=True)
+def test_expected(ddp):
+    dist.all_reduce(torch.ones(4), async_op=True)
+    dist.barrier()
+
+@pytest.mark.xfail(strict=True, raises=ValueError)
+def test_other(ddp):
+    dist.all_reduce(torch.ones(4), async_op=True)
+    dist.barrier()
+"""
+
+
+@pytest.mark.parametrize("severity", ["fail", "warn"])
+def test_a_finding_may_be_expected(suite: Suite, severity: str) -> None:
+    suite.write("test_expected.py", EXPECTED)
+    finished = suite.run("-o", f"ddp_portable_findings={severity}")
+    finished.assert_outcomes(xfailed=1, failed=1)
+    text = finished["test_other"].text
+    assert text.startswith("not portable to nccl: lost handle: ")
+    assert text.rstrip().endswith("DDP-061: python -m pytest_ddp explain DDP-061")
 
 
 @pytest.mark.parametrize("value", ["gloo", "ncl", 3, "cpu:nccl,cuda:gloo"])

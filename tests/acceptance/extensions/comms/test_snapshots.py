@@ -74,7 +74,8 @@ def test_a_snapshot_from_its_first_run_to_a_difference(suite: Suite) -> None:
     changed = suite.run(env={"METRIC": "1", "MISSING": "1"})
     changed.assert_outcomes(passed=1, failed=2)
     text = changed["test_step"].text
-    assert "AssertionError: 1 more all_reduce of 4 B on world, issued at" in text
+    assert "AssertionError: ddp.comms: 1 more all_reduce of 4 B on world, issued at" in text
+    assert text.rstrip().endswith("DDP-064: python -m pytest_ddp explain DDP-064")
     assert "test_train.py:20 in test_step" in text
     assert "test_on_one_rank" in changed.output
     assert {file.name: file.read_text() for file in folder.iterdir()} == written

@@ -10,14 +10,22 @@ from pytest_ddp.outcome.outcome import Hang, RankLine
 from pytest_ddp.protocol.status_page import StatusNote
 from tests.unit.extensions.adopt.processes import Process, ended
 
+EXPLAINED = "DDP-066: python -m pytest_ddp explain DDP-066"
 LEFT = StatusNote(phase="target")
-HANG = Hang("deadlock: rank 0 waits", (0,), (RankLine(0, "waits", "target", "barrier #1", ""),))
+HANG = Hang(
+    "deadlock: rank 0 waits, rank 1 has ended the test without it",
+    (0,),
+    (RankLine(0, "waits", "target", "barrier #1", ""),),
+)
 
 
 def problems(
-    *processes: Process, due: ExitDeadline = ExitDeadline.NOW, checks_exits: bool = True
+    *processes: Process,
+    due: ExitDeadline = ExitDeadline.NOW,
+    checks_exits: bool = True,
+    docs_url: str = "",
 ) -> str:
-    judge = Judge(checks_exits=checks_exits)
+    judge = Judge(checks_exits=checks_exits, docs_url=docs_url)
     for process in processes:
         judge.add(process.watched)
     return judge.problems(due)
@@ -27,13 +35,13 @@ def problems(
 def test_an_end_that_nobody_asked_for_is_told(code: int) -> None:
     text = problems(ended(code, LEFT))
     assert text.splitlines()[0].startswith("SpawnProcess-1 (pid 4711) ")
-    assert text.endswith(f"Started by test_it.py::test_it.\n{ADVICE}")
+    assert text.endswith(f"Started by test_it.py::test_it.\n{ADVICE}\n{EXPLAINED}")
 
 
 def test_so_is_one_before_its_target_has_returned() -> None:
     text = problems(ended(0, LEFT))
     assert "exited with code 0 before its target had returned" in text
-    assert text.endswith(EARLY_ADVICE)
+    assert text.endswith(f"{EARLY_ADVICE}\n{EXPLAINED}")
 
 
 @pytest.mark.parametrize(
@@ -62,9 +70,10 @@ def test_exits_may_be_left_to_the_test_but_no_hang() -> None:
 
 def test_a_hang_is_told_once_and_not_as_an_end() -> None:
     both = [ended(-9, LEFT, rank=rank, hang=HANG) for rank in range(2)]
-    text = problems(*both)
+    text = problems(*both, docs_url="https://a.example/")
     assert text.count(HANG.sentence) == 1
     assert ADVICE not in text
+    assert text.endswith("\nDDP-001: https://a.example/troubleshooting.html#ddp-001")
 
 
 def test_that_of_a_fixtures_process_fails_whoever_is_next() -> None:
@@ -95,7 +104,7 @@ def test_one_that_runs_is_judged_when_it_has_ended() -> None:
 def test_several_are_told_with_all_tests_that_started_them() -> None:
     text = problems(ended(3, LEFT), ended(0, LEFT, nodeid="test_it.py::test_other"))
     assert "Started by test_it.py::test_it, test_it.py::test_other." in text
-    assert text.endswith(ADVICE)
+    assert text.endswith(f"{ADVICE}\n{EXPLAINED}")
 
 
 def test_only_asked_processes_are_found() -> None:

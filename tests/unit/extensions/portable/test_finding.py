@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 
+import pytest
+
+from pytest_ddp.extensions.comms.operations import OPERATORS
+from pytest_ddp.extensions.portable.buffer_log import touched_buffer
+from pytest_ddp.extensions.portable.buffers import Touch
+from pytest_ddp.extensions.portable.differences import DIFFERENCES, finding_of
+from pytest_ddp.extensions.portable.events import Group, Operation
 from pytest_ddp.extensions.portable.finding import WIDTH, Finding, merged
+from pytest_ddp.extensions.portable.handles import lost_handle, unread_results
 from pytest_ddp.extensions.portable.judging import findings
 
 ONE = Finding(
@@ -40,11 +50,11 @@ def test_the_text() -> None:
     assert all(len(line) <= WIDTH for line in lines)
 
 
-def _log(first: int, second: int) -> dict[str, object]:
+def _log(first: int, second: int, name: str = "all_reduce") -> dict[str, object]:
     """A rank that issues on two groups of ranks 0 and 1."""
     return {
         "channels": [["collective", name, 0, 0, [0, 1]] for name in "ab"],
-        "names": [["all_reduce on a", "/t.py:1"], ["all_reduce on b", "/t.py:2"]],
+        "names": [[f"{name} on a", "/t.py:1"], [f"{name} on b", "/t.py:2"]],
         "log": [[first, first, 0, 1], [second, second, 0, 2]],
     }
 
@@ -55,3 +65,29 @@ def test_judges_see_all_ranks() -> None:
     assert [place for _, place in order.lines] == ["/t.py:1", "/t.py:2", "/t.py:2", "/t.py:1"]
     (lost,) = findings({0: {"handles": [ONE.to_json()]}, 1: {}})
     assert lost.ranks == (0,)
+
+
+LONG = "reduce_scatter_tensor_coalesced on expert_model_parallel_group"
+PLACE = "/home/somebody/project/training/tests/distributed/test_pipeline_schedules.py:1234"
+
+
+def _of_all_kinds() -> Iterator[Finding]:
+    """With names as long as those of real programs."""
+    yield from findings({0: {"orders": _log(0, 1, LONG)}, 1: {"orders": _log(1, 0, LONG)}})
+    yield lost_handle(LONG, PLACE, PLACE)
+    yield unread_results(123, ((LONG, PLACE),))
+    group = Group("0", 0, "expert_model_parallel_group", (0, 1), 0, True, None)
+    operator = OPERATORS["reduce_scatter_tensor_coalesced_"]
+    flying = Operation(1, operator, group, "nccl", 0, None, None, 0, "", None, None, 0)
+    for is_write, by in itertools.product((True, False), ("torch.nn.functional.linear", "")):
+        yield touched_buffer(Touch(flying, is_write, by, PLACE))
+    for row in DIFFERENCES:
+        yield finding_of(row, f"{LONG}: {row.what}", (("called", PLACE),), (0, 2, 4, 6))
+
+
+@pytest.mark.parametrize("finding", [*_of_all_kinds()], ids=lambda one: one.what[-40:])
+def test_no_line_is_too_long(finding: Finding) -> None:
+    lines = finding.text("cpu:gloo,cuda:nccl").splitlines()
+    assert lines[0].startswith("not portable to cpu:gloo,cuda:nccl: ")
+    assert all(len(line) <= WIDTH for line in lines if ".py:" not in line)
+    assert finding.what in " ".join(" ".join(lines).split())
