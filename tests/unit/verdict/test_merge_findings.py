@@ -1,0 +1,62 @@
+"""What plugins find when all ranks have passed: when that fails the test, and how it is shown."""
+
+from __future__ import annotations
+
+import pytest
+from _pytest.reports import TestReport
+
+from pytest_ddp.protocol.messages import EXPECTS_OTHER, Phase
+from pytest_ddp.settings.options import Output
+from pytest_ddp.verdict.diagnosis import Kind, is_doubtful
+from pytest_ddp.verdict.merge import judge
+from tests.unit import handmade as made
+from tests.unit.handmade import FAILED, SKIPPED, STRICT, XFAILED, XPASSED, call_of, verdict, words
+
+FOUND = "found by a plugin\n    in its own layout,  two spaces\n  Fix: so."
+OTHER = {EXPECTS_OTHER: True}
+
+
+def _found(*calls: TestReport | None) -> list[TestReport]:
+    return made.merged(*(made.passing(n, call) for n, call in enumerate(calls)), finding=FOUND)
+
+
+def test_a_finding_fails_the_call_and_keeps_its_layout() -> None:
+    call = call_of(_found(None, None))
+    assert (call.outcome, verdict(call)) == ("failed", "found by a plugin")
+    assert call.longreprtext.rstrip() == FOUND
+
+
+@pytest.mark.parametrize("call", [XPASSED, STRICT])
+def test_it_is_the_failure_that_is_expected(call: TestReport) -> None:
+    report = call_of(_found(call, call))
+    assert report.outcome == "skipped"
+    assert report.wasxfail
+    assert report.longreprtext.rstrip() == FOUND
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        made.report(Phase.CALL, wasxfail="known", **OTHER),
+        made.report(Phase.CALL, "failed", "[XPASS(strict)] known", **OTHER),
+    ],
+)
+def test_it_is_no_failure_of_another_type(call: TestReport) -> None:
+    report = call_of(_found(call, call))
+    assert (report.outcome, hasattr(report, "wasxfail")) == ("failed", False)
+    assert report.longreprtext.rstrip() == FOUND
+
+
+@pytest.mark.parametrize("call", [FAILED, SKIPPED, XFAILED])
+def test_a_test_that_has_not_passed_stays_as_it_is(call: TestReport) -> None:
+    plain = made.merged(made.passing(0, call), made.passing(1, call))
+    assert words(_found(call, call)) == words(plain)
+    assert "found by" not in call_of(_found(call, call)).longreprtext
+
+
+def test_for_programs_its_lines_are_notes() -> None:
+    outcome = made.run(made.passing(0), made.passing(1), finding=FOUND)
+    (diagnosis,) = judge(outcome, Output.FAILED).diagnoses
+    assert (diagnosis.kind, diagnosis.code) == (Kind.FINDING, "")
+    assert diagnosis.notes == ("in its own layout,  two spaces", "Fix: so.")
+    assert not is_doubtful(outcome, [diagnosis])
