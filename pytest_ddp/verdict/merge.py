@@ -74,7 +74,8 @@ class RankPhase:
     def expectation(self) -> str:
         """pytest's ``wasxfail``: the reason of the mark or the call; empty without one."""
         if self.state is PhaseState.XPASSED_STRICT and self.report is not None:
-            return message_of(self.report.longrepr).removeprefix(_STRICT).strip()
+            message = message_of(self.report.longrepr)
+            return "" if message in _UNEXPECTED_SUCCESS else message.removeprefix(_STRICT).strip()
         return str(getattr(self.report, "wasxfail", ""))
 
     def __str__(self) -> str:

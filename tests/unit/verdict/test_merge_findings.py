@@ -10,7 +10,17 @@ from pytest_ddp.settings.options import Output
 from pytest_ddp.verdict.diagnosis import Kind, is_doubtful
 from pytest_ddp.verdict.merge import judge
 from tests.unit import handmade as made
-from tests.unit.handmade import FAILED, SKIPPED, STRICT, XFAILED, XPASSED, call_of, verdict, words
+from tests.unit.handmade import (
+    FAILED,
+    KNOWN,
+    SKIPPED,
+    STRICT,
+    XFAILED,
+    XPASSED,
+    call_of,
+    verdict,
+    words,
+)
 
 FOUND = "found by a plugin\n    in its own layout,  two spaces\n  Fix: so."
 OTHER = {EXPECTS_OTHER: True}
@@ -26,11 +36,13 @@ def test_a_finding_fails_the_call_and_keeps_its_layout() -> None:
     assert call.longreprtext.rstrip() == FOUND
 
 
-@pytest.mark.parametrize("call", [XPASSED, STRICT])
-def test_it_is_the_failure_that_is_expected(call: TestReport) -> None:
+OF_UNITTEST = made.report(Phase.CALL, "failed", "Failed: Unexpected success")
+
+
+@pytest.mark.parametrize(("call", "reason"), [(XPASSED, KNOWN), (STRICT, KNOWN), (OF_UNITTEST, "")])
+def test_it_is_the_failure_that_is_expected(call: TestReport, reason: str) -> None:
     report = call_of(_found(call, call))
-    assert report.outcome == "skipped"
-    assert report.wasxfail
+    assert (report.outcome, report.wasxfail) == ("skipped", reason)
     assert report.longreprtext.rstrip() == FOUND
 
 

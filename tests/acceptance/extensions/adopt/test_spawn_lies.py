@@ -238,6 +238,25 @@ def test_what_became_of_the_others_is_told(lies: Finished) -> None:
     assert "died of SIGTERM" in text or "exited with code 1" in text
 
 
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("test_spawn[deadlock]", "DDP-002"),
+        ("test_rank_0_alone[deadlock]", "DDP-002"),
+        ("test_spawn[segv]", "DDP-066"),
+        ("test_spawn[left]", "DDP-066"),
+        ("test_rank_0_alone[left]", "DDP-066"),
+        ("test_rank_0_alone[killed]", "DDP-066"),
+    ],
+)
+def test_the_text_has_a_code(lies: Finished, name: str, code: str) -> None:
+    assert f"{code}: python -m pytest_ddp explain {code}" in lies[name].text
+
+
+def test_an_exception_of_the_test_has_none(lies: Finished) -> None:
+    assert "DDP-" not in lies["test_spawn[left_alone]"].text
+
+
 def test_plain_exits(suite: Suite) -> None:
     found = _run(suite, "-oddp_adopt_exits=plain", "-k", "alone and not deadlock")
     found.assert_outcomes(passed=4, failed=1)
