@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from _pytest.reports import TestReport
 
@@ -23,7 +25,7 @@ from tests.unit.handmade import (
 )
 
 FOUND = "found by a plugin\n    in its own layout,  two spaces\n  Fix: so."
-OTHER = {EXPECTS_OTHER: True}
+OTHER: dict[str, Any] = {EXPECTS_OTHER: True}
 
 
 def _found(*calls: TestReport | None) -> list[TestReport]:
