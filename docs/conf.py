@@ -15,6 +15,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
 import guarantee_pages  # noqa: E402 - beside this file
+import verdict_tables  # noqa: E402
 
 project = "pytest-ddp"
 author = "the authors of pytest-ddp"
@@ -57,7 +58,14 @@ def _lead_into_the_site(app: Sphinx, page: str, source: list[str]) -> None:
     source[0] = source[0].replace("(../conformance/SPEC.md)", "(guarantees/index.md)")
 
 
+def _colour_verdicts(app: Sphinx, page: str, source: list[str]) -> None:
+    """GitHub shows neither colours nor titles, so that its page has words alone."""
+    if page == "ecosystem":
+        source[0] = verdict_tables.with_tables(source[0], HERE / "ecosystem.json")
+
+
 def setup(app: Sphinx) -> None:
     """Sphinx calls it before it looks for pages."""
     guarantee_pages.write(HERE / "guarantees")
     app.connect("source-read", _lead_into_the_site)
+    app.connect("source-read", _colour_verdicts)

@@ -277,9 +277,10 @@ class Hooks:
                 write_index(self._options.trace)
 
     def _note_outside(self) -> None:
-        """Add to the file of ``--junitxml`` what belongs to no test."""
-        from pytest_ddp.verdict.notices import note  # noqa: PLC0415
+        """Keep what belongs to no test, and add it to the file of ``--junitxml``."""
+        from pytest_ddp.verdict.notices import PROBLEMS, note  # noqa: PLC0415
 
+        self._config.stash[PROBLEMS] = self._problems
         for problem in self._problems:
             note(self._config, "ddp.problem", problem)
         if self._interrupted:

@@ -29,7 +29,7 @@ from pytest_ddp.session.synthetic_reports import (
 from pytest_ddp.session.terminal import Terminal
 from pytest_ddp.session.tmp_path import TmpPaths
 from pytest_ddp.settings.options import Import, Options, StartMethod
-from pytest_ddp.settings.plan import LaunchPlan
+from pytest_ddp.settings.plan import PLAN, LaunchPlan
 from pytest_ddp.system import machine
 from pytest_ddp.system.stdlib import os
 from pytest_ddp.verdict import codes, diagnosis_files
@@ -149,7 +149,7 @@ class Controller:
         """Run a ddp test on its ranks; returns its reports, one for each phase."""
         self._diagnoses = ()
         try:
-            plan = self.orders.plan(item)
+            item.stash[PLAN] = plan = self.orders.plan(item)
             if plan.skip is not None:
                 return skipped_without_ranks(item, plan.skip)
             if self._hopeless is not None:

@@ -76,6 +76,10 @@ class LaunchPlan:
         )
 
 
+PLAN = pytest.StashKey[LaunchPlan]()
+"""In an item: the plan of its last attempt."""
+
+
 def make_plan(item: pytest.Item, mark: Mark, options: Options, layout: Layout) -> LaunchPlan:
     """Decide how to run ``item``.
 

@@ -12,7 +12,7 @@ import pytest
 from pytest_ddp.outcome.outcome import RunOutcome
 from pytest_ddp.system.stdlib import json
 from pytest_ddp.trace.chrome import chrome_trace
-from pytest_ddp.trace.picture import index, page
+from pytest_ddp.trace.picture import embedded, index, page
 from pytest_ddp.trace.timeline import make_timeline
 
 _LONGEST = 100
@@ -41,6 +41,21 @@ def write(
         return None
     picture.write_text(page(timeline), encoding="utf-8", errors="replace")
     return picture
+
+
+def embedded_picture(directory: Path, nodeid: str, *, first: bool) -> str:
+    """The picture of a failed test as a part of another page; empty if it cannot be read.
+
+    Args:
+        directory: that of ``--ddp-trace``.
+        nodeid: of the test.
+        first: whether it is the first picture on that page.
+    """
+    try:
+        text = Path(f"{directory / stem_of(nodeid)}.html").read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return ""
+    return embedded(text, first=first)
 
 
 def write_index(directory: Path) -> None:

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from pytest_ddp.outcome.stack_dumps import shorten
 from pytest_ddp.trace.chrome import details, rows_of, title
+from pytest_ddp.trace.styles import BASE, PICTURE, RANKS
 from pytest_ddp.trace.timeline import (
     Collective,
     CollectiveState,
@@ -462,96 +463,12 @@ def _hover(lines: Sequence[str]) -> str:
 
 
 # ------------------------------------------------------------------
-# The style sheet of the page, for light and dark mode.
-#
-# The colours are those of Okabe and Ito, which people with any kind of colour vision can
-# distinguish; red is reserved for failures.
+# The page.
 
-STYLE = """
-:root { color-scheme: light dark;
-  --ground: #ffffff; --lane: #f4f6f9; --ink: #1b2330; --soft: #5d6878; --grid: #dfe4ea;
-  --phase: #c9d3df; --setup: #dbe3ec; --inner: #d5cdec; --inner-ink: #352a5e;
-  --bad: #c8102e; --waits: #b45309; --good: #1a7f4b; --mark-ink: #ffffff;
-  --all_reduce: #0072b2; --all_gather: #009e73; --reduce_scatter: #a34a86; --broadcast: #d98200;
-  --reduce: #3f51b5; --gather: #2f8f9d; --scatter: #7a5195; --all_to_all: #8a6d00;
-  --barrier: #64748b; --send: #8d6e63; --other: #7b8794; }
-@media (prefers-color-scheme: dark) { :root {
-  --ground: #10151c; --lane: #1a212b; --ink: #e8edf4; --soft: #9aa7b8; --grid: #2c3644;
-  --phase: #3a4757; --setup: #2c3745; --inner: #4a4173; --inner-ink: #ece8fb;
-  --bad: #ff5c6c; --waits: #f5a84b; --good: #4cc38a; --mark-ink: #10151c;
-  --all_reduce: #3d9fdb; --all_gather: #29b98d; --reduce_scatter: #cc79a7; --broadcast: #e69f00;
-  --reduce: #8090f0; --gather: #56c1d0; --scatter: #b08ad0; --all_to_all: #c9a227;
-  --barrier: #8b9bb0; --send: #b99686; --other: #93a1b0; } }
-body { margin: 0; background: var(--ground); color: var(--ink);
-  font: 14px/1.45 system-ui, "Segoe UI", "DejaVu Sans", sans-serif; }
-main { max-width: 1216px; margin: 0 auto; padding: 20px 32px 28px; }
-h1 { font-size: 21px; line-height: 1.3; margin: 0 0 6px; overflow-wrap: anywhere; }
-.facts { margin: 0 0 14px; color: var(--soft); overflow-wrap: anywhere; }
-code { font: 12.5px/1.4 ui-monospace, "DejaVu Sans Mono", monospace; }
-figure { margin: 0; overflow-x: auto; }
-svg { display: block; width: 100%; min-width: 900px; height: auto;
-  font: 12px system-ui, "Segoe UI", "DejaVu Sans", sans-serif; }
-.lane { fill: var(--lane); }
-.name { font-size: 15px; font-weight: 600; fill: var(--ink); }
-.end { font-size: 12px; }
-.grid { stroke: var(--grid); }
-.tick { fill: var(--soft); font-size: 11px; }
-.silence { fill: var(--ground); opacity: .55; }
-.tick.silent { font-style: italic; }
-.phase { fill: var(--phase); }
-.phase.setup, .phase.teardown { fill: var(--setup); }
-.phase.inner { fill: var(--inner); }
-.label { font-size: 10.5px; fill: var(--ink); pointer-events: none; }
-.phase.inner + .label { fill: var(--inner-ink); }
-.op-label { font-size: 11.5px; font-weight: 600; fill: #ffffff; pointer-events: none;
-  paint-order: stroke; stroke: rgb(0 0 0 / .45); stroke-width: 2px; }
-.op { stroke: var(--lane); stroke-width: .5px; }
-.call:hover .op, g:hover > .phase { filter: brightness(1.15); }
-.unawaited { opacity: .55; }
-rect.unfinished { fill: url(#open); stroke: var(--bad); stroke-width: 2px; }
-.stripe { fill: var(--lane); opacity: .55; }
-.ribbon { opacity: .16; }
-.gone { stroke: var(--soft); stroke-width: 1.5px; stroke-dasharray: 2 5; }
-.mark circle { stroke: var(--lane); stroke-width: 2px; }
-.mark text { font-size: 11px; font-weight: 700; fill: var(--mark-ink); pointer-events: none; }
-.mark.bad circle { fill: var(--bad); } .mark.waits circle { fill: var(--waits); }
-.mark.good circle { fill: var(--good); }
-.end.bad { fill: var(--bad); } .end.waits { fill: var(--waits); } .end.good { fill: var(--good); }
-.legend { list-style: none; display: flex; flex-wrap: wrap; gap: 6px 20px; padding: 0;
-  margin: 0 0 10px; color: var(--soft); font-size: 13px; }
-.legend i { display: inline-block; width: 22px; height: 12px; border-radius: 3px;
-  margin-right: 7px; vertical-align: -1px; }
-.legend .unfinished { box-sizing: border-box; border: 2px solid var(--bad);
-  background: repeating-linear-gradient(135deg, var(--soft) 0 4px, transparent 4px 8px); }
-.legend .inner { background: var(--inner); }
-.legend .silent { background: var(--ground); border: 1px dashed var(--soft);
-  box-sizing: border-box; }
-table { border-collapse: collapse; width: 100%; margin-top: 16px; }
-th[scope=row], th:nth-child(2) { width: 92px; } th:nth-child(4) { width: 30%; }
-th, td { text-align: left; padding: 6px 12px 6px 0; border-top: 1px solid var(--grid);
-  vertical-align: top; overflow-wrap: anywhere; }
-thead th { border: 0; color: var(--soft); font-weight: 400; font-size: 12px; }
-th[scope=row] { white-space: nowrap; }
-.pill { display: inline-block; padding: 0 9px; border-radius: 9px; font-size: 12.5px;
-  color: var(--mark-ink); white-space: nowrap; }
-.pill.bad { background: var(--bad); } .pill.waits { background: var(--waits); }
-.pill.good { background: var(--good); }
-""" + "\n".join(
-    f".op-{name} {{ fill: var(--{name}); background: var(--{name}); }}"
-    for name in (
-        "all_reduce",
-        "all_gather",
-        "reduce_scatter",
-        "broadcast",
-        "reduce",
-        "gather",
-        "scatter",
-        "all_to_all",
-        "barrier",
-        "send",
-        "other",
-    )
-)
+
+_STYLE = BASE + PICTURE + RANKS
+_LEGEND, _END = '<ul class="legend">', "</figure>"
+"""Where the picture of a page begins and ends."""
 
 
 def page(timeline: Timeline) -> str:
@@ -563,15 +480,27 @@ def page(timeline: Timeline) -> str:
             '<html lang="en"><head><meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             f"<title>{name}</title>",
-            f"<style>{STYLE}</style></head><body><main>",
+            f"<style>{_STYLE}</style></head><body><main>",
             f"<h1>{escape(timeline.verdict or 'failed')}</h1>",
             f'<p class="facts">{" · ".join(_facts(timeline))}</p>',
-            f'<ul class="legend">{"".join(_legend(timeline))}</ul>',
-            f"<figure>{picture(timeline)}</figure>",
+            f"{_LEGEND}{''.join(_legend(timeline))}</ul>",
+            f'<figure tabindex="0">{picture(timeline)}{_END}',
             _table(timeline.tracks),
             "</main></body></html>\n",
         ]
     )
+
+
+def embedded(page: str, *, first: bool) -> str:
+    """The legend and the picture of a page, for a page with several of them.
+
+    Args:
+        page: one that :func:`page` has made.
+        first: whether it is the first one there, which has the patterns of all.
+    """
+    begin = page.find(_LEGEND)
+    shown = page[begin : page.rfind(_END) + len(_END)] if begin >= 0 else ""
+    return shown if first else shown.replace(_PATTERNS, "")
 
 
 def index(pages: Mapping[str, str], traces: Iterable[str]) -> str:
@@ -591,7 +520,7 @@ def index(pages: Mapping[str, str], traces: Iterable[str]) -> str:
         [
             "<!doctype html>",
             '<html lang="en"><head><meta charset="utf-8"><title>Traces of ddp tests</title>',
-            f"<style>{STYLE}</style></head><body><main>",
+            f"<style>{_STYLE}</style></head><body><main>",
             f"<h1>Failed tests</h1><table><tbody>{failed}</tbody></table>",
             f'<h1>Traces</h1><p class="facts">for ui.perfetto.dev</p><ul>{others}</ul>',
             "</main></body></html>\n",

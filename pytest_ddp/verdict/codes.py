@@ -544,3 +544,11 @@ def pointer(code: str, docs_url: str) -> str:
     if docs_url:
         return f"{code}: {docs_url}troubleshooting.html#{code.lower()}"
     return f"{code}: python -m pytest_ddp explain {code}"
+
+
+def pointed_code(text: str) -> str:
+    """The code that a failure text ends with; empty if it has none."""
+    found = [
+        code for code in re.findall(r"^(DDP-\d{3}): \S", text, re.MULTILINE) if code in BY_CODE
+    ]
+    return found[-1] if found else ""

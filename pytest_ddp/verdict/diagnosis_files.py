@@ -5,7 +5,6 @@ The schema is documented in ``docs/diagnosis.md``.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import re
 from collections.abc import Sequence
@@ -14,7 +13,8 @@ from typing import Any
 
 from pytest_ddp.outcome.outcome import RunOutcome
 from pytest_ddp.outcome.stack_dumps import Frame
-from pytest_ddp.system.stdlib import json, os
+from pytest_ddp.system.stdlib import json
+from pytest_ddp.system.whole_files import write_whole
 from pytest_ddp.verdict.diagnosis import Diagnosis, RankDiagnosis
 
 VERSION = 2
@@ -51,8 +51,6 @@ def path_of(directory: Path, nodeid: str) -> Path:
 def write(directory: Path, outcome: RunOutcome, diagnoses: Sequence[Diagnosis]) -> None:
     """Write the record of a test that failed; remove an older one of a test that did not.
 
-    The file is written whole and then renamed, so that no reader sees a part of it.
-
     Raises:
         OSError: it cannot be written.
     """
@@ -60,15 +58,7 @@ def write(directory: Path, outcome: RunOutcome, diagnoses: Sequence[Diagnosis]) 
     if not diagnoses:
         path.unlink(missing_ok=True)
         return
-    directory.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        part.write_text(json.dumps(record(outcome, diagnoses), indent=2) + "\n", encoding="utf-8")
-        part.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            part.unlink()
-        raise
+    write_whole(path, json.dumps(record(outcome, diagnoses), indent=2) + "\n")
 
 
 def record(outcome: RunOutcome, diagnoses: Sequence[Diagnosis]) -> dict[str, Any]:

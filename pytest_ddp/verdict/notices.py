@@ -246,6 +246,10 @@ def _is_ignored(message: Warned) -> bool:
     return not shown
 
 
+PROBLEMS = pytest.StashKey[list[str]]()
+"""In a config, at the end of its session: errors outside of the tests."""
+
+
 def note(config: pytest.Config, name: str, text: str) -> None:
     """Write a property of the suite into the file of ``--junitxml``, if there is one."""
     from _pytest.junitxml import xml_key  # noqa: PLC0415 - few need it

@@ -8,32 +8,25 @@ from html import escape
 from itertools import groupby
 from typing import Any, TypeAlias
 
+from pytest_ddp.trace.styles import BASE
+
 Entry: TypeAlias = Mapping[str, Any]
 """A mapping of the report's document."""
 
-STYLE = """
-:root { color-scheme: light dark; --ground: #ffffff; --ink: #1b2330; --soft: #5d6878;
-  --grid: #dfe4ea; --bad: #c8102e; --good: #1a7f4b; --other: #6b5b00; }
-@media (prefers-color-scheme: dark) { :root { --ground: #10151c; --ink: #e8edf4; --soft: #9aa7b8;
-  --grid: #2c3644; --bad: #ff5c6c; --good: #4cc38a; --other: #e0c04c; } }
-body { margin: 0; background: var(--ground); color: var(--ink);
-  font: 14px/1.45 system-ui, "Segoe UI", "DejaVu Sans", sans-serif; }
-main { max-width: 1216px; margin: 0 auto; padding: 20px 32px 28px; }
-h1 { font-size: 21px; margin: 0 0 6px; } h2 { font-size: 16px; margin: 26px 0 6px; }
-.facts { margin: 0 0 14px; color: var(--soft); }
-table { border-collapse: collapse; width: 100%; }
-th, td { text-align: left; vertical-align: top; padding: 4px 12px 4px 0;
-  border-bottom: 1px solid var(--grid); overflow-wrap: anywhere; }
+_STYLE = (
+    BASE
+    + """
+th, td { padding: 4px 12px 4px 0; border-bottom: 1px solid var(--grid); }
 thead th { color: var(--soft); font-weight: 500; white-space: nowrap; }
 tbody th { white-space: nowrap; font-weight: 600; }
 td.number { white-space: nowrap; }
-details table { font-size: 13px; } summary { cursor: pointer; }
+details table { font-size: 13px; }
 .failed, .unknown, .survived { color: var(--bad); font-weight: 600; }
-.passed, .killed { color: var(--good); } .expected { color: var(--other); }
+.passed, .killed { color: var(--good); } .expected { color: var(--waits); }
 .not-bound, .skipped { color: var(--soft); }
-pre { margin: 0; white-space: pre-wrap;
-  font: 12.5px/1.4 ui-monospace, "DejaVu Sans Mono", monospace; }
+pre { margin: 0; white-space: pre-wrap; }
 """
+)
 
 
 def page(document: Entry, headline: str, titles: Mapping[str, str]) -> str:
@@ -53,7 +46,7 @@ def page(document: Entry, headline: str, titles: Mapping[str, str]) -> str:
             '<html lang="en"><head><meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             "<title>Guarantees</title>",
-            f"<style>{STYLE}</style></head><body><main>",
+            f"<style>{_STYLE}</style></head><body><main>",
             f"<h1>{escape(headline)}</h1>",
             f'<p class="facts">{escape(" · ".join(facts))}</p>',
             *sections,

@@ -73,7 +73,7 @@ def _details(results: Results) -> Iterator[str]:
 
 
 def _folded(name: str, text: str) -> str:
-    shown = _verbatim(_shortened(text.strip("\n")))
+    shown = _verbatim(shortened(text.strip("\n"), _LONGEST_TEXT))
     summary = f"<details><summary>{_cell(name)}</summary>"
     return f"{summary}\n\n<pre>\n{shown}\n</pre>\n\n</details>"
 
@@ -105,8 +105,9 @@ def _verbatim(text: str) -> str:
     return html.escape(text, quote=False).replace("::", "&#58;&#58;")
 
 
-def _shortened(text: str) -> str:
-    if len(text) <= _LONGEST_TEXT:
+def shortened(text: str, longest: int) -> str:
+    """The text, or its beginning and end with the number of characters that are left out."""
+    if len(text) <= longest:
         return text
-    half = _LONGEST_TEXT // 2
+    half = longest // 2
     return f"{text[:half]}\n… {len(text) - 2 * half} characters …\n{text[-half:]}"
