@@ -17,7 +17,7 @@ from docutils.nodes import make_id
 _SIGNS = {"kept": "✓", "broken": "✕", "refuses": "!", "says nothing": "-"}
 _LEGEND = {
     "kept": "kept",
-    "broken": "broken; the reason is its title, and below",
+    "broken": "broken; point at it to see the reason, which is also below",
     "refuses": "all ranks raise an error that says why",
     "says nothing": "does not bind this part",
 }
@@ -49,10 +49,7 @@ def _group(part: Mapping[str, Any]) -> str:
 
 def _table(group: str, parts: list[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> str:
     columns = sorted({name for _, part in parts for name in part["guarantees"]}, key=_order(group))
-    head = "".join(
-        f'<th scope="col"><a href="guarantees/{name}.html" title="{_statement(name)}">{name}</a></th>'
-        for name in columns
-    )
+    head = "".join(f'<th scope="col">{_guarantee(name)}</th>' for name in columns)
     bodies = []
     for place, own in groupby(parts, key=lambda one: make_id(_heading(one[0]))):
         rows = [(library, part) for library, part in own]
@@ -109,5 +106,6 @@ def _code(text: str) -> str:
     return re.sub(r"`([^`]*)`", r"<code>\1</code>", escape(text))
 
 
-def _statement(name: str) -> str:
-    return escape(explain.entry(name).split("\n\n")[1].replace("\n", " "))
+def _guarantee(name: str) -> str:
+    statement = explain.entry(name).split("\n\n")[1].replace("\n", " ")
+    return f'<a href="guarantees/{name}.html" title="{escape(statement)}">{name}</a>'

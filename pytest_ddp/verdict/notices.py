@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -246,7 +246,7 @@ def _is_ignored(message: Warned) -> bool:
     return not shown
 
 
-PROBLEMS = pytest.StashKey[list[str]]()
+PROBLEMS = pytest.StashKey[Sequence[str]]()
 """In a config, at the end of its session: errors outside of the tests."""
 
 

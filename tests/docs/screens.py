@@ -1,6 +1,6 @@
-"""The picture of a failure as a terminal shows it, made of a real run of the README's example.
+"""Pictures of real runs of the pages' examples: a failure as a terminal shows it, and a hang.
 
-``python -m tests.docs.screens`` writes it anew.
+``python -m tests.docs.screens`` writes them anew.
 """
 
 from __future__ import annotations
@@ -16,14 +16,37 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from pytest_ddp.trace.styles import BASE, PICTURE
+
 ROOT = Path(__file__).parents[2]
-PICTURE = ROOT / "docs" / "static" / "deadlock.svg"
+TERMINAL = ROOT / "docs" / "static" / "deadlock.svg"
+HANG = ROOT / "docs" / "static" / "hang.svg"
 _EXAMPLE = "test_checkpoint.py"
+_CROSSED = "test_crossed.py"
 _WIDTH = 88
+_PYTEST = (sys.executable, "-W", "ignore", "-m", "pytest")
+
+
+def draw_hang() -> str:
+    """The picture of ``--ddp-trace`` by itself: its lengths are another run's each time."""
+    with tempfile.TemporaryDirectory() as folder:
+        _run(folder, ROOT / "docs" / "hangs.md", _CROSSED, "--ddp-trace=traces")
+        (page,) = Path(folder, "traces").glob(f"{_CROSSED}*.html")
+        found = re.search(r"<svg (.*?</svg>)", page.read_text(encoding="utf-8"), re.DOTALL)
+    assert found is not None
+    # An image takes neither size nor styles of the page that shows it.
+    opening, _, rest = found[1].partition(">")
+    size = re.search(r'viewBox="0 0 (\S+) (\S+)"', opening)
+    assert size is not None
+    ground = f'<rect width="{size[1]}" height="{size[2]}" fill="var(--ground)"/>'
+    named = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{size[1]}" height="{size[2]}" {opening}>'
+    )
+    return f"{named}\n<style>{BASE}{PICTURE}</style>\n{ground}{rest}\n"
 
 
 def render() -> str:
-    """The picture as it has to be."""
+    """The picture of a terminal as it has to be."""
     shown = f"$ pytest -qq {_EXAMPLE}\n{_printed()}"
     console = Console(record=True, width=_WIDTH, file=io.StringIO(), force_terminal=True)
     console.print(Text.from_ansi(shown))
@@ -33,26 +56,32 @@ def render() -> str:
 
 
 def _printed() -> str:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    example = re.search(rf"^```python\n(# {_EXAMPLE}\n.*?)^```$", readme, re.MULTILINE | re.DOTALL)
+    with tempfile.TemporaryDirectory() as folder:
+        return _run(folder, ROOT / "README.md", _EXAMPLE)
+
+
+def _run(folder: str, page: Path, name: str, *arguments: str) -> str:
+    """What pytest prints in this folder about the failing example of a page."""
+    text = page.read_text(encoding="utf-8")
+    example = re.search(rf"^```python\n(# {name}\n.*?)^```$", text, re.MULTILINE | re.DOTALL)
     assert example is not None
+    Path(folder, name).write_text(example[1], encoding="utf-8")
     # Without the number of seconds, which differs each time.
     options = ("-qq", "-rN", "--color=yes", "-p", "no:cacheprovider", "-c", os.devnull)
     variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, _EXAMPLE).write_text(example[1], encoding="utf-8")
-        run = subprocess.run(
-            [sys.executable, "-W", "ignore", "-m", "pytest", *options, f"--rootdir={folder}"],
-            cwd=folder,
-            env=variables | {"COLUMNS": str(_WIDTH)},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=600,
-        )
+    run = subprocess.run(
+        [*_PYTEST, *options, f"--rootdir={folder}", *arguments],
+        cwd=folder,
+        env=variables | {"COLUMNS": str(_WIDTH)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
     assert run.returncode == 1, run.stdout + run.stderr
     return run.stdout
 
 
 if __name__ == "__main__":
-    PICTURE.write_text(render(), encoding="utf-8")
+    TERMINAL.write_text(render(), encoding="utf-8")
+    HANG.write_text(draw_hang(), encoding="utf-8")

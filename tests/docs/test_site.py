@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
+from collections import Counter
 from functools import cached_property
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urldefrag
@@ -114,6 +117,34 @@ def test_public_names_are_on_the_page_of_the_api(site: Site) -> None:
     for package in (pytest_ddp, ddp_conformance):
         for name in package.__all__:
             assert any(one.endswith(f".{name}") for one in ids), name
+
+
+@_BUILT
+def test_verdicts_of_other_libraries_are_coloured(site: Site) -> None:
+    text = (site.folder / "ecosystem.html").read_text(encoding="utf-8")
+    tables = "".join(re.findall(r'<div class="verdicts".*?</div>', text, re.DOTALL))
+    shown: Counter[str] = Counter(re.findall(r'<td class="verdict ([\w-]+)"', tables))
+    document = json.loads((DOCS / "ecosystem.json").read_text(encoding="utf-8"))
+    parts = [part for library in document["libraries"] for part in library["parts"]]
+    words = (word for part in parts for word in part["guarantees"].values())
+    assert shown == Counter(word.replace(" ", "-") for word in words)
+    titles = [unescape(title) for title in re.findall(r' title="(.*?)"', tables)]
+    for part in parts:
+        for breach in part["breaches"]:
+            for name in breach["guarantees"]:
+                reason = f"{name}: {part['guarantees'][name]}. {breach['why']}"
+                assert any(title.startswith(reason) for title in titles), reason
+    styles = (site.folder / "_static" / "site.css").read_text(encoding="utf-8")
+    for word in ("kept", "broken", "refuses"):
+        assert styles.count(f"--{word}: #") == 3, "light, dark by choice, dark by the system"
+
+
+@_BUILT
+@pytest.mark.parametrize(("page", "picture"), [("index", "deadlock"), ("hangs", "hang")])
+def test_pictures_are_on_their_pages(site: Site, page: str, picture: str) -> None:
+    loaded = site.pages[site.folder / f"{page}.html"].loaded
+    (path,) = (one for one in loaded if one.endswith(f"/{picture}.svg"))
+    assert (site.folder / path).is_file()
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ class SessionReport:
     # ------------------------------------------------------------------ what is on the page
 
     def _facts(self, session: pytest.Session) -> SessionFacts:
-        stopped = (session.shouldfail, session.shouldstop)
+        stopped: tuple[object, ...] = (session.shouldfail, session.shouldstop)
         return SessionFacts(
             began=datetime.fromtimestamp(self._began).astimezone().isoformat(" ", "seconds"),
             seconds=time.time() - self._began,
@@ -100,19 +100,19 @@ class SessionReport:
             not_run=max(session.testscollected - len(self._tests), 0),
             tests=[self._row(nodeid, reports) for nodeid, reports in self._tests.items()],
             failures=[*self._uncollected_files(), *self._failures()],
-            problems=self._config.stash.get(PROBLEMS, []),
+            problems=self._config.stash.get(PROBLEMS, ()),
             interrupted_ranks=self._config.stash.get(INTERRUPTED, ""),
             docs_url=self._config.stash[OPTIONS].docs_url,
         )
 
     def _row(self, nodeid: str, reports: Sequence[pytest.TestReport]) -> TestRow:
-        ran_on = next((vars(report)[RAN_ON] for report in reports if RAN_ON in vars(report)), None)
-        world_size, backend = ran_on or (0, "")
+        noted = [vars(report)[RAN_ON] for report in reports if RAN_ON in vars(report)]
+        world_size, backend = noted[0] if noted else (0, "")
         words = [word for report in reports if (word := _word(report))]
         reasons = [reason for report in reports if (reason := _reason(report))]
         return TestRow(
             nodeid=nodeid,
-            is_ddp=ran_on is not None,
+            is_ddp=bool(noted),
             verdict=_verdict(words),
             reason=reasons[0] if reasons else "",
             world_size=int(world_size),
@@ -136,7 +136,7 @@ class SessionReport:
                 first = first and not picture
                 yield Failure(
                     nodeid,
-                    str(report.when or ""),
+                    str(report.when),
                     _shown(self._config, report, later),
                     pointed_code(report.longreprtext) if "ddp" in report.keywords else "",
                     picture,
@@ -156,7 +156,9 @@ class SessionReport:
         option = self._config.option
         if getattr(option, "dist", "") == "loadgroup" and nodeid.rfind("@") > nodeid.rfind("]"):
             nodeid = nodeid.rpartition("@")[0]  # pytest-xdist's name of the group
-        arguments = [*_program(), self._config.cwd_relative_nodeid(nodeid)]
+        file, colons, names = nodeid.partition("::")
+        path = os.path.relpath(self._config.rootpath / file, self._config.invocation_params.dir)
+        arguments = [*_program(), f"{path}{colons}{names}"]
         if option.inifilename:
             arguments += ["-c", str(option.inifilename)]
         if option.rootdir:
@@ -192,7 +194,7 @@ def _verdict(words: Sequence[str]) -> str:
 def _word(report: pytest.TestReport) -> str:
     """What a phase contributes to the verdict; empty for one that passed beside the call."""
     if report.failed:
-        return "failed" if report.when == "call" else "error"
+        return "error" if report.when in ("setup", "teardown") else "failed"
     if hasattr(report, "wasxfail"):
         return "xfailed" if report.skipped else "xpassed"
     if report.skipped:
@@ -205,7 +207,7 @@ def _reason(report: pytest.TestReport) -> str:
     if report.failed:
         properties: Mapping[str, object] = dict(report.user_properties)
         crash = getattr(report.longrepr, "reprcrash", None)
-        text = properties.get("ddp.verdict") or getattr(crash, "message", report.longreprtext)
+        text = properties.get("ddp.verdict") or getattr(crash, "message", report.longrepr)
         return str(text).partition("\n")[0]
     if hasattr(report, "wasxfail"):
         return str(report.wasxfail).removeprefix("reason: ")
@@ -231,7 +233,7 @@ def _shown(
     writer.hasmarkup = True
     writer.fullwidth = 100
     report.toterminal(writer)
-    wanted = config.option.showcapture
+    wanted = getattr(config.option, "showcapture", "all")  # of the terminal, which may be left out
     if wanted == "no":
         return file.getvalue()
     for title, content in [*report.sections, *(one for each in later for one in each.sections)]:
