@@ -233,6 +233,15 @@ def test_under_xdist_the_main_process_writes_it(new_suite: Callable[[], Suite]) 
     assert page.texts["summary"] == ["DDP-001: A rank waits for a rank that has ended the test"]
 
 
+def test_a_worker_that_crashes(suite: Suite) -> None:
+    suite.write("test_crash.py", "import os\n\ndef test_crash():\n    os._exit(3)\n")
+    suite.run("-n1", "--max-worker-restart=0", "--ddp-report=page.html", extra=())
+    page = Page(suite.directory / "page.html")
+    assert page.headline == "no ddp test ran; 1 other test failed"
+    assert page.rows == {("failed", "test_crash", "", "")}
+    assert "worker 'gw0' crashed" in page.texts["th"][-1]
+
+
 GOOD = """
     import pytest
 
