@@ -91,7 +91,7 @@ th, td { padding: 5px 12px 5px 0; border-bottom: 1px solid var(--grid); }
 thead th { color: var(--soft); font-weight: 500; }
 tbody th { font-weight: 500; } tbody th p { margin: 0; color: var(--soft); font-weight: 400; }
 .number { text-align: right; white-space: nowrap; }
-.number, .verdict { overflow-wrap: normal; }
+thead th, tbody td { overflow-wrap: normal; }
 .bad { color: var(--bad); font-weight: 600; } .good { color: var(--good); }
 .other { color: var(--waits); }
 a { color: inherit; } section { border-top: 2px solid var(--grid); margin-top: 26px; }
@@ -186,6 +186,10 @@ def _table(facts: SessionFacts) -> Iterator[str]:
     )
 
 
+def _breakable(backend: str) -> str:
+    return escape(backend).replace(",", ",<wbr>")
+
+
 def _is_good(test: TestRow) -> bool:
     return not test.is_bad
 
@@ -198,7 +202,7 @@ def _row(test: TestRow, place: int | None) -> str:
         f'<tr><td class="verdict"><span class="{_colour(test.verdict)}">{test.verdict}</span></td>'
         f'<th scope="row">{linked}{reason}</th>'
         f'<td class="number">{test.world_size or ""}</td>'
-        f"<td>{escape(test.backend)}</td>"
+        f"<td>{_breakable(test.backend)}</td>"
         f'<td class="number">{test.seconds:.2f}</td></tr>'
     )
 

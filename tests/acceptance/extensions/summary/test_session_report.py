@@ -66,7 +66,7 @@ ROWS = {
     ("xfailed", "test_later", "2", "gloo"),
     ("failed", "test_plain", "", ""),
 }
-_VOID = {"meta", "br"}
+_VOID = {"meta", "br", "wbr"}
 _LOADS = {"script", "link", "img", "iframe", "object", "embed", "source", "base", "form"}
 
 
