@@ -38,8 +38,11 @@ _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM
 """Threads of a computation would not survive a fork; pytest-ddp's host is started so, too."""
 _SET_BY_TORCH = "INDUCTOR_CACHE_DIR$"
 """Wherever its compiler is imported, and so in an outer run at some time; read when it is used."""
+_SET_BY_LAUNCHERS = "ELASTIC_"
+"""For each rank, as torchrun does; read when the rank makes its process group."""
 _READ_AT_START = re.compile(
-    rf"PYTHON(?!(PATH|UNBUFFERED)$)|TORCH(?!{_SET_BY_TORCH})|LD_|LC_|LANG|KMP_|(OMP|OPENBLAS|MKL)_(?!NUM)"
+    rf"PYTHON(?!(PATH|UNBUFFERED)$)|TORCH(?!{_SET_BY_TORCH}|{_SET_BY_LAUNCHERS})"
+    r"|LD_|LC_|LANG|KMP_|(OMP|OPENBLAS|MKL)_(?!NUM)"
 )
 
 

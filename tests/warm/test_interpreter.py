@@ -41,7 +41,14 @@ def run(directory: Path, *arguments: str, **env: str) -> subprocess.CompletedPro
     return interpreter.run(arguments, cwd=directory, env=os.environ | env, timeout=60)
 
 
-@pytest.mark.parametrize("env", [{}, {"TORCHINDUCTOR_CACHE_DIR": "set by an import of torch"}])
+@pytest.mark.parametrize(
+    "env",
+    [
+        {},
+        {"TORCHINDUCTOR_CACHE_DIR": "set by an import of torch"},
+        {"TORCHELASTIC_USE_AGENT_STORE": "True"},
+    ],
+)
 def test_it_has_torch(tmp_path: Path, env: dict[str, str]) -> None:
     done = run(tmp_path, "-c", "import sys; print('torch' in sys.modules)", **env)
     assert done.stdout == "True\n", done.stderr

@@ -7,6 +7,7 @@ import sys
 
 import torch
 import torch.distributed as dist
+from ddp_reference.leaving import leave_group
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -61,7 +62,9 @@ def main(deed: str) -> None:
         sys.exit(3)
     for _ in range(2):
         wrapped(torch.ones(1, 2)).sum().backward()
-    dist.destroy_process_group()
+    # While a model outlives the group, its end may wait for a thread of gloo's without end.
+    del model, wrapped
+    leave_group()
 
 
 if __name__ == "__main__":
