@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import importlib
 import os
 import select
@@ -19,6 +18,7 @@ import numpy.random  # noqa: F401 - for those who fork
 import torch.testing._internal.distributed.fake_pg  # noqa: F401 - for those who fork
 
 from ddp_conformance.framework.registry import all_checks
+from pytest_ddp.rank.startup.preload import without_collector
 
 SECONDS = 20
 """After which the kernel ends a fork, whatever it does."""
@@ -30,12 +30,11 @@ INTERVAL = 10.0
 
 def serve(listener: int, host: int) -> NoReturn:
     """Fork for each caller; ends with the process whose pidfd is ``host``, or our address."""
-    # What files of tests import, and pytest with it: a fork would need 0.25 s of CPU for that. By
-    # name, as the public names are above this module.
-    importlib.import_module("ddp_conformance.api")
-    all_checks()
-    gc.collect()
-    gc.freeze()
+    with without_collector():
+        # What files of tests import, and pytest with it: a fork would need 0.25 s of CPU for that.
+        # By name, as the public names are above this module.
+        importlib.import_module("ddp_conformance.api")
+        all_checks()
     listening = socket.socket(fileno=listener)
     while os.path.exists(listening.getsockname()):
         ready = select.select([listener, host], [], [], INTERVAL)[0]

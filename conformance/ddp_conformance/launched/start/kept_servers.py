@@ -29,7 +29,9 @@ import os, sys
 if os.fork():  # no child of the rank, which must leave none
     os._exit(0)
 sys.path[:] = {path!r}
-from ddp_conformance.launched.process.kept import serve
+from pytest_ddp.rank.startup.preload import without_collector
+with without_collector():  # a fifth of the time that it takes to import torch
+    from ddp_conformance.launched.process.kept import serve
 serve({listener}, {host})
 """
 
