@@ -53,6 +53,22 @@ def test_all_checks_are_imported_without_what_few_ranks_use() -> None:
     assert in_process_of(0, slow_imports) == []
 
 
+def faults_of_forks(server: int) -> int:
+    """Page faults of its forks that have ended: the 11th field of proc(5)."""
+    return int(Path(f"/proc/{server}/stat").read_text().rpartition(")")[2].split()[8])
+
+
+@pytest.mark.ddp(world_size=1)
+def test_a_server_that_is_there_already_forks_nothing() -> None:
+    server = in_process_of(0, os.getppid)
+    while not (few := faults_of_forks(server)):
+        in_process_of(0, os.getppid)
+    for _ in range(50):
+        start_servers((0,))
+    in_process_of(0, os.getppid)  # served after those before
+    assert faults_of_forks(server) < 10 * few
+
+
 @pytest.mark.ddp(world_size=1)
 def test_a_process_is_where_the_rank_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
