@@ -58,7 +58,7 @@ def terminal_of(config: pytest.Config) -> Writer | None:
     if (
         reporter is None
         or hasattr(config, "workerinput")
-        or config.option.capture in ("no", "tee-sys")
+        or config.getoption("capture", "no") in ("no", "tee-sys")  # no option with -p no:capture
     ):
         return None
     if not reporter.isatty or os.environ.get("TERM", "dumb") == "dumb":

@@ -25,7 +25,16 @@ class TmpPaths:
     """Names one directory for all ranks of a test, and removes it by pytest's policy."""
 
     def __init__(self, config: pytest.Config) -> None:
-        self._factory: Any = config._tmp_path_factory  # type: ignore[attr-defined]
+        """Take pytest's factory.
+
+        Raises:
+            pytest.UsageError: pytest has none.
+        """
+        self._factory: Any = getattr(config, "_tmp_path_factory", None)
+        if self._factory is None:
+            raise pytest.UsageError(
+                "ddp tests need pytest's plugin tmpdir, for their directories: remove -p no:tmpdir"
+            )
         self._free: defaultdict[str, int] = defaultdict(int)
         """The lowest number that may be unused, by the path before it."""
 

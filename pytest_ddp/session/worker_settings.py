@@ -46,7 +46,7 @@ def session_message(
         worker_input=_worker_input(config),
         options=_plain(changed_options(config)),
         basetemp=str(basetemp),
-        verbose_output=config.option.capture == "no",
+        verbose_output=config.getoption("capture", "no") == "no",
         seed=options.seed,
         imports_in_host=options.import_ is Import.HOST,
         traces=options.trace is not None,

@@ -549,6 +549,6 @@ def pointer(code: str, docs_url: str) -> str:
 def pointed_code(text: str) -> str:
     """The code that a failure text ends with; empty if it has none."""
     found = [
-        code for code in re.findall(r"^(DDP-\d{3}): \S", text, re.MULTILINE) if code in BY_CODE
+        code for code in re.findall(r"^(DDP-\d{3}): \S", text, re.MULTILINE) if code in by_code()
     ]
     return found[-1] if found else ""

@@ -12,7 +12,7 @@ from html import escape
 
 from pytest_ddp.extensions.summary import terminal_html
 from pytest_ddp.trace.styles import BASE, PICTURE
-from pytest_ddp.verdict.codes import BY_CODE, pointer
+from pytest_ddp.verdict.codes import by_code, pointer
 
 _BAD = ("failed", "error")
 
@@ -246,7 +246,7 @@ def _code(code: str, docs_url: str) -> Iterator[str]:
     """What the code means, since the page of the documentation may be out of reach."""
     if not code:
         return
-    entry = BY_CODE[code]
+    entry = by_code()[code]
     address = pointer(code, docs_url).partition(": ")[2]
     where = escape(address)
     where = f'<a href="{where}">{where}</a>' if docs_url else f"<code>{where}</code>"

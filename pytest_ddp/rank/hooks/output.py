@@ -25,7 +25,7 @@ def capture_afresh(config: pytest.Config, world_size: int, streams: list[int]) -
     captures = manager is not None and manager.is_globally_capturing()
     if captures:
         manager.stop_global_capturing()
-    if world_size > 1 or config.option.capture != "no":
+    if world_size > 1 or config.getoption("capture", "no") != "no":
         _put_in_place(streams)
     if captures:
         manager.start_global_capturing()

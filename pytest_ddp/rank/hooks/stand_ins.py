@@ -23,8 +23,11 @@ def reporter_stand_in(config: pytest.Config) -> None:
     """Register a reporter under the name of pytest's.
 
     Call it only after installed plugins are configured: some replace the reporter by their own, and
-    do without if none exists, as in a worker of pytest-xdist.
+    do without if none exists, as in a worker of pytest-xdist. With ``-p no:terminal`` there is none
+    in the pytest process either.
     """
+    if config.pluginmanager.is_blocked("terminal"):
+        return
     output: Any = _Output()
     config.pluginmanager.register(_Reporter(config, output), _NAME)
 

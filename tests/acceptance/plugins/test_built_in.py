@@ -1,0 +1,53 @@
+"""pytest's own plugins that can be switched off: ddp tests have their verdicts without them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from tests.acceptance.suite import Suite
+
+SOURCE = """
+    import pytest
+
+
+    @pytest.mark.ddp(world_size=2)
+    def test_passes(ddp):
+        ddp.barrier()
+
+
+    @pytest.mark.ddp(world_size=2)
+    def test_fails_on_one(ddp):
+        assert ddp.rank == 0
+
+
+    def test_without_ranks():
+        pass
+"""
+
+
+@pytest.fixture
+def suite(new_suite: Callable[[], Suite]) -> Suite:
+    suite = new_suite()
+    suite.write("test_it.py", SOURCE)
+    return suite
+
+
+@pytest.mark.parametrize("name", ["terminal", "capture"])
+def test_verdicts_without_a_plugin(suite: Suite, name: str) -> None:
+    suite.run_bare("-p", f"no:{name}", "--junitxml=results.xml", timeout=60)
+    cases = ET.parse(suite.directory / "results.xml").getroot().iter("testcase")
+    verdicts = {case.get("name"): [child.tag for child in case] for case in cases}
+    assert verdicts == {
+        "test_passes": [],
+        "test_fails_on_one": ["failure"],
+        "test_without_ranks": [],
+    }
+
+
+def test_a_plugin_that_ddp_tests_need(suite: Suite) -> None:
+    output = suite.run_bare("-p", "no:tmpdir", timeout=60)
+    assert "remove -p no:tmpdir" in output
+    assert "Traceback" not in output
