@@ -1,4 +1,4 @@
-"""Writers and preparations whose ranks part: what one of them was kept from is no evidence."""
+"""Writers and preparations with ranks that diverge: what one could not do is no evidence."""
 
 from __future__ import annotations
 
