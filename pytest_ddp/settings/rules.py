@@ -115,7 +115,7 @@ def check_backend(value: object) -> str:
     named = pairs(text)
     devices = [device for device, _ in named]
     if twice := next((device for device in devices if devices.count(device) > 1), None):
-        raise ValueError(f"{twice} is in it more than once. Name one backend for it")
+        raise ValueError(f"{twice} has more than one backend. Name one for each device type")
     if any(name == "mpi" for _, name in named):
         raise ValueError(
             "ranks of MPI are started by mpirun, not by this plugin. Name another, such as gloo"
