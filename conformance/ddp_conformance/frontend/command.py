@@ -199,7 +199,7 @@ def _parser() -> argparse.ArgumentParser:
         usage="%(prog)s MODULE:NAME [--as KIND] [OPTIONS]",
         description="Check parts of data-parallel training code against numbered guarantees.",
         epilog="exit code: 0 kept, 1 a guarantee that MUST hold is broken or could not be "
-        "decided, 2 wrong arguments, 3 nothing is known, because pytest or a plugin failed",
+        "decided, 2 wrong arguments, 3 no verdict, because pytest or a plugin failed",
         allow_abbrev=False,
     )
     parser.add_argument("--list", action="store_true", help="show guarantees and traits, and end")
@@ -224,11 +224,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME",
         action="append",
         default=[],
-        help="one for all factories",
+        help="a trait of all parts that are given by their function; may be repeated",
     )
     parser.add_argument(
         *("--check", "-k"), metavar="ID", action="append", default=[], type=_guarantee,
-        help="only this guarantee",
+        help="check only this guarantee; may be repeated",
     )  # fmt: skip
     parser.add_argument(
         *("--expect", "-x"), metavar="ID=REASON", action="append", default=[],
@@ -241,7 +241,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--backend", choices=("auto", "gloo", "nccl"), default="auto")
     parser.add_argument(
         *("--timeout",), metavar="SECONDS", type=_seconds,
-        help=f"for one check at one world size (default: {TIMEOUT:g}; of a training "
+        help=f"time for one check at one world size (default: {TIMEOUT:g}; of a training "
         f"{TRAINING_TIMEOUT:g})",
     )  # fmt: skip
     parser.add_argument("--report", metavar="FILE", type=_report, help="write all verdicts as JSON")

@@ -116,7 +116,7 @@ REFUSED: list[tuple[Callable[[object], object], object, str]] = [
     (check_backend, None, "a name such as gloo or nccl"),
     (check_backend, "gloo,nccl", "such as cpu:gloo,cuda:nccl"),
     (check_backend, "cpu:gloo,cpu:own", "cpu has more than one backend"),
-    (check_backend, "cpu:auto", "auto cannot be combined with devices"),
+    (check_backend, "cpu:auto", "auto cannot be combined with a device type"),
     (check_backend, "cpu: gloo", "such as cpu:gloo,cuda:nccl"),
     (check_device, "gpu", "cpu, cuda, xpu and meta"),
     (check_device, "cuda:0", "the plugin decides which GPU a rank gets"),
