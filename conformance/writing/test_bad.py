@@ -91,7 +91,7 @@ def the_check(guarantee: str, subject: Subject) -> None:
     check(subject)
 
 
-PARTED = r"matter of WRT-04:\n.*collective \d+: .*barrier"
+PARTED = r"\(see WRT-04\):\n.*collective \d+: .*barrier"
 
 
 @pytest.mark.ddp(world_size=[2, 3])
