@@ -1,4 +1,4 @@
-"""What the command line asks for, on its way to the process of every rank.
+"""The request of the command line, on its way to the process of every rank.
 
 PYTEST_DONT_REWRITE: pytest would warn that it was imported before the session.
 """

@@ -185,7 +185,7 @@ class StepObserver:
         """Empty if an optimizer does not give its state, as one that ZeRO shards."""
         try:
             states = [_in_full(optimizer.state_dict()) for optimizer in self._optimizers]
-        except Exception:  # of whoever wrote the optimizer
+        except Exception:  # from the optimizer's code
             self._journal.add(OneProcessEnds(self._rank, self._number + 1))
             return
         yield Snapshot({name: full(p).clone() for name, p in named(self._model)}, states)
@@ -198,7 +198,7 @@ class StepObserver:
         for optimizer, state in zip(self._optimizers, snapshot.optimizers, strict=True):
             try:
                 optimizer.load_state_dict(state)
-            except Exception:  # of whoever wrote the optimizer
+            except Exception:  # from the optimizer's code
                 return False
         return True
 

@@ -82,7 +82,7 @@ class Sampler(Subject):
     kind: ClassVar[str] = "sampler"
 
     set_epoch: Callable[[Any, int], None] = announce_epoch
-    """How the training loop tells it the epoch."""
+    """Called before each epoch, as a training loop does."""
     indices: Callable[[Any], tuple[int, ...]] = sampler_indices
     """The indices in one item that it yields."""
     batch_size: int = 1
@@ -116,7 +116,7 @@ class Loader(Subject):
     kind: ClassVar[str] = "loader"
 
     set_epoch: Callable[[Any, int], None] = announce_epoch
-    """How the training loop tells it the epoch."""
+    """Called before each epoch, as a training loop does."""
     indices: Callable[[Any], tuple[int, ...]] = batch_indices
     """The indices in one batch."""
     drawn: Callable[[Any], Any] | None = None

@@ -108,7 +108,7 @@ def find_stale(subject: DataModule, ranks: Ranks) -> tuple[Violation, ...]:
 def worker_cases(ranks: Ranks) -> list[Case]:
     """One persistent worker by fork; and one by spawn, which imports torch for each loader.
 
-    Persistent as well, because the Trainer asks a new loader for two iterators.
+    Persistent as well, because the Trainer makes two iterators of a new loader.
     """
     (case,) = cases_of(ranks, uneven_size(ranks), (1,))
     forked = replace(case, start_method="fork", persistent_workers=True)

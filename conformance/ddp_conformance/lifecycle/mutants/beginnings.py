@@ -51,7 +51,7 @@ class CrashesInConstruction(Net):
 
 
 class CrashesInWrap(Net):
-    """DDP asks the module for its parameters, and that fails natively."""
+    """DDP reads the module's parameters, which crashes in native code."""
 
     def named_parameters(self, *args: Any, **kwargs: Any) -> Any:
         """Crashes on the last rank; DDP is the first to call it."""

@@ -336,7 +336,7 @@ ONCE = frozenset({"reduces_once"})
 
 
 def once(make: Callable[[Case], Made]) -> TrainStep:
-    """A subject that reduces each element once, or says so."""
+    """A subject that reduces each element once, or declares to."""
     return TrainStep(make, ONCE)
 
 

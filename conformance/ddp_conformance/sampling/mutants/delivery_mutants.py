@@ -74,7 +74,7 @@ def epoch_is_rank(loader: Any, epoch: int) -> None:
     loader.sampler.set_epoch(loader.sampler.rank)
 
 
-# A script that asks at import, and is imported before the process group is there.
+# A script that reads the rank at import, before there is a process group.
 WORLD_SIZE_AT_IMPORT = dist.get_world_size() if dist.is_initialized() else 1
 RANK_AT_IMPORT = dist.get_rank() if dist.is_initialized() else 0
 

@@ -196,7 +196,7 @@ def crops_from_one_seed(case: Case) -> DataLoader[Crop]:
 
 
 def flips_from_one_seed(case: Case) -> DataLoader[Crop]:
-    """The same for flips: a draw says little, and all draws much."""
+    """The same for flips: one draw proves little, many draws do."""
     return _cropping(Flips(case.size, SEED), case)
 
 

@@ -25,7 +25,7 @@ class AsksEnvironment:
     """``RANK``, which Lightning's own launcher does not set; then every rank is rank 0."""
 
     def __init__(self, case: Case) -> None:
-        """Guards know the case by nothing that it says."""
+        """Guards use nothing of the case."""
 
     def __call__(self, action: Action) -> None:
         if self.rank == 0:
@@ -66,7 +66,7 @@ class AsksLocalRank(AsksEnvironment):
 
 
 class AsksTask(AsksEnvironment):
-    """What srun tells of the whole job."""
+    """The rank in the job, by srun's variable."""
 
     @property
     def rank(self) -> int:
@@ -74,7 +74,7 @@ class AsksTask(AsksEnvironment):
 
 
 class AsksLocalTask(AsksTask):
-    """What srun tells of one machine."""
+    """The rank on the machine, by srun's variable."""
 
     @property
     def rank(self) -> int:
@@ -151,6 +151,8 @@ BENIGN_VARIANTS = (
     BenignVariant(
         Guard(AsksLocalRank, {"once_per_node"}, name="guard_of_each_machine"), "LOCAL_RANK"
     ),
-    BenignVariant(Guard(AsksTask, launchers=("slurm",)), "asks srun before there is a group"),
+    BenignVariant(
+        Guard(AsksTask, launchers=("slurm",)), "srun's variables before there is a group"
+    ),
     BenignVariant(Guard(Refuses), "raises before there is a group"),
 )

@@ -40,7 +40,7 @@ class AtPathOfRankZero:
 
 
 class RowOnEveryRank(AtPathOfRankZero):
-    """A database that keeps the last row of each number, whoever wrote it."""
+    """A database that keeps the last row of each number, of any rank."""
 
     def __call__(self, number: int) -> None:
         with closing(sqlite3.connect(self.directory / DATABASE, timeout=30)) as rows, rows:

@@ -115,7 +115,7 @@ class LogTwice(Log):
 
 
 class MarksOnEveryRank(Log):
-    """One rank writes, and every rank says that it is done, in one file that stays empty."""
+    """One rank writes, and every rank marks that it is done, by one file that stays empty."""
 
     def __call__(self, number: int) -> None:
         super().__call__(number)
@@ -523,7 +523,7 @@ BENIGN_VARIANTS = (
     ),
     BenignVariant(
         Writer(CountsFoldersTogether, TELLS, records=lines, paths=told_folder),
-        "the first free number, looked for by rank 0 before anybody writes",
+        "the first free number, looked for by rank 0 before any rank writes",
     ),
     BenignVariant(
         Writer(LogOnFirstLocalRank, {"once_per_node"}, records=lines, name="log_of_each_machine"),
