@@ -12,7 +12,7 @@ NOTHING = Violation(
     "no rank wrote a file into case.directory; one that writes when it is closed needs close="
 )
 
-WHICH_TRAIT = "if the first rank writes it and the others find it, declare 'first_wins'"
+WHICH_TRAIT = "if whichever rank is first writes it and others find it, declare 'first_wins'"
 
 
 def judge_single_writer(history: History) -> tuple[Violation, ...]:

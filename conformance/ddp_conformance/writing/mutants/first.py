@@ -1,4 +1,4 @@
-"""WRT-01: writers in which the first rank writes, and the others find its file."""
+"""WRT-01: writers in which whichever rank is first writes, and the others find its file."""
 
 from __future__ import annotations
 
