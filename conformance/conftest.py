@@ -28,7 +28,7 @@ WORLD_SIZE = re.compile(r"-ws(\d+)\]$")
 
 
 class Matrix:
-    """Collects the fates of mutants from the reports, wherever the tests ran."""
+    """Collects the fates of mutants from the reports of all processes."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -47,7 +47,7 @@ class Matrix:
         terminalreporter.line(self._write(self._path))
 
     def _write(self, path: Path) -> str:
-        """Returns which rows are written, in a sentence."""
+        """Write the file; returns a sentence with the number of rows."""
         page = path.read_text(encoding="utf-8") if path.exists() else ""
         fates = kill_matrix.updated(page, self._fates)
         path.write_text(kill_matrix.render(fates), encoding="utf-8")
@@ -57,7 +57,7 @@ class Matrix:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Where this file is read before options are; elsewhere there is no matrix to be had."""
+    """Only if this file is read before the options are parsed; else there is no such option."""
     parser.addoption(
         kill_matrix.OPTION, metavar="FILE", help="write the kill matrix of the mutants"
     )

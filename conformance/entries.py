@@ -1,4 +1,4 @@
-"""Mutants and benign variants as tests: their parameters, and what each of them has to do."""
+"""Mutants and benign variants as tests: their parameters, and what each of them must do."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from conformance.kill_matrix import applicable
 from pytest_ddp import Ddp
 
 LAUNCHED = (Cache, ErrorPath, Guard, Training, TrainStep)
-"""Subjects that run, for a check at least, in processes that a server of forks launches."""
+"""Kinds with at least one check in processes that a server of forks launches."""
 
 
 def mutants(*, launched: bool) -> list[Any]:

@@ -16,7 +16,7 @@ from ddp_conformance.framework.subjects import Subject
 from ddp_conformance.framework.verdict import GuaranteeError, UndecidedError
 
 OPTION = "--ddp-kill-matrix"
-"""Only a run with it puts every check to every mutant, which takes longer than all the rest."""
+"""Only with this option every check runs on every mutant, which takes longer than all else."""
 
 FATES = "fates"
 """User property of a mutant's test: its fate under each guarantee that applies to it."""
@@ -75,7 +75,7 @@ def missing(fates: Mapping[str, Fates]) -> list[str]:
 
 
 def render(fates: Mapping[str, Fates]) -> str:
-    """The page: a table for each group of guarantees, of the mutants whose fates are known."""
+    """The page: a table for each group of guarantees, of the mutants with known fates."""
     lines = [INTRODUCTION.rstrip()]
     for group, mutants in _by_group(fates):
         lines += ["", f"## {group}", "", *_table(mutants, fates)]
@@ -122,7 +122,7 @@ def read(page: str) -> dict[str, dict[str, str]]:
 
 
 def updated(page: str, fates: Mapping[str, Fates]) -> dict[str, Fates]:
-    """The rows of a page by the name of their mutant, and in their place those of this run."""
+    """The rows of a page by mutant, updated with those of this run."""
     rows = read(page)
     known = {m.subject.name: rows[title(m)] for m in shown_mutants() if title(m) in rows}
     return {**known, **fates}

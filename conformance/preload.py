@@ -1,7 +1,8 @@
 """One forkserver for each rank, whatever a test's workers import.
 
-Whoever starts multiprocessing's server first says what it imports, and the ranks outlive the
-test: workers of all other loaders would then import Lightning or PyG one by one, for seconds.
+The first test that starts multiprocessing's server decides what it imports, and the server lives
+as long as the rank: workers of all later loaders would import Lightning or PyG one by one, which
+takes seconds.
 """
 
 from __future__ import annotations
@@ -23,4 +24,4 @@ def install() -> None:
 
 
 def _nothing_else(modules_names: list[str]) -> None:
-    """In the place of ``set_forkserver_preload``."""
+    """Replaces ``set_forkserver_preload``."""

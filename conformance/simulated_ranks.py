@@ -1,4 +1,4 @@
-"""Ranks as threads of one process, to test the frame itself without processes."""
+"""Ranks as threads of one process, to test the framework itself without processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What legal histories are drawn from, and how one is spoiled; for the judges' properties."""
+"""Strategies for legal histories, and functions that spoil one; for the judges' property tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 T = TypeVar("T")
 
 EXAMPLES = int(os.environ.get("DDP_PROPERTY_EXAMPLES", "25"))
-"""More than usual are other ones in every run: to search with, while a suite must not flake."""
+"""With more examples than usual they differ in every run, to search; a suite must not be flaky."""
 
 quick = settings(  # without a deadline, for the machine may be busy
     deadline=None,
@@ -50,7 +50,7 @@ def dealt(draw: st.DrawFn, items: Sequence[int], world_size: int) -> list[list[i
 
 
 def others(strategy: st.SearchStrategy[T], *known: object) -> st.SearchStrategy[T]:
-    """What is drawn is none of the known ones."""
+    """A value that is none of the known ones."""
     return strategy.filter(lambda drawn: drawn not in known)
 
 

@@ -1,5 +1,4 @@
-"""Mutants die and benign variants live that run on launched ranks, or ask processes launched like
-these.
+"""Mutants and benign variants that run on launched ranks, or in processes launched like these.
 
 Apart from the others, so that one process of pytest-xdist runs them all: the server that launches
 ranks imports the compiler, which takes seconds.

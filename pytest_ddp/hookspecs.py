@@ -83,7 +83,7 @@ def pytest_ddp_findings(item: pytest.Item, sent: Mapping[int, Mapping[str, Any]]
     that has failed keeps its own text, and a skipped one is skipped. To an ``xfail`` mark the call
     fails as with :func:`pytest.fail`, which its ``raises`` may exclude.
 
-    :param sent: What each rank has sent, by rank; ranks that have died or hung are missing.
+    :param sent: What each rank has sent, by rank; ranks that died or did not end are missing.
     """
 
 

@@ -56,7 +56,7 @@ class CannotBeReadOnOneRank(SharedSamples):
         return super().__getitem__(index)
 
 
-PARTED = r"matter of WRT-04:\n.*collective 0: .*barrier"
+PARTED = r"\(see WRT-04\):\n.*collective 0: .*barrier"
 
 
 @pytest.mark.ddp(world_size=[2, 4])

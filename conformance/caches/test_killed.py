@@ -162,7 +162,7 @@ def test_what_cannot_be_judged_is_undecided() -> None:
         check(OnlyInTests)
     with pytest.raises(UndecidedError, match=r"(?s)none was killed: .*sys\.setprofile"):
         check(ProfilesItself)
-    with pytest.raises(UndecidedError, match=r"matter of WRT-04:\n.*rank 1 barrier"):
+    with pytest.raises(UndecidedError, match=r"\(see WRT-04\):\n.*rank 1 barrier"):
         check(WaitsAlone)
 
 

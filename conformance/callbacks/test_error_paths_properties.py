@@ -84,8 +84,8 @@ def skipped(draw: st.DrawFn, sizes: st.SearchStrategy[int] = world_sizes) -> Err
     steps = step + draw(st.integers(1, 3))
     history: list[Any] = [Tripped(rank, step), *ends(world_size)]
     for other in range(world_size):
-        told = [SKIPPED if number == step else () for number in range(steps)]
-        history += [StepEnd(other, number, one) for number, one in enumerate(told)]
+        decisions = [SKIPPED if number == step else () for number in range(steps)]
+        history += [StepEnd(other, number, one) for number, one in enumerate(decisions)]
         history.append(LoopEnd(other, steps))
     return Error(rank, step, "raises", history)
 
@@ -147,11 +147,11 @@ def test_any_rank_that_says_that_all_is_well_is_named(
 @given(deaths() | skipped(), st.data())
 def test_any_rank_whose_end_was_not_seen_is_named(error: Error, data: st.DataObject) -> None:
     """A rank that has left no other record either is not known to the judge."""
-    nobody = [record for record in error.history if not isinstance(record, Ended)]
-    known = {record.rank for record in nobody}
+    endless = [record for record in error.history if not isinstance(record, Ended)]
+    known = {record.rank for record in endless}
     end = any_record(data, error.history, Ended, lambda ended: ended.rank in known)
-    assert judged(error, nobody) == ["the end of no rank was seen"]
-    if len(error.history) - len(nobody) > 1:
+    assert judged(error, endless) == ["the end of no rank was seen"]
+    if len(error.history) - len(endless) > 1:
         (text,) = judged(error, without(error.history, end))
         assert text == f"the end of rank {end.rank} was not seen"
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from ddp_conformance.callbacks import judge
 from ddp_conformance.callbacks.history import LoopEnd, StepEnd, Traced, Tripped
-from ddp_conformance.callbacks.stepping import told
+from ddp_conformance.callbacks.stepping import in_text
 from ddp_conformance.framework.history import Collective, Failed, Record
 from ddp_conformance.launched.history import Ended
 from ddp_conformance.launched.order import Death
@@ -88,8 +88,8 @@ def test_different_decisions_are_named() -> None:
 
 
 def test_a_rank_that_stops_early_is_named() -> None:
-    told = (("lr", "0.1"),)
-    history = [StepEnd(0, 0, told), StepEnd(1, 0, told), StepEnd(1, 1, told)]
+    decisions = (("lr", "0.1"),)
+    history = [StepEnd(0, 0, decisions), StepEnd(1, 0, decisions), StepEnd(1, 1, decisions)]
     (violation,) = judge.judge_decisions(history)
     assert str(violation) == "step 1 is made by rank 1, and not by rank 0"
 
@@ -101,7 +101,7 @@ def test_a_rank_that_stops_before_its_first_step_is_named() -> None:
 
 def test_no_decision_is_no_pass() -> None:
     (violation,) = judge.judge_decisions([StepEnd(0, 0), StepEnd(1, 0)])
-    assert str(violation) == "no rank told a decision"
+    assert str(violation) == "no rank reported a decision"
 
 
 def test_a_flag_and_its_number_are_one_decision() -> None:
@@ -123,8 +123,8 @@ def test_what_loops_that_were_cut_off_did_not_come_to_is_not_judged() -> None:
 
 
 def test_decisions_are_told_alike_whatever_their_types() -> None:
-    one = told({"lr": 1, "best": "a.ckpt", "sizes": (1, 2.0), "keep": {"a", "b"}, "at": {1: 2}})
-    other = told(
+    one = in_text({"lr": 1, "best": "a.ckpt", "sizes": (1, 2.0), "keep": {"a", "b"}, "at": {1: 2}})
+    other = in_text(
         {
             "lr": torch.tensor(1.0),
             "best": Path("a.ckpt"),
@@ -134,9 +134,9 @@ def test_decisions_are_told_alike_whatever_their_types() -> None:
         }
     )
     assert one == other
-    assert told({"lr": 0.1}) != told({"lr": torch.tensor(0.1)})
+    assert in_text({"lr": 0.1}) != in_text({"lr": torch.tensor(0.1)})
     with pytest.raises(TypeError, match=r"an object of type object cannot be compared"):
-        told({"best": object()})
+        in_text({"best": object()})
 
 
 FIRST: list[Record] = [StepEnd(0, 0), StepEnd(1, 0)]

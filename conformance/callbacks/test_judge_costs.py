@@ -45,5 +45,5 @@ def test_a_number_and_its_trait_need_each_other(kind: type, make: object) -> Non
         kind(make, stated)
     with pytest.raises(ValueError, match="need each other"):
         kind(make, collectives=0)
-    with pytest.raises(ValueError, match="collectives=-1 is less than none"):
+    with pytest.raises(ValueError, match="collectives=-1: give 0 or more"):
         kind(make, stated, collectives=-1)

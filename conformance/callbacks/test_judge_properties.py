@@ -47,12 +47,12 @@ def loops(draw: st.DrawFn, sizes: st.SearchStrategy[int] = world_sizes) -> Loop:
             for number, (what, functions) in enumerate(calls)
         ]
     values = st.floats().map(repr) | st.sampled_from(["True", "'nothing'", "None"])
-    told = st.dictionaries(words, values, max_size=3).map(lambda d: tuple(sorted(d.items())))
-    steps = draw(st.lists(told, min_size=1, max_size=4))
+    decisions = st.dictionaries(words, values, max_size=3).map(lambda d: tuple(sorted(d.items())))
+    steps = draw(st.lists(decisions, min_size=1, max_size=4))
     if not any(steps):
         steps[0] = (("stop", "False"),)
     for rank in ranks:
-        history += [StepEnd(rank, step, told) for step, told in enumerate(steps)]
+        history += [StepEnd(rank, step, made) for step, made in enumerate(steps)]
         history.append(LoopEnd(rank, len(steps)))
     return Loop(world_size, sorted(history, key=lambda record: record.rank))
 
@@ -69,7 +69,7 @@ def test_legal_loops_pass(loop: Loop) -> None:
 def test_loops_without_a_step_are_no_pass(world_size: int) -> None:
     history = [LoopEnd(rank, 0) for rank in range(world_size)]
     assert texts(judge.judge_same_trace(history)) == ["no rank made a step"]
-    assert texts(judge.judge_decisions(history)) == ["no rank told a decision"]
+    assert texts(judge.judge_decisions(history)) == ["no rank reported a decision"]
 
 
 # ---------------------------------------------------------------- CBK-01

@@ -24,7 +24,6 @@ def tells_orders(case: Case, trip: Trip) -> Iterator[dict[str, object]]:
 def test_only_the_order_of_strings_differs(ddp: Ddp) -> None:
     scenario = Scenario(dying=1, death="raises")
     history = death_run(ErrorPath(tells_orders), ddp, scenario).history
-    told = [dict(step.decisions) for step in history if isinstance(step, StepEnd)]
-    first, last = told
+    first, last = [dict(step.decisions) for step in history if isinstance(step, StepEnd)]
     assert first["names"] != last["names"]
     assert (first["sorted"], first["numbers"]) == (last["sorted"], last["numbers"])

@@ -1,7 +1,7 @@
 """A pytest plugin: its options, and the table and the report of the guarantees that tests check.
 
-Imported by every pytest session, also of suites that check no part: all that only these need is
-imported when the first check is collected, or the first report of one arrives.
+Every pytest session imports it, also those of suites that check no part. What only the checks need
+is imported when the first one is collected, or when the first report of one arrives.
 
 PYTEST_DONT_REWRITE
 """
@@ -34,11 +34,11 @@ BRIEF = "--ddp-conformance-brief"
 _STDLIB = sysconfig.get_path("stdlib")
 
 _FRONTEND = "ddp_conformance.frontend.pytest_frontend"
-"""Is imported where checks are collected; without it no test of this process is one."""
+"""The module that is imported where checks are collected; without it no test is a check."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Three options; the path of the report is given from the current directory."""
+    """Add three options; the path of the report is relative to the current directory."""
     group = parser.getgroup("ddp-conformance", "guarantees of data-parallel training parts")
     group.addoption(
         REPORT, metavar="FILE", help="write all verdicts as JSON, and as HTML beside it"
@@ -54,7 +54,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="N",
         default=0,
         type=_seed,
-        help="what delays and random states of the ranks follow from (default: 0)",
+        help="the seed of the ranks' delays and random states (default: 0)",
     )
 
 
@@ -105,7 +105,7 @@ class Verdicts:
     """Collects verdicts from the reports, wherever the tests ran; shows and writes them."""
 
     def __init__(self, option: str = REPORT) -> None:
-        """``option`` is the one by which the user gets a report."""
+        """``option`` is the option by which the user gets a report."""
         self.judged: dict[str, Judged] = {}
         self._kills: dict[str, Kill] = {}
         self._decided: dict[str, About] = {}
@@ -140,7 +140,7 @@ class Verdicts:
     ) -> Generator[None]:
         """Note what each test decides; deselect those that their subject's traits exclude.
 
-        After all other plugins, so that only what they select counts.
+        Runs after all other plugins, so that only the tests that they select count.
         """
         yield
         if _FRONTEND not in sys.modules:
@@ -171,7 +171,7 @@ class Verdicts:
         about = self._decided.get(report.nodeid)
         properties: dict[str, Any] = dict(report.user_properties)
         if about is not None and SUBJECT not in properties:
-            # A rank that died, or was never started, reported no properties.
+            # A rank that died, or was never started, has reported no properties.
             report.user_properties.append((SUBJECT, about))
         about = about or properties.get(SUBJECT)
         if about is None or (report.when != "call" and report.passed):
@@ -195,7 +195,7 @@ class Verdicts:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Take over what a worker of pytest-xdist has deselected, and what it was to decide."""
+        """Take over what a worker of pytest-xdist has deselected, and what its tests decide."""
         found = getattr(node, "workeroutput", {}).get(SUBJECT)
         if found is not None:
             self._excuse(found["not bound"])

@@ -1,9 +1,8 @@
 """Sampling guarantees at world sizes that no test machine has: all ranks in one process.
 
-A sampler or a loader that is told its rank needs no peers to say what it delivers. So its
-histories are recorded rank by rank and go to the judges that real ranks' histories go to.
-What it cannot show is what happens *between* ranks: hangs, races, a rank taken from a
-process group, files, memory.
+A sampler or a loader that gets its rank as an argument delivers its samples without peers. So its
+histories are recorded rank by rank, and judged as those of real ranks are. A simulation cannot
+show what happens *between* ranks: hangs, races, a rank taken from a process group, files, memory.
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ def simulate(subject: Delivering, world_size: int, sizes: Sequence[int] = ()) ->
     ``sizes`` are numbers of samples, by default 1, ws+1 and 2·ws+3, and then as many others as a
     moment allows, with orders over 24 epochs. The global random states differ from rank to rank.
     Raises :class:`~ddp_conformance.framework.verdict.GuaranteeError` for the first guarantee that
-    is broken, and whatever the subject's own code raises. A subject whose factory asks a process
-    group for its rank cannot be simulated.
+    is broken, and any exception of the subject's own code. A subject with a factory that takes its
+    rank from a process group cannot be simulated.
     """
     usual = sizes or (1, world_size + 1, 2 * world_size + 3)
     watch = Stopwatch()
@@ -72,7 +71,7 @@ def _look_further(subject: Delivering, world_size: int, judges: dict[Check, Judg
 
 
 def _suspicious_runs(subject: Delivering, world_size: int) -> list[Run]:
-    """The first at another size that looks wrong, if there is one before time is up."""
+    """The first run at another size that looks wrong, if there is one in :data:`SECONDS`."""
     watch = Stopwatch()
     least = subject.min_size * world_size
     afforded = [s for s in unusual_sizes(world_size) if least <= s <= AFFORDED // world_size]
@@ -86,7 +85,7 @@ def _suspicious_runs(subject: Delivering, world_size: int) -> list[Run]:
 
 
 def _returning_order(subject: Delivering, world_size: int) -> tuple[Violation, ...]:
-    """On the first rank and on the last, which are enough to see an order come again."""
+    """Orders of the first and the last rank, which are enough to see an order come again."""
     size = max(MANY_SAMPLES * world_size, full_size(subject, world_size))
     two, many = (
         _run(subject, size, world_size, epochs, sorted({0, world_size - 1}))
@@ -99,7 +98,7 @@ def _returning_order(subject: Delivering, world_size: int) -> tuple[Violation, .
 
 
 def _equal_draws(subject: Delivering, world_size: int) -> tuple[Violation, ...]:
-    """With enough samples to tell them, on a few ranks: each makes the draw of all."""
+    """Draws of a few ranks, with enough samples to recognise equal ones."""
     few = sorted({0, min(1, world_size - 1), world_size - 1})
     run = _run(subject, MANY_SAMPLES * world_size, world_size, EPOCHS, few)
     return judge_each([run], lambda run: judge.judge_draws(run.history))
@@ -130,7 +129,7 @@ def _run(
     epochs: Sequence[int],
     ranks: Iterable[int] = (),
 ) -> Run:
-    """Of all ranks, or of some."""
+    """A run of all ranks, or of some."""
 
     def observe(subject: Delivering, case: Case) -> Iterator[Record]:
         return deliveries(subject, case, epochs)

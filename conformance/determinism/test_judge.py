@@ -151,7 +151,7 @@ def test_beginnings_are_compared_with_the_first_rank_that_has_one() -> None:
     others = [replace(BEGIN, rank=2, sketches=()), replace(BEGIN, rank=1)]
     steps = [replace(STEP, rank=r, ids=(r,), draws=()) for r in (0, 1, 2)]
     assert texts(judge.judge_seeds([*others, *steps], 41)) == [
-        "rank 0 tells no parameters that it begins with",
+        "rank 0 reports no initial parameters",
         "rank 2 begins with other parameters than rank 1",
     ]
 
@@ -177,10 +177,10 @@ def test_padding_is_allowed_though_a_rank_makes_no_step() -> None:
 
 
 def test_runs_that_tell_no_last_parameters_are_no_pass() -> None:
-    told = [*WHOLE, *again(*WHOLE)]
-    named = ["again: rank 0 tells no parameters that it ends with"]
+    both = [*WHOLE, *again(*WHOLE)]
+    named = ["again: rank 0 reports no final parameters"]
     for lost in (END, again(END)[0]):
-        assert texts(judge.judge_same_run([r for r in told if r != lost], "again")) == named
+        assert texts(judge.judge_same_run([r for r in both if r != lost], "again")) == named
 
 
 def test_a_parameter_or_a_rank_that_only_the_other_run_has_is_named() -> None:

@@ -171,7 +171,7 @@ def test_any_other_parameter_of_the_second_run_is_named(
         named = f"again: rank {end.rank} ends with another {one.name}"
         assert found == {"repetition": [named]}
     assert found_by_all(without(training.history, end)) == {
-        "repetition": [f"again: rank {end.rank} tells no parameters that it ends with"]
+        "repetition": [f"again: rank {end.rank} reports no final parameters"]
     }
 
 
@@ -255,7 +255,7 @@ def test_any_other_beginning_is_named(training: Training, data: st.DataObject) -
         words_of = "begins with other parameters than rank 0"
         assert named == [f"rank {rank} {words_of}" for rank in accused]
     assert found_by_all(without(training.history, begin)) == {
-        "seeds": [f"rank {begin.rank} tells no parameters that it begins with"]
+        "seeds": [f"rank {begin.rank} reports no initial parameters"]
     }
 
 

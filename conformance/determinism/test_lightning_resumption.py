@@ -74,7 +74,7 @@ def lightning_fit(case: Case, leg: Leg, watch: Watch) -> None:
     expected_failures={
         "DET-02": "Lightning#21938: with workers, epoch 0's order again after a resumption",
         "DET-03": "the fit seeds torch alone, and Lightning saves no random states",
-        "DET-05": "the fit seeds all ranks alike",
+        "DET-05": "the fit gives all ranks one seed",
     },
     world_size=(2,),
     share_ranks=True,

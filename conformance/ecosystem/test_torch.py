@@ -115,7 +115,7 @@ def torch_fully_shard(case: Case) -> tuple[nn.Module, Callable[[int], None]]:
 
 
 def torch_plateau(case: Case) -> Iterator[dict[str, float]]:
-    """The schedule is told the loss of its own rank, as in a loop for one process."""
+    """The schedule gets the loss of its own rank, as in a loop for one process."""
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
     schedule = ReduceLROnPlateau(optimizer, patience=0)
     for epoch in range(3):
@@ -204,7 +204,7 @@ PARTS = [
         [
             Breach(
                 ("SMP-01", "SMP-05"),
-                "workers are told apart and ranks are not: each rank reads the whole stream",
+                "it splits by worker and not by rank: each rank reads the whole stream",
                 "torch/iterable_loader.py",
             )
         ],

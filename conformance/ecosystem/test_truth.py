@@ -37,9 +37,9 @@ one that is imported may change another."""
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_the_fault_is_there(script: Path, tmp_path: Path) -> None:
     printed = on_two_ranks(script, tmp_path / "printed")
-    told = [line for line in printed.splitlines() if line.startswith(("broken: ", "kept: "))]
-    assert len(told) == 1, printed
-    assert told[0].startswith("broken: "), f"{script} does not show its fault any more: {told[0]}"
+    shown = [line for line in printed.splitlines() if line.startswith(("broken: ", "kept: "))]
+    assert len(shown) == 1, printed
+    assert shown[0].startswith("broken: "), f"{script} no longer shows its fault: {shown[0]}"
 
 
 def on_two_ranks(script: Path, output: Path) -> str:

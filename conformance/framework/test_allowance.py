@@ -84,7 +84,7 @@ def test_nothing_declared_allows_nothing() -> None:
         (lambda: Sampler(len, {"exact"}, batch_size=2), "batch_size= needs the trait 'pads' or"),
         (lambda: Loader(len, {"pads", "drops"}), "'drops' and 'pads' together need batch_size="),
         (lambda: Loader(len, {"pads"}, batch_size=0), "batch_size= is at least 1"),
-        (lambda: Sampler(len, min_size=-1), "min_size= is at least 0"),
+        (lambda: Sampler(len, min_size=-1), "min_size=-1: give 0 or more"),
     ],
 )
 def test_sizes_that_say_nothing_are_named(subject: Callable[[], Subject], message: str) -> None:

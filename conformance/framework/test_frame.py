@@ -142,7 +142,7 @@ def test_a_subject_that_keeps_it_passes() -> None:
 def test_random_streams_need_a_loader_to_look_into() -> None:
     subject = Loader(strided, {"augments"})
     text = the_verdict(subject, UndecidedError, "SMP-07")
-    assert "the trait 'augments' needs a torch DataLoader to look into, not a range" in text
+    assert "the trait 'augments' needs a torch DataLoader, not a range" in text
 
 
 # ---------------------------------------------------------------- prepare

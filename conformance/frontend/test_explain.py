@@ -8,7 +8,7 @@ import pytest
 from ddp_conformance.framework.mutants import all_benign_variants, all_mutants
 from ddp_conformance.framework.registry import all_checks, known_ids
 from ddp_conformance.frontend.command import main
-from ddp_conformance.frontend.explain import explanation, most_alike
+from ddp_conformance.frontend.explain import explanation, most_similar
 from ddp_conformance.frontend.report import guarantee_of
 
 
@@ -44,7 +44,7 @@ def test_the_variant_is_of_the_same_kind_where_there_is_one() -> None:
         for mutant in (mutant for mutant in all_mutants() if mutant.guarantee == check.id):
             kinds = {type(variant.subject) for variant in variants}
             if type(mutant.subject) in kinds:
-                assert type(most_alike(mutant, variants).subject) is type(mutant.subject)
+                assert type(most_similar(mutant, variants).subject) is type(mutant.subject)
 
 
 def test_the_command_prints_it(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Processes with a hash seed of their own: whose they are, and how they end."""
+"""Processes with a hash seed of their own: their parents, and how they end."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def deals(draw: st.DrawFn, size: int, world_size: int, traits: frozenset[str]) -
 
 
 def passes(draw: st.DrawFn, number: int, size: int, deal: Deal) -> list[Fetched]:
-    """Each sample to any rank; a pass that nobody trained on may hold anything."""
+    """Each sample to any rank; a pass without an optimizer step may hold anything."""
     order = draw(st.permutations(range(size)))
     items = [*order[deal.dropped :], *order[: deal.repeated]]
     shares = dealt(draw, items[deal.ranks :], deal.ranks) if deal.ranks else []

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ddp_conformance.frontend.pytest_frontend import BoundCheck
 
 
-class Told:
+class WatchAdapter:
     """The lifecycle's events, in the words of the watch."""
 
     def __init__(self, watch: Watch) -> None:
@@ -73,10 +73,10 @@ def train_sharded(case: Case, leg: Leg, watch: Watch) -> None:
 
 
 def train(stage: str, config: TrainConfig, watch: Watch) -> None:
-    told = Told(watch)
-    run(STAGES[stage], config, told)
-    assert told.model is not None
-    watch.end(told.model)
+    ends = WatchAdapter(watch)
+    run(STAGES[stage], config, ends)
+    assert ends.model is not None
+    watch.end(ends.model)
 
 
 ALL = {"resumes", "resumes_mid_epoch", "global_batch"}

@@ -47,7 +47,7 @@ def texts(history: Sequence[Record], tolerance: float = 1e-5) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "alike"),
+    ("one", "other", "equal"),
     [
         ("allreduce float32[1]", "allreduce float32[]", True),
         ("allreduce float32[1, 3]", "allreduce float32[3, 1]", True),
@@ -59,8 +59,8 @@ def texts(history: Sequence[Record], tolerance: float = 1e-5) -> list[str]:
         ("allgather int64[1] int64[1]", "allgather int64[]", False),
     ],
 )
-def test_dimensions_of_one_are_no_difference(one: str, other: str, alike: bool) -> None:
-    assert (judge_same_calls(called([one], [other])) == ()) == alike
+def test_dimensions_of_one_are_no_difference(one: str, other: str, equal: bool) -> None:
+    assert (judge_same_calls(called([one], [other])) == ()) == equal
 
 
 # ---------------------------------------------------------------- values

@@ -12,7 +12,7 @@ from ddp_conformance.model.judge_decisions import judge_decisions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-MADE = Decided(0, 1, alone=False, stepped=True, told=(("scale", 8.0), ("norm", 2.0)))
+MADE = Decided(0, 1, alone=False, stepped=True, decisions=(("scale", 8.0), ("norm", 2.0)))
 ALONE = replace(MADE, alone=True, norm=16.0)
 EQUAL = [ALONE, MADE, replace(MADE, rank=1), replace(MADE, rank=2)]
 
@@ -21,8 +21,8 @@ def texts(history: Sequence[Decided]) -> list[str]:
     return [str(violation) for violation in judge_decisions(history, 1e-4)]
 
 
-def telling(decided: Decided, **told: float) -> Decided:
-    return replace(decided, told=tuple({**dict(decided.told), **told}.items()))
+def telling(decided: Decided, **changes: float) -> Decided:
+    return replace(decided, decisions=tuple({**dict(decided.decisions), **changes}.items()))
 
 
 def test_equal_decisions_pass_and_the_norm_is_that_before_scaling() -> None:
@@ -35,7 +35,7 @@ def test_ranks_that_differ_are_named_to_the_last_bit() -> None:
     assert texts([*EQUAL[:2], nearly, EQUAL[3]]) == [
         "step 1: norm is 2.0 on ranks 0 and 2 and 2.0000000000000004 on rank 1"
     ]
-    silent = replace(EQUAL[2], told=(("norm", 2.0),))
+    silent = replace(EQUAL[2], decisions=(("norm", 2.0),))
     assert texts([*EQUAL[:2], silent]) == [
         "step 1: scale is 8.0 on rank 0 and nothing on rank 1",
     ]
@@ -59,7 +59,7 @@ def test_a_wrong_norm_is_named_though_all_agree_on_it() -> None:
     assert texts([ALONE, *wrong]) == ["step 1: norm is 3, of one process 2"]
 
 
-def test_what_one_process_told_of_the_norm_is_no_evidence() -> None:
+def test_the_norm_that_one_process_reports_is_no_evidence() -> None:
     assert texts([telling(ALONE, norm=99.0), *EQUAL[1:]]) == []
 
 
@@ -69,8 +69,10 @@ def test_numbers_that_are_none_are_alike() -> None:
     assert texts([ALONE, *none]) == ["step 1: norm is nan, of one process 2"]
 
 
-def test_a_step_without_a_backward_pass_tells_no_norm() -> None:
-    silent = [replace(made, stepped=False, told=(("scale", 8.0),), norm=None) for made in EQUAL]
+def test_a_step_without_a_backward_pass_has_no_norm() -> None:
+    silent = [
+        replace(made, stepped=False, decisions=(("scale", 8.0),), norm=None) for made in EQUAL
+    ]
     assert texts(silent) == []
     assert texts([silent[0], *(replace(made, stepped=False) for made in EQUAL[1:])]) == [
         "step 1: norm is 2, of one process nothing"
@@ -84,10 +86,10 @@ def test_a_run_that_broke_off_is_left_to_its_end() -> None:
     assert texts([ALONE, *wrong, off]) == ["step 1: norm is 3, of one process 2"]
 
 
-def test_what_is_not_told_is_no_pass() -> None:
-    quiet = [replace(made, told=()) for made in EQUAL]
-    assert texts(quiet) == ["no step tells what it decides"]
-    assert texts([]) == ["no step tells what it decides"]
+def test_a_decision_that_is_not_reported_is_no_pass() -> None:
+    quiet = [replace(made, decisions=()) for made in EQUAL]
+    assert texts(quiet) == ["no step reports a decision"]
+    assert texts([]) == ["no step reports a decision"]
     assert texts(EQUAL[1:]) == ["step 1: one process with all samples makes no such step"]
 
 
@@ -106,7 +108,7 @@ def test_same_decisions_pass_and_any_other_one_is_named(
         for rank in range(world_size)
     ]
     alone = [
-        replace(made, alone=True, norm=dict(made.told)["norm"] * dict(made.told)["scale"])
+        replace(made, alone=True, norm=dict(made.decisions)["norm"] * dict(made.decisions)["scale"])
         for made in history
         if made.rank == 0
     ]
@@ -116,7 +118,7 @@ def test_same_decisions_pass_and_any_other_one_is_named(
     other = (
         replace(changed, stepped=not changed.stepped)
         if deed == "skipped"
-        else telling(changed, **{deed: 2 * dict(changed.told)[deed]})
+        else telling(changed, **{deed: 2 * dict(changed.decisions)[deed]})
     )
     history[history.index(changed)] = other
     (text,) = texts(data.draw(st.permutations([*alone, *history])))

@@ -58,7 +58,7 @@ def test_right_steps_reduce_once(subject: TrainStep) -> None:
     "make", [goes_past_wrapper, reduces_too_early, branching, states_without_reduction]
 )
 @pytest.mark.ddp(world_size=2)
-def test_what_nothing_reduces_is_told(make: Any) -> None:
+def test_an_element_that_nothing_reduces_is_named(make: Any) -> None:
     with pytest.raises(GuaranteeError, match=r"are not reduced: rank . steps with what is 0 on"):
         MOD_10(once(make))
 

@@ -30,7 +30,7 @@ def drops_out(case: Case) -> Any:
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (normalises_by_rank, "samples in 1, .*'batch_statistics' with reason="),
+        (normalises_by_rank, "samples in 1, .*'batch_statistics' and reason="),
         (reduces_by_hand_and_clears, "its gradients are gone when step\\(\\) returns"),
         (drops_out, "has dropout in 1, .*: use p=0 here"),
     ],

@@ -296,7 +296,7 @@ def test_ranks_that_draw_again_and_differ_then_are_named() -> None:
 
 def test_a_sampler_that_was_not_asked_is_named() -> None:
     (violation,) = judge.judge_one_draw(dealt([], [[0], [1]]), 0, 0)
-    assert violation.what == "the wrapped sampler was never asked for its order"
+    assert violation.what == "the wrapper never iterated over the sampler"
 
 
 @pytest.mark.parametrize(
@@ -332,11 +332,11 @@ def test_torn_batches_are_named() -> None:
 
 
 def test_refusals() -> None:
-    alike = [Refused(0, "TypeError"), Refused(1, "TypeError")]
-    assert judge.judge_one_draw(alike, 0, 0) == ()
-    (violation,) = judge.judge_one_draw([*alike, Refused(2, "ValueError")], 0, 0)
+    equal = [Refused(0, "TypeError"), Refused(1, "TypeError")]
+    assert judge.judge_one_draw(equal, 0, 0) == ()
+    (violation,) = judge.judge_one_draw([*equal, Refused(2, "ValueError")], 0, 0)
     assert violation.what == "ranks refused differently: TypeError, ValueError"
-    (violation,) = judge.judge_one_draw([*alike, Delivered(2, ())], 0, 0)
+    (violation,) = judge.judge_one_draw([*equal, Delivered(2, ())], 0, 0)
     assert violation.what == "ranks 0 and 1 refused with TypeError, rank 2 did not"
 
 
@@ -437,7 +437,7 @@ def test_a_rank_that_delivers_nothing_when_started_anew_is_named() -> None:
 
 
 def dealt_in_turn(stream: list[int], world_size: int) -> list[Record]:
-    """What never ends, as far as it was asked for."""
+    """The deliveries of an endless part until the check stopped."""
     shares = [stream[rank::world_size] for rank in range(world_size)]
     return [
         replace(one, exhausted=False) if isinstance(one, EpochEnd) else one

@@ -24,7 +24,7 @@ CONFIG = TrainConfig(stage="diffusion", strategy="fsdp2", width=512, depth=2, mi
 
 @contextmanager
 def fake_rank(rank: int) -> Iterator[None]:
-    """This process as one of :data:`RANKS`, whose peers are not there."""
+    """This process as one of :data:`RANKS`, without its peers."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=RANKS)

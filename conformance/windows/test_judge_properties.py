@@ -193,7 +193,7 @@ def test_any_worker_that_takes_itself_for_another_rank_is_named(
     ]
     assert judge_windows.judge_readers(history) == ()
     reader = any_record(data, history, WindowReader)
-    (text,) = texts(judge_windows.judge_readers(changed(history, reader, told=9)))
+    (text,) = texts(judge_windows.judge_readers(changed(history, reader, found=9)))
     where = f"worker {reader.worker} of rank {reader.rank} takes itself for rank 9"
     assert text == f"{where}: sample {reader.index}"
 

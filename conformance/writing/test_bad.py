@@ -1,4 +1,4 @@
-"""Writers and preparations whose ranks part: what one of them was kept from is no evidence."""
+"""Writers and preparations with ranks that diverge: what one could not do is no evidence."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def the_check(guarantee: str, subject: Subject) -> None:
     check(subject)
 
 
-PARTED = r"matter of WRT-04:\n.*collective \d+: .*barrier"
+PARTED = r"\(see WRT-04\):\n.*collective \d+: .*barrier"
 
 
 @pytest.mark.ddp(world_size=[2, 3])

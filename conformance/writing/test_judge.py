@@ -16,7 +16,7 @@ def test_one_writer_for_each_file_passes() -> None:
 
 def test_two_writers_are_named() -> None:
     (violation,) = judge.judge_single_writer([Wrote(0, "log"), Wrote(2, "log"), Wrote(0, "a")])
-    apart = "each in a folder of its own; where whoever is first writes it, and others find it,"
+    apart = "each in a folder of its own; if whichever rank is first writes it and others find it,"
     assert str(violation) == f"log written by ranks 0 and 2, {apart} declare 'first_wins'"
 
 

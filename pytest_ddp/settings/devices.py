@@ -123,8 +123,8 @@ def _check(chosen: Choice, mark: Mark) -> None:
         )
     if not chosen.has_gpu and mark.ranks_per_gpu is not None:
         raise ValueError(
-            f"ranks_per_gpu={mark.ranks_per_gpu} with device={chosen.device!r}: it is the number "
-            f"of ranks that share a GPU. Leave one of the two out"
+            f"ranks_per_gpu={mark.ranks_per_gpu} with device={chosen.device!r}: only ranks on GPUs "
+            f"share one. Remove ranks_per_gpu, or write device='cuda'"
         )
     if chosen.ranks_per_gpu > 1 and chosen.is_exclusive:
         raise ValueError(

@@ -191,7 +191,7 @@ def check_function(item: pytest.Item) -> None:
         raise mark_error(
             item,
             f"@pytest.mark.ddp works on Python test functions; this is a {type(item).__name__}. "
-            f"Take the mark off it.",
+            f"Remove the mark.",
         )
     if inspect.isasyncgenfunction(item.function):
         raise mark_error(

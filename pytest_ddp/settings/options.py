@@ -185,8 +185,8 @@ _SETTINGS = (
         default="",
         check=rules.check_device_or_none,
         rule=rules.DEVICE,
-        help="device of ranks if the mark has neither a device nor a backend for one; with cuda "
-        "the ranks of gloo get GPUs too",
+        help="device of the ranks if neither device nor backend of the mark names one; with cuda, "
+        "ranks that use gloo get GPUs too",
         group=_RANKS,
     ),
     Setting(
@@ -301,7 +301,7 @@ _SETTINGS = (
         default="",
         check=rules.check_url_or_empty,
         rule="",
-        help="where this plugin's documentation is: codes in failure texts get addresses below it",
+        help="base address of this plugin's documentation: failure texts link to it for each code",
         group=INI_ONLY,
     ),
     Setting(

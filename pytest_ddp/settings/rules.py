@@ -66,7 +66,7 @@ HIDING_VARIABLES = frozenset(
 
 SIZE = f"a world size is a whole number from 1 to {MAX_WORLD_SIZE}"
 BACKEND = (
-    "the backend is auto, a name such as gloo or nccl, or one for each kind of device, such as "
+    "the backend is auto, a name such as gloo or nccl, or one for each device type, such as "
     "cpu:gloo,cuda:nccl"
 )
 DEVICE = "the device is one of cpu, cuda, xpu and meta"
@@ -101,7 +101,7 @@ def check_sizes(value: object) -> tuple[tuple[WorldSize, ...], bool]:
     sizes = tuple(_check_size_or_gpus(size) for size in value)
     for size in sizes:
         if sizes.count(size) > 1:
-            raise ValueError(f"{size} is in the list more than once. Name it once")
+            raise ValueError(f"{size} is in the list more than once. Remove the duplicate")
     return sizes, True
 
 
@@ -115,13 +115,13 @@ def check_backend(value: object) -> str:
     named = pairs(text)
     devices = [device for device, _ in named]
     if twice := next((device for device in devices if devices.count(device) > 1), None):
-        raise ValueError(f"{twice} is in it more than once. Name one backend for it")
+        raise ValueError(f"{twice} has more than one backend. Name one for each device type")
     if any(name == "mpi" for _, name in named):
         raise ValueError(
             "ranks of MPI are started by mpirun, not by this plugin. Name another, such as gloo"
         )
     if ":" in text and any(name == AUTO for _, name in named):
-        raise ValueError(f"auto cannot be combined with devices; {BACKEND}")
+        raise ValueError(f"auto cannot be combined with a device type; {BACKEND}")
     return text
 
 

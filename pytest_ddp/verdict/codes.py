@@ -172,8 +172,8 @@ ENTRIES = (
         UNEQUAL_NUMBER,
         "Ranks issued unequal numbers of collectives",
         ("unequal number of collectives on ...: rank ... issued ..., rank ... issued ...",),
-        "All ranks ended and no assert failed, but the next collective on this group would have "
-        "hung, or met the wrong one.",
+        "All ranks ended and no assert failed, but the next collective on this group would wait "
+        "for ever, or pair with the wrong one.",
         (
             "An asynchronous collective, or one that does not wait for its peers (a broadcast's "
             "source), on some ranks alone.",
@@ -319,7 +319,7 @@ ENTRIES = (
         ),
         "Most often a worker of a DataLoader.",
         (
-            "/dev/shm is full: containers have 64 MiB unless told otherwise.",
+            "/dev/shm is full: containers have 64 MiB by default.",
             "The worker's native code crashed, or the kernel ran out of memory.",
             "The worker was forked while a thread of the rank held a lock.",
         ),

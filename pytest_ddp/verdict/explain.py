@@ -21,7 +21,7 @@ def main(arguments: list[str]) -> int:
         prog="python -m pytest_ddp explain",
         description="Explain codes of failure texts; without one, list them all.",
     )
-    parser.add_argument("codes", metavar="CODE", nargs="*", help="such as DDP-001, or 1")
+    parser.add_argument("codes", metavar="CODE", nargs="*", help="a code, as DDP-001 or 1")
     given = [_normalised(code) for code in parser.parse_args(arguments).codes]
     known = by_code()
     width = min(shutil.get_terminal_size().columns, _WIDEST)

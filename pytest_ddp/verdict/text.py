@@ -105,10 +105,9 @@ def _headline(failure: Failure, diagnosis: Diagnosis, width: int) -> list[str]:
         return [f"{verdict}, {first.where}" if first.where else verdict, *rows]
     label = ranks_text(t.rank.rank for t in diagnosis.roots[0])
     group = diagnosis.roots[0]
-    how = " alike" if len(group) > 1 else ""
-    if any(t.message != first.message for t in group):
-        how = f" alike (shown: rank {first.rank.rank})"
-    line = f"{label} of {len(failure.outcome.ranks)} failed{how} in {first.phase}"
+    differ = any(t.message != first.message for t in group)
+    shown = f" (shown: rank {first.rank.rank})" if differ else ""
+    line = f"{label} of {len(failure.outcome.ranks)} failed{shown} in {first.phase}"
     line = f"{line}: {describe(first)}"
     # With a traceback, the message follows in full.
     bare = bare_text(first.report.longrepr) is not None

@@ -1,6 +1,7 @@
-"""MEM-03 as on several machines, which are simulated by what torchrun sets, and a folder for each.
+"""MEM-03 on several machines, simulated: each has the variables that torchrun sets and a folder.
 
-For caches that are built once for each machine: of others it is not known what machines share.
+Only for caches that are built once for each machine: the check cannot know what machines share
+of others.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ ONCE_PER_NODE = "once_per_node"
 
 
 def find_bad_build_on_machines(subject: Cache, ranks: Ranks) -> tuple[Violation, ...]:
-    """None where the ranks cannot be shared out. Undecided where some were cut off."""
+    """MEM-03 on simulated machines; empty if no number of machines has equally many ranks each.
+
+    Undecided if the ranks' collectives differ and nothing else is wrong."""
     size = ranks.world_size
     machines = ranks_of_machines(size)
     if ONCE_PER_NODE not in subject.traits or len(machines) == 1:
@@ -45,7 +48,7 @@ def find_bad_build_on_machines(subject: Cache, ranks: Ranks) -> tuple[Violation,
 
 
 def opening_there(subject: Cache, case: Case, ranks: Ranks) -> Iterator[Record]:
-    """Open the cache on each rank of each machine, and look at it."""
+    """Open the cache on each rank of each machine, and record its content."""
     place = Place(case.rank, case.world_size, several_machines(case.world_size))
     own = _own_folder(case, place, ranks)
     source = Source(own, place.ranks_here)
@@ -59,7 +62,7 @@ def opening_there(subject: Cache, case: Case, ranks: Ranks) -> Iterator[Record]:
 
 
 def _own_folder(case: Case, place: Place, ranks: Ranks) -> Case:
-    """That of this machine, with what was prepared."""
+    """The case with the folder of this machine, which has the prepared files."""
     folder = case.directory.with_name(f"{case.directory.name}-machine-{place.machine}")
     if place.local_rank == 0:
         shutil.copytree(case.directory, folder)

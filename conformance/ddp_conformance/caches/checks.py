@@ -1,8 +1,8 @@
 """MEM-01 to MEM-04 and MEM-07: samples in memory that all ranks and their workers share.
 
 A cache is opened on all ranks of the test, as a training script opens it, and read to the
-end by every rank's workers. What counts is where its bytes lie and what they are; that a
-tensor says ``is_shared()`` is no evidence, since any CUDA tensor says so.
+end by every rank's workers. What counts is where its bytes lie and what they are;
+``is_shared()`` is no evidence, since it is true for any CUDA tensor.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ MEM_04 = Guarantee(
 )
 MEM_07 = Guarantee(
     "MEM-07",
-    "A cache one of whose builders was killed after the first write to a new file MUST be rebuilt "
-    "in the next session, or its opening MUST fail on all ranks; it MUST NOT be short or hold "
-    "other content.",
+    "If a builder of a cache was killed after the first write to a new file, the cache MUST be "
+    "rebuilt in the next session, or its opening MUST fail on all ranks; it MUST NOT be short or "
+    "hold other content.",
     tier=2,
 )
 
@@ -70,7 +70,7 @@ def record_reading(subject: Cache, ranks: Ranks, workers: int) -> tuple[Run, ...
 def reading(subject: Cache, case: Case, ranks: Ranks) -> Iterator[Record]:
     """Open the cache, look at it, read all samples in every rank, look at it again."""
     source = Source(case, case.world_size)
-    # Looked at before any other rank is waited for, and read when all have looked.
+    # Recorded before this rank waits for any other, and read when all have recorded.
     cache, seen = on_all(ranks, lambda: first_look(subject, case, source))
     yield from source.produced
     yield from seen
@@ -97,7 +97,7 @@ def opening(subject: Cache, case: Case) -> Iterator[Record]:
 
 @dataclass(frozen=True)
 class CacheReader(Dataset[tuple[int, bool]]):
-    """Item i reads sample i, and tells which worker did, and whether it has CUDA then."""
+    """Reads sample i; returns the number of the worker, and whether CUDA is initialised in it."""
 
     cache: Any
 
@@ -114,7 +114,7 @@ _forks: list[bool] = []
 
 
 def read_all(cache: Any, case: Case) -> list[DeviceUse]:
-    """Read every sample with the case's workers, and tell who had CUDA initialised."""
+    """Read every sample with the case's workers; record which processes had CUDA initialised."""
     _watch_forks()
     _forks.clear()
     loader = DataLoader(CacheReader(cache), batch_size=None, num_workers=case.num_workers)
@@ -126,7 +126,7 @@ def read_all(cache: Any, case: Case) -> list[DeviceUse]:
 
 
 def cuda_initialised() -> bool:
-    """Whether this process has; false in a fork of one that had."""
+    """Whether this process has initialised CUDA; False in a fork of a process that has."""
     return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
 
@@ -157,7 +157,7 @@ def find_bad_build(subject: Cache, ranks: Ranks) -> tuple[Violation, ...]:
     """MEM-03."""
     runs = record_reading(subject, ranks, workers=0)
     found = judge_each(runs, lambda run: judge.judge_built_once(run.history))
-    # Last, because what the subject keeps of its place must be that of the machine it is on.
+    # Last: a subject may keep the local rank that it finds first, which must be the real one.
     return found or find_bad_build_on_machines(subject, ranks)
 
 

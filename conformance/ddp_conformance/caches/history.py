@@ -30,12 +30,12 @@ class CacheOpen(Record):
     """The cache is open on this rank."""
 
     count: int
-    """Samples that it says it has."""
+    """Number of samples: ``len(cache)``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Produced(Record):
-    """The samples were produced, to build the cache of them."""
+    """The samples that the cache is built of were produced."""
 
     count: int
     digests: tuple[tuple[str, str], ...]
@@ -47,14 +47,14 @@ class NewFiles(Record):
     """A launched rank has opened the cache, or was killed while it built it."""
 
     count: int
-    """Files with bytes that it has seen by then, and that were not there at first."""
+    """New files with content that the rank has seen until then."""
     killed: bool
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceUse(Record):
-    """Whether CUDA is initialised in a process that has to do with workers."""
+    """Whether CUDA is initialised in a DataLoader worker, or in a process that forks one."""
 
     worker: int
-    """Number of the worker that has read a sample; -1 for the process that forks one."""
+    """Number of the worker that has read a sample; -1 for the process that forks workers."""
     initialised: bool

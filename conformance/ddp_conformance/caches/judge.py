@@ -38,7 +38,7 @@ def _refused_by_some(history: History, what: str) -> tuple[Violation, ...]:
 
 
 def judge_unchanged(history: History) -> tuple[Violation, ...]:
-    """No tensor is another one after all ranks and workers have read every sample."""
+    """Every tensor is the same before and after all ranks and workers read every sample."""
     before, after = _digests(history, "opened"), _digests(history, "read")
     return (
         *(
@@ -86,9 +86,9 @@ def judge_built_once(history: History) -> tuple[Violation, ...]:
 
 
 def judge_after_kill(history: History, undisturbed: Sequence[History]) -> tuple[Violation, ...]:
-    """All ranks refuse the cache, or have in it what undisturbed sessions have.
+    """All ranks refuse the cache, or it has the content that it has in sessions without a kill.
 
-    What differs between those, such as random numbers, is not compared.
+    Content that differs between those, such as random numbers, is not compared.
     """
     counts = {r.count for one in undisturbed for r in one if isinstance(r, CacheOpen)}
     known = set.intersection(
@@ -112,7 +112,7 @@ def judge_after_kill(history: History, undisturbed: Sequence[History]) -> tuple[
 
 
 def _by_rank(history: History) -> list[list[CachedTensor]]:
-    """What each rank that opened the cache had in it."""
+    """The tensors of each rank that opened the cache."""
     held = [r for r in history if isinstance(r, CachedTensor) and r.when == "opened"]
     return [[r for r in held if r.rank == rank] for rank in sorted(_opening(history))]
 
@@ -131,9 +131,9 @@ def judge_who_raised(history: History) -> tuple[Violation, ...]:
 
 
 def judge_built_in_each(history: History, machines: Sequence[range]) -> tuple[Violation, ...]:
-    """The same of each machine, by its ranks.
+    """MEM-03 for the ranks of each machine.
 
-    The content may also have come from another one, by a collective.
+    A machine may also get the content from another one, by a collective.
     """
     produced = [record for record in history if isinstance(record, Produced)]
     found: list[Violation] = []

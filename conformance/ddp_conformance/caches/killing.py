@@ -40,7 +40,7 @@ LIMITS = Limits(timeout=30.0, patience=2.0)
 
 
 def find_bad_rebuild(subject: Cache, ranks: Ranks, built: Run) -> tuple[Violation, ...]:
-    """What is wrong after a kill, next to ``built`` and to a session that was not disturbed.
+    """The violations after a kill, compared with ``built`` and with another session without a kill.
 
     Undecided for a factory that no other process can import, and where a session does not come
     to its end although no rank of it was killed.
@@ -57,14 +57,14 @@ def find_bad_rebuild(subject: Cache, ranks: Ranks, built: Run) -> tuple[Violatio
         if found:
             how = f"after a kill at new file {number}, "
             return tuple(replace(one, what=how + one.what) for one in found)
-        # Where a rank raises, the others wait for it, and their opening fails as well.
+        # If a rank raises, the others wait for it, and fail to open the cache as well.
         if not any(isinstance(seen, Refused) for seen in run.history):
             demand_same_calls(subject, [run], "WRT-04")
     return ()
 
 
 def kills(history: History) -> Sequence[int]:
-    """The numbers of new files at which to kill: the first two and the last two of maybe many."""
+    """The numbers of the new files at which to kill: the first two and the last two."""
     last = max((seen.count for seen in history if isinstance(seen, NewFiles)), default=0)
     return sorted({1, 2, last - 1, last} & set(range(1, last + 1)))
 
@@ -81,13 +81,13 @@ def _run(subject: Cache, ranks: Ranks, number: int) -> Run:
 
 
 def _opens_next(history: History) -> bool:
-    """Whether there is a next session: not after one that broke off by itself."""
+    """Whether there is a next session: not after one that failed without a kill."""
     killed = any(isinstance(seen, NewFiles) and seen.killed for seen in history)
     return killed or came_through(history)
 
 
 def two_sessions(subject: Cache, case: Case, ranks: Ranks, number: int) -> Iterator[Record]:
-    """On launched ranks, killed at new file ``number``, if it is not 0; then on the test's own."""
+    """Open the cache on launched ranks, killed at new file ``number`` unless it is 0; then here."""
     first = on_all(ranks, lambda: list(launched(subject, case, number)))
     yield from first
     if not ranks.gather(_opens_next(first))[0]:
@@ -109,9 +109,9 @@ def launched(subject: Cache, case: Case, number: int) -> Iterator[Record]:
 
 
 def open_until_killed(order: Order, journal: Journal) -> None:
-    """Open the cache; who builds it is killed when the new file of the given number has bytes.
+    """Open the cache; its builder is killed when the new file of the given number has bytes.
 
-    Looked at when a C function returns to Python code of the builder: only these write.
+    The files are counted when a C function returns to Python code of the builder: only C writes.
     """
     make, (size, directory, given) = order.work.entry.load(), order.work.argv
     case, number = Case(int(size), order.rank, order.world_size, Path(directory)), int(given)
@@ -147,9 +147,9 @@ def open_until_killed(order: Order, journal: Journal) -> None:
 
 
 class FileCount:
-    """Counts files below a folder that were not there at first, from when they have bytes.
+    """Counts the files below a folder that are new and not empty.
 
-    By inode: a file that is renamed counts once. That of a removed file may be another one's later.
+    By inode, so that a renamed file counts once. A new file may get the inode of a removed one.
     """
 
     def __init__(self, folder: str) -> None:
@@ -158,7 +158,7 @@ class FileCount:
         self.count = 0
 
     def look(self) -> int:
-        """How many there have been by now."""
+        """Return the number of new files so far."""
         files = {file.inode(): file for file in _files(self._folder)}
         new = {inode for inode in files.keys() - self._known if _has_bytes(files[inode])}
         self._known = (self._known & files.keys()) | new

@@ -1,4 +1,4 @@
-"""A cache is opened on one rank, and looked at; what it is built of comes slowly."""
+"""Opens a cache on one rank, and records its tensors; the content comes slowly."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from ddp_conformance.framework.ranks import Ranks
 from ddp_conformance.lockstep.lockstep import Lockstep, in_lockstep
 
 PATIENCE = 0.5
-"""Seconds for which the content is held back, while a rank does not wait for it as it should."""
+"""Seconds for which the content is held back at most, so that ranks that do not wait are first."""
 
 
 def content_of(size: int) -> dict[str, Tensor]:
-    """What a cache of this many samples is built of."""
+    """The content of a cache of this many samples."""
     generator = torch.Generator().manual_seed(size)
     return {
         "values": torch.randn(size, 3, generator=generator),
@@ -34,7 +34,7 @@ def content_of(size: int) -> dict[str, Tensor]:
 
 
 class Source:
-    """What a cache is built of. It comes slowly: only who waits for it reads all of it."""
+    """Produces the content of a cache, slowly: only a rank that waits for it reads all of it."""
 
     def __init__(self, case: Case, readers: int) -> None:
         self._case = case
@@ -44,7 +44,7 @@ class Source:
         self.produced: list[Produced] = []
 
     def __call__(self) -> dict[str, Tensor]:
-        """The samples, on the CPU; the ranks that do not wait for them come through first."""
+        """Return the samples, on the CPU, after the ranks that do not wait for them."""
         tensors = content_of(self._case.size)
         digests = tuple((key, digest_of(tensor)) for key, tensor in tensors.items())
         self.produced.append(Produced(self._case.rank, self._case.size, digests))
@@ -52,7 +52,7 @@ class Source:
         return tensors
 
     def tell_opened(self) -> None:
-        """This rank has its cache."""
+        """Note that this rank has opened its cache."""
         (self._opened / str(self._case.rank)).touch()
 
     def _hold_back(self) -> None:
@@ -64,7 +64,7 @@ class Source:
 
 
 def first_look(subject: Cache, case: Case, source: Source) -> tuple[Any, list[Record]]:
-    """Open the cache, and say what is in it."""
+    """Open the cache, and record its number of samples and its tensors."""
     cache = subject.make(case, source)
     seen: list[Record] = [
         CacheOpen(case.rank, len(cache)),
@@ -121,13 +121,13 @@ def memory_of(tensor: Tensor) -> str:
 
 
 def close_after_all(ranks: Ranks, *caches: Any) -> None:
-    """Let go of the memory when every rank has looked at its own."""
+    """Close the caches when all ranks have looked at theirs."""
     ranks.gather(None)
     for cache in caches:
         close(cache)
 
 
 def close(cache: Any) -> None:
-    """Let go of the memory, where the cache has a word for it."""
+    """Close the cache, if it has a method ``close``."""
     if hasattr(cache, "close"):
         cache.close()

@@ -20,8 +20,8 @@ def tensors_of(cache: Any) -> Mapping[str, Tensor]:
     held = cache if isinstance(cache, Mapping) else getattr(cache, "tensors", None)
     if not isinstance(held, Mapping):
         raise TypeError(
-            f"a cache of type {type(cache).__name__} shows no tensors; pass Cache(tensors=...) "
-            "that returns the memory itself by key"
+            f"a cache of type {type(cache).__name__} shows no tensors; pass Cache(tensors=...), a "
+            "function that returns the cache's own tensors (no copies) by key"
         )
     return held
 
@@ -39,7 +39,7 @@ class Cache(Subject):
     kind: ClassVar[str] = "cache"
 
     tensors: Callable[[Any], Mapping[str, Tensor]] = tensors_of
-    """The memory itself by key, not copies."""
+    """Returns the cache's own tensors by key, not copies."""
     spoil: Callable[[Case], None] | None = None
     """Called on rank 0 before ``make``: leaves files that hold a tensor of another device
     than the CPU. ``make`` must then raise on all ranks, or bring the tensor to the CPU."""

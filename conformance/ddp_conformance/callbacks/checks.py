@@ -88,8 +88,8 @@ def observe_error(subject: ErrorPath, case: Case, ranks: Ranks, failing: int) ->
 def loop_runs(subject: Callback, ranks: Ranks) -> tuple[Run, ...]:
     """Two runs, on numbers of samples that are no multiple of the world size.
 
-    Few, so that a loop comes through several epochs; and as many as make 23 steps of one, to
-    see what happens every tenth time.
+    The first number is small, so that a loop completes several epochs. The second makes 23 steps
+    of one sample, to see what happens in every tenth step.
     """
     return loop_runs_at(subject, ranks, few_samples(ranks), 22 * ranks.world_size + 1)
 
@@ -111,7 +111,7 @@ def find_different_collectives(subject: Callback, ranks: Ranks) -> tuple[Violati
 
 
 def find_different_decisions(subject: Callback, ranks: Ranks) -> tuple[Violation, ...]:
-    """CBK-02; at last where the last rank has a hash seed of its own."""
+    """CBK-02; if nothing is found, once more with a hash seed of the last rank's own."""
     found = _different_decisions(subject, loop_runs(subject, ranks))
     return found or find_apart(
         subject, ranks, few_samples(ranks), decisions, find_decisions_of_a_few_samples
@@ -119,7 +119,7 @@ def find_different_decisions(subject: Callback, ranks: Ranks) -> tuple[Violation
 
 
 def _different_decisions(subject: Callback, runs: Sequence[Run]) -> tuple[Violation, ...]:
-    """Undecided where the loops were cut off before any decision differed."""
+    """Undecided if the loops were cut off before any decision differed."""
     found = judge_each(runs, lambda run: judge.judge_decisions(run.history))
     if not found:
         demand_same_calls(subject, runs, "CBK-01")
@@ -134,15 +134,15 @@ def decisions(subject: Callback, case: Case) -> Iterator[Record]:
 
 
 def find_decisions_of_a_few_samples(subject: Callback, ranks: Ranks) -> tuple[Violation, ...]:
-    """CBK-02 as far as one run shows it."""
+    """CBK-02 by one run, of a few samples."""
     return _different_decisions(subject, loop_runs_at(subject, ranks, few_samples(ranks)))
 
 
 def find_swallowed_errors(subject: ErrorPath, ranks: Ranks) -> tuple[Violation, ...]:
     """CBK-04: an error on the first rank, then one on the last; then deaths of processes.
 
-    The latter only where the former shows nothing, and until one shows something: there a
-    hang takes its time.
+    Processes die only if the errors show nothing, and only until one death shows something: each
+    hang there takes :attr:`ErrorPath.patience`.
     """
     found = tuple(
         replace(violation, case=f"error on rank {failing}")
@@ -154,17 +154,17 @@ def find_swallowed_errors(subject: ErrorPath, ranks: Ranks) -> tuple[Violation, 
 
 
 def violations_of_deaths(subject: ErrorPath, ranks: Ranks) -> Iterator[tuple[Violation, ...]]:
-    """Those of one run for each way to die."""
+    """The violations of one run for each way to die."""
     for scenario in deaths(ranks.world_size):
         history = death_run(subject, ranks, scenario).history
         yield tuple(
-            replace(violation, case=scenario.told("in its loop"))
+            replace(violation, case=scenario.death_at("in its loop"))
             for violation in judge.judge_death(history, scenario.death)
         )
 
 
 def deaths(world_size: int) -> tuple[Scenario, ...]:
-    """Every way to die, on the first rank or the last; alone, only that which is an error."""
+    """Every way to die, on the first rank or the last; on one rank, only the exception."""
     last = world_size - 1
     raises = Scenario(dying=last, death="raises")
     if world_size == 1:
@@ -191,7 +191,7 @@ def death_run(subject: ErrorPath, ranks: Ranks, scenario: Scenario) -> Run:
 
 
 def tripped_runs(subject: ErrorPath, ranks: Ranks, failing: int) -> tuple[Run, ...]:
-    """The same; undecided where the loop was cut off before its error could come."""
+    """The runs with an error on ``failing``; undecided if the loop was cut off before the error."""
     runs = error_runs(subject, ranks, failing)
     demand_same_calls(
         subject, [run for run in runs if not judge.has_tripped(run.history)], "CBK-01"

@@ -1,4 +1,4 @@
-"""What a launched rank does for an ErrorPath subject: make its loop, and die in it, or be left."""
+"""What a launched rank does for an ErrorPath subject: run the loop, and maybe die in it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ddp_conformance.launched.process.delays import Nemesis
 
 
 def loop_and_die(order: Order, journal: Journal) -> None:
-    """Advance the loop; where it calls user code, the dying rank dies in the way it is told."""
+    """Advance the loop; in its user code the dying rank dies as the scenario states."""
     make, (size, directory) = order.work.entry.load(), order.work.argv
     case = Case(int(size), order.rank, order.world_size, Path(directory))
     nemesis = Nemesis(order, journal)

@@ -20,24 +20,24 @@ class Traced(Record):
     what: str
     """Operation, reduction, root, dtype and shape."""
     functions: str = ""
-    """The functions it was called through, innermost first; empty where ranks play different
-    parts (a broadcast, a barrier) and may rightfully differ."""
+    """The functions it was called through, innermost first; empty for operations in which ranks
+    have different parts (a broadcast, a barrier), as their functions may differ."""
     site: str = ""
-    """The line, for people."""
+    """The line that called it, for the text of a violation."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepEnd(Record):
-    """A rank has made a step."""
+    """A rank has completed a step."""
 
     step: int
     decisions: tuple[tuple[str, str], ...] = ()
-    """What was decided, by name, as text that shows every bit."""
+    """The decisions by name, as text that shows every bit."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepCost(Record):
-    """The collectives of a step, or those with which a metric took a batch."""
+    """The collectives of a step, or of a metric's ``update``."""
 
     step: int
     made: tuple[str, ...]
@@ -53,6 +53,6 @@ class LoopEnd(Record):
 
 @dataclass(frozen=True, slots=True)
 class Tripped(Record):
-    """The check's error came here, in the middle of the step."""
+    """The check raised its error here, in the middle of the step."""
 
     step: int

@@ -25,8 +25,8 @@ _NUMBERS = {"True": "1", "False": "0"}
 def judge_same_trace(history: History) -> tuple[Violation, ...]:
     """CBK-01: in every group the same collectives, from the same functions, in the same order.
 
-    The first difference in the largest group that has one is told: what comes after it, in
-    any group, follows from it. Loops without collectives pass; no step at all does not.
+    Only the first difference in the largest group that has one is a violation: later ones, in
+    any group, follow from it. Loops without collectives pass; a loop without a step does not.
     """
     if not any(isinstance(seen, Traced | StepEnd) for seen in history):
         return (Violation("no rank made a step"),)
@@ -60,30 +60,30 @@ def _call(call: Traced | None) -> str:
 
 
 def judge_decisions(history: History) -> tuple[Violation, ...]:
-    """CBK-02: in every step all ranks decide the same; and somebody decides something.
+    """CBK-02: in every step all ranks decide the same, and at least one decision is reported.
 
-    Of ranks that were cut off, because their collectives differ, it is not known which steps
-    and decisions would have come.
+    Steps and decisions that ranks lack because they were cut off, as their collectives differ,
+    are no violation.
     """
     ends = [end for end in history if isinstance(end, StepEnd)]
     cut_off = bool(judge_same_calls(history))
     if not any(end.decisions for end in ends):
-        return () if cut_off else (Violation("no rank told a decision"),)
+        return () if cut_off else (Violation("no rank reported a decision"),)
     steps: defaultdict[int, dict[int, dict[str, str]]] = defaultdict(dict)
     for end in ends:
         steps[end.step][end.rank] = dict(end.decisions)
     ranks = sorted({r.rank for r in history if not cut_off or isinstance(r, LoopEnd)})
-    return tuple(v for step, told in sorted(steps.items()) for v in _step(step, told, ranks))
+    return tuple(v for step, made in sorted(steps.items()) for v in _step(step, made, ranks))
 
 
-def _step(step: int, told: dict[int, dict[str, str]], ranks: Sequence[int]) -> Iterator[Violation]:
-    missing = [rank for rank in ranks if rank not in told]
+def _step(step: int, made: dict[int, dict[str, str]], ranks: Sequence[int]) -> Iterator[Violation]:
+    missing = [rank for rank in ranks if rank not in made]
     if missing:
-        there = ranks_in_words(sorted(told))
+        there = ranks_in_words(sorted(made))
         yield Violation(f"step {step} is made by {there}, and not by {ranks_in_words(missing)}")
-    for name in sorted({name for decisions in told.values() for name in decisions}):
+    for name in sorted({name for decisions in made.values() for name in decisions}):
         values: defaultdict[str, list[int]] = defaultdict(list)
-        for rank, decisions in sorted(told.items()):
+        for rank, decisions in sorted(made.items()):
             values[decisions.get(name, "nothing")].append(rank)
         if len({_NUMBERS.get(value, value) for value in values}) > 1:
             listed = "; ".join(f"{ranks_in_words(r)}: {value}" for value, r in values.items())
@@ -93,7 +93,7 @@ def _step(step: int, told: dict[int, dict[str, str]], ranks: Sequence[int]) -> I
 def judge_costs(history: History, stated: int) -> tuple[Violation, ...]:
     """CBK-05: no step after the first makes more collectives than are stated.
 
-    Of ranks that make too many in one step, one is told.
+    One violation for each step, of one of the ranks that make too many in it.
     """
     costs = [seen for seen in history if isinstance(seen, StepCost)]
     if not any(cost.step for cost in costs):
@@ -112,7 +112,7 @@ def judge_costs(history: History, stated: int) -> tuple[Violation, ...]:
 
 
 def _listed(made: Sequence[str]) -> str:
-    """The last few, which came on top of what is stated."""
+    """The last few, as those are beyond the stated number."""
     shown = made[-3:]
     before = len(made) - len(shown)
     return ", ".join((*((f"{before} more",) if before else ()), *shown))
@@ -121,8 +121,8 @@ def _listed(made: Sequence[str]) -> str:
 def judge_error_path(history: History) -> tuple[Violation, ...]:
     """CBK-04: the rank with the error raises or all ranks skip the step, and none ends well.
 
-    A rank that waits for one that raised is taken to end: the process of the latter does,
-    and with it the connection. :func:`judge_death` sees whether it does.
+    A rank that waits for one that raised is taken to end, because the process of the other one
+    ends and closes the connection. :func:`judge_death` checks whether it really ends.
     """
     tripped = _tripped(history)
     if tripped is None:
@@ -133,9 +133,10 @@ def judge_error_path(history: History) -> tuple[Violation, ...]:
 
 
 def judge_death(history: History, death: Death) -> tuple[Violation, ...]:
-    """CBK-04: when a process has died all others end, and no exit code says that all is well.
+    """CBK-04: when a process has died all others end, and none of them with exit code 0.
 
-    Except where its death was an error, and all ranks have told that they left out the step.
+    Exit code 0 is right if the death was an error and all ranks reported that they skipped the
+    step.
     """
     tripped = _tripped(history)
     if tripped is None:
@@ -152,7 +153,7 @@ def judge_death(history: History, death: Death) -> tuple[Violation, ...]:
 
 
 def has_tripped(history: History) -> bool:
-    """Whether the check's error came."""
+    """Whether the check's error was raised."""
     return _tripped(history) is not None
 
 
@@ -177,7 +178,7 @@ def _late_finishers(history: History, tripped: Tripped) -> Iterator[Violation]:
 
 
 def _skipped_together(history: History, step: int) -> bool:
-    """Every rank made all its steps, and told that it left out this one."""
+    """Every rank made all its steps, and reported that it skipped this one."""
     ranks = {record.rank for record in history}  # also one that failed before its first step
     ended = {record.rank for record in history if isinstance(record, LoopEnd)}
     skipped = {
@@ -187,12 +188,12 @@ def _skipped_together(history: History, step: int) -> bool:
 
 
 def _skips(end: StepEnd) -> bool:
-    told = dict(end.decisions).get(SKIP, "")
-    return _NUMBERS.get(told, told) == _NUMBERS["True"]
+    decision = dict(end.decisions).get(SKIP, "")
+    return _NUMBERS.get(decision, decision) == _NUMBERS["True"]
 
 
 def _went_on(history: History, tripped: Tripped) -> Violation:
-    """What the rank did in place of raising, and what the others wait for then."""
+    """What the rank did instead of raising, and what the others waited for."""
     last = {call.rank: call.what for call in history if isinstance(call, Collective)}
     ended = any(isinstance(r, LoopEnd) and r.rank == tripped.rank for r in history)
     words = f"rank {tripped.rank} did not raise after its error in step {tripped.step}"

@@ -28,12 +28,12 @@ def run_loop(
     steps = 0
     for step, decisions in enumerate(islice(loop(), STEPS)):
         steps = step + 1
-        note(StepEnd(case.rank, step, told(decisions)))
+        note(StepEnd(case.rank, step, in_text(decisions)))
     note(LoopEnd(case.rank, steps))
 
 
-def told(decisions: Mapping[str, Any] | None) -> tuple[tuple[str, str], ...]:
-    """Decisions as text that shows every bit. Raises ``TypeError`` for what is no mapping."""
+def in_text(decisions: Mapping[str, Any] | None) -> tuple[tuple[str, str], ...]:
+    """The decisions as text that shows every bit; raises ``TypeError`` if they are no mapping."""
     if decisions is None:
         return ()
     if not isinstance(decisions, Mapping):
@@ -64,7 +64,7 @@ def _plain(value: Any) -> Any:
     shown: object = type(value).__repr__
     if shown is object.__repr__:
         raise TypeError(
-            f"an object of type {type(value).__name__} cannot be compared between ranks; tell a "
-            "number, a text or several of them"
+            f"an object of type {type(value).__name__} cannot be compared between ranks; yield "
+            "a number, a string, or several of them"
         )
     return value

@@ -25,7 +25,7 @@ class Callback(Subject):
     kind: ClassVar[str] = "callback"
 
     collectives: int | None = None
-    """How many a step makes at most, for the trait ``states_collectives``."""
+    """The most collectives in a step; with the trait ``states_collectives``."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -46,7 +46,7 @@ class ErrorPath(Subject):
     timeout: float = 60.0
     """Seconds that a run may take in which a rank dies."""
     patience: float = 10.0
-    """Seconds in which all ranks must have ended when one of them has."""
+    """Seconds in which all other ranks must end after one has ended."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,8 +1,8 @@
 """Which collectives a rank makes in each process group, and which code called them.
 
-``TORCH_DISTRIBUTED_DEBUG=DETAIL`` compares operation, shape and dtype, and is blind when
-a metric is summed with another rank's gradient of the same shape. The functions that
-called them tell the two apart.
+``TORCH_DISTRIBUTED_DEBUG=DETAIL`` compares operation, shape and dtype; it does not see that
+a metric is summed with another rank's gradient of the same shape. The functions that called
+the two collectives differ.
 """
 
 from __future__ import annotations

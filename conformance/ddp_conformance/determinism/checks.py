@@ -1,8 +1,8 @@
 """DET-01 to DET-05, MEM-05 and MEM-06: what a training loop does when it is run again.
 
 A loop is run whole, once more, in parts that are saved and resumed, and by one process
-alone. The random states that it finds differ in every run and on every rank: what the loop
-does not seed or restore by itself comes out different.
+alone. It finds other random states in every run and on every rank, so that results differ
+if they depend on a state that the loop does not seed or restore.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ MEM_06 = Guarantee(
 )
 
 SIZE = 41
-"""Samples: at no world size a multiple of it."""
+"""Samples; no multiple of any world size above 1 that is checked."""
 EPOCHS = 2
 EPOCHS_AFTER = 2
-"""More of them at world size 2, behind the one that a run is resumed in: what is restored may be
-used once, or go on to be used."""
+"""Further epochs at world size 2, after the one in which a run is resumed: a restored state may be
+used in later epochs, too."""
 EPOCH_END, MID_EPOCH = "epoch end", "mid-epoch"
 
 Observe: TypeAlias = Callable[[TrainLoop, Case, Ranks], Iterator[Record]]
@@ -75,19 +75,19 @@ def record_legs(
 
 
 def whole(subject: TrainLoop, case: Case, ranks: Ranks) -> Iterator[Record]:
-    """From the first epoch to the last."""
+    """Run the loop from the first epoch to the last."""
     yield from run_leg(subject, case, "whole", Leg(EPOCHS), turn=1)
     yield from device_memory(case.rank)
 
 
 def repeated(subject: TrainLoop, case: Case, ranks: Ranks) -> Iterator[Record]:
-    """Twice the same."""
+    """Run the whole loop twice."""
     yield from whole(subject, case, ranks)
     yield from run_leg(subject, case, "again", Leg(EPOCHS), turn=2)
 
 
 def resumed(subject: TrainLoop, case: Case, ranks: Ranks) -> Iterator[Record]:
-    """Whole, then saved after an epoch and resumed, then in the middle of the second epoch."""
+    """Run the loop whole; then saved and resumed after an epoch, and in the middle of another."""
     last = EPOCHS + (EPOCHS_AFTER if case.world_size == 2 else 0)
     first = on_all(ranks, lambda: run_leg(subject, case, "whole", Leg(last), turn=1))
     yield from first
@@ -101,7 +101,7 @@ def resumed(subject: TrainLoop, case: Case, ranks: Ranks) -> Iterator[Record]:
 def in_two(
     subject: TrainLoop, case: Case, ranks: Ranks, run: str, leg: Leg, last: int
 ) -> Iterator[Record]:
-    """Stop as ``leg`` says, and go on to the end of the ``last`` epoch in a second call."""
+    """Stop where ``leg`` ends, and go on to the end of the ``last`` epoch in a second call."""
     path = checkpoint_in(case, run)
     saving = Leg(leg.epochs, leg.steps, save=path)
     # When it has returned on all ranks, rank 0's file is there.
@@ -127,7 +127,7 @@ def find_difference(subject: TrainLoop, ranks: Ranks) -> tuple[Violation, ...]:
 
 
 def find_bad_resumption(subject: TrainLoop, ranks: Ranks) -> tuple[Violation, ...]:
-    """DET-02; with a worker, which takes the longest, where all is well without."""
+    """DET-02; with a worker, which takes the longest, only if nothing is found without."""
 
     def judge_run(run: Run) -> tuple[Violation, ...]:
         return tuple(

@@ -1,4 +1,4 @@
-"""Who changes the modules that a data set holds: the data set itself, or others."""
+"""Changes of the modules that a data set holds: by the data set itself, or by other code."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class Change:
 
     module: nn.Module
     callers: tuple[object, ...]
-    """Of the methods under way, what can be indexed or iterated over: data sets among them."""
+    """``self`` of the methods on the stack, if it can be indexed or iterated, as data sets can."""
     outside: bool
-    """It was called by code that is no library's."""
+    """True if code of no library called it."""
     mode: bool | None = None
     """None for a hook."""
     hook: int = -1
-    """Its number, in the module's tables."""
+    """The hook's number, in the module's tables."""
 
     def is_by(self, holder: object) -> bool:
-        """Whether a method of ``holder`` was under way."""
+        """Whether a method of ``holder`` was on the stack."""
         return any(caller is holder for caller in self.callers)
 
 
@@ -90,7 +90,7 @@ class Held:
         self._wants = _wants(module)
 
     def altered(self) -> str:
-        """What others have changed of it since, or against the data set's own code; or nothing."""
+        """What other code than the data set's has changed; empty if nothing."""
         for part, mode in zip(self._module.modules(), self._modes, strict=False):
             made = [c for c in self._changes if c.module is part and c.mode is not None]
             own = [place for place, change in enumerate(made) if change.is_by(self._holder)]

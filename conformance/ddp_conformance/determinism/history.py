@@ -40,7 +40,7 @@ class Sketch:
     """Of its bytes."""
     norm: float
     projection: float
-    """Its product with a fixed irregular vector: tells near values from others."""
+    """Its product with a fixed irregular vector, by which close values are recognised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +55,11 @@ class LoopParameters(Record):
 
 @dataclass(frozen=True, slots=True)
 class RebuildsBuckets(Record):
-    """The loop made a DDP that has other gradient buckets from its second step on.
+    """The loop made a DDP that changes its gradient buckets after the first step.
 
     In the first step parameters lie in them in the order of their registration, later in the
-    order in which their gradients came. A DDP that is told to look for unused parameters, and
-    has no static graph, keeps the first ones.
+    order in which their gradients came. A DDP with ``find_unused_parameters`` and without a static
+    graph keeps the first buckets.
     """
 
     run: str

@@ -30,7 +30,7 @@ REORDERED = 1e-5
 def judge_same_run(history: History, other: str, tolerance: float = 0.0) -> tuple[Violation, ...]:
     """Run ``other`` has the steps of the whole run, in order, and ends with its parameters.
 
-    Without a tolerance, to the last bit.
+    Parameters are compared to the last bit, unless a tolerance is given.
     """
     return (*_same_steps(history, other), *_same_parameters(history, other, tolerance))
 
@@ -62,7 +62,7 @@ def judge_random_states(history: History, other: str) -> tuple[Violation, ...]:
 
 
 def judge_same_losses(history: History, tolerance: float) -> tuple[Violation, ...]:
-    """The ranks together report the loss of each epoch that a process alone reports."""
+    """All ranks report, for each epoch, the loss that one process alone reports."""
     losses = [record for record in history if isinstance(record, LoopLoss)]
     alone = {r.epoch: r.loss for r in losses if r.run == "alone"}
     whole = {(r.epoch, r.rank): r.loss for r in losses if r.run == "whole"}
@@ -121,7 +121,7 @@ def judge_own_device(history: History) -> tuple[Violation, ...]:
 
 
 def _ranks(history: History) -> list[int]:
-    """All that left any record, also those without a step."""
+    """All ranks with a record, also those without a step."""
     return sorted({record.rank for record in history})
 
 
@@ -160,7 +160,7 @@ def _same_parameters(history: History, other: str, tolerance: float) -> Iterator
     for rank in _ranks(history):
         wanted, got = ends.get(("whole", rank)), ends.get((other, rank))
         if wanted is None or got is None:
-            yield Violation(f"{other}: rank {rank} tells no parameters that it ends with")
+            yield Violation(f"{other}: rank {rank} reports no final parameters")
             continue
         names = [*wanted, *(name for name in got if name not in wanted)]
         different = [n for n in names if not _same(wanted.get(n), got.get(n), tolerance)]
@@ -180,22 +180,22 @@ def _same(one: Sketch | None, other: Sketch | None, tolerance: float) -> bool:
 def _first_draws(whole: list[LoopStep], again: list[LoopStep]) -> Iterator[tuple[int, int, str]]:
     """For each generator the first step at which it gave another number, and its epoch.
 
-    Steps beyond those of the whole run have nothing to be compared with.
+    Steps beyond those of the whole run are not compared.
     """
-    told: set[str] = set()
+    seen: set[str] = set()
     for place, wanted in enumerate(whole):
         if place >= len(again):
             yield place, wanted.epoch, "no such step is made"
             return
         draws = dict(again[place].draws)
         for name, value in wanted.draws:
-            if name not in told and draws.get(name) != value:
-                told.add(name)
+            if name not in seen and draws.get(name) != value:
+                seen.add(name)
                 yield place, again[place].epoch, f"{name} goes on from another state"
 
 
 def _unequal_starts(history: History) -> Iterator[Violation]:
-    """Sketches may be compared by their digests: a norm that is no number is unlike itself."""
+    """Sketches are compared by their digests, because a NaN as norm is not equal to itself."""
     starts = {
         record.rank: tuple((sketch.name, sketch.digest) for sketch in record.sketches)
         for record in history
@@ -203,7 +203,7 @@ def _unequal_starts(history: History) -> Iterator[Violation]:
     }
     first = min(starts, default=0)
     for rank in sorted(set(_ranks(history)) - starts.keys()):
-        yield Violation(f"rank {rank} tells no parameters that it begins with")
+        yield Violation(f"rank {rank} reports no initial parameters")
     for rank, start in sorted(starts.items()):
         if start != starts[first]:
             yield Violation(f"rank {rank} begins with other parameters than rank {first}")

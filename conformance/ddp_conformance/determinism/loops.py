@@ -1,4 +1,4 @@
-"""Run a training loop as often as its checks need, and note what it tells."""
+"""Run a training loop as often as its checks need, and record what it reports."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from ddp_conformance.framework.history import Record
 from pytest_ddp.rank.equality import is_dtensor
 
 LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK")
-"""Variables that tell a process of its peers."""
+"""Environment variables by which a process learns of its peers."""
 
 
 class Notes:
-    """The watch of one run: a record for all that it is told."""
+    """The watch of one run: makes a record of each report of the loop."""
 
     def __init__(self, rank: int, run: str) -> None:
         self.records: list[Record] = []
@@ -53,7 +53,7 @@ class Notes:
         self.changes: list[Change] = []
 
     def wrapped(self, ddp: DistributedDataParallel) -> None:
-        """A model was wrapped; not told by the loop."""
+        """A model was wrapped, which the loop does not report by itself."""
         if ddp.static_graph or not ddp.find_unused_parameters:
             self.records.append(RebuildsBuckets(self._rank, self._run))
 
@@ -64,7 +64,7 @@ class Notes:
         self._before = {path: _look(module) for path, module in self._held.items()}
 
     def step(self, epoch: int, ids: Sequence[int]) -> None:
-        # The data set has been read by now, and has put its modules as it needs them.
+        # Samples were read by now, so that the data set has its modules in the modes that it needs.
         for path, module in self._held.items() if not self._read else ():
             self._read[path] = Held(module, self._dataset, self.changes)
         draws = (
@@ -87,7 +87,7 @@ class Notes:
 
 
 def run_leg(subject: TrainLoop, case: Case, run: str, leg: Leg, turn: int) -> list[Record]:
-    """Call the loop once, with random states that no other call and no other rank finds."""
+    """Call the loop once, with random states that differ from those of other calls and ranks."""
     nemesis.scatter(f"turn {turn} of a loop", case.rank)
     notes = Notes(case.rank, run)
     with wrapping_followed(notes), followed(notes.changes):
@@ -97,7 +97,7 @@ def run_leg(subject: TrainLoop, case: Case, run: str, leg: Leg, turn: int) -> li
 
 @contextmanager
 def wrapping_followed(notes: Notes) -> Iterator[None]:
-    """Tell the notes of every DDP that is made; what a loop tells of may be the bare model."""
+    """Note every DDP that is made in the block; the loop may report the bare model alone."""
     ddp: Any = DistributedDataParallel
     original = ddp.__init__
 
@@ -115,7 +115,7 @@ def wrapping_followed(notes: Notes) -> Iterator[None]:
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """No process group and no launcher, as far as the code in the block can tell."""
+    """Hide the process group and the launcher's variables from the code in the block."""
     group = dist.group.WORLD
     hidden = {name: os.environ.pop(name) for name in LAUNCHER if name in os.environ}
     distributed_c10d._update_default_pg(None)
@@ -127,7 +127,7 @@ def alone() -> Iterator[None]:
 
 
 def checkpoint_in(case: Case, run: str) -> Path:
-    """Where a run that is resumed leaves its checkpoint, the same on all ranks."""
+    """The path of the checkpoint from which a run is resumed, the same on all ranks."""
     return case.directory / f"{run.replace(' ', '-')}.ckpt"
 
 
@@ -176,7 +176,7 @@ def _look(module: nn.Module) -> Any:
 
 
 def _share(module: nn.Module, model: nn.Module) -> bool:
-    """Both are alive, so that equal ids are equal objects."""
+    """Whether they share an object. Both are alive, so that equal ids are equal objects."""
     own = {id(part) for part in (*module.modules(), *module.parameters())}
     return any(id(part) in own for part in (*model.modules(), *model.parameters()))
 

@@ -15,49 +15,49 @@ from ddp_conformance.framework.subjects import Subject
 
 @dataclass(frozen=True, slots=True)
 class Leg:
-    """How far one call of the loop goes."""
+    """The part of a training that one call of the loop makes."""
 
     epochs: int
-    """Train until so many epochs are done in all."""
+    """Train until this many epochs are complete in all."""
     steps: int = 0
-    """Stop before that, after so many optimizer steps in all; 0: do not."""
+    """Stop earlier, after this many optimizer steps in all; 0: do not."""
     save: Path | None = None
-    """Leave a checkpoint here at the end."""
+    """Save a checkpoint here at the end."""
     resume: Path | None = None
-    """Go on from this checkpoint."""
+    """Resume from this checkpoint."""
 
 
 class Watch(Protocol):
-    """What a loop tells while it runs, on every rank."""
+    """The loop calls these methods while it runs, on every rank."""
 
     def begin(self, model: nn.Module, dataset: Any = None) -> None:
-        """All is made, loaded and wrapped; the first step comes next."""
+        """Call it when the model is made, loaded and wrapped, before the first step."""
 
     def step(self, epoch: int, ids: Sequence[int]) -> None:
-        """The optimizer has stepped, on these samples of this rank, padding left out."""
+        """Call it after each optimizer step, with this rank's samples without padding."""
 
     def epoch(self, epoch: int, loss: float) -> None:
-        """An epoch is over; its mean loss over the samples of all ranks."""
+        """Call it after each epoch, with the mean loss over the samples of all ranks."""
 
     def end(self, model: nn.Module) -> None:
-        """The run is over."""
+        """Call it at the end of the run."""
 
 
 @dataclass(frozen=True)
 class TrainLoop(Subject):
     """A training loop on ``case.size`` samples, in the ranks' process group.
 
-    ``make(case, leg, watch)`` trains from the start, or from ``leg.resume``, as far as ``leg``
-    says, and calls ``watch`` (:class:`Watch`) on the way. It uses ``case.num_workers``, and
-    ``case.directory`` for its data. It seeds itself: the random states that it finds are
-    different in every call and on every rank.
+    ``make(case, leg, watch)`` trains from the start, or from ``leg.resume``, to the end of
+    ``leg``, and calls the methods of ``watch`` (:class:`Watch`) on the way. It uses
+    ``case.num_workers``, and ``case.directory`` for its data. It must seed its generators: the
+    random states that it finds are different in every call and on every rank.
     """
 
     kind: ClassVar[str] = "training loop"
 
     tolerance: float = 1e-4
-    """Relative difference up to which losses of different world sizes agree: the order in which
-    gradients are added up is not the same."""
+    """Relative tolerance between losses of different world sizes, as they add up gradients in
+    different orders."""
     batch_size: int = 1
     """Samples of each rank's batches, where ``pads`` or ``drops`` make all of them full."""
     copies: int = 1
@@ -72,5 +72,5 @@ class TrainLoop(Subject):
 
 
 def terms_of(subject: TrainLoop) -> Terms:
-    """What it declares of how often each sample comes."""
+    """What the subject declares about how often each sample is delivered."""
     return Terms(subject.traits, subject.batch_size, subject.copies, subject.groups)

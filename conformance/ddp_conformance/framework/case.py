@@ -1,4 +1,4 @@
-"""The situation that a component is made for: how many samples, which rank of how many."""
+"""The case that a component is made for: how many samples, and which rank of how many."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.utils.data import Dataset, get_worker_info
 
 
 class IndexedItem(TypedDict):
-    """A sample that says which one it is and who read it."""
+    """A sample with its own index and the worker that read it."""
 
     index: int
     worker: int
@@ -44,7 +44,7 @@ StartMethod: TypeAlias = Literal["fork", "spawn", "forkserver"]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """The argument of a factory: one situation, as one rank sees it.
+    """The argument of a factory: one case, as one rank sees it.
 
     A factory that makes its own data set gives it ``size`` samples with the indices 0 to
     ``size - 1``; one that only needs a data set takes :attr:`dataset`.
@@ -65,7 +65,7 @@ class Case:
 
     @property
     def worker_options(self) -> dict[str, Any]:
-        """The case's settings of workers, as arguments for ``torch.utils.data.DataLoader``."""
+        """The case's options of workers, as arguments for ``torch.utils.data.DataLoader``."""
         return {
             "num_workers": self.num_workers,
             "persistent_workers": self.persistent_workers,

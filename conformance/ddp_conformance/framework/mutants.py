@@ -1,7 +1,7 @@
 """Known-bad components, each with the guarantee that must catch it, and benign variants.
 
-A check that no component ever fails proves nothing. Each group has a folder ``mutants``, whose
-modules have a tuple ``MUTANTS`` and a tuple ``BENIGN_VARIANTS``; a new file needs no registration.
+A check that no component ever fails proves nothing. Each group has a folder ``mutants``; its
+modules have a tuple ``MUTANTS`` and a tuple ``BENIGN_VARIANTS``. A new file needs no registration.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class BenignVariant:
 
 @cache
 def all_mutants(*, installed_only: bool = False) -> tuple[Mutant, ...]:
-    """The mutants of all groups, or only those whose libraries (Lightning, …) are installed."""
+    """The mutants of all groups, or only those that need no missing library (Lightning, …)."""
     modules = _modules(installed_only=installed_only)
     return tuple(mutant for module in modules for mutant in getattr(module, "MUTANTS", ()))
 
 
 @cache
 def all_benign_variants(*, installed_only: bool = False) -> tuple[BenignVariant, ...]:
-    """The benign variants of all groups, or only those whose libraries are installed."""
+    """The benign variants of all groups, or only those that need no missing library."""
     modules = _modules(installed_only=installed_only)
     return tuple(
         variant for module in modules for variant in getattr(module, "BENIGN_VARIANTS", ())

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-import numpy  # noqa: F401 - whose generator is seeded where it is imported
+import numpy  # noqa: F401 - only an imported NumPy is seeded
 
 from ddp_conformance.framework.seed import OPTION as OPTION
 from ddp_conformance.framework.seed import seed as seed
@@ -24,7 +24,7 @@ LONGEST = 0.004
 """Seconds of a pause: longer than an exchange between ranks, short beside a check."""
 
 ONE_OF = 8
-"""A rank pauses at one stage in this many. With a pause at each, all ranks would be as late."""
+"""A rank pauses at one stage in this many. With a pause at each, all would be equally late."""
 
 _AT_WORK: ContextVar[random.Random | None] = ContextVar("nemesis", default=None)
 
@@ -32,7 +32,7 @@ _AT_WORK: ContextVar[random.Random | None] = ContextVar("nemesis", default=None)
 def scatter(what: str, rank: int) -> int:
     """Seed the three global generators differently on each rank; returns the seed.
 
-    ``what`` names the occasion: each has other states.
+    ``what`` names the use of the states; each use has states of its own.
     """
     digest = hashlib.sha256(f"{seed()} {what} {rank}".encode()).digest()
     number = int.from_bytes(digest[:4], "big")

@@ -80,8 +80,8 @@ def callers(innermost: FrameType | None = None) -> Iterator[FrameType]:
 def call_site(innermost: FrameType | None = None) -> str:
     """File and line of the innermost frame of the user's, from this call or ``innermost``.
 
-    If all frames belong to libraries: the innermost method of an object whose class is not
-    torch's, else the innermost method, else the innermost frame. Empty without frames.
+    If all frames belong to libraries: the innermost method of a class that is not torch's, else
+    the innermost method, else the innermost frame. Empty without frames.
     """
     frames = [f for f in callers(innermost) if not _is_standard(f.f_code.co_filename)]
     for frame in frames:

@@ -33,8 +33,8 @@ class Ranks(Protocol):
 def current_ranks() -> Ranks:
     """The ranks of the running ddp test.
 
-    Imported late, so that judges and mutants can be used without the plugin. Raises
-    what the plugin raises outside of a ddp test.
+    Imported late, so that judges and mutants can be used without the plugin. Outside of a ddp
+    test it raises the plugin's exception.
     """
     from pytest_ddp.fixture import current
 

@@ -61,11 +61,11 @@ def record(
 
 
 class PeerRaisedError(Exception):
-    """Code of the subject raised on another rank, which takes part in no further exchange."""
+    """Code of the subject raised on another rank, which makes no further exchange."""
 
 
 def on_all(ranks: Ranks, act: Callable[[], T]) -> T:
-    """Call ``act`` on all ranks, before an exchange between them; returns its result.
+    """Call ``act`` on all ranks before an exchange between them; returns its result.
 
     Args:
         ranks: none of them returns before ``act`` has returned on all of them.
@@ -179,7 +179,7 @@ def _stop_if_raised(subject: Subject, case: str, history: Sequence[Record]) -> N
 def describe(error: BaseException) -> str:
     """An exception on one line, with the innermost line of the user's in its traceback."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not is_ours(f.filename)]
-    # A line of the user's helps more than one of a library; some tracebacks have none.
+    # The user's own line helps more than a library's; some tracebacks have none.
     frames = [frame for frame in frames if is_users(frame.filename)] or frames
     place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
     try:

@@ -115,7 +115,7 @@ class Check:
                 [reason],
             ) from None
         if violations:
-            # The seed is 0 without the option, and where the option does not exist.
+            # The seed is 0 without the option, and if the option does not exist.
             seed = f"\n  seen with {nemesis.OPTION}={nemesis.seed()}" if nemesis.seed() else ""
             remarks = "".join(f"\n  {text}" for text in _remarks)
             raise GuaranteeError(

@@ -56,13 +56,13 @@ class Subject:
         return f"<{self.kind} {self.name}{traits}>"
 
     def _check_collectives(self, collectives: int | None) -> None:
-        """Raises ``ValueError`` unless they are stated where the trait says so, and only there."""
+        """Raise ``ValueError`` unless both the trait and ``collectives=`` are given, or neither."""
         if ("states_collectives" in self.traits) != (collectives is not None):
             raise ValueError(
                 f"{self.name}: the trait 'states_collectives' and collectives= need each other"
             )
         if collectives is not None and collectives < 0:
-            raise ValueError(f"{self.name}: collectives={collectives} is less than none")
+            raise ValueError(f"{self.name}: collectives={collectives}: give 0 or more")
 
     @classmethod
     def of(cls, function: Callable[..., Any], traits: AbstractSet[str]) -> Self:

@@ -15,8 +15,8 @@ TRAITS: dict[str, str] = {
     "drops": "leaves out less than one sample, or one batch of batch_size=, for each rank, so that "
     "all ranks get equally many",
     "exact": "delivers each sample exactly once",
-    "replacement": "draws with replacement: chance says how often a sample comes, and no two ranks "
-    "have the same draws",
+    "replacement": "draws with replacement: chance decides how often a sample comes, and no two "
+    "ranks have the same draws",
     "endless": "never ends: it goes through all samples again and again, in passes that the ranks "
     "share",
     "shuffles": "changes the order from epoch to epoch",
@@ -26,35 +26,35 @@ TRAITS: dict[str, str] = {
     "iterable": "reads a stream that it splits over ranks and workers by itself; the factory "
     "uses case.num_workers",
     "augments": "draws random numbers for each sample; the factory uses case.num_workers",
-    "any_workers": "the factory passes case.worker_options to a DataLoader whose data set can be "
-    "pickled: workers may persist, and may be spawned",
+    "any_workers": "the factory passes case.worker_options to a DataLoader, and the data set can "
+    "be pickled: workers may persist, and may be spawned",
     "fixed_validation": "its validation data stay the same in all epochs",
-    "tells_rank": "its batches carry as origin, for each sample, the rank that the code which read "
-    "it took itself for, and the worker; the factory uses case.num_workers and case.start_method",
-    "scheduled": "says by schedule= on which window each epoch must train",
-    "tells_paths": "says by paths= where it writes",
+    "tells_rank": "its batches have the field origin: for each sample, the rank that its reader "
+    "found for itself, and the worker; the factory uses case.num_workers and case.start_method",
+    "scheduled": "schedule= gives the window on which each epoch must train",
+    "tells_paths": "paths= gives the paths that it writes",
     "gpu": "needs a GPU for each rank; skipped where there are not enough of them",
     "once_per_node": "acts once on each machine, not once in all",
     "replaces": "its files hold the last record alone",
     "first_wins": "whichever rank finds no file writes it, and the others find it: behind a lock, "
     "or after a barrier",
-    "published": "other ranks read its files as soon as their call of it has returned",
-    "decides": "tells what it decides in each step",
+    "published": "other ranks read its files as soon as their own call has returned",
+    "decides": "reports what it decides in each step",
     "resumes": "saves a checkpoint after an epoch if its leg has save=, and resumes from one",
     "resumes_mid_epoch": "does so in the middle of an epoch too",
     "global_batch": "its steps cover equally many samples whatever the number of ranks",
     "compiles": "its model is compiled by torch.compile",
-    "falls_back": "it takes another backend where there is no GPU",
+    "falls_back": "takes another backend if there is no GPU",
     "accumulates": "each optimizer step has several backward passes",
     "reduces_once": "reduces each element of its gradients once in a step",
-    "states_collectives": "says by collectives= how many collectives it makes at most in a step, "
-    "or with a batch",
+    "states_collectives": "collectives= is the most collectives that it makes in a step, or for a "
+    "batch",
     "buffers": "training writes buffers of its model, such as batch statistics; make also returns "
     "how it is evaluated and saved",
     "sync_batchnorm": "its model normalises by statistics of the samples of all ranks, as "
     "SyncBatchNorm does, and keeps them in buffers called running_mean and running_var",
     "batch_statistics": "its model normalises by the samples of each rank alone, as BatchNorm does "
-    "under DDP; reason= says why that is meant",
+    "under DDP; reason= explains why that is intended",
     "unused_parameters": "some parameters get no gradient in some steps, or on some ranks",
     "nonlinear": "the metric is no mean over samples, such as F1, a root or a correlation",
 }

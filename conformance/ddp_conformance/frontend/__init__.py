@@ -1,1 +1,1 @@
-"""How people ask for checks, and how they are told: pytest, the command, reports."""
+"""The user interface: pytest, the command line, and reports."""

@@ -1,7 +1,7 @@
 """``python -m ddp_conformance my_data:make_sampler --as sampler``: checks without a test file.
 
 The checks run as tests of pytest in this process, under pytest-ddp, from one file of this
-package; what was asked for travels in an option, because every rank collects by itself.
+package; an option carries the request, because every rank collects by itself.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class CommandProgress:
-    """Says, from two seconds on, what is tried: a line that a terminal renews, else each kind."""
+    """Shows, from two seconds on, the description that is tried: one line that a terminal renews,
+    elsewhere a line for each kind."""
 
     def __init__(self, checks: int, stream: TextIO) -> None:
         self._checks = checks
@@ -86,7 +87,7 @@ class CommandProgress:
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
         if stream.isatty():
-            # Of its own, since pytest redirects the stream's while a check runs.
+            # A descriptor of its own, since pytest redirects the stream's while a check runs.
             self._stream = os.fdopen(os.dup(stream.fileno()), "w", encoding=stream.encoding)
             self._thread = threading.Thread(target=self._renew, name="progress", daemon=True)
             self._thread.start()
@@ -136,22 +137,26 @@ def run(request: Request, given: argparse.Namespace) -> int:
     judged = verdicts.judged.values()
     missing = len(cells_of(request)) - len(judged)
     if missing:
-        print(f"{missing} checks ended without a verdict", file=sys.stderr)
+        print(
+            f"{missing} of {len(cells_of(request))} checks ended without a verdict; see pytest's "
+            "output above",
+            file=sys.stderr,
+        )
     return 1 if missing or any(one.is_fault for one in judged) else 0
 
 
 def suggest(request: Request, given: argparse.Namespace) -> int:
-    """Say which description fits; 0 if one does, 1 if none."""
-    verdicts, told = Verdicts(), io.StringIO()
+    """Print the description that fits; returns 0 if one does, 1 if none does."""
+    verdicts, output = Verdicts(), io.StringIO()
     progress = CommandProgress(len(cells_of(request)), sys.stderr)
     try:
-        with redirect_stdout(told):
+        with redirect_stdout(output):
             arguments = [*_pytest_arguments(request, given)]
             code = run_pytest(arguments, given.plugin, verdicts, progress)
     finally:
         progress.end()
     if code is not None:
-        print(told.getvalue())
+        print(output.getvalue())
         return code
     fits, lines = suggestion(described(request), list(verdicts.judged.values()))
     print("\n".join(lines))
@@ -182,7 +187,7 @@ def _timeout(request: Request) -> float:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong first: below a usage of many lines nobody would read it."""
+    """Prints the error above the usage, which has many lines."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"error: {message}\n{self.format_usage()}--help lists the options\n")
@@ -194,40 +199,40 @@ def _parser() -> argparse.ArgumentParser:
         usage="%(prog)s MODULE:NAME [--as KIND] [OPTIONS]",
         description="Check parts of data-parallel training code against numbered guarantees.",
         epilog="exit code: 0 kept, 1 a guarantee that MUST hold is broken or could not be "
-        "decided, 2 wrong arguments, 3 nothing is known, because pytest or a plugin failed",
+        "decided, 2 wrong arguments, 3 no verdict, because pytest or a plugin failed",
         allow_abbrev=False,
     )
     parser.add_argument("--list", action="store_true", help="show guarantees and traits, and end")
     parser.add_argument(
         *("--explain",), metavar="ID", type=_guarantee,
-        help="show a guarantee with a part that breaks it and one that keeps it, and end",
+        help="show a guarantee, a part that breaks it and a part that keeps it, and end",
     )  # fmt: skip
     parser.add_argument(
-        "--suggest", action="store_true", help="say which description of a part fits, and end"
+        "--suggest", action="store_true", help="find a description that fits the part, and end"
     )
     parser.add_argument(
         "places", metavar="MODULE:NAME", nargs="*",
-        help="what is checked: a description, such as LOADER = Loader(make_loader), or with --as "
-        "the factory of a part",
+        help="the part to check: a description, such as LOADER = Loader(make_loader), or with --as "
+        "a function that makes the part",
     )  # fmt: skip
     parser.add_argument(
         "--as", metavar="KIND", dest="kind", choices=tuple(all_kinds()),
-        help=f"the kind of what a factory makes: {', '.join(all_kinds())}",
+        help=f"the kind of part that the function makes: {', '.join(all_kinds())}",
     )  # fmt: skip
     parser.add_argument(
         *("--trait", "-t"),
         metavar="NAME",
         action="append",
         default=[],
-        help="one for all factories",
+        help="a trait of all parts that are given by their function; may be repeated",
     )
     parser.add_argument(
         *("--check", "-k"), metavar="ID", action="append", default=[], type=_guarantee,
-        help="only this guarantee",
+        help="check only this guarantee; may be repeated",
     )  # fmt: skip
     parser.add_argument(
         *("--expect", "-x"), metavar="ID=REASON", action="append", default=[],
-        help="a guarantee that is known to be broken; an error if it is not",
+        help="a guarantee that is known to be broken, and why; if it is kept, that is an error",
     )  # fmt: skip
     parser.add_argument(
         *("--world-size", "-w"), metavar="N", action="extend", nargs="+", type=_world_size,
@@ -236,17 +241,17 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--backend", choices=("auto", "gloo", "nccl"), default="auto")
     parser.add_argument(
         *("--timeout",), metavar="SECONDS", type=_seconds,
-        help=f"for one check at one world size (default: {TIMEOUT:g}; of a training "
+        help=f"time for one check at one world size (default: {TIMEOUT:g}; of a training "
         f"{TRAINING_TIMEOUT:g})",
     )  # fmt: skip
     parser.add_argument("--report", metavar="FILE", type=_report, help="write all verdicts as JSON")
     parser.add_argument(
         *("--nemesis-seed",), metavar="N", type=_natural, default=0,
-        help="what delays and random states of the ranks follow from (default: 0)",
+        help="the seed of the ranks' delays and random states (default: 0)",
     )  # fmt: skip
     parser.add_argument(
         *("--plugin",), metavar="NAME", action="append", default=[],
-        help="a plugin of pytest to load, as with its -p; no others are, whatever is installed",
+        help="load this pytest plugin, as pytest's -p does; other plugins are not loaded",
     )  # fmt: skip
     return parser
 
@@ -293,7 +298,7 @@ def _report(text: str) -> Path:
 
 def _request(given: argparse.Namespace) -> Request:
     if not given.places:
-        raise RequestError("there is nothing to check; write MODULE:NAME, as in my_data:LOADER")
+        raise RequestError("nothing to check; give MODULE:NAME, for example my_data:LOADER")
     if given.suggest:
         if len(given.places) > 1:
             raise RequestError("--suggest takes one MODULE:NAME")

@@ -18,7 +18,7 @@ PLUGINS = (
 )
 
 NOT_RUN = 3
-"""Exit code: nothing is known of the parts, because pytest or a plugin failed."""
+"""Exit code: no verdict on the parts, because pytest or a plugin failed."""
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
@@ -28,7 +28,7 @@ _SETTINGS = ("PYTEST_ADDOPTS", "PYTEST_PLUGINS")
 
 
 def run_pytest(arguments: Sequence[str], plugins: Sequence[str], *collectors: object) -> int | None:
-    """None when all checks have run, or were refused; else the exit code of the command.
+    """Run pytest; None if all checks ran or were refused, else the exit code of the command.
 
     ``plugins`` are the user's, in addition; ``collectors`` are plugin objects.
     """
@@ -38,7 +38,7 @@ def run_pytest(arguments: Sequence[str], plugins: Sequence[str], *collectors: ob
             ended = pytest.main(
                 ["--disable-plugin-autoload", *loaded, *arguments], plugins=collectors
             )
-    except Exception as error:  # of a plugin, outside of all that pytest guards
+    except Exception as error:  # from a plugin's hook that pytest calls without a guard
         return _not_run(describe(error))
     if ended in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         return None

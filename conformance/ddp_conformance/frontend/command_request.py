@@ -1,4 +1,4 @@
-"""What the command line asks for, on its way to the process of every rank.
+"""The request of the command line, on its way to the process of every rank.
 
 PYTEST_DONT_REWRITE: pytest would warn that it was imported before the session.
 """
@@ -27,12 +27,12 @@ OPTION = "--ddp-conformance-request"
 
 
 class RequestError(Exception):
-    """What was asked for cannot be checked; the text names the value and the way out."""
+    """The request cannot be checked; the text names the value and the fix."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the command line asks for."""
+    """The parsed command line."""
 
     subjects: tuple[tuple[str, str], ...]
     """Name of the kind, and ``module:name``."""
@@ -83,7 +83,7 @@ def described(request: Request) -> list[Description]:
 
 
 def kinds_at(place: str, kind: str | None) -> tuple[tuple[str, str], ...]:
-    """What ``--suggest`` tries: the kind of a subject, or those that a factory may be of."""
+    """The kinds that ``--suggest`` tries: that of a subject, or all that a factory may be of."""
     found = _imported(place)
     if kind is not None or isinstance(found, Subject):
         return ((kind_at(place, kind), place),)
@@ -91,7 +91,7 @@ def kinds_at(place: str, kind: str | None) -> tuple[tuple[str, str], ...]:
 
 
 def kind_at(place: str, kind: str | None) -> str:
-    """The kind of a subject; for a factory the one that was asked for, since it has none itself.
+    """The kind of a subject; for a factory, which has none by itself, the one of ``--as``.
 
     Raises:
         RequestError: a factory and no kind, or a subject of another one.
@@ -109,9 +109,8 @@ def kind_at(place: str, kind: str | None) -> str:
 
 
 def _subjects(request: Request) -> Iterator[Subject]:
-    """With names that tell them apart: factories of several modules may well have one name."""
-    asked = dict.fromkeys(request.subjects)
-    found = {one: subject_at(*one, request.traits) for one in asked}
+    """The subjects, renamed if factories of several modules have the same name."""
+    found = {one: subject_at(*one, request.traits) for one in dict.fromkeys(request.subjects)}
     names = Counter(subject.name for subject in found.values())
     for (option, place), subject in found.items():
         several = names[subject.name] > 1
@@ -127,7 +126,7 @@ def subject_at(option: str, place: str, traits: tuple[str, ...]) -> Subject:
         return kind.of(found, checked_traits(traits, "--trait"))
     except ValueError as error:
         raise RequestError(f"{place}: {error}") from None
-    except Exception as error:  # the user's object, asked what it is, raises
+    except Exception as error:  # attributes of the user's object may raise
         raise RequestError(f"{place}: it cannot be used: {describe(error)}") from None
 
 
@@ -160,5 +159,5 @@ def _imported(place: str) -> Any:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The request, for the process that was asked and for every rank."""
+    """Add the option that carries the request to every rank."""
     parser.addoption(OPTION, dest="conformance_request", help="for internal use")

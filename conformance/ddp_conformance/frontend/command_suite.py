@@ -14,7 +14,7 @@ from ddp_conformance.frontend.pytest_frontend import BoundCheck, param
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One test for each check, subject and world size."""
     request = Request.from_json(metafunc.config.getoption("conformance_request"))
-    # Whatever descriptions are tried, the part is the same: nobody else's state is in these ranks.
+    # All descriptions are of one part, so that ranks never hold the state of another one.
     shared = request.suggest
     params = [param(pair, size, share_ranks=shared) for pair, size in cells_of(request)]
     metafunc.parametrize(("subject", "check"), params)
@@ -25,5 +25,5 @@ def test_conforms(subject: Subject, check: BoundCheck) -> None:
     try:
         check(subject)
     except (GuaranteeError, UndecidedError) as error:
-        # Without the lines that led here: none of them is the user's.
+        # Without a traceback: none of its lines is the user's.
         raise Failed(str(error), pytrace=False) from None

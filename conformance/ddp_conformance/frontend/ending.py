@@ -32,15 +32,15 @@ def end(
     """Write the report and show the screen.
 
     Args:
-        config: of the session.
-        reporter: pytest's, of the terminal.
+        config: the session's.
+        reporter: pytest's terminal reporter.
         judged: the verdicts on parts.
-        kills: those on mutants.
-        decided: node ids of the tests that they come from.
-        missing: how many tests came to no verdict.
-        exit_code: of pytest.
-        warnings: those that the terminal does not show, and how often each came.
-        option: by which the user gets a report.
+        kills: the verdicts on mutants.
+        decided: node ids of the tests that gave these verdicts.
+        missing: number of tests without a verdict.
+        exit_code: pytest's.
+        warnings: those that the terminal does not show, with how often each one came.
+        option: the option by which the user gets a report.
     """
     run = ScreenRun(
         judged,
@@ -62,7 +62,7 @@ def end(
 
 
 def _others(reporter: Any, decided: Collection[str]) -> dict[str, int]:
-    """How the tests ended that are neither checks nor mutants, in pytest's words."""
+    """Numbers of tests that are neither checks nor mutants, by pytest's words for their end."""
     words = ("passed", "failed", "error", "skipped", "xfailed", "xpassed")
     counts = Counter(
         word
@@ -74,7 +74,7 @@ def _others(reporter: Any, decided: Collection[str]) -> dict[str, int]:
 
 
 def _write(config: pytest.Config, document: Mapping[str, Any], html: str) -> str:
-    """Write both files, and return their paths; empty if there is no place for them.
+    """Write both files, and return their paths; empty if they cannot be written.
 
     Without the option they are in pytest's cache.
     """

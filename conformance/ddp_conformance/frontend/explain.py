@@ -26,20 +26,20 @@ SPEC = Path(__file__).parents[1] / "SPEC.md"
 
 @dataclass(frozen=True)
 class Examples:
-    """Components that show what a guarantee asks for, with their source code."""
+    """Components that break and keep a guarantee, with their source code."""
 
     broken: Mutant
     broken_code: str
     kept: BenignVariant
     kept_code: str
-    """Without what the mutant consists of, too."""
+    """Without the code that it shares with the mutant."""
     others: tuple[Mutant, ...]
     """Further mutants that break the guarantee."""
 
 
 def explanation(guarantee_id: str) -> Iterator[str]:
-    """The lines: its entry, the first mutant, the names of the others, and the benign variant
-    most alike."""
+    """The lines: the entry in SPEC, the first mutant, the most similar benign variant, and the
+    names of the other mutants."""
     yield from entry(guarantee_id).replace("**", "").splitlines()
     shown = examples(guarantee_id)
     if shown is None:
@@ -70,7 +70,7 @@ def examples(guarantee_id: str) -> Examples | None:
     if not (mutants and variants):
         return None
     broken, *others = mutants
-    kept = most_alike(broken, variants)
+    kept = most_similar(broken, variants)
     known = _code_of(broken.subject)
     own = [one for one in _code_of(kept.subject) if one not in known]
     return Examples(
@@ -87,7 +87,7 @@ def _is_bound(variant: BenignVariant, guarantee_id: str) -> bool:
     return any(check.obstacle(variant.subject) is None for check in checks)
 
 
-def most_alike(mutant: Mutant, variants: Sequence[BenignVariant]) -> BenignVariant:
+def most_similar(mutant: Mutant, variants: Sequence[BenignVariant]) -> BenignVariant:
     """The benign variant of its kind that shares most of its code and traits, and has little of
     its own."""
     code = _code_of(mutant.subject)
@@ -103,8 +103,7 @@ def most_alike(mutant: Mutant, variants: Sequence[BenignVariant]) -> BenignVaria
 
 
 def _code_of(subject: Subject) -> list[Any]:
-    """Functions and classes that a mutant or a benign variant consists of; what is used comes
-    first."""
+    """The functions and classes of a mutant or a benign variant, each after those that it uses."""
     found: list[Any] = []
     for field in dataclasses.fields(subject):
         _collect(getattr(subject, field.name), found)
@@ -118,7 +117,7 @@ def _collect(value: Any, found: list[Any]) -> None:
     if not ours or value in found or not (inspect.isfunction(value) or inspect.isclass(value)):
         return
     where = inspect.getmodule(value)
-    found.append(value)  # for what looks itself up
+    found.append(value)  # ends the recursion if the code uses itself
     for name in dict.fromkeys(_used(value)):
         _collect(getattr(where, name, None), found)
     found.remove(value)

@@ -1,4 +1,4 @@
-"""While tests run: which group and system, how many of how many, in place of pytest's dots.
+"""A line of progress in place of pytest's dots: number of tests, and their groups and systems.
 
 On a terminal it is one line that is rewritten; elsewhere a line from time to time.
 """
@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 FIRST = 2.0
-"""Seconds without a line: what is over by then needs none."""
+"""Seconds before the first line: a shorter run needs none."""
 IN_A_FILE = 20.0
-"""Seconds between two lines where each of them stays."""
+"""Seconds between two lines in a file, where each line stays."""
 WIDTH = 100
 """Columns of a line in a file."""
 ON_A_TERMINAL = 0.2
@@ -22,7 +22,7 @@ ON_A_TERMINAL = 0.2
 
 
 def topic(nodeid: str, about: Mapping[str, Any] | None) -> str:
-    """What a test is about: group and system, or group and part, or its file."""
+    """The topic of a test: group and system, or group and part, or its file."""
     if about is None:
         *folders, file = nodeid.partition("::")[0].removesuffix(".py").split("/")
         return "/".join([*folders[-1:], file.removeprefix("test_")])
@@ -31,7 +31,7 @@ def topic(nodeid: str, about: Mapping[str, Any] | None) -> str:
 
 
 class Progress:
-    """Counts tests that have ended, and says when a line is due."""
+    """Counts tests that have ended; knows when the next line is due."""
 
     def __init__(
         self, interval: float, clock: Callable[[], float] = time.monotonic, first: float = FIRST
@@ -55,7 +55,7 @@ class Progress:
             self._failed.add(nodeid)
 
     def due(self) -> bool:
-        """Whether it is time for a line, and something is known to be said."""
+        """Whether the next line is due, and there is something to show."""
         now = self._clock()
         if now < self._due or not self._topics:
             return False
@@ -74,7 +74,7 @@ class ProgressPlugin:
     """A pytest plugin that shows a :class:`Progress` in place of the dots."""
 
     def __init__(self, reporter: Any, about_of: Callable[[str], Mapping[str, Any] | None]) -> None:
-        """``about_of`` gives what a test of this process decides, by its node id."""
+        """``about_of`` returns what a test of this process decides, by its node id."""
         self._reporter, self._about_of = reporter, about_of
         self._progress = Progress(ON_A_TERMINAL if reporter.isatty else IN_A_FILE)
         self._shown = False
@@ -100,7 +100,7 @@ class ProgressPlugin:
         self._progress.total = len(ids)
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        """Show the test that begins; which worker has it is known with its report."""
+        """Show the test that begins; its worker is known only with its report."""
         if not self._has_workers:
             self._progress.begin("", topic(nodeid, self._about_of(nodeid)))
         self._show()

@@ -15,7 +15,7 @@ from ddp_conformance.framework.registry import Guarantee, Level, all_checks
 from ddp_conformance.frontend.table import Verdict, Word
 
 VERSION = 2
-"""Of the document's form; raised with every change that a reader could stumble over."""
+"""Version of the document's format; raised with every incompatible change."""
 
 SPEC = "2026.6"
 """Version of the guarantees' text."""
@@ -31,17 +31,17 @@ class Judged:
     world_size: int
     word: Word
     reason: str = ""
-    """Why it is not bound, was skipped, was expected to fail or could not be decided; where it
-    passed, what was not looked at."""
+    """Why it does not apply, was skipped, was expected to fail or could not be decided; for a check
+    that passed, what it did not examine."""
     witness: tuple[str, ...] = ()
     """The smallest evidence of a violation, one line each."""
     seconds: float = 0.0
     system: str = ""
-    """To which system, of several that a run checks, the subject belongs."""
+    """The system that the subject belongs to, of several in one run."""
 
     @property
     def is_fault(self) -> bool:
-        """A guarantee that MUST hold is broken, or nobody can say whether it is."""
+        """A guarantee that MUST hold is broken or undecided."""
         binding = guarantee_of(self.guarantee).level is Level.MUST
         return binding and self.word in (Word.FAILED, Word.UNKNOWN)
 
@@ -53,19 +53,19 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """What became of a mutant at one world size: killed, survived or skipped."""
+    """The verdict on a mutant at one world size: killed, survived or skipped."""
 
     mutant: str
     defect: str
     guarantee: str
-    """The one that has to kill it."""
+    """Id of the guarantee that must kill it."""
     world_size: int
     word: Word
     seconds: float = 0.0
 
 
 class Fate(enum.StrEnum):
-    """What became of a guarantee with a part, over all world sizes."""
+    """The verdict on a guarantee for a part, over all world sizes."""
 
     KEPT = "kept"
     EXPECTED = "broken as expected"

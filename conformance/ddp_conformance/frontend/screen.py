@@ -28,20 +28,20 @@ SPEC = Path(__file__).parents[1] / "SPEC.md"
 
 @dataclass(frozen=True)
 class ScreenRun:
-    """What a session found out."""
+    """The results of a session."""
 
     judged: Sequence[Judged] = ()
     kills: Sequence[Kill] = ()
     missing: int = 0
     """Checks and mutants that were selected and have no verdict."""
     others: Mapping[str, int] = field(default_factory=dict)
-    """How many tests of anything else ended in which of pytest's categories."""
+    """Numbers of other tests, by pytest's category of their end."""
     foreign_warnings: int = 0
     """Warnings of other libraries, which are in the report alone."""
     exit_code: int = 0
-    """With which pytest ends, for reasons of its own too, such as another plugin's."""
+    """pytest's exit code, which may also have reasons of another plugin."""
     report: str = ""
-    """The line that says where the report is, or how to get one."""
+    """The line with the path of the report, or with the option that writes one."""
     whole_table: bool = False
     """Show the table of all parts, however long it is."""
 
@@ -153,7 +153,7 @@ def deaths_of(kills: Iterable[Kill]) -> dict[str, bool]:
 
 
 def kept_by(judged: Sequence[Judged]) -> str:
-    """The systems, or the parts of none, with how many of their parts keep all that binds them."""
+    """The systems, or the parts of none, with how many of their parts keep all their guarantees."""
     parts: defaultdict[tuple[str, str], set[Fate]] = defaultdict(set)
     for (_, subject, system), fate in _fates(judged).items():
         parts[system, subject].add(fate)
@@ -179,7 +179,7 @@ def _count(kept: Sequence[bool]) -> str:
 
 
 def _fates(judged: Iterable[Judged]) -> dict[tuple[str, str, str], Fate]:
-    """What became of each guarantee with each part that was checked, over all world sizes."""
+    """The verdict on each guarantee for each part that was checked, over all world sizes."""
     found: defaultdict[tuple[str, str, str], list[Word]] = defaultdict(list)
     for one in judged:
         found[one.guarantee, one.subject, one.system].append(one.word)

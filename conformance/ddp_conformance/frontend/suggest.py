@@ -1,8 +1,8 @@
 """``--suggest my_data:make_loader``: which description of a part fits, and what it leaves broken.
 
 A part is checked under each description that its kind allows: what it repeats or leaves out, or
-who writes. Traits that only bind it to more guarantees are declared in all of them, and told apart
-afterwards by the guarantees that need them.
+which rank writes. All descriptions declare the traits that only bind a part to more guarantees;
+the verdicts on these guarantees show afterwards which of those traits fit.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from ddp_conformance.sampling.subjects import Loader, Sampler, SamplerWrapper
 from ddp_conformance.writing.subjects import Writer
 
 BATCH_SIZES = (2, 3, 4, 8, 16, 32)
-"""That are tried where batches are made full: the part itself is not asked."""
+"""Sizes that are tried for parts that make batches full; the part's own size is not known."""
 
 BY_FACTORY: tuple[type[Subject], ...] = (Loader, Sampler, Metric)
-"""Kinds that a factory is tried as, for which it says enough."""
+"""Kinds that a factory is tried as: those that need nothing but a factory."""
 
 WORLD_SIZES = (2, 3)
 
@@ -40,33 +40,33 @@ _DESCRIPTIONS: dict[type[Subject], tuple[AbstractSet[str], ...]] = {
     Writer: (set(), {"replaces"}, {"first_wins"}),
     TrainStep: (set(), {"unused_parameters"}),
 }
-"""By kind, those that allow least before those that allow more."""
+"""Traits by kind; those that allow less come first."""
 
 _METHODS = {
     "Loader": "which is iterable and gives batches",
     "Sampler": "which is iterable and gives indices",
     "Metric": "which has update(), compute() and reset()",
 }
-"""What the factory of a kind has to give."""
+"""What the factory of a kind has to return."""
 
 _BINDING = frozenset({"shuffles", "evaluates"})
-"""Traits that only bind a part to more, and ask nothing of its factory."""
+"""Traits that bind a part to more guarantees, and need nothing of its factory."""
 
 
 @dataclass(frozen=True)
 class Description:
-    """What a part may be said to be."""
+    """A possible description of a part."""
 
     subject: Subject
-    """With these traits, and all those that bind it to more."""
+    """The part with the traits of this description, and those of :data:`_BINDING`."""
     checks: tuple[Check, ...]
-    """Those that are of interest."""
+    """The checks to run."""
     is_batched: bool = False
-    """It is about full batches; what does not hang on them is seen without."""
+    """True if it differs only in full batches; other guarantees are checked without them."""
 
 
 def descriptions(subject: Subject) -> tuple[Description, ...]:
-    """All that the subject's kind allows, each with a name of its own."""
+    """All descriptions that the subject's kind allows, each with a name of its own."""
     found = [_plain(subject, traits) for traits in _DESCRIPTIONS.get(type(subject), (set(),))]
     if isinstance(subject, Sampler | Loader):
         found += [
@@ -106,7 +106,7 @@ Verdicts: TypeAlias = Mapping[tuple[str, str], Judged]
 
 
 def worst(judged: Sequence[Judged]) -> Verdicts:
-    """A guarantee is kept if it is at every world size."""
+    """The worst verdict of each description on each guarantee, over the world sizes."""
     order = (Word.PASSED, Word.FAILED, Word.UNKNOWN)
     known = [one for one in judged if one.word in order]
     return {
@@ -116,7 +116,7 @@ def worst(judged: Sequence[Judged]) -> Verdicts:
 
 
 def suggestion(tried: Sequence[Description], judged: Sequence[Judged]) -> tuple[bool, list[str]]:
-    """Whether a description fits, and the lines that say which, or what is in its way."""
+    """Whether a description fits, and the lines that show it, or what the closest one breaks."""
     verdicts = worst(judged)
     for one in tried:
         if not _in_the_way(one, verdicts):
@@ -129,7 +129,7 @@ def suggestion(tried: Sequence[Description], judged: Sequence[Judged]) -> tuple[
 
 
 def _closeness(one: Description, verdicts: Verdicts) -> tuple[float, float]:
-    """First the part of its guarantees that could be decided, then the part that is kept."""
+    """The share of its guarantees that could be decided, and the share that is kept."""
     words = [verdict.word for _, verdict in _verdicts_of(one, verdicts)]
     decided = [word for word in words if word is not Word.UNKNOWN]
     kept = [word for word in words if word is Word.PASSED]
@@ -137,7 +137,7 @@ def _closeness(one: Description, verdicts: Verdicts) -> tuple[float, float]:
 
 
 def _is_of_another_kind(one: Description, verdicts: Verdicts) -> bool:
-    """Nothing of it could be decided."""
+    """Whether none of its guarantees could be decided."""
     return all(verdict.word is Word.UNKNOWN for _, verdict in _verdicts_of(one, verdicts))
 
 
@@ -146,8 +146,8 @@ def _unlike_all(tried: Sequence[Description], verdicts: Verdicts) -> Iterator[st
     for one in {type(one.subject): one for one in reversed(tried)}.values():
         _, first = _verdicts_of(one, verdicts)[0]
         kind = type(one.subject).__name__
-        yield f"  {kind}, {_METHODS.get(kind, 'whose factory is called')}: {first.reason}"
-    yield "a part of another kind is given as a subject: WRITER = Writer(make_writer)"
+        yield f"  {kind}, {_METHODS.get(kind, 'by its factory')}: {first.reason}"
+    yield "for a part of another kind, pass a description of it: WRITER = Writer(make_writer)"
 
 
 def _verdicts_of(one: Description, verdicts: Verdicts) -> list[tuple[Check, Judged]]:
@@ -156,7 +156,7 @@ def _verdicts_of(one: Description, verdicts: Verdicts) -> list[tuple[Check, Judg
 
 
 def _in_the_way(one: Description, verdicts: Verdicts) -> list[Judged]:
-    """What it breaks whatever else it declares, and what could not be decided."""
+    """What it breaks whatever further traits it declares, and what could not be decided."""
     return [
         verdict
         for check, verdict in _verdicts_of(one, verdicts)
@@ -166,10 +166,10 @@ def _in_the_way(one: Description, verdicts: Verdicts) -> list[Judged]:
 
 
 def _besides(one: Description, tried: Sequence[Description], verdicts: Verdicts) -> Iterator[str]:
-    """What it keeps, which traits it may declare besides or needs, and what these would break."""
+    """What it keeps, which further traits it needs or may declare, and which it would break."""
     yield from (_line(check, verdict) for check, verdict in _verdicts_of(one, verdicts))
     if one.is_batched:
-        # The other guarantees do not hang on what is repeated or left out.
+        # The other guarantees do not depend on what is repeated or left out.
         first = next(other for other in tried if type(other.subject) is type(one.subject))
         for check, verdict in _verdicts_of(first, verdicts):
             if check not in one.checks:
@@ -178,13 +178,13 @@ def _besides(one: Description, tried: Sequence[Description], verdicts: Verdicts)
 
 def _line(check: Check, verdict: Judged) -> str:
     kept = verdict.word is Word.PASSED
-    # What was looked at has come to its end.
+    # A part that was checked has come to an end, so that it is not endless.
     bound, excuses = sorted(check.needs & _BINDING), sorted(check.excused - {"endless"})
     if bound:
-        says = f"may declare {bound[0]!r}" if kept else f"would break, with {bound[0]!r}"
+        words = f"may declare {bound[0]!r}" if kept else f"would break, with {bound[0]!r}"
     else:
-        says = "keeps" if kept else f"needs {excuses[0]!r}"
-    return f"  {says}: {check.id}{_evidence(verdict)}"
+        words = "keeps" if kept else f"needs {excuses[0]!r}"
+    return f"  {words}: {check.id}{_evidence(verdict)}"
 
 
 def _reasons(one: Description, verdicts: Verdicts) -> Iterator[str]:

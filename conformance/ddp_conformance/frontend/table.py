@@ -13,11 +13,11 @@ class Word(enum.StrEnum):
     PASSED = "passed"
     FAILED = "FAILED"
     UNKNOWN = "UNKNOWN"
-    """It could not be decided: the subject raised, crashed, hung."""
+    """It could not be decided: the subject raised, crashed or did not end."""
     EXPECTED = "expected"
     """It fails, and was expected to."""
     NOT_BOUND = "not bound"
-    """The guarantee says nothing about the subject, because of a trait."""
+    """The guarantee does not apply to the subject, because of a trait."""
     SKIPPED = "skipped"
     KILLED = "killed"
     SURVIVED = "SURVIVED"
@@ -33,7 +33,7 @@ class Verdict:
     world_size: int
     word: Word
     note: str = ""
-    """Why it is not bound, was skipped, was expected to fail or could not be decided."""
+    """Why it does not apply, was skipped, was expected to fail or could not be decided."""
     seconds: float = 0.0
 
 

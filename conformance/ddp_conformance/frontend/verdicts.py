@@ -1,4 +1,4 @@
-"""What a test of a check decides, and what its report says of that."""
+"""What a test of a check decides, and its verdict, from the test's report."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ddp_conformance.frontend.report import Judged, Kill
 from ddp_conformance.frontend.table import Word
 
 SYSTEM = "conformance system"
-"""User property of a test, which a conftest file may set: to which system its part belongs."""
+"""User property of a test, which a conftest file may set: the system that its part belongs to."""
 
 EVIDENCE = "conformance evidence"
 """User property: how the check ended, in a word, and the lines that prove it."""
 
 REMARK = "conformance remark"
-"""User property: what a check that passed could not look at."""
+"""User property: what a check that passed could not examine."""
 
 About: TypeAlias = Mapping[str, Any]
 """What a test decides: the first fields of a :class:`Judged`, and what its words depend on."""
@@ -54,7 +54,7 @@ def decided_by(item: pytest.Item) -> About | None:
 
 
 def remark(item: pytest.Item) -> str:
-    """What the check of this test could not look at, as it found when it ran; or nothing."""
+    """What the check of this test could not examine, as it remarked while it ran; or nothing."""
     return remarked() if decided_by(item) is not None else ""
 
 
@@ -93,7 +93,7 @@ def _is_named(item: pytest.Item, guarantee_id: str, config: pytest.Config) -> bo
 def ending(error: BaseException) -> list[str]:
     """How a check ended, in a word, and the lines that prove it; empty if it did not raise this."""
     # An expected failure is an xfail that was raised for the violation. Exactly these types:
-    # what a user's code derives from them is no verdict of ours.
+    # exceptions of user code that derive from them are no verdicts.
     for one in (error, error.__context__):
         if type(one) in _ENDINGS:
             return [_ENDINGS[type(one)], *getattr(one, "evidence", ())]
@@ -113,7 +113,7 @@ def excused(about: About) -> Judged:
 
 
 def kill(report: pytest.TestReport, about: About) -> Kill:
-    """What became of a mutant, from the decisive report of its test."""
+    """The verdict on a mutant, from the decisive report of its test."""
     lived = Word.SKIPPED if report.skipped else Word.SURVIVED
     return Kill(
         mutant=about["mutant"],

@@ -15,7 +15,7 @@ def ends_of(history: History) -> list[Ended]:
 
 
 def came_through(history: History) -> bool:
-    """Whether every rank came to the end of its entry; not known of no rank at all."""
+    """Whether every rank came to the end of its entry; False without any rank."""
     ends = ends_of(history)
     return bool(ends) and all(_came_through(end) for end in ends)
 
@@ -26,7 +26,7 @@ def broke_off(history: History) -> bool:
 
 
 def ranks_that_came_through(history: History) -> list[int]:
-    """Those that came to the end of their entry, and left all records that there are to be."""
+    """The ranks that came to the end of their entry, and so left all their records."""
     return [end.rank for end in ends_of(history) if _came_through(end)]
 
 

@@ -1,4 +1,4 @@
-"""What a rank has left behind of its last moment: phase, place, exception."""
+"""What a rank has written about its end: phase, place, exception."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def leave_error(files: Path, error: BaseException) -> None:
 
 
 def shortened(text: str) -> str:
-    """gloo's texts begin with a path of its own sources, and go on with advice."""
+    """The text without gloo's first words, a path of its sources, and without its advice."""
     text = re.sub(r"\[/\S*/gloo/\S+\] ?", "", text)
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 4]} ..."
 

@@ -69,9 +69,9 @@ class Optimized(Record):
     rate: float
     """The largest learning rate of its groups."""
     wrapped: bool
-    """False if no module was wrapped, so that nobody can tell which parameters are live."""
+    """False if no module was wrapped, so that the live parameters are not known."""
     live: tuple[str, ...]
-    """Names of the parameters that the wrapped modules have and that want a gradient."""
+    """Names of the wrapped modules' parameters with ``requires_grad``."""
     owned: tuple[str, ...]
     """Those of them that the optimizer has."""
     foreign: int
@@ -97,7 +97,7 @@ class Saved(Record):
 
 @dataclass(frozen=True, slots=True)
 class Left(Record):
-    """Something that was not there before the run is there after it."""
+    """A resource that the run has left: it was not there before."""
 
     what: str
 
@@ -111,7 +111,7 @@ class Compiled(Record):
 
 @dataclass(frozen=True, slots=True)
 class Made(Record):
-    """A file that the run left in its folder; of rank 0, for the folder belongs to all."""
+    """A file that the run left in its folder; its rank is 0, as all ranks share the folder."""
 
     path: str
     digest: str
@@ -119,7 +119,7 @@ class Made(Record):
 
 @dataclass(frozen=True, slots=True)
 class Ended(Record):
-    """How the process of a rank ended, as the one who started it saw it."""
+    """How the process of a rank ended, as its parent saw it."""
 
     order: int
     """0 for the first one to end."""
@@ -130,6 +130,6 @@ class Ended(Record):
     error: str = ""
     """The exception with its type, if it raised."""
     phase: str = ""
-    """What it was in: a phase of torch, such as ``DDP construction``."""
+    """The phase of torch that it was in, such as ``DDP construction``."""
     site: str = ""
     """``file:line in function`` of the user's code where it was."""

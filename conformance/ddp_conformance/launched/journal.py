@@ -12,14 +12,14 @@ from ddp_conformance.framework.history import KINDS, Record
 
 
 class Journal:
-    """The writing side: what was added is in the kernel's hands at once."""
+    """The writing side: passes each record to the kernel at once."""
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
         self._owner = os.getpid()
 
     def add(self, record: Record) -> None:
-        """Write a record; a forked child must not speak for its parent, and does nothing."""
+        """Write a record; does nothing in a forked child, which must not write for its parent."""
         if os.getpid() == self._owner:
             line = json.dumps([type(record).__name__, asdict(record)])
             os.write(self._descriptor, f"{line}\n".encode())

@@ -1,4 +1,4 @@
-"""What a launched process is told, as plain data that can be pickled."""
+"""The orders of a launched process, as plain data that can be pickled."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ Death: TypeAlias = Literal["raises", "is killed", "exits with 0"]
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What is done to a run. At most one of them, so that its effect is known."""
+    """The disturbance of a run: one at most, so that its effect is known."""
 
     late: int | None = None
-    """This rank comes to each stage after the others have come to rest."""
+    """This rank enters each stage only when all others sleep."""
     dying: int | None = None
     """This rank dies at its first optimizer step."""
     death: Death = "raises"
@@ -79,17 +79,17 @@ class Scenario:
 
     @property
     def label(self) -> str:
-        """In words, for witnesses; empty for a run to which nothing is done."""
+        """The disturbance in words, for evidence; empty for an undisturbed run."""
         if self.late is not None:
             return f"rank {self.late} late at every stage"
         if self.dying is not None:
-            return self.told("at its first step")
+            return self.death_at("at its first step")
         if self.lone is not None:
             return f"rank {self.lone} without a GPU"
         return "without torch.compile" if self.eager else ""
 
-    def told(self, where: str) -> str:
-        """Of a rank that dies, with the place."""
+    def death_at(self, where: str) -> str:
+        """The death in words, with its place."""
         return f"rank {self.dying} {self.death} {where}"
 
 
@@ -98,7 +98,7 @@ UNDISTURBED = Scenario()
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What all ranks of a run do."""
+    """The work of all ranks of a run."""
 
     does: Named
     """A function of an :class:`Order` and a journal."""

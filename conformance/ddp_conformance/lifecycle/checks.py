@@ -80,7 +80,8 @@ def find_wrong_shares(subject: Training, ranks: Ranks) -> Sequence[Violation]:
     run = finished(subject, ranks)
     if not any(isinstance(seen, Fetched) and seen.trained for seen in run.history):
         raise UndecidedError(
-            f"{subject.name} makes no step on samples of a DataLoader with a map-style data set"
+            f"{subject.name} makes no step on samples of a DataLoader with a map-style data set; "
+            "check a loader of a stream as Loader(traits={'iterable'})"
         )
     return judge.judge_deliveries(run.history, ranks.world_size, terms_of(subject))
 
@@ -146,7 +147,7 @@ def find_endless(subject: Training, ranks: Ranks) -> Sequence[Violation]:
 def deaths(subject: Training, ranks: Ranks) -> Iterator[tuple[Scenario, Run]]:
     """One run for each way to die and each rank; the undisturbed one must come through."""
     for death in subject.deaths:
-        # Alone, a process that exits with 0 is all that there is to see.
+        # On one rank, an exit with code 0 looks like a success.
         if death == "exits with 0" and ranks.world_size == 1:
             continue
         for rank in range(ranks.world_size):

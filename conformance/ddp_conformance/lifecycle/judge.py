@@ -75,7 +75,7 @@ def judge_deliveries(history: History, world_size: int, terms: Terms) -> tuple[V
 
 
 def _training_passes(history: History) -> dict[int, list[Fetched]]:
-    """By their number among those that a rank trained on: ranks may count loaders otherwise."""
+    """The passes that ranks trained on, by order: ranks may number their loaders otherwise."""
     passes: defaultdict[int, list[Fetched]] = defaultdict(list)
     seen: Counter[int] = Counter()
     for fetched in history:
@@ -191,7 +191,7 @@ def _results(history: History) -> dict[str, Result]:
 
 
 def _shown(result: Result | None, other: Result | None) -> str:
-    """Of samples, those from the first that is another one."""
+    """The value; of samples only those from the first difference on."""
     if result is None:
         return "none"
     if isinstance(result, str):
@@ -212,8 +212,8 @@ def judge_optimizer(history: History) -> tuple[Violation, ...]:
         if isinstance(step, Optimized):
             steps[step.rank].append(step)
     found: defaultdict[str, list[int]] = defaultdict(list)
-    # A rank's part of sharded parameters may be empty, or be rows of a table that no sample asked
-    # for: they are idle if no rank's part changes.
+    # A rank's part of sharded parameters may be empty, or be rows of a table that no sample used:
+    # parameters are idle if no rank's part changes.
     moved = any(step.sharded and step.changed for made in steps.values() for step in made)
     for rank, made in sorted(steps.items()):
         idle = () if moved and made[-1].sharded else _idle(made)
@@ -223,7 +223,7 @@ def judge_optimizer(history: History) -> tuple[Violation, ...]:
 
 
 def _idle(steps: list[Optimized]) -> Iterator[str]:
-    """A learning rate of 0, as a warm-up begins with, rightly changes nothing."""
+    """Steps with a learning rate of 0, as at the start of a warm-up, may change nothing."""
     meant = [step for step in steps if step.rate != 0]
     if meant and not any(step.changed for step in meant):
         others = len(meant) - 1
@@ -314,7 +314,7 @@ def _unequal(step: Optimized, other: Optimized) -> str:
 
 
 def _near(value: float, right: float, scale: float) -> bool:
-    """Any finite number is near another one by an infinite scale, so that one is no measure."""
+    """Whether two sums are close; an infinite scale would make all finite numbers close."""
     if value == right or (math.isnan(value) and math.isnan(right)):
         return True
     return math.isfinite(scale) and abs(value - right) <= TOLERANCE * scale
@@ -374,7 +374,7 @@ def judge_agreement(history: History) -> tuple[Violation, ...]:
 
 
 def _by_values(by_rank: Mapping[int, Iterable[str]], ranks: set[int]) -> dict[str, set[int]]:
-    """A rank may choose more than once: one group, and then another."""
+    """A rank may choose more than once, for several groups."""
     owners: defaultdict[str, set[int]] = defaultdict(set)
     for rank in sorted(ranks):
         owners[", then ".join(by_rank.get(rank, ())) or "none"].add(rank)

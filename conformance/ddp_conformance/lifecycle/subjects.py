@@ -31,13 +31,13 @@ class Training(Subject):
     run: Callable[..., object]
     """At the top level of a module that another process can import."""
     argv: Sequence[str] = ()
-    """Let it train for two or three steps: it is run about ten times."""
+    """The training entry. Two or three steps are enough: it is run about ten times."""
     index: Callable[[Any], int | None] | None = None
     """The data set index in what a sampler yields, None for padding; by default it is an index."""
     timeout: float = 120.0
     """Seconds that a run may take."""
     patience: float = 30.0
-    """Seconds in which all ranks must have ended when one of them has."""
+    """Seconds in which all other ranks must end after one has ended."""
     deaths: Sequence[Death] = DEATHS
     """Ways to die that are tried on each rank in turn."""
     batch_size: int = 1
@@ -70,5 +70,5 @@ class Training(Subject):
 
 
 def terms_of(subject: Training) -> Terms:
-    """What it declares of how often each sample comes."""
+    """What the subject declares about how often each sample is delivered."""
     return Terms(subject.traits, subject.batch_size, subject.copies, subject.groups)

@@ -54,7 +54,7 @@ def launched(work: Work, case: Case, limits: Limits) -> Iterator[Record]:
 
 
 def demand_success(subject: Training, run: Run) -> None:
-    """Nothing else can be said of a program that does not run: LIF-01 says why."""
+    """Raise :class:`UndecidedError` for a program that does not end well: LIF-01 shows why."""
     if not came_through(run.history):
         ends = "; ".join(words_of(end) for end in in_order(run.history) if not end.returned)
         raise UndecidedError(f"{subject.name} does not come to its end (see LIF-01): {ends}")

@@ -1,4 +1,4 @@
-"""A rank whose clock is ahead, to find names and seeds that each rank takes from its own clock.
+"""Sets one rank's clock ahead, to find names and seeds that each rank takes from its own clock.
 
 Ranks of a test start in the same second of one clock; those of a cluster do not. Only the time of
 day is ahead. Monotonic clocks, timeouts and the times of files stay as they are.

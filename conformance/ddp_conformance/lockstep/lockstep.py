@@ -1,9 +1,9 @@
 """One collective at a time: a collective that ranks disagree on is found before it starts.
 
 Before each collective of the whole process group the ranks exchange its description, by
-``Ranks.gather``. It is started only if all descriptions are equal. So a component whose ranks
-disagree cannot hang the check, abort gloo with tensors of different sizes, or pair one rank's
-metric with another one's gradient.
+``Ranks.gather``. It is started only if all descriptions are equal. So ranks that disagree
+cannot hang the check, abort gloo with tensors of different sizes, or pair one rank's metric with
+another one's gradient.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def in_lockstep(lockstep: Lockstep) -> Iterator[None]:
         with before_each(lockstep.come):
             yield
     except Exception:
-        # After divergence, also the component's own exceptions, such as that a peer has failed.
+        # After divergence the component's own exceptions as well, such as that a peer has failed.
         if not lockstep.diverged:
             raise
     finally:

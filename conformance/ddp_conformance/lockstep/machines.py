@@ -1,6 +1,6 @@
 """Machines that are simulated by the environment variables of launchers alone.
 
-Code that looks for its place tells two machines apart by local ranks, which start at 0 on each.
+Code that looks for its place recognises a machine by local ranks, which start at 0 on each.
 Names and values are those of torchrun, of Lightning's own launcher, and of SLURM's srun.
 """
 

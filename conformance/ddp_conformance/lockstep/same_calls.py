@@ -1,6 +1,6 @@
 """Whether ranks make the same collectives; if not, other guarantees cannot be judged.
 
-Lockstep stops such a subject there, so what it has not done yet is no evidence against it.
+Lockstep stops such a subject there, so that what it has not done by then is no evidence.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ def demand_same_calls(subject: Subject, runs: Sequence[Run], guarantee: str) -> 
     found = judge_each(runs, lambda run: judge_same_calls(run.history))
     if found:
         raise UndecidedError(
-            f"{subject.name} could not be judged, for the ranks' collectives differ, which is a "
-            f"matter of {guarantee}:\n{listing(found)}",
+            f"{subject.name} could not be judged, because its ranks' collectives differ (see "
+            f"{guarantee}):\n{listing(found)}",
             found,
         )
 
 
 def uncut(runs: Sequence[Run]) -> tuple[Run, ...]:
-    """The runs in which no rank was stopped, so what is missing was really not done."""
+    """The runs in which no rank was stopped: what is missing there was really not done."""
     return tuple(run for run in runs if not judge_same_calls(run.history))
 
 

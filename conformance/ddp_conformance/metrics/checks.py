@@ -1,10 +1,9 @@
 """MET-01 to MET-06: what is reported of all ranks' samples.
 
-The evidence is the reported number, beside the one that a single process computes in
-float64 from the same samples; or, where a wrong number is not the matter, beside the one
-that the metric itself reports undisturbed. The ranks get different numbers of samples, batches and
-samples in a batch. All collectives run in lockstep, so that ranks that disagree end in
-a violation and not in a hang.
+A reported number is compared with the one that a single process computes in float64 from the same
+samples; or, if a guarantee is not about right numbers, with the one that the metric itself reports
+undisturbed. The ranks get different numbers of samples, batches and samples in a batch. All
+collectives run in lockstep, so that ranks that disagree end in a violation and not in a hang.
 """
 
 from __future__ import annotations
@@ -135,7 +134,7 @@ def many_samples(world_size: int) -> int:
 
 
 def observe_metric(subject: Metric, case: Case, deals: Mapping[str, Deal]) -> Iterator[Record]:
-    """A new metric for each deal, fed and computed, beside what a single process reports."""
+    """Feed and compute a new metric for each deal, and record what a single process reports."""
     if case.rank == 0:
         right = values_of(subject.reference(range(case.size)))
         yield from (Expected(0, name, right) for name in deals)
@@ -143,13 +142,13 @@ def observe_metric(subject: Metric, case: Case, deals: Mapping[str, Deal]) -> It
 
 
 def observe_deals(subject: Metric, case: Case, deals: Mapping[str, Deal]) -> Iterator[Measured]:
-    """A new metric for each deal, fed and computed."""
+    """Feed and compute a new metric for each deal."""
     for name, deal in deals.items():
         yield fresh(subject, case, name, deal(case.size, case.world_size)[case.rank])
 
 
 def fresh(subject: Metric, case: Case, stage: str, *shares: Sequence[int]) -> Measured:
-    """What a new metric reports that was fed these samples of this rank."""
+    """Feed a new metric with these samples of this rank, and compute it."""
     metric = subject.make(case)
     for share in shares:
         feed(subject, metric, share)
@@ -157,7 +156,7 @@ def fresh(subject: Metric, case: Case, stage: str, *shares: Sequence[int]) -> Me
 
 
 def halves(case: Case) -> tuple[Sequence[int], Sequence[int]]:
-    """This rank's samples of either half."""
+    """This rank's samples in the first half and in the second half of all samples."""
     middle = case.size // 2
     half, rest = range(middle), range(middle, case.size)
     return half[case.rank :: case.world_size], rest[case.rank :: case.world_size]
@@ -172,7 +171,7 @@ AGAIN, WHOLE, NEXT, ANOTHER = (
 
 
 def observe_fresh(subject: Metric, case: Case) -> Iterator[Measured]:
-    """What new metrics report that are fed once and computed once."""
+    """The reports of new metrics, each of which is fed once and computed once."""
     half, rest = halves(case)
     first = fresh(subject, case, AGAIN, half)
     yield first
@@ -182,7 +181,7 @@ def observe_fresh(subject: Metric, case: Case) -> Iterator[Measured]:
 
 
 def observe_epochs(subject: Metric, case: Case) -> Iterator[Measured]:
-    """One metric: half of the samples, computed twice, all samples, a second epoch."""
+    """Feed one metric half of the samples and compute twice; feed the rest; then a second epoch."""
     half, rest = halves(case)
     metric = subject.make(case)
     feed(subject, metric, half)
@@ -210,19 +209,19 @@ def feed(subject: Metric, metric: Any, samples: Sequence[int]) -> None:
 
 
 def report(subject: Metric, case: Case, stage: str, metric: Any) -> Measured:
-    """What this rank reports."""
+    """Compute the metric; its report on this rank."""
     return Measured(case.rank, stage, values_of(subject.compute(metric)))
 
 
 def together(
     ranks: Ranks, case: Case, script: Iterator[Record], raising_is_wrong: bool = False
 ) -> list[Record]:
-    """Run the script in lockstep; its records, as far as it came, and its collectives."""
+    """Run the script in lockstep; returns its records until an error, and its collectives."""
     records: list[Record] = []
     lockstep = Lockstep(ranks)
     try:
         with warnings.catch_warnings(), in_lockstep(lockstep):
-            # That a rank has no samples is our choice, not the subject's.
+            # The check chooses that a rank has no samples, not the subject.
             warnings.filterwarnings("ignore", message="The ``compute`` method of metric")
             for seen in script:
                 records.append(seen)
@@ -258,7 +257,7 @@ def judge_reports(subject: Reporting, runs: Sequence[Run]) -> tuple[Violation, .
 
 
 def find_wrong_values(subject: Reporting, ranks: Ranks) -> tuple[Violation, ...]:
-    """MET-01 and MET-02. What is right is compared once more among the ranks, of other values."""
+    """MET-01 and MET-02; if nothing is found, ranks are compared once more, with other values."""
     found = judge_reports(subject, uneven_runs(subject, ranks))
     if found or not isinstance(subject, Metric) or subject.batch is not value_batch:
         return found

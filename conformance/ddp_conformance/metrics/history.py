@@ -12,6 +12,6 @@ class Expected(Record):
     """What a single process reports for the samples of all ranks."""
 
     stage: str
-    """Which report it is, in words; the ranks' reports have the same."""
+    """Name of the report; the ranks' reports have the same name."""
     values: tuple[float, ...]
     """Computed in float64."""

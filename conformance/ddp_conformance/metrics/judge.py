@@ -16,7 +16,7 @@ SHOWN = 4
 
 
 def judge_values(history: History, tolerance: float) -> tuple[Violation, ...]:
-    """Every rank reports what a single process does, all of them to the same bit.
+    """Every rank reports what a single process does, and all ranks exactly the same.
 
     ``tolerance`` is relative to the single process's value. Ranks that raised or whose
     collectives differ have no reports to compare; that is the violation then.
@@ -25,7 +25,7 @@ def judge_values(history: History, tolerance: float) -> tuple[Violation, ...]:
 
 
 def judge_alike(history: History) -> tuple[Violation, ...]:
-    """All ranks report one and the same, whatever it is."""
+    """All ranks report the same, right or wrong."""
     measured = [record for record in history if isinstance(record, Measured)]
     stages = dict.fromkeys(report.stage for report in measured)
     return judge_reporting(history) or tuple(
@@ -75,7 +75,7 @@ def _stage_of(history: History, right: Expected, tolerance: float) -> Iterator[V
 
 
 def _different(stage: str, measured: Sequence[Measured]) -> Iterator[Violation]:
-    """Reports that are near enough to the right one, but not one and the same."""
+    """Reports that are within the tolerance of the right one, but differ from each other."""
     ranks: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
     for report in measured:
         ranks[tuple(value.hex() for value in report.values)].append(report.rank)
@@ -96,17 +96,17 @@ def _agree(got: Sequence[float], expected: Sequence[float], tolerance: float) ->
 
 
 def own_value(history: History, tolerance: float) -> tuple[float, ...]:
-    """What a metric reports of its samples, if that does not depend on who has which of them.
+    """The value that a metric reports for its samples, if the ranks' shares do not matter.
 
-    Empty if it does, or if the ranks' reports differ: then nothing can be told from what it
-    reports once more, and it is MET-01 or MET-02 that it breaks.
+    Empty if they matter, or if the ranks' reports differ: such a metric breaks MET-01 or MET-02,
+    and a further report proves nothing.
     """
     measured = [record for record in history if isinstance(record, Measured)]
     stages = dict.fromkeys(report.stage for report in measured)
-    alike = all(not [*_different(s, [m for m in measured if m.stage == s])] for s in stages)
+    equal = all(not [*_different(s, [m for m in measured if m.stage == s])] for s in stages)
     first = measured[0].values if measured else ()
     same = all(_agree(report.values, first, tolerance) for report in measured)
-    return first if alike and same else ()
+    return first if equal and same else ()
 
 
 def judge_unharmed(
@@ -128,7 +128,7 @@ def judge_unharmed(
 
 
 def judge_unchanged(history: History, new: History, tolerance: float) -> tuple[Violation, ...]:
-    """MET-05: each rank reports what a new metric does there, whatever that is."""
+    """MET-05: each rank reports what a new metric reports there, right or wrong."""
     expected = {(m.rank, m.stage): m.values for m in new if isinstance(m, Measured)}
     measured = {(m.rank, m.stage): m for m in history if isinstance(m, Measured)}
     if not expected:
@@ -141,12 +141,12 @@ def judge_unchanged(history: History, new: History, tolerance: float) -> tuple[V
     )
 
 
-def _beside(report: Measured, right: Sequence[float], whose: str, tolerance: float) -> str:
-    """What a report that is another one than it should be says, beside the right one."""
+def _beside(report: Measured, right: Sequence[float], source: str, tolerance: float) -> str:
+    """The text of a wrong report, with the right value and its source; empty if it is right."""
     if _agree(report.values, right, tolerance):
         return ""
     got = in_words(report.values)
-    return f"{report.stage}: rank {report.rank} reports {got}, {whose} {in_words(right)}"
+    return f"{report.stage}: rank {report.rank} reports {got}, {source} {in_words(right)}"
 
 
 def in_words(values: Sequence[float]) -> str:

@@ -95,7 +95,7 @@ class Metric(Subject):
     tolerance: float = 1e-5
     """Relative, against the reference; between ranks there is none."""
     collectives: int | None = None
-    """How many ``update`` makes at most, for the trait ``states_collectives``."""
+    """The most collectives in ``update``; with the trait ``states_collectives``."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -134,4 +134,7 @@ def values_of(report: Any) -> tuple[float, ...]:
         return tuple(value for part in report for value in values_of(part))
     if hasattr(report, "__float__"):
         return (float(report),)
-    raise TypeError(f"{report!r} is no report; return a number, several, or a mapping by name")
+    raise TypeError(
+        f"{report!r} is no report; return a number, a tensor or list of numbers, or a mapping "
+        "from names to those"
+    )

@@ -1,6 +1,6 @@
-"""MOD-01 to MOD-10: a wrapped model and its optimizer step, held against one process.
+"""MOD-01 to MOD-10: a wrapped model and its optimizer step, compared with one process.
 
-The steps run in processes of their own: models whose ranks disagree hang or end them.
+The steps run in processes of their own: if ranks disagree, a model may hang or end them.
 """
 
 from __future__ import annotations
@@ -88,14 +88,14 @@ Take: TypeAlias = Callable[[Order, Journal], None]
 
 
 def take_steps(order: Order, journal: Journal) -> None:
-    """In a launched rank, whose server has torch's compiler and FSDP imported: 1.2 s of CPU."""
+    """Only in a launched rank: its server has imported torch's compiler and FSDP, 1.2 s of CPU."""
     from ddp_conformance.model import steps
 
     steps.take_steps(order, journal)
 
 
 def take_coded_steps(order: Order, journal: Journal) -> None:
-    """The same with codes in place of gradients."""
+    """Train on all ranks, with codes in place of gradients."""
     from ddp_conformance.model import coding
 
     coding.take_coded_steps(order, journal)
@@ -124,7 +124,7 @@ def judged(
     look: Callable[[History], Sequence[Violation]],
     take: Take = take_steps,
 ) -> list[Violation]:
-    """The violations of all runs. One that breaks off is judged as far as it came."""
+    """The violations of all runs; a run that breaks off is judged by its records until then."""
     found: list[Violation] = []
     for run in runs_of(subject, ranks, take):
         seen = [replace(violation, case=run.case.label) for violation in look(run.history)]
@@ -146,21 +146,21 @@ def find_wrong_gradients(subject: TrainStep, ranks: Ranks) -> Sequence[Violation
 
 
 def _beside_one(subject: TrainStep, ranks: Ranks, history: History) -> Sequence[Violation]:
-    """Gradients that differ from one process's, if nothing makes them differ rightly."""
+    """Gradients that differ from one process's, unless the model rightly makes them differ."""
     found = judge.judge_gradients(history, subject.tolerance)
     if found:
         demand_comparison(subject, ranks, history)
     if found and judge.gradients_unseen(history):
         raise UndecidedError(
             f"{subject.name} steps without an optimizer, and its gradients are gone when step() "
-            "returns: leave them, or step with a torch.optim.Optimizer",
+            "returns: keep them until then, or step with a torch.optim.Optimizer",
             [str(found[0])],
         )
     return found
 
 
 def demand_comparison(subject: TrainStep, ranks: Ranks, history: History) -> None:
-    """Raise :class:`UndecidedError` for a model of which one process makes something else."""
+    """Raise :class:`UndecidedError` for a model that one process rightly trains differently."""
     unlike = judge.unlike_one_process(history)
     if unlike is None:
         return
@@ -172,7 +172,7 @@ def demand_comparison(subject: TrainStep, ranks: Ranks, history: History) -> Non
     if ranks.world_size > 1 and "sync_batchnorm" not in subject.traits:
         raise UndecidedError(
             f"{subject.name} normalises by each rank's own samples in {unlike.module}, which one "
-            "process cannot: if that is meant, declare the trait 'batch_statistics' with reason="
+            "process cannot do: if it is intended, declare the trait 'batch_statistics' and reason="
         )
 
 

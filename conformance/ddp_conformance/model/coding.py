@@ -1,9 +1,8 @@
 """What a launched rank does for MOD-10: put codes in place of gradients, and look where they go.
 
 In each step one rank has gradients of which every element is a number of its own, and the others
-have zeros. So an element that is reduced is known by its value, in whatever buffer it is, and
-however often: two means of all ranks leave a value as one does, and only the codes in what is
-reduced tell them apart.
+have zeros. So a reduced element is recognised by its value, in any buffer, and each time. The
+result would not show it: two means of all ranks leave the same value as one.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ SPACING = 2.0**-19
 """Between codes, which are 1 + SPACING, 1 + 2 * SPACING, …, times a power of two."""
 MOST = 2**15
 """Elements with a code: the first ones. The codes stay below 1.0625, so that none is three times
-another one, or a third of it, times a power of two: a mean of three ranks is told apart."""
+another one, or a third of it, times a power of two: a mean of three ranks is recognised."""
 ROUNDING = 2.0**-21
 """Four units in the last place of float32."""
 SCALE = 2.0**-10
@@ -71,7 +70,7 @@ def codes(first: int, elements: int) -> Tensor:
 
 
 def elements_of(values: Tensor) -> list[int]:
-    """Numbers of the elements whose codes are in a buffer, times any power of two and of three.
+    """Numbers of the elements with codes in a buffer, times any power of two and of three.
 
     Only those beside the element before or after them: a lone value may be a code by chance, and
     the norm of a single number is that number.
@@ -91,7 +90,7 @@ def elements_of(values: Tensor) -> list[int]:
 
 
 class Coder:
-    """Puts the codes into one rank's steps, and writes down where they are."""
+    """Puts the codes into one rank's steps, and records the operations that reduce them."""
 
     def __init__(self, model: nn.Module, rank: int, world_size: int, journal: Journal) -> None:
         self._rank, self._world_size, self._journal = rank, world_size, journal
@@ -145,7 +144,7 @@ class Coder:
         before = dict(parameter._backward_hooks or {})
         parameter.register_hook(lambda gradient: self._coded(name, gradient))
         hooks = parameter._backward_hooks
-        # torch goes by the dict below the OrderedDict, which move_to_end leaves as it is.
+        # torch reads the order of the plain dict, which OrderedDict.move_to_end does not change.
         for key in before:
             hooks[key] = hooks.pop(key)
 

@@ -31,20 +31,20 @@ class Gradients(Record):
     values: tuple[tuple[str, tuple[float, ...]], ...]
     """Name and values of each parameter's gradient; empty values where there is none."""
     taken: Taken = "at the step"
-    """When: before an optimizer steps; where none does and parameters change all the same, after
-    the last backward pass, and again when all is done and they are still there."""
+    """When: before an optimizer steps; if parameters change without an optimizer, after the last
+    backward pass, and again at the end of the step if they still exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class OneProcessEnds(Record):
-    """From a step on nothing is compared with one process, which cannot take over the state."""
+    """From this step on nothing is compared with one process, which cannot take over the state."""
 
     step: int
 
 
 @dataclass(frozen=True, slots=True)
 class UnlikeOneProcess(Record):
-    """A module in training mode, whose output with several ranks is rightly another one."""
+    """A module in training mode that rightly differs between several ranks and one process."""
 
     module: str
     kind: Literal["BatchNorm", "Dropout"]
@@ -75,19 +75,19 @@ class Overwrote(Record):
 
 @dataclass(frozen=True, slots=True)
 class Wrapped(Record):
-    """What the model is."""
+    """Facts about the wrapped model."""
 
     names: tuple[str, ...]
-    """Of all parameters that want a gradient."""
+    """Names of all parameters with ``requires_grad``."""
     static: bool
-    """A DDP with ``static_graph``."""
+    """True for a DDP with ``static_graph``."""
     sharded: bool = False
-    """By ``fully_shard``, whose backward pass has collectives that reduce nothing."""
+    """True under ``fully_shard``: its backward pass also has collectives that reduce nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Buffers(Record):
-    """Content of the buffers where it counts."""
+    """Content of the buffers at a use."""
 
     use: Literal["evaluation", "checkpoint"]
     step: int
@@ -108,14 +108,14 @@ class Statistics(Record):
 
 @dataclass(frozen=True, slots=True)
 class Decided(Record):
-    """What became of a step's gradients."""
+    """The decisions of a step."""
 
     step: int
     alone: bool
     """True for a single process with the samples of all ranks, which has rank 0."""
     stepped: bool
     """False if no optimizer was called."""
-    told: tuple[tuple[str, float], ...]
+    decisions: tuple[tuple[str, float], ...]
     """What the step returned."""
     norm: float | None = None
     """Of the gradients after the last backward pass, in a single process; None without a pass."""
@@ -129,7 +129,7 @@ class Coded(Record):
     is_source: bool
     """Whether this rank has the codes."""
     incoming: tuple[tuple[str, str], ...]
-    """Name of each parameter that a gradient came to in that pass, and the digest of what came."""
+    """Name of each parameter that got a gradient in that pass, and the gradient's digest."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ def _moments(history: History) -> dict[str, list[State]]:
 
 
 def _unknown(moment: str, states: list[State], history: History) -> Iterator[str]:
-    """Ranks that came to their end, and not by this moment."""
+    """Ranks that came to their end without a record of this moment."""
     there = {state.rank for state in states}
     silent = [rank for rank in ranks_that_came_through(history) if rank not in there]
     if silent:
@@ -94,7 +94,7 @@ def judge_gradients(history: History, tolerance: float) -> tuple[Violation, ...]
     found: list[str] = []
     for rank in sorted({g.rank for g in steps if not g.alone}.union(through)):
         own = _by_place(g for g in steps if g.rank == rank and not g.alone)
-        # Of a run that broke off it is not known which steps one process would have made.
+        # If a run broke off, the steps that one process would have made are not known.
         known = {*own} & {*alone} if broke_off(history) else {*own}
         for place in sorted(known.union(alone if rank in through else ())):
             where = f"step {place[0]}, rank {rank}"
@@ -103,7 +103,7 @@ def judge_gradients(history: History, tolerance: float) -> tuple[Violation, ...]
                 for seen in own.get(place, [None])
                 for wanted in alone.get(place, [None])[:1]
             ]
-            # Of a step made by hand, those that are right count: they may be reduced by hand.
+            # Without an optimizer, either record may be right: gradients may be reduced by hand.
             found += [] if [] in texts else texts[-1]
         if rank in through and not own and not alone:
             found.append(f"rank {rank} made no optimizer step")
@@ -111,17 +111,17 @@ def judge_gradients(history: History, tolerance: float) -> tuple[Violation, ...]
 
 
 def not_compared_from(history: History) -> float:
-    """The first step that is not held against one process."""
+    """The first step that is not compared with one process."""
     return min((r.step for r in history if isinstance(r, OneProcessEnds)), default=math.inf)
 
 
 def unlike_one_process(history: History) -> UnlikeOneProcess | None:
-    """What the model has of which one process rightly makes something else."""
+    """The module, if any, for which one process rightly has other results."""
     return next((seen for seen in history if isinstance(seen, UnlikeOneProcess)), None)
 
 
 def gradients_unseen(history: History) -> bool:
-    """Whether some step was made by hand, and its gradients were gone in the end."""
+    """Whether the gradients of a step without an optimizer were gone at its end."""
     taken: defaultdict[tuple[int, int], set[str]] = defaultdict(set)
     for seen in history:
         if isinstance(seen, Gradients) and not seen.alone:
@@ -161,8 +161,8 @@ def _wrong_gradients(
         if len(values) != len(wanted):
             yield f"{where}: {name} has {len(values)} gradient values, one process {len(wanted)}"
             return
-        # A bias before a normalisation, or of attention's keys, has a gradient of zero, which is
-        # what rounding leaves of the others'.
+        # A bias before a normalisation, or of attention's keys, has a gradient of zero but for
+        # rounding errors of the size of the others'.
         if off := farthest_off(values, wanted, tolerance, floor):
             value, right = off
             yield f"{where}: the gradient of {name} has {value:.6g}, of one process {right:.6g}"
@@ -175,10 +175,10 @@ def farthest_off(
     """The value that is farthest from what is wanted, and that; None if all are near enough.
 
     Args:
-        values: what was found.
-        wanted: as many.
+        values: the values to judge.
+        wanted: the right values, as many.
         tolerance: relative to the largest of ``wanted``.
-        floor: what is always near enough.
+        floor: an absolute difference that is always allowed.
     """
     limit = max(tolerance * _largest(wanted), floor) + 1e-7
     off = [pair for pair in zip(values, wanted, strict=True) if _distance(*pair) > limit]
@@ -282,7 +282,7 @@ def judge_no_writes(history: History) -> tuple[Violation, ...]:
 def judge_accumulation(history: History) -> tuple[Violation, ...]:
     """Gradients stay local until the last backward pass of a step, which reduces them.
 
-    Not to be told of sharded models: their backward passes gather parameters as well.
+    Sharded models are not judged: their backward passes gather parameters as well.
     """
     if any(isinstance(seen, Wrapped) and seen.sharded for seen in history):
         return ()
@@ -321,7 +321,7 @@ def _wrong_reductions(made: list[Pass]) -> Iterator[str]:
 
 
 def _equal_too_early(step: int, made: Mapping[int, list[Pass]]) -> Iterator[str]:
-    """Ranks may have different numbers of passes; of those that no rank ends with, one tells."""
+    """A violation if ranks agree before the last pass; their numbers of passes may differ."""
     fewest = min(map(len, made.values()))
     for place in range(fewest - 1):
         digests = {passes[place].digest for passes in made.values()}

@@ -16,9 +16,9 @@ from ddp_conformance.model.judge import not_compared_from
 def judge_decisions(
     history: History, tolerance: float, *, between_ranks: bool = False
 ) -> tuple[Violation, ...]:
-    """All ranks decide the same in each step, and what one process with all samples does.
+    """All ranks decide the same in each step, and the same as one process with all samples.
 
-    Or, ``between_ranks``, only the first.
+    With ``between_ranks`` only the ranks are compared.
     """
     seen = [record for record in history if isinstance(record, Decided)]
     alone = {record.step: record for record in seen if record.alone}
@@ -27,10 +27,10 @@ def judge_decisions(
         if not record.alone:
             steps[record.step].append(record)
     first = 0 if between_ranks else not_compared_from(history)
-    if broke_off(history):  # not known is which steps one process would have made
+    if broke_off(history):  # the steps that one process would have made are not known
         first = min(first, max(alone, default=-1) + 1)
-    if not any(record.told for made in steps.values() for record in made):
-        return () if broke_off(history) else (Violation("no step tells what it decides"),)
+    if not any(record.decisions for made in steps.values() for record in made):
+        return () if broke_off(history) else (Violation("no step reports a decision"),)
     return tuple(
         Violation(f"step {step}: {text}")
         for step, made in sorted(steps.items())
@@ -48,12 +48,12 @@ def _between_ranks(made: list[Decided]) -> Iterator[str]:
     if len(owners) > 1:
         skipping, stepping = map(ranks_in_words, (owners[False], owners[True]))
         yield f"skipped by {skipping} and not by {stepping}"
-    names = dict.fromkeys(name for record in made for name, _ in record.told)
+    names = dict.fromkeys(name for record in made for name, _ in record.decisions)
     for name in names:
-        # By their text, in which one number that is none is like another.
+        # By their text, in which all NaNs are equal.
         values: defaultdict[str, list[int]] = defaultdict(list)
         for record in made:
-            values[_exactly(dict(record.told).get(name))].append(record.rank)
+            values[_exactly(dict(record.decisions).get(name))].append(record.rank)
         if len(values) > 1:
             sides = (f"{value} on {ranks_in_words(ranks)}" for value, ranks in values.items())
             yield f"{name} is {' and '.join(sides)}"
@@ -64,32 +64,32 @@ def _exactly(value: float | None) -> str:
 
 
 def _beside_one(found: Decided, alone: Decided | None, tolerance: float) -> Iterator[str]:
-    """The ranks agree; of one process with all samples the norm is observed, the rest is told."""
+    """Decisions that differ from one process's; its norm is observed, not reported."""
     if alone is None:
         yield "one process with all samples makes no such step"
         return
     if found.stepped != alone.stepped:
         yield f"skipped by {'one process' if found.stepped else 'all ranks'} alone"
     wanted = _wanted(alone)
-    for name in dict.fromkeys([*dict(found.told), *wanted]):
-        value, right = dict(found.told).get(name), wanted.get(name)
-        if not _alike(value, right, tolerance):
+    for name in dict.fromkeys([*dict(found.decisions), *wanted]):
+        value, right = dict(found.decisions).get(name), wanted.get(name)
+        if not _close(value, right, tolerance):
             yield f"{name} is {_roughly(value)}, of one process {_roughly(right)}"
 
 
 def _wanted(alone: Decided) -> dict[str, float]:
-    told = dict(alone.told)
-    if "norm" in told and alone.norm is not None:
-        told["norm"] = alone.norm / told.get("scale", 1.0)
-    return told
+    wanted = dict(alone.decisions)
+    if "norm" in wanted and alone.norm is not None:
+        wanted["norm"] = alone.norm / wanted.get("scale", 1.0)
+    return wanted
 
 
-def _alike(value: float | None, right: float | None, tolerance: float) -> bool:
+def _close(value: float | None, right: float | None, tolerance: float) -> bool:
     if value is None or right is None:
         return value is right
     if math.isfinite(value) and math.isfinite(right):
         return math.isclose(value, right, rel_tol=tolerance, abs_tol=1e-7)
-    # A sum over ranks makes of an infinite gradient sometimes one that is no number.
+    # A sum over ranks may make a NaN of an infinite gradient.
     return math.isfinite(value) == math.isfinite(right)
 
 

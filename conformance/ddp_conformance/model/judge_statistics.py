@@ -16,25 +16,25 @@ Values = Mapping[str, Sequence[float]]
 def judge_statistics(history: History, tolerance: float) -> tuple[Violation, ...]:
     """After the first step all ranks have the statistics of one process that has all samples.
 
-    Of that step alone: the next one's are those of parameters that an optimizer may have made
-    of rounding errors, as Adam does of a bias before a normalisation, whose gradient is zero.
+    Only that step is judged: in later ones an optimizer may have made different parameters of
+    rounding errors. Adam does so with a bias before a normalisation, as its gradient is zero.
     """
     seen = [record for record in history if isinstance(record, Statistics)]
-    told = [record for record in seen if not record.alone]
-    if not any(record.values for record in told) and (told or ranks_that_came_through(history)):
+    ranks = [record for record in seen if not record.alone]
+    if not any(record.values for record in ranks) and (ranks or ranks_that_came_through(history)):
         return (Violation("no running_mean or running_var was seen in the model"),)
     wanted = next((dict(record.values) for record in seen if record.alone), None)
     if wanted is None:
-        return ()  # the single process broke off, which its end tells
+        return ()  # the single process broke off, which other violations show
     return tuple(
         Violation(f"step 1, rank {record.rank}: {text}")
-        for record in sorted(told, key=lambda record: record.rank)
+        for record in sorted(ranks, key=lambda record: record.rank)
         for text in _wrong(dict(record.values), wanted, tolerance)
     )
 
 
 def _wrong(own: Values, wanted: Values, tolerance: float) -> Iterator[str]:
-    """The first that is another."""
+    """The first statistic that differs."""
     for name in dict.fromkeys((*own, *wanted)):
         values, right = own.get(name, ()), wanted.get(name, ())
         if len(values) != len(right):

@@ -42,11 +42,11 @@ from ddp_conformance.model.history import (
 from ddp_conformance.model.subjects import Trainee
 
 OWN_STEPS = 2
-"""Steps that one process makes from where it came by itself; then it takes over the ranks' state
-before each step, so that none is judged by what rounding has made of those before."""
+"""Steps that one process makes from its own state. Before each later step it takes over the ranks'
+state, so that rounding errors of earlier steps do not count."""
 
 STATISTICS = ("running_mean", "running_var")
-"""What torch's normalisations call their buffers, and everybody's after them."""
+"""Names of the buffers in torch's normalisations, and in those of other libraries."""
 
 _kept: list[Any] = []
 
@@ -77,7 +77,7 @@ def take_steps(order: Order, journal: Journal) -> None:
 def demand_no_fsdp1(model: nn.Module) -> None:
     """Raise ``TypeError`` for a model under FSDP1."""
     if any(isinstance(part, FullyShardedDataParallel) for part in model.modules()):
-        raise TypeError("a TrainStep cannot be under FSDP1, whose gradients are flat; use FSDP2")
+        raise TypeError("a TrainStep cannot use FSDP1, because its gradients are flat; use FSDP2")
 
 
 class Snapshot(NamedTuple):
@@ -136,7 +136,7 @@ def full(tensor: Tensor) -> Tensor:
 
 
 class StepObserver:
-    """Writes down what the model does in one run."""
+    """Records what the model does in one run."""
 
     def __init__(
         self, model: nn.Module, rank: int, journal: Journal, *, alone: bool = False
@@ -159,7 +159,7 @@ class StepObserver:
         register_optimizer_step_pre_hook(self._about_to_step)
 
     def run(self, trainee: Trainee, steps: int) -> list[Snapshot]:
-        """Make all steps of this rank, among the others; what one process has to take over."""
+        """Make all steps of this rank; returns the states that one process takes over."""
         snapshots: list[Snapshot] = []
         static = isinstance(self._model, DistributedDataParallel) and self._model.static_graph
         names = tuple(name for name, _ in self._trained)
@@ -167,77 +167,77 @@ class StepObserver:
         self._follow_use()
         self._follow_writes()
         around_backward(self._backward)
-        self._tell_state("after wrapping")
+        self._record_state("after wrapping")
         for number in range(steps):
             if number == OWN_STEPS + len(snapshots):
                 snapshots += self._snapshot()
             self.step(trainee, number)
-            self._tell_state(f"after step {number + 1}")
+            self._record_state(f"after step {number + 1}")
             # One use after each step: an evaluation can put right what is saved after it.
             if number == 0 and trainee.evaluate is not None:
-                self._tell_evaluation(trainee.evaluate)
+                self._record_evaluation(trainee.evaluate)
             if number == 1 and trainee.checkpoint is not None:
-                self._tell_buffers("checkpoint", trainee.checkpoint())
+                self._record_buffers("checkpoint", trainee.checkpoint())
         self._over = True
         return snapshots
 
     def _snapshot(self) -> Iterator[Snapshot]:
-        """None where an optimizer does not give its state away, as one that is sharded by ZeRO."""
+        """Empty if an optimizer does not give its state, as one that ZeRO shards."""
         try:
             states = [_in_full(optimizer.state_dict()) for optimizer in self._optimizers]
-        except Exception:  # of whoever wrote the optimizer
+        except Exception:  # from the optimizer's code
             self._journal.add(OneProcessEnds(self._rank, self._number + 1))
             return
         yield Snapshot({name: full(p).clone() for name, p in named(self._model)}, states)
 
     def take_over(self, snapshot: Snapshot) -> bool:
-        """Go on from what the ranks had; False if the optimizers here are not made for that."""
+        """Take over the ranks' state; False if the optimizers here do not accept it."""
         _copy(self._model, snapshot.parameters)
         if len(snapshot.optimizers) != len(self._optimizers):
             return False
         for optimizer, state in zip(self._optimizers, snapshot.optimizers, strict=True):
             try:
                 optimizer.load_state_dict(state)
-            except Exception:  # of whoever wrote the optimizer
+            except Exception:  # from the optimizer's code
                 return False
         return True
 
     def step(self, trainee: Trainee, number: int) -> None:
-        """Make a step, and tell what it decided."""
+        """Make a step, and record its decisions."""
         self._number, self._passes = number + 1, 0
         self._stepped, self._norm, self._after_backward = False, None, []
         before = self._contents()
         found = trainee.step(number)
         if not self._stepped and self._contents() != before:
             self._stepped = True
-            self._tell_gradients_of_hand_made_step()
-        told = found if isinstance(found, Mapping) else {}
-        values = tuple((str(name), float(value)) for name, value in told.items())
+            self._record_gradients_of_hand_made_step()
+        made = found if isinstance(found, Mapping) else {}
+        values = tuple((str(name), float(value)) for name, value in made.items())
         self._journal.add(
             Decided(self._rank, self._number, self._alone, self._stepped, values, self._norm)
         )
         if number == 0:
-            self._tell_statistics()
+            self._record_statistics()
 
     def _contents(self) -> str:
         return digest([parameter for _, parameter in self._trained])
 
-    def _tell_gradients_of_hand_made_step(self) -> None:
-        """Reduced by hand, they are not right after the pass what they were at the step."""
-        self._tell_gradients(self._after_backward, "after backward")
+    def _record_gradients_of_hand_made_step(self) -> None:
+        """Twice: gradients that are reduced by hand are not right yet after the backward pass."""
+        self._record_gradients(self._after_backward, "after backward")
         left = [(name, p.grad) for name, p in self._trained]
         if any(gradient is not None and bool(gradient.any()) for _, gradient in left):
-            self._tell_gradients(left, "in the end")
+            self._record_gradients(left, "in the end")
 
     def _look_for_unlike(self) -> None:
-        """What makes one process rightly differ: statistics of a batch, and chance."""
+        """Record modules by which one process rightly differs: batch statistics and dropout."""
         for name, module in self._model.named_modules():
             kind = _unlike_one_process(module)
             if kind is not None and kind not in self._named_unlike:
                 self._named_unlike.add(kind)
                 self._journal.add(UnlikeOneProcess(self._rank, bare_name(name), kind))
 
-    def _tell_statistics(self) -> None:
+    def _record_statistics(self) -> None:
         found = tuple(
             (bare_name(name), _values(buffer))
             for name, buffer in self._model.named_buffers()
@@ -248,7 +248,7 @@ class StepObserver:
     def _sharded(self) -> bool:
         return any(isinstance(parameter, DTensor) for _, parameter in self._trained)
 
-    def _tell_state(self, moment: str) -> None:
+    def _record_state(self, moment: str) -> None:
         parameters = tuple((name, digest([full(p)])) for name, p in named(self._model))
         buffers = tuple(
             (bare_name(name), digest([buffer])) for name, buffer in self._model.named_buffers()
@@ -257,21 +257,21 @@ class StepObserver:
 
     # ------------------------------------------------------------------ buffers
 
-    def _tell_evaluation(self, evaluate: Callable[[], object]) -> None:
+    def _record_evaluation(self, evaluate: Callable[[], object]) -> None:
         """In the first forward pass, below the wrapper: DDP sends buffers when it comes to it."""
         passes: list[object] = []
 
         @torch.compiler.disable  # type: ignore[untyped-decorator]
         def enter(*_: Any) -> None:
             if not passes:
-                self._tell_buffers("evaluation", {})
+                self._record_buffers("evaluation", {})
             passes.append(None)
 
         handle = inner(self._model).register_forward_pre_hook(enter)
         evaluate()
         handle.remove()
 
-    def _tell_buffers(
+    def _record_buffers(
         self, use: Literal["evaluation", "checkpoint"], saved: Mapping[str, Any]
     ) -> None:
         """Those of the model, or what is saved in their place."""
@@ -283,7 +283,7 @@ class StepObserver:
     # ------------------------------------------------------------------ forward
 
     def _follow_writes(self) -> None:
-        """The parameters of FSDP are others in a forward pass than before it; not looked at."""
+        """Record parameters that a forward pass changes; not under FSDP, which replaces them."""
         if self._sharded():
             return
         before: list[str] = []
@@ -359,29 +359,29 @@ class StepObserver:
         if not any(optimizer is known for known in self._optimizers):
             self._optimizers.append(optimizer)
         if kwargs.get("closure") is not None:
-            return args, {**kwargs, "closure": self._telling(kwargs["closure"])}
+            return args, {**kwargs, "closure": self._recording(kwargs["closure"])}
         if len(args) > 1 and callable(args[1]):
-            return (args[0], self._telling(args[1]), *args[2:]), kwargs
-        self._tell_gradients()
+            return (args[0], self._recording(args[1]), *args[2:]), kwargs
+        self._record_gradients()
         return None
 
-    def _telling(self, closure: Callable[[], Any]) -> Callable[[], Any]:
-        """The step's closure, which tells of the gradients that it makes where the step begins.
+    def _recording(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        """The step's closure, with a record of the gradients of its first call.
 
-        Of those only: how often LBFGS calls for more may hang on the last bit.
+        Only of the first: the last bit may decide how often LBFGS calls it again.
         """
         calls = itertools.count()
 
         @wraps(closure)
-        def told() -> Any:
+        def recorded() -> Any:
             result = closure()
             if next(calls) == 0:
-                self._tell_gradients()
+                self._record_gradients()
             return result
 
-        return told
+        return recorded
 
-    def _tell_gradients(
+    def _record_gradients(
         self, found: Sequence[tuple[str, Tensor | None]] = (), taken: Taken = "at the step"
     ) -> None:
         found = found or [(name, p.grad) for name, p in self._trained]
@@ -412,7 +412,7 @@ def _collectives() -> int:
 
 
 def around_backward(follow: Callable[[Callable[[], Any]], Any]) -> None:
-    """Around each backward pass, by whichever of torch's names it is begun."""
+    """Call ``follow`` around each backward pass, under both names that torch starts it by."""
     for module in (torch.autograd, torch.autograd.graph):
         original: Any = vars(module)["_engine_run_backward"]
 

@@ -28,9 +28,9 @@ class TrainStep(Subject):
     ``make(case)`` returns ``(model, step)``. ``step(number)`` trains the model on batch
     ``number``: on this rank's share of ``case.size`` samples, or on all of them where
     ``case.world_size`` is 1. It is called in processes of its own, with a process group of
-    ``case.world_size`` ranks, and on one of them, alone and without a group, with a world
-    size of 1: that one says what the gradients should be. The model must be small, for the
-    values of its gradients are written down, and without dropout.
+    ``case.world_size`` ranks; and in one more process, without a group, with a world size of
+    1, which gives the right gradients. The model must be small, because the values of its
+    gradients are recorded, and it must have no dropout.
 
     With the trait ``buffers`` it returns ``(model, step, evaluate, checkpoint)``: ``evaluate()``
     makes forward passes as between epochs, ``checkpoint()`` returns the state by name that would
@@ -66,7 +66,7 @@ class TrainStep(Subject):
             raise ValueError(f"{self.name}: steps= is at least 2")
         if ("batch_statistics" in self.traits) != bool(self.reason.strip()):
             raise ValueError(
-                f"{self.name}: the trait 'batch_statistics' and reason= need each other; say why "
-                "each rank normalises by samples of its own, or convert to SyncBatchNorm"
+                f"{self.name}: the trait 'batch_statistics' and reason= need each other; explain "
+                "why each rank normalises by its own samples, or convert to SyncBatchNorm"
             )
         Named.of(self.make)

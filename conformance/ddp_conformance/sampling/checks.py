@@ -1,7 +1,7 @@
 """SMP-01 to SMP-05: which samples the ranks deliver, how often and in which order.
 
-All verdicts rest on the indices that samples carry when they are delivered: neither
-the type of a sampler nor the list it would give says what arrives.
+All verdicts rest on the indices of the delivered samples. Neither the type of a sampler nor
+the list that it would give is evidence of what arrives.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ EPOCHS = (0, 1)
 MANY_EPOCHS = range(24)
 
 MANY_SAMPLES = 64
-"""On each rank, in many epochs: enough for several batches, whose order alone may change."""
+"""Samples of each rank in many epochs: several batches, as a part may shuffle only these."""
 
 QUICK = 0.1
-"""Seconds of two epochs; a loader that is slower, as one that forks, is not asked for many."""
+"""Seconds of two epochs; a slower loader, such as one that forks, is not checked in many epochs."""
 
 SMP_01 = Guarantee(
     "SMP-01",
@@ -81,7 +81,7 @@ def record_epochs(subject: Delivering, ranks: Ranks) -> tuple[Run, ...]:
 
 
 def sizes_for(subject: Delivering, world_size: int) -> tuple[int, ...]:
-    """The usual sizes; and for what the subject says of sizes, those at which it allows little."""
+    """The usual sizes, and those at which the subject's own sizes allow the least."""
     found = {*sizes(world_size)}
     if subject.batch_size > 1 or subject.min_size > 0:
         full = full_size(subject, world_size)
@@ -92,12 +92,12 @@ def sizes_for(subject: Delivering, world_size: int) -> tuple[int, ...]:
 
 
 def full_size(subject: Delivering, world_size: int) -> int:
-    """As many samples as give each rank full batches, two at least, and none to refuse."""
+    """A number of samples with full batches for each rank, at least two, and nothing to refuse."""
     return world_size * subject.batch_size * max(2, -(-subject.min_size // subject.batch_size))
 
 
 def unless_refused(judge_run: Judge) -> Judge:
-    """A judge of what was delivered, where something was."""
+    """A judge that passes a run in which ranks refused."""
     return lambda run: () if _refused(run) else judge_run(run)
 
 
@@ -106,7 +106,7 @@ def _refused(run: Run) -> bool:
 
 
 def judge_coverage_of(subject: Delivering) -> Judge:
-    """SMP-01 and SMP-05. Raises ``ValueError`` for a subject that is not as it says."""
+    """SMP-01 and SMP-05. Raises ``ValueError`` for a subject with a wrong ``batch_size``."""
 
     def judge_run(run: Run) -> tuple[Violation, ...]:
         case = run.case
@@ -122,7 +122,7 @@ def judge_coverage_of(subject: Delivering) -> Judge:
 
 
 def _check_batches(subject: Delivering, run: Run) -> None:
-    """A batch size that is none would allow more to be repeated or left out than is right."""
+    """Raise ``ValueError`` if ``batch_size`` is too large, which would widen the allowance."""
     batches = Counter((s.rank, s.epoch, s.step) for s in run.history if isinstance(s, Sample))
     largest = max(batches.values(), default=1)
     if 1 < largest < subject.batch_size:
@@ -130,14 +130,14 @@ def _check_batches(subject: Delivering, run: Run) -> None:
 
 
 def _judged(subject: Delivering, ranks: Ranks, look: Judge) -> tuple[Violation, ...]:
-    """At the sizes at which sharding goes wrong first, then at many others."""
+    """Judge the sizes at which sharding goes wrong first, then many others."""
     return judge_each(record_epochs(subject, ranks), look) or judge_each(
         suspicious_runs(subject, ranks), look
     )
 
 
 def find_coverage(subject: Delivering, ranks: Ranks) -> tuple[Violation, ...]:
-    """SMP-01; then with a clock of the last rank that is ahead, then with its own hash seed."""
+    """SMP-01; then with the last rank's clock ahead, then with a hash seed of its own."""
     look = judge_coverage_of(subject)
     found = _judged(subject, ranks, look)
     if found:
@@ -158,20 +158,20 @@ def find_coverage(subject: Delivering, ranks: Ranks) -> tuple[Violation, ...]:
 
 
 def _name_an_excuse(subject: Delivering, ranks: Ranks) -> None:
-    """Say under which declaration the subject would keep SMP-01, if there is one."""
+    """Remark the declaration under which the subject would keep SMP-01, if there is one."""
     runs = record_epochs(subject, ranks)
     if not judge_each(runs, judge_coverage_of(subject)):
         runs = (*runs, *suspicious_runs(subject, ranks))
     for declared in declarations(subject, runs):
         look = judge_coverage_of(declared)
         try:
-            # An endless one has to be recorded as such.
+            # An endless part needs a recording of its own.
             seen = "endless" not in declared.traits and judge_each(runs, look)
             if not seen and not _judged(declared, ranks, look):
                 remark(f"legal if declared: {in_words(declared)}")
                 return
         except (UndecidedError, ValueError):
-            continue  # it does not deliver what the declaration asks for
+            continue  # it does not deliver what this declaration requires
 
 
 def even_size(subject: Delivering, world_size: int) -> int:
@@ -180,12 +180,12 @@ def even_size(subject: Delivering, world_size: int) -> int:
 
 
 def two_epochs(subject: Delivering, case: Case) -> Iterator[Record]:
-    """What a new component delivers in them."""
+    """What a new component delivers in two epochs."""
     return deliveries(subject, case, EPOCHS)
 
 
 def find_coverage_at_one_size(subject: Delivering, ranks: Ranks) -> tuple[Violation, ...]:
-    """SMP-01 as far as one size shows it."""
+    """SMP-01 at one size."""
     cases = cases_of(ranks, (even_size(subject, ranks.world_size),))
     return judge_each(record(subject, ranks, cases, two_epochs), judge_coverage_of(subject))
 
@@ -205,8 +205,8 @@ def find_wrong_counts(subject: Delivering, ranks: Ranks) -> tuple[Violation, ...
 def find_order(subject: Delivering, ranks: Ranks) -> tuple[Violation, ...]:
     """SMP-04: two epochs, then the second one again in a new component.
 
-    Random numbers are drawn in between, another number on each rank: an order that
-    hangs on the global generators shows.
+    Each rank draws another number of random numbers in between, so that an order that
+    depends on the global generators shows.
     """
     enough = full_size(subject, ranks.world_size)
     chance = "replacement" in subject.traits

@@ -18,12 +18,12 @@ Delivering: TypeAlias = Sampler | Loader
 def deliveries(
     subject: Delivering, case: Case, epochs: Sequence[int], *, to_batch_end: bool = True
 ) -> Iterator[Record]:
-    """What a new component delivers to this rank in the given epochs, or that it refused.
+    """What a new component delivers to this rank in the given epochs, or its refusal.
 
     Of one that never ends, a last batch that reaches into the next epoch counts as well: batches
     are what ranks share out. Without ``to_batch_end`` epochs have equally many samples.
 
-    To refuse is an answer only for a case that is smaller than the subject says it needs.
+    A refusal counts only for a case that is smaller than the subject's ``min_size``.
     """
     try:
         yield from _delivered(subject, case, epochs, to_batch_end)
@@ -62,7 +62,7 @@ def _one_epoch(subject: Delivering, component: Any, case: Case, epoch: int) -> I
 def _parts(
     subject: Delivering, component: Any, case: Case, epochs: Sequence[int], to_batch_end: bool
 ) -> Iterator[Record]:
-    """Of what never ends, an epoch is as much as gives each rank its share of all samples."""
+    """An epoch of an endless part: as many samples as give each rank its share of all."""
     share = -(-case.size * subject.copies // case.world_size)
     parts = max(epochs) + 1
     limit = parts * batches_at_most(subject, case)
@@ -83,15 +83,15 @@ def _parts(
 
 
 def batches_at_most(subject: Delivering, case: Case) -> int:
-    """No rank of an honest component comes near it, and an endless one must not hang us."""
+    """A limit far above what a right component delivers, so that an endless one ends, too."""
     return 2 * max(case.size * subject.copies, terms_of(subject).total(case.size)) + 16
 
 
 def worker_of(batch: Any) -> int | None:
-    """The DataLoader worker that read the batch, if its samples say so and agree.
+    """The DataLoader worker that read the batch, if its samples name one and the same.
 
-    It is evidence for people: a batch of no samples, and one whose ``worker`` is a name or
-    whatever else the subject means by it, says nothing.
+    Only for the text of a violation: None for a batch of no samples, and if ``worker`` is a name
+    or anything else that is no number.
     """
     carried = batch.get("worker") if isinstance(batch, Mapping) else None
     try:

@@ -1,4 +1,4 @@
-"""Under which other declaration what breaks SMP-01 would be legal: for the text of its failure."""
+"""Declarations under which a subject that breaks SMP-01 would be legal, for its failure text."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from ddp_conformance.sampling.history import EpochEnd, Sample
 
 _SHARES = frozenset({"exact", "pads", "drops"})
 _STRICT = frozenset({"exact", "evaluates"})
-"""What goes with none of ``replacement``, ``endless`` and copies."""
+"""Traits that contradict ``replacement``, ``endless`` and copies."""
 
 MOST_OF_DRAWS = 0.85
-"""Part of all samples that come, of as many draws with replacement: 0.63 on average."""
+"""Most distinct samples, relative to n, that n draws with replacement have; 0.63 on average."""
 
 
 def declarations(subject: Delivering, runs: Sequence[Run]) -> Iterator[Delivering]:
-    """Those for which there is evidence, from what allows least; they are still to be judged."""
+    """Declarations for which there is evidence, those that allow least first; not judged yet."""
     for options in _options(subject, runs):
         try:
             changed: Delivering = replace(subject, **options)
         except ValueError:
-            continue  # it contradicts what is declared besides
+            continue  # it contradicts another declaration
         if changed != subject:
             yield changed
 
 
 def _options(subject: Delivering, runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
-    """Not as many copies as ranks: so it looks, too, where nothing is shared out."""
+    """No copies if they are as many as ranks: a part that shares out nothing looks the same."""
     other = subject.traits - _SHARES
     for shares in ({"pads"}, {"drops"}):
         yield {"traits": other | shares, "batch_size": 1}
@@ -64,7 +64,7 @@ def _copies(runs: Sequence[Run]) -> int:
 
 
 def _looks_drawn(runs: Sequence[Run]) -> bool:
-    """Whether a rank has a sample twice, and far fewer come than are drawn, as by chance.
+    """Whether a rank has a sample twice, and far fewer samples come than are drawn.
 
     Ranks that shuffle apart have the same samples, but each of them once.
     """
@@ -75,7 +75,7 @@ def _looks_drawn(runs: Sequence[Run]) -> bool:
 
 
 def in_words(declared: Delivering) -> str:
-    """As it would be written."""
+    """The declaration as code."""
     traits = f"traits={{{', '.join(map(repr, sorted(declared.traits)))}}}"
     rest = [
         f"{name}={number}"

@@ -9,7 +9,7 @@ from ddp_conformance.framework.history import Record
 
 @dataclass(frozen=True, slots=True)
 class Sample(Record):
-    """One sample came out of the component."""
+    """The component delivered one sample."""
 
     epoch: int
     step: int
@@ -17,7 +17,7 @@ class Sample(Record):
     index: int
     """The sample's index in the data set, as the sample itself carries it."""
     worker: int | None = None
-    """The DataLoader worker that read it, if the batch says so; -1 for the rank's process."""
+    """The DataLoader worker that read it, if the batch names it; -1 for the rank's process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class EpochEnd(Record):
 
 @dataclass(frozen=True, slots=True)
 class Share(Record):
-    """All that one pass over the component delivered, in short."""
+    """All deliveries of one pass over the component, in one record."""
 
     epoch: int
     batches: int
@@ -50,13 +50,13 @@ class Draws(Record):
     worker: int
     """-1 for the process of the rank itself."""
     generator: str
-    """``python``, ``numpy`` or ``torch``; or the subject whose own draws they are."""
+    """``python``, ``numpy`` or ``torch``; or the subject's name for draws of its own."""
     values: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Drawn(Record):
-    """A global sampler was asked for its order, and this is what it drew."""
+    """The order that a global sampler drew."""
 
     items: tuple[tuple[int, ...], ...]
     """Batches of indices; single indices are batches of one."""
@@ -64,6 +64,6 @@ class Drawn(Record):
 
 @dataclass(frozen=True, slots=True)
 class Delivered(Record):
-    """What came out of a wrapper around a global sampler."""
+    """The share that a wrapper around a global sampler delivered."""
 
     items: tuple[tuple[int, ...], ...]

@@ -21,22 +21,22 @@ SHOWN = 6
 """Indices shown of an order."""
 
 RELIABLE_ORDER = 8
-"""Samples from which on an order that repeats is no coincidence (1 in 8! = 40,320)."""
+"""With this many samples, a repeated order is no coincidence (1 in 8! = 40,320)."""
 
 
 LEAST_DRAWS = 3
-"""Numbers of two streams below which nothing is said of them."""
+"""Streams with fewer numbers are not judged."""
 
 UNLIKELY = 1e-6
-"""Chance that right streams agree, below which they are wrong."""
+"""Streams that agree are wrong if right ones would agree with less than this probability."""
 
 PERIODS = (1, 2, 3, 4)
-"""Epochs after which the orders of a sampler that counts them wrongly come again."""
+"""Periods, in epochs, with which the orders of a wrong sampler may come again."""
 
 NOTHING_MORE = Allowance()
 
 RETURNS = 16
-"""Epochs in a row in which they must."""
+"""Epochs in a row in which orders must come again."""
 
 
 def judge_coverage(
@@ -135,7 +135,7 @@ def judge_equal_batches(history: History) -> tuple[Violation, ...]:
 
 
 def _without_end(history: History) -> Iterator[Violation]:
-    """Ranks that never told the end of an epoch in which others, or they themselves, were."""
+    """A violation for each rank and epoch without an end."""
     seen = [record for record in history if isinstance(record, EpochEnd | Sample)]
     if not seen:
         yield Violation("no epoch was seen")
@@ -227,10 +227,10 @@ def _same_stream(first: Draws, second: Draws) -> Violation:
 
 
 def judge_drawn(history: History) -> tuple[Violation, ...]:
-    """No two (rank, worker, epoch) draw the same numbers, as far as both of them draw any.
+    """No two (rank, worker, epoch) draw the same numbers; the longer stream is cut.
 
-    Of fewer than three numbers nothing is said, nor of so many as agree by chance: two tosses of
-    three coins are the same one time in eight.
+    Streams of fewer than three numbers are not judged, nor those that may agree by chance: two
+    tosses of three coins are the same one time in eight.
     """
     streams = [draws for draws in history if isinstance(draws, Draws)]
     pairs = [
@@ -247,14 +247,14 @@ def judge_drawn(history: History) -> tuple[Violation, ...]:
 
 
 def _chance(values: Sequence[float]) -> float:
-    """How likely another stream is the same by chance, by how often values come again in this."""
+    """The probability that another stream is the same, from how often values repeat in this one."""
     every = len(values) * (len(values) - 1) / 2
     again = sum(number * (number - 1) / 2 for number in Counter(values).values())
     return float(((again + 1) / (every + 1)) ** len(values))
 
 
 def judge_one_draw(history: History, surplus: int, missing: int) -> tuple[Violation, ...]:
-    """The ranks' shares make up one draw of the wrapped sampler, or all ranks refused alike.
+    """The ranks' shares make up one draw of the wrapped sampler, or all raise the same type.
 
     ``surplus`` items may be repeated or be those of a further draw, ``missing`` ones left out.
     """
@@ -266,14 +266,14 @@ def judge_one_draw(history: History, surplus: int, missing: int) -> tuple[Violat
     for drawn in (record for record in history if isinstance(record, Drawn)):
         orders[drawn.rank].append(drawn.items)
     if not orders:
-        return (Violation("the wrapped sampler was never asked for its order"),)
+        return (Violation("the wrapper never iterated over the sampler"),)
     different = {tuple(draws): rank for rank, draws in orders.items()}
     if len(different) > 1:
         ranks = ranks_in_words(sorted(different.values()))
         return (Violation(f"{len(different)} different global orders were drawn, by {ranks}"),)
     (draws,) = different
     got = Counter(item for share in delivered for item in share.items)
-    # Who draws again, to fill up or to count, has delivered one of the draws all the same.
+    # A wrapper may draw again, to fill up or to count; it has delivered one of the draws.
     filling = frozenset(chain.from_iterable(draws))
     found = (tuple(_differences(Counter(d), got, surplus, missing, filling)) for d in draws)
     return min(found, key=len)
@@ -337,7 +337,7 @@ def _another_total(
 
 
 def _same_draws(epoch: int, samples: Sequence[Sample]) -> Iterator[Violation]:
-    """Of ranks, and where the samples say so of workers."""
+    """The samples of each rank, or of each worker if samples name theirs."""
     streams: defaultdict[tuple[int, int | None], list[int]] = defaultdict(list)
     for sample in samples:
         streams[sample.rank, sample.worker].append(sample.index)
@@ -426,7 +426,7 @@ def _differences(
     missing: int,
     filling: AbstractSet[tuple[int, ...]],
 ) -> Iterator[Violation]:
-    """``filling`` are the items that the surplus may be of."""
+    """The surplus may consist of the items ``filling``."""
     too_many, too_few = got - expected, expected - got
     wrong: list[tuple[int, ...]] = sorted(too_many.keys() - filling)
     if too_many.total() > surplus:

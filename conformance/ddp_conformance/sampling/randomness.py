@@ -107,7 +107,7 @@ BASES: dict[str, Base] = {
 
 
 def shares(subject: SamplerWrapper, case: Case, base: Base) -> Iterator[Record]:
-    """What the wrapper delivers to this rank, and what it drew for it; or that it refused."""
+    """What the wrapper delivers to this rank and what it drew for that, or its refusal."""
     # Ranks that by chance share their random state would hide the defect.
     skip_random_numbers(case.rank)
     sampler = LoggedSampler(base(case.size))
@@ -122,7 +122,7 @@ def shares(subject: SamplerWrapper, case: Case, base: Base) -> Iterator[Record]:
 
 
 def find_torn_draw(subject: SamplerWrapper, ranks: Ranks) -> tuple[Violation, ...]:
-    """SMP-06, for three samplers that people bring."""
+    """SMP-06, for three common samplers."""
     return tuple(
         violation
         for name, base in BASES.items()
@@ -150,7 +150,7 @@ def _torn_draw_of(
 DRAWS = 3
 
 MANY_DRAWS = 64
-"""Samples of a rank whose draws are compared: what has few values, as a coin has, needs many."""
+"""Samples of each rank, if its draws are compared; draws of few values, as of a coin, need many."""
 
 
 class DrawingCollate:
@@ -180,15 +180,14 @@ def _data_loader(subject: Loader, case: Case) -> torch.utils.data.DataLoader[Any
     loader = subject.make(case)
     if not isinstance(loader, torch.utils.data.DataLoader):
         raise TypeError(
-            f"the trait 'augments' needs a torch DataLoader to look into, not a "
-            f"{type(loader).__name__}"
+            f"the trait 'augments' needs a torch DataLoader, not a {type(loader).__name__}"
         )
     return loader
 
 
 def own_streams(subject: Loader, case: Case) -> Iterator[Record]:
-    """The numbers that the subject names as drawn, by each worker of this rank in two epochs."""
-    assert subject.drawn is not None, "there is nothing to look at without it"
+    """The numbers that ``drawn=`` finds, by each worker of this rank in two epochs."""
+    assert subject.drawn is not None, "without drawn= the global generators are compared"
     loader = _data_loader(subject, case)
     loader.collate_fn = SigningCollate(loader.collate_fn)
     for epoch in (0, 1):

@@ -23,17 +23,17 @@ from ddp_conformance.sampling.stopwatch import Stopwatch
 from ddp_conformance.sampling.subjects import Loader, Sampler, as_indices, terms_of
 
 SECONDS = 0.1
-"""After which no more sizes are begun; those under way take at most twice as long again."""
+"""Seconds after which no more sizes are begun; those that run take at most twice as long again."""
 
 LARGEST = 2048
 """Up to here every size is tried, if there is time."""
 
 SUSPECTS = 3
-"""Sizes that are looked at closely; one would do, the others show the pattern."""
+"""Sizes that are judged; one would be enough, the others show the pattern."""
 
 
 def telling_sizes(world_size: int) -> list[int]:
-    """A remainder of two, and more than counts of 6 to 15 bits hold, in all and on each rank."""
+    """Sizes with a remainder of two, and beyond counts of 6 to 15 bits, in all and on each rank."""
     telling = (
         4 * world_size + 2,
         *(2**bits + 1 for bits in (6, 7, 8, 10, 11, 15)),
@@ -43,7 +43,7 @@ def telling_sizes(world_size: int) -> list[int]:
 
 
 def unusual_sizes(world_size: int) -> list[int]:
-    """The telling ones first, then all up to a limit; those of the usual ones are left out."""
+    """The telling sizes first, then all up to a limit, without the usual ones."""
     every = dict.fromkeys((*telling_sizes(world_size), *range(world_size, LARGEST + 1)))
     return [size for size in every if size not in sizes(world_size)]
 
@@ -54,9 +54,9 @@ def suspicious_runs(subject: Sampler | Loader, ranks: Ranks) -> tuple[Run, ...]:
 
 
 def _search(subject: Sampler | Loader, ranks: Ranks) -> tuple[Run, ...]:
-    """All telling sizes of a sampler, or the first of a loader; then each time twice as much.
+    """All telling sizes of a sampler, or the first of a loader; then twice as much each time.
 
-    So that what is slow is left early, on all ranks alike.
+    All ranks stop at the same size, early if the part is slow.
     """
     least = subject.min_size * ranks.world_size
     remaining = [size for size in unusual_sizes(ranks.world_size) if size >= least]
@@ -86,7 +86,7 @@ def _choice(remaining: Sequence[int], samples: int, number: int) -> list[int]:
 
 
 def shares(subject: Sampler | Loader, case: Case) -> Iterator[Record]:
-    """What this rank delivers in two epochs; which ones goes on with the size."""
+    """What this rank delivers in two epochs; the first one depends on the size."""
     if "endless" in subject.traits:
         yield from deliveries(subject, case, (0, 1))
         return
@@ -108,7 +108,7 @@ def _share(subject: Sampler | Loader, component: Any, case: Case, epoch: int) ->
 
 
 def looks_wrong(run: Run, subject: Sampler | Loader) -> bool:
-    """Whether any of SMP-01 to SMP-03 could be broken; a judge says which."""
+    """Whether any of SMP-01 to SMP-03 may be broken; a judge decides."""
     plain = Terms(subject.traits - {"replacement", "endless"}, subject.batch_size)
     if terms_of(subject) != plain:
         return _is_judged_wrong(in_full(run), subject)
@@ -121,7 +121,7 @@ def looks_wrong(run: Run, subject: Sampler | Loader) -> bool:
 
 
 def _is_judged_wrong(run: Run, subject: Sampler | Loader) -> bool:
-    """Of what is declared in other words than pads and drops, at the price of a closer look."""
+    """For further declarations than pads and drops, which need a judge at once."""
     size, world_size = run.case.size, run.case.world_size
     uneven = subject.traits & {"uneven", "endless"}
     return bool(

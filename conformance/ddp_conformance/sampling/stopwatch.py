@@ -1,4 +1,4 @@
-"""How long a part takes, for bounds that decide how much is looked at."""
+"""How long a part takes, for limits on how much of it is checked."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import time
 class Stopwatch:
     """Processor time of this process and its children, and at least a tenth of the clock's.
 
-    The clock alone would have a busy machine see less than a quiet one; processor time alone would
-    wait long for a part that itself waits.
+    By the clock alone, a busy machine would check less than a quiet one; by processor time alone, a
+    part that waits would be checked for long.
     """
 
     def __init__(self) -> None:
@@ -18,7 +18,7 @@ class Stopwatch:
         self._used = _used()
 
     def seconds(self) -> float:
-        """Since it was made."""
+        """Seconds since the stopwatch was made."""
         return max(_used() - self._used, (time.monotonic() - self._begin) / 10)
 
 

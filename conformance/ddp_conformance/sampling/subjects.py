@@ -57,7 +57,7 @@ def batch_indices(batch: Any) -> tuple[int, ...]:
 
 def as_indices(carried: Any) -> tuple[int, ...]:
     """One integer, or several in a tensor or any iterable; raises ``TypeError`` for others."""
-    # What samplers yield; a search of sizes asks a hundred thousand times.
+    # A sampler's usual items; a search of sizes calls this a hundred thousand times.
     if type(carried) is int:
         return (carried,)
     values = carried.reshape(-1).tolist() if isinstance(carried, Tensor) else carried
@@ -82,7 +82,7 @@ class Sampler(Subject):
     kind: ClassVar[str] = "sampler"
 
     set_epoch: Callable[[Any, int], None] = announce_epoch
-    """How the training loop tells it the epoch."""
+    """Called before each epoch, as a training loop does."""
     indices: Callable[[Any], tuple[int, ...]] = sampler_indices
     """The indices in one item that it yields."""
     batch_size: int = 1
@@ -116,7 +116,7 @@ class Loader(Subject):
     kind: ClassVar[str] = "loader"
 
     set_epoch: Callable[[Any, int], None] = announce_epoch
-    """How the training loop tells it the epoch."""
+    """Called before each epoch, as a training loop does."""
     indices: Callable[[Any], tuple[int, ...]] = batch_indices
     """The indices in one batch."""
     drawn: Callable[[Any], Any] | None = None
@@ -140,19 +140,19 @@ class Loader(Subject):
 
 
 def terms_of(subject: Sampler | Loader) -> Terms:
-    """What it declares of how often each sample comes."""
+    """What the subject declares about how often each sample is delivered."""
     return Terms(subject.traits, subject.batch_size, subject.copies, subject.groups, subject.draws)
 
 
 def check_sizes(subject: Sampler | Loader) -> None:
-    """Raises ``ValueError`` for sizes that say nothing."""
+    """Raise ``ValueError`` for sizes that are out of range or missing."""
     if subject.min_size < 0:
-        raise ValueError(f"{subject.name}: min_size= is at least 0")
+        raise ValueError(f"{subject.name}: min_size={subject.min_size}: give 0 or more")
     checked_terms(terms_of(subject), subject.name)
     if subject.batch_size == 1 and subject.traits >= {"pads", "drops"}:
         raise ValueError(
-            f"{subject.name}: the traits 'drops' and 'pads' together need batch_size=, that of the "
-            "batches that are dropped once the ranks' shares are equal"
+            f"{subject.name}: the traits 'drops' and 'pads' together need batch_size=, the number "
+            "of samples in a full batch"
         )
 
 

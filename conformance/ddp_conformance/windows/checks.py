@@ -1,9 +1,9 @@
 """WIN and CBK-03: data that change between epochs, as they reach the model.
 
-Each subject is run by Lightning's Trainer, in the ranks of the test, because the defects
-are made by the order of its hooks: it builds the loader and its iterator before
-``on_train_epoch_start``, and validates once before the first epoch. A version counter
-is no evidence; what counts is what the delivered samples say of themselves.
+Lightning's Trainer runs each subject, in the ranks of the test, because the defects come from
+the order of its hooks: it builds the loader and its iterator before
+``on_train_epoch_start``, and validates once before the first epoch. A version counter is no
+evidence; the stamps of the delivered samples are.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def uneven_size(ranks: Ranks) -> tuple[int]:
 def record_fits(
     subject: DataModule, ranks: Ranks, workers: int, sanity_steps: int = SANITY_STEPS
 ) -> tuple[Run, ...]:
-    """One run of a few epochs on uneven shards, which eight guarantees are judged on."""
+    """One run of a few epochs on uneven shards, for eight guarantees."""
     cases = cases_of(ranks, uneven_size(ranks), (workers,))
     way = f"a fit after {sanity_steps} steps of sanity checking"
     return record_once(subject, ranks, cases, lambda s, case: _fit(s, case, sanity_steps), way)
@@ -95,7 +95,7 @@ def _fit(subject: DataModule, case: Case, sanity_steps: int, **options: Any) -> 
 
 
 def find_stale(subject: DataModule, ranks: Ranks) -> tuple[Violation, ...]:
-    """WIN-01, also with one worker that lives on, or is no copy of the rank."""
+    """WIN-01, also with a worker that persists, and with one that is spawned."""
 
     def judge_run(run: Run) -> Sequence[Violation]:
         return judge.judge_in_force(run.history)
@@ -108,7 +108,7 @@ def find_stale(subject: DataModule, ranks: Ranks) -> tuple[Violation, ...]:
 def worker_cases(ranks: Ranks) -> list[Case]:
     """One persistent worker by fork; and one by spawn, which imports torch for each loader.
 
-    Persistent as well, because the Trainer asks a new loader for two iterators.
+    Persistent as well, because the Trainer makes two iterators of a new loader.
     """
     (case,) = cases_of(ranks, uneven_size(ranks), (1,))
     forked = replace(case, start_method="fork", persistent_workers=True)

@@ -1,4 +1,4 @@
-"""What data in moving windows tell about themselves: the samples, and their data module.
+"""What the samples of moving windows carry, and what their data module announces.
 
 The convention read here is that of the reference; a subject with another one brings
 functions of its own, see :class:`ddp_conformance.framework.subjects.DataModule`.
@@ -18,26 +18,26 @@ PARTS = ("summary", "bin_names", "dataset")
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """Where one delivered sample says that it comes from."""
+    """The origin of one delivered sample, as the sample carries it."""
 
     index: int
     """Position in its window."""
     window: str
     version: int
-    """Number of the rebuild that it comes of."""
+    """Number of the rebuild that it comes from."""
     token: str = ""
     """Unique for the objects of that rebuild; empty if the sample carries none."""
     rank: int | None = None
-    """The rank that the code which read it took itself for, if it says so."""
+    """The rank that the reading code found for itself, if the sample carries it."""
     worker: int | None = None
     """-1 for the process of the rank itself."""
     repeated: bool = False
-    """It only fills up a shard."""
+    """True if it only fills up a shard."""
 
 
 @dataclass(frozen=True)
 class Announcement:
-    """What a data module says is in force."""
+    """The window and version that a data module announces."""
 
     window: str
     version: int

@@ -12,7 +12,7 @@ Stage: TypeAlias = Literal["sanity", "train", "val"]
 
 @dataclass(frozen=True, slots=True)
 class WindowSample(Record):
-    """One sample reached the model: what it says of itself, and what was announced then."""
+    """One sample reached the model: its stamp, and what was announced then."""
 
     stage: Stage
     epoch: int
@@ -26,7 +26,7 @@ class WindowSample(Record):
     announced_version: int
     token: str = ""
     reader: int | None = None
-    """The rank that the code which read it took itself for."""
+    """The rank that the reading code found for itself."""
     worker: int | None = None
     repeated: bool = False
 
@@ -60,9 +60,9 @@ class WindowEvent(Record):
 
 @dataclass(frozen=True, slots=True)
 class WindowReader(Record):
-    """One sample was read: by whom, and by whom the code that read it thinks."""
+    """One sample was read: on which rank, and which rank the reading code found for itself."""
 
     index: int
-    told: int
-    """The rank that the sample tells."""
+    found: int
+    """The rank that the sample carries."""
     worker: int

@@ -64,7 +64,7 @@ def judge_counter(history: History) -> tuple[Violation, ...]:
 
 
 def judge_same_windows(history: History) -> tuple[Violation, ...]:
-    """WIN-04: all ranks are told, and get, the same windows in the same epoch."""
+    """WIN-04: the same windows are announced and delivered on all ranks in the same epoch."""
     return (
         *_different(history, "announced", lambda sample: sample.announced_window),
         *_different(history, "delivered", lambda sample: sample.window),
@@ -88,14 +88,14 @@ def judge_undisturbed(history: History) -> tuple[Violation, ...]:
 
 
 def judge_readers(history: History) -> tuple[Violation, ...]:
-    """WIN-06: every sample tells the rank that it was delivered to; and there are some."""
+    """WIN-06: every sample carries the rank that it is delivered to; at least one worker reads."""
     found: dict[int, Violation] = {}
     readers = [record for record in history if isinstance(record, WindowReader)]
     for reader in readers:
-        if reader.told != reader.rank and reader.rank not in found:
+        if reader.found != reader.rank and reader.rank not in found:
             found[reader.rank] = Violation(
                 f"worker {reader.worker} of rank {reader.rank} takes itself for rank "
-                f"{reader.told}: sample {reader.index}"
+                f"{reader.found}: sample {reader.index}"
             )
     if not any(reader.worker >= 0 for reader in readers):
         return (Violation("no worker read a sample"),)
@@ -180,14 +180,14 @@ def _unmoved(history: History) -> Violation:
 
 def _kept_objects(history: History) -> Iterator[Violation]:
     first: dict[tuple[int, str, str, int], WindowPart] = {}
-    told: set[tuple[int, str, str]] = set()
+    seen: set[tuple[int, str, str]] = set()
     for part in history:
         if not isinstance(part, WindowPart):
             continue
         split = "train" if part.stage == "train" else "val"
         known = first.setdefault((part.rank, split, part.part, part.identity), part)
-        if known.version != part.version and (part.rank, split, part.part) not in told:
-            told.add((part.rank, split, part.part))
+        if known.version != part.version and (part.rank, split, part.part) not in seen:
+            seen.add((part.rank, split, part.part))
             yield Violation(
                 f"rank {part.rank}: the {split} {part.part} of version {part.version} is the "
                 f"object of version {known.version}",
@@ -197,13 +197,13 @@ def _kept_objects(history: History) -> Iterator[Violation]:
 
 def _kept_tokens(history: History) -> Iterator[Violation]:
     versions: dict[tuple[int, str, str], int] = {}
-    told: set[tuple[int, str, str]] = set()
+    seen: set[tuple[int, str, str]] = set()
     for sample in samples_of(history):
         split = "train" if sample.stage == "train" else "val"
         key = (sample.rank, split, sample.token)
         first = versions.setdefault(key, sample.version)
-        if sample.token and first != sample.version and key not in told:
-            told.add(key)
+        if sample.token and first != sample.version and key not in seen:
+            seen.add(key)
             yield Violation(
                 f"{_where(sample)} of version {sample.version} has the token of version {first}",
                 sample.epoch,
@@ -229,7 +229,7 @@ def _different(
 ) -> Iterator[Violation]:
     windows: defaultdict[tuple[int, Stage], dict[str, set[int]]] = defaultdict(dict)
     for sample in samples_of(history):
-        # A rank that fills up its shard with a sample of the window has been told it as well.
+        # A sample that only fills up a shard also has the window that its rank knows.
         ranks = windows[sample.epoch, sample.stage].setdefault(window_of(sample), set())
         ranks.add(sample.rank)
     for (epoch, stage), ranks_of in sorted(windows.items()):

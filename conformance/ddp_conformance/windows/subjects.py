@@ -1,4 +1,4 @@
-"""The kind of subject whose data move between epochs."""
+"""The kind of subject with data that change between epochs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ddp_conformance.windows.data import Announcement, Split, Stamp, announced_b
 
 @dataclass(frozen=True)
 class DataModule(Subject):
-    """A Lightning data module whose windows move between epochs, with the callbacks that move them.
+    """A Lightning data module with windows that move between epochs, and the callbacks for that.
 
     ``make(case)`` returns a :class:`~ddp_conformance.windows.data.WindowRun`, with windows of about
     ``case.size`` samples and ``case.num_workers`` workers. Called in the ranks' process group.
@@ -21,9 +21,9 @@ class DataModule(Subject):
     kind: ClassVar[str] = "data module"
 
     stamps: Callable[[Any], tuple[Stamp, ...]] = stamps_of
-    """What the samples of one batch say of themselves."""
+    """The stamps of the samples in one batch."""
     announced: Callable[[Any, Split], Announcement] = announced_by
-    """What the data module says is in force."""
+    """The window and version that the data module announces."""
     schedule: Callable[[int], str] | None = None
     """The window that an epoch must train on; with the trait ``scheduled``."""
 

@@ -1,6 +1,6 @@
-"""Runs of Lightning's Trainer with the order of hooks that people really get.
+"""Runs of Lightning's Trainer, with its real order of hooks.
 
-Imported late: users whose parts have nothing to do with Lightning need not have it.
+Imported late: users without Lightning can check parts of other kinds.
 """
 
 from __future__ import annotations
@@ -283,8 +283,7 @@ def quiet_trainer(
 def _watch(datamodule: Any, method: str, happened: Callable[[], None]) -> None:
     original = getattr(datamodule, method)
 
-    # Lightning looks through a wrapper that functools.wraps marked when it asks whether a
-    # hook is overridden.
+    # Lightning follows ``__wrapped__`` when it looks for overridden hooks.
     @functools.wraps(original)
     def watched(*arguments: Any, **options: Any) -> Any:
         happened()
@@ -295,14 +294,14 @@ def _watch(datamodule: Any, method: str, happened: Callable[[], None]) -> None:
 
 @contextmanager
 def advice_ignored() -> Iterator[None]:
-    """Leave out what Lightning says about real training."""
+    """Ignore Lightning's advice for real training."""
     log = logging.getLogger("lightning.pytorch")
     level = log.level
     log.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
-            # Lightning warns on rank 0 alone; made an error there, a warning would leave the
-            # other ranks in a collective for ever.
+            # Lightning warns on rank 0 alone: if the warning were an error, the other ranks would
+            # wait in a collective for ever.
             warnings.simplefilter("default")
             for message in IGNORED:
                 warnings.filterwarnings("ignore", message=message)

@@ -26,24 +26,24 @@ WIN_06 = Guarantee(
 
 
 def start_methods(world_size: int) -> tuple[StartMethod, ...]:
-    """Those that import torch anew for each worker are run with two ranks only."""
+    """Start methods; those that import torch anew for each worker run with two ranks only."""
     return ("fork", "spawn", "forkserver") if world_size == 2 else ("fork",)
 
 
 def observe_readers(subject: Loader, case: Case) -> Iterator[Record]:
     """The origins of the samples of one epoch."""
-    # There is no RANK among them.
+    # RANK is not among the launcher's variables.
     with launched_by("lightning", Place(case.rank, case.world_size)):
         loader = subject.make(case)
         subject.set_epoch(loader, 0)
         for batch in loader:
             origins = zip(subject.indices(batch), origins_of(batch), strict=True)
-            for index, (told, worker) in origins:
-                yield WindowReader(case.rank, index, told, worker)
+            for index, (rank, worker) in origins:
+                yield WindowReader(case.rank, index, rank, worker)
 
 
 def find_wrong_readers(subject: Loader, ranks: Ranks) -> tuple[Violation, ...]:
-    """WIN-06; the first way of starting workers that shows it is enough."""
+    """WIN-06; stops at the first start method that shows a violation."""
     (case,) = cases_of(ranks, (2 * ranks.world_size,), (1,))
     cases = [replace(case, start_method=method) for method in start_methods(ranks.world_size)]
     return find_first(

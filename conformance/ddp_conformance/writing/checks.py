@@ -47,7 +47,7 @@ WRT_01 = Guarantee(
 )
 WRT_03 = Guarantee(
     "WRT-03",
-    "The paths that a writer tells MUST be the same on all ranks and exist when it has written.",
+    "The paths that a writer reports MUST be the same on all ranks and exist when it has written.",
 )
 WRT_04 = Guarantee(
     "WRT-04",
@@ -63,10 +63,10 @@ RECORDS = 3
 def written_together(
     subject: Writer, case: Case, ranks: Ranks, own: Case | None = None, late: int | None = None
 ) -> Iterator[Record]:
-    """One folder for all ranks, or that of ``own`` below it for those of a machine.
+    """Write with one folder for all ranks, or with the folder of ``own`` for those of a machine.
 
-    Ranks make folders at the same time; or one is ``late``, and begins when all others have
-    written or wait for it in a collective. The last rank is late by its clock, too.
+    Without ``late``, ranks make folders at the same time. The rank ``late`` begins when all others
+    have written or wait for it in a collective; if it is the last one, its clock is ahead, too.
     """
     own = case if own is None else own
     arriving = Arriving(ranks, marks_for(case, ranks))

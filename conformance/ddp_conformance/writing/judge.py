@@ -12,11 +12,11 @@ NOTHING = Violation(
     "no rank wrote a file into case.directory; one that writes when it is closed needs close="
 )
 
-WHICH_TRAIT = "where whoever is first writes it, and others find it, declare 'first_wins'"
+WHICH_TRAIT = "if whichever rank is first writes it and others find it, declare 'first_wins'"
 
 
 def judge_single_writer(history: History) -> tuple[Violation, ...]:
-    """Every file that is no lock is written by one rank; and somebody writes something."""
+    """Every file that is no lock is written by one rank, and at least one file is written."""
     writers: defaultdict[str, list[Wrote]] = defaultdict(list)
     for wrote in history:
         if isinstance(wrote, Wrote):

@@ -74,7 +74,7 @@ def fit_one_batch(case: Case, datamodule: Any, machines: int = 1) -> None:
 def _around(datamodule: Any, method: str, context: Callable[[], Any]) -> None:
     original = getattr(datamodule, method)
 
-    # Lightning looks through functools.wraps when it asks whether a hook is overridden.
+    # Lightning follows ``__wrapped__`` when it looks for overridden hooks.
     @functools.wraps(original)
     def watched(*arguments: Any, **options: Any) -> Any:
         with context():

@@ -105,12 +105,12 @@ class Arriving:
         self._await(lambda rank: self._mark(rank, following).exists())
 
     def come_between(self) -> None:
-        """Say that this rank has written, and is about to rename; then come last."""
+        """Mark that this rank has written and is about to rename; then wait for all others."""
         self._mark(self.rank, self._exchanges + 1, BETWEEN).touch()
         self.come_last()
 
     def await_between(self, late: int) -> None:
-        """Wait until the rank ``late`` says so, or is at its next exchange."""
+        """Wait for that mark of the rank ``late``, or until it is at its next exchange."""
         following = self._exchanges + 1
         marks = [self._mark(late, following, name) for name in (0, BETWEEN)]
         self._await(lambda rank: rank != late or any(mark.exists() for mark in marks))

@@ -68,7 +68,7 @@ class WriteLog:
         self._naming = naming
 
     def hear(self, event: str, arguments: tuple[Any, ...]) -> None:
-        """Keep what an audit event says of writing."""
+        """Keep the paths that an audit event opens for writing or changes."""
         if event == "open" and arguments[2] & os.O_ACCMODE != os.O_RDONLY:
             self.keep(arguments[0], _NEW if arguments[2] & os.O_EXCL else "")
         elif event in _WRITES:
@@ -127,7 +127,7 @@ class WriteLog:
         connection: sqlite3.Connection = _connect(database, *arguments, **options)
 
         def authorize(action: int, table: str | None, *_: object) -> int:
-            # CREATE TABLE IF NOT EXISTS asks for this table, also where nothing is created.
+            # CREATE TABLE IF NOT EXISTS names sqlite_master, also if it creates nothing.
             if action in _CHANGES and not str(table).startswith("sqlite_"):
                 self.keep(_file_of(database))
             return sqlite3.SQLITE_OK
@@ -246,7 +246,7 @@ def _profile(function: Callable[[FrameType, str, Any], object] | None) -> Iterat
 
 
 def _state(folder: Path) -> tuple[tuple[str, int, int, int], ...]:
-    """What tells one state of the files from another: name, inode, size and time of change."""
+    """The state of the files: name, inode, size and time of change."""
     found = []
     for parent, _, names in os.walk(folder):
         for name in names:

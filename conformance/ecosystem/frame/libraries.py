@@ -1,4 +1,4 @@
-"""The libraries whose parts are looked at: one file ``<room>/test_<module>.py`` each."""
+"""The libraries with parts that are checked: one file ``<folder>/test_<module>.py`` each."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Breach:
 
     def __post_init__(self) -> None:
         if not self.script.is_file():
-            raise ValueError(f"{self.script} does not exist; nobody is accused without it")
+            raise ValueError(f"{self.script} does not exist; add the script that proves the breach")
 
     @property
     def script(self) -> Path:

@@ -372,7 +372,7 @@ PARTS = [
             Breach(
                 ("WRT-05",),
                 "under Lightning's own launcher the first rank of every machine is taken for rank "
-                "0 until a Trainer has told it otherwise",
+                "0 until a Trainer has set it",
                 "lightning/rank_zero_only.py",
             )
         ],

@@ -40,7 +40,7 @@ class MeanValue(mmevaluator.BaseMetric):  # type: ignore[misc]
 
 
 def mmengine_metric(case: Case) -> Callable[[], Any]:
-    """The sampler repeats samples, and the metric is told how many there are without them."""
+    """The sampler repeats samples, and the metric gets their number without the repeated ones."""
 
     def evaluate() -> Any:
         metric = MeanValue(prefix="mean", collect_dir=str(case.directory / "parts"))

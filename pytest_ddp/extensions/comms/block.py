@@ -139,8 +139,10 @@ class Comms(Communication):
                     "that is not seen,\nand the counts would be too small"
                 )
             if self._warmup and self._modules.steps <= self._warmup:
-                ran = f"the model ran {self._modules.steps} forward passes"
-                raise RuntimeError(f"ddp.comms(warmup={self._warmup}): {ran}: nothing is left")
+                raise RuntimeError(
+                    f"ddp.comms(warmup={self._warmup}): the model has run {self._modules.steps} "
+                    "forward passes, so that no step is left.\nRun more steps, or lower warmup"
+                )
 
     def close(self) -> None:
         """Stop recording; the records stay."""

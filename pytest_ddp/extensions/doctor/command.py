@@ -69,7 +69,7 @@ def _parser() -> argparse.ArgumentParser:
         "--report",
         default=".",
         metavar="DIR",
-        help=f"where --prove writes {NAME}.md and {NAME}.json (default: here)",
+        help=f"folder for {NAME}.md and {NAME}.json of --prove (default: the current one)",
     )
     return parser
 

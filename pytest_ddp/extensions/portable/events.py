@@ -96,7 +96,7 @@ class Handle:
         self.is_users = is_users
         """Whether torch returned it to the user's code, and not to a part of torch or a package."""
         self.used = False
-        """Whether anything was asked of it that waits, or that passes the wait on."""
+        """Whether the user's code called a method that waits, or that passes the wait on."""
 
 
 class Detector:

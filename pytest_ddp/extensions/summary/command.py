@@ -39,5 +39,5 @@ def _parser() -> argparse.ArgumentParser:
         nargs="+",
         help="a file of --junitxml, one of --ddp-diagnosis, or a folder that holds such files",
     )
-    parser.add_argument("--title", default="Tests", help="of the heading (default: %(default)s)")
+    parser.add_argument("--title", default="Tests", help="the heading (default: %(default)s)")
     return parser

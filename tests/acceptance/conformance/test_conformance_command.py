@@ -219,7 +219,7 @@ def test_what_is_set_for_other_tests_does_not_matter(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "there is nothing to check; write MODULE:NAME"),
+        ([], "nothing to check; give MODULE:NAME"),
         (["parts", "--as", "sampler"], "error: parts: write it as module:name"),
         (["absent:x", "--as", "sampler"], "absent cannot be imported (ModuleNotFoundError"),
         (["parts:stridded", "--as", "sampler"], "parts has no 'stridded'; did you mean 'strided'?"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from xml.etree import ElementTree as ET
 
@@ -35,9 +37,23 @@ def suite(new_suite: Callable[[], Suite]) -> Suite:
     return suite
 
 
+def run_without(suite: Suite, name: str, *args: str) -> str:
+    """Not by ``Suite.run``, whose options need the terminal plugin; returns the output."""
+    command = (sys.executable, "-m", "pytest", "-p", f"no:{name}", "-p", "no:cacheprovider", *args)
+    run = subprocess.run(
+        command,
+        cwd=suite.directory,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    return run.stdout + run.stderr
+
+
 @pytest.mark.parametrize("name", ["terminal", "capture"])
 def test_verdicts_without_a_plugin(suite: Suite, name: str) -> None:
-    suite.run_bare("-p", f"no:{name}", "--junitxml=results.xml", timeout=60)
+    run_without(suite, name, "--junitxml=results.xml")
     cases = ET.parse(suite.directory / "results.xml").getroot().iter("testcase")
     verdicts = {case.get("name"): [child.tag for child in case] for case in cases}
     assert verdicts == {
@@ -48,6 +64,6 @@ def test_verdicts_without_a_plugin(suite: Suite, name: str) -> None:
 
 
 def test_a_plugin_that_ddp_tests_need(suite: Suite) -> None:
-    output = suite.run_bare("-p", "no:tmpdir", timeout=60)
+    output = run_without(suite, "tmpdir")
     assert "remove -p no:tmpdir" in output
     assert "Traceback" not in output

@@ -234,7 +234,7 @@ def test_several_ranks_for_each_gpu() -> None:
         ({"device": "cpu", "backend": "nccl"}, {}, "nccl needs cuda devices. Write backend='gloo'"),
         ({"device": "cpu"}, {"backend": "nccl"}, "nccl needs cuda devices. Write backend='gloo'"),
         ({"device": "xpu", "backend": "cpu:gloo,cuda:nccl"}, {}, "nccl needs cuda devices"),
-        ({"device": "meta", "ranks_per_gpu": 2}, {}, "Leave one of the two out"),
+        ({"device": "meta", "ranks_per_gpu": 2}, {}, "Remove ranks_per_gpu"),
         ({"backend": "xccl", "ranks_per_gpu": 2}, {}, "xccl refuses two ranks on one GPU"),
         ({"ranks_per_gpu": 2}, {"backend": "xccl"}, "Write backend='gloo'"),
     ],

@@ -53,7 +53,7 @@ def test_original_entries_keep_their_kind() -> None:
 
 def test_like_failures_once() -> None:
     report = failure(*(made.passing(r, ASSERTED) for r in range(3)))
-    assert report.longreprtext.startswith("ranks 0-2 of 3 failed alike in call: assert 3 == 4\n")
+    assert report.longreprtext.startswith("ranks 0-2 of 3 failed in call: assert 3 == 4\n")
     assert report.longreprtext.count("E       assert 3 == 4") == 1
     assert verdict(report) == "ranks 0-2: assert 3 == 4"
 

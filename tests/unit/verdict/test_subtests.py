@@ -69,7 +69,7 @@ def test_one_that_fails_names_its_rank_and_the_others_stay() -> None:
 
 def test_those_that_fail_alike_are_shown_once() -> None:
     made = merged(*(with_all(rank, bad(i=2)) for rank in range(3)))
-    assert "ranks 0-2 of 3 failed alike" in made.reports[1].longreprtext
+    assert "ranks 0-2 of 3 failed in call" in made.reports[1].longreprtext
     assert made.reports[1].longreprtext.count("ValueError: wrong") == 2  # and in the first line
 
 

@@ -185,7 +185,7 @@ def test_errors_that_differ_in_the_ranks_own_numbers_are_one(source: str, *, fol
     ranks = [made.passing(number, made.failed(source, x=number)) for number in range(3)]
     assert verdict(failure(*ranks)).startswith("ranks 0-2: " if folded else "rank 0: ")
     first = text(*ranks).splitlines()[0]
-    assert first.startswith("ranks 0-2 of 3 failed alike (shown: rank 0) in call: ") is folded
+    assert first.startswith("ranks 0-2 of 3 failed (shown: rank 0) in call: ") is folded
 
 
 # ------------------------------------------------------------------ peers

@@ -15,7 +15,7 @@ from ddp_conformance.framework.mutants import BenignVariant, Mutant
 
 
 class TrustsFilesOfFullSize(SharedSamples):
-    """Files that a killed builder has left, of full size and of zeros, are taken for complete."""
+    """Takes files of full size for complete, also those of a killed builder, which are zeros."""
 
     def build(self, produce: Produce) -> None:
         if self.case.rank == 0 and not self.is_there():
@@ -23,7 +23,7 @@ class TrustsFilesOfFullSize(SharedSamples):
         dist.barrier()
 
     def is_there(self) -> bool:
-        """Whether there is nothing to build."""
+        """Whether the cache need not be built."""
         return all(self.path(key).exists() for key in SHAPES)
 
     def fill(self, content: Mapping[str, Tensor]) -> None:
@@ -33,7 +33,7 @@ class TrustsFilesOfFullSize(SharedSamples):
 
 
 class MarkedBeforeItIsWhole(TrustsFilesOfFullSize):
-    """The mark that it is complete is there before it is."""
+    """Writes the mark of a complete cache before the cache is complete."""
 
     def is_there(self) -> bool:
         return self.path("done").exists()
@@ -44,14 +44,14 @@ class MarkedBeforeItIsWhole(TrustsFilesOfFullSize):
 
 
 class TrustsFilesUnderItsOwnKeys(TrustsFilesOfFullSize):
-    """The same with keys that are not those that are produced."""
+    """The same, under other keys than those of the produced content."""
 
     def open(self) -> dict[str, Tensor]:
         return {f"my_{key}": tensor for key, tensor in super().open().items()}
 
 
 class RefusedByTheFirstRank(TrustsFilesOfFullSize):
-    """Files without the mark that they are complete are refused on rank 0, and opened elsewhere."""
+    """Rank 0 refuses files without the mark of a complete cache, and the other ranks open them."""
 
     def build(self, produce: Produce) -> None:
         done = self.path("done")
@@ -67,7 +67,7 @@ class RefusedByTheFirstRank(TrustsFilesOfFullSize):
 
 
 class RenamedWhenWhole(TrustsFilesOfFullSize):
-    """Written under another name first."""
+    """Files are written under another name, and renamed when they are complete."""
 
     def fill(self, content: Mapping[str, Tensor]) -> None:
         for key, tensor in content.items():
@@ -77,7 +77,7 @@ class RenamedWhenWhole(TrustsFilesOfFullSize):
 
 
 class MarkedWhenWhole(TrustsFilesOfFullSize):
-    """Built again where the mark is missing that comes last."""
+    """The mark is written last; without it the cache is built again."""
 
     def is_there(self) -> bool:
         return self.path("done").exists()
@@ -88,7 +88,7 @@ class MarkedWhenWhole(TrustsFilesOfFullSize):
 
 
 class LockLeftByTheDead(RenamedWhenWhole):
-    """A lock file with the builder's number, which is no obstacle when that is dead."""
+    """A lock file with the builder's process number: the lock of a dead builder does not count."""
 
     def fill(self, content: Mapping[str, Tensor]) -> None:
         lock = self.path("lock")

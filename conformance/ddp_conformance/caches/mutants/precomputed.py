@@ -80,12 +80,12 @@ class DeviceOfTheFile(SharedSamples):
 
 
 def leave_meta_tensor(case: Case) -> None:
-    """A file as a machine with another device writes it."""
+    """Write a file as a machine with another device would."""
     torch.save(torch.empty(case.size, 2, device="meta"), case.directory / EXTRA)
 
 
 class AnyDeviceInTheFile(DeviceOfTheFile):
-    """The same where such a file is there; sound otherwise."""
+    """Opens such a file if there is one, without a look at the device; right without one."""
 
     def open(self) -> dict[str, Tensor]:
         found = (self.case.directory / EXTRA).exists()
@@ -194,7 +194,7 @@ class OneSampleLess(SharedSamples):
 
 
 class BuiltUnderALock(SharedSamples):
-    """Whoever comes first builds, whichever rank that is."""
+    """The first rank to get a lock builds the cache; any rank may be the first."""
 
     def build(self, produce: Produce) -> None:
         directory = os.open(self.case.directory, os.O_RDONLY)
@@ -233,7 +233,7 @@ class TransformOnDevice(SharedSamples):
 
 
 class AsksForDevice(SharedSamples):
-    """A worker that asks whether there is a GPU, which initialises nothing."""
+    """Calls ``torch.cuda.is_available()`` in a worker, which does not initialise CUDA."""
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
         torch.cuda.is_available()
@@ -280,5 +280,5 @@ BENIGN_VARIANTS = (
         Cache(BuiltUnderALock, ONCE_PER_NODE, "locked_on_each_machine"), "a lock for each folder"
     ),
     BenignVariant(Cache(SentByRankZero, ONCE_PER_NODE), "produced on one machine, written on all"),
-    BenignVariant(Cache(AsksForDevice), "a worker that asks for a GPU"),
+    BenignVariant(Cache(AsksForDevice), "a worker that calls is_available()"),
 )

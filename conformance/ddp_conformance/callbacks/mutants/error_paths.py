@@ -31,7 +31,7 @@ def goes_on(case: Case, trip: Trip) -> Steps:
 
 
 def leaves_the_loop(case: Case, trip: Trip) -> Steps:
-    """Logs the error and stops, without telling anybody."""
+    """Logs the error and leaves the loop; the other ranks do not learn of it."""
     for step in range(STEPS):
         try:
             trip(step)
@@ -60,7 +60,7 @@ def finishes_without_it(case: Case, trip: Trip) -> Steps:
 
 
 def exits_with_success(case: Case, trip: Trip) -> Steps:
-    """Says good-bye properly: the exit code is 0."""
+    """Ends with exit code 0 after the error."""
     for step in range(STEPS):
         try:
             trip(step)
@@ -72,7 +72,7 @@ def exits_with_success(case: Case, trip: Trip) -> Steps:
 
 
 def is_loss(error: RuntimeError) -> bool:
-    """Another rank is gone, by gloo's words."""
+    """Whether gloo's text means that another rank is gone."""
     return re.search("connection|peer|pipe|socket", str(error), re.IGNORECASE) is not None
 
 
@@ -122,7 +122,7 @@ def failed_anywhere(trip: Trip, step: int) -> bool:
 
 
 def raises_together(case: Case, trip: Trip) -> Steps:
-    """All ranks are told and raise."""
+    """All ranks learn of the error and raise."""
     for step in range(STEPS):
         if failed_anywhere(trip, step):
             raise RuntimeError(f"step {step} failed on some rank")
@@ -131,7 +131,7 @@ def raises_together(case: Case, trip: Trip) -> Steps:
 
 
 def skips_together(case: Case, trip: Trip) -> Steps:
-    """All ranks are told, and leave the batch out together, and say so."""
+    """All ranks learn of the error, skip the batch together, and report the decision."""
     for step in range(STEPS):
         skip = failed_anywhere(trip, step)
         if not skip:

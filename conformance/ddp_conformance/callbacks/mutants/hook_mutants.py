@@ -80,7 +80,7 @@ def worst_on_rank_zero(case: Case) -> Steps:
 
 
 def broadcast_by_each(case: Case) -> Steps:
-    """Rank 0 tells, and the others wait for the last rank to."""
+    """Rank 0 broadcasts, and the others wait for a broadcast of the last rank."""
     for step in range(STEPS):
         dist.broadcast(local_loss(case, step), 0 if case.rank == 0 else case.world_size - 1)
         yield None
@@ -138,7 +138,7 @@ def rate_of_the_rank_every_tenth(case: Case) -> Steps:
 
 
 def counted_in_integers(case: Case) -> Steps:
-    """A rank whose count comes from ``len`` and not from a tensor; gloo adds the bits."""
+    """One rank takes its count from ``len`` and not from a tensor; gloo adds the bits."""
     for _ in range(STEPS):
         count = torch.tensor(3.0) if case.rank == 0 else torch.tensor(3)
         dist.all_reduce(count)
@@ -266,7 +266,7 @@ def skips_alone(case: Case) -> Steps:
 
 
 def skips_together(case: Case) -> Steps:
-    """The same, and the others are told."""
+    """The same, and all ranks skip the step."""
     for step in range(STEPS):
         bad = torch.tensor(float(step == 2 and case.rank == case.world_size - 1))
         dist.all_reduce(bad)
@@ -275,7 +275,7 @@ def skips_together(case: Case) -> Steps:
 
 
 def best_by_own_loss(case: Case) -> Steps:
-    """The best checkpoint is another one on each rank: they resume from different files."""
+    """Each rank has another best checkpoint: the ranks resume from different files."""
     losses: list[float] = []
     for step in range(STEPS):
         losses.append(float(local_loss(case, step)))
@@ -283,7 +283,7 @@ def best_by_own_loss(case: Case) -> Steps:
 
 
 def best_told_by_rank_zero(case: Case) -> Steps:
-    """Rank 0 chooses, and the others are told."""
+    """Rank 0 chooses, and broadcasts its choice."""
     losses: list[float] = []
     for step in range(STEPS):
         losses.append(float(local_loss(case, step)))
@@ -345,12 +345,12 @@ def first_of_rank_zeros_set(case: Case) -> Steps:
 
 
 def calls(make: Callable[[Case], Steps]) -> CallbackSubject:
-    """A subject that is looked at for its collectives."""
+    """A subject that is checked for its collectives."""
     return CallbackSubject(make)
 
 
 def decides(make: Callable[[Case], Steps]) -> CallbackSubject:
-    """A subject that tells its decisions."""
+    """A subject that reports its decisions."""
     return CallbackSubject(make, DECIDES)
 
 

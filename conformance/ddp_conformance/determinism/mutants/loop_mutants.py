@@ -27,7 +27,7 @@ class SeedByTime(Loop):
 
 
 class UnseededModel(Loop):
-    """Initial parameters from whatever state the generator is in; DDP sends rank 0's."""
+    """Initial parameters from a generator that is not seeded; DDP sends rank 0's to all ranks."""
 
     def make_model(self) -> nn.Module:
         return nn.Linear(2, 1)
@@ -75,7 +75,7 @@ class Augments(Loop):
 
 
 class DrawsTheSameNoise(Augments):
-    """Seeds its generators anew, where their states were to be restored."""
+    """Seeds its generators again instead of restoring their states."""
 
     def load(self, content: Any) -> None:
         super().load(content)
@@ -90,7 +90,7 @@ class RepeatsTheEpoch(Loop):
 
 
 class LagsAfterwards(Loop):
-    """Right in the epoch that it is resumed in; from the next one on an epoch behind."""
+    """Right in the epoch in which it is resumed; later epochs have the order of the one before."""
 
     def load(self, content: Any) -> None:
         super().load(content)
@@ -105,7 +105,7 @@ class LagsAfterwards(Loop):
 
 
 class SkipsInEveryEpoch(Loop):
-    """What was trained on before the resumption is left out of all later epochs, too."""
+    """Skips the samples that were trained on before the resumption in all later epochs, too."""
 
     def load(self, content: Any) -> None:
         super().load(content)
@@ -117,7 +117,7 @@ class SkipsInEveryEpoch(Loop):
 
 
 class LosesTheBatchesAhead(Loop):
-    """With workers, takes the batches that they have fetched for batches that were trained on."""
+    """Counts the batches that workers have fetched as batches that were trained on."""
 
     def load(self, content: Any) -> None:
         ahead = self.case.num_workers if content["step"] else 0
@@ -158,7 +158,7 @@ class LossOfTheRank(Loop):
 
 
 class OneSeedForAll(Loop):
-    """``seed_everything(7)`` on every rank: all augment alike."""
+    """``seed_everything(7)`` on every rank: all draw the same augmentation."""
 
     def seed_rank(self) -> None:
         self.seed_all(SEED_FOR_ALL)
@@ -271,14 +271,14 @@ class WithFrozenEncoder(FreshEncoder):
 
 
 class TrainsInItsMode(WithFrozenEncoder):
-    """``train()`` for all modules that are at hand, before the first sample is read."""
+    """Calls ``train()`` of all modules before the first sample is read."""
 
     def look_at(self, module: nn.Module) -> None:
         module.train()
 
 
 class WithLaterMode(WithFrozenEncoder):
-    """Once an epoch, for the loss, and back again."""
+    """In training mode once an epoch, for the loss, and back again."""
 
     def mean_loss(self) -> float:
         self.encoder.train()
@@ -288,7 +288,7 @@ class WithLaterMode(WithFrozenEncoder):
 
 
 class ThawsAtTheEnd(WithFrozenEncoder):
-    """To go on with the encoder, while the data set still encodes with it."""
+    """Trains the encoder from the end of an epoch on, while the data set still encodes with it."""
 
     def mean_loss(self) -> float:
         self.encoder.requires_grad_(True)
@@ -296,7 +296,7 @@ class ThawsAtTheEnd(WithFrozenEncoder):
 
 
 class HooksTheEncoder(WithFrozenEncoder):
-    """Takes the encoder's outputs, for a picture."""
+    """Registers a hook on the encoder, to plot its outputs."""
 
     def mean_loss(self) -> float:
         self.encoder.register_forward_hook(lambda *_: None)
@@ -313,7 +313,7 @@ class LookedAtForAWhile(WithFrozenEncoder):
 
 
 class LoopChoosesTheMode(FreshEncoder):
-    """A data set that leaves the mode to whoever makes it."""
+    """A data set that does not set its encoder's mode: the loop does."""
 
     def make_dataset(self) -> IndexDataset:
         dataset = super().make_dataset()

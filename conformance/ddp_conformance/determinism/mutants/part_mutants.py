@@ -99,7 +99,7 @@ class Loop:
     # ------------------------------------------------------------------ training
 
     def train(self) -> None:
-        """To the end of the leg."""
+        """Train to the end of the leg."""
         while self.epoch < self.leg.epochs:
             for batch in self.loader():
                 self.update(batch["index"])
@@ -158,7 +158,7 @@ class Loop:
             torch.save(content, self.leg.save)
 
     def load(self, content: Any) -> None:
-        """Go on from there."""
+        """Restore the state of a checkpoint."""
         own = content["ranks"][self.case.rank]
         self.model.load_state_dict(content["model"])
         self.optimizer.load_state_dict(content["optimizer"])

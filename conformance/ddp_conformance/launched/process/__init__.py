@@ -1,1 +1,1 @@
-"""What runs inside a launched process: the user's entry, and what is written down of it."""
+"""What runs inside a launched process: the user's entry, and the code that records it."""

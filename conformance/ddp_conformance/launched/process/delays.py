@@ -1,4 +1,4 @@
-"""What must not matter, and what must not be hidden: a late rank, a dying rank, a missing GPU."""
+"""Disturbances of a run: a late rank, a dying rank, a missing GPU."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ LONGEST = 2.0
 PATIENCE = 4.0
 """Seconds that another rank waits for the late one to look at the files, in all."""
 LONG_REST = 40
-"""Looks after which the late one is taken to wait for something else than its turn."""
+"""Looks after which the late rank is taken to wait for something else than the others' rest."""
 READS = 16
-"""Files at whose reading a late rank is late: a data set may have thousands."""
+"""Files that a late rank reads late: the first ones, as a data set may have thousands."""
 
 LATE, LOOKING = "late", "looking"
-"""Files of a rank that are there while it is held."""
+"""Files of a rank that exist while it is held."""
 
 
 class InjectedError(RuntimeError):
@@ -48,8 +48,8 @@ class Nemesis:
     def at_stage(self) -> None:
         """Come late, if this is the late rank.
 
-        Not by a number of seconds, which a busy machine makes nothing of: the rank waits
-        until all others sleep, for the most part because they wait for this one.
+        Not by a number of seconds, which would prove nothing on a busy machine: the rank waits
+        until all others sleep, mostly because they wait for this one.
         """
         if self._scenario.late == self._order.rank:
             with self._held_as(LATE):
@@ -62,7 +62,7 @@ class Nemesis:
             self.at_stage()
 
     def at_change(self) -> None:
-        """Come late to what removes, cuts, makes or renames; or let the late rank look before.
+        """Come late to a call that removes, cuts, makes or renames, or let the late look first.
 
         It then acts on what it saw, when the others have acted.
         """
@@ -78,7 +78,7 @@ class Nemesis:
             self.die()
 
     def die(self) -> NoReturn:
-        """In the way that the scenario says."""
+        """Die in the scenario's way."""
         self._journal.add(Happened(self._order.rank, "fault"))
         if self._scenario.death == "is killed":
             os.kill(os.getpid(), signal.SIGKILL)

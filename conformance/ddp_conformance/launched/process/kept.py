@@ -1,4 +1,4 @@
-"""The loop of a server that a session keeps, and the life of its forks."""
+"""The main loop of a server that outlives a rank, and what its forks do."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ INTERVAL = 10.0
 
 
 def serve(listener: int, host: int) -> NoReturn:
-    """Fork for each caller; ends with the process whose pidfd is ``host``, or our address."""
+    """Fork for each caller; end with the process of the pidfd ``host``, or with our address."""
     with without_collector():
         # What files of tests import, and pytest with it: a fork would need 0.25 s of CPU for that.
         # By name, as the public names are above this module.
@@ -63,7 +63,7 @@ def serve(listener: int, host: int) -> NoReturn:
 
 
 def answer(connection: Connection) -> None:
-    """Be where the caller is, and send what its function returns, or what it raises."""
+    """Take over the caller's place; send what its function returns or raises."""
     place = connection.recv()
     os.environ.clear()
     os.environ.update(place["environment"])

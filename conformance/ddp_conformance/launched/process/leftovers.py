@@ -23,7 +23,7 @@ from pytest_ddp.system import processes
 HELPERS = ("torch_shm_manager", "resource_tracker import main", "multiprocessing.forkserver")
 """Processes that libraries start once and keep for the life of the interpreter."""
 SETTLE = 0.5
-"""Seconds that a thread which is on its way out is given."""
+"""Seconds that a thread has to end."""
 REJOIN = 20.0
 """Seconds that the ranks have to make another process group."""
 
@@ -45,9 +45,9 @@ class Surroundings:
         )
 
     def left(self, rank: int) -> Iterator[Left]:
-        """What there is now and was not then."""
+        """The children and threads that are new."""
         yield from (Left(rank, what) for what in _groups())
-        # A loader whose workers persist ends them when it is collected.
+        # A loader ends its persistent workers when it is collected.
         gc.collect()
         for thread in Surroundings.now().threads - self.threads:
             thread.join(SETTLE)
@@ -61,7 +61,7 @@ class Surroundings:
 
 
 def _groups() -> Iterator[str]:
-    """The process groups that there still are."""
+    """The process groups that still exist."""
     if dist.is_initialized():
         number = len(dist.distributed_c10d._world.pg_map)
         yield "the default process group" + (f" and {number - 1} more" if number > 1 else "")

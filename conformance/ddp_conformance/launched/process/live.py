@@ -38,7 +38,7 @@ def live(order: Order) -> None:
     os.chdir(order.directory)
     (files / "pid").write_text(str(os.getpid()))
     assert threading.active_count() == 1
-    # What two launches of a program have: random states that nobody has made equal.
+    # As in two launches of a program: random states that differ.
     nemesis.use_seed(order.seed)
     nemesis.scatter("launch", order.rank)
     try:
@@ -50,8 +50,8 @@ def live(order: Order) -> None:
 
 def run_entry(order: Order, journal: Journal) -> None:
     """Call the user's training entry, watched; ``Work.does`` of a Training subject."""
-    # Not at import: it imports torch's compiler and FSDP, 1.2 s of CPU that only launched ranks
-    # need, whose server has done so.
+    # Not at import: it imports torch's compiler and FSDP, which takes 1.2 s of CPU. Only launched
+    # ranks need it, and their server has imported it.
     from ddp_conformance.launched.process.watch import EntryWatch
 
     nemesis = Nemesis(order, journal)

@@ -38,7 +38,7 @@ class Optimizing:
         """Optimizer steps so far."""
 
     def install(self) -> None:
-        """Ask torch to tell of every step."""
+        """Register hooks for every step."""
         register_optimizer_step_pre_hook(self._begins)
         register_optimizer_step_post_hook(self._ends)
 
@@ -48,7 +48,7 @@ class Optimizing:
         self._sharded |= not isinstance(module, DistributedDataParallel)
 
     def _live(self, optimizer: Optimizer) -> dict[int, tuple[str, Tensor]]:
-        """By identity, while they are all alive. Without a wrapper: the optimizer's own."""
+        """Live parameters by identity, with their names; without a wrapper, the optimizer's own."""
         found: dict[int, tuple[str, Tensor]] = {}
         modules = [module for ref in self._wrapped if (module := ref()) is not None]
         # Parts are wrapped before the whole, which knows the full names.
@@ -92,9 +92,9 @@ class Optimizing:
 
 
 def callers() -> Iterator[Optimizer]:
-    """The optimizers in whose step this one is made: ZeroRedundancyOptimizer's calls another's.
+    """The optimizers whose ``step`` is on the stack: ZeroRedundancyOptimizer's calls another one's.
 
-    Only those that torch tells of: some wrappers are optimizers by their type alone.
+    Only those for which torch calls hooks: some wrappers are optimizers by their type alone.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:

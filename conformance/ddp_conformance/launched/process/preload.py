@@ -2,7 +2,7 @@
 
 With what ``torch.compile`` imports when it first compiles, 0.4 s in each rank otherwise, and with
 what saves the state of sharded modules.
-Nothing here computes, starts a thread, or asks for the rank, which is not known yet.
+Nothing here computes, starts a thread, or needs the rank, which is not known yet.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def _on_event(
         return
     paths = [_path(arguments[place]) for place in _CHANGES[event]]
     if event != "open":
-        # With a folder's descriptor it is a part of rmtree, which was heard by itself.
+        # With a folder's descriptor it is a part of rmtree, which was an event of its own.
         whole = len(arguments) < 2 or event not in ("os.remove", "os.rmdir") or arguments[1] == -1
         if whole and any(path.startswith(order.directory) for path in paths):
             nemesis.at_change()
@@ -97,7 +97,7 @@ _CHANGES = {
 
 
 def _path(given: Any) -> str:
-    """The absolute path; empty for a descriptor, whose opening was heard."""
+    """The absolute path; empty for a descriptor, as its opening was an event before."""
     return "" if isinstance(given, int) else os.path.abspath(os.fsdecode(given))
 
 
@@ -106,7 +106,7 @@ def _writes(mode: str | None, flags: int) -> bool:
 
 
 def follow_shared_memory(segments: Path) -> None:
-    """multiprocessing's segments are opened in C, which no audit hook tells of."""
+    """Record multiprocessing's segments, which are opened in C, without an audit event."""
     module: Any = importlib.import_module("_posixshmem")
     original = module.shm_open
 

@@ -1,4 +1,4 @@
-"""Write down what the entry asks of torch: groups, loaders, wrappers, optimizers, files.
+"""Record the entry's calls of torch: groups, loaders, wrappers, optimizers, files.
 
 Names are replaced in torch's modules before the user's are imported; the process is given
 up after the run, so that nothing is put back.
@@ -37,7 +37,7 @@ Function = Callable[..., Any]
 
 
 class EntryWatch:
-    """Everything that one rank writes down of its entry."""
+    """All that one rank records of its entry."""
 
     def __init__(self, order: Order, journal: Journal, nemesis: Nemesis) -> None:
         self._order = order
@@ -73,7 +73,7 @@ class EntryWatch:
         saving.install(self._order, self._journal, self._nemesis, self._bare)
 
     def close(self) -> None:
-        """The entry has come to its end; what comes now is not its doing."""
+        """Stop recording: the entry has returned, and later calls are not its own."""
         self._depth += 1
         self._fetching.close()
         graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]

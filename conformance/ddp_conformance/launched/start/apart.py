@@ -1,9 +1,9 @@
-"""Checks once more, in processes of which one orders a set of strings in its own way.
+"""Checks once more, with another hash seed on one rank, which orders a set of strings differently.
 
-Ranks that are forked share a hash seed; those of a cluster do not. What a part does is first looked
-at in two processes with a hash seed each. Both are rank 0, in a process group without other ranks:
-it costs two forks. Where they do not do the same, which may have other reasons, or where one
-raises, as it may without its peers, the guarantee is checked on real ranks with these hash seeds.
+Ranks that are forked share a hash seed; those of a cluster do not. The part first runs in two
+processes with a hash seed each, which costs two forks. Both are rank 0, in a process group without
+other ranks. If they behave differently, which may have other reasons, or if one raises, as it may
+without its peers, the guarantee is checked on real ranks with these hash seeds.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from ddp_conformance.launched.start.kept_servers import in_process_of, start_ser
 Observe: TypeAlias = Callable[[Any, Case], Iterator[Record]]
 Find: TypeAlias = Callable[[Any, Ranks], Sequence[Violation]]
 Found: TypeAlias = tuple[Violation, ...] | None
-"""None where nothing could be found out."""
+"""None if nothing could be observed."""
 
 SHARED = "hash seed shared"
 
@@ -44,10 +44,10 @@ SHARED = "hash seed shared"
 def find_apart(
     subject: Subject, ranks: Ranks, size: int, observe: Observe, find: Find
 ) -> tuple[Violation, ...]:
-    """What ``find`` finds where the last rank has a hash seed of its own, and not otherwise.
+    """What ``find`` finds only if the last rank has a hash seed of its own.
 
-    ``observe`` yields what a rank does by itself; both are functions that can be pickled. What
-    could not be looked at is remarked.
+    ``observe`` yields what a rank does by itself; both functions must be picklable. A remark is
+    made if no other hash seed could be tried.
     """
     if ranks.world_size == 1 or len(set(ranks.gather(hash(SHARED)))) > 1:
         return ()
@@ -60,12 +60,12 @@ def find_apart(
         return ()
     with shared_directory(ranks) as directory:
         case = Case(size, ranks.rank, ranks.world_size, directory / "case")
-        alike = ranks.gather(ranks.rank == 0 and _do_the_same(part, case, observe))[0]
-        if alike:
+        equal = ranks.gather(ranks.rank == 0 and _do_the_same(part, case, observe))[0]
+        if equal:
             return ()
         last = ranks.world_size - 1
         found = _found(part, ranks, find, directory / "own", int(ranks.rank == last))
-        # What differs there for another reason than the hash seed is no evidence.
+        # A difference that has another reason than the hash seed is no evidence.
         if found != ():
             shared = _found(part, ranks, find, directory / "shared", 0)
             if found is None or shared != ():
@@ -77,7 +77,7 @@ def find_apart(
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What makes the same subject in another process."""
+    """All that is needed to make the same subject in another process."""
 
     kind: type[Subject]
     fields: dict[str, Any]
@@ -86,7 +86,7 @@ class Part:
 
     @classmethod
     def of(cls, subject: Subject) -> Part | None:
-        """None for one that cannot be made there, or where a name means something else by now."""
+        """None for a subject that cannot be made there, or if a name now means something else."""
         values = {field.name: getattr(subject, field.name) for field in fields(subject)}
         try:
             Named.of(type(subject))
@@ -107,7 +107,7 @@ class Part:
 def _named(function: Callable[..., Any]) -> Named:
     named = Named.of(function)
     if named.module not in sys.modules or named.load() is not function:
-        raise ValueError(f"{function!r} is not what its name says")
+        raise ValueError(f"{function!r} is not the object that its module has by this name")
     return named
 
 

@@ -19,7 +19,7 @@ from ddp_conformance.lockstep.machines import forget_launcher
 T = TypeVar("T")
 
 SECONDS = 60.0
-"""After which a child is taken to hang."""
+"""Seconds after which a child is taken to hang."""
 
 
 def in_child(function: Callable[[], T]) -> T:
@@ -36,10 +36,10 @@ def in_child(function: Callable[[], T]) -> T:
 
 
 def in_fresh_processes(functions: Sequence[Callable[[], T]]) -> list[T]:
-    """What these return in processes that have imported nothing of the user's, all at once.
+    """What these return in processes that have imported no user code; all run at once.
 
-    Born as a launched rank is, before its place is known. The functions are pickled; raises as
-    :func:`in_child` does.
+    They are forked as launched ranks are, from a server that does not know a rank. The functions
+    are pickled; raises as :func:`in_child` does.
     """
 
     def fresh(function: Callable[[], T]) -> _Child[T]:
@@ -53,7 +53,7 @@ def in_fresh_processes(functions: Sequence[Callable[[], T]]) -> list[T]:
 
 
 class _Child(Generic[T]):
-    """A process that has been asked something."""
+    """A child process that sends one result."""
 
     def __init__(self, make: Callable[[Connection], BaseProcess]) -> None:
         self._receiver, sender = multiprocessing.Pipe(duplex=False)
@@ -62,13 +62,14 @@ class _Child(Generic[T]):
         sender.close()
 
     def answer(self) -> T:
-        """What it returned, once it has ended."""
+        """Wait for the result; raises ``RuntimeError`` if there is none."""
         receiver = self._receiver
         try:
-            answer: tuple[str, Any] = receiver.recv() if receiver.poll(SECONDS) else ("hung", None)
+            late = ("did not end", f"{SECONDS:g} s are over")
+            answer: tuple[str, Any] = receiver.recv() if receiver.poll(SECONDS) else late
         except EOFError:
             answer = ("died", None)
-        if answer[0] != "hung":
+        if answer is not late:
             self._process.join(SECONDS)
         self.end()
         kind, value = answer
@@ -78,7 +79,7 @@ class _Child(Generic[T]):
         return value  # type: ignore[no-any-return]
 
     def end(self) -> None:
-        """Let nothing of it go on."""
+        """Kill the process if it still runs."""
         self._receiver.close()
         if self._process.exitcode is None:
             self._process.kill()
@@ -96,7 +97,7 @@ _forgotten: list[Any] = []
 
 
 def forget_rank() -> None:
-    """Be a process that no launcher has started, without a process group. Only in a child."""
+    """Make this process look as if no launcher had started it. Only in a child."""
     forget_launcher()
     if dist.is_initialized():
         # Kept: its destructor would wait for threads that did not come through the fork.
@@ -105,5 +106,5 @@ def forget_rank() -> None:
 
 
 def become_rank(environment: Mapping[str, str]) -> None:
-    """Be a process that a launcher has started."""
+    """Make this process look as if a launcher had started it."""
     os.environ.update(environment)

@@ -1,8 +1,8 @@
 """Processes with a hash seed of their own, forked from servers that outlive the rank.
 
-A rank is replaced by the next one when its subject has left something, and a server takes seconds
-to import torch: each is started once in a session, by the first rank that asks for it, and ended by
-the ranks' host with all that they leave, or when that is gone.
+A rank is replaced when its subject has left something behind, and a server takes seconds to
+import torch. So each server is started once in a session, by the first rank that needs it. It
+ends when the ranks' host removes the folder of the session, or with the host.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ serve({listener}, {host})
 
 
 def start_servers(seeds: Sequence[int]) -> None:
-    """Those that are not started yet, all at once: each imports torch."""
+    """Start the servers that do not run yet, all at once, as each imports torch."""
     for seed in seeds:
         _connected(seed).close()
 
 
 def in_process_of(seed: int, function: Callable[[], T]) -> T:
-    """What ``function``, which is pickled, returns in a process with the hash seed of this number.
+    """What ``function`` returns in a process with the hash seed of this number; it is pickled.
 
-    Raises ``RuntimeError`` for one that raises, dies, or goes on for too long.
+    Raises ``RuntimeError`` if it raises, dies or takes too long.
     """
     with _connected(seed) as connection:
         try:

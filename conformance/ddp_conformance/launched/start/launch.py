@@ -31,7 +31,7 @@ from pytest_ddp.system.processes import kill_group
 PRELOAD = "ddp_conformance.launched.process.preload"
 SERVER = Server(PRELOAD)
 STOPPING = 2.0
-"""Seconds that a rank is given to write its stack and end."""
+"""Seconds that a rank has to write its stack and end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +46,12 @@ class Limits:
 
 @cache
 def server_of(rank: int) -> Server:
-    """A server whose forks have the hash seed of this rank, which an interpreter starts with."""
+    """A server for this rank, as a hash seed is fixed when an interpreter starts."""
     return Server(PRELOAD, **hash_seed(rank))
 
 
 def hash_seed(rank: int) -> dict[str, str]:
-    """As a variable: another one for each rank, and the same in all runs."""
+    """The hash seed as a variable: another one for each rank, and the same in all runs."""
     return {"PYTHONHASHSEED": str((1000 * nemesis.seed() + rank + 1) % 2**32)}
 
 
@@ -61,8 +61,8 @@ def launch(
     """Run ``work`` on ranks of its own; what they did, and how each of them ended.
 
     ``directory`` becomes the working directory's parent. Whatever the ranks do, they
-    have ended when this returns. With ``own_hash`` no two of them order a set of strings alike,
-    which costs a server for each of them.
+    have ended when this returns. With ``own_hash`` each has a hash seed of its own, so that sets
+    of strings have other orders, which costs a server for each of them.
     """
     private, shared = directory / "ranks", directory / "run"
     shared.mkdir(exist_ok=True)
@@ -88,7 +88,7 @@ def _order(work: Work, rank: int, world_size: int, shared: Path, private: Path) 
 
 @contextlib.contextmanager
 def _store() -> Iterator[int]:
-    """What torchrun's agent serves: a store, here on loopback alone; its port."""
+    """Serve a store as torchrun's agent does, here on loopback alone; yields its port."""
     listening = rendezvous.listen(backlog=128)
     port = int(listening.getsockname()[1])
     store = TCPStore(
@@ -119,7 +119,7 @@ class _Ranks:
             process.start()
 
     def watch(self, limits: Limits) -> list[Ended]:
-        """Wait for all ranks, within the limits; what is left is stopped."""
+        """Wait for all ranks, within the limits; stop those that still run."""
         deadline = time.monotonic() + limits.timeout
         left: dict[Any, int] = {p.sentinel: rank for rank, p in enumerate(self._processes)}
         order: list[int] = []
@@ -153,7 +153,7 @@ class _Ranks:
         return journal.read(Path(self._orders[rank].files(rank)) / "journal")
 
     def _stop(self, ranks: list[int]) -> None:
-        """SIGTERM leaves a stack and ends the process, unless it has other plans."""
+        """SIGTERM makes a rank write its stack and end; the rest is killed."""
         pids = [self._processes[rank].pid for rank in ranks]
         for pid in filter(None, pids):
             with contextlib.suppress(ProcessLookupError):
@@ -183,7 +183,7 @@ def _histories(orders: list[Order], ends: list[Ended]) -> Iterator[Record]:
 
 
 def _segments_left(rank: int, files: Path) -> Iterator[Left]:
-    """Shared memory may be any rank's to free, so this is asked when all have ended."""
+    """Look for shared memory when all ranks have ended, as any of them may free it."""
     listed = files / SEGMENTS
     names = listed.read_text().splitlines() if listed.exists() else []
     for name in dict.fromkeys(names):

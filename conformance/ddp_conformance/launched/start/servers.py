@@ -1,8 +1,8 @@
 """A server of forks with imports of its own, alive as long as the process that uses it.
 
-multiprocessing has one server for each process, and whoever is first to start it says what it
-imports. A subject whose DataLoader workers come from that one would leave nothing imported for
-the ranks that a check launches: each of them would then import torch, which takes seconds.
+multiprocessing has one server for each process, and its first user decides what it imports. If a
+subject's DataLoader workers started that server, the ranks that a check launches would find
+nothing imported: each of them would import torch, which takes seconds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from unittest import mock
 
 
 class Server:
-    """Started by the first process that is asked of it; ends with the process that has it."""
+    """Starts with its first process, and ends with the process that owns it."""
 
     def __init__(self, *preload: str, **environment: str) -> None:
         self.environment = {**SINGLE_THREADED, **environment}
@@ -32,7 +32,7 @@ class Server:
         return process
 
     def start(self) -> None:
-        """Be started, unless that has been done; its imports go on by themselves."""
+        """Start the server unless it runs; does not wait for its imports."""
         with mock.patch.dict(os.environ, self.environment):
             self._server.ensure_running()
 

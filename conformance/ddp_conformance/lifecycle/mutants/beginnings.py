@@ -51,10 +51,10 @@ class CrashesInConstruction(Net):
 
 
 class CrashesInWrap(Net):
-    """DDP asks the module for its parameters, and that fails natively."""
+    """DDP reads the module's parameters, which crashes in native code."""
 
     def named_parameters(self, *args: Any, **kwargs: Any) -> Any:
-        """Crashes where a process group is asked for by then."""
+        """Crashes on the last rank; DDP is the first to call it."""
         crash_on_last_rank()
         return super().named_parameters(*args, **kwargs)
 
@@ -108,7 +108,7 @@ def crash_in_forward() -> None:
 
 
 def load_before_init() -> None:
-    """The loader asks whether there is a process group, before there is one."""
+    """The loader reads the number of ranks before there is a process group."""
     data = Points()
     sampler: Any = DistributedSampler(data) if dist.is_initialized() else None
     loader = DataLoader(data, BATCH, sampler=sampler, shuffle=sampler is None)
@@ -192,7 +192,7 @@ def permutations() -> Iterator[int]:
 
 
 def shard_a_set() -> None:
-    """Each rank takes its share of names in the order of a set, which is its own."""
+    """Each rank takes its share of names in the order of a set, which differs between processes."""
     dist.init_process_group("gloo")
     names = list({f"sample-{index}" for index in range(SAMPLES)})
     train_on([int(name.removeprefix("sample-")) for name in names])

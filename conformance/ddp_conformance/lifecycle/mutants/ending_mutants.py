@@ -63,7 +63,7 @@ def train_other_when_compiled() -> None:
 
 
 def keep_group() -> None:
-    """Nobody destroys the process group."""
+    """The process group is never destroyed."""
     train_with(DistributedDataParallel)
 
 
@@ -75,7 +75,7 @@ def keep_child() -> None:
 
 
 def keep_thread() -> None:
-    """A logging thread that waits for a word that nobody says."""
+    """A logging thread that waits for an event that is never set."""
     train_with(DistributedDataParallel)
     threading.Thread(target=threading.Event().wait, name="logging", daemon=True).start()
     dist.destroy_process_group()
@@ -99,7 +99,7 @@ def keep_segment() -> None:
 
 
 def exit_in_finally() -> None:
-    """Leaves with 0, whatever has happened."""
+    """Exits with code 0 after any error."""
     try:
         train_with(DistributedDataParallel)
         dist.destroy_process_group()

@@ -95,7 +95,7 @@ BENIGN_VARIANTS = (
             traits=PADS | {"compiles", "falls_back"},
             deaths=("is killed",),
         ),
-        "a compiled DDP whose bare module is saved, gloo by the votes of all ranks",
+        "a compiled DDP that saves its bare module, gloo by the votes of all ranks",
         (2,),
     ),
     BenignVariant(

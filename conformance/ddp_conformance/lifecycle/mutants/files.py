@@ -1,4 +1,4 @@
-"""LIF-03: programs whose ranks take files away from one another, and some that may."""
+"""LIF-03: programs in which ranks remove each other's files, and some that may."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def remove_old(missing_ok: bool) -> Callable[[int, nn.Module], None]:
 
 
 def all_remove_old() -> None:
-    """``unlink`` on every rank: who comes late finds nothing to remove."""
+    """``unlink`` on every rank: a late rank finds nothing to remove."""
     train_and(remove_old(missing_ok=False))
 
 

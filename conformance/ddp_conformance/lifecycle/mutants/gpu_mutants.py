@@ -1,4 +1,4 @@
-"""LIF-01, LIF-07 and LIF-08 among ranks that speak NCCL: programs with the same defects on GPUs.
+"""LIF-01, LIF-07 and LIF-08 with NCCL: programs with the same defects on GPUs.
 
 Never run: no machine with two GPUs was there. Where GPUs are missing the programs train with gloo,
 so that all but the devices can be tried by hand.
@@ -53,7 +53,7 @@ def join() -> torch.device:
 
 
 def fit(model: Any, device: torch.device) -> None:
-    """One epoch, whose last step has happened on the device."""
+    """One epoch; waits until the device has made the last step."""
     optimizer = SGD(model.parameters(), RATE)
     for points, targets in moved(make_loader(), device):
         fit_batch(model, optimizer, points, targets)
@@ -103,7 +103,7 @@ def exit_in_finally() -> None:
 
 
 def wait_for_ever() -> None:
-    """The watchdog ends those that wait in a collective, and not the rank that is in none."""
+    """The watchdog ends the ranks that wait in a collective, and not the rank that is in none."""
     model = train()
     if is_last():
         threading.Event().wait()
@@ -131,7 +131,7 @@ MUTANTS = (
 BENIGN_VARIANTS = (
     BenignVariant(
         Training(run=train_on_gpus, traits=TRAITS, patience=60.0),
-        "NCCL whose watchdog waits ten seconds",
+        "NCCL with a watchdog that waits ten seconds",
         (2,),
     ),
 )

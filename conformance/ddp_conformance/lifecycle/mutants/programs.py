@@ -48,7 +48,7 @@ class Net(nn.Module):
 
 
 def own_rank() -> int:
-    """As torchrun says."""
+    """This process's rank, by torchrun's variable."""
     return int(os.environ["RANK"])
 
 

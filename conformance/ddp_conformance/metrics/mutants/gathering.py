@@ -1,4 +1,4 @@
-"""MET-04 and MET-06: metrics whose state takes its form from what they are fed."""
+"""MET-04 and MET-06: metrics with a state that takes its dtype or shape from the samples."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class GathersPadded(GathersValues):
 
 
 class GathersUntyped(GathersPadded):
-    """A list state does not know of what type its tensors would be."""
+    """A list state that is empty has another dtype than one with samples."""
 
     def compute(self) -> Tensor:
         own = torch.cat(self.values) if self.values else torch.zeros(0)
@@ -58,7 +58,7 @@ class GathersUntyped(GathersPadded):
 
 
 class ShapedByWhatItWasFed(Mean):
-    """Sums of one number, [1] on a rank with samples and [] on one without: alike in memory."""
+    """Sums of one number: [1] on a rank with samples and [] on one without, both one element."""
 
     def update(self, values: Tensor) -> None:
         self.total = self.total + values.double().sum(0, keepdim=True)

@@ -71,7 +71,7 @@ class FlooredWeights(Mean):
 
 
 class NodeWeighted(Mean):
-    """Batches of graphs weighted by their nodes, because those are what the batch's size says."""
+    """Batches of graphs weighted by their nodes, as the batch's size is the number of nodes."""
 
     def update(self, values: Tensor) -> None:
         nodes = (1 + values.abs().round()).double().sum()
@@ -80,7 +80,7 @@ class NodeWeighted(Mean):
 
 
 class CountsInInt8(Mean):
-    """Labels are bytes, and so is what counts them: 127 is followed by -128."""
+    """Labels are int8, and so is their count: 127 is followed by -128."""
 
     def reset(self) -> None:
         super().reset()
@@ -92,7 +92,7 @@ class CountsInInt8(Mean):
 
 
 class BatchMean(Mean):
-    """Every batch counts alike, the short last one too."""
+    """Every batch has the same weight, the short last one too."""
 
     def update(self, values: Tensor) -> None:
         self.total += values.double().mean()
@@ -100,7 +100,7 @@ class BatchMean(Mean):
 
 
 class ReducedTwice(Mean):
-    """Reduced by the metric, and by whoever logs it once more."""
+    """Reduced by the metric, and once more when it is logged."""
 
     def compute(self) -> Tensor:
         mean = super().compute()
@@ -293,7 +293,7 @@ class CountsAtLeastOne(Mean):
 
 
 class RaisesWhenEmpty(Mean):
-    """Insists on samples, on the rank that asks."""
+    """Raises on a rank without samples."""
 
     def compute(self) -> Tensor:
         if not self.count:
@@ -322,7 +322,7 @@ class ForgetsToReset(Mean):
 
 
 class ClearsWhenComputed(Mean):
-    """Begins anew whenever somebody looks: a progress bar is enough."""
+    """``compute`` resets the state: a progress bar that calls it is enough."""
 
     def compute(self) -> Tensor:
         mean = super().compute()
@@ -343,7 +343,7 @@ class SharesItsState(Mean):
 
 
 class OnRankZeroAlone(Mean):
-    """``if is_global_zero: log(..., sync_dist=True)``: the others never come."""
+    """``if is_global_zero: log(..., sync_dist=True)``: the other ranks never call it."""
 
     def compute(self) -> Tensor:
         return super().compute() if self.case.rank == 0 else self.total / self.count

@@ -1,4 +1,4 @@
-"""MOD-04: models whose buffers are each rank's own where they are used."""
+"""MOD-04: models with buffers that differ between ranks when they are used."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def sharded(case: Case) -> nn.Module:
 
 
 def nothing() -> None:
-    """The act of those who think of none."""
+    """The default: nothing is done before."""
 
 
 def averaging(case: Case, model: nn.Module) -> Callable[[], object]:
@@ -147,7 +147,7 @@ def keeps_buffers_apart(case: Case) -> Made:
 
 
 def shards_parameters_alone(case: Case) -> Made:
-    """``fully_shard`` in place of DDP, which nobody told that buffers are not its business."""
+    """``fully_shard`` in place of DDP, in the belief that it sends buffers as DDP does."""
     model = sharded(case)
     return used(case, model, model, nothing)
 

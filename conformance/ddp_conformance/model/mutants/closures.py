@@ -1,4 +1,4 @@
-"""MOD-02: steps that are given a closure, in which their gradients come to be."""
+"""MOD-02: optimizer steps that compute their gradients in a closure."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def wrong_in_closure(case: Case) -> Made:
 
 
 def searches_apart(case: Case) -> Made:
-    """LBFGS past the wrapper: each rank goes where its own samples say."""
+    """LBFGS past the wrapper: each rank follows the gradients of its own samples."""
     model = wrapped(case, SmallNet())
     bare = getattr(model, "module", model)
     optimizer = LBFGS(model.parameters(), RATE, max_iter=4)

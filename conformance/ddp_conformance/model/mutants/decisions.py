@@ -1,4 +1,4 @@
-"""MOD-08: steps that are skipped, scaled or clipped, by all ranks alike or by each for itself."""
+"""MOD-08: steps that are skipped, scaled or clipped, by all ranks together or by each alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Made = tuple[nn.Module, Callable[[int], Decisions]]
 
 SCALE = 1024.0
 OVERFLOWING = 1
-"""The sample whose loss is infinite in the first step; of rank 1, where there are several."""
+"""The sample with an infinite loss in the first step; a sample of rank 1, if there are several."""
 
 
 class Parts:

@@ -50,7 +50,7 @@ def stepping(case: Case, model: Any, reduce: Reduce = nothing) -> Made:
     return model, step
 
 
-def alike(case: Case) -> SmallNet:
+def unwrapped(case: Case) -> SmallNet:
     """The same model on all ranks, in no wrapper."""
     torch.manual_seed(0)
     return SmallNet()
@@ -103,22 +103,22 @@ def average_shards(model: nn.Module) -> None:
 
 def averages_by_hand(case: Case) -> Made:
     """An all_reduce for each parameter, and no DDP."""
-    return stepping(case, alike(case), average_each)
+    return stepping(case, unwrapped(case), average_each)
 
 
 def averages_in_parts(case: Case) -> Made:
     """Two all_reduces on disjoint ranges of one buffer."""
-    return stepping(case, alike(case), average_flat)
+    return stepping(case, unwrapped(case), average_flat)
 
 
 def averages_by_shards(case: Case) -> Made:
     """A reduce_scatter, and an all_gather of what it made."""
-    return stepping(case, alike(case), average_shards)
+    return stepping(case, unwrapped(case), average_shards)
 
 
 def averages_in_hooks(case: Case) -> Made:
     """A hook of each parameter reduces its gradient before it is accumulated."""
-    model = alike(case)
+    model = unwrapped(case)
 
     def hook(gradient: Tensor) -> Tensor:
         reduced = gradient / case.world_size
@@ -148,7 +148,7 @@ class _AveragedBackward(torch.autograd.Function):
 
 
 class AveragesInGraph(nn.Module):
-    """A model whose parameters get gradients that are reduced already."""
+    """A model in which gradients are reduced before they come to the parameters."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -163,7 +163,7 @@ class AveragesInGraph(nn.Module):
 
 def averages_in_graph(case: Case) -> Made:
     """The mean is a part of the graph."""
-    return stepping(case, AveragesInGraph(alike(case)))
+    return stepping(case, AveragesInGraph(unwrapped(case)))
 
 
 def averages_in_small_buckets(case: Case) -> Made:
@@ -313,7 +313,7 @@ def averages_every_tenth_again(case: Case) -> Made:
 
 def averages_overlapping_parts(case: Case) -> Made:
     """The two ranges have some elements in common."""
-    return stepping(case, alike(case), lambda model: average_flat(model, overlap=3))
+    return stepping(case, unwrapped(case), lambda model: average_flat(model, overlap=3))
 
 
 def leaves_out_head(case: Case) -> Made:
@@ -322,7 +322,7 @@ def leaves_out_head(case: Case) -> Made:
     def reduce(model: Any) -> None:
         average_each(model.enter)
 
-    return stepping(case, alike(case), reduce)
+    return stepping(case, unwrapped(case), reduce)
 
 
 def never_closes(case: Case) -> Made:
@@ -336,7 +336,7 @@ ONCE = frozenset({"reduces_once"})
 
 
 def once(make: Callable[[Case], Made]) -> TrainStep:
-    """A subject that reduces each element once, or says so."""
+    """A subject that reduces each element once, or declares to."""
     return TrainStep(make, ONCE)
 
 

@@ -43,7 +43,7 @@ def adam(case: Case, *, every: int = 0) -> Made:
 
 
 def steps_with_adam(case: Case) -> Made:
-    """Whose parameters, after some steps, rounding alone makes other ones."""
+    """After some steps rounding errors alone make its parameters differ from one process's."""
     return adam(case)
 
 
@@ -53,12 +53,12 @@ def sums_every_third(case: Case) -> Made:
 
 
 def sums_every_tenth(case: Case) -> Made:
-    """As where a scheduler of the loss begins anew."""
+    """Wrong in every tenth step, as if a schedule of the loss restarted."""
     return adam(case, every=10)
 
 
 def two_batches(case: Case) -> Made:
-    """There is no more data."""
+    """Has data for two steps only."""
     model, step = adam(case)
     batches = [0, 1]
     return model, lambda number: step(batches[number])
@@ -113,7 +113,7 @@ def steps_by_hand_past_wrapper(case: Case) -> Made:
 
 
 def reduces_by_hand_and_clears(case: Case) -> Made:
-    """Right, and not to be seen: undecided."""
+    """Right, but its gradients cannot be seen: undecided."""
     torch.manual_seed(0)
     model = SmallNet()
     return model, by_hand(case, model, mean=True, clears=True)
@@ -180,7 +180,7 @@ MUTANTS = (
 
 BENIGN_VARIANTS = (
     BenignVariant(
-        TrainStep(steps_with_adam, {"uneven"}), "Adam, whose parameters drift apart", (1, 2)
+        TrainStep(steps_with_adam, {"uneven"}), "Adam, with parameters that drift apart", (1, 2)
     ),
     BenignVariant(TrainStep(two_batches, steps=2), "data for two steps", (1, 2)),
     BenignVariant(TrainStep(steps_by_hand), "no optimizer", (1, 2)),

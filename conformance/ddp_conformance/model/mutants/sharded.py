@@ -1,4 +1,4 @@
-"""MOD-02: steps whose parameters or optimizer states are dealt out to ranks."""
+"""MOD-02: steps with parameters or optimizer states that ranks share out."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ class OwnStep(SGD):
     """Does something of its own, and calls the step that it inherits."""
 
     def step(self, closure: Any = None) -> Any:
-        """As SGD's, which torch tells of once more if some SGD was made before."""
+        """SGD's step; torch calls its hooks twice if an SGD was made before."""
         return super().step(closure)
 
 
 def inherited_step(case: Case) -> Made:
-    """In a process in which a plain optimizer is made first, one step is told of twice."""
+    """torch calls the hooks of one step twice, as a plain SGD is made in the same process."""
     model = wrapped(case, SmallNet())
     optimizer = OwnStep(model.parameters(), RATE)
     SGD(model.parameters(), RATE)
@@ -91,5 +91,5 @@ MUTANTS = (
 BENIGN_VARIANTS = (
     BenignVariant(TrainStep(states_dealt_out), "ZeRO over DDP: an optimizer in an optimizer", TWO),
     BenignVariant(TrainStep(inherited_step), "a step that calls the inherited one", TWO),
-    BenignVariant(TrainStep(empty_shard), "a rank whose shard is empty", TWO),
+    BenignVariant(TrainStep(empty_shard), "a rank with an empty shard", TWO),
 )

@@ -151,7 +151,7 @@ def normalises_alone(case: Case) -> Made:
 
 
 def averages_variances(case: Case) -> Made:
-    """Ranks whose samples have other means."""
+    """With samples of other means on each rank."""
     return trained(case, AveragesVariances())
 
 
@@ -178,7 +178,7 @@ GPU = SYNC | {"gpu"}
 MUTANTS = (
     Mutant(TrainStep(normalises_alone, SYNC), "MOD-09", "BatchNorm not converted", SIZES),
     Mutant(TrainStep(averages_variances, SYNC), "MOD-09", "variances averaged", SIZES),
-    Mutant(TrainStep(weighs_ranks_alike, UNEVEN), "MOD-09", "ranks weigh alike", SIZES),
+    Mutant(TrainStep(weighs_ranks_alike, UNEVEN), "MOD-09", "unequal ranks, equal weights", SIZES),
     Mutant(TrainStep(corrects_by_its_own, SYNC), "MOD-09", "unbiased for one rank", SIZES),
     Mutant(TrainStep(not_converted, GPU), "MOD-09", "BatchNorm not converted, GPU", (2,)),
 )

@@ -69,7 +69,7 @@ def stepping(case: Case, model: Any, scale: float = 1.0) -> Step:
 
 
 def summed_loss(model: Any, points: Tensor, targets: Tensor) -> Any:
-    """The sum over samples, to be divided by whoever knows how many there are."""
+    """The sum over samples; the caller divides it by their number."""
     return nn.functional.mse_loss(model(points), targets, reduction="sum")
 
 
@@ -159,7 +159,7 @@ def branching_declared(case: Case) -> Made:
 
 
 def replaces_parameter(case: Case) -> Made:
-    """A layer is made anew after the wrap, whose hooks are on the old one."""
+    """A layer is replaced after the wrap; DDP's hooks are on the old one."""
     model = wrapped(case, SmallNet())
     bare = getattr(model, "module", model)
     bare.leave = nn.Linear(4, 1)
@@ -197,7 +197,7 @@ class Renormalizes(SmallNet):
 
 
 def renormalizes(case: Case) -> Made:
-    """Parameters that are written on all ranks alike."""
+    """Parameters that are written in the same way on all ranks."""
     model = wrapped(case, Renormalizes())
     return model, stepping(case, model)
 
@@ -227,7 +227,7 @@ def sums_over_ranks(case: Case) -> Made:
 
 
 def starts_apart(case: Case) -> Made:
-    """DDP is told that the ranks' parameters are equal already."""
+    """``init_sync=False``: DDP does not make the ranks' parameters equal."""
     model = wrapped(case, SmallNet(), init_sync=False)
     return model, stepping(case, model)
 
@@ -276,7 +276,7 @@ MUTANTS = (
     Mutant(TrainStep(branching), "MOD-05", "a branch that depends on the rank", TWO),
     Mutant(TrainStep(alternates_under_static_graph, UNUSED), "MOD-05", "a graph that changes", TWO),
     Mutant(TrainStep(writes_by_rank), "MOD-06", ".data.mul_ by rank", TWO),
-    Mutant(TrainStep(renormalizes), "MOD-06", ".data.div_ alike on all ranks", TWO),
+    Mutant(TrainStep(renormalizes), "MOD-06", ".data.div_ on all ranks", TWO),
     Mutant(TrainStep(reduces_too_early, {"accumulates"}), "MOD-07", "i % k", TWO),
 )
 
@@ -286,7 +286,5 @@ BENIGN_VARIANTS = (
     ),
     BenignVariant(TrainStep(weighted, {"uneven"}), "unequal shares, weighted by samples", (1, 2)),
     BenignVariant(TrainStep(accumulating, {"accumulates"}), "reduced in the last pass", (1, 2)),
-    BenignVariant(
-        TrainStep(branching_declared, UNUSED), "a branch by rank that DDP is told of", (2,)
-    ),
+    BenignVariant(TrainStep(branching_declared, UNUSED), "a branch by rank, declared to DDP", (2,)),
 )

@@ -55,7 +55,7 @@ class BatchesInTurn:
 
 
 def batches_in_turn(case: Case) -> BatchesInTurn:
-    """As it should be."""
+    """The last round is filled up from the start."""
     return BatchesInTurn(case)
 
 

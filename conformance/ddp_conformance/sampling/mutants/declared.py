@@ -23,7 +23,7 @@ class Shared:
         self.case, self.epoch = case, 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Of which the next order is."""
+        """Go on to this epoch."""
         self.epoch = epoch
 
     def seed(self) -> int:
@@ -93,7 +93,7 @@ class WeightedByRank(Weighted):
 
 
 class NearlyAlwaysZero(Weighted):
-    """One sample comes nearly always, so that ranks' draws are much the same by chance."""
+    """One sample is drawn nearly always, so that ranks' draws are almost equal by chance."""
 
     def order(self) -> list[int]:
         return [0 if index % 4 else index for index in super().order()]
@@ -111,7 +111,7 @@ class WeightedWhole(WeightedByRank):
 
 
 class TwiceAsLong(Weighted):
-    """An epoch of twice as many draws, as who balances classes has it."""
+    """An epoch of twice as many draws, as for balanced classes."""
 
     LENGTH = 2
 
@@ -153,7 +153,7 @@ class EndsOnTheLast(Endless):
 
 
 class EndlessShards(Endless):
-    """A padded shard for each rank, whose order is another one in each pass."""
+    """A padded shard for each rank, in another order in each pass."""
 
     def __iter__(self) -> Iterator[int]:
         case = self.case
@@ -337,7 +337,7 @@ MUTANTS = (
 BENIGN_VARIANTS = (
     BenignVariant(Sampler(Weighted, DRAWS), "a weighted draw that ranks share", ALL),
     BenignVariant(Sampler(WeightedByRank, DRAWS), "a weighted draw of each rank's own", ALL),
-    BenignVariant(Sampler(NearlyAlwaysZero, DRAWS), "draws that are much the same by chance", ALL),
+    BenignVariant(Sampler(NearlyAlwaysZero, DRAWS), "draws that are almost equal by chance", ALL),
     BenignVariant(
         Sampler(TwiceAsLong, DRAWS, draws=lambda size: TwiceAsLong.LENGTH * size),
         "an epoch of twice as many draws",

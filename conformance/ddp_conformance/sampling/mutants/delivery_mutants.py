@@ -64,7 +64,7 @@ def seed_is_rank(case: Case) -> Batches:
 
 
 def distributed(case: Case) -> Batches:
-    """As it should be."""
+    """All ranks share one permutation."""
     sampler = share(case, case.world_size, case.rank)
     return DataLoader(case.dataset, BATCH, sampler=sampler)
 
@@ -74,7 +74,7 @@ def epoch_is_rank(loader: Any, epoch: int) -> None:
     loader.sampler.set_epoch(loader.sampler.rank)
 
 
-# A script that asks at import, and is imported before the process group is there.
+# A script that reads the rank at import, before there is a process group.
 WORLD_SIZE_AT_IMPORT = dist.get_world_size() if dist.is_initialized() else 1
 RANK_AT_IMPORT = dist.get_rank() if dist.is_initialized() else 0
 
@@ -86,7 +86,7 @@ def built_before_init(case: Case) -> Batches:
 
 
 def distributed_dropping(case: Case) -> Batches:
-    """Drops the tail, and says so."""
+    """Drops the tail, and declares it."""
     sampler = share(case, case.world_size, case.rank, drop_last=True)
     return DataLoader(case.dataset, BATCH, sampler=sampler)
 
@@ -178,7 +178,7 @@ def strided_validation(case: Case) -> Batches:
 
 
 class ReorderedDataset(IndexDataset):
-    """Shuffles inside the data set, by an epoch that it is told."""
+    """Shuffles inside the data set, by the epoch of ``set_epoch``."""
 
     def __init__(self, size: int) -> None:
         super().__init__(size)
@@ -189,7 +189,7 @@ class ReorderedDataset(IndexDataset):
         return torch.zeros(1, dtype=torch.int64)
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the order that of ``epoch``, for whoever sees this object."""
+        """Set the order of ``epoch``, in the processes that see this object."""
         self._epoch.fill_(epoch)
 
     def __getitem__(self, index: int) -> IndexedItem:
@@ -228,7 +228,7 @@ def _persistent(case: Case, dataset: ReorderedDataset) -> Batches:
 
 
 class SplitStream(IterableDataset[IndexedItem]):
-    """A stream dealt to (rank, worker) pairs, as far as it is told to."""
+    """A stream that is split by rank, by worker, by both or not at all."""
 
     def __init__(self, case: Case, by_rank: bool, by_worker: bool, padded: bool = False) -> None:
         self._case = case
@@ -254,7 +254,7 @@ def split_by_nothing(case: Case) -> Batches:
 
 
 def split_by_rank_only(case: Case) -> Batches:
-    """Right until somebody sets ``num_workers=2``: both workers read the rank's share."""
+    """Right until ``num_workers=2``: then both workers read the rank's whole share."""
     return _streaming(case, SplitStream(case, by_rank=True, by_worker=False))
 
 
@@ -264,17 +264,17 @@ def split_by_worker_only(case: Case) -> Batches:
 
 
 def split_by_both(case: Case) -> Batches:
-    """As it should be, with ranks that may differ by one sample."""
+    """Split by rank and worker; ranks may differ by one sample."""
     return _streaming(case, SplitStream(case, by_rank=True, by_worker=True))
 
 
 def split_by_both_padded(case: Case) -> Batches:
-    """As it should be, with the stream made even first."""
+    """Padded to equal shares, and split by rank and worker."""
     return _streaming(case, SplitStream(case, by_rank=True, by_worker=True, padded=True))
 
 
 class NotRewound(SplitStream):
-    """Keeps its place from one epoch to the next, where its workers live that long."""
+    """Goes on where the last epoch stopped, if its workers live that long."""
 
     def __init__(self, case: Case) -> None:
         super().__init__(case, by_rank=True, by_worker=True)
@@ -304,13 +304,13 @@ def stream_not_rewound(case: Case) -> Batches:
 
 
 def rank_in_global(case: Case) -> Batches:
-    """Right with workers that are forked."""
+    """Keeps the rank in a global variable: right only with workers that are forked."""
     RankInGlobal.ranks = (case.rank, case.world_size)
     return DataLoader(RankInGlobal(case, True, True), BATCH, **case.worker_options)
 
 
 def split_under_any_workers(case: Case) -> Batches:
-    """As it should be: rank and world size travel with the data set."""
+    """Right: rank and world size travel with the data set."""
     return DataLoader(SplitStream(case, True, True), BATCH, **case.worker_options)
 
 

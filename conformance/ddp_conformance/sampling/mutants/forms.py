@@ -1,4 +1,4 @@
-"""SMP: batches whose form is unusual, and right."""
+"""SMP: batches with an unusual form that is right."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def batches_of_no_samples(case: Case) -> list[dict[str, Any]]:
 
 
 def batches_with_annotators(case: Case) -> list[dict[str, Any]]:
-    """What the data set calls a worker is a person, who has a name."""
+    """The data set has a column ``worker`` with names of persons."""
     share = range(case.rank, case.size, case.world_size)
     return [{"index": list(share), "worker": [f"person {index % 3}" for index in share]}]
 

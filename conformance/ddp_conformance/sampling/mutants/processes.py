@@ -1,4 +1,4 @@
-"""SMP-01: orders that come from what each process has of its own: its clock, its hash seed."""
+"""SMP-01: orders that depend on each process's own clock or hash seed."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def shards_of_a_set(case: Case) -> list[int]:
 
 
 def shards_by_their_hash(case: Case) -> list[int]:
-    """Each file to the rank that its hash says."""
+    """The hash of each file's name chooses its rank."""
     own = [name for name in shards(case) if hash(name) % case.world_size == case.rank]
     return sorted(int(name[6:-4]) for name in own)
 

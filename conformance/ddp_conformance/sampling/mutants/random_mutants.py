@@ -75,14 +75,14 @@ def batches_torn_apart(case: Case, sampler: UserSampler) -> Iterator[Any]:
 
 
 def refused_on_one_rank(case: Case, sampler: UserSampler) -> Iterator[Any]:
-    """Notices that it cannot do it on one rank only; the others wait for it in training."""
+    """Raises on one rank only; the others wait for it in training."""
     if case.rank == 1:
         raise TypeError(f"{type(sampler).__name__} cannot be dealt out to ranks")
     return drawn_on_every_rank(case, sampler)
 
 
 def refused_everywhere(case: Case, sampler: UserSampler) -> Iterator[Any]:
-    """Does not support samplers that draw at random, and says so on every rank."""
+    """Does not support samplers that draw at random, and raises on every rank."""
     raise TypeError(f"{type(sampler).__name__} cannot be dealt out to {case.world_size} ranks")
 
 
@@ -107,7 +107,7 @@ def _numpy_by_worker(worker: int) -> None:
 
 
 def numpy_seed_by_worker(case: Case) -> Batches:
-    """The recipe that once repaired NumPy in workers: blind to the rank and the epoch."""
+    """A known recipe for NumPy in workers; it ignores the rank and the epoch."""
     return _augmenting(case, worker_init_fn=_numpy_by_worker)
 
 
@@ -134,7 +134,7 @@ def _numpy_from_torch(worker: int) -> None:
 
 
 def numpy_seed_from_torch(case: Case) -> Batches:
-    """NumPy seeded from what torch got, which differs by rank, worker and epoch."""
+    """NumPy seeded from torch's seed, which differs by rank, worker and epoch."""
     generator = torch.Generator().manual_seed(SEED + 1000 * case.rank)
     return _augmenting(case, generator=generator, worker_init_fn=_numpy_from_torch)
 
@@ -196,7 +196,7 @@ def crops_from_one_seed(case: Case) -> DataLoader[Crop]:
 
 
 def flips_from_one_seed(case: Case) -> DataLoader[Crop]:
-    """The same for flips: a draw says little, and all draws much."""
+    """The same for flips: one draw proves little, many draws do."""
     return _cropping(Flips(case.size, SEED), case)
 
 
@@ -211,7 +211,7 @@ def flips_from_workers(case: Case) -> DataLoader[Crop]:
 
 
 def rarely_flips(case: Case) -> DataLoader[Crop]:
-    """As good as never, so that all streams are the same by chance."""
+    """Flips almost never, so that all streams are equal by chance."""
     return _cropping(Rarely(case.size, None), case)
 
 

@@ -16,7 +16,7 @@ from ddp_conformance.sampling.subjects import Loader, Sampler
 
 
 def stops_at_64(case: Case) -> list[int]:
-    """What a list for a debug run was once cut to."""
+    """A limit of a debug run that was left in."""
     return list(range(case.rank, case.size, case.world_size))[:64]
 
 
@@ -27,13 +27,13 @@ def loses_two(case: Case) -> range:
 
 
 def numbered_in_int8(case: Case) -> list[int]:
-    """Indices as small as those of the first data set were."""
+    """Indices in int8, which was enough for a small data set."""
     own = np.arange(case.size).astype(np.int8)[case.rank :: case.world_size]
     return [int(index) for index in own]
 
 
 class LateEpochs(DistributedSampler[IndexedItem]):
-    """A table of seeds that somebody made for two epochs more than none."""
+    """A table of seeds for three epochs; later ones get the last seed."""
 
     SEEDS = (3, 5, 7)
 
@@ -49,7 +49,7 @@ class OddAndEvenEpochs(LateEpochs):
 
 
 def order_repeats_late(case: Case) -> LateEpochs:
-    """Epoch 3 has the order of epoch 2, and so have all after it."""
+    """All epochs after epoch 2 have its order."""
     return LateEpochs(case.dataset, case.world_size, case.rank)
 
 

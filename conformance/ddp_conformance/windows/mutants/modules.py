@@ -1,4 +1,4 @@
-"""WIN and CBK-03: data modules whose windows move at the wrong time, or only half."""
+"""WIN and CBK-03: data modules that move their windows at the wrong time, or only half."""
 
 from __future__ import annotations
 
@@ -99,12 +99,12 @@ def cached_dataset(case: Case) -> WindowRun:
 
 
 def counted_only(case: Case) -> WindowRun:
-    """The same everything."""
+    """All objects stay the same."""
     return WindowRun(CountingWindows(case), [Mover()])
 
 
 def not_counted(case: Case) -> WindowRun:
-    """Version 1 for ever."""
+    """The version is 1 for all builds."""
     return WindowRun(UncountedWindows(case), [Mover()])
 
 
@@ -134,17 +134,17 @@ def moved_on_rank_zero(case: Case) -> WindowRun:
 
 
 def setup_at_epoch_start(case: Case) -> WindowRun:
-    """A rebuild that happens not to happen."""
+    """Calls ``setup()`` in an epoch, which here rebuilds nothing."""
     return WindowRun(Windows(case), [SetupInEpoch()])
 
 
 def setup_in_batch(case: Case) -> WindowRun:
-    """The same later."""
+    """The same at a batch."""
     return WindowRun(Windows(case), [SetupInBatch()])
 
 
 def loader_in_batch(case: Case) -> WindowRun:
-    """A loader too many."""
+    """Builds a second loader in an epoch."""
     return WindowRun(Windows(case), [LoaderInBatch()])
 
 
@@ -154,7 +154,7 @@ def setup_at_epoch_end(case: Case) -> WindowRun:
 
 
 def validation_moved(case: Case) -> WindowRun:
-    """Losses that do not compare."""
+    """Validation windows move, so that losses cannot be compared."""
     return WindowRun(Windows(case), [ValidationToo()])
 
 

@@ -80,7 +80,7 @@ class Windows(LightningDataModule):
         return self.loader(self.val.dataset)
 
     def loader(self, dataset: WindowDataset, persistent: bool = False) -> DataLoader[Item]:
-        """Its workers are started as the case says."""
+        """A loader with the case's start method."""
         workers = self.case.num_workers
         return DataLoader(
             dataset,
@@ -115,7 +115,7 @@ class Mover(Callback):
 
 
 def windows_of(trainer: Trainer) -> Windows:
-    """The data module."""
+    """The trainer's data module, as :class:`Windows`."""
     windows: Windows = trainer.datamodule  # type: ignore[attr-defined]
     return windows
 
@@ -147,7 +147,7 @@ class AtTrainStart(Mover):
 
 
 class RebindingWindows(Windows):
-    """One loader for good, whose data set is edited: workers keep the copy they began with."""
+    """Keeps one loader and edits its data set: workers keep the copy that they started with."""
 
     persistent: DataLoader[Item] | None = None
 
@@ -201,7 +201,7 @@ class ShortWindows(Windows):
 
 
 class KeptShortWindows(ShortWindows):
-    """Without new samples, the last rank goes on with one that it has."""
+    """Without new samples, the last rank keeps an old one."""
 
     def instead(self, old: Generation | None, new: Generation) -> Item:
         assert old is not None, "the first window has samples for every rank"
@@ -263,7 +263,7 @@ class CountsTwice(Mover):
         windows_of(trainer).train_version += 1
 
 
-# ------------------------------------------------------------- WIN-04: all ranks alike
+# ------------------------------------------------------------- WIN-04: the same on all ranks
 
 
 class RankLocalRandom(Callback):
@@ -282,7 +282,7 @@ class SeededRandom(Callback):
 
 
 class BroadcastRandom(Callback):
-    """Rank 0 draws, and tells the others."""
+    """Rank 0 draws, and broadcasts the window."""
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         start = random.randrange(POSITIONS)
@@ -338,7 +338,7 @@ class SetupAtEnd(Mover):
 
 
 class ValidationToo(Mover):
-    """Moves the validation window at the same time, which was not asked for."""
+    """Moves the validation window as well, although it is declared fixed."""
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_train_epoch_end(trainer, pl_module)

@@ -1,4 +1,4 @@
-"""WIN-06: loaders whose workers take themselves for rank 0, and loaders whose workers are told.
+"""WIN-06: loaders with workers that take themselves for rank 0, and one with workers that do not.
 
 Workers that are started by spawn import this module, so it imports no Lightning.
 """
@@ -19,12 +19,12 @@ from ddp_conformance.sampling.subjects import Loader
 Item: TypeAlias = dict[str, Any]
 
 
-class ToldWorkerRanks(Dataset[Item]):
+class RankInDataset(Dataset[Item]):
     """The data set carries the rank: a worker gets it with its copy, however it was started."""
 
     def __init__(self, case: Case) -> None:
         self.size = case.size
-        self.told = case.rank
+        self.found = case.rank
 
     def __len__(self) -> int:
         return self.size
@@ -34,25 +34,25 @@ class ToldWorkerRanks(Dataset[Item]):
 
     def rank(self) -> int:
         """The rank that this code takes itself for."""
-        return self.told
+        return self.found
 
 
-class AsksGroupInWorker(ToldWorkerRanks):
+class AsksGroupInWorker(RankInDataset):
     """Right with fork, which copies the process group's objects; 0 in a new process."""
 
     def rank(self) -> int:
         return dist.get_rank() if dist.is_initialized() else 0
 
 
-class AsksEnvironmentInWorker(ToldWorkerRanks):
+class AsksEnvironmentInWorker(RankInDataset):
     """Right under torchrun; 0 under Lightning's launcher, which sets no ``RANK``."""
 
     def rank(self) -> int:
         return int(os.environ.get("RANK", "0"))
 
 
-def loader_of(dataset: ToldWorkerRanks, case: Case) -> DataLoader[Item]:
-    """This rank's loader, its workers started as the case says."""
+def loader_of(dataset: RankInDataset, case: Case) -> DataLoader[Item]:
+    """This rank's loader, with the case's start method."""
     return DataLoader(
         dataset,
         batch_size=2,
@@ -62,9 +62,9 @@ def loader_of(dataset: ToldWorkerRanks, case: Case) -> DataLoader[Item]:
     )
 
 
-def told(case: Case) -> DataLoader[Item]:
+def rank_in_dataset(case: Case) -> DataLoader[Item]:
     """The rank in the data set."""
-    return loader_of(ToldWorkerRanks(case), case)
+    return loader_of(RankInDataset(case), case)
 
 
 def asks_group_in_worker(case: Case) -> DataLoader[Item]:
@@ -84,4 +84,6 @@ MUTANTS = (
     Mutant(Loader(asks_environment_in_worker, TELLS), "WIN-06", "RANK, 0 if it is missing"),
 )
 
-BENIGN_VARIANTS = (BenignVariant(Loader(told, TELLS), "the rank comes with the data set"),)
+BENIGN_VARIANTS = (
+    BenignVariant(Loader(rank_in_dataset, TELLS), "the rank comes with the data set"),
+)

@@ -1,4 +1,4 @@
-"""WRT-01: writers of which whoever comes first writes, and the others find its file."""
+"""WRT-01: writers in which whichever rank is first writes, and the others find its file."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def numbers(directory: Path) -> list[int]:
 
 
 def first(make: type[UnlessThere]) -> Writer:
-    """A writer that says so."""
+    """A writer that declares ``first_wins``."""
     return Writer(make, frozenset({"first_wins"}), records=numbers)
 
 

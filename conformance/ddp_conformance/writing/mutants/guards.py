@@ -25,7 +25,7 @@ class AsksEnvironment:
     """``RANK``, which Lightning's own launcher does not set; then every rank is rank 0."""
 
     def __init__(self, case: Case) -> None:
-        """Guards know the case by nothing that it says."""
+        """Guards use nothing of the case."""
 
     def __call__(self, action: Action) -> None:
         if self.rank == 0:
@@ -66,7 +66,7 @@ class AsksLocalRank(AsksEnvironment):
 
 
 class AsksTask(AsksEnvironment):
-    """What srun tells of the whole job."""
+    """The rank in the job, by srun's variable."""
 
     @property
     def rank(self) -> int:
@@ -74,7 +74,7 @@ class AsksTask(AsksEnvironment):
 
 
 class AsksLocalTask(AsksTask):
-    """What srun tells of one machine."""
+    """The rank on the machine, by srun's variable."""
 
     @property
     def rank(self) -> int:
@@ -127,7 +127,7 @@ def launched_rank() -> int | None:
         return int(os.environ["RANK"])
     if "LOCAL_RANK" in os.environ:
         node, local = int(os.environ.get("NODE_RANK", "0")), int(os.environ["LOCAL_RANK"])
-        at_most = int(os.environ["WORLD_SIZE"])  # ranks on a machine, whose number is not told
+        at_most = int(os.environ["WORLD_SIZE"])  # no variable has the ranks of a machine
         return node * at_most + local
     return None
 
@@ -135,9 +135,9 @@ def launched_rank() -> int | None:
 MUTANTS = (
     Mutant(Guard(AsksEnvironment), "WRT-05", "RANK, 0 if it is missing", (2, 3)),
     Mutant(Guard(AsksGroup), "WRT-05", "0 before there is a process group", (2, 3)),
-    Mutant(Guard(AskedOnce), "WRT-05", "asked in the launcher's process", (2, 3)),
+    Mutant(Guard(AskedOnce), "WRT-05", "read in the launcher's process", (2, 3)),
     Mutant(
-        Guard(AskedAtImport, launchers=("torchrun",)), "WRT-05", "asked at a late import", (2, 3)
+        Guard(AskedAtImport, launchers=("torchrun",)), "WRT-05", "read at a late import", (2, 3)
     ),
     Mutant(Guard(AsksLocalRank), "WRT-05", "LOCAL_RANK on several machines", (2, 4)),
     Mutant(
@@ -146,11 +146,13 @@ MUTANTS = (
 )
 
 BENIGN_VARIANTS = (
-    BenignVariant(Guard(AsksAll), "asks the launcher's variables before there is a group"),
-    BenignVariant(Guard(AsksWhenUsed), "asked when it is used, and kept"),
+    BenignVariant(Guard(AsksAll), "reads the launcher's variables before there is a group"),
+    BenignVariant(Guard(AsksWhenUsed), "read when it is used, and kept"),
     BenignVariant(
         Guard(AsksLocalRank, {"once_per_node"}, name="guard_of_each_machine"), "LOCAL_RANK"
     ),
-    BenignVariant(Guard(AsksTask, launchers=("slurm",)), "asks srun before there is a group"),
+    BenignVariant(
+        Guard(AsksTask, launchers=("slurm",)), "srun's variables before there is a group"
+    ),
     BenignVariant(Guard(Refuses), "raises before there is a group"),
 )

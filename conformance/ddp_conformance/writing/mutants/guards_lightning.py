@@ -75,7 +75,7 @@ class DownloadsOnRankZero(Prepares):
 
 
 class DownloadsForAll(DownloadsOnRankZero):
-    """The same, and says that they do."""
+    """The same, and declares it by ``prepare_data_per_node``."""
 
     def __init__(self, case: Case) -> None:
         super().__init__(case)

@@ -26,13 +26,13 @@ DATABASE = "log.db"
 
 
 class AtPathOfRankZero:
-    """Writes to a path that rank 0 tells: with a folder for each rank, all go to the first."""
+    """Writes to a path that rank 0 broadcasts: with a folder for each rank, all use the first."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
-        told = [case.directory]
-        dist.broadcast_object_list(told, src=0)
-        self.directory: Path = told[0]
+        path = [case.directory]
+        dist.broadcast_object_list(path, src=0)
+        self.directory: Path = path[0]
 
     def __call__(self, number: int) -> None:
         """Every rank replaces the whole file with one content: reading back shows nothing."""
@@ -40,7 +40,7 @@ class AtPathOfRankZero:
 
 
 class RowOnEveryRank(AtPathOfRankZero):
-    """A database that keeps the last row of each number, whoever wrote it."""
+    """A database that keeps the last row of each number, of any rank."""
 
     def __call__(self, number: int) -> None:
         with closing(sqlite3.connect(self.directory / DATABASE, timeout=30)) as rows, rows:
@@ -164,7 +164,7 @@ class OneNameForAll(Publisher):
 
 
 class NamesOfItsOwn(Publisher):
-    """Written beside, to a name that nobody else can choose, and renamed."""
+    """Written to a temporary file with a unique name, and renamed."""
 
     def write(self, number: int) -> None:
         descriptor, beside = tempfile.mkstemp(dir=self.path.parent)
@@ -195,7 +195,7 @@ MUTANTS = (
         "torch.save in place",
         TWO_AND_THREE,
     ),
-    Mutant(published(NobodyWaits), "WRT-02", "nobody waits"),
+    Mutant(published(NobodyWaits), "WRT-02", "no rank waits"),
     Mutant(published(WaitsBefore), "WRT-02", "barrier before the write"),
     Mutant(published(OneNameForAll), "WRT-02", "one temporary name for all ranks"),
 )

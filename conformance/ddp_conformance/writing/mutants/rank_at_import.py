@@ -1,4 +1,4 @@
-"""A module that asks for its rank when it is imported, as settings modules do."""
+"""A module that reads its rank when it is imported, as settings modules do."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ class LogTwice(Log):
 
 
 class MarksOnEveryRank(Log):
-    """One rank writes, and every rank says that it is done, in one file that stays empty."""
+    """One rank writes, and every rank marks that it is done, by one file that stays empty."""
 
     def __call__(self, number: int) -> None:
         super().__call__(number)
@@ -147,7 +147,7 @@ class LooksBeforeMaking(Log):
 
 
 class MakesFolderOnEveryRank(LooksBeforeMaking):
-    """The same, content with a folder that is there."""
+    """The same, but a folder that exists already is accepted."""
 
     def make_folder(self) -> None:
         os.makedirs(self.path.parent, exist_ok=True)
@@ -189,7 +189,7 @@ class RemovesWhatMayBeGone(RemovesWhatIsThere):
 
 
 class SaveOnEveryRank(Log):
-    """``torch.save`` to one path on all ranks: the last one wins, if nobody reads between."""
+    """``torch.save`` to one path on all ranks: the last one wins, if no rank reads in between."""
 
     def __call__(self, number: int) -> None:
         torch.save({"number": number}, self.case.directory / "last.pt")
@@ -266,7 +266,7 @@ class LogByChecksum(LogByTime):
 
 
 class LogInNextFolder(Log):
-    """A folder with the first number that is free when somebody first asks for it."""
+    """A folder with the first number that is free when the rank first needs one."""
 
     def __init__(self, case: Case) -> None:
         super().__init__(case)
@@ -285,10 +285,10 @@ class LogInNextFolder(Log):
 
 
 class LogInNextFolderOfRankZero(LogInNextFolder):
-    """The same, and rank 0's for all where it is asked for."""
+    """The same, but the reported folder is rank 0's."""
 
-    def told(self) -> Path:
-        """A collective: every rank asks."""
+    def shared_folder(self) -> Path:
+        """Rank 0's folder; a collective of all ranks."""
         name = [self.folder().name]
         dist.broadcast_object_list(name, src=0)
         return self.case.directory / name[0]
@@ -307,7 +307,7 @@ class CountsFoldersTogether(LogInNextFolderOfRankZero):
 
     def __init__(self, case: Case) -> None:
         super().__init__(case)
-        self.told()
+        self.shared_folder()
 
 
 def own_folder(log: LogInNextFolder) -> tuple[Path, ...]:
@@ -317,11 +317,11 @@ def own_folder(log: LogInNextFolder) -> tuple[Path, ...]:
 
 def told_folder(log: LogInNextFolderOfRankZero) -> tuple[Path, ...]:
     """Looked for by rank 0."""
-    return (log.told(),)
+    return (log.shared_folder(),)
 
 
 class TellsBeforeItExists(Log):
-    """The best checkpoint's path, which nobody has saved."""
+    """The path of a best checkpoint that no rank has saved."""
 
     def __init__(self, case: Case) -> None:
         super().__init__(case)
@@ -329,7 +329,7 @@ class TellsBeforeItExists(Log):
 
 
 def best_of(log: TellsBeforeItExists) -> tuple[Path, ...]:
-    """The path that is told."""
+    """The path that the writer reports."""
     return (log.best,)
 
 
@@ -523,7 +523,7 @@ BENIGN_VARIANTS = (
     ),
     BenignVariant(
         Writer(CountsFoldersTogether, TELLS, records=lines, paths=told_folder),
-        "the first free number, looked for by rank 0 before anybody writes",
+        "the first free number, looked for by rank 0 before any rank writes",
     ),
     BenignVariant(
         Writer(LogOnFirstLocalRank, {"once_per_node"}, records=lines, name="log_of_each_machine"),

@@ -62,7 +62,7 @@ def _hosts(text: str) -> tuple[str, ...]:
             "which hosts? Name those beside this machine, as ssh takes them: ssh:HOST,HOST"
         )
     if wrong := next((host for host in hosts if host.startswith("-")), None):
-        raise ValueError(f"{wrong} is an option of ssh, not a host; its options go into its config")
+        raise ValueError(f"{wrong} is an option of ssh, not a host; write it into ~/.ssh/config")
     if again := next((host for host in hosts if hosts.count(host) > 1), None):
         raise ValueError(f"{again} is named twice; each machine has one agent")
     return hosts

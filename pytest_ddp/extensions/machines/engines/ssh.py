@@ -55,7 +55,7 @@ def _real_name(host: str) -> str:
             ["ssh", "-G", host], stdin=subprocess.DEVNULL, capture_output=True, text=True
         )
     except FileNotFoundError:
-        raise EngineError("there is no ssh here: install OpenSSH's client") from None
+        raise EngineError("ssh is not on PATH: install OpenSSH's client") from None
     if done.returncode:
         raise EngineError(f"`ssh -G {host}` failed: {done.stderr.strip()}")
     known = dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)

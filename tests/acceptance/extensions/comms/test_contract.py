@@ -51,7 +51,7 @@ def wrong(new_suite: Callable[[], Suite]) -> Finished:
         ("unknown_group", "no group 'tp' on this rank; the groups are world"),
         ("called_directly", "a backend of group world was called directly, 1 times"),
         ("warmup_without_a_model", "ddp.comms(warmup=1): pass the model"),
-        ("nothing_but_warmup", "the model ran 1 forward passes: nothing is left"),
+        ("nothing_but_warmup", "the model has run 1 forward passes, so that no step is left"),
     ],
 )
 def test_used_wrongly(wrong: Finished, test: str, words: str) -> None:

@@ -251,7 +251,7 @@ TEXTS = {
     "test_crash": "rank 3 died of SIGSEGV in call, at test_examples.py:",
     "test_kill": "rank 2 died of SIGKILL in call, begun at test_examples.py:",
     "test_garbage": "rank 3 was ended because something else wrote into its connection to pytest",
-    "test_interrupt": "ranks 0, 3 of 4 failed alike in call: KeyboardInterrupt",
+    "test_interrupt": "ranks 0, 3 of 4 failed in call: KeyboardInterrupt",
     "test_timeout": "timed out after 2 s: rank 3 has not finished call",
     "test_three_machines": "nodes=3: 3 machines needed, 2 in this session",
     "test_gpus": "NCCL needs a GPU for each rank: 4 needed, 0 on node 0 (alpha), 0 on node 1",
