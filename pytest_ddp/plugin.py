@@ -97,7 +97,7 @@ def ddp() -> Ddp:
     try:
         return fixture.current()
     except fixture.DdpError as error:
-        pytest.fail(str(error), pytrace=False)
+        raise pytest.fail.Exception(str(error), pytrace=False) from None
 
 
 @pytest.fixture
