@@ -72,7 +72,9 @@ class Ddp:
             words = f"ddp has no {name}"
             collectives = sys.modules.get("torch.distributed")
             if not name.startswith("_") and callable(getattr(collectives, name, None)):
-                words += f": call torch.distributed.{name}, which works on the test's process group"
+                words += (
+                    f": call torch.distributed.{name},\nwhich works on the test's process group"
+                )
             raise AttributeError(words, name=name, obj=self)
 
     @property
@@ -208,7 +210,7 @@ def current() -> Ddp:
     """
     if _current is None:
         raise DdpError(
-            "no ddp test is running in this process; mark the test with "
+            "no ddp test is running in this process; mark the test with\n"
             "@pytest.mark.ddp(world_size=...). Fixtures that request ddp are for such tests"
         )
     return _current
@@ -229,8 +231,8 @@ def _pack(operation: Operation, obj: Any) -> str:
     except Exception as error:
         trace = error.__traceback__
         raise TypeError(
-            f"ddp.{operation}: {type(obj).__qualname__} cannot be pickled: {error}. "
-            "Pass data: tensors, numbers, a state_dict"
+            f"ddp.{operation}: an object of type {type(obj).__qualname__} cannot be pickled:\n"
+            f"{error}.\nPass data: tensors, numbers, a state_dict"
         ) from (error if trace is not None and trace.tb_next is not None else None)
 
 

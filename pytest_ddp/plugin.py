@@ -94,7 +94,10 @@ def ddp() -> Ddp:
     """
     from pytest_ddp import fixture  # noqa: PLC0415
 
-    return fixture.current()
+    try:
+        return fixture.current()
+    except fixture.DdpError as error:
+        raise pytest.fail.Exception(str(error), pytrace=False) from None
 
 
 @pytest.fixture

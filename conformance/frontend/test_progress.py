@@ -25,11 +25,11 @@ def test_the_line_counts_tests_and_names_what_runs() -> None:
     for worker, subject in (("gw0", "SMP resnet"), ("gw1", "MOD training"), ("gw2", "SMP resnet")):
         progress.begin(worker, subject)
     progress.end("a", failed=False)
-    assert progress.line(100) == "1 of 3 tests: SMP resnet, MOD training"
+    assert progress.line(100) == "1 of 3 tests done: SMP resnet, MOD training"
     progress.end("b", failed=True)
     progress.end("b", failed=True)  # its teardown too
-    assert progress.line(100) == "2 of 3 tests, 1 failed: SMP resnet, MOD training"
-    assert progress.line(30) == "2 of 3 tests, 1 failed: SMP..."
+    assert progress.line(100) == "2 of 3 tests done, 1 failed: SMP resnet, MOD training"
+    assert progress.line(35) == "2 of 3 tests done, 1 failed: SMP..."
 
 
 def test_a_line_is_due_after_the_first_seconds_and_then_at_intervals() -> None:

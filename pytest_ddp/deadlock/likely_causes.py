@@ -47,9 +47,9 @@ def _unequal_passes(
     if len(made) != 1 or (number := made.pop()) >= ahead:
         return
     ended = all(probed[rank].ended for rank in behind)
-    question = "unequal numbers of batches"
+    whom = ranks_text(behind)
+    question = f"fewer batches on {whom}, or did {whom} stop early"
     if not ended:
-        whom = ranks_text(behind)
         question = f"fewer batches on {whom}, or a collective for {whom} alone"
     passes = f"{number or 'no'} backward pass{'es' if number > 1 else ''}"
     end = f", and {'has' if len(behind) == 1 else 'have'} ended" if ended else ""
@@ -71,8 +71,8 @@ def _other_calls(
         before = {other: _numbers_at(wait, probed[other]) for other in ended}
         if all(numbers for numbers in before.values()):
             last = {max(numbers or (0,)) for numbers in before.values()}
-            if len(last) == 1:
-                number = last.pop()
+            # With equal numbers they are in the same collective, with unlike arguments.
+            if len(last) == 1 and (number := last.pop()) < wait.number:
                 yield (
                     f"{ranks_text(ended)} called {calls} for the last time as #{number}, rank "
                     f"{rank} again as #{wait.number}: did {ranks_text(ended)} leave a loop earlier?"

@@ -63,10 +63,10 @@ class Progress:
         return True
 
     def line(self, width: int) -> str:
-        """``812 of 1466 tests, 1 failed: SMP resnet, MOD training``."""
+        """``812 of 1466 tests done, 1 failed: SMP resnet, MOD training``."""
         failed = f", {len(self._failed)} failed" if self._failed else ""
         topics = ", ".join(dict.fromkeys(self._topics.values()))
-        text = f"{len(self._ended)} of {self.total} tests{failed}: {topics}"
+        text = f"{len(self._ended)} of {self.total} tests done{failed}: {topics}"
         return text if len(text) <= width else f"{text[: width - 3]}..."
 
 

@@ -150,6 +150,8 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     report = yield
     blocks = _blocks()
     if report.failed and blocks is not None and blocks.used:
-        tables = (f"block at {one.opened_at}:\n{one.table()}" for one in blocks.used)
+        from pytest_ddp.outcome.stack_dumps import shorten  # noqa: PLC0415
+
+        tables = (f"block at {shorten(one.opened_at)}:\n{one.table()}" for one in blocks.used)
         report.sections.append((f"ddp.comms {report.when}", "\n\n".join(tables)))
     return report

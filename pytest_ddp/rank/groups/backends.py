@@ -7,6 +7,7 @@ backend, nor of a group with several: a wait on it is left to the deadline.
 
 from __future__ import annotations
 
+import difflib
 import importlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -113,9 +114,12 @@ def _missing(name: str) -> MissingBackend:
     if name in _OF_THE_MACHINE:
         built = f"torch {torch.__version__} has no backend {name} here"
         return MissingBackend(f"{built}; there are {there}", is_of_the_machine=True)
+    meant = "".join(difflib.get_close_matches(name, _available(), n=1))
+    hint = f" Did you mean {meant}?" if meant else ""
     return MissingBackend(
-        f"no backend is called {name}; there are {there}. If a package registers it, import that "
-        f"in a conftest.py, where each rank does so before its process group is built",
+        f"no backend is called {name}; there are {there}.{hint}\n"
+        "If a package registers it, import that package in a conftest.py:\n"
+        "each rank imports it before its process group is built",
         is_of_the_machine=False,
     )
 

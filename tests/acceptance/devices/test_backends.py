@@ -104,4 +104,4 @@ def test_a_backend_that_nobody_has_registered_is_an_error(finished: Finished, na
     assert (
         "backend='cpu:glo': no backend is called glo; there are fake, gloo, in_python, own." in text
     )
-    assert "import that in a conftest.py" in text
+    assert "import that package in a conftest.py" in text

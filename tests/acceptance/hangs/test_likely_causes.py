@@ -42,6 +42,10 @@ def test_loop(ddp):
         dist.all_reduce(torch.ones(1))  # in the loop
 
 
+def test_sizes(ddp):
+    dist.all_reduce(torch.ones(2 + ddp.rank))
+
+
 def test_branch(ddp):
     dist.all_reduce(torch.ones(1))
     if ddp.rank == 0:
@@ -91,8 +95,8 @@ def hangs(new_suite: Callable[[], Suite]) -> Finished:
     [
         (
             "batches",
-            "rank 1 made 2 backward passes, and has ended; rank 0 is in its third: unequal numbers "
-            "of batches?",
+            "rank 1 made 2 backward passes, and has ended; rank 0 is in its third: fewer batches "
+            "on rank 1, or did rank 1 stop early?",
         ),
         (
             "barrier_after_batches",
@@ -122,7 +126,7 @@ def test_the_question_is_above_the_code(hangs: Finished, name: str, words: str) 
     assert code == f"{code[:7]}: python -m pytest_ddp explain {code[:7]}"
 
 
-@pytest.mark.parametrize("name", ["groups", "handler"])
+@pytest.mark.parametrize("name", ["groups", "handler", "sizes"])
 def test_what_several_histories_lead_to_has_no_question(hangs: Finished, name: str) -> None:
     text = hangs[f"test_{name}"].text
     assert "?" not in text

@@ -172,8 +172,10 @@ def bad(new_suite: Callable[[], Suite]) -> Finished:
 def test_a_plain_test_that_asks_for_such_a_fixture_is_told(bad: Finished) -> None:
     assert bad["test_plain"].verdict == "error"
     text = flat(bad["test_plain"].text)
-    assert "no ddp test is running in this process; mark the test with" in text
-    assert "Fixtures that request ddp are for such tests" in text
+    assert text == (
+        "no ddp test is running in this process; mark the test with "
+        "@pytest.mark.ddp(world_size=...). Fixtures that request ddp are for such tests"
+    )
 
 
 def test_a_barrier_that_a_rank_misses_in_the_last_teardown_ends_at_once(bad: Finished) -> None:

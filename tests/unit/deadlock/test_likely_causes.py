@@ -38,7 +38,10 @@ IN_THIRD = passed(stuck(pair(3)), 3, inside=True)
 )  # fmt: skip
 def test_an_ended_rank_made_fewer_backward_passes(made: int, words: str) -> None:
     found = hint({0: IN_THIRD, 1: passed(ended(count(2, 0, 1)), made)})
-    assert found == f"{words}, and has ended; rank 0 is in its third: unequal numbers of batches?"
+    assert found == (
+        f"{words}, and has ended; rank 0 is in its third: fewer batches on rank 1, or did rank 1 "
+        "stop early?"
+    )
 
 
 @pytest.mark.parametrize("made", [3, 4])
@@ -75,6 +78,11 @@ def test_an_ended_rank_was_at_this_line_before() -> None:
         "rank 1 called all_reduce at /src/test_made.py:20 for the last time as #2, rank 0 again as "
         "#3: did rank 1 leave a loop earlier?"
     )
+
+
+def test_ranks_in_the_same_collective_of_unlike_sizes_have_no_loop() -> None:
+    other = after(ended(count(2, 0, 1)), at_line(1, 20), replace(at_line(2, 20), numel=8))
+    assert hint({0: stuck(at_line(2, 20)), 1: other}) == ""
 
 
 def test_an_ended_rank_was_never_at_this_line() -> None:

@@ -106,7 +106,8 @@ def test_passes_only_if_every_rank_did(ranks: list[RankOutcome]) -> None:
         for rank in ranks:
             assert not incomplete(rank)
             assert all(timed.report.passed for timed in rank.reports.values())
-        assert len({rank.done.counts for rank in ranks if rank.done}) == 1
+        # Ranks that all ended as announced have sent no counts.
+        assert len({rank.done.counts for rank in ranks if rank.done}) <= 1
 
 
 @given(RANKS)

@@ -69,6 +69,7 @@ def test_a_block_left_open_is_an_error_of_its_test_alone(wrong: Finished) -> Non
 def test_a_failure_has_a_table(wrong: Finished) -> None:
     ((title, table),) = wrong["test_too_many"].sections.items()
     assert title == "ddp.comms call [ranks 0-1]"
+    assert table.startswith("block at test_")
     assert "all_reduce  world  float32" in table
     assert "<communication: all_reduce 2; 32 B>" in table
 
