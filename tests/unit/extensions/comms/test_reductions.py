@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_ddp.extensions.comms.block import reduction_of
@@ -12,9 +13,9 @@ from pytest_ddp.extensions.comms.block import reduction_of
 NAMES = ["SUM", "PRODUCT", "MIN", "MAX"]
 
 
-class _Reductions(TorchDispatchMode):
+class _Reductions(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.names: list[str | None] = []
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
@@ -24,7 +25,7 @@ class _Reductions(TorchDispatchMode):
 
 
 def test_names_of_what_torch_dispatches() -> None:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     try:
         with _Reductions() as seen:
             for name in NAMES:
