@@ -32,10 +32,19 @@ if TYPE_CHECKING:
     from pytest_ddp.fixture import Ddp
 
 _RED_OP_TYPES: Any = dist.ReduceOp.RedOpType
-REDUCE_OPS = {int(op): name for name, op in _RED_OP_TYPES.__members__.items()}
+_REDUCE_OPS = {int(op): name for name, op in _RED_OP_TYPES.__members__.items()}
 _MESSAGES = frozenset({"send", "recv"})
 _PLAIN_LABELS = {"default_pg": "world", "undefined": "", "": ""}
 """Descriptions that torch gives to groups by itself."""
+
+
+def reduction_of(reduce_op: Any) -> str | None:
+    """The name of a dispatched reduction, such as ``SUM``; None without one, and with torch 2.8.
+
+    In torch 2.8 the object that is dispatched has no ``op``.
+    """
+    op = getattr(reduce_op, "op", None)
+    return None if op is None else _REDUCE_OPS.get(op())
 
 
 class _Group(NamedTuple):
@@ -252,7 +261,7 @@ class Comms(Communication):
             None if objects else seen.elements,
             None if objects or seen.dtype is None else str(seen.dtype).removeprefix("torch."),
             None if objects else seen.bytes,
-            None if seen.reduce_op is None else REDUCE_OPS.get(seen.reduce_op.op()),
+            reduction_of(seen.reduce_op),
             seen.root,
             -1 if recv and seen.peer is None else seen.peer,
             seen.is_async or (operator.operation in _MESSAGES and not context.is_waited),

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from pytest_ddp.extensions.comms.block import REDUCE_OPS
+from pytest_ddp.extensions.comms.block import reduction_of
 from pytest_ddp.extensions.portable.events import Given, Group, Handle, Operation
 from pytest_ddp.extensions.portable.extents import Extent, extent_of, overlap
 from pytest_ddp.system.stdlib import threading, zlib
@@ -133,8 +133,7 @@ class Buffers:
             self._compare(operation, uses, is_waited=not is_async)
             if not is_async or not uses:
                 return None
-            reduce_op = given.get("reduce_op")
-            is_average = reduce_op is not None and REDUCE_OPS.get(reduce_op.op()) == "AVG"
+            is_average = reduction_of(given.get("reduce_op")) == "AVG"
             by_version = operation.operator.form in _WRITTEN_BELOW_TORCH and not is_average
             for use in uses:
                 _remember(use, uses, by_version=by_version)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from pytest_ddp.extensions.comms.block import REDUCE_OPS
+from pytest_ddp.extensions.comms.block import reduction_of
 from pytest_ddp.extensions.portable.buffers import each_tensor
 from pytest_ddp.extensions.portable.differences import (
     CONTIGUOUS,
@@ -37,8 +37,7 @@ class Differences(Detector):
         form = operation.operator.form
         if operation.peer == -1:
             form = "recv_any_source"
-        reduce_op = given.get("reduce_op")
-        name = None if reduce_op is None else REDUCE_OPS.get(reduce_op.op())
+        name = reduction_of(given.get("reduce_op"))
         for row in differences(form, given.args, name):
             self._found[row.name, operation.name, operation.place] = None
 

@@ -75,7 +75,9 @@ def forget_meshes() -> None:
     tensor = _value("tensor", "DTensor", None)
     propagator = getattr(getattr(tensor, "_op_dispatcher", None), "sharding_propagator", None)
     if propagator is not None:
-        propagator.propagate_op_sharding.cache_clear()
+        # Below the cache of each thread, whose own `cache_clear` torch 2.8 does not have.
+        cached = getattr(getattr(propagator, "propagate_op_sharding", None), "cache", None)
+        getattr(cached, "cache_clear", bool)()
         getattr(torch._C, "_clear_DTensor_sharding_propagator_cache", bool)()
 
 

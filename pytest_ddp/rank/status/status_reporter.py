@@ -42,6 +42,9 @@ _dump: Any = getattr(_distributed_c10d, "_dump_fr_trace", None)
 _BUFFER_SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 """Environment variables for the recorder's size; the first one that is set counts, 0 is off."""
 
+_ENTRIES = 2000
+"""The recorder's size by default in newer versions of torch. In 2.8 it is 0: no hang is proved."""
+
 _DONE = 16
 """Completed collectives that are reported for each group: a rank that waits for nothing can be this
 many collectives ahead of one that waits."""
@@ -87,6 +90,21 @@ _DTYPES = {
     "Bool": "bool",
     "BFloat16": "bfloat16",
 }
+
+
+def make_recorder() -> None:
+    """Make the process's flight recorder, with entries unless a user has set its size.
+
+    torch reads the size when the recorder is first used, and never again: the test and its
+    processes find the environment unchanged.
+    """
+    if _dump is None or any(name in os.environ for name in _BUFFER_SIZES):
+        return
+    os.environ[_BUFFER_SIZES[0]] = str(_ENTRIES)
+    try:
+        _dump(False, False, False)
+    finally:
+        del os.environ[_BUFFER_SIZES[0]]
 
 
 def recorder_problem() -> str:
@@ -156,6 +174,7 @@ class StatusReporter:
     def __init__(
         self, group: DefaultGroup, lifecycle: PhaseStack, side_channel: SideChannel
     ) -> None:
+        make_recorder()
         self._group = group
         self._lifecycle = lifecycle
         self._side_channel = side_channel

@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from pytest_ddp.rank.status import status_reporter
 
 NAMES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+RECORDED = """
+import os, pickle
+import torch.distributed as dist
+from pytest_ddp.rank.status import status_reporter
+
+status_reporter._ENTRIES = 3
+before = dict(os.environ)
+status_reporter.make_recorder()
+assert os.environ == before
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+for _ in range(9):
+    dist.barrier()
+print(len(pickle.loads(status_reporter._dump())["entries"]))
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -36,6 +54,23 @@ def test_newer_variable_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(NAMES[0], "64")
     monkeypatch.setenv(NAMES[1], "0")
     assert status_reporter.recorder_problem() == ""
+
+
+@pytest.mark.parametrize(
+    ("env", "entries"), [({}, 3), ({NAMES[0]: "5"}, 5), ({NAMES[1]: "6"}, 6), ({NAMES[0]: "0"}, 0)]
+)
+def test_recorder_has_entries_where_torch_makes_it_without(
+    env: dict[str, str], entries: int
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", RECORDED],
+        env=os.environ | env,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.stdout == f"{entries}\n", done.stderr
 
 
 @pytest.mark.parametrize(
