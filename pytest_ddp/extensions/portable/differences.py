@@ -280,7 +280,7 @@ def finding_of(
         "a difference between gloo and NCCL",
         what,
         lines,
-        f"NCCL: {row.nccl}. Gloo: {row.gloo}. Seen with {SEEN_WITH}; source: {row.source}.",
+        f"NCCL: {row.nccl}. Gloo: {row.gloo}. Seen with {SEEN_WITH}, and known from {row.source}.",
         f"{row.instead}.",
         ranks,
     )

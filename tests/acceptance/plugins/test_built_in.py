@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -43,6 +44,7 @@ def run_without(suite: Suite, name: str, *args: str) -> str:
     run = subprocess.run(
         command,
         cwd=suite.directory,
+        env={k: v for k, v in os.environ.items() if k != "PYTEST_ADDOPTS"},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
