@@ -6,7 +6,7 @@ import re
 import shlex
 import venv
 from collections.abc import Iterable, Iterator
-from importlib.metadata import Distribution, distribution
+from importlib.metadata import Distribution, PackageNotFoundError, distributions
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -55,13 +55,22 @@ def _closure(requirements: Iterable[Requirement]) -> Iterator[Distribution]:
         if key in seen:
             continue
         seen.add(key)
-        found = distribution(requirement.name)
+        found = _installed(requirement.name)
         yield found
         # A marker without extras is asked once, with an empty one.
         for needed in map(Requirement, found.requires or ()):
             extras = requirement.extras or {""}
             if needed.marker is None or any(needed.marker.evaluate({"extra": e}) for e in extras):
                 left.append(needed)
+
+
+def _installed(name: str) -> Distribution:
+    # A build in the checkout leaves a folder *.egg-info, which `distribution` may find first and
+    # which has no list of files.
+    for found in distributions(name=name):
+        if found.read_text("RECORD") is not None:
+            return found
+    raise PackageNotFoundError(name)
 
 
 def _entries(found: Distribution) -> Iterator[Path]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.ci.jobs import STAYS
+from tests.acceptance.extensions.summary.suites import OUTSIDE
 from tests.acceptance.suite import LOADFILE, Finished, Running, Suite
 from tests.warm import interpreter
 
@@ -35,22 +36,6 @@ SOURCE = """
 
     def test_without_ranks():
         assert "</pre>" == "<b>|"
-"""
-OUTSIDE = """
-    import os
-    import signal
-    from pathlib import Path
-
-    import pytest
-
-    PIDS = Path(__file__).with_name("pids")
-
-    @pytest.mark.ddp(world_size=1)
-    def test_good(ddp):
-        PIDS.write_text(str(os.getpid()))
-
-    def test_then():
-        os.kill(int(PIDS.read_text()), signal.SIGKILL)
 """
 WRITTEN = ("--junitxml=reports/junit.xml", "--ddp-diagnosis=reports/diagnoses")
 

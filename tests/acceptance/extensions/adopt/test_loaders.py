@@ -40,6 +40,10 @@ class Numbers(Dataset):
 
 
 def load(rank, folder, method, persistent, ends):
+    if ends == "killed" and rank == 0:
+        # In a collective, its lost connection could be the first failure that is reported; and a
+        # worker that it starts while it is terminated would not see that its parent is gone.
+        signal.pause()
     data = Numbers(folder, ends)
     sampler = DistributedSampler(data, 2, rank, shuffle=False)
     loader = DataLoader(

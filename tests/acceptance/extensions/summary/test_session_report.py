@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.acceptance.extensions.summary.suites import OUTSIDE
 from tests.acceptance.suite import Finished, Suite
 
 SOURCE = """
@@ -269,24 +270,6 @@ def test_a_session_without_ddp_tests(suite: Suite) -> None:
     assert "tests without ranks: 1 passed" in page.facts
     assert "No module named 'no_such_module'" in page.texts["pre"][0]
     assert page.tags["table"] == 0
-
-
-OUTSIDE = """
-    import os
-    import signal
-    from pathlib import Path
-
-    import pytest
-
-    PIDS = Path(__file__).with_name("pids")
-
-    @pytest.mark.ddp(world_size=1)
-    def test_good(ddp):
-        PIDS.write_text(str(os.getpid()))
-
-    def test_then():
-        os.kill(int(PIDS.read_text()), signal.SIGKILL)
-"""
 
 
 def test_errors_outside_of_the_tests_are_shown(suite: Suite) -> None:

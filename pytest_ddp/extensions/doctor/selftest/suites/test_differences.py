@@ -162,7 +162,8 @@ def test_tensor_on_a_cpu(ddp):
 
 
 def test_refused_message(ddp):
-    # The last but one: what follows it on these ranks would never run.
+    # Collectives that these threads issue after it return at once and never run, so that all other
+    # tests on these ranks stand before it.
     number = torch.zeros(4, device=ddp.device, dtype=torch.int16)
     with pytest.raises(TypeError, match="not supported for NCCL process group"):
         dist.send(number, 1) if ddp.rank == 0 else dist.recv(number, 0)
