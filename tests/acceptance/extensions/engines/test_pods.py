@@ -20,7 +20,7 @@ from tests.acceptance.extensions.machines.cluster import ADDRESSES, Cluster
 from tests.acceptance.suite import Running, Suite
 from tests.warm import interpreter
 
-MANIFEST = Path(__file__).parents[3] / "docs" / "ci" / "pytorchjob.yml"
+MANIFEST = Path(__file__).parents[4] / "docs" / "ci" / "pytorchjob.yml"
 _PORT = "23456"
 """The operator's, where the job names none."""
 
