@@ -55,7 +55,7 @@ def demand_death(
     With ``matrix`` it is also noted which others do, on two ranks.
     """
     (check,) = [check for check in applicable(mutant.subject) if check.id == mutant.guarantee]
-    with pytest.raises(GuaranteeError, match=rf"^{mutant.guarantee}: ") as caught:
+    with pytest.raises(GuaranteeError, match=rf"^{mutant.guarantee} is broken by ") as caught:
         check(mutant.subject)
     assert len(set(ddp.gather(str(caught.value)))) == 1, "ranks disagree on the evidence"
     if ddp.world_size == 2 and matrix:

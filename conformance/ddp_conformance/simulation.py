@@ -16,7 +16,7 @@ from ddp_conformance.framework.case import Case
 from ddp_conformance.framework.history import Record, Run
 from ddp_conformance.framework.recording import Judge, Observe, judge_each
 from ddp_conformance.framework.registry import Check, checks_for
-from ddp_conformance.framework.verdict import GuaranteeError, Violation, listing
+from ddp_conformance.framework.verdict import Violation, broken
 from ddp_conformance.sampling import judge
 from ddp_conformance.sampling.checks import (
     EPOCHS,
@@ -108,7 +108,8 @@ def _demand(
     check: Check, subject: Delivering, world_size: int, violations: Sequence[Violation]
 ) -> None:
     if violations:
-        raise GuaranteeError(_text(check, subject, world_size, violations))
+        where = f"on {world_size} simulated ranks"
+        raise broken(check.id, check.guarantee.statement, subject.name, where, violations)
 
 
 def _judges(subject: Delivering, later: dict[int, Run]) -> dict[str, Judge]:
@@ -151,12 +152,3 @@ def _run_of(
 def _one_rank(subject: Delivering, case: Case, observe: Observe) -> Iterator[Record]:
     nemesis.scatter("simulation", case.rank)
     yield from observe(subject, case)
-
-
-def _text(
-    check: Check, subject: Delivering, world_size: int, violations: Sequence[Violation]
-) -> str:
-    return (
-        f"{check.id}: {check.guarantee.statement}\n"
-        f"{subject.name} breaks it on {world_size} simulated ranks:\n{listing(violations)}"
-    )

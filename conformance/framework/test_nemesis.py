@@ -90,7 +90,7 @@ def test_a_failure_names_the_seed() -> None:
     nemesis.use_seed(42)
     guarantee = Guarantee("OWN-01", "Nothing MUST happen.")
     check = Check(guarantee, (Sampler,), lambda subject, ranks: [Violation("it happened")])
-    with pytest.raises(GuaranteeError, match=r"  seen with --ddp-nemesis-seed=42$"):
+    with pytest.raises(GuaranteeError, match=r"  seen with --ddp-nemesis-seed=42\n"):
         check(Sampler(range), SimulatedRanks.alone())
 
 

@@ -115,7 +115,7 @@ def test_samplers_and_loaders_keep_their_guarantees(
 
 def test_the_usual_sizes_are_uneven() -> None:
     assert simulate(Sampler(training, SHUFFLED, indices=item_of), 13)
-    with pytest.raises(GuaranteeError, match=r"SMP-03.*\n.*on 13 simulated ranks:\n  size "):
+    with pytest.raises(GuaranteeError, match=r"SMP-03 .*on 13 simulated ranks:\n  size "):
         simulate(Sampler(training, {"pads", "evaluates"}, indices=item_of), 13)
 
 
@@ -145,7 +145,7 @@ LATE = ("stops_at_64", "loses_two", "numbered_in_int8", "order_repeats_late", "o
 )
 def test_by_itself_it_finds_what_shows_late(mutant: Mutant) -> None:
     """Beyond 64 samples or 127, at a remainder of two, from epoch 1 or 2 on."""
-    with pytest.raises(GuaranteeError, match=f"^{mutant.guarantee}: .*\n.* 7 simulated ranks:"):
+    with pytest.raises(GuaranteeError, match=f"^{mutant.guarantee} is .* 7 simulated ranks:"):
         simulate(mutant.subject, 7)
 
 

@@ -13,7 +13,7 @@ from ddp_conformance.framework import nemesis
 from ddp_conformance.framework.ranks import Ranks, current_ranks
 from ddp_conformance.framework.recording import describe
 from ddp_conformance.framework.subjects import Subject
-from ddp_conformance.framework.verdict import GuaranteeError, UndecidedError, Violation, listing
+from ddp_conformance.framework.verdict import UndecidedError, Violation, broken
 
 GROUPS = (
     *("sampling", "windows", "writing", "metrics", "callbacks", "lifecycle"),
@@ -116,14 +116,10 @@ class Check:
             ) from None
         if violations:
             # The seed is 0 without the option, and if the option does not exist.
-            seed = f"\n  seen with {nemesis.OPTION}={nemesis.seed()}" if nemesis.seed() else ""
-            remarks = "".join(f"\n  {text}" for text in _remarks)
-            raise GuaranteeError(
-                f"{self.id}: {self.guarantee.statement}\n"
-                f"{subject.name} breaks it at world size {ranks.world_size}:\n"
-                f"{listing(violations)}{remarks}{seed}",
-                violations,
-            )
+            seed = [f"seen with {nemesis.OPTION}={nemesis.seed()}"] if nemesis.seed() else []
+            where = f"at world size {ranks.world_size}"
+            statement = self.guarantee.statement
+            raise broken(self.id, statement, subject.name, where, violations, *_remarks, *seed)
 
 
 _OF_WRONG_DATA = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)

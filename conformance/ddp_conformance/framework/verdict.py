@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 WITNESSES = 5
 """Most lines of evidence in a failure text."""
+_WIDTH = 94
+"""Columns of a guarantee in a failure text, of the 100 that pytest's margin takes six of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +40,13 @@ class EvidenceError(AssertionError):
 class GuaranteeError(EvidenceError):
     """The subject breaks the guarantee; the text lists the evidence."""
 
+    __module__ = "ddp_conformance"  # where users import it from, and a shorter name in reports
+
 
 class UndecidedError(EvidenceError):
     """The subject could not be judged, because its own code raised."""
+
+    __module__ = "ddp_conformance"
 
 
 def listing(witnesses: Sequence[object]) -> str:
@@ -48,6 +55,20 @@ def listing(witnesses: Sequence[object]) -> str:
     if len(witnesses) > WITNESSES:
         lines.append(f"  and {len(witnesses) - WITNESSES} more")
     return "\n".join(lines)
+
+
+def broken(
+    guarantee: str, statement: str, part: str, ranks: str, violations: Sequence[object], *notes: str
+) -> GuaranteeError:
+    """The error for violations of a guarantee.
+
+    The first line says what is wrong, since pytest's summary shows no other; the statement, which
+    a reader may know, comes last.
+    """
+    lines = [f"{guarantee} is broken by {part} {ranks}:", listing(violations)]
+    lines += [f"  {note}" for note in notes]
+    lines += textwrap.wrap(f"{guarantee}: {statement}", _WIDTH, subsequent_indent="  ")
+    return GuaranteeError("\n".join(lines), violations)
 
 
 def ranks_in_words(ranks: Sequence[int]) -> str:

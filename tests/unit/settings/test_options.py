@@ -7,34 +7,16 @@ import sys
 
 import pytest
 
-from pytest_ddp.settings.mark import MARKER_HELP, Mark, check_function, read_mark
+from pytest_ddp.settings.mark import Mark, check_function, read_mark
 from pytest_ddp.settings.options import (
     CheckCollectives,
     Options,
     Output,
     StartMethod,
-    add_options,
 )
+from tests.unit.settings.conftest import OptionsOnly
 
 OPTIONS = Options("auto", 3, 300.0, StartMethod.FORK, False, 0, Output.FAILED)
-
-
-class OptionsOnly:
-    """A plugin with our options and marker but none of our other hooks."""
-
-    def pytest_addoption(self, parser: pytest.Parser) -> None:
-        add_options(parser)
-
-    def pytest_configure(self, config: pytest.Config) -> None:
-        config.addinivalue_line("markers", MARKER_HELP)
-
-
-@pytest.fixture
-def inner(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    # pytester forgets what was imported, so that each test would import all plugins anew.
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    pytester.plugins.append(OptionsOnly())
-    return pytester
 
 
 def options(inner: pytest.Pytester, *args: str) -> Options:
