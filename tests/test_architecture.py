@@ -69,6 +69,11 @@ _ROOMS = {
 """From the ground up: a room imports of those that stand before it, never of a later one."""
 
 
+_SHARED_MODULES = {
+    *("__init__", "__main__", "main", "command"),
+    *("plugin", "options", "codes"),  # of the core and of each extension
+    *("checks", "history", "judge", "mutants", "subjects"),  # of each group of guarantees
+}
 _EXTENSIONS = "pytest_ddp.extensions"
 _WORDS_OF_THE_CORE = {"machines", "summary"}
 """Names of extensions that also are words for something else: their options are looked for."""
@@ -173,6 +178,18 @@ def test_every_folder_is_a_room() -> None:
     for package, rooms in _ROOMS.items():
         folders = {_room(module)[1] for module in MODULES if module.startswith(f"{package}.")}
         assert folders == {"", *rooms}
+
+
+def test_no_class_and_no_module_has_the_name_of_another() -> None:
+    for package in _ROOMS:
+        places: dict[str, list[str]] = {}
+        for module, file in MODULES.items():
+            if module.split(".")[0] == package:
+                body = ast.parse(file.read_text()).body
+                classes = {node.name for node in body if isinstance(node, ast.ClassDef)}
+                for name in classes | {file.stem} - _SHARED_MODULES:
+                    places.setdefault(name, []).append(module)
+        assert not {name: found for name, found in places.items() if len(found) > 1}
 
 
 def test_protocol_imports_nothing_of_ours() -> None:

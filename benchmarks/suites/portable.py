@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from pytest_ddp.extensions.portable.detectors import detectors
 from pytest_ddp.extensions.portable.options import Production
-from pytest_ddp.extensions.portable.watch import Watch
+from pytest_ddp.extensions.portable.watch import OperationWatch
 
 BLOCKS = 20
 
@@ -39,7 +39,7 @@ def test_cost(ddp):
     # In turns, since the machine's pace changes.
     for _ in range(BLOCKS):
         measure(found["without"])
-        watch = Watch(Production("nccl"), detectors())
+        watch = OperationWatch(Production("nccl"), detectors())
         watch.start()
         measure(found["with"])
         watch.stop()

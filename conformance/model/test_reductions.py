@@ -11,7 +11,7 @@ from ddp_conformance import Case, TrainStep
 from ddp_conformance.framework.mutants import all_benign_variants
 from ddp_conformance.framework.registry import all_checks
 from ddp_conformance.framework.verdict import GuaranteeError, UndecidedError
-from ddp_conformance.model.mutants.reductions import ONCE, averages_by_rank_one, once
+from ddp_conformance.model.mutants.gradient_reductions import ONCE, averages_by_rank_one, once
 from ddp_conformance.model.mutants.sharded import states_without_reduction
 from ddp_conformance.model.mutants.step_mutants import (
     branching,

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from pytest_ddp.extensions.doctor import device_findings, libraries, system, trial
-from pytest_ddp.extensions.doctor.findings import Finding, as_json, as_text, note, stops
+from pytest_ddp.extensions.doctor.findings import CheckResult, as_json, as_text, note, stops
 from pytest_ddp.extensions.doctor.report import NAME, Report
 from pytest_ddp.extensions.doctor.selftest.cases import selftest_cases
 from pytest_ddp.extensions.doctor.selftest.prove import SelftestResult, prove
@@ -74,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def examine() -> list[Finding]:
+def examine() -> list[CheckResult]:
     """All findings; the trial test runs only if no other finding rules it out."""
     facts, problem = libraries.ask_torch()
     found = [
@@ -88,7 +88,7 @@ def examine() -> list[Finding]:
     return [*found, *trial.findings()]
 
 
-def _as_json(findings: list[Finding]) -> dict[str, object]:
+def _as_json(findings: list[CheckResult]) -> dict[str, object]:
     return {
         "format": 1,
         "able": not stops(findings),
@@ -97,14 +97,14 @@ def _as_json(findings: list[Finding]) -> dict[str, object]:
     }
 
 
-def _summary(findings: list[Finding]) -> str:
+def _summary(findings: list[CheckResult]) -> str:
     blocking = stops(findings)
     if not blocking:
         return "\nddp tests can run here."
     return f"\nddp tests cannot run here, or hang: see {', '.join(f.topic for f in blocking)}."
 
 
-def _prove(findings: list[Finding], chosen: list[str], directory: Path) -> int:
+def _prove(findings: list[CheckResult], chosen: list[str], directory: Path) -> int:
     count = gpus.count_gpus()
     every = selftest_cases(count)
     # If something stops ddp tests, no part runs; the report gives the reason.

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from pytest_ddp.extensions.doctor.findings import Finding, note, ok
+from pytest_ddp.extensions.doctor.findings import CheckResult, note, ok
 from pytest_ddp.launch import gpus
 from pytest_ddp.system.stdlib import os, shutil, subprocess
 
@@ -28,12 +28,12 @@ _LIMIT = 60.0
 """Seconds for a driver's command-line tool."""
 
 
-def findings() -> list[Finding]:
+def findings() -> list[CheckResult]:
     """Which GPUs the machine has, and how many of them ranks can use."""
     return [*_nvidia(), *_amd(), *_intel(), *_variables(), _usable()]
 
 
-def _nvidia() -> Iterator[Finding]:
+def _nvidia() -> Iterator[CheckResult]:
     found = gpus.physical_gpus()
     if found:
         cut = sum(len(gpu.instances) for gpu in found)
@@ -69,7 +69,7 @@ def _last_words(command: str) -> str:
     return f"it exits with code {run.returncode}" + (f', "{lines[-1].strip()}"' if lines else "")
 
 
-def _amd() -> Iterator[Finding]:
+def _amd() -> Iterator[CheckResult]:
     traces = [_AMD_NODE] if os.path.exists(_AMD_NODE) else []
     traces += [tool for tool in _AMD_TOOLS if shutil.which(tool)]
     if not traces:
@@ -81,7 +81,7 @@ def _amd() -> Iterator[Finding]:
         yield ok("AMD", f"traces of GPUs or of their driver: {', '.join(traces)}")
 
 
-def _intel() -> Iterator[Finding]:
+def _intel() -> Iterator[CheckResult]:
     traces = [tool for tool in _INTEL_TOOLS if shutil.which(tool)]
     for card in sorted(_CARDS.glob("renderD*")):
         with contextlib.suppress(OSError):
@@ -92,7 +92,7 @@ def _intel() -> Iterator[Finding]:
         yield ok("Intel", f"traces of GPUs or of their driver: {', '.join(traces)}")
 
 
-def _variables() -> Iterator[Finding]:
+def _variables() -> Iterator[CheckResult]:
     for name in _VISIBILITY:
         if (value := os.environ.get(name)) is None:
             continue
@@ -106,7 +106,7 @@ def _variables() -> Iterator[Finding]:
         yield ok("visibility", text)
 
 
-def _usable() -> Finding:
+def _usable() -> CheckResult:
     count = gpus.count_gpus()
     if count:
         ranks = "one rank" if count == 1 else f"up to {count} ranks"

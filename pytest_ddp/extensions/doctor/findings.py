@@ -24,7 +24,7 @@ class Level(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckResult:
     """One result of a check."""
 
     topic: str
@@ -34,24 +34,24 @@ class Finding:
     """What to do; empty if nothing has to be done."""
 
 
-def ok(topic: str, text: str) -> Finding:
-    return Finding(topic, Level.OK, text)
+def ok(topic: str, text: str) -> CheckResult:
+    return CheckResult(topic, Level.OK, text)
 
 
-def note(topic: str, text: str, fix: str = "") -> Finding:
-    return Finding(topic, Level.NOTE, text, fix)
+def note(topic: str, text: str, fix: str = "") -> CheckResult:
+    return CheckResult(topic, Level.NOTE, text, fix)
 
 
-def stop(topic: str, text: str, fix: str) -> Finding:
-    return Finding(topic, Level.STOP, text, fix)
+def stop(topic: str, text: str, fix: str) -> CheckResult:
+    return CheckResult(topic, Level.STOP, text, fix)
 
 
-def stops(findings: Iterable[Finding]) -> list[Finding]:
+def stops(findings: Iterable[CheckResult]) -> list[CheckResult]:
     """Findings that keep ddp tests from running."""
     return [finding for finding in findings if finding.level is Level.STOP]
 
 
-def as_text(findings: Iterable[Finding]) -> str:
+def as_text(findings: Iterable[CheckResult]) -> str:
     """A line for each finding, and one more for its fix."""
     lines = []
     for finding in findings:
@@ -73,6 +73,6 @@ def _filled(text: str, head: str) -> str:
     )
 
 
-def as_json(findings: Iterable[Finding]) -> list[dict[str, Any]]:
-    """A plain record for each, with the fields of :class:`Finding`."""
+def as_json(findings: Iterable[CheckResult]) -> list[dict[str, Any]]:
+    """A plain record for each, with the fields of :class:`CheckResult`."""
     return [dataclasses.asdict(finding) for finding in findings]

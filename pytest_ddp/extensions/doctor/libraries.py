@@ -7,7 +7,7 @@ import platform
 import sys
 from typing import Any
 
-from pytest_ddp.extensions.doctor.findings import Finding, note, ok, stop
+from pytest_ddp.extensions.doctor.findings import CheckResult, note, ok, stop
 from pytest_ddp.launch.rendezvous import HOST_ENVIRONMENT
 from pytest_ddp.system.stdlib import json, os, subprocess
 
@@ -52,7 +52,7 @@ def versions() -> dict[str, str]:
     return found
 
 
-def findings(facts: Facts, problem: str, gpus: int) -> list[Finding]:
+def findings(facts: Facts, problem: str, gpus: int) -> list[CheckResult]:
     """Findings about torch and its backends.
 
     Args:
@@ -67,7 +67,7 @@ def findings(facts: Facts, problem: str, gpus: int) -> list[Finding]:
     return [python, _torch(facts), _backends(facts), *_gpus(facts, gpus), _recorder(facts)]
 
 
-def _torch(facts: Facts) -> Finding:
+def _torch(facts: Facts) -> CheckResult:
     built = [f"{name} {facts[name]}" for name in ("cuda", "hip") if facts[name]]
     text = f"{facts['torch']}, built {'for ' + ' and '.join(built) if built else 'for the CPU'}"
     if not facts["distributed"]:
@@ -75,7 +75,7 @@ def _torch(facts: Facts) -> Finding:
     return ok("torch", text)
 
 
-def _backends(facts: Facts) -> Finding:
+def _backends(facts: Facts) -> CheckResult:
     states = facts["backends"]
     there = [name for name, is_there in states.items() if is_there]
     absent = [name for name, is_there in states.items() if not is_there]
@@ -87,7 +87,7 @@ def _backends(facts: Facts) -> Finding:
     return ok("backends", text)
 
 
-def _gpus(facts: Facts, counted: int) -> list[Finding]:
+def _gpus(facts: Facts, counted: int) -> list[CheckResult]:
     if why := facts.get("gpu_problem"):
         return [note("torch's GPUs", why, "torch cannot use them; look at the driver")]
     seen = facts["gpus"]
@@ -107,7 +107,7 @@ def _gpus(facts: Facts, counted: int) -> list[Finding]:
     return found
 
 
-def _recorder(facts: Facts) -> Finding:
+def _recorder(facts: Facts) -> CheckResult:
     problem: str = facts["recorder"]
     if problem:
         name = problem.partition("=")[0]

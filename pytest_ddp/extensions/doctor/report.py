@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ddp.extensions.doctor import libraries
-from pytest_ddp.extensions.doctor.findings import Finding, as_json, as_text, stops
+from pytest_ddp.extensions.doctor.findings import CheckResult, as_json, as_text, stops
 from pytest_ddp.extensions.doctor.selftest.prove import SelftestResult
 from pytest_ddp.system.stdlib import json, shutil, subprocess
 
@@ -22,7 +22,7 @@ _LIMIT = 60.0
 class Report:
     """Findings and results of one run of the doctor."""
 
-    findings: Sequence[Finding]
+    findings: Sequence[CheckResult]
     results: Sequence[SelftestResult]
     unasked: Sequence[str]
     """Parts that the command line did not select."""

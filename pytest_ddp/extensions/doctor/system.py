@@ -8,7 +8,7 @@ import resource
 from collections.abc import Iterator
 from pathlib import Path
 
-from pytest_ddp.extensions.doctor.findings import Finding, note, ok, stop
+from pytest_ddp.extensions.doctor.findings import CheckResult, note, ok, stop
 from pytest_ddp.settings.rules import MAX_LOCAL_WORLD_SIZE
 from pytest_ddp.system import machine, support, tempfiles
 from pytest_ddp.system.stdlib import os, shutil, tempfile
@@ -20,12 +20,12 @@ _SMALL_SHM = 1 << 30
 """Bytes. Docker's default is 64 MiB, which a few batches of images fill."""
 
 
-def findings() -> list[Finding]:
+def findings() -> list[CheckResult]:
     """All findings that need no torch."""
     return [_kernel(), _loopback(), _tempdir(), _shm(), _descriptors(), _processes(), *_leftovers()]
 
 
-def _kernel() -> Finding:
+def _kernel() -> CheckResult:
     text = f"{platform.system()} {platform.release()}, {platform.machine()}, {_cores()} cores"
     problem = support.problem()
     return stop("system", text, problem) if problem else ok("system", text)
@@ -35,14 +35,14 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _loopback() -> Finding:
+def _loopback() -> CheckResult:
     if problem := machine.loopback_problem():
         cause, _, fix = problem.rpartition(". ")
         return stop("network", cause, fix)
     return ok("network", "lo is up")
 
 
-def _tempdir() -> Finding:
+def _tempdir() -> CheckResult:
     topic = "TMPDIR"
     try:
         directory = tempfile.gettempdir()
@@ -59,7 +59,7 @@ def _tempdir() -> Finding:
     )
 
 
-def _shm(path: str = "/dev/shm") -> Finding:
+def _shm(path: str = "/dev/shm") -> CheckResult:
     fix = "docker run --shm-size=2g (or --ipc=host), in Kubernetes an emptyDir of medium Memory"
     if not os.access(path, os.W_OK):
         return note(path, "missing, or nothing can be written: DataLoader workers will fail", fix)
@@ -71,7 +71,7 @@ def _shm(path: str = "/dev/shm") -> Finding:
     return ok(path, text)
 
 
-def _descriptors() -> Finding:
+def _descriptors() -> CheckResult:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if resource.RLIM_INFINITY in (soft, hard):
         return ok("descriptors", "any number of open files")
@@ -87,7 +87,7 @@ def _descriptors() -> Finding:
     return make("descriptors", text, f"ulimit -Hn {needed} before pytest starts, as root")
 
 
-def _processes() -> Finding:
+def _processes() -> CheckResult:
     room = {**_user_limit(), **_group_limit()}
     if not room:
         return ok("processes", "no limit was found")
@@ -134,7 +134,7 @@ def _group_limit() -> dict[str, int]:
     return {}
 
 
-def _leftovers() -> Iterator[Finding]:
+def _leftovers() -> Iterator[CheckResult]:
     with contextlib.suppress(OSError):
         dead = tempfiles.abandoned()
         if not dead:

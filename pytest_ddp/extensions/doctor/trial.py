@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ddp.extensions.doctor import rank_witness
-from pytest_ddp.extensions.doctor.findings import Finding, note, ok, stop
+from pytest_ddp.extensions.doctor.findings import CheckResult, note, ok, stop
 from pytest_ddp.extensions.doctor.selftest import inner_session
 from pytest_ddp.rank.startup.plugin_filter import WITHHELD
 from pytest_ddp.system.stdlib import json, os
@@ -23,7 +23,7 @@ _SPAWNED = "ranks are spawned, not forked: "
 _LEFT_OUT = re.compile(r"the plugin (\S+) is left out of the ranks of ddp tests, since (.*?): ")
 
 
-def findings() -> list[Finding]:
+def findings() -> list[CheckResult]:
     """Run the test, with the plugins that are installed here."""
     with inner_session.folder_with(_SUITE) as folder:
         environment = {rank_witness.FOLDER: str(folder)}
@@ -48,7 +48,7 @@ def _record(path: Path) -> dict[str, Any] | None:
     return None
 
 
-def _failure(ended: inner_session.Ended) -> Finding:
+def _failure(ended: inner_session.Ended) -> CheckResult:
     how = f"ended with code {ended.code}"
     if ended.code is None:
         how = f"did not end in {_LIMIT:.0f} s"
@@ -63,7 +63,7 @@ def _failure(ended: inner_session.Ended) -> Finding:
     )
 
 
-def _start(warnings: list[str]) -> Finding:
+def _start(warnings: list[str]) -> CheckResult:
     for text in warnings:
         if text.startswith(_SPAWNED):
             why, _, advice = text.removeprefix(_SPAWNED).partition(". ")
@@ -71,7 +71,7 @@ def _start(warnings: list[str]) -> Finding:
     return ok("start", "ranks are forked from a host that has imported torch")
 
 
-def _plugins(controller: dict[str, Any], rank: dict[str, Any]) -> Iterator[Finding]:
+def _plugins(controller: dict[str, Any], rank: dict[str, Any]) -> Iterator[CheckResult]:
     reasons = {
         found[1]: found[2] for text in controller["warnings"] if (found := _LEFT_OUT.match(text))
     }

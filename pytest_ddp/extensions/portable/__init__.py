@@ -1,11 +1,12 @@
 """``portable=``: says of a test that is green on gloo that it would hang or go wrong on NCCL.
 
-In each rank a :class:`~pytest_ddp.extensions.portable.watch.Watch` is there from a test's set-up
-to its teardown. It makes an :class:`~pytest_ddp.extensions.portable.events.Operation` of each
-operator that is called, and tells detectors when it is issued, when the caller gets its handle,
-when a thread has waited for it, and when the handle is gone. A detector is one file; what it sends
+In each rank an :class:`~pytest_ddp.extensions.portable.watch.OperationWatch` is there from a test's
+set-up to its teardown. For each operator that is called, it makes an
+:class:`~pytest_ddp.extensions.portable.events.IssuedOperation`, and notifies detectors when it is
+issued, when the caller gets its handle, when a thread has waited for it, and when the handle is
+gone. A detector is one file; what it sends
 after the test is judged in the pytest process, for all ranks together, by the function beside it
-in :data:`~pytest_ddp.extensions.portable.judging.JUDGES`.
+in :data:`~pytest_ddp.extensions.portable.judges.JUDGES`.
 
 ===================== ======================================================================
 ``options.py``        the setting, its checks, and which backend a group has in production
@@ -19,9 +20,9 @@ in :data:`~pytest_ddp.extensions.portable.judging.JUDGES`.
 ``buffer_log.py``     and the findings
 ``differences.py``    what NCCL does otherwise: the table
 ``difference_log.py`` the calls and messages of a rank that are in it
-``messages.py``       messages of both ends, without torch
+``point_to_point.py`` messages of both ends, without torch
 ``detectors.py``      the list of detectors
 ``finding.py``        findings and their texts
-``judging.py``        all ranks together, in the pytest process
+``judges.py``         all ranks together, in the pytest process
 ===================== ======================================================================
 """

@@ -6,7 +6,7 @@ from sys import _getframe
 from typing import Any
 
 from pytest_ddp.extensions.portable.buffers import Buffers, Flight, Touch
-from pytest_ddp.extensions.portable.events import Detector, Given, Handle, Operation
+from pytest_ddp.extensions.portable.events import Detector, Given, Handle, IssuedOperation
 from pytest_ddp.extensions.portable.finding import Finding
 from pytest_ddp.extensions.portable.touches import TouchMode
 from pytest_ddp.rank.groups.origins import user_frame
@@ -29,7 +29,7 @@ class TouchedBuffers(Detector):
         self._issued: dict[int, Flight | None] = {}
         """What each thread has issued last; only that may have a handle that is to come."""
 
-    def issued(self, operation: Operation, given: Given) -> None:
+    def issued(self, operation: IssuedOperation, given: Given) -> None:
         if operation.is_judged:
             self._issued[operation.thread] = self._buffers.issued(operation, given)
 

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import torch
 
 from pytest_ddp.extensions.comms.block import reduction_of
-from pytest_ddp.extensions.portable.events import Given, Group, Handle, Operation
+from pytest_ddp.extensions.portable.events import Given, Group, Handle, IssuedOperation
 from pytest_ddp.extensions.portable.extents import Extent, extent_of, overlap
 from pytest_ddp.system.stdlib import threading, zlib
 
@@ -36,7 +36,7 @@ from pytest_ddp.system.stdlib import threading, zlib
 class Touch(NamedTuple):
     """A buffer that was touched while an operation was in flight."""
 
-    operation: Operation
+    operation: IssuedOperation
     """The one in flight."""
     is_write: bool
     touched_by: str
@@ -93,7 +93,7 @@ class _Use:
 class Flight:
     """An operation whose buffers belong to the backend."""
 
-    operation: Operation
+    operation: IssuedOperation
     uses: list[_Use]
     handle: Handle | None = None
     is_found: bool = False
@@ -118,7 +118,7 @@ class Buffers:
         """In the order of issue."""
         self._lock = threading.RLock()
 
-    def issued(self, operation: Operation, given: Given) -> Flight | None:
+    def issued(self, operation: IssuedOperation, given: Given) -> Flight | None:
         """Note an operation before it runs.
 
         Returns:
@@ -189,7 +189,7 @@ class Buffers:
                     if use.version is not None and _same_storage(use.tensor, tensor):
                         use.version = None
 
-    def _compare(self, operation: Operation, uses: list[_Use], *, is_waited: bool) -> None:
+    def _compare(self, operation: IssuedOperation, uses: list[_Use], *, is_waited: bool) -> None:
         """Look for flights whose buffers an operation uses."""
         ordered = 0
         for place, flight in enumerate(self._flights):
@@ -222,7 +222,7 @@ class Buffers:
         self._found(Touch(flight.operation, is_write, by, site))
 
 
-def _uses(operation: Operation, args: tuple[Any, ...]) -> Iterator[_Use]:
+def _uses(operation: IssuedOperation, args: tuple[Any, ...]) -> Iterator[_Use]:
     form, group = operation.operator.form, operation.group
     is_root = operation.root is not None and group.members[operation.root] == group.own
     reads, writes = _READS_AND_WRITES.get(form, (_NONE, _NONE))

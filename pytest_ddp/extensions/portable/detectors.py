@@ -10,5 +10,5 @@ from pytest_ddp.extensions.portable.order_log import OrderLog
 
 
 def detectors() -> list[Detector]:
-    """One of each kind; their judges are in :mod:`pytest_ddp.extensions.portable.judging`."""
+    """One of each kind; their judges are in :mod:`pytest_ddp.extensions.portable.judges`."""
     return [OrderLog(), LostHandles(), TouchedBuffers(), Differences(), MessageLog()]

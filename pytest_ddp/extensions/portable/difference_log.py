@@ -18,8 +18,8 @@ from pytest_ddp.extensions.portable.differences import (
     Difference,
     finding_of,
 )
-from pytest_ddp.extensions.portable.events import Detector, Given, Operation
-from pytest_ddp.extensions.portable.messages import Message
+from pytest_ddp.extensions.portable.events import Detector, Given, IssuedOperation
+from pytest_ddp.extensions.portable.point_to_point import Message
 
 _KEPT = 50_000
 """Messages at most; of a rank with more, none are judged."""
@@ -31,7 +31,7 @@ class Differences(Detector):
     def __init__(self) -> None:
         self._found: dict[tuple[str, str, str], None] = {}
 
-    def issued(self, operation: Operation, given: Given) -> None:
+    def issued(self, operation: IssuedOperation, given: Given) -> None:
         if not operation.is_judged:
             return
         form = operation.operator.form
@@ -58,7 +58,7 @@ class MessageLog(Detector):
     def __init__(self) -> None:
         self._messages: list[Message] = []
 
-    def issued(self, operation: Operation, given: Given) -> None:
+    def issued(self, operation: IssuedOperation, given: Given) -> None:
         if not operation.is_judged or operation.peer is None or len(self._messages) > _KEPT:
             return
         group = operation.group

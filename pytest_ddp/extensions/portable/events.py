@@ -42,7 +42,7 @@ class Given(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Operation:
+class IssuedOperation:
     """An operator that was called. It holds no tensor and no handle."""
 
     number: int
@@ -91,7 +91,7 @@ class Handle:
 
     __slots__ = ("is_users", "operations", "used")
 
-    def __init__(self, operations: Sequence[Operation], *, is_users: bool) -> None:
+    def __init__(self, operations: Sequence[IssuedOperation], *, is_users: bool) -> None:
         self.operations = operations
         self.is_users = is_users
         """Whether torch returned it to the user's code, and not to a part of torch or a package."""
@@ -109,7 +109,7 @@ class Detector:
     name: ClassVar[str]
     """The key of what it sends, and of its judge."""
 
-    def issued(self, operation: Operation, given: Given) -> Callable[[], None] | None:
+    def issued(self, operation: IssuedOperation, given: Given) -> Callable[[], None] | None:
         """Before the operator runs; what is returned is called after it, also if it raises."""
 
     def received(self, handle: Handle) -> None:

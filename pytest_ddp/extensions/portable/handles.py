@@ -9,7 +9,7 @@ from __future__ import annotations
 from sys import _getframe
 from typing import Any
 
-from pytest_ddp.extensions.portable.events import Detector, Given, Handle, Operation
+from pytest_ddp.extensions.portable.events import Detector, Given, Handle, IssuedOperation
 from pytest_ddp.extensions.portable.finding import Finding
 from pytest_ddp.rank.groups.origins import user_frame
 from pytest_ddp.rank.groups.torch_state import unwaited
@@ -33,7 +33,7 @@ class LostHandles(Detector):
         """Whether a part of torch or a package has called a functional collective."""
         self._unread = unwaited()
 
-    def issued(self, operation: Operation, given: Given) -> None:
+    def issued(self, operation: IssuedOperation, given: Given) -> None:
         if operation.functional == "user":
             self._functional[operation.name, operation.place] = None
         elif operation.functional:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytest_ddp.extensions.portable.events import Detector, Given, Handle, Operation
+from pytest_ddp.extensions.portable.events import Detector, Given, Handle, IssuedOperation
 from pytest_ddp.system.stdlib import threading
 
 _KEPT = 50_000
@@ -17,7 +17,7 @@ class OrderLog(Detector):
     name = "orders"
 
     def __init__(self) -> None:
-        self._channels: dict[tuple[Any, ...], int] = {}
+        self._match_keys: dict[tuple[Any, ...], int] = {}
         self._names: dict[tuple[str, str], int] = {}
         self._threads: dict[int, int] = {}
         self._log: list[tuple[int, ...]] = []
@@ -26,10 +26,10 @@ class OrderLog(Detector):
         self._counts: dict[int, int] = {}
         self._lock = threading.Lock()
 
-    def issued(self, operation: Operation, given: Given) -> None:
+    def issued(self, operation: IssuedOperation, given: Given) -> None:
         if operation.operator.operation == "monitored_barrier":  # gloo's alone
             return
-        if not operation.is_judged or (channel := _channel(operation)) is None:
+        if not operation.is_judged or (match_key := _match_key(operation)) is None:
             return
         with self._lock:
             if len(self._log) >= _KEPT:
@@ -38,7 +38,7 @@ class OrderLog(Detector):
             # What is called in one batch is launched together.
             place = self._counts[thread] = self._counts.get(thread, 0) + (operation.batch < 2)
             name = self._names.setdefault((operation.name, operation.place), len(self._names))
-            where = self._channels.setdefault(channel, len(self._channels))
+            where = self._match_keys.setdefault(match_key, len(self._match_keys))
             self._places[operation.number] = thread, place
             self._log.append((where, name, thread, place))
 
@@ -52,16 +52,16 @@ class OrderLog(Detector):
                 self._log.append((-1, thread, *self._places[operation.number]))
 
     def ended(self) -> Any:
-        if len(self._channels) < 2:
+        if len(self._match_keys) < 2:
             return None
         return {
-            "channels": [list(channel) for channel in self._channels],
+            "match_keys": [list(match_key) for match_key in self._match_keys],
             "names": [list(name) for name in self._names],
             "log": self._log,
         }
 
 
-def _channel(operation: Operation) -> tuple[Any, ...] | None:
+def _match_key(operation: IssuedOperation) -> tuple[Any, ...] | None:
     """What operations are matched by between ranks; its members come last.
 
     Those of a message are its two ends, sender first. None for a receive from any rank: which

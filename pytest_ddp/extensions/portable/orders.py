@@ -11,7 +11,7 @@ Pure; imports no torch. The rule, with its sources:
 So the order in which a rank's threads *issue* operations is compared, and waits do not mend it:
 with ``a`` before ``b`` on one rank and ``b`` before ``a`` on another, one of the two has both in
 flight and needs them to run at the same time, whatever it waits for. Operations on two ranks are
-the same one if they are the n-th of their channel: of a group for collectives, of a group, sender,
+the same one if they are the n-th with their key: of a group for collectives, of a group, sender,
 receiver and tag for messages. A message is of its two ends alone.
 
 Happens-before on a rank is what is certain: the order of one thread, and what a thread issues after
@@ -28,7 +28,7 @@ from itertools import combinations
 from typing import Any, NamedTuple, TypeAlias
 
 
-class Channel(NamedTuple):
+class MatchKey(NamedTuple):
     """What operations are matched by between ranks."""
 
     kind: str
@@ -44,7 +44,7 @@ class Channel(NamedTuple):
 class Issue(NamedTuple):
     """An operation that a rank has issued."""
 
-    channel: Channel
+    match_key: MatchKey
     name: str
     """For people: ``all_reduce on dp``."""
     site: str
@@ -74,14 +74,14 @@ class Inversion(NamedTuple):
     second: tuple[Issue, Issue]
 
 
-_Key: TypeAlias = tuple[Channel, int]
+_Key: TypeAlias = tuple[MatchKey, int]
 
 
 def read(sent: Mapping[str, Any]) -> list[Issue]:
     """A rank's history from what it has sent."""
-    channels = [
-        Channel(kind, group, made, tag, tuple(members))
-        for kind, group, made, tag, members in sent["channels"]
+    match_keys = [
+        MatchKey(kind, group, made, tag, tuple(members))
+        for kind, group, made, tag, members in sent["match_keys"]
     ]
     knows: defaultdict[int, dict[int, int]] = defaultdict(dict)
     history = []
@@ -94,7 +94,7 @@ def read(sent: Mapping[str, Any]) -> list[Issue]:
         else:
             name, thread, place = rest
             label, site = sent["names"][name]
-            history.append(Issue(channels[where], label, site, thread, place, knows[thread]))
+            history.append(Issue(match_keys[where], label, site, thread, place, knows[thread]))
     return history
 
 
@@ -106,11 +106,11 @@ def inversions(histories: Mapping[int, Sequence[Issue]]) -> Iterator[Inversion]:
 
 
 def _numbered(history: Sequence[Issue]) -> dict[_Key, Issue]:
-    counts: Counter[Channel] = Counter()
+    counts: Counter[MatchKey] = Counter()
     found = {}
     for issue in history:
-        counts[issue.channel] += 1
-        found[issue.channel, counts[issue.channel]] = issue
+        counts[issue.match_key] += 1
+        found[issue.match_key, counts[issue.match_key]] = issue
     return found
 
 
@@ -124,7 +124,7 @@ def _between(
         for key, issue in theirs.items()
         if key in mine and one in key[0].members and other in key[0].members
     }
-    if len({channel for channel, _ in common}) < 2:
+    if len({match_key for match_key, _ in common}) < 2:
         return
     seen: dict[tuple[str, int], _Prefix] = {}
     shown = set()
@@ -149,9 +149,9 @@ def _between(
 _COLLECTIVE = ""
 
 
-def _class(channel: Channel) -> str:
+def _class(match_key: MatchKey) -> str:
     """Messages of one group are not compared with each other: NCCL pairs them by their order."""
-    return _COLLECTIVE if channel.kind == "collective" else f"messages of {channel.group}"
+    return _COLLECTIVE if match_key.kind == "collective" else f"messages of {match_key.group}"
 
 
 class _Prefix:

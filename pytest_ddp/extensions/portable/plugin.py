@@ -63,7 +63,7 @@ def pytest_ddp_findings(item: pytest.Item, sent: Mapping[int, Mapping[str, Any]]
     by_rank = {rank: each[_NAME] for rank, each in sent.items() if _NAME in each}
     if not by_rank:
         return None
-    from pytest_ddp.extensions.portable.judging import findings  # noqa: PLC0415
+    from pytest_ddp.extensions.portable.judges import findings  # noqa: PLC0415
 
     found = findings(by_rank)
     fails = item.config.stash[_OPTIONS].severity is Severity.FAIL
@@ -92,10 +92,10 @@ def pytest_ddp_test_begins(item: pytest.Item, sent: Mapping[str, Any]) -> None:
     if _NAME not in sent:
         return
     from pytest_ddp.extensions.portable.detectors import detectors  # noqa: PLC0415
-    from pytest_ddp.extensions.portable.watch import Watch  # noqa: PLC0415
+    from pytest_ddp.extensions.portable.watch import OperationWatch  # noqa: PLC0415
 
     production = Production(sent[_NAME]["backend"])
-    watch = item.stash[_WATCH] = Watch(production, detectors())
+    watch = item.stash[_WATCH] = OperationWatch(production, detectors())
     watch.start()
 
 

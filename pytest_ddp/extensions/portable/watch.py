@@ -22,7 +22,7 @@ from torch.distributed import distributed_c10d
 from pytest_ddp.extensions.comms import stack
 from pytest_ddp.extensions.comms.block import described
 from pytest_ddp.extensions.comms.observer import OperatorCall, observe
-from pytest_ddp.extensions.portable.events import Detector, Given, Group, Handle, Operation
+from pytest_ddp.extensions.portable.events import Detector, Given, Group, Handle, IssuedOperation
 from pytest_ddp.extensions.portable.options import Production
 from pytest_ddp.rank.groups.journal import COLLECTIVES, MESSAGES
 from pytest_ddp.rank.groups.origins import called_by_user
@@ -45,11 +45,11 @@ _waits_by_tensor: Callable[[], bool] = getattr(
 
 
 class _Local(threading.local):
-    issued: list[Operation] | None = None
+    issued: list[IssuedOperation] | None = None
     """What this thread issues in the call of a method of ``ProcessGroup`` that is running."""
 
 
-class Watch:
+class OperationWatch:
     """One test's."""
 
     def __init__(self, production: Production, detectors: Iterable[Detector]) -> None:
@@ -95,7 +95,7 @@ class Watch:
         group = self._groups.get(raw.group_name) or self._group(raw)
         origin = stack.origin_of(_getframe(2))
         on_host = bool(origin.objects) or operator.operation in _ON_HOST
-        operation = Operation(
+        operation = IssuedOperation(
             next(self._numbers),
             operator,
             group,
@@ -153,7 +153,7 @@ class Watch:
 
         def watched(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Any:
             outer = self._local.issued
-            mine: list[Operation] = []
+            mine: list[IssuedOperation] = []
             self._local.issued = mine
             try:
                 work = original(group, *args, **kwargs)
@@ -165,7 +165,7 @@ class Watch:
 
         self._put(dist.ProcessGroup, method, watched)
 
-    def _received(self, work: Any, operations: list[Operation], *, is_users: bool) -> None:
+    def _received(self, work: Any, operations: list[IssuedOperation], *, is_users: bool) -> None:
         if type(work).wait is not dist.Work.wait:  # a class in Python: its waits are not seen
             return
         handle, key = Handle(operations, is_users=is_users), id(work)

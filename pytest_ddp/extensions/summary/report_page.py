@@ -41,7 +41,7 @@ class TestRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class FailureRow:
     """A phase of a test that failed, or a file that could not be collected."""
 
     nodeid: str
@@ -72,7 +72,7 @@ class SessionFacts:
     not_run: int
     """Tests that were selected and have no result."""
     tests: Sequence[TestRow]
-    failures: Sequence[Failure]
+    failures: Sequence[FailureRow]
     problems: Sequence[str]
     """Errors outside of the tests."""
     interrupted_ranks: str
@@ -216,7 +216,7 @@ def _colour(verdict: str) -> str:
 # ------------------------------------------------------------------ failures
 
 
-def _failure(number: int, failure: Failure, facts: SessionFacts) -> str:
+def _failure(number: int, failure: FailureRow, facts: SessionFacts) -> str:
     where = "" if failure.phase == "call" else f" ({escape(failure.phase)})"
     return "\n".join(
         [

@@ -15,7 +15,7 @@ from _pytest._io import TerminalWriter
 
 from pytest_ddp.extensions.summary.markdown import shortened
 from pytest_ddp.extensions.summary.plugin import RAN_ON, REPORT
-from pytest_ddp.extensions.summary.report_page import Failure, SessionFacts, TestRow, page
+from pytest_ddp.extensions.summary.report_page import FailureRow, SessionFacts, TestRow, page
 from pytest_ddp.session.supervisor import INTERRUPTED
 from pytest_ddp.settings.options import OPTIONS
 from pytest_ddp.system.stdlib import os, time
@@ -120,12 +120,14 @@ class SessionReport:
             seconds=sum(report.duration for report in reports),
         )
 
-    def _uncollected_files(self) -> Iterator[Failure]:
+    def _uncollected_files(self) -> Iterator[FailureRow]:
         for report in self._uncollected:
             text = _shown(self._config, report, ())
-            yield Failure(report.nodeid, "collection", text, "", "", self._command(report.nodeid))
+            yield FailureRow(
+                report.nodeid, "collection", text, "", "", self._command(report.nodeid)
+            )
 
-    def _failures(self) -> Iterator[Failure]:
+    def _failures(self) -> Iterator[FailureRow]:
         first = True
         for nodeid, reports in self._tests.items():
             later = [report for report in reports if report.when == "teardown" and report.passed]
@@ -134,7 +136,7 @@ class SessionReport:
                     continue
                 picture = self._picture(report, first=first)
                 first = first and not picture
-                yield Failure(
+                yield FailureRow(
                     nodeid,
                     str(report.when),
                     _shown(self._config, report, later),

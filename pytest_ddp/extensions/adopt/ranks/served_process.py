@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from pytest_ddp.extensions.adopt.ranks import inherited, served_surroundings
 from pytest_ddp.extensions.adopt.ranks.served_messages import Inherit, Serve
-from pytest_ddp.extensions.adopt.ranks.served_watch import Watch
+from pytest_ddp.extensions.adopt.ranks.served_watch import ServedWatch
 from pytest_ddp.protocol.channel import Channel
 from pytest_ddp.rank.cleanup import seeding
 from pytest_ddp.rank.exits import crash_stacks, exiting
@@ -53,7 +53,7 @@ def _live(order: Serve, descriptors: list[int]) -> NoReturn:
     channel = Channel(socket.socket(fileno=own))
     _inherit(channel)
     _share_tracker(tracker)
-    watch = Watch(channel, page)
+    watch = ServedWatch(channel, page)
     for descriptor in files:
         os.close(descriptor)
     code = _run(data)

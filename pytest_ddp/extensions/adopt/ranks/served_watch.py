@@ -30,7 +30,7 @@ _NO_GROUP = World("gloo", 1, None, init=False)
 """The plugin creates no group here: the process creates its own."""
 
 
-class Watch:
+class ServedWatch:
     """Records what the process does from now on; answers probes once it has a process group."""
 
     def __init__(self, channel: Channel, page: str) -> None:

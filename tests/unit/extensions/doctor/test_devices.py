@@ -10,7 +10,7 @@ from typing import TypeAlias
 import pytest
 
 from pytest_ddp.extensions.doctor import device_findings, report
-from pytest_ddp.extensions.doctor.findings import Finding, Level
+from pytest_ddp.extensions.doctor.findings import CheckResult, Level
 from pytest_ddp.launch import gpus
 
 Install: TypeAlias = Callable[..., None]
@@ -34,7 +34,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
     gpus.physical_gpus.cache_clear()
 
 
-def about(topic: str) -> list[Finding]:
+def about(topic: str) -> list[CheckResult]:
     return [finding for finding in device_findings.findings() if finding.topic == topic]
 
 

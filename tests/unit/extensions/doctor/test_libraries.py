@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_ddp.extensions.doctor import libraries
-from pytest_ddp.extensions.doctor.findings import Finding, Level
+from pytest_ddp.extensions.doctor.findings import CheckResult, Level
 
 GPU = {"name": "NVIDIA H200", "capability": "9.0", "memory": 141 << 30, "free": 140 << 30}
 CPU: dict[str, Any] = {
@@ -23,7 +23,7 @@ CPU: dict[str, Any] = {
 CUDA = {**CPU, "cuda": "13.0", "backends": {"gloo": True, "nccl": True}, "nccl": "2.28.3"}
 
 
-def found(facts: dict[str, Any], problem: str = "", gpus: int = 0) -> dict[str, Finding]:
+def found(facts: dict[str, Any], problem: str = "", gpus: int = 0) -> dict[str, CheckResult]:
     return {finding.topic: finding for finding in libraries.findings(facts, problem, gpus)}
 
 

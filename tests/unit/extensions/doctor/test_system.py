@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from pytest_ddp.extensions.doctor import system
-from pytest_ddp.extensions.doctor.findings import Finding, Level
+from pytest_ddp.extensions.doctor.findings import CheckResult, Level
 
 
-def about(topic: str) -> Finding:
+def about(topic: str) -> CheckResult:
     (found,) = (finding for finding in system.findings() if finding.topic == topic)
     return found
 

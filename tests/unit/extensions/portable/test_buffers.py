@@ -12,7 +12,7 @@ import torch
 
 from pytest_ddp.extensions.comms.operations import OPERATORS
 from pytest_ddp.extensions.portable.buffers import Buffers, Touch
-from pytest_ddp.extensions.portable.events import Given, Group, Handle, Operation
+from pytest_ddp.extensions.portable.events import Given, Group, Handle, IssuedOperation
 from pytest_ddp.extensions.portable.touches import TouchMode
 from pytest_ddp.system.stdlib import threading
 
@@ -47,10 +47,10 @@ class Rank:
 _numbers = itertools.count(1)
 
 
-def _operation(name: str, group: str, root: int | None) -> Operation:
+def _operation(name: str, group: str, root: int | None) -> IssuedOperation:
     members = Group(group, 1, group, (0, 1), 0, True, None)
     thread = threading.get_ident()
-    return Operation(
+    return IssuedOperation(
         *(
             next(_numbers),
             OPERATORS[name],

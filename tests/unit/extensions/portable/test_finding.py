@@ -13,10 +13,10 @@ from pytest_ddp.extensions.comms.operations import OPERATORS
 from pytest_ddp.extensions.portable.buffer_log import touched_buffer
 from pytest_ddp.extensions.portable.buffers import Touch
 from pytest_ddp.extensions.portable.differences import DIFFERENCES, finding_of
-from pytest_ddp.extensions.portable.events import Group, Operation
+from pytest_ddp.extensions.portable.events import Group, IssuedOperation
 from pytest_ddp.extensions.portable.finding import WIDTH, Finding, merged
 from pytest_ddp.extensions.portable.handles import lost_handle, unread_results
-from pytest_ddp.extensions.portable.judging import findings
+from pytest_ddp.extensions.portable.judges import findings
 
 ONE = Finding(
     "lost handle",
@@ -53,7 +53,7 @@ def test_the_text() -> None:
 def _log(first: int, second: int, name: str = "all_reduce") -> dict[str, object]:
     """A rank that issues on two groups of ranks 0 and 1."""
     return {
-        "channels": [["collective", name, 0, 0, [0, 1]] for name in "ab"],
+        "match_keys": [["collective", name, 0, 0, [0, 1]] for name in "ab"],
         "names": [[f"{name} on a", "/t.py:1"], [f"{name} on b", "/t.py:2"]],
         "log": [[first, first, 0, 1], [second, second, 0, 2]],
     }
@@ -78,7 +78,7 @@ def _of_all_kinds() -> Iterator[Finding]:
     yield unread_results(123, ((LONG, PLACE),))
     group = Group("0", 0, "expert_model_parallel_group", (0, 1), 0, True, None)
     operator = OPERATORS["reduce_scatter_tensor_coalesced_"]
-    flying = Operation(1, operator, group, "nccl", 0, None, None, 0, "", None, None, 0)
+    flying = IssuedOperation(1, operator, group, "nccl", 0, None, None, 0, "", None, None, 0)
     for is_write, by in itertools.product((True, False), ("torch.nn.functional.linear", "")):
         yield touched_buffer(Touch(flying, is_write, by, PLACE))
     for row in DIFFERENCES:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from pytest_ddp.extensions.portable.orders import Channel, Inversion, Issue, inversions
+from pytest_ddp.extensions.portable.orders import Inversion, Issue, MatchKey, inversions
 
 WORLD = (0, 1, 2, 3)
 MEMBERS = {"w": WORLD, "v": WORLD, "a": (0, 1), "b": (0, 1), "c": (0, 2), "d": (1, 2, 3)}
@@ -38,13 +38,13 @@ def history(rank: int, program: str) -> list[Issue]:
         what, _, name = word.partition("@")
         thread = int(name or 0)
         places[thread] += not batched
-        channel = Channel("collective", what, 0, 0, MEMBERS.get(what, ()))
+        match_key = MatchKey("collective", what, 0, 0, MEMBERS.get(what, ()))
         if what[0] in "<>":
             peer = int(what[1:])
             ends = (rank, peer) if what[0] == ">" else (peer, rank)
-            channel = Channel("message", "world", 0, 0, ends)
+            match_key = MatchKey("message", "world", 0, 0, ends)
         site = f"r{rank}:{number}"
-        found.append(Issue(channel, what, site, thread, places[thread], knows.get(thread, {})))
+        found.append(Issue(match_key, what, site, thread, places[thread], knows.get(thread, {})))
     return found
 
 
@@ -117,11 +117,11 @@ def _by_definition(one: list[Issue], other: list[Issue]) -> bool:
     """Whether any two operations are inverted, each pair looked at."""
     numbered = []
     for issues in (one, other):
-        counts: Counter[Channel] = Counter()
+        counts: Counter[MatchKey] = Counter()
         keys = {}
         for issue in issues:
-            counts[issue.channel] += 1
-            keys[issue.channel, counts[issue.channel]] = issue
+            counts[issue.match_key] += 1
+            keys[issue.match_key, counts[issue.match_key]] = issue
         numbered.append(keys)
     mine, theirs = numbered
     both = [key for key in mine if key in theirs and {0, 1} <= {*key[0].members}]

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from pytest_ddp.extensions.portable import orders
 from pytest_ddp.extensions.portable.differences import DIFFERENCES, finding_of
 from pytest_ddp.extensions.portable.finding import Finding, merged
-from pytest_ddp.extensions.portable.messages import Message, mismatches
+from pytest_ddp.extensions.portable.point_to_point import Message, mismatches
 
 Judge: TypeAlias = Callable[[Mapping[int, Any]], Iterable[Finding]]
 """From what the detector of each rank has sent; ranks that have sent nothing are missing."""

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from pytest_ddp.extensions.portable.messages import Message, mismatches
+from pytest_ddp.extensions.portable.point_to_point import Message, mismatches
 
 
 def _rank(text: str) -> list[Message]:
