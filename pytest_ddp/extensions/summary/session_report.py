@@ -14,7 +14,7 @@ import pytest
 from _pytest._io import TerminalWriter
 
 from pytest_ddp.extensions.summary.markdown import shortened
-from pytest_ddp.extensions.summary.plugin import RAN_ON, REPORT
+from pytest_ddp.extensions.summary.options import RAN_ON, REPORT
 from pytest_ddp.extensions.summary.report_page import FailureRow, SessionFacts, TestRow, page
 from pytest_ddp.session.supervisor import INTERRUPTED
 from pytest_ddp.settings.options import OPTIONS
