@@ -20,6 +20,7 @@ from ddp_conformance.framework.verdict import Violation, broken
 from ddp_conformance.sampling import judge
 from ddp_conformance.sampling.checks import (
     EPOCHS,
+    GROUPED_SAMPLES,
     MANY_EPOCHS,
     MANY_SAMPLES,
     QUICK,
@@ -85,16 +86,26 @@ def _suspicious_runs(subject: Delivering, world_size: int) -> list[Run]:
 
 
 def _returning_order(subject: Delivering, world_size: int) -> tuple[Violation, ...]:
-    """Orders of the first and the last rank, which are enough to see an order come again."""
-    size = max(MANY_SAMPLES * world_size, full_size(subject, world_size))
-    two, many = (
-        _run(subject, size, world_size, epochs, sorted({0, world_size - 1}))
-        for epochs in (EPOCHS, MANY_EPOCHS)
-    )
-    return (
-        *judge_each([two], lambda run: judge.judge_order_changes(run.history)),
-        *judge_each([many], lambda run: judge.judge_order_returns(run.history)),
-    )
+    """Orders of the first and the last rank, which are enough to see an order come again.
+
+    What has one order in all epochs may sort shuffled samples in groups, and is looked at again
+    with more samples.
+    """
+    few = max(MANY_SAMPLES * world_size, full_size(subject, world_size))
+    found: tuple[Violation, ...] = ()
+    for size in (few, max(few, GROUPED_SAMPLES * world_size)):
+        two, many = (
+            _run(subject, size, world_size, epochs, sorted({0, world_size - 1}))
+            for epochs in (EPOCHS, MANY_EPOCHS)
+        )
+        again = (
+            *judge_each([two], lambda run: judge.judge_order_changes(run.history)),
+            *judge_each([many], lambda run: judge.judge_order_returns(run.history)),
+        )
+        if not again:
+            return ()
+        found = found or again
+    return found
 
 
 def _equal_draws(subject: Delivering, world_size: int) -> tuple[Violation, ...]:

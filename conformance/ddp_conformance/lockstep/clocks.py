@@ -1,7 +1,8 @@
-"""Sets one rank's clock ahead, to find names and seeds that each rank takes from its own clock.
+"""Sets the clock ahead, to find names and seeds that ranks take from it.
 
-Ranks of a test start in the same second of one clock; those of a cluster do not. Only the time of
-day is ahead. Monotonic clocks, timeouts and the times of files stay as they are.
+Ranks of a test start in the same second of one clock; those of a cluster do not, and no two runs
+do. Only the time of day is ahead. Monotonic clocks, timeouts and the times of files stay as they
+are.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from unittest import mock
 from ddp_conformance.framework.places import is_users
 
 SECONDS = 3661
-"""How far ahead: another hour, minute and second."""
+"""How far ahead one rank of a run is: another hour, minute and second."""
+LATER = 400 * 86_400 + SECONDS
+"""And how far a second run: another year, month and day, too."""
 
 _shift = 0
 """Seconds added now. A module that is first imported in the block keeps our functions for good,
@@ -28,7 +31,7 @@ so they must add 0 after it."""
 
 
 @contextmanager
-def clock_ahead() -> Iterator[None]:
+def clock_ahead(seconds: int = SECONDS) -> Iterator[None]:
     """In the block, the clock of this process is ahead, also where it was imported by name."""
     global _shift
     clocks = {name: getattr(time, name) for name in _AHEAD}
@@ -39,7 +42,7 @@ def clock_ahead() -> Iterator[None]:
                 if id(value) in ahead:
                     patches.enter_context(mock.patch.object(module, name, ahead[id(value)]))
         patches.enter_context(_datetime_ahead())
-        _shift = SECONDS
+        _shift = seconds
         try:
             yield
         finally:

@@ -27,7 +27,7 @@ from ddp_conformance.framework.recording import (
 from ddp_conformance.framework.registry import Check, Guarantee, remark
 from ddp_conformance.framework.verdict import UndecidedError, Violation
 from ddp_conformance.launched.start.apart import find_apart
-from ddp_conformance.lockstep.clocks import SECONDS, clock_ahead
+from ddp_conformance.lockstep.clocks import LATER, SECONDS, clock_ahead
 from ddp_conformance.sampling import judge, randomness
 from ddp_conformance.sampling.deliveries import Delivering, deliveries
 from ddp_conformance.sampling.excuses import declarations, in_words
@@ -42,6 +42,9 @@ MANY_EPOCHS = range(24)
 
 MANY_SAMPLES = 64
 """Samples of each rank in many epochs: several batches, as a part may shuffle only these."""
+
+GROUPED_SAMPLES = 2048
+"""Samples of each rank with which a part has several groups of 50 batches of some 16."""
 
 QUICK = 0.1
 """Seconds of two epochs; a slower loader, such as one that forks, is not checked in many epochs."""
@@ -205,29 +208,35 @@ def find_wrong_counts(subject: Delivering, ranks: Ranks) -> tuple[Violation, ...
 def find_order(subject: Delivering, ranks: Ranks) -> tuple[Violation, ...]:
     """SMP-04: two epochs, then the second one again in a new component.
 
-    Each rank draws another number of random numbers in between, so that an order that
-    depends on the global generators shows.
+    Each rank draws another number of random numbers in between, and its clock is ahead from then
+    on, so that an order that depends on the global generators or on the time shows.
     """
-    enough = full_size(subject, ranks.world_size)
     chance = "replacement" in subject.traits
     few = MANY_SAMPLES if chance else judge.RELIABLE_ORDER
-    size = max(16, few * ranks.world_size, enough)
+    size = max(16, few * ranks.world_size, full_size(subject, ranks.world_size))
     watch = Stopwatch()
     first = _epochs_of(subject, ranks, size, EPOCHS)
     slowest = max(ranks.gather(watch.seconds()))
     quick = isinstance(subject, Sampler) or slowest < QUICK
+    if same := judge_each(first, lambda run: judge.judge_order_changes(run.history)):
+        # A part that sorts shuffled samples in groups, by length for example, has one order for as
+        # long as all of them are in one group.
+        size = max(size, GROUPED_SAMPLES * ranks.world_size)
+        first = _epochs_of(subject, ranks, size, EPOCHS)
+        if judge_each(first, lambda run: judge.judge_order_changes(run.history)):
+            return same
     skip_random_numbers(ranks.rank + 1)
-    again = _epochs_of(subject, ranks, size, EPOCHS[-1:])
-    found = (
-        *judge_each(first, lambda run: judge.judge_order_changes(run.history)),
-        *judge_each(first, lambda run: judge.judge_order_repeats(run.history, again[0].history)),
-    )
-    return found or (find_returning_order(subject, ranks) if quick else ())
+    with clock_ahead(LATER):
+        again = _epochs_of(subject, ranks, size, EPOCHS[-1:])
+    found = judge_each(first, lambda run: judge.judge_order_repeats(run.history, again[0].history))
+    if found:
+        remark("it started anew after random numbers were drawn, with its clock 400 days ahead")
+    return found or (find_returning_order(subject, ranks, size) if quick else ())
 
 
-def find_returning_order(subject: Delivering, ranks: Ranks) -> tuple[Violation, ...]:
+def find_returning_order(subject: Delivering, ranks: Ranks, size: int) -> tuple[Violation, ...]:
     """SMP-04 over many epochs; samplers also start anew at each of them, loaders at the last."""
-    size = max(MANY_SAMPLES * ranks.world_size, full_size(subject, ranks.world_size))
+    size = max(MANY_SAMPLES * ranks.world_size, size)
     run = _epochs_of(subject, ranks, size, MANY_EPOCHS)
     starts = MANY_EPOCHS[2 if isinstance(subject, Sampler) else -1 :]
     again = _epochs_of(subject, ranks, size, *((epoch,) for epoch in starts))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os as public_os
+import resource
 from collections.abc import Callable, Container, Generator, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -51,6 +52,12 @@ _LOADER_WORKER = "pt_data_worker"
 """The process name that torch's DataLoader gives its workers."""
 _SETTLE = 0.5
 """Seconds to wait for a thread or process that is ending."""
+_LIMITS = {
+    name: getattr(resource, name)
+    for name in sorted(dir(resource))
+    if name.startswith("RLIMIT_") and name != "RLIMIT_OFILE"  # another name of RLIMIT_NOFILE
+}
+_getrlimit = resource.getrlimit
 _getsignal: Any = getattr(signal.getsignal, "__wrapped__", signal.getsignal)
 """Without the search for the handler's name, which only a changed handler needs."""
 _function_modes: Callable[[], int] = getattr(torch._C, "_len_torch_function_stack", lambda: 1)
@@ -76,6 +83,8 @@ class Settings:
     handlers: tuple[Any, ...]
     """Python's handlers of the signals on which ranks write their stacks."""
     faulthandler: str
+    limits: tuple[tuple[int, int], ...]
+    """Soft and hard, of each of :data:`_LIMITS`."""
 
     @classmethod
     def now(cls) -> Settings:
@@ -91,6 +100,7 @@ class Settings:
             meshes=torch_state.entered_meshes(),
             handlers=tuple(map(_getsignal, crash_stacks.WATCHED)),
             faulthandler="on" if faulthandler.is_enabled() else "off",
+            limits=_limits(),
         )
 
     def follow(self, before: Settings, after: Settings) -> Settings:
@@ -106,7 +116,7 @@ class Settings:
             environment=environment,
             **{
                 name: getattr(after, name)
-                for name in ("handlers", *(name for name, *_ in _SETTERS))
+                for name in ("handlers", "limits", *(name for name, *_ in _SETTERS))
                 if getattr(before, name) != getattr(after, name)
             },
         )
@@ -122,6 +132,7 @@ class Settings:
             return ()
         changes = list(_restore_environment(self.environment, now.environment))
         changes += _restore_handlers(self.handlers, now.handlers)
+        changes += _restore_limits(self.limits, now.limits)
         for name, words, set_back in _SETTERS:
             ours, theirs = getattr(self, name), getattr(now, name)
             if ours != theirs:
@@ -182,7 +193,7 @@ _SETTERS: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
     ("faulthandler", "faulthandler", _set_faulthandler),
     ("meshes", "torch's current device mesh", torch_state.set_entered_meshes),
 )
-"""All settings but environment and handlers: field, words, function that restores it."""
+"""All settings but environment, handlers and limits: field, words, function that restores it."""
 
 
 def _restore_handlers(ours: tuple[Any, ...], theirs: tuple[Any, ...]) -> Iterator[str]:
@@ -190,6 +201,20 @@ def _restore_handlers(ours: tuple[Any, ...], theirs: tuple[Any, ...]) -> Iterato
         if our != their:
             signal.signal(number, signal.SIG_DFL if our is None else our)
             yield f"the handler of {number.name} ({_name(our)} -> {_name(their)})"
+
+
+def _limits() -> tuple[tuple[int, int], ...]:
+    return tuple(map(_getrlimit, _LIMITS.values()))
+
+
+def _restore_limits(
+    ours: tuple[tuple[int, int], ...], theirs: tuple[tuple[int, int], ...]
+) -> Iterator[str]:
+    for (name, number), our, their in zip(_LIMITS.items(), ours, theirs, strict=True):
+        if our != their:
+            with contextlib.suppress(ValueError):  # only root may raise a hard limit again
+                resource.setrlimit(number, our)
+            yield f"{name} ({our[0]} -> {their[0]})"
 
 
 def _name(handler: Any) -> str:
@@ -393,7 +418,8 @@ class Cleanup:
 
     def irreversible(self) -> bool:
         """Whether the test, or a fixture torn down with it, did what cannot be undone."""
-        return bool(torch_state.irreversible() - self._company.traces)
+        stays = self._settings.limits != _limits()
+        return stays or bool(torch_state.irreversible() - self._company.traces)
 
     @contextlib.contextmanager
     def follow(self) -> Iterator[None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import weakref
 from collections.abc import Callable, Iterator
 from sys import getrefcount
 from typing import Any, NamedTuple
@@ -31,13 +32,17 @@ from pytest_ddp.system.stdlib import os, threading
 _GETTERS = ("_get_default_store", "_get_process_group_store")
 
 
+def _no_group() -> None:
+    """In place of a weak reference to a group."""
+
+
 class StoreKeys:
     """Puts a prefix before the keys of each test, in what Python gets as the group's store."""
 
     def __init__(self) -> None:
         self.uses = 0
         """How often Python has requested a group's store."""
-        self._group: Any = None
+        self._group: Callable[[], Any] = _no_group
         self._whole: Any = None
         """The store that the group was built with."""
         self._timeout: Any = None
@@ -54,8 +59,8 @@ class StoreKeys:
             group: the plugin's own default group, if it has one.
             test: number of that test, the same on all ranks.
         """
-        if group is not self._group:
-            self._group = group
+        if group is None or group is not self._group():  # which may be gone
+            self._group = _no_group if group is None else weakref.ref(group)
             self._whole = None if group is None else _registry()[group][1]
             self._timeout = None if self._whole is None else self._whole.timeout
             self._test = 0
@@ -72,9 +77,10 @@ class StoreKeys:
         @functools.wraps(original)
         def got(*args: Any) -> Any:
             self.uses += 1
-            if self._group is not None and args[:1] == (self._group,) and args[0] in _registry():
+            group = self._group()
+            if group is not None and args[:1] == (group,) and group in _registry():
                 # The group's C++ object has only the store that it was built with.
-                return _registry()[self._group][1]
+                return _registry()[group][1]
             return original(*args)
 
         setattr(owner, name, got)
@@ -121,7 +127,10 @@ class DefaultGroup:
         self._file: int | None = None
         """What the store reads and writes. The number stays the same for the life of the rank: a
         group that was given up may open it late, and must not find a file of the test there."""
-        self._group: dist.ProcessGroup | None = None
+        self._built = False
+        """There is a group of the plugin's, or was until the test destroyed it."""
+        self._reference: Callable[[], dist.ProcessGroup | None] = _no_group
+        """Weak: when a test destroys the group, its connections close, and peers notice."""
         self._known: dict[str, int] = {}
         """Groups that existed when the current test began, as ``CallJournal.made`` has them."""
         self._unwaited = 0
@@ -154,7 +163,7 @@ class DefaultGroup:
             # torch counts a group that it could not build, and names the next one by the count: a
             # rank after such a failure and a new rank would wait for each other for ever.
             dist.distributed_c10d._world.group_count = 0
-        if self._group is None:
+        if not self._built:
             self.missing = missing(self._world.backend)
         if store is not None and store != self._store:
             self.destroy()
@@ -163,7 +172,7 @@ class DefaultGroup:
             if self.missing is None:
                 self._build(self._in_file() if file else PrefixStore(store, served()))
                 self._store = store
-        self._keys.begin(self._group, keys)
+        self._keys.begin(self._reference(), keys)
         self.journal.begin(groups())
         self._known = dict(self.journal.made)
         self._unwaited = torch_state.unwaited()
@@ -270,33 +279,34 @@ class DefaultGroup:
 
     def doubt(self) -> str | None:
         """Why the next test must not reuse the default group; None if it may."""
-        if self._group is None:
+        group = self._reference()
+        if not self._built:
             return None if self.missing is None else "its backend was missing"
         if not is_initialized():
             return "the test destroyed the default process group"
-        if dist.group.WORLD is not self._group:
+        if dist.group.WORLD is not group:
             return "the test replaced the default process group"
-        if backends.name_of(self._group) in self.journal.failed:
+        if backends.name_of(group) in self.journal.failed:
             return "a wait on the default process group failed"
-        if self._group in dist.distributed_c10d._world.pg_coalesce_state:
+        if group in dist.distributed_c10d._world.pg_coalesce_state:
             # torch clears it by no exception: the next test's collectives would wait in its list.
             return "the test left a coalescing block of the default process group by an exception"
         return None
 
     def is_unnumbered(self) -> bool:
         """True if the plugin's group has a backend without sequence numbers."""
-        group = self._group
+        group = self._reference()
         if group is None:
             return False
         return not self.journal.promises(group, backends.name_of(group)).numbered
 
     def is_users(self) -> bool:
         """True if there is a default group that user code has made."""
-        return self._group is None and is_initialized()
+        return not self._built and is_initialized()
 
     def destroy(self) -> None:
         """Give up all groups of this rank."""
-        self._store = self._group = None
+        self._store, self._built, self._reference = None, False, _no_group
         self._keys.begin(None, 0)
         if given_up := groups():
             # A group whose peer is dead may raise; torch has forgotten it all the same.
@@ -324,7 +334,7 @@ class DefaultGroup:
             world_size=world.world_size,
             device_id=device if self._binds() else None,
         )
-        self._group = dist.group.WORLD
+        self._built, self._reference = True, weakref.ref(dist.group.WORLD)
 
     def _device(self) -> torch.device | None:
         """Make the GPU of this rank the current device, and return it."""

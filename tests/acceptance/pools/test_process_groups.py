@@ -269,3 +269,39 @@ def test_a_coalescing_block_that_broke_off_does_not_reach_the_next_test(suite: S
     for name in ("test_after_it[1]", "test_after_it[2]"):
         assert finished[name].verdict == "passed", finished[name].text
     finished.assert_outcomes(passed=2, failed=2)
+
+
+DESTROYED = """
+    import time
+
+    import pytest
+    import torch
+    import torch.distributed as dist
+
+    pytestmark = pytest.mark.ddp(world_size=2, timeout=60)
+
+
+    def test_a_peer_that_destroys_its_group_is_noticed(ddp, tmp_path):
+        dist.barrier()
+        if ddp.rank == 0:
+            dist.destroy_process_group()
+            while not (tmp_path.parent / "noticed").exists():
+                time.sleep(0.01)
+        else:
+            try:
+                with pytest.raises(RuntimeError, match="by peer"):
+                    dist.all_reduce(torch.ones(1))
+            finally:
+                (tmp_path.parent / "noticed").touch()
+
+
+    def test_next(ddp):
+        total = torch.ones(1)
+        dist.all_reduce(total)
+        assert total.item() == 2
+"""
+
+
+def test_the_connections_of_a_destroyed_group_close(suite: Suite) -> None:
+    suite.write("test_destroyed.py", DESTROYED)
+    suite.run().assert_outcomes(passed=2)

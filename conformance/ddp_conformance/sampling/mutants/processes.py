@@ -1,4 +1,4 @@
-"""SMP-01: orders that depend on each process's own clock or hash seed."""
+"""SMP-01 and SMP-04: orders that depend on a clock, or on each process's own hash seed."""
 
 from __future__ import annotations
 
@@ -84,9 +84,11 @@ def shards_of_the_first_set(case: Case) -> list[int]:
 
 
 UNEVEN = frozenset({"uneven"})
+SHUFFLED = frozenset({"pads", "shuffles"})
 
 MUTANTS = (
     Mutant(Loader(seed_of_the_clock, {"pads"}), "SMP-01", "a seed from each rank's clock"),
+    Mutant(Loader(clock_of_rank_zero, SHUFFLED), "SMP-04", "a seed from the clock of rank 0"),
     Mutant(Loader(seed_of_a_name, {"pads"}), "SMP-01", "a seed from hash() of a name"),
     Mutant(Sampler(shards_of_a_set, UNEVEN), "SMP-01", "the order of a set of names"),
     Mutant(Sampler(shards_by_their_hash, UNEVEN), "SMP-01", "dealt out by hash() of names"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from torch.utils.data import DataLoader
@@ -87,6 +88,34 @@ class TwoWorkers(SplitStream):
         return super()._share(worker % 2, min(workers, 2))
 
 
+def length(index: int) -> int:
+    """Of a text."""
+    return 5 + index * 37 % 101
+
+
+class SortedInGroups(DistributedSampler[IndexedItem]):
+    """Shuffles, then sorts each group by length, so that a batch has texts of some length."""
+
+    def __init__(self, *arguments: Any, group: int) -> None:
+        super().__init__(*arguments)
+        self.group = group
+
+    def __iter__(self) -> Iterator[IndexedItem]:
+        own: list[Any] = list(super().__iter__())
+        for start in range(0, len(own), self.group):
+            yield from sorted(own[start : start + self.group], key=length, reverse=True)
+
+
+def few_in_a_group(case: Case) -> SortedInGroups:
+    """Groups of 25 samples."""
+    return SortedInGroups(case.dataset, case.world_size, case.rank, group=25)
+
+
+def many_in_a_group(case: Case) -> SortedInGroups:
+    """Groups of 400 samples: 50 batches of 8."""
+    return SortedInGroups(case.dataset, case.world_size, case.rank, group=400)
+
+
 def split_by_parity(case: Case) -> DataLoader[IndexedItem]:
     """Right with up to two workers."""
     return DataLoader(TwoWorkers(case), BATCH, num_workers=case.num_workers)
@@ -101,4 +130,8 @@ MUTANTS = (
     Mutant(Loader(split_by_parity, STREAM), "SMP-05", "right with two workers", (2,)),
 )
 
-BENIGN_VARIANTS = (BenignVariant(Sampler(TwoHalves, TRAINING), "few orders, drawn for each epoch"),)
+BENIGN_VARIANTS = (
+    BenignVariant(Sampler(TwoHalves, TRAINING), "few orders, drawn for each epoch"),
+    BenignVariant(Sampler(few_in_a_group, TRAINING), "groups of 25 sorted by length"),
+    BenignVariant(Sampler(many_in_a_group, TRAINING), "groups of 400 sorted by length"),
+)
