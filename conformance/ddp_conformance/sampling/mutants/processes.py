@@ -24,6 +24,11 @@ def seed_of_the_clock(case: Case) -> Batches:
     return shuffled_by(case, int(time.time()))
 
 
+def seed_of_the_date(case: Case) -> Batches:
+    """All ranks take the day on which they start."""
+    return shuffled_by(case, int(time.time()) // 86_400)
+
+
 def clock_of_rank_zero(case: Case) -> Batches:
     """All ranks take the second of rank 0."""
     seed = [int(time.time())]
@@ -88,7 +93,7 @@ SHUFFLED = frozenset({"pads", "shuffles"})
 
 MUTANTS = (
     Mutant(Loader(seed_of_the_clock, {"pads"}), "SMP-01", "a seed from each rank's clock"),
-    Mutant(Loader(clock_of_rank_zero, SHUFFLED), "SMP-04", "a seed from the clock of rank 0"),
+    Mutant(Loader(seed_of_the_date, SHUFFLED), "SMP-04", "a seed from the date"),
     Mutant(Loader(seed_of_a_name, {"pads"}), "SMP-01", "a seed from hash() of a name"),
     Mutant(Sampler(shards_of_a_set, UNEVEN), "SMP-01", "the order of a set of names"),
     Mutant(Sampler(shards_by_their_hash, UNEVEN), "SMP-01", "dealt out by hash() of names"),
