@@ -400,6 +400,8 @@ class Cleanup:
         self._settings = Settings.now()
         self._company = LiveResources.now()
         self.changes: tuple[str, ...] = ()
+        self._limits_stay = False
+        """The test lowered a hard limit, which could not be raised again."""
         self.leaks: tuple[Leak, ...] = ()
         self.has_more_groups = False
         """The test left new process groups, its own or a library's (a device mesh's)."""
@@ -418,8 +420,7 @@ class Cleanup:
 
     def irreversible(self) -> bool:
         """Whether the test, or a fixture torn down with it, did what cannot be undone."""
-        stays = self._settings.limits != _limits()
-        return stays or bool(torch_state.irreversible() - self._company.traces)
+        return self._limits_stay or bool(torch_state.irreversible() - self._company.traces)
 
     @contextlib.contextmanager
     def follow(self) -> Iterator[None]:
@@ -444,6 +445,8 @@ class Cleanup:
         self.has_more_groups = self._company.has_more_groups()
         self.has_other_default_group = self._company.has_other_default_group()
         self.changes = (*self._settings.restore(), *crash_stacks.rearm())
+        # Looked at here: a wider fixture that is torn down below may restore a limit of its own.
+        self._limits_stay = self._settings.limits != _limits()
         wider = len(item.session._setupstate.stack)
         with _keep_first(failure):
             result = yield

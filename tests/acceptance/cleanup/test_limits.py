@@ -9,6 +9,7 @@ import pytest
 from tests.acceptance.suite import Finished, Suite
 
 SUITE = """
+    import os
     import resource
 
     import pytest
@@ -32,16 +33,28 @@ SUITE = """
         dist.destroy_process_group(group)
 
 
+    PIDS = []
+
+
     class TestFixture:
         @pytest.fixture(scope="class", autouse=True)
         def few(self):
+            before = resource.getrlimit(resource.RLIMIT_NOFILE)
             lower(200)
+            yield
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
         def test_has_its_limit(self):
             assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 200
 
         def test_has_it_still(self):
             assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 200
+            PIDS.append(os.getpid())
+
+
+    def test_the_ranks_are_kept_after_it(ddp):
+        assert PIDS == [os.getpid()]
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 200
 """
 
 
@@ -53,7 +66,7 @@ def finished(new_suite: Callable[[], Suite]) -> Finished:
 
 
 def test_the_next_test_has_the_limit_from_before(finished: Finished) -> None:
-    finished.assert_outcomes(passed=4)
+    finished.assert_outcomes(passed=5)
 
 
 def test_a_warning_names_the_limit(finished: Finished) -> None:
