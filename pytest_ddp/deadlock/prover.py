@@ -260,7 +260,7 @@ def _mismatch(need: Need, other: RankStatus) -> str:
 def _excuse(need: Need, probed: Mapping[int, ProbedRank]) -> str:
     other = probed[need.other]
     if need.wait.peer is not None and other.ended:
-        return f"rank {need.other} has ended the test and never sent it"
+        return f"rank {need.other} has ended the test and cannot send it"
     if other.ended:
         return f"rank {need.other} has ended the test without it"
     waits = other.now.waits[0]

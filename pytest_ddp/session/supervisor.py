@@ -24,7 +24,7 @@ from pytest_ddp.session.run_requests import RunRequest, start_limit
 from pytest_ddp.system import tempfiles
 from pytest_ddp.system.machine import OomKillWatch
 from pytest_ddp.system.stdlib import time
-from pytest_ddp.verdict.rank_failure import exit_text
+from pytest_ddp.verdict.rank_failure import exit_text, problem_line
 from pytest_ddp.verdict.text import rows_of
 
 # ------------------------------------------------------------------
@@ -123,8 +123,7 @@ class Supervisor:
         # One retry: earlier tests may have broken the ranks, and the second attempt gets new ones.
         outcome, retry = self._attempt(order, ())
         if retry:
-            note = "The ranks could not begin at the first try; this is the second."
-            outcome, _ = self._attempt(order, (note,))
+            outcome, _ = self._attempt(order, (_why_again(outcome),))
         return outcome
 
     def prestart(self, world: World) -> None:
@@ -320,6 +319,15 @@ class Supervisor:
         ends.wait_for_ends(self._launcher, processes)
         for process in processes:
             self._launcher.forget(process)
+
+
+def _why_again(first: RunOutcome) -> str:
+    """The note on a second attempt, with the first failure of the first one."""
+    failed = [r for r in first.ranks if r.ending in (Ending.NOT_BEGUN, Ending.EXITED)]
+    cause = min(failed, key=lambda r: r.at)
+    why = problem_line(cause.problem) if cause.problem else exit_text(cause.returncode or 0)
+    reason = f"(rank {cause.rank}: {why})"
+    return f"The ranks could not begin at the first try {reason}; this is the second."
 
 
 def _is_up(process: RankProcess) -> bool:

@@ -59,7 +59,7 @@ ENTRIES = (
         "A rank waits for a rank that has ended the test",
         (
             "deadlock: rank ... waits in ..., rank ... has ended the test without it",
-            "deadlock: rank ... waits in recv ..., rank ... has ended the test and never sent it",
+            "deadlock: rank ... waits in recv ..., rank ... has ended the test and cannot send it",
         ),
         "Proved, not timed out: the rank that has ended can never take part in the collective, or "
         "send the message, in which the other one waits.",

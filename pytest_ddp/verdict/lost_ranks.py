@@ -70,7 +70,7 @@ def explanations(rank: RankOutcome, oom: str) -> Iterator[str]:
 _WATCHDOG = re.compile(r"watchdog thread terminated with exception: (.+)")
 """The last words of ``ProcessGroupNCCL.cpp``'s watchdog, which then ends the process."""
 _SUSPECT = "the out-of-memory killer sends it too"
-_UNANSWERED = ": its code may ignore or handle SIGUSR1, which asks for one"
+_UNANSWERED = ": it is suspended, or its code ignores or handles SIGUSR1"
 
 
 def is_gloo_mismatch(rank: RankOutcome) -> bool:

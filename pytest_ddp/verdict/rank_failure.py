@@ -101,7 +101,7 @@ class RankFailure:
         if self.rank.returncode == -signal.SIGABRT:
             text = self.rank.stderr[-_LAST_WORDS:]
         else:
-            text = _problem_line(self.message)
+            text = problem_line(self.message)
         return _is_broken(text)
 
     @property
@@ -345,7 +345,7 @@ def describe(trouble: RankFailure) -> str:
     if trouble.report is not None:
         return first_line("; ".join(reasons(trouble))) or "failed without a message"
     if rank.ending is Ending.NOT_BEGUN:
-        return f"could not begin: {_problem_line(rank.problem)}"
+        return f"could not begin: {problem_line(rank.problem)}"
     if rank.ending is Ending.STOPPED:
         return f"stopped in {trouble.doing}{_while_handling(trouble)}"
     if rank.ending is Ending.DONE:
@@ -388,7 +388,7 @@ def _plain(message: str) -> str:
     return re.sub(r" ?\[[0-9a-fA-F.:]+\]:\d+", "", sentence)
 
 
-def _problem_line(problem: str) -> str:
+def problem_line(problem: str) -> str:
     """The heading and, if a traceback follows it, the traceback's last line."""
     lines = [line.strip() for line in problem.splitlines() if line.strip()]
     if len(lines) > 1 and lines[0].endswith(":"):

@@ -30,6 +30,13 @@ CONFTEST = """
 
 
     dist.Backend.register_backend("in_python", in_python, devices=["cpu"])
+
+
+    def unreachable(store, rank, world_size, timeout):
+        raise OSError("no route to the switch")
+
+
+    dist.Backend.register_backend("unreachable", unreachable, devices=["cpu"])
 """
 """Gloo by another name, of which torch numbers no collective and keeps another's records; and a
 backend in Python, which torch takes for the group itself and gives no name."""
@@ -179,6 +186,11 @@ OTHERS = """
         dist.init_process_group("own")
         dist.all_reduce(torch.ones(1))
         dist.destroy_process_group()
+
+
+    @pytest.mark.ddp(world_size=2, backend="unreachable")
+    def test_unreachable(ddp):
+        pass
 
 
     @pytest.mark.ddp(world_size=2, backend="in_python")

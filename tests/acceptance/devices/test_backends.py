@@ -76,6 +76,14 @@ def test_a_failed_assert_on_a_backend_in_python(finished: Finished) -> None:
     assert "rank 0 of 2 failed in call" in result.text
 
 
+def test_a_backend_that_cannot_be_built_is_tried_twice(finished: Finished) -> None:
+    result = finished["test_unreachable"]
+    assert result.verdict == "error"
+    why = "the process group could not be built: OSError: no route to the switch"
+    assert f"ranks 0-1 could not begin: {why}" in flat(result.text)
+    assert re.search(rf"at the first try \(rank [01]: {why}\)", flat(result.text))
+
+
 def test_gloo_is_compared_beside_a_group_of_another_backend(finished: Finished) -> None:
     result = finished["test_unlike_beside_own"]
     assert result.verdict == "failed"
@@ -86,8 +94,8 @@ def test_gloo_is_compared_beside_a_group_of_another_backend(finished: Finished) 
     ("name", "reason"),
     [
         ("xpu", "XCCL needs an XPU for each rank: 2 needed, 0 found usable by torch"),
-        ("ucc", "has no backend ucc here; there are fake, gloo, in_python, own"),
-        ("hccl", "has no backend hccl here; there are fake, gloo, in_python, own"),
+        ("ucc", "has no backend ucc here; there are fake, gloo, in_python, own, unreachable"),
+        ("hccl", "has no backend hccl here; there are fake, gloo, in_python, own, unreachable"),
     ],
 )
 def test_a_backend_of_other_machines_is_a_skip(finished: Finished, name: str, reason: str) -> None:
@@ -101,7 +109,5 @@ def test_a_backend_that_nobody_has_registered_is_an_error(finished: Finished, na
     result = finished[f"test_{name}"]
     assert result.verdict == "error"
     text = flat(result.text)
-    assert (
-        "backend='cpu:glo': no backend is called glo; there are fake, gloo, in_python, own." in text
-    )
+    assert "backend='cpu:glo': no backend is called glo; there are fake, gloo, in_python" in text
     assert "import that package in a conftest.py" in text

@@ -139,7 +139,7 @@ VERDICTS = {
     "three_against_two": "deadlock: rank 0 waits in all_reduce #3 of the default group, rank 1 has",
     "guarded": "deadlock: rank 0 waits in broadcast #1 of the default group, rank 1 has ended",
     "receive_that_nobody_sends": "deadlock: rank 0 waits in recv #1 from rank 1 (tag 0), rank 1 "
-    "has ended the test and never sent it",
+    "has ended the test and cannot send it",
     "second_receive_that_nobody_sends": "deadlock: rank 0 waits in recv #2 from rank 1 (tag 0)",
     "receive_from_each_other": "deadlock: rank 0 waits in recv #1 from rank 1 (tag 0), rank 1 in "
     "recv #1 from rank 0 (tag 0)",

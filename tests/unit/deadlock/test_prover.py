@@ -208,7 +208,7 @@ def test_receive_that_nobody_sends() -> None:
     hang = proof({0: stuck(receive(2, 1, 0, 1)), 1: ended(sent=sent(1))})
     assert hang.sentence == (
         "deadlock: rank 0 waits in recv #2 from rank 1 (tag 0), "
-        "rank 1 has ended the test and never sent it"
+        "rank 1 has ended the test and cannot send it"
     )
 
 
