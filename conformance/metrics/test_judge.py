@@ -86,8 +86,7 @@ def test_right_reports_pass(history: list[Record]) -> None:
             reported(2.0, 2.5),
             [
                 "epoch: rank 1 reports 2.5, a single process 2",
-                "epoch: the ranks' reports differ: rank 0: 0x1.0000000000000p+1; "
-                "rank 1: 0x1.4000000000000p+1",
+                "epoch: the ranks' reports differ: rank 0: 2.0; rank 1: 2.5",
             ],
             id="one-rank-wrong",
         ),
@@ -99,8 +98,7 @@ def test_right_reports_pass(history: list[Record]) -> None:
         pytest.param(
             reported(2.0, 2.0000000000000004, 2.0),
             [
-                "epoch: the ranks' reports differ: ranks 0 and 2: 0x1.0000000000000p+1; "
-                "rank 1: 0x1.0000000000001p+1",
+                "epoch: the ranks' reports differ: ranks 0 and 2: 2.0; rank 1: 2.0000000000000004",
             ],
             id="last-bit",
         ),
@@ -132,7 +130,7 @@ def test_ranks_that_report_one_wrong_value_are_alike() -> None:
     assert judge.judge_alike(reported(1.5, 1.5)) == ()
     assert judge.judge_alike(reported(math.nan, math.nan)) == ()
     (violation,) = judge.judge_alike(reported(1.5, 1.5000000000000002))
-    assert "the ranks' reports differ: rank 0: 0x1.8000000000000p+0; rank 1: " in str(violation)
+    assert "the ranks' reports differ: rank 0: 1.5; rank 1: " in str(violation)
     (raised,) = judge.judge_alike([*reported(1.5), Failed(1, "ValueError: no")])
     assert str(raised) == "rank 1 reports nothing: ValueError: no"
 
@@ -298,7 +296,7 @@ def test_an_empty_rank_changes_no_value_be_it_right_or_wrong() -> None:
     assert unharmed(measured("empty", 4.0, 4.0), ()) == [], "there is nothing to compare it with"
     assert unharmed(measured("empty", 3.0, float("nan"))) == [
         "empty: rank 1 reports nan, without 3",
-        "empty: the ranks' reports differ: rank 0: 0x1.8000000000000p+1; rank 1: nan",
+        "empty: the ranks' reports differ: rank 0: 3.0; rank 1: nan",
     ]
     assert unharmed([Failed(1, "ValueError: x")], ()) == ["rank 1 reports nothing: ValueError: x"]
     (text,) = unharmed([*measured("empty", 3.0, 3.0), *called([END], ["sum"])], ())

@@ -8,9 +8,11 @@ collectives run in lockstep, so that ranks that disagree end in a violation and 
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import Any, TypeAlias
 
@@ -28,6 +30,7 @@ from ddp_conformance.metrics.subjects import (
     Evaluation,
     Metric,
     rounded_batch,
+    signed_batch,
     value_batch,
     values_of,
 )
@@ -225,6 +228,9 @@ def together(
             warnings.filterwarnings("ignore", message="The ``compute`` method of metric")
             for seen in script:
                 records.append(seen)
+                if isinstance(seen, Measured):
+                    # A collective that a rank leaves out must not meet one of the next report.
+                    lockstep.announce(f"reports {seen.stage!r}")
     except Exception as error:
         if not raising_is_wrong:
             raise
@@ -276,9 +282,18 @@ def find_padding(subject: Evaluation, ranks: Ranks) -> tuple[Violation, ...]:
 def find_empty_rank_harm(subject: Metric, ranks: Ranks) -> tuple[Violation, ...]:
     """MET-04: against the metric's own values for the same batches where no rank is empty.
 
-    Undecided where those cannot be had, because the ranks' collectives differ.
+    If nothing is found, once more with positive values alone, and with negative ones: 0 of a rank
+    without samples changes no minimum of values of both signs, and no maximum. Undecided where the
+    metric's own values cannot be had, because the ranks' collectives differ.
     """
-    cases = cases_of(ranks, (2 * BATCH * ranks.world_size - 2, 1))
+    found = _harm_of_both_signs(subject, ranks)
+    if subject.batch is not value_batch:
+        return found
+    return found or _harm_of_one_sign(subject, ranks, 1) or _harm_of_one_sign(subject, ranks, -1)
+
+
+def _harm_of_both_signs(subject: Metric, ranks: Ranks) -> tuple[Violation, ...]:
+    cases = cases_of(ranks, (_several_batches(ranks), 1))
     without = _runs(subject, ranks, cases[:1], lambda s, c: observe_deals(s, c, WITHOUT_EMPTY))
     demand_same_calls(subject, without, "MET-06")
     own = judge.own_value(without[0].history, subject.tolerance)
@@ -293,6 +308,25 @@ def find_empty_rank_harm(subject: Metric, ranks: Ranks) -> tuple[Violation, ...]
         return judge.judge_unharmed(run.history, alone, "rank 0 with the sample", subject.tolerance)
 
     return judge_each(runs, judge_run)
+
+
+def _harm_of_one_sign(subject: Metric, ranks: Ranks, sign: int) -> tuple[Violation, ...]:
+    """Nothing where a metric does not take such values: it raises, or reports no finite number."""
+    signed = replace(subject, batch=partial(signed_batch, sign))
+    cases = cases_of(ranks, (_several_batches(ranks),))
+    (without,) = _runs(signed, ranks, cases, lambda s, c: observe_deals(s, c, WITHOUT_EMPTY), True)
+    own = judge.own_value(without.history, subject.tolerance)
+    if judge.judge_reporting(without.history) or not all(map(math.isfinite, own)):
+        return ()
+    (run,) = _runs(signed, ranks, cases, lambda s, c: observe_deals(s, c, WITH_EMPTY), True)
+    values = f"all values {'positive' if sign > 0 else 'negative'}: "
+    found = judge.judge_unharmed(run.history, own, WITHOUT, subject.tolerance)
+    return tuple(replace(one, what=values + one.what) for one in found)
+
+
+def _several_batches(ranks: Ranks) -> int:
+    """Samples of which every rank can have batches, the last one short."""
+    return 2 * BATCH * ranks.world_size - 2
 
 
 def find_changes(subject: Metric, ranks: Ranks) -> tuple[Violation, ...]:

@@ -78,7 +78,8 @@ def _different(stage: str, measured: Sequence[Measured]) -> Iterator[Violation]:
     """Reports that are within the tolerance of the right one, but differ from each other."""
     ranks: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
     for report in measured:
-        ranks[tuple(value.hex() for value in report.values)].append(report.rank)
+        # Exact, and as readers write numbers.
+        ranks[tuple(map(repr, report.values))].append(report.rank)
     if len(ranks) > 1:
         listed = "; ".join(
             f"{ranks_in_words(owners)}: {', '.join(values[:SHOWN]) or 'nothing'}"

@@ -44,6 +44,11 @@ def rounded_batch(indices: Sequence[int]) -> tuple[Tensor, ...]:
     return (torch.tensor([rounded_value(index) for index in indices]),)
 
 
+def signed_batch(sign: int, indices: Sequence[int]) -> tuple[Tensor, ...]:
+    """As :func:`value_batch`, all values of one sign, 1 or -1, and none between -1 and 1."""
+    return (torch.tensor([sign * (1 + abs(sample_value(index))) for index in indices]),)
+
+
 def mean_value(indices: Sequence[int]) -> float:
     """The mean of the samples' values, in float64."""
     return sum(map(sample_value, indices)) / len(indices)

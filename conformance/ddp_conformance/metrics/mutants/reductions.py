@@ -292,6 +292,34 @@ class CountsAtLeastOne(Mean):
         return total / count
 
 
+class Largest(Mean):
+    """The largest value; a rank without samples has none."""
+
+    nothing = -math.inf
+
+    def reset(self) -> None:
+        self.values: list[float] = []
+
+    def update(self, values: Tensor) -> None:
+        self.values += values.tolist()
+
+    def compute(self) -> Tensor:
+        largest = torch.tensor(max(self.values, default=self.nothing), dtype=torch.float64)
+        dist.all_reduce(largest, dist.ReduceOp.MAX)
+        return largest
+
+
+class LargestOrZero(Largest):
+    """The largest value; 0 on a rank without samples, which is larger than a negative one."""
+
+    nothing = 0.0
+
+
+def largest_value(indices: Sequence[int]) -> float:
+    """The largest of the samples' values."""
+    return max(map(sample_value, indices))
+
+
 class RaisesWhenEmpty(Mean):
     """Raises on a rank without samples."""
 
@@ -415,6 +443,11 @@ MUTANTS = (
     Mutant(Metric(DividesFirst), "MET-04", "empty rank's mean is not a number"),
     Mutant(Metric(CountsAtLeastOne), "MET-04", "empty rank counts as a sample"),
     Mutant(Metric(RaisesWhenEmpty), "MET-04", "empty rank raises"),
+    Mutant(
+        Metric(LargestOrZero, NONLINEAR, reference=largest_value),
+        "MET-04",
+        "empty rank's maximum is 0",
+    ),
     Mutant(Metric(ReducesItself), "MET-05", "state reduced in place"),
     Mutant(Metric(ForgetsToReset), "MET-05", "missing reset"),
     Mutant(Metric(ClearsWhenComputed), "MET-05", "reset by compute"),
@@ -435,6 +468,9 @@ BENIGN_VARIANTS = (
     BenignVariant(Metric(torchmetrics_mean), "weights pooled by torchmetrics"),
     BenignVariant(
         Metric(RootMeanSquare, NONLINEAR, reference=root_mean_square), "root after the reduction"
+    ),
+    BenignVariant(
+        Metric(Largest, NONLINEAR, reference=largest_value), "maximum, of nothing on empty ranks"
     ),
     BenignVariant(Metric(F1, NONLINEAR, batch=label_batch, reference=f1_of), "F1 of pooled counts"),
     BenignVariant(
