@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from itertools import chain
+from itertools import chain, cycle, islice
 
 import pytest
 from ddp_conformance import Loader, Sampler
@@ -74,6 +74,17 @@ def test_full_batches_of_each_worker_are_allowed(workers: int) -> None:
         assert missing <= allowed(size, world_size, DROPS, batch_size, workers).missing
 
 
+def test_the_batches_that_do_not_come_out_even_are_allowed() -> None:
+    for size, world_size, most in SITUATIONS:
+        samples, numbers = iter(range(size)), cycle(range(1, most + 1))
+        batches = [[first, *islice(samples, next(numbers) - 1)] for first in samples]
+        uneven = len(batches) % world_size
+        left_out = sum(len(batch) for batch in batches[len(batches) - uneven :])
+        assert left_out <= allowed(size, world_size, DROPS | {"dynamic_batches"}, most).missing
+        filled = sum(len(batch) for batch in islice(cycle(batches), -len(batches) % world_size))
+        assert filled <= allowed(size, world_size, PADS | {"dynamic_batches"}, most).surplus
+
+
 def test_nothing_declared_allows_nothing() -> None:
     assert allowed(7, 4, frozenset(), 3, 2) == (0, 0)
 
@@ -84,6 +95,10 @@ def test_nothing_declared_allows_nothing() -> None:
         (lambda: Sampler(len, {"exact"}, batch_size=2), "batch_size= needs the trait 'pads' or"),
         (lambda: Loader(len, {"pads", "drops"}), "'drops' and 'pads' together need batch_size="),
         (lambda: Loader(len, {"pads"}, batch_size=0), "batch_size= is at least 1"),
+        (
+            lambda: Sampler(len, {"pads", "dynamic_batches"}),
+            "'dynamic_batches' needs batch_size=, the most samples of a batch",
+        ),
         (lambda: Sampler(len, min_size=-1), "min_size=-1: give 0 or more"),
     ],
 )

@@ -29,7 +29,13 @@ def allowed(
     A part that both pads and drops makes the ranks' shares equal first, and then leaves out
     what fills no batch, as ``drop_last=True`` does over torch's ``DistributedSampler``. Each of
     the ``workers`` of a stream makes its own batches, and drops its own incomplete one.
+
+    One with dynamic batches makes the ranks' numbers of batches equal, whatever is in them.
     """
+    if "dynamic_batches" in traits:
+        uneven = (world_size - 1) * batch_size
+        missing = uneven * workers if "drops" in traits else 0
+        return Allowance(uneven if "pads" in traits else 0, missing)
     step = world_size * batch_size
     if "drops" not in traits:
         return Allowance(surplus=-size % step if "pads" in traits else 0)
@@ -86,6 +92,11 @@ def checked_terms(terms: Terms, owner: str) -> Terms:
     for name, given in (("batch_size", terms.batch_size > 1), ("groups", terms.groups)):
         if given and not deals:
             raise ValueError(f"{owner}: {name}= needs the trait 'pads' or 'drops'")
+    if "dynamic_batches" in terms.traits and not (deals and terms.batch_size > 1):
+        raise ValueError(
+            f"{owner}: the trait 'dynamic_batches' needs batch_size=, the most samples of a batch, "
+            "and the trait 'pads' or 'drops'"
+        )
     if terms.draws is not None and (terms.groups is not None or "endless" in terms.traits):
         raise ValueError(f"{owner}: draws= goes with neither groups= nor the trait 'endless'")
     if terms.copies > 1 and "exact" in terms.traits:

@@ -14,6 +14,8 @@ TRAITS: dict[str, str] = {
     "ranks get equally many",
     "drops": "leaves out less than one sample, or one batch of batch_size=, for each rank, so that "
     "all ranks get equally many",
+    "dynamic_batches": "its batches have unlike numbers of samples, at most batch_size=, as with "
+    "a budget of tokens; it pads or drops fewer batches than there are ranks",
     "exact": "delivers each sample exactly once",
     "replacement": "draws with replacement: chance decides how often a sample comes, and no two "
     "ranks have the same draws",

@@ -115,7 +115,9 @@ def judge_coverage_of(subject: Delivering) -> Judge:
         case = run.case
         if _refused(run):
             return judge.judge_refusals(run.history)
-        if case.size == full_size(subject, case.world_size):
+        # The largest of dynamic batches may need more samples.
+        is_full = case.size == full_size(subject, case.world_size)
+        if is_full and "dynamic_batches" not in subject.traits:
             _check_batches(subject, run)
         workers = max(1, case.num_workers)
         terms = terms_of(subject)

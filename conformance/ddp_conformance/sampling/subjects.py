@@ -87,7 +87,8 @@ class Sampler(Subject):
     """The indices in one item that it yields."""
     batch_size: int = 1
     """Samples that ``pads`` or ``drops`` add to or take from a rank at once: those of its batches
-    where all of them are made full, 1 where only the ranks' numbers of samples are made equal."""
+    where all of them are made full, 1 where only the ranks' numbers of samples are made equal; with
+    ``dynamic_batches`` those of the largest batch."""
     min_size: int = 0
     """Samples for each rank that it needs: with fewer than ``min_size * case.world_size`` all ranks
     may raise the same exception."""

@@ -257,6 +257,63 @@ def formats(size: int) -> list[int]:
     return [index % 2 for index in range(size)]
 
 
+class ByTokens:
+    """Batches of as many sentences of like length as fit; some come twice, so that each rank gets
+    equally many, as in fairseq."""
+
+    BUDGET = 12
+    """Tokens of a batch, with those that make its sentences equally long. A sentence has at least
+    one, so that this is also the largest number of sentences."""
+
+    def __init__(self, case: Case) -> None:
+        self.case, self.epoch = case, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go on to this epoch."""
+        self.epoch = epoch
+
+    def batches(self) -> list[list[int]]:
+        """Of one epoch, in a random order."""
+        generator = torch.Generator().manual_seed(self.epoch)
+        batches: list[list[int]] = [[]]
+        order: list[int] = torch.randperm(self.case.size, generator=generator).tolist()
+        for index in sorted(order, key=tokens):
+            if (len(batches[-1]) + 1) * tokens(index) > self.BUDGET:
+                batches.append([])
+            batches[-1].append(index)
+        return [batches[place] for place in torch.randperm(len(batches), generator=generator)]
+
+    def share(self, batches: list[list[int]]) -> list[list[int]]:
+        """Of this rank."""
+        number = -len(batches) % self.case.world_size
+        padded = [*batches, *(batches * number)[:number]]
+        return padded[self.case.rank :: self.case.world_size]
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter(self.share(self.batches()))
+
+
+class ByTokensWithoutTheRest(ByTokens):
+    """Leaves out the batches that are not one for each rank."""
+
+    def share(self, batches: list[list[int]]) -> list[list[int]]:
+        number = len(batches) // self.case.world_size
+        own = slice(self.case.rank, number * self.case.world_size, self.case.world_size)
+        return batches[own]
+
+
+class ByTokensOnEach(ByTokens):
+    """Every rank takes the first ones."""
+
+    def share(self, batches: list[list[int]]) -> list[list[int]]:
+        return batches[: -(-len(batches) // self.case.world_size)]
+
+
+def tokens(index: int) -> int:
+    """In a sentence."""
+    return 1 + 7 * index % 5
+
+
 class Resampled(IterableDataset[IndexedItem]):
     """Shards that are drawn with replacement, without end, as with webdataset's ``resampled``."""
 
@@ -331,6 +388,11 @@ MUTANTS = (
         "SMP-01",
         "pads one group beyond its batches",
     ),
+    Mutant(
+        Sampler(ByTokensOnEach, PADS | {"dynamic_batches"}, batch_size=ByTokens.BUDGET),
+        "SMP-01",
+        "the same dynamic batches on every rank",
+    ),
     Mutant(Loader(resampled_by_rank, STREAM), "SMP-05", "workers resample the same shards", TWO),
 )
 
@@ -358,6 +420,20 @@ BENIGN_VARIANTS = (
     BenignVariant(
         Sampler(ByFormat, PADS, groups=formats, batch_size=ByFormat.BATCH),
         "padding for each group of images",
+        ALL,
+    ),
+    BenignVariant(
+        Sampler(ByTokens, PADS | {"dynamic_batches"}, batch_size=ByTokens.BUDGET),
+        "batches of a budget of tokens, some of them twice",
+        ALL,
+    ),
+    BenignVariant(
+        Sampler(
+            ByTokensWithoutTheRest,
+            frozenset({"drops", "shuffles", "dynamic_batches"}),
+            batch_size=ByTokens.BUDGET,
+        ),
+        "batches of a budget of tokens, some of them left out",
         ALL,
     ),
     BenignVariant(Loader(resampled, STREAM), "shards drawn anew by each worker", TWO),
