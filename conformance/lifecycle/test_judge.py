@@ -71,6 +71,16 @@ def test_a_signal_is_the_cause_of_what_the_peers_raised_before_its_end_was_seen(
     assert in_order([aborted, raised]) == [raised, aborted]
 
 
+def test_the_rank_that_left_its_peers_is_named() -> None:
+    lost = Ended(
+        1, 1, 1, False, "RuntimeError: Connection closed by peer [::1]:4", site="train.py:9"
+    )
+    (text,) = texts(judge.judge_finished([STEP, *STEPS, DONE[0], lost]))
+    assert text.endswith("; rank 0 had come to its end (optimizer steps: 2)")
+    (text,) = texts(judge.judge_finished([*STEPS, DONE[0], replace(lost, error="ValueError: no")]))
+    assert "rank 0" not in text
+
+
 def test_an_exit_code_of_0_alone_is_no_end() -> None:
     history = [*STEPS, DONE[0], Ended(1, 1, 0, False)]
     (text,) = texts(judge.judge_finished(history))

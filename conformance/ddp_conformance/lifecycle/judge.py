@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -23,6 +24,7 @@ from ddp_conformance.launched.endings import (
 from ddp_conformance.launched.history import (
     Chose,
     Compiled,
+    Ended,
     Fetched,
     Happened,
     Left,
@@ -43,7 +45,10 @@ def judge_finished(history: History) -> tuple[Violation, ...]:
     if not came_through(history):
         ends = [end for end in in_order(history) if not (end.returned and end.code == 0)]
         return tuple(
-            Violation(f"{words_of(end)}; its last stage was {_last_stage(history, end.rank)}")
+            Violation(
+                f"{words_of(end)}; its last stage was {_last_stage(history, end.rank)}"
+                f"{_ended_before(history, end)}"
+            )
             for end in ends
         ) or (Violation(NO_END),)
     trained = {step.rank for step in history if isinstance(step, Optimized)}
@@ -52,6 +57,22 @@ def judge_finished(history: History) -> tuple[Violation, ...]:
         for end in ends_of(history)
         if end.rank not in trained
     )
+
+
+def _ended_before(history: History, lost: Ended) -> str:
+    """The ranks whose orderly end closed the connection that this rank lost."""
+    if not _LOST_PEER.search(lost.error):
+        return ""
+    steps = Counter(step.rank for step in history if isinstance(step, Optimized))
+    return "".join(
+        f"; rank {end.rank} had come to its end (optimizer steps: {steps[end.rank]})"
+        for end in ends_of(history)
+        if end.returned and end.code == 0
+    )
+
+
+_LOST_PEER = re.compile(r"Connection (closed|reset) by peer")
+"""As gloo and the kernel word it."""
 
 
 def _last_stage(history: History, rank: int) -> str:
