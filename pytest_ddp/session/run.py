@@ -526,6 +526,11 @@ class Run:
 
     # ------------------------------------------------------------------ the end
 
+    @property
+    def nodeid(self) -> str:
+        """The test's."""
+        return self._plan.nodeid
+
     def is_retryable(self) -> bool:
         """True if the attempt failed before any code of the test ran.
 

@@ -17,6 +17,7 @@ from pytest_ddp.launch.rendezvous import Rendezvous
 from pytest_ddp.outcome import stack_dumps
 from pytest_ddp.outcome.outcome import Ending, Expiry, RunOutcome, ranks_text
 from pytest_ddp.protocol.host_messages import World
+from pytest_ddp.protocol.messages import Finished
 from pytest_ddp.session import ends
 from pytest_ddp.session.report_reader import Reader
 from pytest_ddp.session.run import OnMessage, Run
@@ -287,14 +288,23 @@ class Supervisor:
         if regroup and any(process.holds_group for process in self._launcher.pool(world)):
             # Fixtures may hold a DDP model or a device mesh, which is useless without its group.
             retired = [process for process in self._launcher.pool(world) if not process.gone]
-        self._lose(lost, retired)
+        ranks = ranks_text(process.rank for process in lost)
+        self._lose(lost, retired, f"In the last teardown, after {run.nodeid} had ended {ranks}:")
 
-    def _lose(self, dead: list[RankProcess], retired: Iterable[RankProcess] = ()) -> None:
-        """Forget ranks that are dead, and retire some that live; both with their peers."""
+    def _lose(
+        self, dead: list[RankProcess], retired: Iterable[RankProcess] = (), when: str = ""
+    ) -> None:
+        """Forget ranks that are dead, and retire some that live; both with their peers.
+
+        Args:
+            dead: their peers may miss them in a collective of their last teardown.
+            retired: ranks that live.
+            when: the heading of such a problem.
+        """
         for process in dead:
             self._launcher.forget(process)
         leaving = self._with_peers([*dead, *retired])
-        self._retire([process for process in leaving if process not in dead])
+        self._retire([p for p in leaving if p not in dead], when if dead else "")
 
     def _with_peers(self, leaving: list[RankProcess]) -> list[RankProcess]:
         """These ranks, with their whole pool if its fixtures need all ranks in their set-up.
@@ -307,11 +317,13 @@ class Supervisor:
                 leaving = [*leaving, *(process for process in pool if process not in leaving)]
         return leaving
 
-    def _retire(self, processes: list[RankProcess]) -> None:
+    def _retire(self, processes: list[RankProcess], when: str = "") -> None:
         """End ranks that are not known to be stuck: they may tear down first."""
         if not processes:
             return
         for rank, message in ends.finish(self._launcher, processes, _TEARDOWN_LIMIT):
+            if when and isinstance(message, Finished) and message.problem:
+                message = Finished(f"{when}\n\n{message.problem}")
             self._tell(rank, message)
         for process in processes:
             if not process.gone:

@@ -75,6 +75,38 @@ def test_a_broken_last_teardown_is_never_green(suite: Suite, deed: str, words: s
     assert f"test_teardown.py:{1 + next(n for n, s in enumerate(lines) if '# here' in s)}" in told
 
 
+LEFT_ALONE = """
+    import pytest
+    import torch
+    import torch.distributed as dist
+
+    @pytest.fixture(scope="session")
+    def together(ddp):
+        dist.barrier()
+        yield
+        dist.barrier()
+
+    @pytest.mark.ddp(world_size=2)
+    def test_raises(ddp, together):
+        assert ddp.rank == 0
+        dist.all_reduce(torch.ones(1))
+
+    @pytest.mark.ddp(world_size=2)
+    def test_after(together):
+        dist.barrier()
+"""
+
+
+def test_a_teardown_that_misses_a_stopped_rank_names_the_test(suite: Suite) -> None:
+    suite.write("test_alone.py", LEFT_ALONE)
+    finished = suite.run(*LOADFILE)
+    finished.assert_outcomes(passed=1, failed=1)
+    problem = flat(finished.output.partition("error outside of the tests")[2])
+    when = "In the last teardown, after test_alone.py::test_raises had ended rank 0:"
+    assert f"rank 1 {when}" in problem, problem
+    assert "Connection closed by peer" in problem
+
+
 @pytest.mark.parametrize("number", ["SIGKILL", "SIGSEGV"])
 @pytest.mark.parametrize(
     ("ranks", "world_size", "seconds"),
