@@ -78,6 +78,8 @@ class RankDebugger:
         """In torch.distributed.breakpoint, until the user's first command here."""
         self._lifts = False
         self._timeouts: list[tuple[Any, timedelta]] = []
+        self._lifting = threading.RLock()
+        """Both the test and the thread of the link lift timeouts, often at the same time."""
         journal.on_new_group.append(self._greet)
         self._skipped: dict[tuple[str, int], int] = {}
         _patch_pdb(self)
@@ -100,11 +102,12 @@ class RankDebugger:
             self.leave(quits=False)
         self._terminal.give_up()
         self._captured.is_suspended = False
-        for group, timeout in self._timeouts:
-            with contextlib.suppress(RuntimeError, ValueError):  # the test has destroyed it
-                _set_pg_timeout(timeout, group)
-        self._timeouts.clear()
-        self._lifts = False
+        with self._lifting:
+            for group, timeout in self._timeouts:
+                with contextlib.suppress(RuntimeError, ValueError):  # the test has destroyed it
+                    _set_pg_timeout(timeout, group)
+            self._timeouts.clear()
+            self._lifts = False
 
     # ------------------------------------------------------------------ the terminal
 
@@ -140,16 +143,23 @@ class RankDebugger:
             fixture.current().barrier()
 
     def lift_timeouts(self) -> None:
-        """Lift the timeouts of this rank's groups, existing and new ones, until the test ends."""
-        self._lifts = True
-        known = [group for group, _ in self._timeouts]
-        for group in groups():
-            if group not in known:
-                self._lift(group)
+        """Lift the timeouts of this rank's groups, existing and new ones, until the test ends.
+
+        Another rank may open a debugger when the test has ended here.
+        """
+        with self._lifting:
+            if not self._in_test:
+                return
+            self._lifts = True
+            known = [group for group, _ in self._timeouts]
+            for group in groups():
+                if group not in known:
+                    self._lift(group)
 
     def _greet(self, group: Any) -> None:
-        if self._lifts:
-            self._lift(group)
+        with self._lifting:
+            if self._lifts:
+                self._lift(group)
 
     def _lift(self, group: Any) -> None:
         with contextlib.suppress(AttributeError, RuntimeError):  # a backend without a timeout

@@ -66,8 +66,21 @@ SOURCE = """
         dist.barrier(group)
 
 
+    def timeout():
+        return dist.group.WORLD._get_backend(torch.device("cpu")).options._timeout
+
+
+    @pytest.fixture
+    def slow_look(monkeypatch):
+        # Two threads of rank 0 look for groups whose timeouts they lift, at the same time.
+        from pytest_ddp.rank.hooks import debugger
+
+        groups = debugger.groups
+        monkeypatch.setattr(debugger, "groups", lambda: (time.sleep(0.5), groups())[1])
+
+
     @pytest.mark.ddp(world_size=2)
-    def test_timeouts_are_set_back(ddp):
+    def test_timeouts_are_set_back(ddp, slow_look):
         if ddp.rank == 0:
             breakpoint()
         ddp.barrier()
@@ -75,8 +88,19 @@ SOURCE = """
 
     @pytest.mark.ddp(world_size=2)
     def test_timeouts_were_set_back(ddp):
-        backend = dist.group.WORLD._get_backend(torch.device("cpu"))
-        assert backend.options._timeout == timedelta(minutes=30)
+        assert timeout() == timedelta(minutes=30)
+
+
+    @pytest.mark.ddp(world_size=2)
+    def test_the_other_has_ended(ddp):
+        if ddp.rank == 0:
+            time.sleep(1)
+            breakpoint()
+
+
+    @pytest.mark.ddp(world_size=2)
+    def test_the_other_has_its_timeouts(ddp):
+        assert timeout() == timedelta(minutes=30)
 
 
     @pytest.mark.ddp(world_size=2)
@@ -253,14 +277,15 @@ def test_no_clock_runs_while_the_user_thinks(suite: Suite) -> None:
     assert "1 passed" in user.seen
 
 
-def test_timeouts_of_groups_are_set_back(suite: Suite) -> None:
-    user = Terminal(suite.directory, "-k", "set_back")
+@pytest.mark.parametrize("tests", ["set_back", "the_other"])
+def test_timeouts_of_groups_are_set_back(suite: Suite, tests: str) -> None:
+    user = Terminal(suite.directory, "-k", tests)
     user.prompt(0, 2)
-    user.type("p dist.group.WORLD._get_backend(torch.device('cpu')).options._timeout.days")
+    user.type("p timeout().days")
     assert "\r\n1\r\n" in user.prompt(0, 2)
     user.type("c")
-    assert user.end()[0] == 0
-    assert "2 passed" in user.seen
+    code, rest = user.end()
+    assert (code, "2 passed" in rest) == (0, True), rest
 
 
 def test_quitting_a_breakpoint_ends_the_session(suite: Suite) -> None:
@@ -278,7 +303,7 @@ def test_quitting_a_post_mortem_ends_the_session(suite: Suite) -> None:
     user.type("q")
     code, rest = user.end()
     assert (code, "Exit: Quitting debugger" in rest) == (2, True)
-    assert "== 1 failed, 8 deselected" in rest
+    assert "== 1 failed, 10 deselected" in rest
 
 
 def test_a_hang_is_entered(suite: Suite) -> None:
