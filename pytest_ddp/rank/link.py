@@ -120,10 +120,10 @@ class Link:
         Raises:
             DdpError: the operation can never complete.
         """
-        number = self._side_channel.arrive(operation)
+        number, replies = self._side_channel.arrive(operation), self._replies
         self.send(Exchange(self.test, number, operation, source, payload))
-        # A reply to an operation that the last test gave up may still be in the queue.
-        while (reply := self._replies.get()).number != number:
+        # A reply to an operation that this test gave up may still be in the queue.
+        while (reply := replies.get()).number != number:
             pass
         if reply.error is not None:
             raise DdpError(reply.error)
@@ -159,6 +159,10 @@ class Link:
                 case LiftTimeouts() | EnterHang():
                     self._debug(message)
                 case RunTest() | Finish():
+                    # The last test may have given up an operation: its reply, which has come by
+                    # now, and a thread that still waits for it keep the old queue. Numbers begin
+                    # anew with each test.
+                    self._replies = queue.SimpleQueue()
                     self._orders.put((message, descriptors))
                 case _:
                     raise AssertionError(f"{message} is not for a rank that runs")
