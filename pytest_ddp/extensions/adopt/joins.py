@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 from multiprocessing.process import BaseProcess
@@ -11,6 +12,7 @@ from pytest_ddp.extensions.adopt import spawn_texts
 from pytest_ddp.extensions.adopt.judging import EARLY_ADVICE, Judge
 from pytest_ddp.extensions.adopt.popen import ServedPopen
 from pytest_ddp.extensions.adopt.watching import Watched
+from pytest_ddp.system.stdlib import pickle
 
 _MODULE = "torch.multiprocessing.spawn"
 _ELASTIC = "torch/distributed/elastic/"
@@ -74,7 +76,7 @@ class Joins:
     def _explain(self, context: Any, error: Any) -> None:
         known = self._of(context)
         for process in known:
-            # The exception reports this process; how the others ended is a consequence.
+            # The exception reports how they ended.
             process.popen.poll()
             process.is_judged = False
         if not known:
@@ -98,6 +100,7 @@ class Joins:
         for index, process in enumerate(context.processes):
             for watched in self._judge.of([process._popen]):
                 watched.label = f"process {index}"
+                watched.raised = _raised(context, index)
                 known.append(watched)
         return known
 
@@ -114,3 +117,15 @@ class Joins:
                 text = f"process {index} {spawn_texts.EARLY}\n\n{ends}\n\n{EARLY_ADVICE}\n"
                 text += self._judge.explained
                 raise module.ProcessExitedException(text, index, known.popen.pid, 0)
+
+
+def _raised(context: Any, index: int) -> str:
+    """The last line of the traceback that torch keeps of a process; empty if it did not raise.
+
+    Torch quotes one process: the first to end, which may have raised because another one had.
+    """
+    with contextlib.suppress(AttributeError, IndexError, OSError, EOFError, pickle.UnpicklingError):
+        with open(context.error_files[index], "rb") as file:
+            lines = str(pickle.load(file)).strip().splitlines()
+        return lines[-1] if lines else ""
+    return ""

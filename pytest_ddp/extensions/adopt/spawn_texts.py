@@ -45,7 +45,8 @@ def _end(process: Watched) -> str:
         words = exit_text(popen.returncode)
     own = stack_dumps.user_line(stack_dumps.main_stack(popen.files.stacks()))
     place = f", at {own}" if own is not None else _noted(mark.seen, mark.site)
-    return f"{_name(process)} {words}{_phase(mark.phase)}{place}"
+    raised = f": {process.raised}" if process.raised else ""
+    return f"{_name(process)} {words}{_phase(mark.phase)}{place}{raised}"
 
 
 def _noted(seen: str, site: str) -> str:

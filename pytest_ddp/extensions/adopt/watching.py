@@ -36,6 +36,8 @@ class Watched:
         self.popen = popen
         self.label = popen.name
         """Its name in texts."""
+        self.raised = ""
+        """Type and message of the exception that torch keeps of it; empty for none."""
         self.nodeid = nodeid
         """The test that started it."""
         self.due = due

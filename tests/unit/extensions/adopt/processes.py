@@ -55,6 +55,7 @@ class Process:
 
     popen: Popen
     label: str = "SpawnProcess-1"
+    raised: str = ""
     nodeid: str = "test_it.py::test_it"
     due: ExitDeadline = ExitDeadline.NOW
     is_judged: bool = True

@@ -68,6 +68,12 @@ def test_ends_are_paragraphs() -> None:
     assert [part[-1] for part in text.split("\n\n")] == ["3", "4"]
 
 
+def test_what_a_process_raised_ends_its_line() -> None:
+    process = ended(1, StatusNote("target"))
+    process.raised = "ValueError: only on rank 1"
+    assert of_ends([process.watched]).endswith("exited with code 1: ValueError: only on rank 1")
+
+
 def test_a_hang_is_the_proof_a_row_for_each_rank_and_stacks_in_their_order() -> None:
     rows = tuple(
         RankLine(rank, "waits", "target: forward", f"all_reduce #{rank + 1}", "test_sum.py:33")
