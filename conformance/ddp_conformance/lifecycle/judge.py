@@ -65,9 +65,8 @@ def _ended_before(history: History, lost: Ended) -> str:
         return ""
     steps = Counter(step.rank for step in history if isinstance(step, Optimized))
     return "".join(
-        f"; rank {end.rank} had come to its end (optimizer steps: {steps[end.rank]})"
-        for end in ends_of(history)
-        if end.returned and end.code == 0
+        f"; rank {rank} had come to its end (optimizer steps: {steps[rank]})"
+        for rank in ranks_that_came_through(history)
     )
 
 
