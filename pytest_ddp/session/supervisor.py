@@ -288,23 +288,26 @@ class Supervisor:
         if regroup and any(process.holds_group for process in self._launcher.pool(world)):
             # Fixtures may hold a DDP model or a device mesh, which is useless without its group.
             retired = [process for process in self._launcher.pool(world) if not process.gone]
-        ranks = ranks_text(process.rank for process in lost)
-        self._lose(lost, retired, f"In the last teardown, after {run.nodeid} had ended {ranks}:")
+        self._lose(lost, retired, run.nodeid)
 
     def _lose(
-        self, dead: list[RankProcess], retired: Iterable[RankProcess] = (), when: str = ""
+        self, dead: list[RankProcess], retired: Iterable[RankProcess] = (), after: str = ""
     ) -> None:
         """Forget ranks that are dead, and retire some that live; both with their peers.
 
         Args:
             dead: their peers may miss them in a collective of their last teardown.
             retired: ranks that live.
-            when: the heading of such a problem.
+            after: the test that has ended the former.
         """
+        when = ""
+        if dead and after:
+            ranks = ranks_text(process.rank for process in dead)
+            when = f"In the last teardown, after {after} had ended {ranks}:"
         for process in dead:
             self._launcher.forget(process)
         leaving = self._with_peers([*dead, *retired])
-        self._retire([p for p in leaving if p not in dead], when if dead else "")
+        self._retire([process for process in leaving if process not in dead], when)
 
     def _with_peers(self, leaving: list[RankProcess]) -> list[RankProcess]:
         """These ranks, with their whole pool if its fixtures need all ranks in their set-up.
