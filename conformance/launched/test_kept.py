@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from ddp_conformance.launched.order import Named
 from ddp_conformance.launched.start.kept_servers import in_process_of, start_servers
 
 from pytest_ddp import Ddp
@@ -94,3 +95,70 @@ def test_a_server_that_is_gone_is_started_again() -> None:
     select.select([end], [], [])
     os.close(end)
     assert in_process_of(7, os.getppid) != server
+
+
+IMPORTED = """
+with open({log!r}, "a") as log:
+    log.write({name!r})
+{more}
+"""
+
+
+def imported(folder: Path, name: str, more: str = "") -> Named:
+    """A module that leaves its name in a file when it is imported."""
+    file = folder / f"kept_{name}.py"
+    file.write_text(IMPORTED.format(log=str(folder / "imported"), name=name, more=more))
+    return Named(file.stem, "__name__", str(file))
+
+
+def both(*names: Named) -> list[str]:
+    return [name.load() for name in names]
+
+
+@pytest.mark.ddp(world_size=1)
+def test_imports_are_kept_until_others_are_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = imported(tmp_path, "a"), imported(tmp_path, "b")
+    for wanted in ([one], [one], [two], [two], [one]):
+        got = in_process_of(0, functools.partial(both, *wanted), wanted)
+        assert got == [name.module for name in wanted]
+    assert (tmp_path / "imported").read_text() == "aba"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KEPT", "now")
+    assert in_process_of(0, place, [one]) == (str(tmp_path), "now")
+    same = Named(one.module, "__file__", one.file)
+    assert in_process_of(0, os.getppid, [one, same]) == in_process_of(0, os.getppid, [same])
+    assert in_process_of(0, os.getppid, [one]) != in_process_of(1, os.getppid, [one])
+    assert in_process_of(0, functools.partial(both, one, two), [one, two]) == ["kept_a", "kept_b"]
+    assert (tmp_path / "imported").read_text() == "abaaab"
+
+
+@pytest.mark.ddp(world_size=1)
+@pytest.mark.parametrize(
+    "more",
+    [
+        "import threading; threading.Timer(60, print).start()",
+        "import torch; torch.cuda.is_initialized = lambda: True",
+    ],
+    ids=["thread", "gpu"],
+)
+def test_what_no_fork_may_follow_is_imported_each_time(tmp_path: Path, more: str) -> None:
+    one = imported(tmp_path, "a", more)
+    server = in_process_of(0, os.getppid)
+    for _ in range(3):
+        assert in_process_of(0, os.getppid, [one]) == server
+        assert in_process_of(0, functools.partial(both, one), [one]) == ["kept_a"]
+    # The first of these six calls needed nothing of it, and yet imported what it was to keep.
+    assert (tmp_path / "imported").read_text() == "a" * 4
+
+
+@pytest.mark.ddp(world_size=1)
+def test_imports_that_end_badly_are_told_each_time(tmp_path: Path) -> None:
+    raises = imported(tmp_path, "a", "raise ImportError('no such part')")
+    dies = imported(tmp_path, "b", "import os; os._exit(3)")
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=r"raised: ImportError: no such part"):
+            in_process_of(0, functools.partial(both, raises), [raises])
+        with pytest.raises(RuntimeError, match="died"):
+            in_process_of(0, functools.partial(both, dies), [dies])

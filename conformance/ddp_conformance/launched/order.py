@@ -52,7 +52,11 @@ class Named:
                 raise
         module = importlib.util.module_from_spec(spec)
         sys.modules[self.module] = module
-        spec.loader.exec_module(module)
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[self.module]  # as the import system does: half of it is no module
+            raise
         return module
 
 

@@ -1,4 +1,9 @@
-"""The main loop of a server that outlives a rank, and what its forks do."""
+"""The main loop of a server that outlives a rank, and what its forks do.
+
+What a fork imports, the next fork has to import again: a file of tests that imports Lightning
+takes seconds. So a fork that is told to keep its imports becomes a server itself, and forks for
+its caller and for the next callers with the same imports.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +17,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing import process
 from multiprocessing.connection import Connection
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 import numpy.random  # noqa: F401 - for those who fork
-import torch.testing._internal.distributed.fake_pg  # noqa: F401 - for those who fork
+import torch.testing._internal.distributed.fake_pg  # for those who fork
 
 from ddp_conformance.framework.registry import all_checks
+from ddp_conformance.launched.order import Named
 from pytest_ddp.rank.startup.preload import without_collector
 
 SECONDS = 20
@@ -25,7 +31,10 @@ SECONDS = 20
 
 
 INTERVAL = 10.0
-"""Seconds between two looks whether the folder of the session is still there."""
+"""Seconds between two looks whether a server's address is still there."""
+
+Kept: TypeAlias = tuple[str, tuple[Named, ...]]
+"""The address of a server that keeps imports, and what it imports."""
 
 
 def serve(listener: int, host: int) -> NoReturn:
@@ -35,7 +44,10 @@ def serve(listener: int, host: int) -> NoReturn:
         # By name, as the public names are above this module.
         importlib.import_module("ddp_conformance.api")
         all_checks()
-    listening = socket.socket(fileno=listener)
+    _fork_for_callers(socket.socket(fileno=listener), host)
+
+
+def _fork_for_callers(listening: socket.socket, host: int) -> NoReturn:
     callers: list[socket.socket] = []
     while os.path.exists(listening.getsockname()):
         waited: list[socket.socket | int] = [listening, host, *callers]
@@ -52,7 +64,7 @@ def serve(listener: int, host: int) -> NoReturn:
                     other.close()
                 signal.alarm(SECONDS)
                 try:
-                    answer(Connection(caller.detach()))
+                    answer(Connection(caller.detach()), host)
                 finally:
                     os._exit(0)  # else the interpreter would take torch down, which takes 0.2 s
             caller.close()
@@ -62,7 +74,7 @@ def serve(listener: int, host: int) -> NoReturn:
     os._exit(0)
 
 
-def answer(connection: Connection) -> None:
+def answer(connection: Connection, host: int) -> None:
     """Take over the caller's place; send what its function returns or raises."""
     place = connection.recv()
     os.environ.clear()
@@ -71,9 +83,40 @@ def answer(connection: Connection) -> None:
     os.chdir(place["directory"])
     current: Any = process.current_process()
     current._config["tempdir"] = place["tempdir"]
+    if place["keeps"]:
+        _keep(place["keeps"], connection, host)
     try:
         function: Callable[[], object] = connection.recv()
         answer = ("returned", function())
     except BaseException as error:
         answer = ("raised", f"{type(error).__name__}: {error}")
     connection.send(answer)
+
+
+def _keep(kept: Kept, connection: Connection, host: int) -> None:
+    """Import, and return in a fork of this process, which becomes a server.
+
+    Returns in this process if its forks may not work. Then its address refuses connections.
+    """
+    address, imports = kept
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(address)
+        os.chmod(address, 0o600)
+        listening.listen()
+        try:
+            with without_collector():
+                for named in imports:
+                    named.load()
+        except BaseException:
+            return  # the function raises it again, for the caller
+        if _can_fork() and os.fork():
+            connection.close()
+            signal.alarm(0)
+            _fork_for_callers(listening, host)
+    signal.alarm(SECONDS)
+
+
+def _can_fork() -> bool:
+    """Whether an import has started no thread, which a fork would lack, and not used a GPU."""
+    threads = len(os.listdir("/proc/self/task"))
+    return threads == 1 and not torch.cuda.is_initialized()  # type: ignore[no-untyped-call]

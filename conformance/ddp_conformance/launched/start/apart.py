@@ -96,6 +96,11 @@ class Part:
             return None
         return cls(type(subject), named, nemesis.seed())
 
+    @property
+    def imports(self) -> list[Named]:
+        """What :meth:`make` imports."""
+        return [value for value in self.fields.values() if isinstance(value, Named)]
+
     def make(self) -> Subject:
         """The subject; in the other process."""
         nemesis.use_seed(self.seed)
@@ -121,7 +126,7 @@ def _do_the_same(part: Part, case: Case, observe: Observe) -> bool:
         start_servers((0, 1))
         for seed in (0, 1):
             case.directory.mkdir()  # the same path in both: it may be part of what is seen
-            seen.append(in_process_of(seed, look))
+            seen.append(in_process_of(seed, look, part.imports))
             shutil.rmtree(case.directory)
     except Exception:
         return False  # the other ranks wait for an answer

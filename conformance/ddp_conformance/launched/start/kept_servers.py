@@ -7,10 +7,12 @@ ends when the ranks' host removes the folder of the session, or with the host.
 
 from __future__ import annotations
 
+import glob
 import os
 import socket
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from multiprocessing import util
@@ -18,6 +20,8 @@ from multiprocessing.connection import Connection
 from typing import TypeVar
 
 from ddp_conformance.framework import nemesis
+from ddp_conformance.launched.order import Named
+from ddp_conformance.launched.process.kept import Kept
 from ddp_conformance.launched.start.launch import hash_seed
 from ddp_conformance.launched.start.servers import SINGLE_THREADED
 
@@ -42,12 +46,15 @@ def start_servers(seeds: Sequence[int]) -> None:
         _connected(seed).close()
 
 
-def in_process_of(seed: int, function: Callable[[], T]) -> T:
+def in_process_of(seed: int, function: Callable[[], T], imports: Sequence[Named] = ()) -> T:
     """What ``function`` returns in a process with the hash seed of this number; it is pickled.
 
-    Raises ``RuntimeError`` if it raises, dies or takes too long.
+    The modules of ``imports`` are kept for the next call with the same modules, whose environment
+    may be another one than that in which they were imported. Raises ``RuntimeError`` if
+    ``function`` raises, dies or takes too long.
     """
-    with _connected(seed) as connection:
+    connection, keeps = _connected_with(seed, tuple(imports))
+    with connection:
         try:
             connection.send(
                 {
@@ -55,6 +62,7 @@ def in_process_of(seed: int, function: Callable[[], T]) -> T:
                     "path": sys.path,
                     "directory": os.getcwd(),
                     "tempdir": util.get_temp_dir(),
+                    "keeps": keeps,
                 }
             )
             connection.send(function)
@@ -66,15 +74,41 @@ def in_process_of(seed: int, function: Callable[[], T]) -> T:
     return value  # type: ignore[no-any-return]
 
 
-def _connected(seed: int) -> Connection:
-    address = os.path.join(util.get_temp_dir(), f"hash-seed-{nemesis.seed()}-{seed}")
-    connecting = socket.socket(socket.AF_UNIX)
+def _connected_with(seed: int, imports: tuple[Named, ...]) -> tuple[Connection, Kept | None]:
+    """A connection, and what its fork has to keep."""
+    if not imports:
+        return _connected(seed), None
+    others = f"{_address(seed)}-"
+    modules = sorted({(named.module, named.file) for named in imports})
+    address = f"{others}{zlib.crc32(repr(modules).encode()):08x}"
     try:
-        connecting.connect(address)
+        return _connect(address), None
+    except ConnectionRefusedError:  # what it has imported leaves no process to fork from
+        return _connected(seed), None
+    except FileNotFoundError:
+        # The tests of a file follow each other: the imports of one file are enough.
+        for other in glob.glob(f"{glob.escape(others)}*"):
+            os.unlink(other)
+        return _connected(seed), (address, imports)
+
+
+def _connected(seed: int) -> Connection:
+    address = _address(seed)
+    try:
+        return _connect(address)
     except (FileNotFoundError, ConnectionRefusedError):
         _start(address, seed)
+        return _connect(address)
+
+
+def _connect(address: str) -> Connection:
+    with socket.socket(socket.AF_UNIX) as connecting:
         connecting.connect(address)
-    return Connection(connecting.detach())
+        return Connection(connecting.detach())
+
+
+def _address(seed: int) -> str:
+    return os.path.join(util.get_temp_dir(), f"hash-seed-{nemesis.seed()}-{seed}")
 
 
 def _start(address: str, seed: int) -> None:
