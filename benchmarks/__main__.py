@@ -5,7 +5,7 @@ test in processor time, beside torchrun), ``spawns`` (of a test that
 calls ``mp.spawn``, its processes served and not), ``unused`` (of the
 plugin where there is no ddp test), ``profiles`` (where the time of a warm test goes),
 ``overhead`` (of what watches a rank), ``comms`` (of an open block of ``ddp.comms``), ``verdicts``
-(from a hang to its verdict), ``births`` (of ranks, and their memory), ``machines`` (of ranks on
+(from a hang to its verdict), ``startup`` (of ranks, and their memory), ``machines`` (of ranks on
 other machines, for pytest and its coordinator), ``spread`` (of a test on two machines, beside one),
 ``memory`` (of a shared cache). All of them without a name. ``--quick`` measures less, to see that
 all works; ``--write`` puts each table into docs/benchmarks.md as soon as it is there; other
@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import TextIO
 
 from benchmarks import (
-    births,
     comms,
     machines,
     memory,
@@ -36,6 +35,7 @@ from benchmarks import (
     sessions,
     spawns,
     spread,
+    startup,
     verdicts,
     warm,
 )
@@ -49,7 +49,7 @@ PARTS: dict[str, Callable[[Sequence[str]], None]] = {
     "overhead": overhead.main,
     "comms": comms.main,
     "verdicts": verdicts.main,
-    "births": births.main,
+    "startup": startup.main,
     "machines": machines.main,
     "spread": spread.main,
     "memory": memory.main,

@@ -318,7 +318,7 @@ def test_isolation_of_all(suite: Suite) -> None:
     assert len({pid for test in tests for pid in run.pids(test)}) == 6
 
 
-def test_many_births(suite: Suite) -> None:
+def test_many_starts(suite: Suite) -> None:
     """Before the last of them the host puts its memory into huge pages; no rank sees another's."""
     suite.write("test_many.py", PREAMBLE + textwrap.dedent(MANY))
     suite.run().assert_outcomes(passed=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tests.acceptance.startup.birth_examples import install
+from tests.acceptance.startup.environment_examples import install
 from tests.acceptance.suite import INNER, Finished, Suite
 
 THREAD = """

@@ -288,7 +288,7 @@ def test_other_ranks(logged: Finished) -> None:
 
 
 @pytest.mark.parametrize("how", ["--ddp-start-method=spawn", "--ddp-import=host"])
-def test_ranks_of_another_birth_log_alike(suite: Suite, how: str) -> None:
+def test_ranks_of_another_start_log_alike(suite: Suite, how: str) -> None:
     finished = run(suite, how, "-k", "phases or alone")
     finished.assert_outcomes(passed=2)
     for text in (kept(finished), finished.stdout):

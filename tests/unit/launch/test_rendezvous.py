@@ -47,7 +47,7 @@ def test_no_rank_is_to_listen_by_itself() -> None:
 
 
 def test_a_pool_keeps_its_run_and_has_a_new_port_after_each_use() -> None:
-    """A rank that is born between two tests is told the port of the next."""
+    """A rank that starts between two tests is told the port of the next."""
     pool = Rendezvous(World("gloo", 2, None, init=True), "abc", open_port)
     first = [pool.environment(rank)["MASTER_PORT"] for rank in (0, 1, 1)]
     pool.renew()  # nobody has been there

@@ -62,7 +62,7 @@ def in_a_group(cluster: Cluster, new_suite: Callable[[], Suite]) -> Session:
 
 
 def test_a_group_that_the_conftest_makes_at_its_import(in_a_group: Session) -> None:
-    """Ranks serve a store from their birth on, and new ones meet by another."""
+    """Ranks serve a store from their start on, and new ones meet by another."""
     in_a_group.alpha.assert_outcomes(passed=3, failed=2)
     failed = in_a_group.alpha["test_fails_on_one"]
     assert failed.phase("call").message == "rank 2: assert 2 != 2"

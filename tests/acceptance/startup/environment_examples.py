@@ -1,6 +1,6 @@
 """A suite whose modules, wherever they lie, take down what a process looks like at import.
 
-Data for ``test_birth.py``.
+Data for ``test_environment_at_import.py``.
 """
 
 from __future__ import annotations

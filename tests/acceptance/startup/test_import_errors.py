@@ -20,7 +20,7 @@ def test_NAME(ddp):
 """
 ON_RANK_1 = 'if os.environ.get("RANK") == "1":\n    '
 BROKEN = {
-    "raises": ON_RANK_1 + 'raise RuntimeError("born wrong")',
+    "raises": ON_RANK_1 + 'raise RuntimeError("wrong on rank 1")',
     "exits": 'if "RANK" in os.environ:\n    sys.exit("no more")',
     "exits_on_one": ON_RANK_1 + 'sys.exit("no more")',
     "dies": ON_RANK_1 + "os._exit(3)",
@@ -30,7 +30,7 @@ BROKEN = {
 }
 """What a file does while it is imported; of the last one, its conftest goes wrong."""
 TOLD = {
-    "raises": ("rank 1", "test_raises.py:6", "RuntimeError: born wrong"),
+    "raises": ("rank 1", "test_raises.py:6", "RuntimeError: wrong on rank 1"),
     "exits": ("ranks 0-1", 'sys.exit("no more")', "SystemExit: no more"),
     "exits_on_one": ("rank 1", 'sys.exit("no more")', "SystemExit: no more"),
     "dies": ("rank 1 exited with code 3", "test_dies.py:6"),
@@ -39,7 +39,7 @@ TOLD = {
         "test_sleeps.py:6",
     ),
     "skips": ("rank 1", "test_skips.py:6", "not here"),
-    "conftest": ("rank 1", "conftest.py:4", "RuntimeError: born wrong"),
+    "conftest": ("rank 1", "conftest.py:4", "RuntimeError: wrong on rank 1"),
 }
 LIMITED = """
     from pytest_ddp.session import run
@@ -47,7 +47,7 @@ LIMITED = """
     run.start_limit = lambda timeout: 5
 """
 """An import has five seconds, and the start of ranks as many as ever."""
-CONFTEST = f"import os\n\n{ON_RANK_1}raise RuntimeError('born wrong')\n"
+CONFTEST = f"import os\n\n{ON_RANK_1}raise RuntimeError('wrong on rank 1')\n"
 
 
 def write_test(suite: Suite, folder: str, name: str, at_import: str = "") -> None:
@@ -103,7 +103,7 @@ def test_the_root_conftest_going_wrong_is_an_error_of_every_test(
 ) -> None:
     result = rootless[f"test_{name}"]
     assert result.verdict == "error"
-    for words in ("rank 1", 'conftest.py", line 4', "RuntimeError: born wrong"):
+    for words in ("rank 1", 'conftest.py", line 4', "RuntimeError: wrong on rank 1"):
         assert words in flat(result.text)
 
 

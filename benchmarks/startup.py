@@ -1,4 +1,4 @@
-"""What the birth of ranks costs: ``python -m benchmarks births``.
+"""What the start of ranks costs: ``python -m benchmarks startup``.
 
 Ranks import the user's own code by themselves. That is compared with ``--ddp-import=host``, where
 their host does so once before it forks, and with torchrun, where each rank imports everything.
@@ -172,7 +172,7 @@ def _ranks(controller: int) -> Iterator[int]:
 
 def main(arguments: Sequence[str] = ()) -> None:
     """Measure and print markdown tables."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks births", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks startup", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one run of each")
     repeats = 1 if parser.parse_args(arguments).quick else 5
     print(f"| session, {RANKS} ranks | {' | '.join(c.name for c in CANDIDATES)} |")

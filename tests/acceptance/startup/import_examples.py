@@ -1,6 +1,6 @@
 """A suite of many modules that write down when, and in which process, they are imported.
 
-Data for ``test_birth_imports.py``.
+Data for ``test_imports.py``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tests.acceptance.startup.birth_examples import install
+from tests.acceptance.startup.environment_examples import install
 from tests.acceptance.suite import INNER, Finished, Suite
 
 NOTE = """

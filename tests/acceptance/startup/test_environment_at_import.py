@@ -1,4 +1,4 @@
-"""A rank is born as a rank of torchrun is: what modules see while they are imported."""
+"""A rank starts as a rank of torchrun does: what modules see while they are imported."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.acceptance.startup.birth_examples import (
+from tests.acceptance.startup.environment_examples import (
     PLACES,
     read_states,
     under_torchrun,

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.acceptance.startup.birth_examples import install
-from tests.acceptance.startup.birth_modules import (
+from tests.acceptance.startup.environment_examples import install
+from tests.acceptance.startup.import_examples import (
     ASKING,
     BEFORE_ANY_RANK,
     Noted,
