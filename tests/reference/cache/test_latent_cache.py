@@ -4,6 +4,7 @@ import contextlib
 import multiprocessing
 import os
 import pickle
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,18 +72,24 @@ def test_a_segment_written_by_one_reader_is_seen_by_all(cache_file: Path) -> Non
         other.close()
 
 
-def mapped_segments() -> set[str]:
+def mapped_files(folder: Path) -> set[str]:
     maps = psutil.Process().memory_maps()
-    return {m.path for m in maps if m.path.startswith(f"{SHARED_MEMORY}/#")}
+    return {m.path for m in maps if m.path.startswith(f"{folder}/")}
 
 
-def test_nothing_is_left_in_shared_memory(cache_file: Path) -> None:
-    names, segments = set(os.listdir(SHARED_MEMORY)), mapped_segments()
-    cache = LatentCache.open(cache_file)
-    assert set(os.listdir(SHARED_MEMORY)) <= names
-    assert len(mapped_segments() - segments) == 1
+@pytest.fixture
+def own_memory() -> Iterator[Path]:
+    """A folder of shared memory in which no other process of the machine makes files."""
+    with tempfile.TemporaryDirectory(dir=SHARED_MEMORY) as folder:
+        yield Path(folder)
+
+
+def test_nothing_is_left_in_shared_memory(cache_file: Path, own_memory: Path) -> None:
+    cache = LatentCache.open(cache_file, segment_dir=own_memory)
+    assert not [*own_memory.iterdir()]
+    assert len(mapped_files(own_memory)) == 1
     cache.close()
-    assert mapped_segments() <= segments
+    assert not mapped_files(own_memory)
 
 
 def test_closing_gives_the_descriptor_back(cache_file: Path) -> None:
