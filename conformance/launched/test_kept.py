@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import select
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -87,13 +89,35 @@ def test_what_ends_badly_is_told_and_ends_no_server() -> None:
     assert in_process_of(0, os.getppid) == server
 
 
+def wait_for(process: int) -> None:
+    """Until it has ended, whether or not its parent knows."""
+    with contextlib.suppress(ProcessLookupError):
+        end = os.pidfd_open(process)
+        select.select([end], [], [])
+        os.close(end)
+
+
+def die_before_a_child(number: Path) -> None:
+    if (child := os.fork()) == 0:
+        time.sleep(600)
+    number.write_text(str(child))
+    os._exit(3)
+
+
+@pytest.mark.ddp(world_size=1)
+def test_a_child_that_outlives_its_process_is_killed_and_keeps_no_caller(tmp_path: Path) -> None:
+    """As DataLoader workers do whose parent took too long: they hold the connection."""
+    number = tmp_path / "child"
+    with pytest.raises(RuntimeError, match="died"):
+        in_process_of(0, functools.partial(die_before_a_child, number))
+    wait_for(int(number.read_text()))
+
+
 @pytest.mark.ddp(world_size=1)
 def test_a_server_that_is_gone_is_started_again() -> None:
     server = in_process_of(7, os.getppid)
-    end = os.pidfd_open(server)
     os.kill(server, signal.SIGKILL)
-    select.select([end], [], [])
-    os.close(end)
+    wait_for(server)
     assert in_process_of(7, os.getppid) != server
 
 

@@ -13,7 +13,7 @@ import select
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from multiprocessing import process
 from multiprocessing.connection import Connection
@@ -49,9 +49,13 @@ def serve(listener: int, host: int) -> NoReturn:
 
 def _fork_for_callers(listening: socket.socket, host: int) -> NoReturn:
     callers: list[socket.socket] = []
+    forks: dict[int, int] = {}  # the process of each pidfd
     while os.path.exists(listening.getsockname()):
-        waited: list[socket.socket | int] = [listening, host, *callers]
+        waited: list[socket.socket | int] = [listening, host, *callers, *forks]
         ready = select.select(waited, [], [], INTERVAL)[0]
+        for end in [end for end in forks if end in ready or host in ready]:
+            _end(forks.pop(end))
+            os.close(end)
         if host in ready:
             break
         if listening in ready:
@@ -59,19 +63,34 @@ def _fork_for_callers(listening: socket.socket, host: int) -> NoReturn:
         for caller in [caller for caller in callers if caller in ready]:
             callers.remove(caller)
             # A rank that only sees to it that this server is there closes its connection.
-            if caller.recv(1, socket.MSG_PEEK) and os.fork() == 0:
-                for other in (listening, *callers):
-                    other.close()
-                signal.alarm(SECONDS)
-                try:
-                    answer(Connection(caller.detach()), host)
-                finally:
-                    os._exit(0)  # else the interpreter would take torch down, which takes 0.2 s
+            if caller.recv(1, socket.MSG_PEEK):
+                if (pid := os.fork()) == 0:
+                    _be_a_fork(caller, (listening, *callers), forks, host)
+                forks[os.pidfd_open(pid)] = pid
             caller.close()
-        with suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                """Until no fork has ended that is not reaped."""
     os._exit(0)
+
+
+def _be_a_fork(
+    caller: socket.socket, others: Iterable[socket.socket], forks: Iterable[int], host: int
+) -> NoReturn:
+    os.setpgid(0, 0)
+    signal.alarm(SECONDS)
+    for other in others:
+        other.close()
+    for end in forks:
+        os.close(end)
+    try:
+        answer(Connection(caller.detach()), host)
+    finally:
+        os._exit(0)  # else the interpreter would take torch down, which takes 0.2 s
+
+
+def _end(fork: int) -> None:
+    """Kill what a fork has left, such as workers: they hold its connection, and a caller waits."""
+    with suppress(ProcessLookupError):
+        os.killpg(fork, signal.SIGKILL)
+    os.waitpid(fork, 0)
 
 
 def answer(connection: Connection, host: int) -> None:
