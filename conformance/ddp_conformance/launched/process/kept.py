@@ -14,7 +14,6 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from multiprocessing import process
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn, TypeAlias
@@ -25,6 +24,7 @@ import torch.testing._internal.distributed.fake_pg  # for those who fork
 from ddp_conformance.framework.registry import all_checks
 from ddp_conformance.launched.order import Named
 from pytest_ddp.rank.startup.preload import without_collector
+from pytest_ddp.system.processes import kill_group
 
 SECONDS = 20
 """After which the kernel ends a fork, whatever it does."""
@@ -88,8 +88,7 @@ def _be_a_fork(
 
 def _end(fork: int) -> None:
     """Kill what a fork has left, such as workers: they hold its connection, and a caller waits."""
-    with suppress(ProcessLookupError):
-        os.killpg(fork, signal.SIGKILL)
+    kill_group(fork)
     os.waitpid(fork, 0)
 
 
