@@ -105,15 +105,6 @@ def die_before_a_child(number: Path) -> None:
 
 
 @pytest.mark.ddp(world_size=1)
-def test_a_child_that_outlives_its_process_is_killed_and_keeps_no_caller(tmp_path: Path) -> None:
-    """As DataLoader workers do whose parent took too long: they hold the connection."""
-    number = tmp_path / "child"
-    with pytest.raises(RuntimeError, match="died"):
-        in_process_of(0, functools.partial(die_before_a_child, number))
-    wait_for(int(number.read_text()))
-
-
-@pytest.mark.ddp(world_size=1)
 def test_a_server_that_is_gone_is_started_again() -> None:
     server = in_process_of(7, os.getppid)
     os.kill(server, signal.SIGKILL)
@@ -186,3 +177,17 @@ def test_imports_that_end_badly_are_told_each_time(tmp_path: Path) -> None:
             in_process_of(0, functools.partial(both, raises), [raises])
         with pytest.raises(RuntimeError, match="died"):
             in_process_of(0, functools.partial(both, dies), [dies])
+
+
+@pytest.mark.ddp(world_size=1)
+@pytest.mark.parametrize("keeps", [False, True], ids=["forgets", "keeps"])
+def test_a_child_that_outlives_its_process_is_killed_and_keeps_no_caller(
+    tmp_path: Path, keeps: bool
+) -> None:
+    """As DataLoader workers do whose parent took too long: they hold the connection."""
+    number = tmp_path / "child"
+    kept = [imported(tmp_path, "a")] if keeps else []
+    for _ in range(2):  # by a server that has begun to keep, and by one that has kept
+        with pytest.raises(RuntimeError, match="died"):
+            in_process_of(0, functools.partial(die_before_a_child, number), kept)
+        wait_for(int(number.read_text()))

@@ -44,12 +44,12 @@ def serve(listener: int, host: int) -> NoReturn:
         # By name, as the public names are above this module.
         importlib.import_module("ddp_conformance.api")
         all_checks()
-    _fork_for_callers(socket.socket(fileno=listener), host)
+    _fork_for_callers(socket.socket(fileno=listener), host, {})
 
 
-def _fork_for_callers(listening: socket.socket, host: int) -> NoReturn:
+def _fork_for_callers(listening: socket.socket, host: int, forks: dict[int, int]) -> NoReturn:
+    """``forks`` has the process of each pidfd."""
     callers: list[socket.socket] = []
-    forks: dict[int, int] = {}  # the process of each pidfd
     while os.path.exists(listening.getsockname()):
         waited: list[socket.socket | int] = [listening, host, *callers, *forks]
         ready = select.select(waited, [], [], INTERVAL)[0]
@@ -127,10 +127,11 @@ def _keep(kept: Kept, connection: Connection, host: int) -> None:
                     named.load()
         except BaseException:
             return  # the function raises it again, for the caller
-        if _can_fork() and os.fork():
+        if _can_fork() and (pid := os.fork()):
             connection.close()
             signal.alarm(0)
-            _fork_for_callers(listening, host)
+            _fork_for_callers(listening, host, {os.pidfd_open(pid): pid})
+    os.setpgid(0, 0)
     signal.alarm(SECONDS)
 
 
