@@ -192,7 +192,8 @@ def test_address_space_is_used_up(ddp):
 
     if ddp.rank == 1:
         resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
-        hoard = [bytearray(1 << 28) for _ in range(64)]  # here address_space_is_used_up
+        # Not bytearray, which writes zeros: the machine may have less memory than that.
+        hoard = [bytes(1 << 28) for _ in range(64)]  # here address_space_is_used_up
     dist.barrier()
 
 

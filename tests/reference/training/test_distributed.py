@@ -4,7 +4,6 @@ import gc
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 import torch
@@ -19,6 +18,8 @@ from ddp_reference.training.distributed import (
     teardown_distributed,
 )
 from torch._C._distributed_c10d import HashStore, TCPStore
+
+from tests.reference.test_leaving import gloo_threads, lasting_gloo_threads
 
 CAN, CANNOT = "", "no CUDA device is available"
 
@@ -127,11 +128,6 @@ def test_set_up_and_teardown_can_be_repeated_on_one_store() -> None:
         assert not dist.is_initialized()
 
 
-def gloo_threads() -> int:
-    names = [task.read_text() for task in Path("/proc/self/task").glob("*/comm")]
-    return sum("gloo" in name for name in names)
-
-
 @pytest.fixture
 def no_chance_collection() -> Iterator[None]:
     gc.disable()
@@ -143,14 +139,14 @@ def no_chance_collection() -> Iterator[None]:
 def test_teardown_frees_the_threads_of_a_group_that_a_dead_model_holds() -> None:
     from torch.nn.parallel import DistributedDataParallel
 
-    before = gloo_threads()
+    before = len(gloo_threads())
     setup_distributed("gloo")
     model = DistributedDataParallel(torch.nn.Linear(2, 2))
     model.compile(backend="eager")  # the compiled call is bound to the model: a cycle
     del model
-    assert gloo_threads() > before
+    assert len(gloo_threads()) > before
     teardown_distributed()
-    assert gloo_threads() == before
+    assert len(lasting_gloo_threads(before)) == before
 
 
 def test_a_group_that_is_there_is_used_and_left(launched: TCPStore) -> None:

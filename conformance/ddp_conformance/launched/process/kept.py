@@ -19,11 +19,12 @@ from multiprocessing.connection import Connection
 from typing import Any, NoReturn, TypeAlias
 
 import numpy.random  # noqa: F401 - for those who fork
-import torch.testing._internal.distributed.fake_pg  # for those who fork
+import torch.testing._internal.distributed.fake_pg  # noqa: F401 - for those who fork
 
 from ddp_conformance.framework.registry import all_checks
 from ddp_conformance.launched.order import Named
 from pytest_ddp.rank.startup.preload import without_collector
+from pytest_ddp.rank.startup.threads import problem
 from pytest_ddp.system.processes import kill_group
 
 SECONDS = 20
@@ -114,7 +115,7 @@ def answer(connection: Connection, host: int) -> None:
 def _keep(kept: Kept, connection: Connection, host: int) -> None:
     """Import, and return in a fork of this process, which becomes a server.
 
-    Returns in this process if its forks may not work. Then its address refuses connections.
+    Returns in this process if forks of it may not work. Then its address refuses connections.
     """
     address, imports = kept
     with socket.socket(socket.AF_UNIX) as listening:
@@ -127,15 +128,9 @@ def _keep(kept: Kept, connection: Connection, host: int) -> None:
                     named.load()
         except BaseException:
             return  # the function raises it again, for the caller
-        if _can_fork() and (pid := os.fork()):
+        if problem("a server") is None and (pid := os.fork()):
             connection.close()
             signal.alarm(0)
             _fork_for_callers(listening, host, {os.pidfd_open(pid): pid})
     os.setpgid(0, 0)
     signal.alarm(SECONDS)
-
-
-def _can_fork() -> bool:
-    """Whether an import has started no thread, which a fork would lack, and not used a GPU."""
-    threads = len(os.listdir("/proc/self/task"))
-    return threads == 1 and not torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
