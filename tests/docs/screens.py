@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 from pytest_ddp.trace.styles import BASE, PICTURE
+from tests.docs.environment import of_a_reader
 
 ROOT = Path(__file__).parents[2]
 TERMINAL = ROOT / "docs" / "static" / "deadlock.svg"
@@ -68,11 +69,10 @@ def _run(folder: str, page: Path, name: str, *arguments: str) -> str:
     Path(folder, name).write_text(example[1], encoding="utf-8")
     # Without the number of seconds, which differs each time.
     options = ("-qq", "-rN", "--color=yes", "-p", "no:cacheprovider", "-c", os.devnull)
-    variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     run = subprocess.run(
         [*_PYTEST, *options, f"--rootdir={folder}", *arguments],
         cwd=folder,
-        env=variables | {"COLUMNS": str(_WIDTH)},
+        env=of_a_reader() | {"COLUMNS": str(_WIDTH)},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

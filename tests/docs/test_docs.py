@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs import declared
+from tests.docs.environment import of_a_reader
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
@@ -42,7 +43,8 @@ def _run(command: str, directory: Path, programs: Path) -> str:
     finished = subprocess.run(
         ["timeout", "-k", "5", "900", "bash", "-c", command],
         cwd=directory,
-        env=_environment() | {"PATH": f"{programs}:{os.environ['PATH']}"},
+        env=of_a_reader()
+        | {"PYTEST_ADDOPTS": "-p no:cacheprovider", "PATH": f"{programs}:{os.environ['PATH']}"},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -52,12 +54,6 @@ def _run(command: str, directory: Path, programs: Path) -> str:
     if not re.match(r"(python -m )?pytest ", command):
         assert finished.returncode == 0, f"$ {command}\n{printed}"
     return printed
-
-
-def _environment() -> dict[str, str]:
-    # An outer pytest or xdist must not speak to the one in the example.
-    variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
-    return variables | {"PYTEST_ADDOPTS": "-p no:cacheprovider"}
 
 
 def _must_contain(printed: str, expected: str) -> None:
