@@ -38,6 +38,15 @@ Kept: TypeAlias = tuple[str, tuple[Named, ...]]
 """The address of a server that keeps imports, and what it imports."""
 
 
+def listen(address: str) -> socket.socket:
+    """At a new socket in the file system that only this user may connect to."""
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(address)
+    os.chmod(address, 0o600)
+    listening.listen()
+    return listening
+
+
 def serve(listener: int, host: int) -> NoReturn:
     """Fork for each caller; end with the process of the pidfd ``host``, or with our address."""
     with without_collector():
@@ -118,10 +127,7 @@ def _keep(kept: Kept, connection: Connection, host: int) -> None:
     Returns in this process if forks of it may not work. Then its address refuses connections.
     """
     address, imports = kept
-    with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(address)
-        os.chmod(address, 0o600)
-        listening.listen()
+    with listen(address) as listening:
         try:
             with without_collector():
                 for named in imports:

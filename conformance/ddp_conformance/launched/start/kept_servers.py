@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from ddp_conformance.framework import nemesis
 from ddp_conformance.launched.order import Named
-from ddp_conformance.launched.process.kept import Kept
+from ddp_conformance.launched.process.kept import Kept, listen
 from ddp_conformance.launched.start.launch import hash_seed
 from ddp_conformance.launched.start.servers import SINGLE_THREADED
 
@@ -114,10 +114,7 @@ def _address(seed: int) -> str:
 def _start(address: str, seed: int) -> None:
     with suppress(FileNotFoundError):
         os.unlink(address)
-    with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(address)
-        os.chmod(address, 0o600)
-        listening.listen()
+    with listen(address) as listening:
         host = os.pidfd_open(os.getppid())
         numbers = {"listener": listening.fileno(), "host": host}
         options = util._args_from_interpreter_flags()  # type: ignore[attr-defined]
