@@ -87,10 +87,10 @@ def test_keys_of_the_caches_own_must_agree() -> None:
 
 
 def test_initialised_cuda_is_named() -> None:
-    uses = [DeviceUse(0, -1, True), DeviceUse(1, 0, False), DeviceUse(1, 1, True)]
+    uses = [DeviceUse(0, 0, True), DeviceUse(1, 0, False), DeviceUse(1, 1, True)]
     assert texts(judge.judge_device_use(uses)) == [
-        "rank 0 had CUDA initialised when it forked a worker",
-        "worker 1 of rank 1 has CUDA initialised",
+        "worker 0 of rank 0 initialises CUDA",
+        "worker 1 of rank 1 initialises CUDA",
     ]
 
 
@@ -115,7 +115,7 @@ def test_what_nobody_opened_or_read_is_no_pass() -> None:
     assert texts(judge.judge_unchanged([])) == ["the cache shows no tensor"]
     assert texts(judge.judge_built_once([BUILD])) == ["no rank opened what was produced"]
     assert texts(judge.judge_device_use([])) == ["no worker read a sample"]
-    history = [CacheOpen(0, 7), CacheOpen(1, 7), DeviceUse(0, 0, False), DeviceUse(1, -1, False)]
+    history = [CacheOpen(0, 7), CacheOpen(1, 7), DeviceUse(0, 0, False)]
     assert texts(judge.judge_device_use(history)) == ["no worker of rank 1 read a sample"]
 
 

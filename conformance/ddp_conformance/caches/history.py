@@ -53,8 +53,8 @@ class NewFiles(Record):
 
 @dataclass(frozen=True, slots=True)
 class DeviceUse(Record):
-    """Whether CUDA is initialised in a DataLoader worker, or in a process that forks one."""
+    """Whether a DataLoader worker has initialised CUDA, or has tried to."""
 
     worker: int
-    """Number of the worker that has read a sample; -1 for the process that forks workers."""
+    """Number of the worker, which has read a sample."""
     initialised: bool

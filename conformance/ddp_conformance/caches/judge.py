@@ -147,17 +147,13 @@ def judge_built_in_each(history: History, machines: Sequence[range]) -> tuple[Vi
 
 
 def judge_device_use(history: History) -> tuple[Violation, ...]:
-    """Neither a process that forks workers nor a worker has initialised CUDA; and some read."""
+    """No worker initialises CUDA; and some worker of each rank reads."""
     uses = [record for record in history if isinstance(record, DeviceUse)]
     found = {(use.rank, use.worker) for use in uses if use.initialised}
-    unread = _opening(history) - {use.rank for use in uses if use.worker >= 0}
+    unread = _opening(history) - {use.rank for use in uses}
     return (
         *(
-            Violation(
-                f"rank {rank} had CUDA initialised when it forked a worker"
-                if worker < 0
-                else f"worker {worker} of rank {rank} has CUDA initialised"
-            )
+            Violation(f"worker {worker} of rank {rank} initialises CUDA")
             for rank, worker in sorted(found)
         ),
         *(Violation(f"no worker of rank {rank} read a sample") for rank in sorted(unread)),

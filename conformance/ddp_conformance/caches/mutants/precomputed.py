@@ -6,7 +6,7 @@ import fcntl
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -227,8 +227,21 @@ class TransformOnDevice(SharedSamples):
     as initialised, which is all that is looked at."""
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
-        if get_worker_info() is not None:
+        if get_worker_info() is not None and torch.cuda.is_available():
+            torch.zeros(1, device="cuda")
+        elif get_worker_info() is not None:
             torch.cuda._initialized = True
+        return super().__getitem__(index)
+
+
+class TransformOnDeviceOfTheRank(SharedSamples):
+    """The same in a fork of a rank that uses the GPU. There torch raises, here too."""
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        if get_worker_info() is not None:
+            cuda: Any = torch.cuda
+            cuda._is_in_bad_fork = lambda: True
+            cuda._lazy_init()
         return super().__getitem__(index)
 
 
@@ -267,6 +280,7 @@ MUTANTS = (
         (2, 4),
     ),
     Mutant(Cache(TransformOnDevice), "MEM-04", "CUDA in a worker", (1, 2)),
+    Mutant(Cache(TransformOnDeviceOfTheRank), "MEM-04", "CUDA in a worker, and in its rank", TWO),
 )
 
 BENIGN_VARIANTS = (
