@@ -12,7 +12,13 @@ from typing import TypeAlias
 
 from ddp_conformance.determinism import judge
 from ddp_conformance.determinism.history import LoopStep
-from ddp_conformance.determinism.loops import alone, checkpoint_in, device_memory, run_leg
+from ddp_conformance.determinism.loops import (
+    alone,
+    checkpoint_in,
+    device_memory,
+    memory_in_use,
+    run_leg,
+)
 from ddp_conformance.determinism.subjects import Leg, TrainLoop, terms_of
 from ddp_conformance.framework.case import Case
 from ddp_conformance.framework.history import Record, Run
@@ -76,8 +82,9 @@ def record_legs(
 
 def whole(subject: TrainLoop, case: Case, ranks: Ranks) -> Iterator[Record]:
     """Run the loop from the first epoch to the last."""
+    before = memory_in_use()
     yield from run_leg(subject, case, "whole", Leg(EPOCHS), turn=1)
-    yield from device_memory(case.rank)
+    yield from device_memory(ranks, before)
 
 
 def repeated(subject: TrainLoop, case: Case, ranks: Ranks) -> Iterator[Record]:

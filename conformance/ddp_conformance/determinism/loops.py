@@ -32,6 +32,7 @@ from ddp_conformance.framework import nemesis
 from ddp_conformance.framework.case import Case
 from ddp_conformance.framework.digests import digest_of
 from ddp_conformance.framework.history import Record
+from ddp_conformance.framework.ranks import Ranks, gpu_of
 from pytest_ddp.rank.equality import is_dtensor
 
 LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK")
@@ -181,8 +182,23 @@ def _share(module: nn.Module, model: nn.Module) -> bool:
     return any(id(part) in own for part in (*model.modules(), *model.parameters()))
 
 
-def device_memory(rank: int) -> Iterator[DeviceMemory]:
-    """What this process has allocated through torch on each GPU, at its peak."""
-    own = int(os.environ.get("LOCAL_RANK", rank))
-    for device in range(torch.cuda.device_count()):
-        yield DeviceMemory(rank, own, device, torch.cuda.max_memory_reserved(device))
+def own_gpu(ranks: Ranks) -> int:
+    """Number of this rank's GPU; the local rank, as under torchrun, if the test has leased none."""
+    gpu = gpu_of(ranks)
+    return int(os.environ.get("LOCAL_RANK", ranks.rank)) if gpu is None else gpu.index
+
+
+def memory_in_use() -> list[int]:
+    """Bytes that this process has allocated on each GPU; torch measures peaks from now on."""
+    devices = range(torch.cuda.device_count())
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        for device in devices:
+            torch.cuda.reset_peak_memory_stats(device)
+    return [torch.cuda.memory_allocated(device) for device in devices]
+
+
+def device_memory(ranks: Ranks, before: list[int]) -> Iterator[DeviceMemory]:
+    """What this process has allocated through torch on each GPU, since :func:`memory_in_use`."""
+    for device, in_use in enumerate(before):
+        allocated = torch.cuda.max_memory_allocated(device) - in_use
+        yield DeviceMemory(ranks.rank, own_gpu(ranks), device, allocated)

@@ -8,7 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import util
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    import torch
 
 
 class Ranks(Protocol):
@@ -28,6 +31,25 @@ class Ranks(Protocol):
 
     def gather(self, obj: Any) -> list[Any]:
         """The objects of all ranks by rank, on every rank."""
+
+
+@runtime_checkable
+class RanksOfATest(Ranks, Protocol):
+    """Those of a ddp test, which has a backend and a device for them."""
+
+    backend: str
+    """As torch takes it."""
+
+    @property
+    def device(self) -> torch.device:
+        """With the number of the GPU, if this rank has one."""
+
+
+def gpu_of(ranks: Ranks) -> torch.device | None:
+    """The GPU that the test has leased for this rank, any of the machine's; ranks may share it."""
+    if not isinstance(ranks, RanksOfATest):
+        return None
+    return None if ranks.device.index is None else ranks.device
 
 
 def current_ranks() -> Ranks:

@@ -28,13 +28,13 @@ class Loop:
         self.case, self.leg, self.watch = case, leg, watch
         self.seed = self.common_seed()
         self.dataset = self.make_dataset()
-        self.model = self.wrap(self.make_model())
+        self.model = self.wrap(self.make_model().to(self.device()))
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.05, momentum=0.9)
         self.seed_rank()
         self.epoch = self.step = 0
         self.loss = 0.0
         if leg.resume is not None:
-            self.load(torch.load(leg.resume, weights_only=False))
+            self.load(torch.load(leg.resume, "cpu", weights_only=False))
         watch.begin(self.model, self.dataset)
         self.train()
         if leg.save is not None:
@@ -42,6 +42,10 @@ class Loop:
         watch.end(self.model)
 
     # ------------------------------------------------------------------ what is made
+
+    def device(self) -> torch.device:
+        """Where it trains."""
+        return torch.device("cpu")
 
     def common_seed(self) -> int:
         """Of the parameters and the order."""
@@ -125,6 +129,7 @@ class Loop:
 
     def losses(self, index: Tensor) -> Tensor:
         """Of each sample."""
+        index = index.to(self.device())
         inputs = torch.stack([(index * 7 % 11) / 11, (index * 5 % 13) / 13], 1)
         wanted = inputs.sum(1, keepdim=True) ** 2
         losses: Tensor = ((self.model(inputs) - wanted) ** 2).squeeze(1)
@@ -132,7 +137,7 @@ class Loop:
 
     def mean_loss(self) -> float:
         """Of the epoch, over all ranks."""
-        total = torch.tensor(self.loss, dtype=torch.float64)
+        total = torch.tensor(self.loss, dtype=torch.float64, device=self.device())
         if dist.is_initialized():
             dist.all_reduce(total)
         return total.item() / self.case.size
