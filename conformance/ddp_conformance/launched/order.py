@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Literal, TypeAlias
 
+from ddp_conformance.launched.rank_devices import RankDevice
+
 
 @dataclass(frozen=True, slots=True)
 class Named:
@@ -112,6 +114,8 @@ class Work:
     index: Named | None = None
     """Makes a data set index of what a sampler yields."""
     scenario: Scenario = UNDISTURBED
+    devices: tuple[RankDevice, ...] = ()
+    """Of each rank, for ``does``; empty for gloo on the CPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +133,11 @@ class Order:
     """The process's environment variables."""
     seed: int
     """That of :mod:`ddp_conformance.framework.nemesis`."""
+
+    @property
+    def device(self) -> RankDevice:
+        """That of this rank."""
+        return self.work.devices[self.rank] if self.work.devices else RankDevice()
 
     def files(self, rank: int) -> str:
         """The folder for what is known of a rank."""

@@ -17,6 +17,7 @@ from ddp_conformance.framework.verdict import UndecidedError, Violation
 from ddp_conformance.launched.endings import came_through, in_order, words_of
 from ddp_conformance.launched.journal import Journal
 from ddp_conformance.launched.order import Named, Order, Work
+from ddp_conformance.launched.rank_devices import devices_of
 from ddp_conformance.launched.start.launch import Limits
 from ddp_conformance.lifecycle.training_runs import launched
 from ddp_conformance.model import (
@@ -110,7 +111,12 @@ def runs_of(subject: TrainStep, ranks: Ranks, take: Take = take_steps) -> list[R
 
 def run_of(subject: TrainStep, ranks: Ranks, size: int, take: Take = take_steps) -> Run:
     """The steps on all ranks, and by default on one process alone."""
-    work = Work(Named.of(take), Named.of(subject.make), (str(size), str(subject.steps)))
+    work = Work(
+        does=Named.of(take),
+        entry=Named.of(subject.make),
+        argv=(str(size), str(subject.steps)),
+        devices=devices_of(ranks),
+    )
     limits = Limits(subject.timeout, PATIENCE)
     (run,) = record(
         subject, ranks, cases_of(ranks, (size,)), lambda s, case: launched(work, case, limits)

@@ -26,6 +26,7 @@ from ddp_conformance.launched.journal import Journal
 from ddp_conformance.launched.order import Order
 from ddp_conformance.launched.process.optimizing import digest
 from ddp_conformance.launched.process.saving import bare_name
+from ddp_conformance.launched.rank_devices import join
 from ddp_conformance.model.history import Coded, Reduced, SteppedWith
 from ddp_conformance.model.steps import around_backward, demand_no_fsdp1, keep
 from ddp_conformance.model.subjects import Trainee
@@ -51,7 +52,7 @@ def take_coded_steps(order: Order, journal: Journal) -> None:
     """Train on all ranks, with codes for gradients."""
     make, (size, steps) = order.work.entry.load(), map(int, order.work.argv)
     case = Case(size, order.rank, order.world_size, Path(order.directory))
-    dist.init_process_group("gloo")
+    join(order.device)
     trainee = Trainee(*make(case))
     demand_no_fsdp1(trainee.model)
     keep(trainee)
@@ -75,7 +76,7 @@ def elements_of(values: Tensor) -> list[int]:
     Only those beside the element before or after them: a lone value may be a code by chance, and
     the norm of a single number is that number.
     """
-    values = values.detach().reshape(-1).double().abs()
+    values = values.detach().reshape(-1).double().abs().cpu()
     found = torch.full(values.shape, -1, dtype=torch.int64)
     for power in range(-2, 3):
         mantissas = torch.frexp(values * 3.0**power).mantissa * 2
@@ -171,7 +172,7 @@ class Coder:
         if not self._is_source:
             return torch.zeros_like(gradient)
         values = codes(self._first[name], gradient.numel())
-        return values.to(gradient.dtype).reshape(gradient.shape)
+        return values.to(gradient).reshape(gradient.shape)
 
     def _backward(self, run: Callable[[], Any]) -> Any:
         """A pass within a pass, as of a checkpoint of activations, is a part of it."""

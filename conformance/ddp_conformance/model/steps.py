@@ -26,6 +26,7 @@ from ddp_conformance.launched.journal import Journal
 from ddp_conformance.launched.order import Order
 from ddp_conformance.launched.process.optimizing import callers, digest
 from ddp_conformance.launched.process.saving import bare_name
+from ddp_conformance.launched.rank_devices import join
 from ddp_conformance.model.history import (
     Buffers,
     Decided,
@@ -60,7 +61,7 @@ def take_steps(order: Order, journal: Journal) -> None:
     """Train on all ranks, then on rank 0 alone from the same parameters."""
     make, (size, steps) = order.work.entry.load(), map(int, order.work.argv)
     case = Case(size, order.rank, order.world_size, Path(order.directory))
-    dist.init_process_group("gloo")
+    join(order.device)
     trainee = Trainee(*make(case))
     model = trainee.model
     demand_no_fsdp1(model)

@@ -131,12 +131,6 @@ def accumulates_together(case: Case) -> Made:
     return model, step
 
 
-def converted(case: Case) -> Made:
-    """torch's own."""
-    norm = nn.SyncBatchNorm(FEATURES) if case.world_size > 1 else nn.BatchNorm1d(FEATURES)
-    return trained(case, norm, torch.device("cuda", case.rank))
-
-
 def averages_equal_shares(case: Case) -> Made:
     """The mean of the ranks' means is that of all samples where ranks have equally many."""
     return trained(case, WeighsRanksAlike())
@@ -165,22 +159,15 @@ def corrects_by_its_own(case: Case) -> Made:
     return trained(case, CorrectsByItsOwn())
 
 
-def not_converted(case: Case) -> Made:
-    """torch's BatchNorm, on a GPU."""
-    return trained(case, nn.BatchNorm1d(FEATURES), torch.device("cuda", case.rank))
-
-
 SIZES = (2, 3)
 SYNC = frozenset({"sync_batchnorm"})
 UNEVEN = SYNC | {"uneven"}
-GPU = SYNC | {"gpu"}
 
 MUTANTS = (
     Mutant(TrainStep(normalises_alone, SYNC), "MOD-09", "BatchNorm not converted", SIZES),
     Mutant(TrainStep(averages_variances, SYNC), "MOD-09", "variances averaged", SIZES),
     Mutant(TrainStep(weighs_ranks_alike, UNEVEN), "MOD-09", "unequal ranks, equal weights", SIZES),
     Mutant(TrainStep(corrects_by_its_own, SYNC), "MOD-09", "unbiased for one rank", SIZES),
-    Mutant(TrainStep(not_converted, GPU), "MOD-09", "BatchNorm not converted, GPU", (2,)),
 )
 
 BENIGN_VARIANTS = (
@@ -189,5 +176,4 @@ BENIGN_VARIANTS = (
     BenignVariant(
         TrainStep(accumulates_together, {"accumulates"}), "accumulates with SyncBatchNorm", SIZES
     ),
-    BenignVariant(TrainStep(converted, GPU), "torch's SyncBatchNorm, on GPUs", (2,)),
 )
