@@ -1,7 +1,6 @@
 """LIF-01, LIF-07 and LIF-08 with NCCL: programs with the same defects on GPUs.
 
-Never run: no machine with two GPUs was there. Where GPUs are missing the programs train with gloo,
-so that all but the devices can be tried by hand.
+Where no GPU is the programs train with gloo, so that all but the devices can be tried by hand.
 """
 
 from __future__ import annotations
@@ -42,11 +41,15 @@ def train(net: type[Net] = Net) -> Any:
 
 
 def join() -> torch.device:
-    """The process group, and this rank's device in it."""
-    if torch.cuda.device_count() < int(os.environ["LOCAL_WORLD_SIZE"]):
+    """The process group, and this rank's device in it; ranks share GPUs where they are fewer."""
+    if not (gpus := torch.cuda.device_count()):
         dist.init_process_group("gloo", timeout=_WAIT)
         return torch.device("cpu")
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    rank = int(os.environ["LOCAL_RANK"])
+    if gpus < int(os.environ["LOCAL_WORLD_SIZE"]):
+        # NCCL takes two ranks on one GPU if they seem to be on two hosts (docs/gpus.md).
+        os.environ |= {"NCCL_HOSTID": f"{rank}", "NCCL_NET": "Socket", "NCCL_SOCKET_IFNAME": "lo"}
+    device = torch.device("cuda", rank % gpus)
     torch.cuda.set_device(device)
     dist.init_process_group("nccl", timeout=_WAIT, device_id=device)
     return device

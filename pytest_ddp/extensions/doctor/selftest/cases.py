@@ -54,7 +54,7 @@ def selftest_cases(gpus: int) -> list[SelftestCase]:
     aborts = ("test_aborts.py",)
     everywhere = ("test_verdicts.py", *training, *aborts)
     leases = ("test_leases.py",)
-    guarantees = ("test_guarantees.py",)
+    guarantees, own_gpus = "test_guarantees.py", "test_own_gpus.py"
     pair = max(1, min(gpus, _FEW))
     found = [
         SelftestCase("gloo", "verdicts, training, warm ranks, aborts", everywhere, "gloo", _FEW),
@@ -88,7 +88,16 @@ def selftest_cases(gpus: int) -> list[SelftestCase]:
             arguments=(_SHORT,),
         ),
         SelftestCase(
-            "guarantees", "conformance", guarantees, "nccl", _FEW, _FEW, _CONFORMANCE, limit=_LONG
+            *("shared-guarantees", "conformance, two ranks on one GPU", (guarantees,)),
+            *("nccl", _FEW, 1),
+            modules=_CONFORMANCE,
+            arguments=(_SHARED,),
+            limit=_LONG,
+        ),
+        SelftestCase(
+            *("guarantees", "conformance", (guarantees, own_gpus), "nccl", _FEW, _FEW),
+            modules=_CONFORMANCE,
+            limit=_LONG,
         ),
     ]
     many = max(_FEW + 1, min(gpus, _MOST))

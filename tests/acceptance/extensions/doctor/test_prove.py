@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import shutil
 import subprocess
 import tempfile
 from pathlib import Path
 
 import pytest
 
+from pytest_ddp.extensions.doctor.selftest import inner_session
 from pytest_ddp.extensions.doctor.selftest.cases import SelftestCase
 from pytest_ddp.extensions.doctor.selftest.prove import SelftestResult
 from tests.acceptance.extensions.doctor.test_doctor import install
@@ -39,15 +41,26 @@ def test_everything_that_runs_here(tmp_path: Path) -> None:
     run = doctor(tmp_path, "--json", "--prove", "--report=out", CUDA_VISIBLE_DEVICES="")
     assert run.returncode == 0, run.stdout + run.stderr
     assert json.loads(run.stdout)["able"] is True
-    assert "2 of 12 parts ran, all as expected. The report is in out/" in run.stderr
+    assert "2 of 13 parts ran, all as expected. The report is in out/" in run.stderr
     told = json.loads((tmp_path / "out" / "pytest-ddp-report.json").read_text())
     assert told["green"] is True
     ran = {result["part"]["name"] for result in told["results"] if not result["obstacle"]}
     assert ran == {"gloo", "workers"}
     text = (tmp_path / "out" / "pytest-ddp-report.md").read_text()
-    assert text.startswith("# pytest-ddp: 2 of 12 parts ran, all as expected\n")
+    assert text.startswith("# pytest-ddp: 2 of 13 parts ran, all as expected\n")
     assert "| crashes | what a GPU dies of | it needs 1 GPUs, and 0 are usable |" in text
     assert "| test_is_killed | failed |" in text
+
+
+def test_guarantees_without_a_gpu(tmp_path: Path) -> None:
+    """MEM-04 alone, whose mutant marks CUDA as initialised where there is none."""
+    shutil.copy(inner_session.SUITES / "test_guarantees.py", tmp_path)
+    options = ("-q", "-k", "MEM-04", "--ddp-world-size=2", "-p", "no:cacheprovider")
+    run = interpreter.run(
+        ("-m", "pytest", *options, "test_guarantees.py"), timeout=600, cwd=tmp_path
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "2 passed" in run.stdout
 
 
 @pytest.fixture

@@ -1,14 +1,13 @@
-"""Guarantees that need GPUs: their mutants are caught, and correct code passes."""
+"""Guarantees that need CUDA: their mutants are caught, and correct code passes."""
 
 import pytest
 import torch
-from ddp_conformance import Cache, Training, TrainLoop, TrainStep
+from ddp_conformance import Cache, Training, TrainStep
 from ddp_conformance.caches.mutants import precomputed
-from ddp_conformance.determinism.mutants import loop_mutants
 from ddp_conformance.framework.registry import checks_for
 from ddp_conformance.framework.verdict import GuaranteeError
 from ddp_conformance.lifecycle.mutants import gpu_mutants
-from ddp_conformance.model.mutants import statistics
+from ddp_conformance.model.mutants import on_gpus
 
 # LIF-07 launches seven runs, in six of which NCCL's watchdog waits for ten seconds.
 pytestmark = pytest.mark.ddp(timeout=300)
@@ -19,15 +18,17 @@ EXPECTED = {
     "test_a_mutant_is_caught[LIF-08]": ("passed", ""),
     "test_a_mutant_is_caught[MEM-01]": ("passed", ""),
     "test_a_mutant_is_caught[MEM-04]": ("passed", ""),
-    "test_a_mutant_is_caught[MEM-05]": ("passed", ""),
+    "test_a_mutant_is_caught[MOD-01]": ("passed", ""),
     "test_a_mutant_is_caught[MOD-09]": ("passed", ""),
+    "test_a_mutant_is_caught[MOD-10]": ("passed", ""),
     "test_right_code_passes[LIF-01]": ("passed", ""),
     "test_right_code_passes[LIF-07]": ("passed", ""),
     "test_right_code_passes[LIF-08]": ("passed", ""),
     "test_right_code_passes[MEM-01]": ("passed", ""),
     "test_right_code_passes[MEM-04]": ("passed", ""),
-    "test_right_code_passes[MEM-05]": ("passed", ""),
+    "test_right_code_passes[MOD-01]": ("passed", ""),
     "test_right_code_passes[MOD-09]": ("passed", ""),
+    "test_right_code_passes[MOD-10]": ("passed", ""),
 }
 
 
@@ -44,8 +45,9 @@ MUTANTS = {
     "LIF-08": Training(run=gpu_mutants.wait_for_ever, traits=gpu_mutants.TRAITS, timeout=60.0),
     "MEM-01": Cache(precomputed.DeviceOfTheFile, prepare=leave_cuda_tensor),
     "MEM-04": Cache(precomputed.TransformOnDevice),
-    "MEM-05": TrainLoop(loop_mutants.OnTheFirstGpu, {"gpu"}),
-    "MOD-09": TrainStep(statistics.not_converted, statistics.GPU),
+    "MOD-01": TrainStep(on_gpus.left_unwrapped, on_gpus.GPU),
+    "MOD-09": TrainStep(on_gpus.not_converted, on_gpus.SYNC),
+    "MOD-10": TrainStep(on_gpus.averages_again, on_gpus.ONCE),
 }
 TRAINS = Training(run=gpu_mutants.train_on_gpus, traits=gpu_mutants.TRAITS, patience=60.0)
 RIGHT = {
@@ -54,8 +56,9 @@ RIGHT = {
     "LIF-08": TRAINS,
     "MEM-01": Cache(precomputed.RefusedByAll, spoil=leave_cuda_tensor),
     "MEM-04": Cache(precomputed.AsksForDevice),
-    "MEM-05": TrainLoop(loop_mutants.OnItsOwnGpu, {"gpu"}),
-    "MOD-09": TrainStep(statistics.converted, statistics.GPU),
+    "MOD-01": TrainStep(on_gpus.sharded, on_gpus.ONCE),
+    "MOD-09": TrainStep(on_gpus.converted, on_gpus.SYNC),
+    "MOD-10": TrainStep(on_gpus.sharded, on_gpus.ONCE),
 }
 
 
@@ -67,7 +70,7 @@ def put_to(subject, guarantee):
 
 @pytest.mark.parametrize("guarantee", MUTANTS)
 def test_a_mutant_is_caught(ddp, guarantee):
-    with pytest.raises(GuaranteeError, match=rf"^{guarantee}: "):
+    with pytest.raises(GuaranteeError, match=rf"^{guarantee} is broken by "):
         put_to(MUTANTS[guarantee], guarantee)
 
 

@@ -10,7 +10,11 @@ from pytest_ddp.extensions.doctor.selftest import inner_session
 from pytest_ddp.extensions.doctor.selftest.cases import SelftestCase, expected_of, selftest_cases
 
 SHARED = ["shared-training", "shared-verdicts", "differences"]
-PAIR = ["nccl-training", *SHARED, "nccl-verdicts", "leases", "crashes", "aborts", "guarantees"]
+ONE = ["nccl-training", *SHARED, "leases", "crashes", "shared-guarantees"]
+PAIR = [
+    *("nccl-training", *SHARED, "nccl-verdicts"),
+    *("leases", "crashes", "aborts", "shared-guarantees", "guarantees"),
+]
 
 
 def names(gpus: int) -> list[str]:
@@ -21,7 +25,7 @@ def names(gpus: int) -> list[str]:
     ("gpus", "more"),
     [
         (0, []),
-        (1, ["nccl-training", *SHARED, "leases", "crashes"]),
+        (1, ONE),
         (2, PAIR),
         (4, [*PAIR, "all-gpus"]),
     ],
