@@ -29,8 +29,8 @@ from pytest_ddp.system import tempfiles
 from pytest_ddp.system.stdlib import os, selectors, socket, subprocess, time
 from pytest_ddp.system.tempfiles import SessionFolder
 
-_HOST_END = 2.0
-"""Seconds that the host gets to end all ranks and itself."""
+_HOST_END = 16.0
+"""Seconds that the host gets to end all ranks and itself: more than it waits for them."""
 _LOST_LIMIT = 0.3
 """Seconds that a rank may live after its channel has closed: a death takes milliseconds."""
 _LOOK_INTERVAL = 0.5

@@ -17,8 +17,11 @@ StartProcess = Callable[[StartRank, list[int]], int]
 """Starts a rank with the descriptors of its channel and its files; returns its pid. In a forked
 child it never returns."""
 
-_LAST_WAIT = 1.0
-"""Seconds to wait at the very end for killed processes to disappear."""
+_LAST_WAIT = 10.0
+"""Seconds to wait at the very end for killed processes to disappear. On a machine that is busy they
+took more than one; then torch's daemons outlived the session."""
+_TRACKER_WAIT = 1.0
+"""Seconds to wait for trackers, which are not killed."""
 _A_MOMENT = 0.05
 """Seconds after which children are listed again: a killed child may have left new ones to us."""
 
@@ -135,18 +138,20 @@ class RankHost:
     def _end_all(self) -> None:
         for pid in self._ranks:
             processes.kill_group(pid)
-        deadline = time.monotonic() + _LAST_WAIT
+        begin = time.monotonic()
         folders: set[Path] = set()
         # A killed process leaves its children to us, even daemons with a session of their own: go
         # on until none is left.
-        while processes.has_children() and time.monotonic() < deadline:
+        while processes.has_children():
             left = self._children_left()
-            for child in left:
+            # A tracker ends when its work is done, after this process if need be.
+            to_kill = [child for child in left if TRACKER not in child.command]
+            if time.monotonic() > begin + (_LAST_WAIT if to_kill else _TRACKER_WAIT):
+                break
+            for child in to_kill:
                 if leftovers.is_manager(child.command):
                     folders |= leftovers.manager_folders(child.pid)
-                # A tracker ends when its work is done, after this process if need be.
-                if TRACKER not in child.command:
-                    kill(child.pid)
+                kill(child.pid)
             _wait_for_one(left)
         leftovers.remove(folders, self._dead)
 

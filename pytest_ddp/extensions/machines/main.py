@@ -18,8 +18,8 @@ from pytest_ddp.system import tempfiles
 from pytest_ddp.system.stdlib import os, socket, subprocess
 
 _AGENT = "pytest_ddp.extensions.machines.agent.main"
-_LAST_WAIT = 3.0
-"""Seconds for the agent of this machine to end its ranks and itself."""
+_LAST_WAIT = 14.0
+"""Seconds that the agent of this machine gets to end its ranks and itself."""
 
 
 def main(role: dict[str, Any]) -> NoReturn:
