@@ -7,7 +7,6 @@ end by every rank's workers. What counts is where its bytes lie and what they ar
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -110,7 +109,7 @@ class CacheReader(Dataset[tuple[int, bool]]):
         except RuntimeError as error:
             # Of torch's _lazy_init. In a fork of a process that has initialised CUDA, as a rank
             # with a GPU has, is_initialized() is never true.
-            if not re.search("re-initialize CUDA in forked subprocess", str(error)):
+            if "re-initialize CUDA in forked subprocess" not in str(error):
                 raise
             return worker_number(), True
         return worker_number(), bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
