@@ -101,8 +101,9 @@ def _reason_of_gloo(rank: RankOutcome) -> str:
             "the ranks gave one collective tensors of different shape or dtype, or called "
             f"different collectives{_sizes_of_gloo(checks)}"
         )
-        # The stack of a wait does not show which operation was begun before it.
-        return unlike if called else f"{unlike}, or {_MESSAGE_TOO_LONG}"
+        # The stack of a wait does not show which operation was begun before it, nor does that of a
+        # call that begins one more.
+        return f"{unlike}, or {_MESSAGE_TOO_LONG}" if called <= _BEGINNING else unlike
     return checks[-1].removeprefix("what():").strip() if checks else "it does not say why"
 
 
@@ -116,6 +117,7 @@ _SIZES = re.compile(r"nbytes\. (\d+) vs (\d+)\.")
 _OF_GROUPS = "/torch/distributed/distributed_c10d.py"
 _FIXTURE = "/pytest_ddp/fixture.py"
 _MESSAGES = {"send", "recv", "send_object_list", "recv_object_list"}
+_BEGINNING = {"isend", "irecv", "batch_isend_irecv"}
 _MESSAGE_TOO_LONG = "a message was longer than the tensor that receives it"
 
 

@@ -121,6 +121,29 @@ def test_mismatch_of_shapes() -> None:
     assert "shape or dtype" not in text(dead(returncode=-signal.SIGABRT))
 
 
+COLLECTIVES, MESSAGE = "the ranks gave one collective", "a message was longer"
+
+
+@pytest.mark.parametrize(
+    ("calls", "causes"),
+    [
+        (["all_reduce"], [COLLECTIVES]),
+        (["recv"], [MESSAGE]),
+        (["irecv"], [COLLECTIVES, MESSAGE]),
+        (["irecv", "batch_isend_irecv"], [COLLECTIVES, MESSAGE]),
+        ([], [COLLECTIVES, MESSAGE]),
+    ],
+)
+def test_cause_of_an_abort_by_gloo_follows_from_the_call(
+    calls: list[str], causes: list[str]
+) -> None:
+    stderr = "gloo::EnforceNotMet'\n  what():  [enforce fail at op.preamble.length <= op.nbytes"
+    frames = [("/torch/distributed/distributed_c10d.py", 9, call) for call in calls]
+    stacks = made.stacks(*frames, (TEST_FILE, 30, "test_made"))
+    shown = " ".join(text(dead(returncode=-signal.SIGABRT, stderr=stderr, stacks=stacks)).split())
+    assert [cause for cause in (COLLECTIVES, MESSAGE) if cause in shown] == causes
+
+
 @pytest.mark.parametrize(
     ("check", "words"),
     [
