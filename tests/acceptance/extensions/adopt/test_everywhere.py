@@ -74,7 +74,7 @@ def test_as_under_torchrun(at_need: Suite) -> None:
     ]
     ours = ("PYTEST_", "RANK", "WORLD_SIZE")
     env = {name: text for name, text in os.environ.items() if not name.startswith(ours)}
-    done = interpreter.run([*command, *pytest_of_each], cwd=at_need.directory, env=env, timeout=120)
+    done = interpreter.run([*command, *pytest_of_each], cwd=at_need.directory, env=env, timeout=600)
     assert done.stdout.count("8 passed, 1 skipped") == 2, done.stdout + done.stderr
 
 
