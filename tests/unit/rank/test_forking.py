@@ -13,7 +13,7 @@ from pytest_ddp.system import processes
 begin, at_once = time.monotonic(), forking.kill
 forking.kill = lambda pid: time.monotonic() > begin + 1.5 and at_once(pid)
 host = forking.RankHost(None, None)
-sleeper = [sys.executable, "-c", "import signal; signal.pause()"]
+sleeper = [sys.executable, "-c", "import time; time.sleep(60)"]
 for _ in range(2):
     subprocess.Popen(sleeper)
 host._end_all()
@@ -26,7 +26,7 @@ from pytest_ddp.rank import forking
 from pytest_ddp.system import processes
 
 host = forking.RankHost(None, None)
-code = f"import signal; signal.pause()  # {forking.TRACKER}"
+code = f"import time; time.sleep(60)  # {forking.TRACKER}"
 tracker = subprocess.Popen([sys.executable, "-c", code])
 host._end_all()
 assert [child.pid for child in processes.children()] == [tracker.pid]
