@@ -146,7 +146,9 @@ class RankHost:
             left = self._children_left()
             # A tracker ends when its work is done, after this process if need be.
             to_kill = [child for child in left if TRACKER not in child.command]
-            if time.monotonic() > begin + (_LAST_WAIT if to_kill else _TRACKER_WAIT):
+            # None may be listed for a moment, in which a killed process leaves its children to us.
+            only_trackers = left and not to_kill
+            if time.monotonic() > begin + (_TRACKER_WAIT if only_trackers else _LAST_WAIT):
                 break
             for child in to_kill:
                 if leftovers.is_manager(child.command):

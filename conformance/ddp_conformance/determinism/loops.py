@@ -199,6 +199,7 @@ def memory_in_use() -> list[int]:
 
 def device_memory(ranks: Ranks, before: list[int]) -> Iterator[DeviceMemory]:
     """What this process has allocated through torch on each GPU, since :func:`memory_in_use`."""
+    own = own_gpu(ranks)
     for device, in_use in enumerate(before):
         allocated = torch.cuda.max_memory_allocated(device) - in_use
-        yield DeviceMemory(ranks.rank, own_gpu(ranks), device, allocated)
+        yield DeviceMemory(ranks.rank, own, device, allocated)

@@ -37,9 +37,10 @@ def nothing(model: nn.Module) -> None:
 def stepping(case: Case, model: Any, reduce: Reduce = nothing) -> Made:
     """Steps on the mean of the ranks' means, with something done to the gradients before."""
     optimizer = SGD(model.parameters(), RATE)
+    device = next(model.parameters()).device
 
     def step(number: int) -> None:
-        points, targets = batch_of(number, share(case))
+        points, targets = (part.to(device) for part in batch_of(number, share(case)))
         optimizer.zero_grad()
         loss: Any = nn.functional.mse_loss(model(points), targets)
         loss.backward()

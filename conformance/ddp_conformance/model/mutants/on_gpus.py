@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.optim import SGD
 
 from ddp_conformance.framework.case import Case
 from ddp_conformance.framework.mutants import BenignVariant, Mutant
+from ddp_conformance.model.mutants.gradient_reductions import average_each, stepping
 from ddp_conformance.model.mutants.statistics import trained
-from ddp_conformance.model.mutants.step_mutants import (
-    FEATURES,
-    RATE,
-    Made,
-    batch_of,
-    share,
-    summed_loss,
-    wrapped,
-)
+from ddp_conformance.model.mutants.step_mutants import FEATURES, Made, wrapped
 from ddp_conformance.model.subjects import TrainStep
 
 
@@ -36,21 +24,6 @@ def bare() -> nn.Sequential:
     """Two layers, the same on all ranks."""
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, 1)).to(gpu())
-
-
-def stepping(case: Case, model: Any, reduce: Callable[[nn.Module], None] | None = None) -> Made:
-    """Steps on the mean of all ranks' samples; ``reduce`` comes after the backward pass."""
-    optimizer = SGD(model.parameters(), RATE)
-
-    def step(number: int) -> None:
-        optimizer.zero_grad()
-        points, targets = (part.to(gpu()) for part in batch_of(number, share(case)))
-        (summed_loss(model, points, targets) / len(share(case))).backward()
-        if reduce is not None and case.world_size > 1:
-            reduce(model)
-        optimizer.step()
-
-    return model, step
 
 
 # ------------------------------------------------------------------ right ones
@@ -88,12 +61,7 @@ def not_converted(case: Case) -> Made:
 
 def averages_again(case: Case) -> Made:
     """DDP has reduced, and a function from the time before DDP does it once more."""
-
-    def average(model: nn.Module) -> None:
-        for parameter in model.parameters():
-            dist.all_reduce(parameter.grad, dist.ReduceOp.AVG)
-
-    return stepping(case, wrapped(case, bare()), average)
+    return stepping(case, wrapped(case, bare()), average_each)
 
 
 GPU = frozenset({"gpu"})
