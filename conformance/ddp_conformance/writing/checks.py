@@ -76,7 +76,9 @@ def written_together(
     meet = arriving.come_together if late is None else do_nothing
     before = meet if "first_wins" in subject.traits else do_nothing  # who looks finds nothing
     with ExitStack() as block:
-        log = block.enter_context(writes_below(case.directory, before, making=meet))
+        log = block.enter_context(
+            writes_below(case.directory, before, making=meet, first=arriving.go_on)
+        )
         if late == case.rank > 0:
             block.enter_context(clock_ahead())
         try:
@@ -208,10 +210,13 @@ def find_several_writers(subject: Writer, ranks: Ranks) -> tuple[Violation, ...]
 
 def _several_writers(subject: Writer, runs: Sequence[Run]) -> tuple[Violation, ...]:
     first = RECORDS - 1 if "replaces" in subject.traits else 0
+    lost = judge_each(runs, lambda run: judge.judge_who_was_first(run.history))
+    # A rank that raised has written no more, and others that wait for it have not either.
+    whole = () if lost else uncut(runs)
     return (
-        *judge_each(uncut(runs), lambda run: judge.judge_records(run.history, RECORDS, first)),
+        *judge_each(whole, lambda run: judge.judge_records(run.history, RECORDS, first)),
         *judge_each(runs, lambda run: judge_publishing.judge_shared_files(run.history)),
-        *judge_each(runs, lambda run: judge.judge_who_was_first(run.history)),
+        *lost,
     )
 
 

@@ -61,6 +61,9 @@ PATIENCE = 5.0
 """Seconds that the late rank waits for ranks that neither return nor make a collective: they
 may be waiting for its file."""
 
+ACTING = 2.0
+"""Seconds that ranks that met get for what they met for, most often one system call."""
+
 # ---------------------------------------------------------------- WRT-02
 
 
@@ -72,6 +75,7 @@ class Arriving:
         self._marks = marks
         self._exchanges = 0
         self._folders = 0
+        self._met = 0
         self._meetings: Counter[str] = Counter()
 
     @property
@@ -88,7 +92,7 @@ class Arriving:
         """As the ranks' own."""
         with looking_away():
             self._exchanges += 1
-            self._folders = 0
+            self._folders = self._met = 0
             self._mark(self.rank, self._exchanges).touch()
             return self._ranks.gather(obj)
 
@@ -118,11 +122,34 @@ class Arriving:
     def come_together(self) -> None:
         """The same, or until they are about to make a folder too: their n-th, as this rank."""
         following = self._exchanges + 1
-        self._folders += 1
-        self._mark(self.rank, following, self._folders).touch()
+        self._folders = number = self._folders + 1
+        self._mark(self.rank, following, number).touch()
+        self._await(lambda rank: any(self._mark(rank, following, n).exists() for n in (0, number)))
+        self._met = number
+
+    def go_on(self) -> None:
+        """Before the next change after :meth:`come_together`: let the others act first.
+
+        Otherwise the rank that has removed a file can make the next one, and another rank, which
+        had seen the first one, removes that: none of them finds that it came too late.
+        """
+        number, self._met = self._met, 0
+        if number == 0:
+            return
+        following = self._exchanges + 1
+        self._acted(self.rank, following, number).touch()
         self._await(
-            lambda rank: any(self._mark(rank, following, n).exists() for n in (0, self._folders))
+            lambda rank: (
+                not self._mark(rank, following, number).exists()
+                or self._mark(rank, following).exists()
+                or self._acted(rank, following, number).exists()
+            ),
+            ACTING,
         )
+
+    def _acted(self, rank: int, exchange: int, folder: int) -> Path:
+        """The mark of a rank that has done, or tried, what it met the others for."""
+        return self._marks / f"{rank}-{exchange}-{folder}-acted"
 
     def meet(self, group: str, members: Sequence[int]) -> bool:
         """Wait for the ranks that must come to a collective of a group, which leaves out others.
@@ -145,9 +172,9 @@ class Arriving:
         """The mark of a rank at the n-th collective of a group."""
         return self._marks / f"group-{group}-{number}-{rank}"
 
-    def _await(self, there: Callable[[int], bool]) -> None:
+    def _await(self, there: Callable[[int], bool], seconds: float = PATIENCE) -> None:
         others = [rank for rank in range(self.world_size) if rank != self.rank]
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + seconds
         pause = threading.Event()
         with looking_away():
             while time.monotonic() < deadline and not all(map(there, others)):

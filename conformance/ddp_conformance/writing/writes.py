@@ -49,8 +49,8 @@ class WriteLog:
     """The paths below a folder that were opened for writing, touched, linked or renamed to.
 
     ``before`` is called each time, before it happens, and before something is removed or cut;
-    ``making`` before that and before a folder is made, and ``naming`` before a file that is there
-    is linked or renamed to.
+    ``making`` before that and before a folder is made, ``naming`` before a file that is there
+    is linked or renamed to, and ``first`` before any of them.
     """
 
     def __init__(
@@ -59,6 +59,7 @@ class WriteLog:
         before: Callable[[], None] = do_nothing,
         making: Callable[[], None] = do_nothing,
         naming: Callable[[], None] = do_nothing,
+        first: Callable[[], None] = do_nothing,
     ) -> None:
         self.paths: dict[str, str] = {}  # and their claims
         self._locked: set[str] = set()
@@ -66,6 +67,7 @@ class WriteLog:
         self._before = before
         self._making = making
         self._naming = naming
+        self._first = first
 
     def hear(self, event: str, arguments: tuple[Any, ...]) -> None:
         """Keep the paths that an audit event opens for writing or changes."""
@@ -74,12 +76,14 @@ class WriteLog:
         elif event in _WRITES:
             path = arguments[_WRITES[event]]
             if event in _NAMES and self._below(path) is not None:
+                self._first()
                 self._naming()
             claim = self._moved(arguments[0]) if event == "os.rename" else _CLAIMS.get(event, "")
             self.keep(path, claim)
         elif event in _LOCKS:
             self._locked.update(self._known_as(arguments[0]))
         elif event in _TAKES and self._below(arguments[0]) is not None:
+            self._first()
             self._making()
             if event != "os.mkdir":
                 self._before()
@@ -88,6 +92,7 @@ class WriteLog:
         """Note a path, if it lies in the folder, and is not sure to be refused."""
         below = self._below(path)
         if below is not None:
+            self._first()
             self._before()
             if claim != _NEW or not os.path.lexists(self._folder / below):
                 self.paths[below] = claim and self.paths.get(below, claim)
@@ -173,10 +178,11 @@ def writes_below(
     before: Callable[[], None] = do_nothing,
     making: Callable[[], None] = do_nothing,
     naming: Callable[[], None] = do_nothing,
+    first: Callable[[], None] = do_nothing,
 ) -> Iterator[WriteLog]:
     """Note what this process writes below ``folder`` in the block; see :class:`WriteLog`."""
     _install()
-    log = WriteLog(folder.absolute(), before, making, naming)
+    log = WriteLog(folder.absolute(), before, making, naming, first)
     _listening.append(log)
     try:
         # The audit events of sqlite3 come before a connection can be watched, or written to.
