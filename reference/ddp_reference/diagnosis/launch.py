@@ -17,6 +17,8 @@ from .report import CrashReport, cause_of, look, tail_of_stderr
 
 GRACE = 2.0
 """Seconds that the others get to end by themselves once a rank has broken."""
+ENDING = 2.0
+"""Seconds that a rank gets to end when it has been stopped, before it is killed."""
 
 
 def crash_report(
@@ -110,7 +112,7 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
     if process.poll() is None:
         process.send_signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(GRACE)
+            process.wait(ENDING)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

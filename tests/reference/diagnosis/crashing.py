@@ -48,6 +48,7 @@ def main(deed: str) -> None:
     dist.init_process_group("gloo")
     second = dist.get_rank() == 1
     if deed == "aborts":
+        dist.barrier()  # before it, a peer that still connects would raise
         os.abort() if second else signal.pause()
     model = Model(deed)
     wrapper = WrapsBadly if deed == "wrap" else DistributedDataParallel

@@ -6,6 +6,7 @@ itself as well. What their processes run lies in a module that needs no torch, a
 
 PROGRAMS = """
 import concurrent.futures
+import contextlib
 import multiprocessing.connection
 import os
 import signal
@@ -289,9 +290,11 @@ def train(rank, size, method, steps):
 
 
 def free_port():
-    with socket.socket() as sock:
-        sock.bind(("localhost", 0))
-        return sock.getsockname()[1]
+    # Below those that the kernel gives to other programs, before a rank listens here.
+    for port in range(10000 + os.getpid() * 37 % 20000, 32768):
+        with socket.socket() as sock, contextlib.suppress(OSError):
+            sock.bind(("localhost", port))
+            return port
 
 
 def test_training_over_tcp():

@@ -9,6 +9,7 @@ import pytest
 from tests.acceptance.suite import Finished, Suite
 
 HARNESS = """
+    import contextlib
     import inspect
     import os
     import socket
@@ -21,6 +22,14 @@ HARNESS = """
 
 
     TOO_MANY = 4  # for the devices of this machine
+
+
+    def free_port():
+        # Below those that the kernel gives to other programs, before a rank listens here.
+        for port in range(10000 + os.getpid() * 37 % 20000, 32768):
+            with socket.socket() as free, contextlib.suppress(OSError):
+                free.bind(("", port))
+                return port
 
 
     class DistributedTest:
@@ -50,9 +59,7 @@ HARNESS = """
             if procs >= TOO_MANY:
                 pytest.skip(f"{procs} devices required")
             mp.set_start_method("forkserver", force=True)
-            with socket.socket() as free:
-                free.bind(("", 0))
-                port = free.getsockname()[1]
+            port = free_port()
             (self._launch_processes if self.one_by_one else self._launch_pool)(procs, port)
 
         def _launch_pool(self, procs, port):

@@ -10,6 +10,7 @@ from tests.acceptance.suite import Suite
 from tests.warm import interpreter
 
 SPAWNING = """
+import contextlib
 import os
 import socket
 
@@ -26,9 +27,11 @@ def setup(rank, port):
 
 
 def free_port():
-    with socket.socket() as listening:
-        listening.bind(("localhost", 0))
-        return listening.getsockname()[1]
+    # Below those that the kernel gives to other programs, before a rank listens here.
+    for port in range(10000 + os.getpid() * 37 % 20000, 32768):
+        with socket.socket() as listening, contextlib.suppress(OSError):
+            listening.bind(("localhost", port))
+            return port
 
 
 def add(rank, port, expected):
