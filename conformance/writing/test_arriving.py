@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from ddp_conformance import Writer
 from ddp_conformance.writing import checks
@@ -18,13 +16,22 @@ from pytest_ddp import Ddp
 def test_none_goes_on_before_the_others_have_acted(
     ddp: Ddp, slow: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rank 0 makes the second file at once, and rank 1 would remove that one: none would raise."""
+    """Rank 0 makes the second file at once, and rank 1 would remove that one: none would raise.
+
+    The slow rank acts when the other one has acted and goes on, or is held before it does.
+    """
     come_together = Arriving.come_together
 
     def come_and_act_later(arriving: Arriving) -> None:
         come_together(arriving)
         if ddp.rank == slow:
-            time.sleep(0.05)
+            following, number = arriving._exchanges + 1, arriving._met
+            arriving._await(
+                lambda rank: (
+                    arriving._acted(rank, following, number).exists()
+                    or arriving._mark(rank, following).exists()
+                )
+            )
 
     monkeypatch.setattr(checks, "RECORDS", 2)
     monkeypatch.setattr(Arriving, "come_together", come_and_act_later)
