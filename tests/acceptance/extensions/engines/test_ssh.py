@@ -105,7 +105,8 @@ def test_a_host_that_cannot_is_one_error_at_the_start(
     assert "ERROR: --ddp-machines=ssh: " in finished.flat
     assert words in finished.flat
     assert finished.results == {}
-    assert cluster.survivors_after(3) == []
+    # The agent of beta may still be importing: it sees the end when it tries to connect.
+    assert cluster.survivors_after(60) == []
 
 
 def test_a_python_of_another_version_is_named(
