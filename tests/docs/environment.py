@@ -1,6 +1,6 @@
 """The environment of the commands on a page."""
 
-import os
+from tests.environment import without_outer_run
 
 
 def of_a_reader() -> dict[str, str]:
@@ -8,8 +8,4 @@ def of_a_reader() -> dict[str, str]:
 
     In a CI job the texts are 80 columns wide, whatever the width of the page.
     """
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith("PYTEST") and name not in ("CI", "BUILD_NUMBER")
-    }
+    return without_outer_run("CI", "BUILD_NUMBER")

@@ -16,6 +16,8 @@ from typing import Any
 
 import yaml
 
+from tests.environment import without_outer_run
+
 FILES = Path(__file__).parents[3] / "docs" / "ci"
 _GITHUB = ("bash", "--noprofile", "--norc", "-eo", "pipefail")
 """The runner's ``shell: bash``."""
@@ -184,7 +186,7 @@ class Checkout:
     def _environment(self) -> dict[str, str]:
         clean = {
             name: value
-            for name, value in os.environ.items()
-            if not name.startswith(("PYTEST", "DDP_ACCEPTANCE", "COV"))
+            for name, value in without_outer_run().items()
+            if not name.startswith(("DDP_ACCEPTANCE", "COV"))
         }
         return clean | self._python | {"PATH": f"{self._tools}:{os.environ['PATH']}", "CI": "true"}

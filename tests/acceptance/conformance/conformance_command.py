@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
@@ -12,6 +11,7 @@ from typing import Any
 import ddp_conformance
 from jsonschema import Draft202012Validator
 
+from tests.environment import without_outer_run
 from tests.warm import interpreter
 
 SCHEMA = json.loads((Path(ddp_conformance.__file__).parent / "report.schema.json").read_text())
@@ -45,9 +45,12 @@ class Done:
 
 def run(directory: Path, *arguments: str, **environment: str) -> Done:
     """``python -m`` in the directory, with all output in one text."""
-    outer = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}
     done = interpreter.run(
-        ["-m", *arguments], cwd=directory, env=outer | environment, timeout=300, merged=True
+        ["-m", *arguments],
+        cwd=directory,
+        env=without_outer_run() | environment,
+        timeout=300,
+        merged=True,
     )
     return Done(done.returncode, done.stdout, directory)
 

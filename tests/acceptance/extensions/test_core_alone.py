@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.environment import without_outer_run
 
 ROOT = Path(__file__).parents[3]
 OF_THE_CORE = ("test_alone.py", "verdict/test_verdict_collectives.py")
@@ -94,11 +95,10 @@ def test_options_and_commands_are_those_of_the_core(copy: Path) -> None:
 
 
 def _python(copy: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=copy,
-        env=kept | {"PYTHONPATH": str(copy)},
+        env=without_outer_run() | {"PYTHONPATH": str(copy)},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

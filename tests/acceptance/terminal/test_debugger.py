@@ -15,6 +15,7 @@ import pexpect.fdpexpect
 import pytest
 
 from tests.acceptance.suite import Suite
+from tests.environment import without_outer_run
 from tests.warm import interpreter
 
 pytestmark = pytest.mark.skipif(
@@ -198,11 +199,7 @@ class Terminal:
 
 
 def _environment() -> dict[str, str]:
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith("PYTEST") and name not in ("COLUMNS", "LINES", "CI")
-    } | {"TERM": "xterm"}
+    return without_outer_run("COLUMNS", "LINES", "CI") | {"TERM": "xterm"}
 
 
 @pytest.fixture(autouse=True)

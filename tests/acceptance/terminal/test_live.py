@@ -16,6 +16,7 @@ import pyte
 import pytest
 
 from tests.acceptance.suite import Suite
+from tests.environment import without_outer_run
 from tests.warm import interpreter
 
 pytestmark = pytest.mark.skipif(
@@ -66,15 +67,10 @@ def _watch(suite: Suite, *args: str, columns: int = 100, rows: int = 24) -> Watc
     """Run pytest on a terminal of this size."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-    environment = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith("PYTEST") and name not in ("COLUMNS", "LINES", "CI")
-    }
     process = interpreter.start(
         ["-m", "pytest", "-p", "no:cacheprovider", "--color=no", *args],
         cwd=suite.directory,
-        env=environment | {"TERM": "xterm"},
+        env=without_outer_run("COLUMNS", "LINES", "CI") | {"TERM": "xterm"},
         stdin=slave,
         stdout=slave,
         stderr=slave,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from pathlib import Path
 
 from tests.acceptance.suite import Suite
+from tests.environment import without_outer_run
 from tests.warm import interpreter
 
 SPAWNING = """
@@ -72,9 +72,8 @@ def raises(rank):
 
 
 def migrate(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    clean = {name: text for name, text in os.environ.items() if not name.startswith("PYTEST")}
     command = ("-m", "pytest_ddp", "migrate", *arguments)
-    return interpreter.run(command, timeout=120, cwd=directory, env=clean)
+    return interpreter.run(command, timeout=120, cwd=directory, env=without_outer_run())
 
 
 def test_each_way_is_told(suite: Suite) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.environment import without_outer_run
 from tests.warm import interpreter
 
 DOCTOR = ("-m", "pytest_ddp", "doctor")
@@ -25,8 +25,9 @@ def pytest_configure(config):
 
 
 def doctor(directory: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    clean = {name: text for name, text in os.environ.items() if not name.startswith("PYTEST")}
-    return interpreter.run((*DOCTOR, *arguments), timeout=300, cwd=directory, env=clean | env)
+    return interpreter.run(
+        (*DOCTOR, *arguments), timeout=300, cwd=directory, env=without_outer_run() | env
+    )
 
 
 def install(folder: Path, name: str, *, breaks: str = "") -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
 import shutil
 import subprocess
@@ -16,6 +15,7 @@ from pytest_ddp.extensions.doctor.selftest import inner_session
 from pytest_ddp.extensions.doctor.selftest.cases import SelftestCase
 from pytest_ddp.extensions.doctor.selftest.prove import SelftestResult
 from tests.acceptance.extensions.doctor.test_doctor import install
+from tests.environment import without_outer_run
 from tests.warm import interpreter
 
 VERDICTS = SelftestCase("verdicts", "", ("test_verdicts.py",), "gloo", 2)
@@ -32,9 +32,8 @@ WORKERS = SelftestCase("workers", "", ("test_leases.py",), "gloo", 2)
 
 
 def doctor(directory: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    clean = {name: text for name, text in os.environ.items() if not name.startswith("PYTEST")}
     command = ("-m", "pytest_ddp", "doctor", *arguments)
-    return interpreter.run(command, timeout=600, cwd=directory, env=clean | env)
+    return interpreter.run(command, timeout=600, cwd=directory, env=without_outer_run() | env)
 
 
 def test_everything_that_runs_here(tmp_path: Path) -> None:
