@@ -13,6 +13,7 @@ import pyte
 import pytest
 
 from tests.acceptance.conformance.conformance_command import Done, run, written
+from tests.environment import without_outer_run
 from tests.warm import interpreter
 
 SUITE = """
@@ -147,8 +148,7 @@ def test_nothing_is_left_of_the_line_on_a_terminal(tmp_path: Path) -> None:
     written(tmp_path, test_suite=SUITE)
     master, slave = pty.openpty()
     arguments = ["-m", "pytest", "-q", "--color=no", "-p", "no:cacheprovider", "-k", "kept"]
-    outer = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}
-    environment = outer | {"TERM": "xterm", "COLUMNS": "100", "LINES": "40"}
+    environment = without_outer_run() | {"TERM": "xterm", "COLUMNS": "100", "LINES": "40"}
     process = interpreter.start(
         arguments, cwd=tmp_path, env=environment, stdin=slave, stdout=slave, stderr=slave
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import queue
 import socket
 import subprocess
@@ -13,6 +12,8 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
+
+from tests.environment import without_outer_run
 
 _PATIENCE = 180
 """Seconds for a message; the processes of a session import torch one after the other."""
@@ -101,7 +102,7 @@ class Session:
     def __init__(
         self, folder: Path, args: Sequence[str], env: Mapping[str, str], stops: Mapping[Path, int]
     ) -> None:
-        clean = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "DDP_"))}
+        clean = {k: v for k, v in without_outer_run().items() if not k.startswith("DDP_")}
         self._adapter = subprocess.Popen(
             [sys.executable, "-m", "debugpy.adapter"],
             env=clean | env,

@@ -12,6 +12,7 @@ import pytest
 from coverage import CoverageData
 
 from tests.acceptance.suite import EXTRA_ARGS, Finished, Suite, flat
+from tests.environment import without_outer_run
 
 WORK = """
     import os
@@ -105,7 +106,7 @@ def left_in(directory: Path) -> list[str]:
 def coverage(directory: Path, *arguments: str) -> str:
     # Not a warm interpreter, in which coverage.py stumbles over what torch has in sys.modules.
     command = [sys.executable, "-m", "coverage", *arguments]
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "COV", "RANK"))}
+    clean = {k: v for k, v in without_outer_run().items() if not k.startswith(("COV", "RANK"))}
     finished = subprocess.run(
         command,
         cwd=directory,

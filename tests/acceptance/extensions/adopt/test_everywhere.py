@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 import pytest
@@ -15,6 +14,7 @@ from tests.acceptance.extensions.adopt.everywhere_examples import (
     PLACE,
 )
 from tests.acceptance.suite import Finished, Suite
+from tests.environment import without_outer_run
 from tests.warm import interpreter
 
 WITHOUT_A_GROUP = """
@@ -72,8 +72,8 @@ def test_as_under_torchrun(at_need: Suite) -> None:
         "-p",
         "no:cacheprovider",
     ]
-    ours = ("PYTEST_", "RANK", "WORLD_SIZE")
-    env = {name: text for name, text in os.environ.items() if not name.startswith(ours)}
+    ours = ("RANK", "WORLD_SIZE")
+    env = {name: text for name, text in without_outer_run().items() if not name.startswith(ours)}
     done = interpreter.run([*command, *pytest_of_each], cwd=at_need.directory, env=env, timeout=600)
     assert done.stdout.count("8 passed, 1 skipped") == 2, done.stdout + done.stderr
 
