@@ -33,6 +33,7 @@ from ddp_conformance.launched.history import Happened
 from ddp_conformance.launched.journal import Journal
 from ddp_conformance.launched.order import Named, Order, Work
 from ddp_conformance.launched.process.saving import SEGMENTS, follow_shared_memory
+from ddp_conformance.launched.rank_devices import join
 from ddp_conformance.launched.start.launch import Limits, launch
 from ddp_conformance.lockstep.same_calls import demand_same_calls
 
@@ -133,7 +134,7 @@ def open_until_killed(order: Order, journal: Journal) -> None:
         sys.setprofile(look)
         return content
 
-    dist.init_process_group("gloo")
+    join(order.device)
     cache = make(case, produce)
     if threading.get_ident() in builders and sys.getprofile() is not look:
         raise RuntimeError("sys.setprofile, by which new files are seen, was used by the builder")

@@ -13,6 +13,7 @@ from ddp_conformance.launched.history import Happened
 from ddp_conformance.launched.journal import Journal
 from ddp_conformance.launched.order import Order
 from ddp_conformance.launched.process.delays import Nemesis
+from ddp_conformance.launched.rank_devices import join
 
 
 def loop_and_die(order: Order, journal: Journal) -> None:
@@ -26,7 +27,7 @@ def loop_and_die(order: Order, journal: Journal) -> None:
             journal.add(Tripped(order.rank, step))
             nemesis.die()
 
-    dist.init_process_group("gloo")
+    join(order.device)
     run_loop(case, lambda: make(case, trip), journal.add)
     dist.destroy_process_group()
     journal.add(Happened(order.rank, "returned"))

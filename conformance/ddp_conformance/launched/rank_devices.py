@@ -43,3 +43,7 @@ def join(own: RankDevice) -> None:
         torch.get_device_module(device).set_device(device)
     # As the plugin does. gloo would look for communicators on the device.
     dist.init_process_group(own.backend, device_id=None if own.backend == "gloo" else device)
+    if own.backend == "gloo":
+        # It connects in the background. A rank that leaves or dies before its peers have connected
+        # makes them fail here, so that nothing would be seen of what the user's code does then.
+        dist.barrier()
