@@ -24,7 +24,7 @@ SERVERS = {
     ),
     "starts workers": (
         "test_reference",
-        "launched/test_servers",
+        "ecosystem/test_servers",
         "lifecycle/test_reference_training",
         "sampling/test_reference",
         "windows/test_reference",

@@ -13,10 +13,10 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
-from ddp_conformance.launched.start.servers import Server
 
 from conformance.ecosystem.frame.libraries import LIBRARIES, Library
 from conformance.ecosystem.frame.parts import TRUTH
+from conformance.ecosystem.servers import Server
 
 INSTALLED = [library for library in LIBRARIES if library.installed]
 SCRIPTS = [

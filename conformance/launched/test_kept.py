@@ -8,11 +8,12 @@ import os
 import select
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from ddp_conformance.launched.order import Named
-from ddp_conformance.launched.start.kept_servers import in_process_of, start_servers
+from ddp_conformance.launched.start.kept_servers import Server, in_process_of
 
 from pytest_ddp import Ddp
 from pytest_ddp.system import processes
@@ -38,7 +39,8 @@ def die() -> None:
 @pytest.mark.ddp(world_size=2)
 def test_only_the_order_of_strings_differs(ddp: Ddp) -> None:
     if ddp.rank == 0:
-        start_servers((0, 1))
+        for seed in (0, 1):
+            Server(seed).start()
     ddp.gather(None)
     first, again, other = (in_process_of(seed, orders) for seed in (0, 0, 1))
     assert first == again
@@ -66,7 +68,7 @@ def test_a_server_that_is_there_already_forks_nothing() -> None:
     while not (few := faults_of_forks(server)):
         in_process_of(0, os.getppid)
     for _ in range(50):
-        start_servers((0,))
+        Server(0).start()
     in_process_of(0, os.getppid)  # served after those before
     assert faults_of_forks(server) < 10 * few
 
@@ -86,6 +88,57 @@ def test_what_ends_badly_is_told_and_ends_no_server() -> None:
     with pytest.raises(RuntimeError, match="died"):
         in_process_of(0, die)
     assert in_process_of(0, os.getppid) == server
+
+
+@pytest.mark.ddp(world_size=1)
+@pytest.mark.parametrize(
+    ("function", "code"),
+    [
+        (os.getpid, 0),
+        (die, 3),
+        (functools.partial(int, "none"), 1),
+        (signal.pause, -signal.SIGTERM),
+    ],
+)
+def test_the_exit_code_is_told(function: Callable[[], object], code: int) -> None:
+    with contextlib.closing(Server(0).process(answers=False, seconds=0)) as process:
+        process.run(function)
+        if code < 0:
+            process.join(0)
+            assert process.exitcode is None
+            os.kill(process.pid, -code)
+        process.join()
+        assert process.exitcode == code
+
+
+@pytest.mark.ddp(world_size=1)
+@pytest.mark.parametrize("runs", [False, True])
+def test_a_process_ends_with_its_caller(*, runs: bool) -> None:
+    process = Server(0).process(answers=False, seconds=0)
+    number = process.pid
+    if runs:
+        process.run(signal.pause)
+    process.close()  # as the kernel does when a rank is killed
+    wait_for(number)
+
+
+@pytest.mark.ddp(world_size=1)
+def test_servers_of_launched_ranks_are_their_own_and_have_other_imports() -> None:
+    servers = [Server(0), Server(0, launches=True), Server(1, launches=True)]
+    with contextlib.ExitStack() as stack:
+        processes = [server.process() for server in servers]
+        for process in processes:
+            stack.callback(process.close)
+            process.run(known)
+        parents, imported, seeds = zip(*(process.answer() for process in processes), strict=True)
+    assert len(set(parents)) == 3
+    assert imported == (False, True, True)
+    assert seeds[0] == seeds[1] != seeds[2]
+
+
+def known() -> tuple[int, bool, int]:
+    """The server, whether it has imported FSDP, and what follows from the hash seed."""
+    return os.getppid(), "torch.distributed.fsdp" in sys.modules, hash("shard")
 
 
 def wait_for(process: int) -> None:

@@ -18,7 +18,7 @@ from ddp_conformance.callbacks.tracing import Trace, traced
 from ddp_conformance.framework.case import Case
 from ddp_conformance.framework.history import Failed, Record, Run
 from ddp_conformance.framework.ranks import Ranks
-from ddp_conformance.framework.recording import cases_of, describe, judge_each, record
+from ddp_conformance.framework.recording import cases_of, describe, judge_each, record, record_once
 from ddp_conformance.framework.registry import Check, Guarantee
 from ddp_conformance.framework.verdict import Violation
 from ddp_conformance.launched.order import Named, Scenario, Work
@@ -91,18 +91,13 @@ def loop_runs(subject: Callback, ranks: Ranks) -> tuple[Run, ...]:
     The first number is small, so that a loop completes several epochs. The second makes 23 steps
     of one sample, to see what happens in every tenth step.
     """
-    return loop_runs_at(subject, ranks, few_samples(ranks), 22 * ranks.world_size + 1)
+    cases = cases_of(ranks, (few_samples(ranks), 22 * ranks.world_size + 1))
+    return record_once(subject, ranks, cases, lambda s, c: observe_loop(s, c, ranks), "loops")
 
 
 def few_samples(ranks: Ranks) -> int:
     """A number that is no multiple of the world size."""
     return 2 * ranks.world_size + 1
-
-
-def loop_runs_at(subject: Callback, ranks: Ranks, *sizes: int) -> tuple[Run, ...]:
-    """A run for each number of samples."""
-    cases = cases_of(ranks, sizes)
-    return record(subject, ranks, cases, lambda s, case: observe_loop(s, case, ranks))
 
 
 def find_different_collectives(subject: Callback, ranks: Ranks) -> tuple[Violation, ...]:
@@ -135,7 +130,9 @@ def decisions(subject: Callback, case: Case) -> Iterator[Record]:
 
 def find_decisions_of_a_few_samples(subject: Callback, ranks: Ranks) -> tuple[Violation, ...]:
     """CBK-02 by one run, of a few samples."""
-    return _different_decisions(subject, loop_runs_at(subject, ranks, few_samples(ranks)))
+    cases = cases_of(ranks, (few_samples(ranks),))
+    runs = record(subject, ranks, cases, lambda s, c: observe_loop(s, c, ranks))
+    return _different_decisions(subject, runs)
 
 
 def find_swallowed_errors(subject: ErrorPath, ranks: Ranks) -> tuple[Violation, ...]:
@@ -184,7 +181,7 @@ def death_run(subject: ErrorPath, ranks: Ranks, scenario: Scenario) -> Run:
         work = Work(Named.of(loop_and_die), Named.of(subject.make), argv, scenario=scenario)
         if case.rank == 0:
             limits = Limits(subject.timeout, subject.patience)
-            yield from launch(work, case.world_size, case.directory, limits, own_hash=True)
+            yield from launch(work, case.world_size, case.directory, limits)
 
     (run,) = record(subject, ranks, cases_of(ranks, (2 * ranks.world_size + 1,)), observe)
     return run

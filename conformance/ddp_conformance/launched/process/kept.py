@@ -1,21 +1,28 @@
-"""The main loop of a server that outlives a rank, and what its forks do.
+"""A server that outlives a rank, and what its forks do.
+
+It forks for its callers, which are ranks. A fork works in its caller's place and ends with it: a
+rank may be killed at any moment.
 
 What a fork imports, the next fork has to import again: a file of tests that imports Lightning
-takes seconds. So a fork that is told to keep its imports becomes a server itself, and forks for
-its caller and for the next callers with the same imports.
+takes seconds. So a fork that is told to keep its imports forks a server, for the next callers with
+the same imports.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import multiprocessing
 import os
 import select
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterable
-from multiprocessing import process
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing import process, resource_tracker
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from typing import Any, NoReturn, TypeAlias
 
 import numpy.random  # noqa: F401 - for those who fork
@@ -27,15 +34,28 @@ from pytest_ddp.rank.startup.preload import without_collector
 from pytest_ddp.rank.startup.threads import problem
 from pytest_ddp.system.processes import kill_group
 
-SECONDS = 20
-"""After which the kernel ends a fork, whatever it does."""
-
-
 INTERVAL = 10.0
 """Seconds between two looks whether a server's address is still there."""
 
 Kept: TypeAlias = tuple[str, tuple[Named, ...]]
 """The address of a server that keeps imports, and what it imports."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a fork works: in the place of its caller."""
+
+    environment: dict[str, str]
+    path: list[str]
+    argv: list[str]
+    directory: str
+    tempdir: str
+    """That of multiprocessing."""
+    seconds: int
+    """After which the kernel ends the fork, whatever it does; never if it is 0."""
+    keeps: Kept | None
+    answers: bool
+    """It sends what its function returns or raises. Else the function ends it as its program."""
 
 
 def listen(address: str) -> socket.socket:
@@ -47,84 +67,147 @@ def listen(address: str) -> socket.socket:
     return listening
 
 
-def serve(listener: int, host: int) -> NoReturn:
-    """Fork for each caller; end with the process of the pidfd ``host``, or with our address."""
+def serve(listener: int, host: int, preload: str) -> NoReturn:
+    """Import the module ``preload`` unless it is empty, and fork for each caller.
+
+    Ends with the process of the pidfd ``host``, or with our address.
+    """
     with without_collector():
         # What files of tests import, and pytest with it: a fork would need 0.25 s of CPU for that.
         # By name, as the public names are above this module.
         importlib.import_module("ddp_conformance.api")
         all_checks()
-    _fork_for_callers(socket.socket(fileno=listener), host, {})
+        if preload:
+            importlib.import_module(preload)
+    # Its forks share this tracker, which outlives them. One of their own would end with them, and
+    # remove the shared memory that a launched rank has left before anybody has seen it.
+    resource_tracker.ensure_running()
+    _fork_for_callers(socket.socket(fileno=listener), host)
 
 
-def _fork_for_callers(listening: socket.socket, host: int, forks: dict[int, int]) -> NoReturn:
-    """``forks`` has the process of each pidfd."""
-    callers: list[socket.socket] = []
-    while os.path.exists(listening.getsockname()):
-        waited: list[socket.socket | int] = [listening, host, *callers, *forks]
-        ready = select.select(waited, [], [], INTERVAL)[0]
-        for end in [end for end in forks if end in ready or host in ready]:
-            _end(forks.pop(end))
-            os.close(end)
+@dataclass(frozen=True, slots=True)
+class _Fork:
+    process: BaseProcess
+    caller: Connection
+
+    def tell(self) -> None:
+        """Tell the caller the exit code, unless it is gone."""
+        self.process.join()
+        with contextlib.suppress(OSError):
+            self.caller.send(self.process.exitcode)
+
+    def kill(self) -> None:
+        """With what it has started, such as workers."""
+        if self.process.is_alive():
+            self.process.kill()
+        kill_group(self.process.pid or 0)
+        self.caller.close()
+
+
+# A server waits for these at once:
+#
+# descriptor        is ready when                        what it does then
+# ----------------  -----------------------------------  ------------------------------------------
+# listening         a caller connects                    waits for its first byte
+# a new caller      it sends, or closes: it has only     forks for it, or forgets it
+#                   seen to it that the server is there
+# end of a fork     the fork has ended                   sends the caller the exit code
+# caller of a fork  it has closed, or is dead            kills what is left of the fork
+# host              the ranks' host has ended            kills all forks, and ends
+
+
+def _fork_for_callers(listening: socket.socket, host: int) -> NoReturn:
+    callers: dict[int, socket.socket] = {}
+    forks: dict[int, _Fork] = {}
+    ends: dict[int, _Fork] = {}
+    waiting = select.poll()
+    waiting.register(listening, select.POLLIN)
+    waiting.register(host, select.POLLIN)
+    address = listening.getsockname()
+    while os.path.exists(address):
+        ready = [descriptor for descriptor, _ in waiting.poll(INTERVAL * 1000)]
         if host in ready:
             break
-        if listening in ready:
-            callers.append(listening.accept()[0])
-        for caller in [caller for caller in callers if caller in ready]:
-            callers.remove(caller)
-            # A rank that only sees to it that this server is there closes its connection.
-            if caller.recv(1, socket.MSG_PEEK):
-                if (pid := os.fork()) == 0:
-                    _be_a_fork(caller, (listening, *callers), forks, host)
-                forks[os.pidfd_open(pid)] = pid
-            caller.close()
+        for descriptor in ready:
+            if descriptor == listening.fileno():
+                caller = listening.accept()[0]
+                callers[caller.fileno()] = caller
+                waiting.register(caller, select.POLLIN)
+                continue
+            waiting.unregister(descriptor)
+            if descriptor in forks:
+                forks.pop(descriptor).kill()
+            elif descriptor in ends:
+                ends.pop(descriptor).tell()
+                os.close(descriptor)
+            elif not callers[descriptor].recv(1, socket.MSG_PEEK):
+                callers.pop(descriptor).close()
+            else:
+                connection = Connection(callers.pop(descriptor).detach())
+                inherited = [listening.fileno(), *callers, *forks, *ends]
+                fork = _Fork(_start(connection, inherited, host), connection)
+                end = os.pidfd_open(fork.process.pid or 0)
+                forks[descriptor] = ends[end] = fork
+                waiting.register(descriptor, select.POLLRDHUP)  # the fork reads what it sends
+                waiting.register(end, select.POLLIN)
+    for fork in forks.values():
+        fork.kill()
     os._exit(0)
 
 
-def _be_a_fork(
-    caller: socket.socket, others: Iterable[socket.socket], forks: Iterable[int], host: int
-) -> NoReturn:
-    os.setpgid(0, 0)
-    signal.alarm(SECONDS)
-    for other in others:
-        other.close()
-    for end in forks:
-        os.close(end)
-    try:
-        answer(Connection(caller.detach()), host)
-    finally:
-        os._exit(0)  # else the interpreter would take torch down, which takes 0.2 s
+def _start(caller: Connection, inherited: list[int], host: int) -> BaseProcess:
+    forked = multiprocessing.get_context("fork").Process(
+        target=_work, args=(caller, inherited, host), name="MainProcess"
+    )
+    forked.start()
+    return forked
 
 
-def _end(fork: int) -> None:
-    """Kill what a fork has left, such as workers: they hold its connection, and a caller waits."""
-    kill_group(fork)
-    os.waitpid(fork, 0)
+# ---------------------------------------------------------------- a fork
 
 
-def answer(connection: Connection, host: int) -> None:
-    """Take over the caller's place; send what its function returns or raises."""
-    place = connection.recv()
+def _work(caller: Connection, inherited: list[int], host: int) -> None:
+    os.setsid()
+    for descriptor in inherited:
+        os.close(descriptor)
+    caller.send(os.getpid())
+    place: Place = caller.recv()
+    _take(place)
+    if place.keeps is not None:
+        _keep(place.keeps, caller, host)
+    os.close(host)
+    if place.answers:
+        _answer(caller)
+        os._exit(0)  # it waits for no thread that the function has left
+    function: Callable[[], object] = caller.recv()
+    caller.close()
+    function()
+
+
+def _take(place: Place) -> None:
+    signal.alarm(place.seconds)
     os.environ.clear()
-    os.environ.update(place["environment"])
-    sys.path[:] = place["path"]
-    os.chdir(place["directory"])
+    os.environ.update(place.environment)
+    sys.path[:] = place.path
+    sys.argv[:] = place.argv
+    os.chdir(place.directory)
     current: Any = process.current_process()
-    current._config["tempdir"] = place["tempdir"]
-    if place["keeps"]:
-        _keep(place["keeps"], connection, host)
+    current._config["tempdir"] = place.tempdir
+
+
+def _answer(caller: Connection) -> None:
     try:
-        function: Callable[[], object] = connection.recv()
+        function: Callable[[], object] = caller.recv()
         answer = ("returned", function())
     except BaseException as error:
         answer = ("raised", f"{type(error).__name__}: {error}")
-    connection.send(answer)
+    caller.send(answer)
 
 
-def _keep(kept: Kept, connection: Connection, host: int) -> None:
-    """Import, and return in a fork of this process, which becomes a server.
+def _keep(kept: Kept, caller: Connection, host: int) -> None:
+    """Import, and fork a server for the next callers.
 
-    Returns in this process if forks of it may not work. Then its address refuses connections.
+    There is none if forks of this process may not work. Then its address refuses connections.
     """
     address, imports = kept
     with listen(address) as listening:
@@ -134,9 +217,8 @@ def _keep(kept: Kept, connection: Connection, host: int) -> None:
                     named.load()
         except BaseException:
             return  # the function raises it again, for the caller
-        if problem("a server") is None and (pid := os.fork()):
-            connection.close()
+        if problem("a server") is None and os.fork() == 0:
+            os.setsid()
+            caller.close()
             signal.alarm(0)
-            _fork_for_callers(listening, host, {os.pidfd_open(pid): pid})
-    os.setpgid(0, 0)
-    signal.alarm(SECONDS)
+            _fork_for_callers(listening, host)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import gc
+import os
+import select
 import socket
 import sys
 import threading
 import weakref
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -23,7 +26,7 @@ from pytest_ddp.system import processes
 HELPERS = ("torch_shm_manager", "resource_tracker import main", "multiprocessing.forkserver")
 """Processes that libraries start once and keep for the life of the interpreter."""
 SETTLE = 0.5
-"""Seconds that a thread has to end."""
+"""Seconds that a thread or a process has to end."""
 REJOIN = 20.0
 """Seconds that the ranks have to make another process group."""
 
@@ -53,11 +56,27 @@ class Surroundings:
             thread.join(SETTLE)
         now = Surroundings.now()
         for pid in sorted(now.children - self.children):
-            child = processes.process_of(pid)
-            yield Left(rank, f"the child process {child.command[:60] if child else pid}")
+            _wait_for_end(pid)
+            if child := processes.process_of(pid):
+                yield Left(rank, _described(child))
         for thread in sorted(now.threads - self.threads, key=str):
             if type(thread).__module__.partition(".")[0] != "tqdm":
                 yield Left(rank, f"the thread {thread.name}")
+
+
+def _wait_for_end(pid: int) -> None:
+    """A process that was told to end may still run."""
+    with suppress(ProcessLookupError):
+        end = os.pidfd_open(pid)
+        select.select([end], [], [], SETTLE)
+        os.close(end)
+
+
+def _described(child: processes.Process) -> str:
+    own = processes.process_of(os.getpid())
+    if own is not None and child.command == own.command:
+        return "a forked child process"
+    return f"the child process {child.command[:60]}"
 
 
 def _groups() -> Iterator[str]:

@@ -27,7 +27,6 @@ from pytest_ddp.rank.status.phase_stack import PhaseStack
 def live(order: Order) -> None:
     """Be a rank; the target of its process."""
     files = Path(order.files(order.rank))
-    os.setsid()
     _redirect(files)
     os.environ.clear()
     os.environ.update(order.environment)

@@ -30,8 +30,7 @@ from ddp_conformance.framework.registry import remark
 from ddp_conformance.framework.subjects import Subject
 from ddp_conformance.framework.verdict import UndecidedError, Violation
 from ddp_conformance.launched.order import Named
-from ddp_conformance.launched.process.kept import SECONDS
-from ddp_conformance.launched.start.kept_servers import in_process_of, start_servers
+from ddp_conformance.launched.start.kept_servers import SECONDS, Server, in_process_of
 
 Observe: TypeAlias = Callable[[Any, Case], Iterator[Record]]
 Find: TypeAlias = Callable[[Any, Ranks], Sequence[Violation]]
@@ -123,7 +122,8 @@ def _do_the_same(part: Part, case: Case, observe: Observe) -> bool:
     look = functools.partial(_look, part, case, observe)
     seen = []
     try:
-        start_servers((0, 1))
+        for seed in (0, 1):
+            Server(seed).start()  # all at once: each imports torch
         for seed in (0, 1):
             case.directory.mkdir()  # the same path in both: it may be part of what is seen
             seen.append(in_process_of(seed, look, part.imports))

@@ -1,32 +1,40 @@
 """Processes with a hash seed of their own, forked from servers that outlive the rank.
 
-A rank is replaced when its subject has left something behind, and a server takes seconds to
-import torch. So each server is started once in a session, by the first rank that needs it. It
-ends when the ranks' host removes the folder of the session, or with the host.
+Each test may have other ranks, and a server takes seconds to import torch. So each server is
+started once in a session, by the first rank that needs it. It ends when the ranks' host removes
+the folder of the session, or with the host.
 """
 
 from __future__ import annotations
 
 import glob
 import os
+import signal
 import socket
 import subprocess
 import sys
 import zlib
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from functools import cached_property
 from multiprocessing import util
 from multiprocessing.connection import Connection
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ddp_conformance.framework import nemesis
 from ddp_conformance.launched.order import Named
-from ddp_conformance.launched.process.kept import Kept, listen
-from ddp_conformance.launched.start.launch import hash_seed
-from ddp_conformance.launched.start.servers import SINGLE_THREADED
+from ddp_conformance.launched.process.kept import Kept, Place, listen
 
 T = TypeVar("T")
 
+SECONDS = 20
+"""Seconds after which a process that answers is taken to hang."""
+
+SINGLE_THREADED = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+"""For a server: one with a pool of threads is no place to fork from."""
+
+PRELOAD = "ddp_conformance.launched.process.preload"
 
 _MAIN = """
 import os, sys
@@ -36,98 +44,164 @@ sys.path[:] = {path!r}
 from pytest_ddp.rank.startup.preload import without_collector
 with without_collector():  # a fifth of the time that it takes to import torch
     from ddp_conformance.launched.process.kept import serve
-serve({listener}, {host})
+serve({listener}, {host}, {preload!r})
 """
 
 
-def start_servers(seeds: Sequence[int]) -> None:
-    """Start the servers that do not run yet, all at once, as each imports torch."""
-    for seed in seeds:
-        _connected(seed).close()
+def hash_seed(number: int) -> dict[str, str]:
+    """The hash seed of this number as a variable: always the same in a session, and never 0."""
+    return {"PYTHONHASHSEED": str((1000 * nemesis.seed() + number + 1) % 2**32)}
+
+
+class Process:
+    """A fork of a server, which waits for a function, and its exit code when it has ended.
+
+    It ends with this rank.
+    """
+
+    def __init__(self, connection: Connection, place: Place) -> None:
+        self.exitcode: int | None = None
+        self._connection = connection
+        connection.send(place)
+
+    @cached_property
+    def pid(self) -> int:
+        """Known when it is there; also the number of its process group and of its session."""
+        try:
+            return int(self._connection.recv())
+        except EOFError:
+            raise RuntimeError("a server of forked processes has died") from None
+
+    def run(self, function: Callable[[], object]) -> None:
+        """Send the function, which is pickled."""
+        self._connection.send(function)
+
+    @property
+    def sentinel(self) -> int:
+        """A descriptor for :func:`multiprocessing.connection.wait`."""
+        return self._connection.fileno() if self.pid else -1
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until it has ended; with no timeout, for ever."""
+        if self.exitcode is None and self.pid and self._connection.poll(timeout):
+            self.exitcode = self._connection.recv()
+
+    def answer(self) -> Any:
+        """What its function returns; raises ``RuntimeError`` if there is nothing."""
+        try:
+            got = self._connection.recv() if self.pid else None
+        except (EOFError, OSError):
+            got = None
+        if not isinstance(got, tuple):
+            late = got == -signal.SIGALRM
+            got = ("did not end in time" if late else "died", f"exit code {got}")
+        kind, value = got
+        if kind != "returned":
+            raise RuntimeError(f"a forked process {kind}: {value}")
+        return value
+
+    def close(self) -> None:
+        """Let the server kill what is left of it."""
+        self._connection.close()
+
+
+@dataclass(frozen=True)
+class Server:
+    """The server with the hash seed of this number."""
+
+    seed: int
+    launches: bool = False
+    """It has also imported what launched ranks use, which takes 1.5 s of CPU."""
+
+    def start(self) -> None:
+        """Start it unless it runs; does not wait for its imports."""
+        self._connected().close()
+
+    def process(
+        self, imports: Sequence[Named] = (), *, answers: bool = True, seconds: int = SECONDS
+    ) -> Process:
+        """Start a process; does not wait for the server's imports.
+
+        The modules of ``imports`` are kept for the next call with the same modules, whose
+        environment may be another one than that in which they were imported.
+        """
+        connection, keeps = self._connected_with(tuple(imports))
+        place = Place(
+            environment={**os.environ, **hash_seed(self.seed)},
+            path=sys.path,
+            argv=sys.argv,
+            directory=os.getcwd(),
+            tempdir=util.get_temp_dir(),
+            seconds=seconds,
+            keeps=keeps,
+            answers=answers,
+        )
+        return Process(connection, place)
+
+    @property
+    def _address(self) -> str:
+        use = "launched" if self.launches else "asked"
+        return os.path.join(util.get_temp_dir(), f"{use}-{nemesis.seed()}-{self.seed}")
+
+    def _connected_with(self, imports: tuple[Named, ...]) -> tuple[Connection, Kept | None]:
+        """A connection, and what its fork has to keep."""
+        if not imports:
+            return self._connected(), None
+        others = f"{self._address}-"
+        modules = sorted({(named.module, named.file) for named in imports})
+        address = f"{others}{zlib.crc32(repr(modules).encode()):08x}"
+        try:
+            return _connect(address), None
+        except ConnectionRefusedError:  # what it has imported leaves no process to fork from
+            return self._connected(), None
+        except FileNotFoundError:
+            # The tests of a file follow each other: the imports of one file are enough.
+            for other in glob.glob(f"{glob.escape(others)}*"):
+                os.unlink(other)
+            return self._connected(), (address, imports)
+
+    def _connected(self) -> Connection:
+        try:
+            return _connect(self._address)
+        except (FileNotFoundError, ConnectionRefusedError):
+            self._start()
+            return _connect(self._address)
+
+    def _start(self) -> None:
+        with suppress(FileNotFoundError):
+            os.unlink(self._address)
+        with listen(self._address) as listening:
+            host = os.pidfd_open(os.getppid())
+            numbers = {"listener": listening.fileno(), "host": host}
+            preload = PRELOAD if self.launches else ""
+            options = util._args_from_interpreter_flags()  # type: ignore[attr-defined]
+            main = _MAIN.format(path=sys.path, preload=preload, **numbers)
+            try:
+                subprocess.run(
+                    [sys.executable, *options, "-c", main],
+                    env=dict(os.environ) | SINGLE_THREADED | hash_seed(self.seed),
+                    pass_fds=list(numbers.values()),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    start_new_session=True,
+                    check=True,
+                )
+            finally:
+                os.close(host)
 
 
 def in_process_of(seed: int, function: Callable[[], T], imports: Sequence[Named] = ()) -> T:
     """What ``function`` returns in a process with the hash seed of this number; it is pickled.
 
-    The modules of ``imports`` are kept for the next call with the same modules, whose environment
-    may be another one than that in which they were imported. Raises ``RuntimeError`` if
-    ``function`` raises, dies or takes too long.
+    Raises ``RuntimeError`` if ``function`` raises, dies or takes more than :data:`SECONDS`.
     """
-    connection, keeps = _connected_with(seed, tuple(imports))
-    with connection:
-        try:
-            connection.send(
-                {
-                    "environment": {**os.environ, **hash_seed(seed)},
-                    "path": sys.path,
-                    "directory": os.getcwd(),
-                    "tempdir": util.get_temp_dir(),
-                    "keeps": keeps,
-                }
-            )
-            connection.send(function)
-            kind, value = connection.recv()
-        except (EOFError, OSError):
-            kind, value = "died", ""
-    if kind != "returned":
-        raise RuntimeError(f"a process with another hash seed {kind}: {value}")
-    return value  # type: ignore[no-any-return]
-
-
-def _connected_with(seed: int, imports: tuple[Named, ...]) -> tuple[Connection, Kept | None]:
-    """A connection, and what its fork has to keep."""
-    if not imports:
-        return _connected(seed), None
-    others = f"{_address(seed)}-"
-    modules = sorted({(named.module, named.file) for named in imports})
-    address = f"{others}{zlib.crc32(repr(modules).encode()):08x}"
-    try:
-        return _connect(address), None
-    except ConnectionRefusedError:  # what it has imported leaves no process to fork from
-        return _connected(seed), None
-    except FileNotFoundError:
-        # The tests of a file follow each other: the imports of one file are enough.
-        for other in glob.glob(f"{glob.escape(others)}*"):
-            os.unlink(other)
-        return _connected(seed), (address, imports)
-
-
-def _connected(seed: int) -> Connection:
-    address = _address(seed)
-    try:
-        return _connect(address)
-    except (FileNotFoundError, ConnectionRefusedError):
-        _start(address, seed)
-        return _connect(address)
+    with closing(Server(seed).process(imports)) as process:
+        process.run(function)
+        return process.answer()  # type: ignore[no-any-return]
 
 
 def _connect(address: str) -> Connection:
     with socket.socket(socket.AF_UNIX) as connecting:
         connecting.connect(address)
         return Connection(connecting.detach())
-
-
-def _address(seed: int) -> str:
-    return os.path.join(util.get_temp_dir(), f"hash-seed-{nemesis.seed()}-{seed}")
-
-
-def _start(address: str, seed: int) -> None:
-    with suppress(FileNotFoundError):
-        os.unlink(address)
-    with listen(address) as listening:
-        host = os.pidfd_open(os.getppid())
-        numbers = {"listener": listening.fileno(), "host": host}
-        options = util._args_from_interpreter_flags()  # type: ignore[attr-defined]
-        try:
-            subprocess.run(
-                [sys.executable, *options, "-c", _MAIN.format(path=sys.path, **numbers)],
-                env=dict(os.environ) | SINGLE_THREADED | hash_seed(seed),
-                pass_fds=list(numbers.values()),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-                check=True,
-            )
-        finally:
-            os.close(host)

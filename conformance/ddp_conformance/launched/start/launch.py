@@ -9,7 +9,7 @@ import signal
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import partial
 from multiprocessing import connection
 from pathlib import Path
 from typing import Any
@@ -24,12 +24,10 @@ from ddp_conformance.launched.history import Ended, Happened, Left, Made
 from ddp_conformance.launched.order import Order, Work
 from ddp_conformance.launched.process.live import live
 from ddp_conformance.launched.process.saving import SEGMENTS
-from ddp_conformance.launched.start.servers import Server
+from ddp_conformance.launched.start.kept_servers import Server, hash_seed
 from pytest_ddp.launch import rendezvous
 from pytest_ddp.system.processes import kill_group
 
-PRELOAD = "ddp_conformance.launched.process.preload"
-SERVER = Server(PRELOAD)
 STOPPING = 2.0
 """Seconds that a rank has to write its stack and end."""
 
@@ -44,41 +42,24 @@ class Limits:
     """For the others, after one rank has ended without coming to its end."""
 
 
-@cache
-def server_of(rank: int) -> Server:
-    """A server for this rank, as a hash seed is fixed when an interpreter starts."""
-    return Server(PRELOAD, **hash_seed(rank))
-
-
-def hash_seed(rank: int) -> dict[str, str]:
-    """The hash seed as a variable: another one for each rank, and the same in all runs."""
-    return {"PYTHONHASHSEED": str((1000 * nemesis.seed() + rank + 1) % 2**32)}
-
-
-def launch(
-    work: Work, world_size: int, directory: Path, limits: Limits, *, own_hash: bool = False
-) -> list[Record]:
+def launch(work: Work, world_size: int, directory: Path, limits: Limits) -> list[Record]:
     """Run ``work`` on ranks of its own; what they did, and how each of them ended.
 
     ``directory`` becomes the working directory's parent. Whatever the ranks do, they
-    have ended when this returns. With ``own_hash`` each has a hash seed of its own, so that sets
-    of strings have other orders, which costs a server for each of them.
+    have ended when this returns. Each has a hash seed of its own, so that sets of strings have
+    other orders.
     """
     private, shared = directory / "ranks", directory / "run"
     shared.mkdir(exist_ok=True)
     orders = [_order(work, rank, world_size, shared, private) for rank in range(world_size)]
     for order in orders:
         Path(order.files(order.rank)).mkdir(parents=True)
-    servers = [server_of(rank) if own_hash else SERVER for rank in range(world_size)]
+    servers = [Server(rank, launches=True) for rank in range(world_size)]
     for server in servers:
         server.start()  # all at once: each imports torch
     with _store() as port:
-        environments = [_environment(o, port) for o in orders]
-        if own_hash:  # for what a rank starts by itself
-            environments = [e | hash_seed(rank) for rank, e in enumerate(environments)]
-        placed = zip(orders, environments, strict=True)
-        ranks = _Ranks([replace(o, environment=tuple(e.items())) for o, e in placed], servers)
-        ends = ranks.watch(limits)
+        placed = [replace(o, environment=tuple(_environment(o, port).items())) for o in orders]
+        ends = _Ranks(placed, servers).watch(limits)
     return [*_histories(orders, ends), *_files(shared)]
 
 
@@ -105,7 +86,8 @@ def _store() -> Iterator[int]:
 def _environment(order: Order, port: int) -> dict[str, str]:
     own = {name: text for name, text in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
     torchrun = rendezvous.rank_environment(order.rank, order.world_size, port, "conformance")
-    return own | rendezvous.HOST_ENVIRONMENT | torchrun
+    # For what a rank starts by itself.
+    return own | rendezvous.HOST_ENVIRONMENT | torchrun | hash_seed(order.rank)
 
 
 class _Ranks:
@@ -113,10 +95,11 @@ class _Ranks:
 
     def __init__(self, orders: list[Order], servers: list[Server]) -> None:
         self._orders = orders
-        placed = zip(orders, servers, strict=True)
-        self._processes = [server.process(live, (order,)) for order, server in placed]
-        for process in self._processes:
-            process.start()
+        self._processes = [server.process(answers=False, seconds=0) for server in servers]
+        # Before any begins: a server that still imports torch would make its rank late by seconds.
+        self._pids = [process.pid for process in self._processes]
+        for process, order in zip(self._processes, orders, strict=True):
+            process.run(partial(live, order))
 
     def watch(self, limits: Limits) -> list[Ended]:
         """Wait for all ranks, within the limits; stop those that still run."""
@@ -154,20 +137,19 @@ class _Ranks:
 
     def _stop(self, ranks: list[int]) -> None:
         """SIGTERM makes a rank write its stack and end; the rest is killed."""
-        pids = [self._processes[rank].pid for rank in ranks]
-        for pid in filter(None, pids):
+        for rank in ranks:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM)
+                os.kill(self._pids[rank], signal.SIGTERM)
         deadline = time.monotonic() + STOPPING
         for rank in ranks:
             self._processes[rank].join(max(0.0, deadline - time.monotonic()))
-        for pid in filter(None, (process.pid for process in self._processes)):
+        for pid in self._pids:
             kill_group(pid)
 
     def _end(self, rank: int, place: int) -> Ended:
         process = self._processes[rank]
         code = self._code(rank)
-        kill_group(process.pid or 0)
+        kill_group(self._pids[rank])
         process.close()
         words = last_words(Path(self._orders[rank].files(rank)))
         return Ended(rank, place, code, self._returned(rank), words.error, words.phase, words.site)

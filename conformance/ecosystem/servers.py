@@ -1,8 +1,6 @@
 """A server of forks with imports of its own, alive as long as the process that uses it.
 
-multiprocessing has one server for each process, and its first user decides what it imports. If a
-subject's DataLoader workers started that server, the ranks that a check launches would find
-nothing imported: each of them would import torch, which takes seconds.
+multiprocessing has one server for each process, and its first user decides what it imports.
 """
 
 from __future__ import annotations
@@ -16,12 +14,13 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 from unittest import mock
 
+from ddp_conformance.launched.start.kept_servers import SINGLE_THREADED
+
 
 class Server:
     """Starts with its first process, and ends with the process that owns it."""
 
-    def __init__(self, *preload: str, **environment: str) -> None:
-        self.environment = {**SINGLE_THREADED, **environment}
+    def __init__(self, *preload: str) -> None:
         self._server = forkserver.ForkServer()
         self._server.set_forkserver_preload(list(preload))
 
@@ -31,14 +30,8 @@ class Server:
         process.server = self
         return process
 
-    def start(self) -> None:
-        """Start the server unless it runs; does not wait for its imports."""
-        with mock.patch.dict(os.environ, self.environment):
-            self._server.ensure_running()
-
     def fork(self, fds: Any) -> Any:
         """As ``multiprocessing.forkserver.connect_to_new_process``."""
-        self.start()
         return self._server.connect_to_new_process(fds)
 
 
@@ -54,8 +47,3 @@ class _Process(ForkServerProcess):
             mock.patch.dict(os.environ, SINGLE_THREADED),
         ):
             return Popen(process_obj)
-
-
-SINGLE_THREADED = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-"""For the server, which the first process starts: one with a pool of threads is no place to fork
-from."""

@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from ddp_conformance.launched.start.servers import Server
+
+from conformance.ecosystem.servers import Server
 
 ANSWER = "wave"
 """A module that is small, and that nothing else imports."""
@@ -26,30 +27,12 @@ def answers(path: Path, server: Server) -> list[str]:
     return path.read_text().split()
 
 
-def tell_hash(path: Path) -> None:
-    path.write_text(f"{hash(ANSWER)} {os.environ.get('PYTHONHASHSEED')}")
-
-
-@pytest.mark.ddp(world_size=1)
-def test_a_server_gives_its_forks_its_hash_seed(tmp_path: Path) -> None:
-    found = []
-    for seed in ("7", "7", "8"):
-        server = Server("conformance.launched.test_servers", PYTHONHASHSEED=seed)
-        process = server.process(tell_hash, (tmp_path / "answer",))
-        process.start()
-        process.join()
-        found.append((tmp_path / "answer").read_text())
-    first, again, other = found
-    assert first == again
-    assert first.split()[0] != other.split()[0]
-
-
 @pytest.mark.ddp(world_size=1)
 def test_each_server_imports_its_own(tmp_path: Path) -> None:
     path = tmp_path / "answer"
     ours, other = (
-        Server("conformance.launched.test_servers", ANSWER),
-        Server("conformance.launched.test_servers"),
+        Server("conformance.ecosystem.test_servers", ANSWER),
+        Server("conformance.ecosystem.test_servers"),
     )
     first, again = answers(path, ours), answers(path, ours)
     assert first == again

@@ -1,0 +1,30 @@
+"""What a run has left in its rank, and what only takes a moment to end."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+
+import pytest
+from ddp_conformance.launched.process.leftovers import Surroundings
+from ddp_conformance.launched.start.kept_servers import in_process_of
+
+
+def left_of_forks() -> tuple[list[str], list[str]]:
+    """With a fork that was told to end, and with one that was not."""
+    context = multiprocessing.get_context("fork")
+    before = Surroundings.now()
+    fork = context.Process(target=time.sleep, args=(60,), daemon=True)
+    fork.start()
+    fork.terminate()
+    ended = [left.what for left in before.left(0)]
+    fork = context.Process(target=time.sleep, args=(60,), daemon=True)
+    fork.start()
+    return ended, [left.what for left in before.left(0)]
+
+
+@pytest.mark.ddp(world_size=1)
+def test_a_fork_that_was_not_told_to_end_is_left() -> None:
+    ended, left = in_process_of(0, left_of_forks)
+    assert ended == []
+    assert left == ["a forked child process"]
