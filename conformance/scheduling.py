@@ -1,7 +1,7 @@
 """Which tests go to one process of pytest-xdist: those of a file, and of files with one server.
 
-A rank starts multiprocessing's server of forks for its DataLoader workers, and one that launches
-ranks, at the first test that needs it; both take seconds, and serve all later tests.
+A rank starts multiprocessing's server of forks for its DataLoader workers, and servers of launched
+ranks, at the first test that needs them; they take seconds, and serve later tests.
 """
 
 from __future__ import annotations

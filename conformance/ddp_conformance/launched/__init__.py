@@ -1,8 +1,8 @@
 """Run a user's code on ranks of its own, as torchrun would, and survive all that it does.
 
 A training entry makes its own process group, may exit, and is made to die. So it does not
-run in the ranks of the test: rank 0 of the test forks processes for it from a server that
-has imported torch and computed nothing, and watches over them.
+run in the ranks of the test: servers that have imported torch and computed nothing fork
+processes for rank 0 of the test, which watches over them.
 
 1. :mod:`.order`: the orders of a process; plain data. :mod:`.history`, :mod:`.journal`,
       :mod:`.evidence`: the records that it leaves. :mod:`.endings`: how ranks ended, in words.

@@ -94,8 +94,8 @@ def askers(subject: Guard, case: Case) -> tuple[list[Case], Ask]:
     """The ranks that this one calls the guard for, and how it does so in new processes.
 
     They import the factory's module by themselves: in a rank's own process modules know the rank
-    already. Rank 0 does it for all, because each process has a server of its own, which takes
-    seconds to start. A factory that no other process can import is called in forks of each rank.
+    already. Rank 0 does it for all, so that one of them starts the server. A factory that no other
+    process can import is called in forks of each rank.
     """
     try:
         load: Callable[[], Any] = Named.of(subject.make).load
