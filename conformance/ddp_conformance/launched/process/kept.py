@@ -42,7 +42,7 @@ Kept: TypeAlias = tuple[str, tuple[Named, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CallerPlace:
     """Where a fork works: in the place of its caller."""
 
     environment: dict[str, str]
@@ -171,7 +171,7 @@ def _work(caller: Connection, inherited: list[int], host: int) -> None:
     for descriptor in inherited:
         os.close(descriptor)
     caller.send(os.getpid())
-    place: Place = caller.recv()
+    place: CallerPlace = caller.recv()
     _take(place)
     if place.keeps is not None:
         _keep(place.keeps, caller, host)
@@ -184,7 +184,7 @@ def _work(caller: Connection, inherited: list[int], host: int) -> None:
     function()
 
 
-def _take(place: Place) -> None:
+def _take(place: CallerPlace) -> None:
     signal.alarm(place.seconds)
     os.environ.clear()
     os.environ.update(place.environment)

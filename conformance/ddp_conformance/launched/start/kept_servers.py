@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 from ddp_conformance.framework import nemesis
 from ddp_conformance.launched.order import Named
-from ddp_conformance.launched.process.kept import Kept, Place, listen
+from ddp_conformance.launched.process.kept import CallerPlace, Kept, listen
 
 T = TypeVar("T")
 
@@ -59,7 +59,7 @@ class Process:
     It ends with this rank.
     """
 
-    def __init__(self, connection: Connection, place: Place) -> None:
+    def __init__(self, connection: Connection, place: CallerPlace) -> None:
         self.exitcode: int | None = None
         self._connection = connection
         connection.send(place)
@@ -126,7 +126,7 @@ class Server:
         environment may be another one than that in which they were imported.
         """
         connection, keeps = self._connected_with(tuple(imports))
-        place = Place(
+        place = CallerPlace(
             environment={**os.environ, **hash_seed(self.seed)},
             path=sys.path,
             argv=sys.argv,
