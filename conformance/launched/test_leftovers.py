@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import time
+from multiprocessing.process import BaseProcess
 
 import pytest
 from ddp_conformance.launched.process import leftovers
@@ -11,18 +12,21 @@ from ddp_conformance.launched.process.leftovers import Surroundings
 from ddp_conformance.launched.start.kept_servers import in_process_of
 
 
+def sleeping_fork() -> BaseProcess:
+    context = multiprocessing.get_context("fork")
+    fork = context.Process(target=time.sleep, args=(60,), daemon=True)
+    fork.start()
+    return fork
+
+
 def left_of_forks() -> tuple[list[str], list[str]]:
     """With a fork that was told to end, and with one that was not."""
     leftovers.SETTLE = 30.0  # the end comes in a moment, which is long on a busy machine
-    context = multiprocessing.get_context("fork")
     before = Surroundings.now()
-    fork = context.Process(target=time.sleep, args=(60,), daemon=True)
-    fork.start()
-    fork.terminate()
+    sleeping_fork().terminate()
     ended = [left.what for left in before.left(0)]
     leftovers.SETTLE = 0.1
-    fork = context.Process(target=time.sleep, args=(60,), daemon=True)
-    fork.start()
+    sleeping_fork()
     return ended, [left.what for left in before.left(0)]
 
 

@@ -49,7 +49,7 @@ serve({listener}, {host}, {preload!r})
 
 
 def hash_seed(number: int) -> dict[str, str]:
-    """The hash seed of this number as a variable: always the same in a session, and never 0."""
+    """The hash seed of this number as a variable: always the same in a session."""
     return {"PYTHONHASHSEED": str((1000 * nemesis.seed() + number + 1) % 2**32)}
 
 
