@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pytest_ddp.launch.launcher import Launcher
     from pytest_ddp.launch.streams import PieceDisplay
     from pytest_ddp.protocol.host_messages import Session
+    from pytest_ddp.session.planned_runs import RunPlan
     from pytest_ddp.settings.layout import Layout
     from pytest_ddp.settings.mark import DdpTest, MarkArgument
 
@@ -71,6 +72,19 @@ def pytest_ddp_attempt_begins(item: pytest.Item) -> Mapping[str, Any]:  # type: 
     """Return what plugins in the ranks get before this test, by the name of the sender.
 
     Called before each attempt, also of a test that is run again.
+    """
+
+
+@pytest.hookspec(firstresult=True)
+def pytest_ddp_plan_runs(item: pytest.Item) -> RunPlan | None:
+    """Return a plan of several runs for a ddp test; None to run it once.
+
+    Called before the test runs, and again before each rerun by a plugin such as
+    pytest-rerunfailures. Whatever the plan does, pytest sees one item: ``-x``, ``--lf``, xdist and
+    junitxml get the reports of the run that counts, with the time of all. Each run is a full
+    attempt, with set-up and teardown, an empty ``tmp_path`` and the whole timeout; fixtures wider
+    than a test stay between the runs. Of the other runs nothing is shown, except their output with
+    ``-s``. A mistake of the generator is an error of the test. Stops at the first result.
     """
 
 

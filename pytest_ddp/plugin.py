@@ -208,10 +208,14 @@ class Hooks:
         if MARK not in item.stash:
             return None
 
-        def run() -> list[pytest.TestReport]:
-            return tear_down_ordinary(item, nextitem, self._controller.run(item, nextitem))
+        plans = [self._controller.run_plan(item)]
+        reruns = plans[0] is None or plans[0].reruns
 
-        if not self._drivers.drive(item, nextitem, run):
+        def run() -> list[pytest.TestReport]:
+            plan = plans.pop() if plans else self._controller.run_plan(item)
+            return tear_down_ordinary(item, nextitem, self._controller.run(item, nextitem, plan))
+
+        if not (reruns and self._drivers.drive(item, nextitem, run)):
             item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
             for report in run():
                 item.ihook.pytest_runtest_logreport(report=report)

@@ -223,6 +223,8 @@ class RunOutcome:
     """Sentences for the failure text: a retried rendezvous, a rank's replacement."""
     docs_url: str = ""
     """Where the documentation is, for the text; empty for nowhere."""
+    heading: str = ""
+    """Lines above the text of a failure, of a plugin that has planned several runs; or empty."""
 
 
 # ------------------------------------------------------------------

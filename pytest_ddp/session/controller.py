@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -18,8 +18,16 @@ from pytest_ddp.protocol.host_messages import Session
 from pytest_ddp.session import ends, worker_settings
 from pytest_ddp.session.display import Display, LiveLine, terminal_of
 from pytest_ddp.session.measuring import CoverageOfRanks
+from pytest_ddp.session.planned_runs import (
+    ItemVerdict,
+    PlannedRun,
+    RunPlan,
+    RunResult,
+    add_durations,
+    carry_out,
+)
 from pytest_ddp.session.report_reader import Reader
-from pytest_ddp.session.run_requests import RunRequests
+from pytest_ddp.session.run_requests import RunRequest, RunRequests
 from pytest_ddp.session.supervisor import Supervisor
 from pytest_ddp.session.synthetic_reports import (
     exception_of,
@@ -35,7 +43,7 @@ from pytest_ddp.system.stdlib import os
 from pytest_ddp.verdict import codes, diagnosis_files
 from pytest_ddp.verdict.diagnosis import Diagnosis, is_doubtful
 from pytest_ddp.verdict.merge import judge, with_subtests
-from pytest_ddp.verdict.notices import Messages
+from pytest_ddp.verdict.notices import AsideOfRank, Messages
 from pytest_ddp.verdict.paint import width_of
 from pytest_ddp.verdict.rank_failure import exit_text
 
@@ -47,6 +55,20 @@ _LOST_WITH_HOST = (
     "{end} between two tests or after the last one, and the ranks with it: fixtures wider than a "
     "test were not torn down, exit handlers did not run.\n"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One run of a test, of which nothing has been shown yet."""
+
+    reports: list[pytest.TestReport]
+    outcome: RunOutcome | None = None
+    """None if it did not run on ranks."""
+    diagnoses: tuple[Diagnosis, ...] = ()
+    problem: str = ""
+    """Why it could not run on ranks; or empty."""
+    codes: tuple[str, ...] = ()
+    """Those of its failures."""
 
 
 class Controller:
@@ -145,35 +167,91 @@ class Controller:
 
     # ------------------------------------------------------------------ one test
 
-    def run(self, item: pytest.Item, next_item: pytest.Item | None) -> list[pytest.TestReport]:
+    def run_plan(self, item: pytest.Item) -> RunPlan | None:
+        """How often a plugin wants a test to run; None for once."""
+        plan: RunPlan | None = self._config.hook.pytest_ddp_plan_runs(item=item)
+        if plan is not None and not plan.reruns:
+            self.orders.set_driven(item)
+        return plan
+
+    def run(
+        self, item: pytest.Item, next_item: pytest.Item | None, plan: RunPlan | None
+    ) -> list[pytest.TestReport]:
         """Run a ddp test on its ranks; returns its reports, one for each phase."""
-        self._diagnoses = ()
+        if plan is None:
+            return self._shown(self._attempt(item, next_item))
+        made: dict[RunResult, tuple[Attempt, list[AsideOfRank]]] = {}
+
+        def run(planned: PlannedRun) -> RunResult:
+            with self._messages.held() as asides:
+                attempt = self._attempt(item, None, planned)
+            sent = {} if attempt.outcome is None else _sent(attempt.outcome)
+            result = RunResult(planned, tuple(attempt.reports), sent, attempt.codes)
+            made[result] = attempt, asides
+            return result
+
+        verdict = carry_out(plan, run, lambda: self.exit_request is not None)
+        others = [result for result in made if result is not verdict.result]
+        return add_durations(self._of_verdict(item, verdict, made), others, item)
+
+    def _of_verdict(
+        self,
+        item: pytest.Item,
+        verdict: ItemVerdict,
+        made: Mapping[RunResult, tuple[Attempt, list[AsideOfRank]]],
+    ) -> list[pytest.TestReport]:
+        """Show the run that counts, and nothing of the others."""
+        if verdict.skip:
+            return self._shown(Attempt(skipped_without_ranks(item, verdict.skip)))
+        if verdict.result is None:
+            return self._shown(_failed(item, verdict.error))
+        attempt, asides = made[verdict.result]
+        for rank, aside in asides:
+            self._messages.tell(rank, aside)
+        if verdict.heading and attempt.problem:
+            attempt = _failed(item, f"{verdict.heading}\n\n{attempt.problem}")
+        elif verdict.heading and attempt.outcome is not None:
+            attempt = self._merged(replace(attempt.outcome, heading=verdict.heading))
+        return self._shown(attempt)
+
+    def _attempt(
+        self, item: pytest.Item, next_item: pytest.Item | None, planned: PlannedRun | None = None
+    ) -> Attempt:
+        test = item if planned is None else planned.item or item
         try:
-            item.stash[PLAN] = plan = self.orders.plan(item)
+            test.stash[PLAN] = plan = self.orders.plan(item, planned)
             if plan.skip is not None:
-                return skipped_without_ranks(item, plan.skip)
+                return Attempt(skipped_without_ranks(test, plan.skip))
             if self._hopeless is not None:
-                return self._without_ranks(item, self._hopeless)
-            tmp_path = self._directories.name(item)
-            outcome = _with_finding(item, self._run_on_ranks(item, next_item, plan, tmp_path))
-            results = self._results(outcome)
-            self._directories.keep_or_remove(tmp_path, results)
+                return self._without_ranks(test, self._hopeless)
+            tmp_path = self._directories.name(test)
+            request = functools.partial(self.orders.order, test, next_item, planned)
+            outcome = self._run_on_ranks(plan, lambda placed: request(placed, tmp_path))
+            attempt = self._judged(_with_finding(test, outcome))
+            self._directories.keep_or_remove(tmp_path, attempt.reports)
         except HostDiedError as death:
-            return self._after_death_of_host(item, next_item, str(death))
+            again = functools.partial(self._attempt, item, next_item, planned)
+            return self._after_death_of_host(test, again, str(death))
         except gpus.LeaseError as problem:
-            return failed_without_ranks(item, str(problem))
+            return _failed(test, str(problem))
         except (NoRankError, pytest.UsageError) as problem:
-            return self._without_rank(item, str(problem))
+            return self._without_rank(test, str(problem))
         except OrphanedError:
             # xdist's main process is gone, and execnet would take seconds to notice.
             self.close()
             os._exit(3)
         self._fruitless = 0
-        self.orders.set_doubtful(item, is_doubtful(outcome, self._diagnoses))
-        self._write_diagnoses(outcome)
-        self._messages.after_test(outcome, results)
-        self._write_trace(outcome, results)
-        return results
+        self.orders.set_doubtful(item, is_doubtful(outcome, attempt.diagnoses))
+        return attempt
+
+    def _shown(self, attempt: Attempt) -> list[pytest.TestReport]:
+        """Write and warn what belongs to an attempt that counts; returns its reports."""
+        self._diagnoses = attempt.diagnoses
+        if (outcome := attempt.outcome) is not None:
+            self._write_diagnoses(outcome)
+            self._messages.after_test(outcome, attempt.reports)
+            self._write_trace(outcome, attempt.reports)
+        return attempt.reports
 
     def raised(self, report: pytest.TestReport) -> BaseException:
         """The exception for a failed report of the last run."""
@@ -194,7 +272,7 @@ class Controller:
         if picture is not None and hasattr(failures[0], "addsection"):
             failures[0].addsection("Picture", stack_dumps.shorten(str(picture)))
 
-    def _results(self, outcome: RunOutcome) -> list[pytest.TestReport]:
+    def _judged(self, outcome: RunOutcome) -> Attempt:
         exits = [
             rank.done
             for rank in outcome.ranks
@@ -209,21 +287,22 @@ class Controller:
         all_timed = (timed for r in outcome.ranks for timed in (*r.reports.values(), *r.subtests))
         if not any(timed.report.failed for timed in all_timed):
             # As in plain pytest, the test that ends the session has no result.
-            return []
+            return Attempt([], outcome)
         self.exit_request = self.exit_request[0], self.exit_request[1] or None
-        reports = self._merged(outcome)
+        attempt = self._merged(outcome)
         if self._terminal.quits:
             # Phases that it cut off are no errors, and have no report in plain pytest.
             ended = {phase for rank in outcome.ranks for phase in rank.reports}
-            reports = [report for report in reports if report.when in ended]
-        return reports
+            reports = [report for report in attempt.reports if report.when in ended]
+            attempt = replace(attempt, reports=reports)
+        return attempt
 
-    def _merged(self, outcome: RunOutcome) -> list[pytest.TestReport]:
+    def _merged(self, outcome: RunOutcome) -> Attempt:
         output, width = self._options.output, width_of(self._config)
-        outcome = dataclasses.replace(outcome, docs_url=self._options.docs_url)
+        outcome = replace(outcome, docs_url=self._options.docs_url)
         merged = with_subtests(outcome, judge(outcome, output, width), output, width)
-        self._diagnoses = merged.diagnoses
-        return merged.reports
+        found = tuple(diagnosis.code for diagnosis in merged.diagnoses if diagnosis.code)
+        return Attempt(merged.reports, outcome, merged.diagnoses, codes=found)
 
     def _write_diagnoses(self, outcome: RunOutcome) -> None:
         if (directory := self._options.diagnosis) is None:
@@ -234,11 +313,7 @@ class Controller:
             self._messages.warn(f"--ddp-diagnosis={directory}: {error}")
 
     def _run_on_ranks(
-        self,
-        item: pytest.Item,
-        next_item: pytest.Item | None,
-        plan: LaunchPlan,
-        tmp_path: str,
+        self, plan: LaunchPlan, request: Callable[[LaunchPlan], RunRequest]
     ) -> RunOutcome:
         self._bury_host()
         self._fall_back_to_spawn()
@@ -247,7 +322,7 @@ class Controller:
         assert self._launcher is not None
         assert self._supervisor is not None
         with self._with_devices(plan, self._launcher) as placed:
-            return self._supervisor.run(self.orders.order(item, next_item, placed, tmp_path))
+            return self._supervisor.run(request(placed))
 
     @contextlib.contextmanager
     def _with_devices(self, plan: LaunchPlan, launcher: Launcher) -> Iterator[LaunchPlan]:
@@ -257,7 +332,7 @@ class Controller:
             return
         terms = plan.ranks_per_gpu, plan.timeout, plan.nodeid
         with launcher.lease(plan.world, *terms) as leased:
-            yield dataclasses.replace(plan, devices=leased)
+            yield replace(plan, devices=leased)
 
     @functools.cached_property
     def _directories(self) -> TmpPaths:
@@ -293,26 +368,26 @@ class Controller:
             self.close()
 
     def _after_death_of_host(
-        self, item: pytest.Item, next_item: pytest.Item | None, words: str
-    ) -> list[pytest.TestReport]:
+        self, item: pytest.Item, again: Callable[[], Attempt], words: str
+    ) -> Attempt:
         launcher = self._launcher
         assert launcher is not None
         collecting = launcher.ready is None
-        again = self._is_fruitless_again(launcher)
+        fruitless = self._is_fruitless_again(launcher)
         doing = "while it collected" if collecting else f"before {item.nodeid} had ended"
         text = f"{_end_of(launcher)} {doing}"
         self.close()
         can_restart = self._options.import_ is not Import.HOST and launcher.is_local
-        if collecting and not again and can_restart:
+        if collecting and not fruitless and can_restart:
             # No code of the user had run in it, and no code of the test anywhere.
             self._messages.warn(f"{text}, and was started anew")
-            return self.run(item, next_item)
-        if again:
+            return again()
+        if fruitless:
             self._hopeless = f"{text}; see {item.nodeid}."
         last = words.splitlines()[-1] if words else "it printed nothing"
         return self._without_ranks(item, f"{text}: {last}\n\n{words}")
 
-    def _without_rank(self, item: pytest.Item, problem: str) -> list[pytest.TestReport]:
+    def _without_rank(self, item: pytest.Item, problem: str) -> Attempt:
         if self._hopeless is not None:
             return self._without_ranks(item, self._hopeless)
         if self._launcher is not None and self._is_fruitless_again(self._launcher):
@@ -320,9 +395,9 @@ class Controller:
         why = stack_dumps.last_exception(problem) or problem.partition("\n")[0].rstrip(":")
         return self._without_ranks(item, f"no rank can be started: {why}\n\n{problem}")
 
-    def _without_ranks(self, item: pytest.Item, text: str) -> list[pytest.TestReport]:
+    def _without_ranks(self, item: pytest.Item, text: str) -> Attempt:
         explained = codes.pointer(codes.NO_RANK, self._options.docs_url)
-        return failed_without_ranks(item, f"{text.rstrip()}\n\n{explained}")
+        return _failed(item, f"{text.rstrip()}\n\n{explained}", codes.NO_RANK)
 
     def _is_fruitless_again(self, launcher: Launcher) -> bool:
         """Whether this start and the one before it failed: then every other would fail too."""
@@ -373,13 +448,23 @@ class Controller:
             launcher.close()
 
 
+def _failed(item: pytest.Item, problem: str, *found: str) -> Attempt:
+    """An attempt that ends in an error before anything of the test has run."""
+    return Attempt(failed_without_ranks(item, problem), problem=problem, codes=found)
+
+
+def _sent(outcome: RunOutcome) -> dict[int, dict[str, Any]]:
+    """What plugins in the ranks have sent at the end of the test, by rank."""
+    return {rank.rank: rank.done.from_plugins for rank in outcome.ranks if rank.done is not None}
+
+
 def _with_finding(item: pytest.Item, outcome: RunOutcome) -> RunOutcome:
     """With what plugins conclude from what they have sent from the ranks."""
-    sent = {rank.rank: rank.done.from_plugins for rank in outcome.ranks if rank.done is not None}
+    sent = _sent(outcome)
     if not any(sent.values()):
         return outcome
     found = item.config.hook.pytest_ddp_findings(item=item, sent=sent)
-    return dataclasses.replace(outcome, finding="\n".join(filter(None, found)))
+    return replace(outcome, finding="\n".join(filter(None, found)))
 
 
 def _end_of(launcher: Launcher) -> str:

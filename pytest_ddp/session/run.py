@@ -256,7 +256,7 @@ class Run:
     def supervise(self) -> None:
         """Wait until every rank has ended its part or was stopped."""
         live = self._order.live
-        live.begin(self._order.item.name)
+        live.begin(self._order.title)
         try:
             self._wait(live)
         finally:

@@ -16,11 +16,12 @@ from pytest_ddp.launch.rank_process import RankProcess
 from pytest_ddp.protocol.host_messages import World
 from pytest_ddp.protocol.messages import RunTest
 from pytest_ddp.session.display import LiveLine, listening_level
+from pytest_ddp.session.planned_runs import PlannedRun
 from pytest_ddp.session.terminal import Terminal
 from pytest_ddp.settings.layout import Layout, OneMachine
-from pytest_ddp.settings.marked_items import MARK
+from pytest_ddp.settings.marked_items import MARK, read_marks
 from pytest_ddp.settings.options import Options
-from pytest_ddp.settings.plan import LaunchPlan, make_plan
+from pytest_ddp.settings.plan import LaunchPlan, make_plan, make_seeds
 from pytest_ddp.system import tempfiles
 from pytest_ddp.system.stdlib import os
 
@@ -45,6 +46,14 @@ class RunRequest:
     terminal: Terminal
     log_level: int | None
     """Least level of records for live logs or a log file; None if there is neither."""
+    planned: PlannedRun | None = None
+    """The run, if a plugin has planned several."""
+
+    @property
+    def title(self) -> str:
+        """The name of the test, with that of a planned run."""
+        name = self.item.name
+        return name if self.planned is None else f"{name} ({self.planned.name})"
 
     def for_ranks(
         self,
@@ -68,6 +77,7 @@ class RunRequest:
         """
         following = self.next_item
         begins = self.item.config.hook.pytest_ddp_attempt_begins(item=self.item)
+        sent = {name: each for begin in begins for name, each in begin.items()}
         return RunTest(
             test=test,
             nodeid=self.plan.nodeid,
@@ -90,7 +100,7 @@ class RunRequest:
             own_tmp_path=self.plan.own_tmp_path,
             serve_store=False,
             log_level=self.log_level,
-            from_plugins={name: sent for each in begins for name, sent in each.items()},
+            from_plugins=sent if self.planned is None else {**sent, **self.planned.sent},
         )
 
 
@@ -167,31 +177,49 @@ class RunRequests:
         """Set whether fresh ranks are needed, if the test runs again."""
         item.stash[_DOUBTFUL] = doubtful
 
-    def plan(self, item: pytest.Item) -> LaunchPlan:
-        """The plan for the next attempt at a test.
+    def plan(self, item: pytest.Item, planned: PlannedRun | None = None) -> LaunchPlan:
+        """The plan for the next attempt at a test, or for a planned run.
 
         Raises:
+            pytest.UsageError: the planned run is of an item that is no ddp test.
             NoRankError: the layout waits for other machines, and one does not connect.
             HostDiedError: the process that holds the connections to them has died.
         """
-        plan = self._planned(item)
-        if item.stash.get(_DRIVEN, False):
+        driven = item.stash.get(_DRIVEN, False)
+        plan = self._planned(item) if planned is None else self._planned_run(item, planned)
+        if driven or planned is not None:
             isolate = plan.isolate or item.stash.get(_DOUBTFUL, False)
-            plan = dataclasses.replace(plan, driven=True, isolate=isolate)
+            plan = dataclasses.replace(plan, driven=driven, isolate=isolate)
         timeout = item.stash.get(_TIMEOUT, None)
         if timeout is not None:
             plan = dataclasses.replace(plan, timeout=min(timeout, plan.timeout))
         return plan
 
+    def _planned_run(self, item: pytest.Item, planned: PlannedRun) -> LaunchPlan:
+        test = planned.item or item
+        if MARK not in test.stash:  # deselected
+            read_marks([test], self._options)
+        mark = test.stash.get(MARK, None)
+        if mark is None:
+            raise pytest.UsageError(f"run {planned.name!r}: {test.nodeid} is no ddp test")
+        plan = self._planned(test)
+        name = plan.nodeid if planned.seed_name is None else planned.seed_name
+        seeds = make_seeds(name, mark, self._options, plan.world_size)
+        isolate = plan.isolate or planned.isolate
+        return dataclasses.replace(plan, seeds=seeds, isolate=isolate)
+
     def order(
         self,
         item: pytest.Item,
         next_item: pytest.Item | None,
+        planned: PlannedRun | None,
         plan: LaunchPlan,
         tmp_path: str,
     ) -> RunRequest:
         """The order for an attempt by this plan; ``tmp_path`` is for the test's ranks."""
-        following, known = self._next_of_world(item, next_item, plan.world)
+        following, known = None, False  # a plan's next run depends on the result of this one
+        if planned is None:
+            following, known = self._next_of_world(item, next_item, plan.world)
         next_state = "" if following is None else self._planned(following).module_state
         return RunRequest(
             plan=plan,
@@ -203,6 +231,7 @@ class RunRequests:
             live=self._live,
             terminal=self._terminal,
             log_level=listening_level(self._config),
+            planned=planned,
         )
 
     def _planned(self, item: pytest.Item) -> LaunchPlan:

@@ -107,7 +107,7 @@ def make_plan(item: pytest.Item, mark: Mark, options: Options, layout: Layout) -
         isolate=options.isolate if mark.isolate is None else mark.isolate,
         module_state=mark.module_state,
         timeout=options.timeout if mark.timeout is None else mark.timeout,
-        seeds=_seeds(item.nodeid, mark, options, placed.world_size),
+        seeds=make_seeds(item.nodeid, mark, options, placed.world_size),
         env=dict(mark.env),
         check_collectives=options.check_collectives is CheckCollectives.ON,
         skip=placed.skip,
@@ -160,14 +160,14 @@ def _choice(
         raise mark_error(item, f"@pytest.mark.ddp: {error}.") from None
 
 
-def _seeds(nodeid: str, mark: Mark, options: Options, world_size: int) -> tuple[int, ...]:
-    """Return one seed for each rank.
+def make_seeds(name: str, mark: Mark, options: Options, world_size: int) -> tuple[int, ...]:
+    """Return one seed for each rank, from a name such as the node id.
 
     They are consecutive, so that no two are equal by chance. The first is a digest, because
     ``hash`` of a string differs between processes.
     """
     seed = mark.seed if isinstance(mark.seed, int) else options.seed
-    digest = hashlib.sha256(f"{seed} {nodeid}".encode(errors="surrogatepass")).digest()
+    digest = hashlib.sha256(f"{seed} {name}".encode(errors="surrogatepass")).digest()
     first = int.from_bytes(digest[:4], "big")
     step = 0 if mark.seed == "same" else 1
     return tuple((first + step * rank) % _SEED_RANGE for rank in range(world_size))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 import pytest
 
@@ -118,6 +120,10 @@ def _on(ranks: list[int], everywhere: int) -> str:
     return f" on rank{'s' if len(some) > 1 else ''} {', '.join(map(str, some))}"
 
 
+AsideOfRank: TypeAlias = tuple[int, Aside]
+"""A message beside the reports, with the rank that has sent it."""
+
+
 class DdpWarning(pytest.PytestWarning):
     """A ddp test changed its rank, or left something behind in it."""
 
@@ -138,6 +144,8 @@ class Messages:
         self._problems: dict[str, tuple[str, list[int]]] = {}
         """Tracebacks with the ranks that had them; the keys are their texts without addresses."""
         self._further: list[str] = []
+        self._held: list[AsideOfRank] | None = None
+        """Asides of a running test that may not count; None where each is passed on at once."""
 
     @property
     def problems(self) -> list[str]:
@@ -149,8 +157,20 @@ class Messages:
         """Add a problem that belongs to no rank."""
         self._further.append(text)
 
+    @contextlib.contextmanager
+    def held(self) -> Iterator[list[AsideOfRank]]:
+        """Collect what belongs to the running test, for :meth:`tell` if the run counts."""
+        self._held = []
+        try:
+            yield self._held
+        finally:
+            self._held = None
+
     def tell(self, rank: int, message: Aside) -> None:
         """Take a warning, a note for junitxml, or the end of a rank's session."""
+        if self._held is not None and not isinstance(message, Finished) and message.nodeid:
+            self._held.append((rank, message))
+            return
         match message:
             case Finished():
                 if message.problem is not None:

@@ -68,7 +68,9 @@ def _laid_out(cells: Sequence[tuple[str, ...]], inline: int) -> Iterator[str]:
 def represent(failure: Failure, diagnosis: Diagnosis, width: int = WIDTH) -> ReprExceptionInfo:
     """The ``longrepr`` of a failed phase; our own lines are wrapped at ``width`` columns."""
     roots = diagnosis.roots
-    entries: list[Entry] = [_head(failure, diagnosis, width)]
+    heading = failure.outcome.heading
+    entries: list[Entry] = [raw(f"{heading}\n\n")] if heading else []
+    entries.append(_head(failure, diagnosis, width))
     shown: set[Hashable] = set()
     for number, group in enumerate(roots):
         entries += _root(failure, group, number, roots[0][0].at, shown, width)
@@ -77,7 +79,7 @@ def represent(failure: Failure, diagnosis: Diagnosis, width: int = WIDTH) -> Rep
     entries += tail_entries(_closing(failure, diagnosis), entries[-1], width)
     representation = ReprExceptionInfo(
         reprtraceback=ReprTraceback([cleaned(entry) for entry in entries], None, "long"),
-        reprcrash=ReprFileLocation(*diagnosis.place, diagnosis.verdict),
+        reprcrash=ReprFileLocation(*diagnosis.place, first_line(heading) or diagnosis.verdict),
     )
     for group in roots:
         _copy_sections(group, representation)
