@@ -165,6 +165,8 @@ class RunTest:
     """Those torchrun variables of this rank that have changed since the last message."""
     env: dict[str, str]
     """What the mark adds to them, for this test only."""
+    is_planned: bool
+    """Whether it is one of several runs of an item: a report then has nothing of the others."""
     driven: bool
     """The pytest process decides how often the test runs, instead of a plugin in the rank."""
     shares_module_state: bool

@@ -241,6 +241,10 @@ class Runner:
         self._phases.begin()
         self._subtests.begin()
         self._properties.seed = order.seeds[0]
+        if order.is_planned:
+            # pytest keeps both with the item, as if the runs were phases of one.
+            item._report_sections.clear()
+            item.user_properties.clear()
         if order.shares_module_state and self._modules is None:
             self._modules = ModuleState(packages_of_plugins(self._config))
         self._config.hook.pytest_ddp_test_begins(item=item, sent=order.from_plugins)

@@ -218,6 +218,8 @@ class Controller:
         self, item: pytest.Item, next_item: pytest.Item | None, planned: PlannedRun | None = None
     ) -> Attempt:
         test = item if planned is None else planned.item or item
+        if not self.orders.is_ddp_test(test):
+            return _failed(test, f"{test.nodeid} cannot run on ranks: it is no ddp test")
         try:
             test.stash[PLAN] = plan = self.orders.plan(item, planned)
             if plan.skip is not None:

@@ -7,7 +7,6 @@ A plan is a generator, since the next run often depends on the results so far. I
 from __future__ import annotations
 
 import contextlib
-import traceback
 from collections import defaultdict
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from pytest_ddp.protocol.buffered_reports import is_subtest
+from pytest_ddp.system.stdlib import traceback
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,20 +93,21 @@ def carry_out(
         return _mistake(f"is no generator: {runs!r}", "Call a function that yields PlannedRuns.")
     made: list[RunResult] = []
     with contextlib.closing(runs):
-        try:
-            planned = next(runs)
-            while isinstance(planned, PlannedRun):
-                made.append(run(planned))
-                if ends_session():
-                    return ItemVerdict(made[-1])
-                planned = runs.send(made[-1])
-        except StopIteration as end:
-            return _checked(end.value, made)
-        except Exception as error:
-            frames = error.__traceback__ and error.__traceback__.tb_next
-            lines = traceback.format_exception(type(error), error, frames)
-            return _mistake(f"raised {type(error).__name__}: {error}", "".join(lines))
-    return _mistake(f"yielded {planned!r}", "Each value that it yields is a PlannedRun.")
+        while not (made and ends_session()):
+            try:
+                planned = runs.send(made[-1] if made else None)
+            except StopIteration as end:
+                return _checked(end.value, made)
+            except Exception as error:
+                frames = error.__traceback__ and error.__traceback__.tb_next
+                lines = traceback.format_exception(type(error), error, frames)
+                return _mistake(f"raised {type(error).__name__}: {error}", "".join(lines))
+            if not isinstance(planned, PlannedRun):
+                return _mistake(
+                    f"yielded {planned!r}", "Each value that it yields is a PlannedRun."
+                )
+            made.append(run(planned))
+    return ItemVerdict(made[-1])
 
 
 def _checked(verdict: object, made: list[RunResult]) -> ItemVerdict:

@@ -100,6 +100,7 @@ class RunRequest:
             own_tmp_path=self.plan.own_tmp_path,
             serve_store=False,
             log_level=self.log_level,
+            is_planned=self.planned is not None,
             from_plugins=sent if self.planned is None else {**sent, **self.planned.sent},
         )
 
@@ -177,11 +178,16 @@ class RunRequests:
         """Set whether fresh ranks are needed, if the test runs again."""
         item.stash[_DOUBTFUL] = doubtful
 
+    def is_ddp_test(self, item: pytest.Item) -> bool:
+        """Whether an item, also a deselected one, runs on ranks."""
+        if MARK not in item.stash:
+            read_marks([item], self._options)
+        return MARK in item.stash
+
     def plan(self, item: pytest.Item, planned: PlannedRun | None = None) -> LaunchPlan:
         """The plan for the next attempt at a test, or for a planned run.
 
         Raises:
-            pytest.UsageError: the planned run is of an item that is no ddp test.
             NoRankError: the layout waits for other machines, and one does not connect.
             HostDiedError: the process that holds the connections to them has died.
         """
@@ -197,14 +203,9 @@ class RunRequests:
 
     def _planned_run(self, item: pytest.Item, planned: PlannedRun) -> LaunchPlan:
         test = planned.item or item
-        if MARK not in test.stash:  # deselected
-            read_marks([test], self._options)
-        mark = test.stash.get(MARK, None)
-        if mark is None:
-            raise pytest.UsageError(f"run {planned.name!r}: {test.nodeid} is no ddp test")
         plan = self._planned(test)
         name = plan.nodeid if planned.seed_name is None else planned.seed_name
-        seeds = make_seeds(name, mark, self._options, plan.world_size)
+        seeds = make_seeds(name, test.stash[MARK], self._options, plan.world_size)
         isolate = plan.isolate or planned.isolate
         return dataclasses.replace(plan, seeds=seeds, isolate=isolate)
 
