@@ -201,10 +201,10 @@ class Controller:
         made: Mapping[RunResult, tuple[Attempt, list[AsideOfRank]]],
     ) -> list[pytest.TestReport]:
         """Show the run that counts, and nothing of the others."""
-        if verdict.skip:
-            return self._shown(Attempt(skipped_without_ranks(item, verdict.skip)))
-        if verdict.result is None:
+        if verdict.error:
             return self._shown(_failed(item, verdict.error))
+        if verdict.skip or verdict.result is None:
+            return self._shown(Attempt(skipped_without_ranks(item, verdict.skip)))
         attempt, asides = made[verdict.result]
         for rank, aside in asides:
             self._messages.tell(rank, aside)
