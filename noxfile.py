@@ -65,8 +65,12 @@ def release(session: nox.Session) -> None:
     """Build wheel and sdist in dist/, check them, and test each in an environment of its own."""
     session.install("--constraint", "constraints.txt", *_group("release"))
     session.run("python", "-c", "import shutil; shutil.rmtree('dist', ignore_errors=True)")
-    # The wheel is built from the sdist. The isolated builds need setuptools alone.
-    session.run("python", "-m", "build", "--quiet", "--outdir", "dist")
+    with tempfile.TemporaryDirectory() as copy:
+        # A build leaves a folder *.egg-info where its sources are, which pip and importlib.metadata
+        # then take for an installed distribution.
+        session.run("python", "-m", "tests.release.building", copy)
+        # The wheel is built from the sdist. The isolated builds need setuptools alone.
+        session.run("python", "-m", "build", "--quiet", "--outdir", "dist", copy)
     built = [str(file) for file in sorted(Path("dist").iterdir())]
     session.run("twine", "check", "--strict", *built)
     session.run("check-wheel-contents", *(file for file in built if file.endswith(".whl")))

@@ -1,4 +1,7 @@
-"""Builds what is released from the files that git knows, so that nothing else slips in."""
+"""Builds what is released from the files that git knows, so that nothing else slips in.
+
+``python -m tests.release.building FOLDER`` copies them, for the release itself.
+"""
 
 from __future__ import annotations
 
@@ -61,3 +64,7 @@ def build_sdist(source: Path, folder: Path) -> Path:
     checked(sys.executable, "-c", _SDIST, str(folder), cwd=source)
     (built,) = folder.glob("*.tar.gz")
     return built
+
+
+if __name__ == "__main__":
+    copy(Path(sys.argv[1]))

@@ -8,7 +8,7 @@ import sys
 from multiprocessing import resource_tracker, spawn
 from typing import Any, NoReturn
 
-from pytest_ddp.extensions.adopt.ranks import inherited, served_surroundings
+from pytest_ddp.extensions.adopt.ranks import inherited, loader_workers, served_surroundings
 from pytest_ddp.extensions.adopt.ranks.served_messages import Inherit, Serve
 from pytest_ddp.extensions.adopt.ranks.served_watch import ServedWatch
 from pytest_ddp.protocol.channel import Channel
@@ -26,6 +26,7 @@ def preload() -> None:
     with without_collector():
         import pytest  # noqa: F401, PLC0415
         import torch.multiprocessing.spawn  # noqa: F401, PLC0415
+    loader_workers.watch()
 
 
 def live(order: Serve, descriptors: list[int]) -> NoReturn:

@@ -14,6 +14,7 @@ import pytest
 from tests.acceptance.suite import SPAWNED, Finished, Suite
 
 LOADING = """
+import multiprocessing
 import os
 import signal
 import time
@@ -33,7 +34,10 @@ class Numbers(Dataset):
 
     def __getitem__(self, index):
         Path(self.folder, str(os.getpid())).touch()
-        if self.ends == "killed" and index == 9:
+        # Rank 1's first item: the process has received nothing from this worker then. The connection
+        # over which it fetches a tensor may break a moment before it sees that the worker has ended,
+        # and torch's DataLoader then raises an EOFError in place of its own message.
+        if self.ends == "killed" and index == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         if self.ends == "never":
             time.sleep(0.5)
@@ -42,8 +46,7 @@ class Numbers(Dataset):
 
 def load(rank, folder, method, persistent, ends):
     if ends == "killed" and rank == 0:
-        # In a collective, its lost connection could be the first failure that is reported; and a
-        # worker that it starts while it is terminated would not see that its parent is gone.
+        # In a collective, its lost connection could be the first failure that is reported.
         signal.pause()
     data = Numbers(folder, ends)
     sampler = DistributedSampler(data, 2, rank, shuffle=False)
@@ -60,6 +63,22 @@ def load(rank, folder, method, persistent, ends):
         dist.all_reduce(total)
         assert total == sum(range(16))
     return loader
+
+
+def end_first(worker):
+    # Called before a worker looks for its parent for the first time.
+    rank = multiprocessing.parent_process().pid
+    Path("early", str(os.getpid())).touch()
+    if worker == 1:
+        os.kill(rank, signal.SIGTERM)
+    while os.getppid() == rank:
+        time.sleep(0.01)
+
+
+def ends_early(rank):
+    # A worker of spawn, the default in a spawned process, survives this with multiprocessing itself.
+    forked = {"multiprocessing_context": "fork", "num_workers": 2}
+    list(DataLoader(Numbers("", "well"), worker_init_fn=end_first, **forked))
 
 
 def target(rank, store, folder, method="fork", persistent=False, ends="well"):
@@ -81,7 +100,7 @@ import time
 import pytest
 import torch.multiprocessing as mp
 
-from loading import pids, target
+from loading import ends_early, pids, target
 
 
 @pytest.fixture
@@ -102,6 +121,11 @@ def test_works(args, method, persistent):
 
 def test_worker_is_killed(args):
     mp.spawn(target, args=(*args, "fork", False, "killed"), nprocs=2)
+
+
+def test_rank_ends_while_workers_start():
+    with pytest.raises(mp.ProcessExitedException, match="SIGTERM"):
+        mp.spawn(ends_early, nprocs=1)
 """
 ENDLESS = """
 import torch.multiprocessing as mp
@@ -158,6 +182,7 @@ def served(new_suite: Callable[[], Suite]) -> Finished:
     suite = new_suite()
     suite.write("loading.py", LOADING)
     suite.write("test_served.py", SERVED)
+    (suite.directory / "early").mkdir()
     return suite.run("--ddp-adopt=spawn", timeout=200)
 
 
@@ -171,7 +196,7 @@ def adopted(new_suite: Callable[[], Suite]) -> Finished:
 
 
 def test_served_processes_have_workers(served: Finished) -> None:
-    served.assert_outcomes(passed=3, failed=1)
+    served.assert_outcomes(passed=4, failed=1)
     assert not served.warnings, served.tail()
 
 
@@ -191,8 +216,10 @@ def test_a_worker_that_died_is_told(harness: str, request: pytest.FixtureRequest
     assert re.search(TOLD, found["test_worker_is_killed"].text)
 
 
-def test_of_adopted_classes_nothing_is_left(adopted: Finished) -> None:
-    _await_ends(_pids(adopted.directory / "workers"))
+@pytest.mark.parametrize("harness, folder", [("served", "early"), ("adopted", "workers")])
+def test_no_worker_is_left(harness: str, folder: str, request: pytest.FixtureRequest) -> None:
+    found: Finished = request.getfixturevalue(harness)
+    _await_ends(_pids(found.directory / folder))
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
