@@ -205,6 +205,8 @@ class Go:
     """Every rank is ready: begin the test."""
 
     test: int
+    refusals: dict[str, str] = field(default_factory=dict)
+    """Why the ranks must not begin tests of this file, by node id."""
 
 
 @dataclass(frozen=True)
@@ -233,6 +235,17 @@ class RankReady:
 
 
 @dataclass(frozen=True)
+class Parameter:
+    """A parameter of a test function, as one rank has collected it."""
+
+    function: str
+    """The tests' node id up to the bracket."""
+    name: str
+    values: dict[str, str]
+    """A text of the value of each test, by node id."""
+
+
+@dataclass(frozen=True)
 class Began:
     """The group is built and the item was found: what follows is the test's own doing.
 
@@ -242,6 +255,8 @@ class Began:
     """
 
     test: int
+    parameters: tuple[Parameter, ...] = ()
+    """Those of the test's file, if ranks may iterate over a set in different orders."""
 
 
 @dataclass(frozen=True)

@@ -108,11 +108,12 @@ class Link:
             # taken for the rank's.
             crash_stacks.exit_now(1)
 
-    def wait_for_go(self, test: int) -> None:
+    def wait_for_go(self, test: int) -> Go:
         """Wait until every rank of the test is ready to begin."""
         # A Go for an earlier test, which was given up, may still be in the queue.
-        while self._go.get().test != test:
+        while (go := self._go.get()).test != test:
             pass
+        return go
 
     def exchange(self, operation: Operation, source: int | None, payload: str) -> tuple[str, ...]:
         """Take part in a side-channel operation.

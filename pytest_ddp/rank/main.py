@@ -144,7 +144,7 @@ def _spawned_rank(channel: Channel, files: list[int], order: StartRank) -> NoRet
     preload.torch()
     _check_names()
     _set_program(session)
-    collection = Collection()
+    collection = Collection(is_own_interpreters=True)
     config, own = configure(session, collection)
     preload.what_ranks_use()
 

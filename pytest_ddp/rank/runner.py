@@ -19,6 +19,7 @@ from pytest_ddp.protocol.messages import (
     Finished,
     Leak,
     NotBegun,
+    Parameter,
     Phase,
     PhaseReported,
     RankReady,
@@ -134,6 +135,8 @@ class Runner:
         self._log_handlers = log_handlers.AttachedHandlers.of_phases(self._config)
         self._reseeder = seeding.Reseeder(self._config.option)
         self._modules: ModuleState | None = None
+        self._refusals: dict[str, str] = {}
+        """Why tests of the last collected file must not begin, by node id."""
         self._in_doubt = False
         self._is_unclear = False
         """Whether threads of fixtures may have begun sends or receives."""
@@ -206,11 +209,21 @@ class Runner:
             self._link.send(NotBegun(order.test, problem, True))
             return
         if order.waits_for_go:
-            self._link.send(Began(order.test))
+            self._link.send(Began(order.test, self._parameters(order.file)))
             with self._surveyor.at_start():
-                self._link.wait_for_go(order.test)
+                self._refusals = self._link.wait_for_go(order.test).refusals
+        if (refusal := self._refusals.get(order.nodeid)) is not None:
+            self._link.send(NotBegun(order.test, refusal, False))
+            return
         self._kept.begin(order.test)
         self._link.send(self._run_item(order, item))
+
+    def _parameters(self, file: str) -> tuple[Parameter, ...]:
+        """Those of a file, unless all ranks of this world are forks of one process."""
+        world = self._place.world
+        if self._collection.is_own_interpreters or len({*world.nodes}) > 1:
+            return tuple(self._collection.parameters(file))
+        return ()
 
     def _collect(self, file: str) -> None:
         if not self._collection.has(file):

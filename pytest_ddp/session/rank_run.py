@@ -10,7 +10,7 @@ import pytest
 from pytest_ddp.launch.rank_process import RankProcess
 from pytest_ddp.outcome import stack_dumps
 from pytest_ddp.outcome.outcome import Ending, RankOutcome, TimedReport
-from pytest_ddp.protocol.messages import Done, EndAnnounced, Passed, Phase
+from pytest_ddp.protocol.messages import Done, EndAnnounced, Parameter, Passed, Phase
 from pytest_ddp.protocol.rank_status import Calls, RankStatus
 from pytest_ddp.system.stdlib import signal
 
@@ -23,6 +23,7 @@ class RankRun:
         self.reports: dict[Phase, TimedReport] = {}
         self.subtests: list[TimedReport] = []
         self.began = False
+        self.parameters: tuple[Parameter, ...] = ()
         self.ending: Ending | None = None
         self.at = 0.0
         self.problem = ""

@@ -50,7 +50,7 @@ from pytest_ddp.protocol.rank_status import (
     RankStatus,
     RequestCalls,
 )
-from pytest_ddp.session import ends
+from pytest_ddp.session import collected_parameters, ends
 from pytest_ddp.session.display import LiveLine, activity_of
 from pytest_ddp.session.exchanges import Exchanges
 from pytest_ddp.session.rank_run import RankRun
@@ -375,6 +375,7 @@ class Run:
                 raise AssertionError("Calls, while the test runs and no TellCalls was sent")
             case Began():
                 part.begin(self._plan.nodeid)
+                part.parameters = message.parameters
                 if all(part.began for part in self.parts):
                     self._go()
             case RequestTerminal():
@@ -420,8 +421,9 @@ class Run:
         self._has_run = True
         self._since, self._limit = time.monotonic(), self._plan.timeout
         self._prober.end_by(self._since + self._limit)
+        refusals = collected_parameters.refusals([part.parameters for part in self.parts])
         for part in self.parts:
-            part.process.send(Go(self._test))
+            part.process.send(Go(self._test, refusals))
 
     def _take_untold(self, part: RankRun) -> None:
         """Take reports that a rank held back to send with its `Done`, which will not come."""

@@ -361,7 +361,8 @@ ENTRIES = (
             "An import that fails in ranks only: it reads RANK, needs a GPU, or a path of the "
             "pytest process.",
             "Collection differs between ranks: parameters from a set, a random number, the time "
-            "or the rank.",
+            "or the rank. Where each rank has an interpreter of its own, the text names parameters "
+            "whose order differs.",
             "The port or the network interface of the rendezvous is taken or blocked.",
         ),
         (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.abc
+import reprlib
 import sys
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
@@ -17,6 +18,7 @@ import _pytest.main
 import _pytest.python
 import pytest
 
+from pytest_ddp.protocol.messages import Parameter
 from pytest_ddp.system.stdlib import os, traceback
 
 # ------------------------------------------------------------------
@@ -94,6 +96,9 @@ def _with_new(tests: list[Any], before: list[Any], after: list[Any]) -> list[Any
 
 _LISTING: tuple[Any, ...] = (_pytest.main, _pytest.python)
 """Modules of pytest with collectors that list folders."""
+_SHORT = reprlib.Repr()
+"""Writes values of parameters, which may be whole tables of data; sets are sorted."""
+_SHORT.maxother = _SHORT.maxstring = _SHORT.maxlong = 100
 _NEAREST = 3
 """How many similar tests are named in the message about a missing one."""
 
@@ -104,7 +109,13 @@ class Collection:
     All files have the same nodes for their folders, so that a package's fixture is set up once.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_own_interpreters: bool = False) -> None:
+        """
+        Args:
+            is_own_interpreters: whether each rank has an interpreter of its own, with its own hash
+                seed.
+        """
+        self.is_own_interpreters = is_own_interpreters
         self._items: dict[str, pytest.Item] = {}
         self._folders: dict[Path, pytest.Collector] = {}
         self._errors: dict[str, list[str]] = {}
@@ -163,6 +174,18 @@ class Collection:
             "random or uuid values, no sets, no times in parametrize (or seed them), and over\n"
             "several machines nothing that differs between them, such as host names and devices."
         )
+
+    def parameters(self, file: str) -> Iterator[Parameter]:
+        """The parameters of all tests of a file."""
+        found: dict[tuple[str, str], dict[str, str]] = {}
+        for nodeid, item in self._items.items():
+            if str(item.path) == file:
+                values = getattr(getattr(item, "callspec", None), "params", {})
+                for name, value in values.items():
+                    of = nodeid.partition("[")[0], name
+                    found.setdefault(of, {})[nodeid] = _SHORT.repr(value)
+        for (function, name), texts in found.items():
+            yield Parameter(function, name, texts)
 
     # ------------------------------------------------------------------ pytest's hooks
 

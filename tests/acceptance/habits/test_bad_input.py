@@ -182,6 +182,71 @@ def test_random_collection(suite: Suite) -> None:
     assert finished.returncode == pytest.ExitCode.TESTS_FAILED
 
 
+UNORDERED = """
+    import os
+
+    import pytest
+    import torch
+    import torch.distributed as dist
+
+    NAMED = {(name, len(name)) for name in ("full", "local", "sharded", "offloaded", "mixed", "a")}
+    pytestmark = pytest.mark.ddp(world_size=2)
+
+
+    @pytest.mark.parametrize("size", [3, 2])
+    @pytest.mark.parametrize("config", NAMED)
+    def test_set(ddp, config, size):
+        dist.all_reduce(torch.ones(config[1]))
+
+
+    @pytest.mark.parametrize("config", [pytest.param([name]) for name, _ in NAMED])
+    def test_list_of_set(ddp, config):
+        pass
+
+
+    @pytest.fixture(params=dict.fromkeys(NAMED))
+    def config(request):
+        return request.param
+
+
+    class TestFixture:
+        def test_it(self, ddp, config):
+            pass
+
+
+    @pytest.mark.parametrize("config", sorted(NAMED))
+    def test_sorted(ddp, config):
+        assert len({*ddp.gather(config)}) == 1
+
+
+    @pytest.mark.parametrize("config", NAMED, ids=str)
+    def test_named(ddp, config):
+        assert len({*ddp.gather(config)}) == 1
+
+
+    @pytest.mark.parametrize("device", [("cpu", os.environ.get("RANK"))])
+    def test_of_rank(ddp, device):
+        assert device == ("cpu", str(ddp.rank))
+"""
+
+
+def test_parameters_from_a_set_differ_between_interpreters(suite: Suite) -> None:
+    suite.write("test_unordered.py", UNORDERED)
+    finished = suite.run("--ddp-start-method=spawn", extra=())
+    verdicts: dict[str, set[str]] = {}
+    for nodeid, result in finished.results.items():
+        verdicts.setdefault(nodeid.partition("[")[0].rpartition("::")[2], set()).add(result.verdict)
+    # One of six may have the same place in both orders by chance.
+    for name in ("test_set", "test_list_of_set", "test_it"):
+        assert "error" in verdicts.pop(name), finished.tail()
+    assert verdicts == dict.fromkeys(("test_sorted", "test_named", "test_of_rank"), {"passed"})
+    text = next(result.text for result in finished.results.values() if result.verdict == "error")
+    assert re.search(
+        r"ranks 0-1 could not begin: parameter config is \('\w+', \d\) on rank 0,", text
+    )
+    assert "failed" not in {result.verdict for result in finished.results.values()}
+
+
 def test_file_that_only_ranks_cannot_import(suite: Suite) -> None:
     suite.write(
         "test_import.py",
