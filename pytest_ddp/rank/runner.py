@@ -338,7 +338,7 @@ class Runner:
             return "there are more process groups than before"
         if self._is_broken_off and self._group.is_unnumbered():
             return "its backend numbers no collectives, so the ranks may have left it out of step"
-        return self._group.doubt()
+        return self._group.doubt(held=self._ties.hold())
 
     def _spent(self) -> bool:
         if self._place.world.devices is None:

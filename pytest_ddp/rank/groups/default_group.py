@@ -28,6 +28,7 @@ from pytest_ddp.system.stdlib import os, threading
 #
 # Under torchrun, each test has a store of its own. A new store would need a new group, whereas a
 # prefix before the keys of the old one costs a few microseconds. Keys of subgroups are below it.
+# A test that asks for the store below its prefix costs a new group.
 
 _GETTERS = ("_get_default_store", "_get_process_group_store")
 
@@ -36,16 +37,46 @@ def _no_group() -> None:
     """In place of a weak reference to a group."""
 
 
+class PrefixedStore(PrefixStore):
+    """A group's store with the keys of one test; records whether the store below it was asked for.
+
+    torch has a single Python object for a store as long as that is referenced, so that code which
+    takes one prefix store after another off a store of its own gets this object as well.
+    """
+
+    def __init__(self, prefix: str, whole: Store, keys: StoreKeys) -> None:
+        super().__init__(prefix, whole)
+        self._prefix, self._whole, self._keys = prefix, whole, keys
+
+    @property
+    def underlying_store(self) -> Store:
+        self._keys.bypassed = True
+        return self._whole
+
+    @property
+    def _underlying_non_prefix_store(self) -> Store:
+        self._keys.bypassed = True
+        below: Store = super()._underlying_non_prefix_store  # type: ignore[misc]
+        return below
+
+    def clone(self) -> PrefixedStore:
+        return PrefixedStore(self._prefix, self._whole.clone(), self._keys)
+
+
 class StoreKeys:
     """Puts a prefix before the keys of each test, in what Python gets as the group's store."""
 
     def __init__(self) -> None:
         self.uses = 0
         """How often Python has requested a group's store."""
+        self.bypassed = False
+        """Whether a test may have set keys without its prefix since the group was built."""
         self._group: Callable[[], Any] = _no_group
         self._whole: Any = None
         """The store that the group was built with."""
+        self._built_timeout: Any = None
         self._timeout: Any = None
+        """The store's timeout at the begin of each test."""
         self._test = 0
         for name in _GETTERS:
             self._wrap(dist.distributed_c10d, name)
@@ -62,14 +93,25 @@ class StoreKeys:
         if group is None or group is not self._group():  # which may be gone
             self._group = _no_group if group is None else weakref.ref(group)
             self._whole = None if group is None else _registry()[group][1]
-            self._timeout = None if self._whole is None else self._whole.timeout
-            self._test = 0
-        if self._whole is not None and test != self._test:
-            # set_timeout of a prefix store sets that of the whole store: undo what a test did.
-            self._whole.set_timeout(self._timeout)
+            self._built_timeout = None if self._whole is None else self._whole.timeout
+            self._test, self.bypassed = 0, False
+        if self._whole is None:
+            return
+        if test != self._test:
             backend, _ = _registry()[group]
-            _registry()[group] = backend, PrefixStore(f"test {test}", self._whole)
-            self._test = test
+            _registry()[group] = backend, PrefixedStore(f"test {test}", self._whole, self)
+            self._test, self._timeout = test, self._built_timeout
+        # set_timeout of a prefix store sets that of the whole store: undo what a test did.
+        self._whole.set_timeout(self._timeout)
+
+    @contextlib.contextmanager
+    def of_wide_fixture(self) -> Iterator[None]:
+        """Keep a timeout that is set in the block, as keys, as long as the fixture lives."""
+        whole = self._whole
+        before = None if whole is None else whole.timeout
+        yield
+        if whole is not None and whole is self._whole and whole.timeout != before:
+            self._timeout = whole.timeout
 
     def _wrap(self, owner: Any, name: str) -> None:
         original = getattr(owner, name)
@@ -202,6 +244,12 @@ class DefaultGroup:
         """Collectives issued since :meth:`prepare` on each group that exists now."""
         return tuple(self._count(group) for group in groups())
 
+    @contextlib.contextmanager
+    def of_wide_fixture(self) -> Iterator[None]:
+        """Attribute what is begun or set in the block to a fixture that is wider than a test."""
+        with self.journal.of_wide_fixture(), self._keys.of_wide_fixture():
+            yield
+
     def use(self) -> GroupUse:
         """A snapshot of how far the groups have been used."""
         present = groups()
@@ -277,8 +325,12 @@ class DefaultGroup:
         """How many groups torch has counted in this test, including those of other ranks."""
         return _numbered() - self._numbered
 
-    def doubt(self) -> str | None:
-        """Why the next test must not reuse the default group; None if it may."""
+    def doubt(self, *, held: bool) -> str | None:
+        """Why the next test must not reuse the default group; None if it may.
+
+        Args:
+            held: whether a wide fixture uses the group; its tests share their keys.
+        """
         group = self._reference()
         if not self._built:
             return None if self.missing is None else "its backend was missing"
@@ -291,6 +343,8 @@ class DefaultGroup:
         if group in dist.distributed_c10d._world.pg_coalesce_state:
             # torch clears it by no exception: the next test's collectives would wait in its list.
             return "the test left a coalescing block of the default process group by an exception"
+        if self._keys.bypassed and not held:
+            return "the test used the store of the default process group below its own keys"
         return None
 
     def is_unnumbered(self) -> bool:

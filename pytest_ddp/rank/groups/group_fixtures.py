@@ -38,7 +38,7 @@ class GroupFixtures:
         """Observe the set-up of a fixture wider than a test, which runs in the block."""
         before, exchanges = self._group.use(), self._side_channel.exchanges
         try:
-            with self._group.journal.of_wide_fixture():
+            with self._group.of_wide_fixture():
                 yield
         finally:
             if "ddp" in fixturedef.argnames or self._side_channel.exchanges > exchanges:

@@ -34,6 +34,40 @@ SOURCE = """
         STORES[store]().wait(["ready"], SOON if not announces else datetime.timedelta(seconds=60))
 
 
+    def lowest(store):
+        while hasattr(store, "underlying_store"):
+            store = store.underlying_store
+        return store
+
+
+    def of_subgroup():
+        group = dist.new_group([0, 1])
+        below = lowest(c10d._get_process_group_store(group))
+        dist.barrier()
+        dist.destroy_process_group(group)
+        return below
+
+
+    WAYS = {
+        "underlying": lambda: lowest(_get_default_store()),
+        "at_once": lambda: _get_default_store()._underlying_non_prefix_store,
+        "own_prefix": lambda: lowest(dist.PrefixStore("own", _get_default_store())),
+        "clone": lambda: lowest(_get_default_store().clone()),
+        "subgroup": of_subgroup,
+    }
+
+
+    @pytest.mark.parametrize("time", ["first", "second"])
+    @pytest.mark.parametrize("way", WAYS)
+    def test_below(ddp, way, time):
+        below = WAYS[way]()
+        ddp.barrier()
+        assert not below.check(["below"])
+        ddp.barrier()
+        below.set("below", "1")
+        dist.barrier()
+
+
     @pytest.mark.parametrize("time", ["first", "second"])
     def test_counter(ddp, time):
         _get_default_store().add("count", 1)
@@ -67,7 +101,11 @@ SOURCE = """
         assert _get_default_store().timeout == SOON
 """
 
+WAYS = ("underlying", "at_once", "own_prefix", "clone", "subgroup")
+
 WIDE = """
+    from datetime import timedelta
+
     import pytest
     import torch.distributed as dist
     from torch.distributed import PrefixStore
@@ -76,8 +114,15 @@ WIDE = """
     pytestmark = pytest.mark.ddp(world_size=2)
 
 
+    SOON, LONG = timedelta(seconds=3), timedelta(hours=1)
+
+
     def own():
         return PrefixStore("own", _get_default_store())
+
+
+    def below():
+        return _get_default_store()._underlying_non_prefix_store
 
 
     @pytest.fixture(scope="class")
@@ -100,6 +145,27 @@ WIDE = """
 
     def test_is_over():
         assert not own().check(["address"])
+
+
+    @pytest.fixture(scope="class")
+    def patient(ddp):
+        _get_default_store().set_timeout(LONG)
+        below().set("of_fixture", "1")
+
+
+    class TestTimeout:
+        def test_sets(self, patient):
+            assert _get_default_store().timeout == LONG
+            _get_default_store().set_timeout(SOON)
+
+        def test_after(self, patient):
+            assert _get_default_store().timeout == LONG
+            assert below().check(["of_fixture"])
+
+
+    def test_timeout_is_over():
+        assert _get_default_store().timeout not in (SOON, LONG)
+        assert not below().check(["of_fixture"])
 
 
     @pytest.fixture(scope="module")
@@ -222,11 +288,15 @@ def test_a_key_of_the_last_test_is_gone(finished: Finished, store: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["test_counter", "test_all_ways_lead_to_one_store", "test_group_of_one_name", "test_timeout"],
+    [
+        *("test_counter", "test_all_ways_lead_to_one_store", "test_group_of_one_name"),
+        "test_timeout",
+        *(f"test_below[{way}]" for way in WAYS),
+    ],
 )
 @pytest.mark.parametrize("time", ["first", "second"])
 def test_each_test_begins_with_none(finished: Finished, name: str, time: str) -> None:
-    assert finished[f"{name}[{time}]"].verdict == "passed"
+    assert finished[f"{name}[{time}]".replace("][", "-")].verdict == "passed"
 
 
 @pytest.mark.parametrize(
@@ -234,6 +304,7 @@ def test_each_test_begins_with_none(finished: Finished, name: str, time: str) ->
     [
         *(f"test_reads[{time}]" for time in (1, 2, 3)),
         *("test_reads_by_itself", "test_is_over", "test_held[1]", "test_held[2]"),
+        *("test_sets", "test_after", "test_timeout_is_over"),
     ],
 )
 def test_keys_of_a_fixture_live_as_long_as_it(finished: Finished, name: str) -> None:
