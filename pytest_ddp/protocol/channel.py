@@ -166,13 +166,17 @@ class Channel:
         while self._rights:
             _close_all(self._rights.popleft()[1])
 
-    def receive(self) -> tuple[Message, list[int]] | None:
+    def receive(self, wait: Callable[[], None] = lambda: None) -> tuple[Message, list[int]] | None:
         """Wait for the next message and its descriptors; None once the peer is gone.
+
+        Args:
+            wait: called before each read that may have to wait.
 
         Raises:
             ChannelError: the peer sent something other than a message.
         """
         while (message := self._next()) is None:
+            wait()
             if not self._read():
                 return None
         return message

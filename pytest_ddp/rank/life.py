@@ -79,7 +79,7 @@ def live(
         rendezvous.begin(listening, serve_now=order.serve_store)
         stand_ins.reporter_stand_in(session.config)
         own.load(session)
-        link = Link(channel, made.side_channel, made.surveyor, made.page)
+        link = Link(channel, made.side_channel, made.surveyor, made.page, rendezvous)
         meets = connections.begin(order.folder, lambda: link.test)
         made.group.journal.on_new_group.append(meets.mark)
         stand_ins.junit_stand_in(session.config, link.send)

@@ -31,9 +31,10 @@ from pytest_ddp.protocol.messages import (
 from pytest_ddp.protocol.rank_status import Probe, RequestCalls
 from pytest_ddp.protocol.status_page import SEEN, StatusPage, cut_off
 from pytest_ddp.rank.exits import crash_stacks
+from pytest_ddp.rank.groups.env_rendezvous import EnvRendezvous
 from pytest_ddp.rank.groups.side_channel import SideChannel
 from pytest_ddp.rank.status.status_reporter import StatusReporter
-from pytest_ddp.system.stdlib import os, queue, signal, threading
+from pytest_ddp.system.stdlib import os, queue, select, signal, threading
 
 
 class DebuggerLink(Protocol):
@@ -52,8 +53,10 @@ class Link:
         side_channel: SideChannel,
         surveyor: StatusReporter,
         page: StatusPage,
+        rendezvous: EnvRendezvous,
     ) -> None:
         self._channel = channel
+        self._rendezvous = rendezvous
         self._side_channel = side_channel
         self._surveyor = surveyor
         self._page = page
@@ -172,6 +175,23 @@ class Link:
         self._page.write(SEEN, cut_off())
         os.killpg(0, signal.SIGKILL)
 
+    def _serve_until_readable(self) -> None:
+        """Serve the store of the test if somebody connects to its port before a message comes.
+
+        The socket of a new port is found after the Go that follows each order with one.
+        """
+        while (listening := self._rendezvous.listening) is not None:
+            poll = select.poll()
+            for source in (self._channel.fileno(), listening):
+                poll.register(source, select.POLLIN)
+            ready = {source for source, _ in poll.poll()}
+            if listening in ready:
+                # The main thread may have served it, or the test closed it.
+                with contextlib.suppress(RuntimeError):
+                    self._rendezvous.serve()
+            if self._channel.fileno() in ready:
+                return
+
     def _answer(self, request: Probe | RequestCalls) -> None:
         # The main thread changes what is read here, and torch's recorder is a private interface. A
         # probe that fails proves nothing, and must not end the link.
@@ -190,7 +210,7 @@ class Link:
 
     def _receive(self) -> tuple[Message, list[int]] | None:
         try:
-            return self._channel.receive()
+            return self._channel.receive(self._serve_until_readable)
         except (OSError, ChannelError):
             # The latter if a test left no room for descriptors. A rank that no longer reads would
             # be waited for; a dead one is replaced.

@@ -233,7 +233,8 @@ class Run:
         keys = next((process.keys for process in processes if process.holds_group), self._test)
         port = rendezvous.take()
         with port or nullcontext(), file_of(store if new else None, plan.world) as file:
-            waits_for_go = new or may_import(processes, plan.nodeid)
+            # Also with a new port: a rank that connects there must find rank 0 ready to serve it.
+            waits_for_go = new or port is not None or may_import(processes, plan.nodeid)
             self._limit = start_limit(plan.timeout) if waits_for_go else plan.timeout
             self._prober = Prober(self._test, processes, self._since + self._limit)
             message = self._order.for_ranks(

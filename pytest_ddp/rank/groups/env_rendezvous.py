@@ -2,7 +2,9 @@
 
 torchrun's agent serves a store that ranks join as clients. Here rank 0 serves one, on the socket
 that the controller has opened on loopback, and only at the first request: a store costs a
-millisecond, and most tests never need it.
+millisecond, and most tests never need it. A request is a call of the rendezvous in rank 0, or a
+connection to the socket, for which the thread of :class:`~pytest_ddp.rank.link.Link` looks while it
+waits for messages.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from typing import Any
 
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
-from pytest_ddp.system.stdlib import os, socket
+from pytest_ddp.rank.groups import torch_state
+from pytest_ddp.system.stdlib import os, socket, threading
 
 _HANDLERS: dict[str, Any] = getattr(
     importlib.import_module("torch.distributed.rendezvous"), "_rendezvous_handlers", {}
@@ -29,12 +32,15 @@ class EnvRendezvous:
     """Serves, or joins, the env:// store of one test."""
 
     def __init__(self) -> None:
-        self._socket: int | None = None
+        self.listening: int | None = None
+        """The controller's socket, as long as nothing is served there."""
+        self._serving = threading.Lock()
         self._server: TCPStore | None = None
         self._kept: list[TCPStore] = []
-        """Servers of earlier tests, kept while a group that was built with them exists."""
+        """Servers of earlier tests, kept while a group or a store of the user's may need them."""
         self._attempts = itertools.count()
         self._was_used = False
+        self._address = ""
         self._port: str | None = None
         """The port of the controller's socket, from ``MASTER_PORT``."""
         self._original: Any = _HANDLERS.get("env")
@@ -49,24 +55,31 @@ class EnvRendezvous:
             serve_now: serve at once instead of at the first request.
             keeps: True if a group exists that was built with the store of an earlier test.
         """
-        if not keeps:
-            self._kept.clear()
-        elif self._server is not None:
+        # Without a new socket, nobody has made a store at this one: something else connected to it
+        # after this rank had reported.
+        if self._server is not None and listening:
             self._kept.append(self._server)
-        self._server = None
-        if listening:
-            if self._socket is not None:
-                socket.close(self._socket)
-            self._socket = listening[0]
+            self._server = None
+        if not keeps:
+            ports = {name.rpartition(":")[2] for _, name in torch_state.held().values()}
+            self._kept = [server for server in self._kept if str(server.port) in ports]
         self._was_used = False
+        self._address = os.environ.get("MASTER_ADDR", "")
         self._port = os.environ.get("MASTER_PORT")
         self._attempts = itertools.count()
+        if listening:
+            if self.listening is not None:
+                socket.close(self.listening)
+            self.listening = listening[0]
         if serve_now or self._original is None:
-            self._serve()
+            self.serve()
 
     def used_rendezvous(self) -> bool:
-        """Whether this rank has served or used the env:// store since the test began."""
-        return self._was_used or self._server is not None
+        """Whether this rank has served or used the env:// store since the test began.
+
+        A rank may use it after rank 0 has reported, and have it served only then.
+        """
+        return self._was_used or self._server is not None or self._port in torch_state.ports
 
     def store(self) -> Store:
         """This rank's connection to the test's store, for the plugin's own group.
@@ -78,17 +91,18 @@ class EnvRendezvous:
             return self._server
         return TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
 
-    def _serve(self) -> None:
-        if self._socket is None:
-            return
-        self._server = TCPStore(
-            os.environ["MASTER_ADDR"],
-            int(os.environ["MASTER_PORT"]),
-            is_master=True,
-            wait_for_workers=False,
-            master_listen_fd=self._socket,
-        )
-        self._socket = None
+    def serve(self) -> None:
+        """Serve the store of this test, if this rank is the one to do so and does not do it yet."""
+        with self._serving:
+            listening, self.listening = self.listening, None
+            if listening is not None:
+                self._server = TCPStore(
+                    self._address,
+                    int(self._port or 0),
+                    is_master=True,
+                    wait_for_workers=False,
+                    master_listen_fd=listening,
+                )
 
     def _rendezvous(
         self, url: str, timeout: timedelta = timedelta(minutes=5), **options: Any
@@ -96,7 +110,7 @@ class EnvRendezvous:
         is_ours = os.environ.get("MASTER_PORT") == self._port
         if is_ours:
             self._was_used = True
-            self._serve()
+            self.serve()
         # torch's agent store has no prefix per attempt: a second init would read the
         # first one's addresses and hang (torch 2.13).
         attempt = next(self._attempts)

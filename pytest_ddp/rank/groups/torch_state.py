@@ -101,6 +101,8 @@ def _value(module: str, name: str, default: Any) -> Any:
 _made: dict[int, tuple[weakref.ref[Any], str, str]] = {}
 """Kind and name of each store that may still be held, by a number of its own."""
 _numbers = itertools.count()
+ports: set[str] = set()
+"""Those at which this process has made a ``TCPStore``, as server or client."""
 
 
 def watch() -> None:
@@ -123,6 +125,8 @@ def _wrap(store_type: Any, kind: str, name_of: Any) -> None:
     @functools.wraps(original)
     def init(store: Any, *args: Any, **kwargs: Any) -> None:
         original(store, *args, **kwargs)
+        if kind == "TCPStore":
+            ports.add(str(store.port))
         if called_by_user(_getframe(1)):
             _made[next(_numbers)] = weakref.ref(store), kind, name_of(store)
 

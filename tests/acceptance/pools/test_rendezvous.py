@@ -90,3 +90,96 @@ def test_each_meets_by_a_store_of_its_own(suite: Suite) -> None:
     ports = {file.name: file.read_text() for file in (suite.directory / "ports").iterdir()}
     for tests in SAME:
         assert len({ports[f"{test}-{rank}"] for test in tests for rank in (0, 1)}) == 1, ports
+
+
+CLIENTS = """
+    import os
+    import socket
+    import time
+    from datetime import timedelta
+
+    import pytest
+    import torch
+    import torch.distributed as dist
+
+    pytestmark = pytest.mark.ddp(world_size=2)
+    LONG = timedelta(seconds=60)
+
+
+    def address():
+        return os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+
+
+    def connect():
+        return dist.TCPStore(*address(), is_master=False, timeout=LONG)
+
+
+    @pytest.mark.parametrize("time", ["first", "second"])
+    def test_all_ranks(ddp, time):
+        store = connect()
+        assert not store.check(["0", "1"])
+        ddp.barrier()
+        store.set(str(ddp.rank), time)
+        store.wait(["0", "1"], LONG)
+
+
+    @pytest.mark.parametrize("rank", [1, 1, 0, 1])
+    def test_one_rank(ddp, rank):
+        # Rank 0 may be through before it is asked to serve.
+        if ddp.rank == rank:
+            store = connect()
+            assert not store.check(["key"])
+            store.set("key", "1")
+
+
+    def test_no_store(ddp):
+        if ddp.rank == 1:
+            time.sleep(0.2)
+            socket.create_connection(address()).close()
+
+
+    def test_after_that(ddp):
+        connect()
+
+
+    def test_rank_0_is_busy(ddp):
+        if ddp.rank == 1:
+            connect()
+        end = time.monotonic() + 0.5
+        while time.monotonic() < end:
+            sum(range(1000))
+        dist.all_reduce(torch.ones(1))
+
+
+    def test_own_group(ddp):
+        dist.destroy_process_group()
+        if ddp.rank == 1:
+            connect().set("key", "1")
+        dist.init_process_group("gloo")
+        dist.barrier()
+        assert connect().check(["key"])
+
+
+    @pytest.fixture(scope="class")
+    def store(ddp):
+        return connect()
+
+
+    class TestFixture:
+        def test_sets(self, ddp, store):
+            store.set(str(ddp.rank), "1")
+
+        def test_gets(self, ddp, store):
+            store.wait(["0", "1"], LONG)
+            assert not connect().check(["0"])
+
+        def test_gets_again(self, ddp, store):
+            assert store.check(["0", "1"])
+"""
+
+
+def test_a_store_is_served_to_clients(suite: Suite) -> None:
+    suite.write("test_clients.py", CLIENTS)
+    run = suite.run(*LOADFILE)
+    run.assert_outcomes(passed=13)
+    assert not run.warnings, run.tail()

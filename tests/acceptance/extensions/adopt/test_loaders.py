@@ -34,9 +34,9 @@ class Numbers(Dataset):
 
     def __getitem__(self, index):
         Path(self.folder, str(os.getpid())).touch()
-        # Rank 1's first item: the process has received nothing from this worker then. The connection
-        # over which it fetches a tensor may break a moment before it sees that the worker has ended,
-        # and torch's DataLoader then raises an EOFError in place of its own message.
+        # Rank 1's first item: the rank has received nothing from this worker then. The connection
+        # over which it fetches a tensor may break a moment before it sees that the worker has
+        # ended, and the DataLoader then raises an EOFError in place of its own message.
         if self.ends == "killed" and index == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         if self.ends == "never":
@@ -76,7 +76,7 @@ def end_first(worker):
 
 
 def ends_early(rank):
-    # A worker of spawn, the default in a spawned process, survives this with multiprocessing itself.
+    # A worker of spawn, the default in a spawned process, survives this.
     forked = {"multiprocessing_context": "fork", "num_workers": 2}
     list(DataLoader(Numbers("", "well"), worker_init_fn=end_first, **forked))
 
@@ -216,7 +216,7 @@ def test_a_worker_that_died_is_told(harness: str, request: pytest.FixtureRequest
     assert re.search(TOLD, found["test_worker_is_killed"].text)
 
 
-@pytest.mark.parametrize("harness, folder", [("served", "early"), ("adopted", "workers")])
+@pytest.mark.parametrize(("harness", "folder"), [("served", "early"), ("adopted", "workers")])
 def test_no_worker_is_left(harness: str, folder: str, request: pytest.FixtureRequest) -> None:
     found: Finished = request.getfixturevalue(harness)
     _await_ends(_pids(found.directory / folder))
