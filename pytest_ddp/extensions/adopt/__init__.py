@@ -7,10 +7,11 @@
 
     pytest process            spawn.py replaces multiprocessing's SpawnProcess._Popen;
                               popen.py pickles as the original does
-    spawn server (a process)  ranks/spawn_server_process.py imports torch and forks
+    spawn server (a process)  spawn_server_process.py imports torch and forks;
+                              process_watch.py probes what was forked
     served process (a fork)   ranks/served_process.py runs multiprocessing.spawn, probed like ranks
 
-``watching.py`` probes served processes from a thread, ``joins.py`` adds to torch's exceptions, and
+``watching.py`` reads what the watch reports, ``joins.py`` adds to torch's exceptions, and
 ``judging.py`` fails a test that did not notice how a process ended. ``spawn_texts.py`` has the
 error texts.
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from pytest_ddp.extensions.adopt import spawn_texts
 from pytest_ddp.extensions.adopt.codes import ENDED_BADLY
@@ -21,7 +21,16 @@ EARLY_ADVICE = "With ddp_adopt_exits = plain it passes, as with multiprocessing 
 class Judge:
     """Keeps served processes until they have ended and are judged."""
 
-    def __init__(self, *, checks_exits: bool, docs_url: str = "") -> None:
+    def __init__(
+        self, hear: Callable[[], object], *, checks_exits: bool, docs_url: str = ""
+    ) -> None:
+        """
+        Args:
+            hear: notes hangs that have been proved, in the processes that were ended for them.
+            checks_exits: whether a test fails that did not notice how a process ended.
+            docs_url: of the page with the codes; empty for the command that shows them.
+        """
+        self._hear = hear
         self._checks_exits, self._docs_url = checks_exits, docs_url
         self._processes: list[Watched] = []
 
@@ -31,6 +40,7 @@ class Judge:
     def of(self, popens: Iterable[object]) -> list[Watched]:
         """The watched processes for these popens, without those that are not served."""
         given = list(popens)
+        self._hear()
         return [process for process in self._processes if process.popen in given]
 
     def hang_text(self, hang: Hang, processes: Iterable[Watched]) -> str:
@@ -45,11 +55,9 @@ class Judge:
 
     def problems(self, due: ExitDeadline) -> str:
         """The problems of processes that have ended and are due; empty if there are none."""
-        ended = [
-            process
-            for process in self._processes
-            if (process.due <= due or process.hang is not None) and process.popen.poll() is not None
-        ]
+        ended = [process for process in self._processes if process.popen.poll() is not None]
+        self._hear()  # after the look at their ends, whose reasons have been sent by then
+        ended = [process for process in ended if process.due <= due or process.hang is not None]
         self._processes = [process for process in self._processes if process not in ended]
         text = "\n\n".join(self._words(ended))
         for process in ended:

@@ -172,8 +172,8 @@ class Spawns:
         except BaseException:
             channel.close()
             raise
-        ours.setblocking(False)
-        self._care.take(popen, channel, process, self._nodeid or "", self._due)
+        self._care.take(popen, channel, self._services, process, self._nodeid or "", self._due)
+        channel.close()
         return popen
 
     def _make(self, environment: dict[str, str], descriptors: Sequence[int]) -> int:

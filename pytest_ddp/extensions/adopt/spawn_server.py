@@ -6,7 +6,12 @@ import contextlib
 import re
 from collections.abc import Iterator, Sequence
 
-from pytest_ddp.extensions.adopt.ranks.served_messages import Serve, Served, ServiceReady
+from pytest_ddp.extensions.adopt.ranks.served_messages import (
+    BeginWatch,
+    Serve,
+    Served,
+    ServiceReady,
+)
 from pytest_ddp.launch.rendezvous import NOT_FOR_HOST
 from pytest_ddp.protocol.channel import Channel, ChannelError
 from pytest_ddp.protocol.host_messages import Collected
@@ -26,7 +31,7 @@ _READ_AT_IMPORT = re.compile(
 """Variables that libraries read only when they are imported."""
 
 
-_SERVICE = "pytest_ddp.extensions.adopt.ranks.spawn_server_process"
+_SERVICE = "pytest_ddp.extensions.adopt.spawn_server_process"
 
 
 class NotServedError(Exception):
@@ -68,6 +73,19 @@ class SpawnServer:
         """Send the collected test files, so that the server imports what they import."""
         with contextlib.suppress(OSError):  # reported at the next request
             self._channel.send(message)
+
+    def watch_by(self, theirs: socket.socket, timeout: float) -> bool:
+        """Have the service watch processes from now on; return False if it has died.
+
+        Args:
+            theirs: its end of the channel for orders and reports.
+            timeout: seconds; a wait whose own timeout is shorter is no deadlock.
+        """
+        try:
+            self._channel.send(BeginWatch(timeout), (theirs.fileno(),))
+        except OSError:
+            return False
+        return True
 
     def make(self, order: Serve, descriptors: Sequence[int]) -> int:
         """Have the service make a process; return its pid.

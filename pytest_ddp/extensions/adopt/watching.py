@@ -1,38 +1,29 @@
-"""Watches from a thread whether the served processes of a process group can still end.
-
-It is a thread because the main thread may be blocked, in a ``join`` or on a queue.
-"""
+"""What the pytest process knows of served processes, which one of its services watches."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
-from pytest_ddp.deadlock.prober import Prober
 from pytest_ddp.extensions.adopt.exit_deadline import ExitDeadline
-from pytest_ddp.extensions.adopt.ranks.served_messages import Joined, ProcessPlace
-from pytest_ddp.outcome.outcome import Hang
+from pytest_ddp.extensions.adopt.ranks.served_messages import Proved, RankKnown, Watch
+from pytest_ddp.outcome.outcome import Hang, RankLine, RootCause
 from pytest_ddp.protocol.channel import Channel, ChannelError
+from pytest_ddp.protocol.host_messages import Json
 from pytest_ddp.protocol.messages import Message
-from pytest_ddp.protocol.rank_status import Probe, RankStatus
-from pytest_ddp.system.stdlib import os, select, signal, socket, threading, time
+from pytest_ddp.protocol.rank_status import RankStatus
+from pytest_ddp.system.stdlib import os, threading
 
 if TYPE_CHECKING:
     from pytest_ddp.extensions.adopt.popen import ServedPopen
-
-_STACK_LIMIT = 0.5
-"""Seconds for a process to write its stacks; it needs about a millisecond."""
-_A_MOMENT = 0.01
+    from pytest_ddp.extensions.adopt.spawn_server import SpawnServer
 
 
 class Watched:
     """One served process, from its start until the test that started it has been judged."""
 
-    def __init__(
-        self, popen: ServedPopen, channel: Channel, nodeid: str, due: ExitDeadline, *, judged: bool
-    ) -> None:
+    def __init__(self, popen: ServedPopen, nodeid: str, due: ExitDeadline, *, judged: bool) -> None:
         self.popen = popen
         self.label = popen.name
         """Its name in texts."""
@@ -43,42 +34,15 @@ class Watched:
         self.due = due
         self.is_judged = judged
         """Whether the test is responsible for its exit; for the workers of a pool, the pool is."""
-        self.channel = channel
-        self.gone = False
-        self.joined = False
         self.rank = -1
-        self.released = False
-        """Whether its function has returned: it issues no further collectives."""
         self.status: RankStatus | None = None
-        """Its last answer."""
+        """Its last answer, if it is part of a hang."""
         self.hang: Hang | None = None
-        """The hang for which the watcher ended it."""
-        self._pidfd = os.pidfd_open(popen.pid)
-
-    @property
-    def number(self) -> int:
-        """Its rank; if it has none now, a unique negative number."""
-        return self.rank if self.rank >= 0 else -self.popen.pid
-
-    def send(self, message: Probe) -> None:
-        self.channel.send(message)
-
-    def fileno(self) -> int:
-        """Readable when the process has ended."""
-        return self._pidfd
-
-    def signal(self, number: int) -> None:
-        """Send a signal to it, never to another process that has reused its pid."""
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._pidfd, number)
-
-    def close(self) -> None:
-        self.channel.close()
-        os.close(self._pidfd)
+        """The hang for which it was killed."""
 
 
 class Watcher:
-    """The thread, which runs as long as there are served processes."""
+    """Has processes watched, and reads what is reported of them."""
 
     def __init__(self, timeout: float) -> None:
         """
@@ -87,104 +51,68 @@ class Watcher:
         """
         self._timeout = timeout
         self._lock = threading.Lock()
-        self._processes: list[Watched] = []
-        self._thread: threading.Thread | None = None
-        self._prober: Prober | None = None
-        self._wake, self._woken = socket.socketpair()
+        self._processes: WeakValueDictionary[int, Watched] = WeakValueDictionary()
+        self._channel: Channel | None = None
 
-    def add(self, process: Watched) -> None:
-        """Watch one more process."""
+    def add(self, process: Watched, channel: Channel, services: list[SpawnServer]) -> None:
+        """Have one more process watched, by the service that watches the others."""
+        pid = process.popen.pid
         with self._lock:
-            self._processes.append(process)
-            if self._thread is None:
-                name = "pytest-ddp watch"
-                self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-                self._thread.start()
-        self._wake.send(b"x")
+            self._read()
+            if self._channel is None:
+                self._channel = self._begun(services)
+            self._processes[pid] = process
+            if self._channel is not None:
+                pidfd = os.pidfd_open(pid)
+                descriptors = channel.fileno(), pidfd, process.popen.files.faults
+                self._channel.send(Watch(pid), descriptors)
+                os.close(pidfd)
 
-    def _run(self) -> None:
-        while processes := self._living():
-            self._wait(processes)
-            for process in processes:
-                self._receive(process)
-            self._probe([process for process in processes if process.joined])
-
-    def _living(self) -> list[Watched]:
+    def hear(self) -> None:
+        """Note what has been reported. What is reported of a process is sent before it is ended."""
         with self._lock:
-            for process in self._processes:
-                if process.gone:
-                    process.close()
-                    self._prober = None
-            self._processes = [process for process in self._processes if not process.gone]
-            if not self._processes:
-                self._thread = None
-            return list(self._processes)
+            self._read()
 
-    def _wait(self, processes: Iterable[Watched]) -> None:
-        poll = select.poll()
-        sources: list[Any] = [self._woken, *processes]
-        sources += [process.channel for process in processes if not process.channel.at_end]
-        for source in sources:
-            poll.register(source, select.POLLIN)
-        due = None if self._prober is None else 1000 * self._prober.due_in()
-        ready = {descriptor for descriptor, _ in poll.poll(due)}
-        if self._woken.fileno() in ready:
-            self._woken.recv(1024)
-        for process in processes:
-            process.gone = process.fileno() in ready
+    def _begun(self, services: list[SpawnServer]) -> Channel | None:
+        """A channel to the first living service."""
+        for service in services:
+            ours, theirs = Channel.pair()
+            with theirs:
+                if service.watch_by(theirs, self._timeout):
+                    return ours
+            ours.close()
+        return None
 
-    def _receive(self, process: Watched) -> None:
-        messages: Iterable[tuple[Message, list[int]]] = ()
-        try:
-            messages = process.channel.receive_available()
-        except (ChannelError, OSError, ValueError):
-            # The test wrote into the channel, so further messages cannot be trusted.
-            process.channel.at_end, process.joined = True, False
+    def _read(self) -> None:
+        if self._channel is None:
+            return
+        messages: list[tuple[Message, list[int]]] = []
+        with contextlib.suppress(ChannelError):
+            messages = self._channel.receive_available()
         for message, _ in messages:
-            self._take(process, message)
+            self._take(message)
+        if self._channel.at_end:  # The service has died.
+            self._channel.close()
+            self._channel = None
 
-    def _take(self, process: Watched, message: Message) -> None:
+    def _take(self, message: Message) -> None:
         match message:
-            case Joined():
-                process.joined, self._prober = True, None
-            case ProcessPlace():
-                process.released = message.released
-                if message.rank != process.rank:
-                    process.rank, self._prober = message.rank, None
-            case RankStatus():
-                process.status = message
-                if self._prober is not None and process.joined:
-                    ended = process.released and message.alone
-                    hang = self._prober.take(process.number, message, ended)
-                    if hang is not None:
-                        self._end(hang)
-
-    def _probe(self, joined: list[Watched]) -> None:
-        ranks = [process.rank for process in joined if process.rank >= 0]
-        if not joined or len(set(ranks)) < len(ranks):
-            # With two worlds at a time, a process cannot be assigned to one of them.
-            self._prober = None
-        elif self._prober is None:
-            processes: Any = joined
-            deadline = time.monotonic() + self._timeout
-            self._prober = Prober(0, processes, deadline, attrgetter("number"))
-        else:
-            self._prober.probe()
-
-    def _end(self, hang: Hang) -> None:
-        """Kill the processes that could never end, after they have written their stacks."""
-        self._prober = None
-        proved = {row.rank for row in hang.table if row.rank >= 0}
-        stuck = [process for process in self._processes if process.rank in proved]
-        for process in stuck:
-            process.hang = hang
-            process.signal(signal.SIGUSR1)
-        _wait_until(lambda: all(process.popen.files.stacks() for process in stuck))
-        for process in stuck:
-            process.signal(signal.SIGKILL)
+            case RankKnown():
+                if (process := self._processes.get(message.pid)) is not None:
+                    process.rank = message.rank
+            case Proved():
+                hang = _hang(message.hang)
+                for pid, answer in zip(message.pids, message.answers, strict=True):
+                    if (process := self._processes.get(pid)) is not None:
+                        process.hang, process.status = hang, answer
 
 
-def _wait_until(is_done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + _STACK_LIMIT
-    while not is_done() and time.monotonic() < deadline:
-        select.select([], [], [], _A_MOMENT)
+def _hang(fields: Json) -> Hang:
+    cause = fields["root_cause"]
+    return Hang(
+        fields["sentence"],
+        tuple(fields["culprits"]),
+        tuple(RankLine(**row) for row in fields["table"]),
+        RootCause(tuple(cause["ranks"]), cause["unknown"]),
+        fields["hint"],
+    )

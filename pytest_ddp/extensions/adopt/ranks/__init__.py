@@ -5,9 +5,8 @@ with :mod:`multiprocessing`, :mod:`harness_environment` and :mod:`announced_ends
 
 Processes that a test starts by ``spawn`` are served: they are forks of a service with torch.
 
-1. :mod:`spawn_server_process` imports what such processes may share, and forks them.
-2. :mod:`served_process` does in a fork what multiprocessing does in a new interpreter.
-3. :mod:`served_surroundings` restores the state of a new interpreter: streams, variables, signals.
-4. :mod:`served_watch` has the instruments of a rank; :mod:`loader_workers` lets workers of a
+1. :mod:`served_process` does in a fork what multiprocessing does in a new interpreter.
+2. :mod:`served_surroundings` restores the state of a new interpreter: streams, variables, signals.
+3. :mod:`served_watch` has the instruments of a rank; :mod:`loader_workers` lets workers of a
    ``DataLoader`` end with their process.
 """

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pytest_ddp.protocol.host_messages import Json
 from pytest_ddp.protocol.messages import ExtensionMessage
+from pytest_ddp.protocol.rank_status import RankStatus
 
 DESCRIPTORS = 11
 """Descriptors attached to :class:`Serve`: the process's channel, its three standard streams, the
@@ -29,6 +31,29 @@ class Serve(ExtensionMessage):
         return DESCRIPTORS
 
 
+@dataclass(frozen=True)
+class BeginWatch(ExtensionMessage):
+    """Watch processes, also those of other services. Orders and reports use the attached socket."""
+
+    timeout: float
+    """Seconds; a wait whose own timeout is shorter is no deadlock."""
+
+    @property
+    def descriptor_count(self) -> int:
+        return 1
+
+
+@dataclass(frozen=True)
+class Watch(ExtensionMessage):
+    """Watch one more process. Attached are its channel, its pidfd and the file of its stacks."""
+
+    pid: int
+
+    @property
+    def descriptor_count(self) -> int:
+        return 3
+
+
 # ---------------------------------------------------------------- service -> pytest process
 
 
@@ -47,6 +72,26 @@ class Served(ExtensionMessage):
     pid: int
 
 
+@dataclass(frozen=True)
+class RankKnown(ExtensionMessage):
+    """A watched process has another place in its default process group."""
+
+    pid: int
+    rank: int
+    """-1 if it has no default group now."""
+
+
+@dataclass(frozen=True)
+class Proved(ExtensionMessage):
+    """Watched processes can never end, and are about to be killed."""
+
+    hang: Json
+    """The fields of a ``Hang``."""
+    pids: tuple[int, ...]
+    answers: tuple[RankStatus | None, ...]
+    """Their last answers, in the same order."""
+
+
 # ---------------------------------------------------------------- pytest process -> its process
 
 
@@ -63,7 +108,7 @@ class Inherit(ExtensionMessage):
         return len(self.numbers)
 
 
-# ---------------------------------------------------------------- its process -> pytest process
+# ---------------------------------------------------------------- its process -> its watch
 
 
 @dataclass(frozen=True)

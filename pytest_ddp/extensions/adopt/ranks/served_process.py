@@ -51,10 +51,11 @@ def _live(order: Serve, descriptors: list[int]) -> NoReturn:
     served_surroundings.main_module()
     seeding.unseed()
     processes.watch()
-    channel = Channel(socket.socket(fileno=own))
-    _inherit(channel)
+    connection = socket.socket(fileno=own)
+    _inherit(Channel(connection))
     _share_tracker(tracker)
-    watch = ServedWatch(channel, page)
+    # The peer is now the process that watches, which counts messages from the first one.
+    watch = ServedWatch(Channel(connection), page)
     for descriptor in files:
         os.close(descriptor)
     code = _run(data)

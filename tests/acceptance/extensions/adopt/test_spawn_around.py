@@ -267,6 +267,76 @@ def test_beside_options_of_pytest(suite: Suite, args: tuple[str, ...]) -> None:
     assert found["test_left_in_teardown"].verdict == "passed+error"
 
 
+POLICE = """
+import os
+import threading
+
+import pytest
+
+
+def threads():
+    return {*threading.enumerate(), *os.listdir("/proc/self/task")}
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left():
+    before = threads()
+    yield
+    assert not threads() - before
+"""
+POLICED = """
+import threading
+import time
+
+import torch.distributed as dist
+
+event = spawn.Event()
+up = spawn.SimpleQueue()
+
+
+def meet(rank, path):
+    dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=2)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def stay(up, event):
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    up.put(True)
+    event.wait()
+
+
+@pytest.mark.parametrize("time", range(8))
+def test_spawn(tmp_path, time):
+    mp.spawn(meet, args=(str(tmp_path / "store"),), nprocs=2)
+
+
+def test_stays():
+    spawn.Process(target=stay, args=(up, event), daemon=True).start()
+    assert up.get()
+
+
+def test_fork_beside_it():
+    process = mp.get_context("fork").Process(target=time.sleep, args=(0,))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    event.set()
+
+
+def test_with_a_thread_of_its_own():
+    threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+"""
+
+
+def test_no_thread_is_there_that_a_test_did_not_start(suite: Suite) -> None:
+    suite.write("conftest.py", POLICE)
+    suite.write("test_it.py", PRELUDE + POLICED)
+    found = suite.run("--ddp-adopt=spawn", "-p", "no:randomly")
+    found.assert_outcomes(passed=11, error=1)
+    assert found["test_with_a_thread_of_its_own"].verdict == "passed+error"
+
+
 def test_a_timeout_of_pytest_timeout(suite: Suite) -> None:
     suite.write(
         "test_it.py",

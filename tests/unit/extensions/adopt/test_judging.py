@@ -25,7 +25,7 @@ def problems(
     checks_exits: bool = True,
     docs_url: str = "",
 ) -> str:
-    judge = Judge(checks_exits=checks_exits, docs_url=docs_url)
+    judge = Judge(lambda: None, checks_exits=checks_exits, docs_url=docs_url)
     for process in processes:
         judge.add(process.watched)
     return judge.problems(due)
@@ -83,7 +83,7 @@ def test_that_of_a_fixtures_process_fails_whoever_is_next() -> None:
 
 @pytest.mark.parametrize("due", list(ExitDeadline))
 def test_an_end_is_judged_once_it_is_due(due: ExitDeadline) -> None:
-    judge = Judge(checks_exits=True)
+    judge = Judge(lambda: None, checks_exits=True)
     process = ended(3, LEFT, due=due)
     judge.add(process.watched)
     said = [bool(judge.problems(phase)) for phase in ExitDeadline]
@@ -92,7 +92,7 @@ def test_an_end_is_judged_once_it_is_due(due: ExitDeadline) -> None:
 
 
 def test_one_that_runs_is_judged_when_it_has_ended() -> None:
-    judge = Judge(checks_exits=True)
+    judge = Judge(lambda: None, checks_exits=True)
     process = ended(None, LEFT)
     judge.add(process.watched)
     assert judge.problems(ExitDeadline.END) == ""
@@ -108,7 +108,7 @@ def test_several_are_told_with_all_tests_that_started_them() -> None:
 
 
 def test_only_asked_processes_are_found() -> None:
-    judge = Judge(checks_exits=True)
+    judge = Judge(lambda: None, checks_exits=True)
     one, other = ended(0), ended(0)
     judge.add(one.watched)
     judge.add(other.watched)

@@ -1,4 +1,4 @@
-"""Forks processes on request, and kills them when the pytest process has ended.
+"""Forks processes on request, watches them, and kills them when the pytest process has ended.
 
 multiprocessing's own fork server is the parent of its forks. That breaks a test that waits for a
 pid, a process that reads its parent's pid, and ``PR_SET_PDEATHSIG``, with which
@@ -11,8 +11,14 @@ from __future__ import annotations
 import contextlib
 from typing import NoReturn
 
+from pytest_ddp.extensions.adopt.process_watch import ProcessWatch
 from pytest_ddp.extensions.adopt.ranks import served_process
-from pytest_ddp.extensions.adopt.ranks.served_messages import Serve, Served, ServiceReady
+from pytest_ddp.extensions.adopt.ranks.served_messages import (
+    BeginWatch,
+    Serve,
+    Served,
+    ServiceReady,
+)
 from pytest_ddp.extensions.adopt.ranks.served_surroundings import Signals
 from pytest_ddp.protocol.channel import Channel
 from pytest_ddp.protocol.host_messages import Collected
@@ -57,23 +63,41 @@ class _Service:
         """A pidfd of each process that may still run; a pid could have been reused."""
         # Not the channel's end: a process that a test has forked keeps the channel open.
         self._parent = os.pidfd_open(parent)
+        self._watch: ProcessWatch | None = None
 
     def run(self) -> None:
-        poll = select.poll()
-        for source in (self._channel.fileno(), self._parent):
-            poll.register(source, select.POLLIN)
+        """Serve until the pytest process has ended."""
         with contextlib.suppress(OSError):
-            while not any(source == self._parent for source, _ in poll.poll()) and self._obey():
-                """Until the pytest process has ended."""
+            while self._parent not in (ready := self._wait()):
+                if self._channel.fileno() in ready and not self._obey():
+                    break
+                if self._watch is not None:
+                    self._watch.step(ready)
         for process in self._made:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(process, signal.SIGKILL)
+
+    def _wait(self) -> set[int]:
+        """The descriptors with news, once there is one or the watch is due."""
+        poll = select.poll()
+        known = {self._channel.fileno()} if self._channel.has_message else set()
+        due = 0.0 if known else None
+        sources = [self._channel.fileno(), self._parent]
+        if self._watch is not None:
+            sources += self._watch.sources()
+            due = self._watch.due_in() if due is None else due
+        for source in sources:
+            poll.register(source, select.POLLIN)
+        return known | {source for source, _ in poll.poll(None if due is None else 1000 * due)}
 
     def _obey(self) -> bool:
         received = self._channel.receive()
         if received is None:
             return False
         order, descriptors = received
+        if isinstance(order, BeginWatch):
+            self._watch = ProcessWatch(order, *descriptors)
+            return True
         assert isinstance(order, Serve), order
         self._forget_ended()
         pid = self._make(order, descriptors)
@@ -90,7 +114,8 @@ class _Service:
         if stem == 0:
             child = os.fork()
             if child == 0:
-                for descriptor in (reading, writing, self._parent, *self._made):
+                watch = () if self._watch is None else self._watch.descriptors()
+                for descriptor in (reading, writing, self._parent, *self._made, *watch):
                     os.close(descriptor)
                 self._channel.close()
                 self._signals.restore()
