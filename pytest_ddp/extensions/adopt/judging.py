@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
+from typing import NamedTuple
+
 from pytest_ddp.extensions.adopt import spawn_texts
 from pytest_ddp.extensions.adopt.codes import ENDED_BADLY
 from pytest_ddp.extensions.adopt.exit_deadline import ExitDeadline
@@ -16,6 +18,15 @@ ADVICE = (
     "ddp_adopt_exits = plain."
 )
 EARLY_ADVICE = "With ddp_adopt_exits = plain it passes, as with multiprocessing itself."
+
+
+class Problems(NamedTuple):
+    """Texts on processes that have ended badly; empty if there are none."""
+
+    own: str
+    """On those of this test, and of fixtures."""
+    late: str
+    """On those that earlier tests have left running."""
 
 
 class Judge:
@@ -53,16 +64,43 @@ class Judge:
         """The line with the code of processes that have ended badly."""
         return codes.pointer(ENDED_BADLY, self._docs_url)
 
-    def problems(self, due: ExitDeadline) -> str:
-        """The problems of processes that have ended and are due; empty if there are none."""
+    def problems(self, due: ExitDeadline, nodeid: str) -> Problems:
+        """The problems of processes that have ended and are due.
+
+        Args:
+            due: the phase that ends now.
+            nodeid: its test.
+        """
         ended = [process for process in self._processes if process.popen.poll() is not None]
         self._hear()  # after the look at their ends, whose reasons have been sent by then
-        ended = [process for process in ended if process.due <= due or process.hang is not None]
-        self._processes = [process for process in self._processes if process not in ended]
-        text = "\n\n".join(self._words(ended))
-        for process in ended:
+        late = [process for process in ended if self._is_late(process, nodeid)]
+        own = [
+            process
+            for process in ended
+            if process not in late and (process.due <= due or process.hang is not None)
+        ]
+        self._processes = [each for each in self._processes if each not in (*own, *late)]
+        problems = Problems("\n\n".join(self._words(own)), self._late_words(late))
+        for process in (*own, *late):
             process.popen.files.close()
-        return text
+        return problems
+
+    @staticmethod
+    def _is_late(process: Watched, nodeid: str) -> bool:
+        """Whether it is of an earlier test, and this one has not waited for it.
+
+        A wide fixture is of no single test.
+        """
+        is_of_a_test = process.due is not ExitDeadline.END
+        return is_of_a_test and process.nodeid != nodeid and not process.popen.was_joined
+
+    def _late_words(self, late: list[Watched]) -> str:
+        text = "\n\n".join(self._words(late))
+        intro = (
+            f"{_tests(late)} left processes running, which have failed during this test.\n"
+            f"It keeps its verdict, as it has not joined them:"
+        )
+        return text and f"{intro}\n\n{text}"
 
     def _words(self, ended: list[Watched]) -> Iterator[str]:
         hangs = {id(process.hang): process.hang for process in ended if process.hang is not None}
@@ -70,11 +108,10 @@ class Judge:
             yield self.hang_text(hang, ended)
         unnoticed = [process for process in ended if self._is_unnoticed(process)]
         if unnoticed:
-            tests = dict.fromkeys(process.nodeid for process in unnoticed)
             yield spawn_texts.of_ends(unnoticed)
             early = all(process.popen.returncode == 0 for process in unnoticed)
             advice = EARLY_ADVICE if early else ADVICE
-            yield f"Started by {', '.join(tests)}.\n{advice}\n{self.explained}"
+            yield f"Started by {_tests(unnoticed)}.\n{advice}\n{self.explained}"
 
     def _is_unnoticed(self, process: Watched) -> bool:
         popen = process.popen
@@ -83,3 +120,7 @@ class Judge:
         if popen.returncode == 0:
             return not popen.has_returned
         return not (popen.is_told or popen.ended_by_test)
+
+
+def _tests(processes: Iterable[Watched]) -> str:
+    return ", ".join(dict.fromkeys(process.nodeid for process in processes))

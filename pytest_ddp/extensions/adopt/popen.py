@@ -47,6 +47,8 @@ class ServedPopen(_Popen):  # type: ignore[misc]
         """Files into which its instruments write."""
         self.ended_by_test = False
         """Whether the test has terminated or killed it."""
+        self.was_joined = False
+        """Whether something has waited for its end."""
         self.is_told = False
         """Whether the test has read its exit code."""
         super().__init__(process)
@@ -55,6 +57,11 @@ class ServedPopen(_Popen):  # type: ignore[misc]
     def has_returned(self) -> bool:
         """Whether its target has returned, and the process has ended normally."""
         return self.files.mark().phase == RETURNED
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        code: int | None = super().wait(timeout)
+        self.was_joined |= code is not None
+        return code
 
     def duplicate_for_child(self, fd: int) -> int:
         self._fds.append(fd)

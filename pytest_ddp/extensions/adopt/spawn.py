@@ -121,16 +121,24 @@ class Spawns:
         try:
             result = yield
         except BaseException as error:
-            text = self._problems(due)
+            text = self._problems(item, when, due)
             if text and text not in str(error):
                 item.add_report_section(when, "processes", text)
             raise
-        if text := self._problems(due):
+        if text := self._problems(item, when, due):
             pytest.fail(text, pytrace=False)
         return result
 
-    def _problems(self, due: ExitDeadline) -> str:
-        return "" if self._care is None else self._care.judge.problems(due)
+    def _problems(self, item: pytest.Item, when: str, due: ExitDeadline) -> str:
+        """The problems of the test; those of earlier tests are noted and do not fail it."""
+        if self._care is None:
+            return ""
+        own, late = self._care.judge.problems(due, item.nodeid)
+        if late:
+            item.add_report_section(when, "processes of earlier tests", late)
+            with contextlib.suppress(DdpWarning):  # raised by a filter; see _warn
+                item.warn(DdpWarning(late))
+        return own
 
     # ------------------------------------------------------------------ the replacement of spawn
 

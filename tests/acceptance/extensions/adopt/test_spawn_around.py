@@ -245,6 +245,96 @@ def test_last():
 """
 
 
+LEFT_RUNNING = """
+from multiprocessing.connection import wait
+
+import torch.distributed as dist
+
+left = []
+
+
+def fail_after(event):
+    event.wait()
+    raise RuntimeError("late")
+
+
+def hang_after(event, path, rank):
+    dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=2)
+    event.wait()
+    dist.recv(torch.ones(1), src=1 - rank)
+
+
+def leave(target, *args):
+    event = spawn.Event()
+    process = spawn.Process(target=target, args=(event, *args), daemon=True)
+    process.start()
+    left.append((event, process))
+
+
+@pytest.fixture
+def leaves():
+    leave(fail_after)
+
+
+def ended():
+    # Without a join.
+    processes = [process for _, process in left]
+    for event, process in left:
+        event.set()
+        wait([process.sentinel])
+    left.clear()
+    return processes
+
+
+def test_leaves_a_failure():
+    leave(fail_after)
+
+
+def test_is_not_judged_by_it():
+    ended()
+
+
+def test_leaves_that_of_a_fixture(leaves):
+    pass
+
+
+def test_is_not_judged_by_that():
+    ended()
+
+
+def test_leaves_a_hang(tmp_path):
+    leave(hang_after, str(tmp_path / "store"), 0)
+    leave(hang_after, str(tmp_path / "store"), 1)
+
+
+def test_is_not_judged_by_the_hang():
+    for event, _ in left:
+        event.set()
+    ended()
+
+
+def test_leaves_another():
+    leave(fail_after)
+
+
+def test_joins_it():
+    (process,) = ended()
+    process.join()
+"""
+
+
+def test_what_a_test_left_running_fails_only_a_test_that_joins_it(suite: Suite) -> None:
+    suite.write("test_it.py", PRELUDE + LEFT_RUNNING)
+    found = suite.run("--ddp-adopt=spawn", "-p", "no:randomly")
+    found.assert_outcomes(passed=7, failed=1)
+    assert "Started by test_it.py::test_leaves_another." in found["test_joins_it"].text
+    a_failure, of_a_fixture, a_hang = found.warnings
+    assert a_failure.startswith("test_it.py::test_leaves_a_failure left processes running, which")
+    assert "SpawnProcess-1" in a_failure
+    assert of_a_fixture.startswith("test_it.py::test_leaves_that_of_a_fixture left processes")
+    assert "deadlock: rank 0 waits in recv #1 from rank 1" in a_hang
+
+
 def test_fixtures_may_look_when_they_are_torn_down(suite: Suite) -> None:
     suite.write("test_it.py", PRELUDE + LOOKED_AT_LATER)
     found = suite.run("--ddp-adopt=spawn", "-p", "no:randomly")

@@ -40,6 +40,7 @@ class Popen:
     pid: int = 4711
     is_told: bool = False
     ended_by_test: bool = False
+    was_joined: bool = False
 
     @property
     def has_returned(self) -> bool:
@@ -80,5 +81,9 @@ def ended(
         known: attributes of the process or of its ``popen``.
     """
     files = Files(StatusNote(phase=RETURNED) if mark is None else mark, stacks)
-    told = {name: known.pop(name) for name in ("is_told", "ended_by_test") if name in known}
+    told = {
+        name: known.pop(name)
+        for name in ("is_told", "ended_by_test", "was_joined")
+        if name in known
+    }
     return Process(Popen(code, files, **told), **known)

@@ -11,6 +11,7 @@ from pytest_ddp.protocol.status_page import StatusNote
 from tests.unit.extensions.adopt.processes import Process, ended
 
 EXPLAINED = "DDP-066: python -m pytest_ddp explain DDP-066"
+NODEID = "test_it.py::test_it"
 LEFT = StatusNote(phase="target")
 HANG = Hang(
     "deadlock: rank 0 waits, rank 1 has ended the test without it",
@@ -28,7 +29,7 @@ def problems(
     judge = Judge(lambda: None, checks_exits=checks_exits, docs_url=docs_url)
     for process in processes:
         judge.add(process.watched)
-    return judge.problems(due)
+    return judge.problems(due, NODEID).own
 
 
 @pytest.mark.parametrize("code", [3, -9])
@@ -86,7 +87,7 @@ def test_an_end_is_judged_once_it_is_due(due: ExitDeadline) -> None:
     judge = Judge(lambda: None, checks_exits=True)
     process = ended(3, LEFT, due=due)
     judge.add(process.watched)
-    said = [bool(judge.problems(phase)) for phase in ExitDeadline]
+    said = [bool(judge.problems(phase, NODEID).own) for phase in ExitDeadline]
     assert said == [phase == due for phase in ExitDeadline]
     assert process.popen.files.is_closed
 
@@ -95,16 +96,41 @@ def test_one_that_runs_is_judged_when_it_has_ended() -> None:
     judge = Judge(lambda: None, checks_exits=True)
     process = ended(None, LEFT)
     judge.add(process.watched)
-    assert judge.problems(ExitDeadline.END) == ""
+    assert judge.problems(ExitDeadline.END, NODEID) == ("", "")
     assert not process.popen.files.is_closed
     process.popen.returncode = 3
-    assert "exited with code 3" in judge.problems(ExitDeadline.END)
+    assert "exited with code 3" in judge.problems(ExitDeadline.END, NODEID).own
 
 
 def test_several_are_told_with_all_tests_that_started_them() -> None:
-    text = problems(ended(3, LEFT), ended(0, LEFT, nodeid="test_it.py::test_other"))
+    other = ended(0, LEFT, nodeid="test_it.py::test_other", was_joined=True)
+    text = problems(ended(3, LEFT), other)
     assert "Started by test_it.py::test_it, test_it.py::test_other." in text
     assert text.endswith(f"{ADVICE}\n{EXPLAINED}")
+
+
+@pytest.mark.parametrize("due", [ExitDeadline.NOW, ExitDeadline.TEARDOWN])
+@pytest.mark.parametrize("hang", [None, HANG], ids=["ended", "hung"])
+def test_what_an_earlier_test_left_fails_no_other(due: ExitDeadline, hang: Hang | None) -> None:
+    judge = Judge(lambda: None, checks_exits=True)
+    judge.add(ended(-9, LEFT, rank=0, hang=hang, due=due, nodeid="test_it.py::test_early").watched)
+    own, late = judge.problems(ExitDeadline.TEARDOWN, NODEID)
+    assert own == ""
+    assert late.startswith("test_it.py::test_early left processes running, which have failed")
+    assert (HANG.sentence in late) is (hang is HANG)
+    assert judge.problems(ExitDeadline.END, NODEID) == ("", "")
+
+
+def test_it_fails_one_that_has_joined_it() -> None:
+    assert "died of SIGKILL" in problems(
+        ended(-9, LEFT, nodeid="test_it.py::test_early", was_joined=True)
+    )
+
+
+def test_nothing_is_said_of_a_good_end_of_what_was_left() -> None:
+    judge = Judge(lambda: None, checks_exits=True)
+    judge.add(ended(0, nodeid="test_it.py::test_early").watched)
+    assert judge.problems(ExitDeadline.NOW, NODEID) == ("", "")
 
 
 def test_only_asked_processes_are_found() -> None:
