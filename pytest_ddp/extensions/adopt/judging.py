@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-
 from typing import NamedTuple
 
 from pytest_ddp.extensions.adopt import spawn_texts

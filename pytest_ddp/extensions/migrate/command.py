@@ -46,11 +46,12 @@ def _lines(found: Iterable[Found]) -> Iterator[str]:
     reported = [one for one in found if one.route is not Route.PLAIN]
     for path, of_file in groupby(reported, lambda one: one.module.path):
         yield f"{shown(path)}"
-        by_route: dict[tuple[Route, str], list[str]] = {}
+        by_heading: dict[str, list[str]] = {}
         for one in of_file:
-            by_route.setdefault((one.route, one.reason), []).append(one.test.name)
-        for (route, reason), names in by_route.items():
-            yield f"  {route.value}{reason and f': {reason}'}"
+            heading = " or ".join(_options(one)) + (one.reason and f": {one.reason}")
+            by_heading.setdefault(heading, []).append(one.test.name)
+        for heading, names in by_heading.items():
+            yield f"  {heading}"
             yield from textwrap.wrap(
                 ", ".join(names),
                 _WIDTH,
@@ -77,14 +78,38 @@ def _summary(found: list[Found], paths: list[Path]) -> Iterator[str]:
     plain = counts[Route.PLAIN]
     parts += [f"{plain} where nothing distributed was found"] if plain else []
     yield f"{_tests(len(found))}: {', '.join(parts)}" if found else "no tests found"
-    kinds = [
-        route.value.partition("=")[2] for route in (Route.SPAWN, Route.TESTCASE) if counts[route]
-    ]
-    options = [f"--ddp-adopt={','.join(kinds)}"] if kinds else []
-    options += [Route.EVERYWHERE.value] if counts[Route.EVERYWHERE] and not kinds else []
-    options += ["--ddp-adopt=all"] if counts[Route.UNKNOWN] and not options else []
-    if options:
-        yield f"try: pytest {' '.join([*options, *map(str, paths)])}"
+    for number, line in enumerate(_commands(found, paths)):
+        yield ("     " if number else "try: ") + line
+
+
+def _options(one: Found) -> list[str]:
+    """The option that runs a test on ranks, or several for several world sizes; or in words."""
+    if one.route is not Route.EVERYWHERE or not one.sizes:
+        return [one.route.value]
+    return [one.route.value.replace("=N", f"={size}") for size in sorted(one.sizes)]
+
+
+def _commands(found: list[Found], paths: list[Path]) -> Iterator[str]:
+    """Command lines of pytest that together run all tests on ranks for which there is an option."""
+    routes_found = {one.route for one in found}
+    adopted = [route for route in (Route.SPAWN, Route.TESTCASE) if route in routes_found]
+    # The option runs all tests on ranks that it is given: a file only if others may be, too.
+    mixed = {one.module.path for one in found if one.route in (*adopted, Route.NONE)}
+    places: dict[str, dict[str, None]] = {}
+    for one in found:
+        if one.route is Route.EVERYWHERE:
+            own = f"::{one.test.name}" if one.module.path in mixed else ""
+            for option in _options(one):
+                places.setdefault(option, {})[shown(one.module.path) + own] = None
+    everything = " ".join(map(str, paths))
+    if adopted:
+        kinds = (route.value.partition("=")[2] for route in adopted)
+        yield f"pytest --ddp-adopt={','.join(kinds)} {everything}"
+    elif Route.UNKNOWN in routes_found:
+        yield f"pytest --ddp-adopt=all {everything}"
+    has_others = routes_found - {Route.EVERYWHERE, Route.PLAIN} or len(places) > 1
+    for option, where in places.items():
+        yield f"pytest {option} {' '.join(where) if has_others else everything}"
 
 
 def _tests(number: int) -> str:

@@ -9,7 +9,16 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from pytest_ddp.extensions.migrate.suite import GROUP_OF_ONE, INIT, Class, Function, Module, Suite
+from pytest_ddp.extensions.migrate.suite import (
+    DEFAULT,
+    GROUP_OF_ONE,
+    INIT,
+    IS_INITIALIZED,
+    Class,
+    Function,
+    Module,
+    Suite,
+)
 
 _HARNESS = "torch.testing._internal"
 _ELASTIC = {
@@ -64,7 +73,12 @@ _RANKS = {
 } | {"torch.nn.parallel.DistributedDataParallel", "torch.distributed.fsdp.fully_shard"}
 """Functions that make sense only with other ranks."""
 
-_GUARDS = {f"torch.distributed.{name}" for name in ("is_available", "is_initialized")}
+_GUARDS = {
+    IS_INITIALIZED,
+    *(f"torch.distributed.{name}" for name in ("is_available", "is_torchelastic_launched")),
+}
+_HAVE_GROUP = {INIT, "torch.distributed.destroy_process_group"}
+"""Who calls these, and asks whether there is a group, does so to have one."""
 _SKIPS = {"pytest.skip", "pytest.mark.skipif", "unittest.skipIf", "unittest.skipUnless"}
 _LAUNCHES = re.compile(
     r"spawn|launch|multi_?proc|distributed_?(test|run|exec)|dist_?test|"
@@ -77,6 +91,8 @@ _LIGHTNING = {"lightning", "lightning_fabric", "pytorch_lightning"}
 _STRATEGY = re.compile(r"(ddp|fsdp|deepspeed)(_\w+)?")
 _LIBRARIES = _LIGHTNING | {"torch", "ignite", "accelerate", "deepspeed", "ray"}
 """If a file imports none of these, its spawning and launching is about something else."""
+_METHODS = {"spawn", "fork", "forkserver"}
+"""Multiprocessing's names for its start methods."""
 _FORKS = re.compile(r"get_context\((fork\w*)\)$")
 _METHOD = re.compile(r"(?:self|cls)\.(\w+)")
 
@@ -101,6 +117,8 @@ class Found:
     test: Function
     route: Route
     reason: str = ""
+    sizes: frozenset[int] = frozenset()
+    """World sizes that its marks state; of its class or file, if it has none."""
 
 
 def routes(suite: Suite) -> Iterator[Found]:
@@ -108,7 +126,12 @@ def routes(suite: Suite) -> Iterator[Found]:
     for module in suite.modules:
         if module.is_asked_for:
             for test in module.tests:
-                yield Found(module, test, *_route(suite, module, test))
+                yield Found(module, test, *_route(suite, module, test), _sizes(suite, module, test))
+
+
+def _sizes(suite: Suite, module: Module, test: Function) -> frozenset[int]:
+    classes = (cls.sizes for _, cls in _classes(suite, module, test))
+    return next(filter(None, (test.sizes, *classes, module.functions[""].sizes)), frozenset())
 
 
 def _route(suite: Suite, module: Module, test: Function) -> tuple[Route, str]:
@@ -124,17 +147,22 @@ def _route(suite: Suite, module: Module, test: Function) -> tuple[Route, str]:
     functions = [function for _, function in reach]
     outside = list(_outside(suite, module))
     return (
-        _by_processes(functions, outside)
+        _by_processes(functions, outside, _named(test, module, functions))
         or next(iter(harnesses), None)
         or _unread(suite, reach, classes)
-        or _by_groups(functions, outside)
+        or _by_groups(suite, reach, outside)
         or (Route.PLAIN, "")
     )
 
 
 def _classes(suite: Suite, module: Module, test: Function) -> Iterator[tuple[Module, Class]]:
     """The class of a test and its base classes, if the suite defines them."""
-    left = [(module, test.name.rpartition("::")[0])]
+    return _lineage(suite, module, test.name.rpartition("::")[0])
+
+
+def _lineage(suite: Suite, module: Module, name: str) -> Iterator[tuple[Module, Class]]:
+    """A class and its base classes, if the suite defines them."""
+    left = [(module, name)]
     seen = set()
     while left:
         home, name = left.pop(0)
@@ -195,31 +223,64 @@ def _reach(
         for set_up in ("setUp", "setup_method", "setUpClass", "setup_class")
         if (name := f"{cls.name}::{set_up}") in home.functions
     ]
-    seen = set()
+    seen, selves = set(), list(classes)
     while left:
         home, function = left.pop()
         if (home.path, function.name) in seen:
             continue
         seen.add((home.path, function.name))
         yield home, function
-        left += _next(suite, home, function, classes)
+        left += _next(suite, home, function, selves, _used_of_objects(test))
 
 
 def _next(
-    suite: Suite, home: Module, function: Function, classes: list[tuple[Module, Class]]
+    suite: Suite,
+    home: Module,
+    function: Function,
+    classes: list[tuple[Module, Class]],
+    used: set[str],
 ) -> Iterator[tuple[Module, Function]]:
+    """What a function reaches.
+
+    Args:
+        suite: the suite.
+        home: where the function is.
+        function: the function.
+        classes: of which an object may be ``self``; those that the function mentions are added.
+        used: methods that the test may call of objects that fixtures or the set-up have made.
+    """
     for name in function.mentions:
         if method := _METHOD.match(name):
-            for module, cls in classes:
-                if found := module.functions.get(f"{cls.name}::{method[1]}"):
-                    yield module, found
-        elif (place := suite.find(name, home)) and (found := place[0].functions.get(place[1])):
-            yield place[0], found
+            yield from _methods(classes, {method[1]})
+        elif place := suite.find(name, home):
+            if found := place[0].functions.get(place[1]):
+                yield place[0], found
+            made = list(_lineage(suite, *place))
+            classes += made
+            yield from _methods(made, used | _used_of_objects(function))
     for fixture in function.asks_for:
         for module in (home, *suite.conftests(home)):
             if (found := module.functions.get(fixture)) and "pytest.fixture" in found.marks:
                 yield module, found
                 break
+
+
+def _used_of_objects(function: Function) -> set[str]:
+    """Names of methods that it may call of the objects that it makes."""
+    names = {name.rpartition(".")[2] for name in function.calls if "." in name}
+    # What is called and has no name may be an object.
+    if "" in function.calls:
+        names.add("__call__")
+    return names | {"__init__", "__enter__", "__exit__"}
+
+
+def _methods(
+    classes: Iterable[tuple[Module, Class]], names: set[str]
+) -> Iterator[tuple[Module, Function]]:
+    for module, cls in classes:
+        for name in names:
+            if found := module.functions.get(f"{cls.name}::{name}"):
+                yield module, found
 
 
 def _outside(suite: Suite, module: Module) -> Iterator[Function]:
@@ -230,8 +291,24 @@ def _outside(suite: Suite, module: Module) -> Iterator[Function]:
         yield from (f for f in conftest.functions.values() if f.name.startswith("pytest_"))
 
 
-def _by_processes(reach: list[Function], outside: list[Function]) -> tuple[Route, str] | None:
-    """The route for a test that starts processes."""
+def _named(test: Function, module: Module, reach: list[Function]) -> frozenset[str]:
+    """The start methods between which helpers choose, if the test or a default names them."""
+    defaults = {f"{DEFAULT}{method}": method for method in _METHODS}
+    default = frozenset(defaults[name] for name in _all(reach)[0] & defaults.keys())
+    named = (test.strings & _METHODS, module.functions[""].strings & _METHODS, default)
+    return next(filter(None, named), frozenset())
+
+
+def _by_processes(
+    reach: list[Function], outside: list[Function], named: frozenset[str]
+) -> tuple[Route, str] | None:
+    """The route for a test that starts processes.
+
+    Args:
+        reach: the test and all that it reaches.
+        outside: code that runs before it.
+        named: start methods that decide where the test's helpers know several; empty for none.
+    """
     mentions, strings = _all(reach)
     if mentions & _SUBPROCESS and (launcher := _launcher(strings)):
         return Route.NONE, f"starts {launcher} in a subprocess, and may go on to do so"
@@ -245,9 +322,11 @@ def _by_processes(reach: list[Function], outside: list[Function]) -> tuple[Route
     if all_mentions & _START_METHOD and "spawn" in all_strings:
         spawns |= mentions & _PROCESS
     forks = {found[1] for name in mentions if (found := _FORKS.search(name))}
-    if spawns and not forks and strings.isdisjoint({"fork", "forkserver"}):
-        return Route.SPAWN, f"calls {min(spawns, key=len)}"
-    if "forkserver" in forks or ("forkserver" in strings and (spawns or mentions & _CONTEXT)):
+    methods = named or (strings & _METHODS) | forks
+    if spawns and (methods <= {"spawn"} or "spawn" in named):
+        some = ", with other start methods in some cases" if len(methods) > 1 else ""
+        return Route.SPAWN, f"calls {min(spawns, key=len)}{some}"
+    if "forkserver" in methods and (spawns or forks or mentions & _CONTEXT):
         return Route.NONE, "starts its processes by forkserver, which is left alone"
     if spawns or forks or mentions & (_PROCESS | _CONTEXT):
         return Route.NONE, "forks its processes, which costs little and is left alone"
@@ -295,18 +374,31 @@ def _launcher(strings: frozenset[str]) -> str:
     return next((name for name in _LAUNCHERS if name in words), "")
 
 
-def _by_groups(reach: list[Function], outside: list[Function]) -> tuple[Route, str] | None:
+def _by_groups(
+    suite: Suite, reach: list[tuple[Module, Function]], outside: list[Function]
+) -> tuple[Route, str] | None:
     """The route for a test that uses a process group or a rank, but starts no process."""
-    mentions, strings = _all([*reach, *outside])
+    needy = [f for home, f in reach if not _is_guarded(suite, home, f)]
+    mentions, strings = _all([*(f for _, f in reach), *outside])
     if GROUP_OF_ONE in mentions:
         return None
     inits = INIT in mentions or (strings & _VARIABLES and "os.environ" in mentions)
-    used = _all(reach)[0] & _RANKS
+    used = _all(needy)[0] & _RANKS
     if inits and used and _all(outside)[0] & (_SPAWN | _PROCESS | _CONTEXT):
         return Route.NONE, "uses processes that are started outside of tests"
     if inits and used:
         return Route.EVERYWHERE, f"calls {min(used, key=len)}, and expects to be a rank"
-    called = [f.calls & _RANKS for f in reach if not f.mentions & _GUARDS or f.mentions & _SKIPS]
+    called = (f.calls & _RANKS for f in needy)
     if name := min(frozenset[str]().union(*called), key=len, default=""):
         return Route.UNKNOWN, f"calls {name}, and what starts its ranks was not found"
     return None
+
+
+def _is_guarded(suite: Suite, home: Module, function: Function) -> bool:
+    """Whether it also runs without a group: it asks for one, and neither skips nor makes it."""
+    if function.mentions & (_SKIPS | _HAVE_GROUP):
+        return False
+    called = (suite.find(name, home) for name in function.calls)
+    asks = [place[0].functions.get(place[1]) for place in called if place is not None]
+    asked = (f.mentions for f in asks if f is not None and not f.calls & _RANKS)
+    return any(mentions & _GUARDS for mentions in (function.mentions, *asked))

@@ -31,6 +31,8 @@ class Function:
     """Fixtures, by parameter or mark."""
     marks: frozenset[str]
     """Qualified names of decorators."""
+    sizes: frozenset[int] = frozenset()
+    """World sizes that marks state: ``pytest.mark.world_size(2)``."""
     is_autouse: bool = False
 
 
@@ -42,6 +44,8 @@ class Class:
     bases: tuple[str, ...]
     marks: frozenset[str]
     methods: frozenset[str]
+    sizes: frozenset[int] = frozenset()
+    """As of :class:`Function`."""
 
 
 @dataclass(frozen=True)
@@ -305,6 +309,7 @@ class _Notes:
     strings: set[str] = field(default_factory=set)
     asks_for: list[str] = field(default_factory=list)
     marks: set[str] = field(default_factory=set)
+    sizes: set[int] = field(default_factory=set)
     is_autouse: bool = False
 
     def function(self, name: str) -> Function:
@@ -316,6 +321,7 @@ class _Notes:
             frozenset(self.strings),
             tuple(self.asks_for),
             frozenset(self.marks),
+            frozenset(self.sizes),
             self.is_autouse,
         )
 
@@ -340,6 +346,11 @@ class _Reader(ast.NodeVisitor):
         arguments = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
         self._now.asks_for += [a.arg for a in arguments if a.arg not in ("self", "cls")]
         self._now.marks |= self._marks(node.decorator_list)
+        self._now.sizes |= self._sizes(node.decorator_list)
+        defaults = (*node.args.defaults, *node.args.kw_defaults)
+        self._now.mentions |= {
+            f"{DEFAULT}{d.value}" for d in defaults if isinstance(d, ast.Constant)
+        }
         self.generic_visit(node)
         self._now = outside
 
@@ -352,10 +363,24 @@ class _Reader(ast.NodeVisitor):
         bases = tuple(name for base in node.bases if (name := self._qualified(base)))
         methods = {s.name for s in node.body if isinstance(s, ast.FunctionDef)}
         marks = self._marks(node.decorator_list)
-        self.classes[node.name] = Class(node.name, bases, frozenset(marks), frozenset(methods))
+        sizes = frozenset(self._sizes(node.decorator_list))
+        self.classes[node.name] = Class(
+            node.name, bases, frozenset(marks), frozenset(methods), sizes
+        )
         self._cls = node.name
         self.generic_visit(node)
         self._cls = ""
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        if self._now is self.notes[""] and not self._cls and _is_pytestmark(node.targets):
+            self._now.sizes |= self._sizes([node.value])
+        self.generic_visit(node)
+
+    def visit_Try(self, node: ast.Try) -> None:
+        called = {self._qualified(n.func) for n in _nodes(node.body) if isinstance(n, ast.Call)}
+        if node.handlers and called & _ASKED_FOR:
+            self._now.mentions.add(IS_INITIALIZED)  # asks for the group by trying
+        self.generic_visit(node)
 
     def visit_Name(self, node: ast.Name) -> None:
         self._now.mentions.add(self._qualified(node))
@@ -388,10 +413,37 @@ class _Reader(ast.NodeVisitor):
     def _marks(self, decorators: list[ast.expr]) -> set[str]:
         return {self._qualified(d.func if isinstance(d, ast.Call) else d) for d in decorators}
 
+    def _sizes(self, marks: Iterable[ast.expr]) -> set[int]:
+        """World sizes in marks, also in those of ``pytest.param``."""
+        calls = [node for node in _nodes(marks) if isinstance(node, ast.Call)]
+        given: list[ast.expr] = []
+        for call in calls:
+            name = self._qualified(call.func)
+            if name.startswith("pytest.mark."):
+                given += call.args[:1] if name.endswith(".world_size") else []
+                given += [keyword.value for keyword in call.keywords if keyword.arg in _SIZES]
+        values = [node.value for node in given if isinstance(node, ast.Constant)]
+        return {value for value in values if isinstance(value, int) and value > 0}
+
     def _qualified(self, node: ast.expr) -> str:
         return _qualified(node, self._names)
 
 
+def _nodes(roots: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    return (node for root in roots for node in ast.walk(root))
+
+
+def _is_pytestmark(targets: list[ast.expr]) -> bool:
+    return any(isinstance(target, ast.Name) and target.id == "pytestmark" for target in targets)
+
+
 INIT = "torch.distributed.init_process_group"
+IS_INITIALIZED = "torch.distributed.is_initialized"
+DEFAULT = "default="
+"""Before each default of a parameter that is a string, in the mentions of its function."""
+_ASKED_FOR = {f"torch.distributed.{name}" for name in ("get_rank", "get_world_size")}
+"""They raise without a group."""
+_SIZES = {"world_size", "nprocs", "nproc", "num_processes", "nproc_per_node"}
+"""Arguments of marks by which suites state a world size."""
 GROUP_OF_ONE = f"{INIT}(world_size=1)"
 """Mentioned by a test that creates a group of one rank or a fake one: it needs no ranks."""

@@ -104,6 +104,51 @@ def test_each_way_is_told(suite: Suite) -> None:
     ), run.stderr
 
 
+RANKED = """
+import os
+import pytest
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+RANK = os.environ["RANK"]
+
+
+@pytest.mark.world_size(2)
+def test_two():
+    dist.barrier()
+
+
+@pytest.mark.world_size(4)
+def test_four():
+    dist.barrier()
+"""
+
+
+def test_each_route_has_its_command(suite: Suite) -> None:
+    suite.write("test_ranked.py", RANKED)
+    suite.write("test_mixed.py", f"{RANKED}\n\ndef test_spawns():\n    mp.spawn(print)\n")
+    run = migrate(suite.directory, ".")
+    assert run.stdout == (
+        "test_mixed.py\n"
+        "  --ddp-everywhere=2: calls torch.distributed.barrier, and expects to be a rank\n"
+        "    test_two\n"
+        "  --ddp-everywhere=4: calls torch.distributed.barrier, and expects to be a rank\n"
+        "    test_four\n"
+        "  --ddp-adopt=spawn: calls torch.multiprocessing.spawn\n"
+        "    test_spawns\n"
+        "test_ranked.py\n"
+        "  --ddp-everywhere=2: calls torch.distributed.barrier, and expects to be a rank\n"
+        "    test_two\n"
+        "  --ddp-everywhere=4: calls torch.distributed.barrier, and expects to be a rank\n"
+        "    test_four\n"
+        "\n"
+        "5 tests: 1 by --ddp-adopt=spawn, 4 by --ddp-everywhere=N\n"
+        "try: pytest --ddp-adopt=spawn .\n"
+        "     pytest --ddp-everywhere=2 test_mixed.py::test_two test_ranked.py\n"
+        "     pytest --ddp-everywhere=4 test_mixed.py::test_four test_ranked.py\n"
+    ), run.stderr
+
+
 def test_what_torch_cannot_import_leaves_the_rest_of_the_report(suite: Suite) -> None:
     suite.write(
         "test_backend.py",

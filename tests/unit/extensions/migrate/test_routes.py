@@ -247,6 +247,155 @@ def test_what_it_comes_to_by_others(tmp_path: Path, how: str) -> None:
     assert one.route is Route.SPAWN
 
 
+EITHER = """
+import torch.multiprocessing as mp
+def launch(path, method=None, backend="gloo"):
+    method = method or ("fork" if backend == "gloo" else "spawn")
+    mp.start_processes(print, args=(path,), start_method=method)
+"""
+FORK = "forks its processes, which costs little and is left alone"
+SPAWNS = "calls torch.multiprocessing.start_processes"
+SOME = f"{SPAWNS}, with other start methods in some cases"
+
+
+@pytest.mark.parametrize(
+    ("text", "helpers", "reason"),
+    [
+        ("def test_it(): launch('a', method='spawn')", EITHER, SPAWNS),
+        ("def test_it(): launch('a')", EITHER, FORK),
+        ("def test_it(): launch('a', 'spawn')", EITHER, SPAWNS),
+        ("def test_it(): launch('a', 'fork')", EITHER, FORK),
+        ("METHOD = 'spawn'\ndef test_it(): launch('a', METHOD)", EITHER, SPAWNS),
+        (
+            "import pytest\n@pytest.mark.parametrize('method', ['fork', 'spawn'])\n"
+            "def test_it(method): launch('a', method)",
+            EITHER,
+            SOME,
+        ),
+        ("def test_it(): launch('a')", EITHER.replace("method=None", "method='spawn'"), SPAWNS),
+        ("def test_it(): launch('a')", EITHER.replace("method=None", "method='fork'"), FORK),
+        (
+            "def test_it(): launch('a')",
+            EITHER.replace("method=None", "*, method='spawn'"),
+            SPAWNS,
+        ),
+    ],
+)
+def test_which_start_method_a_helper_is_given(
+    tmp_path: Path, text: str, helpers: str, reason: str
+) -> None:
+    text = f"from helpers import launch\n{text}"
+    (one,) = found(tmp_path, test_it=text, helpers=helpers).values()
+    assert one.reason == reason
+    assert one.route is (Route.NONE if reason == FORK else Route.SPAWN)
+
+
+LAUNCHER = """
+import torch.multiprocessing as mp
+class Base:
+    def launch(self, function): self._start(function)
+    def _start(self, function): print(function)
+    def count(self): ...
+class Launcher(Base):
+    def __init__(self, method="spawn"): self.method = method
+    def __enter__(self): return self
+    def __call__(self, function): self.launch(function)
+    def _start(self, function): mp.start_processes(function, start_method=self.method)
+"""
+LAUNCHED = {
+    "by an object": "def test_it(): Launcher().launch(print)",
+    "by a variable": "def test_it():\n it = Launcher(method='spawn')\n it.launch(print)",
+    "in a with statement": "def test_it():\n with Launcher() as it: it.launch(print)",
+    "by a call": "def test_it(): Launcher()(print)",
+    "by a fixture": "import pytest\n@pytest.fixture\ndef it(): return Launcher()\n"
+    "def test_it(it): it.launch(print)",
+    "by a set-up": "class TestIt:\n def setup_method(self): self.it = Launcher()\n"
+    " def test_it(self): self.it.launch(print)",
+    "by a module": "import launchers\ndef test_it(): launchers.Launcher().launch(print)",
+}
+
+
+@pytest.mark.parametrize("how", LAUNCHED)
+def test_a_class_of_the_suite_that_launches(tmp_path: Path, how: str) -> None:
+    text = f"from launchers import Launcher\n{LAUNCHED[how]}"
+    assert route(tmp_path, text, launchers=LAUNCHER) is Route.SPAWN
+
+
+def test_a_method_that_does_not_is_not_confused_with_it(tmp_path: Path) -> None:
+    text = "from launchers import Launcher\ndef test_it(): Launcher().count()"
+    assert route(tmp_path, text, launchers=LAUNCHER) is Route.PLAIN
+
+
+CONFTEST = """
+import os, pytest
+@pytest.fixture(autouse=True)
+def restore():
+    before = dict(os.environ)
+    yield
+    assert {name for name in os.environ if name not in before} <= {"RANK", "WORLD_SIZE"}
+"""
+GUARDED = {
+    "by an if": "def rank():\n if dist.is_initialized(): return dist.get_rank()\n return 0",
+    "by an expression": "def rank(): return dist.is_initialized() and dist.get_rank()",
+    "by a function": "def has_group(): return dist.is_available() and dist.is_initialized()\n"
+    "def rank(): return dist.get_rank() if has_group() else 0",
+    "by trying": "def rank():\n try: return dist.get_rank()\n except ValueError: return 0",
+    "by torchelastic": "def rank():\n if dist.is_torchelastic_launched(): dist.barrier()",
+}
+UNGUARDED = {
+    "by itself": "def rank(): return dist.get_rank()",
+    "with a group of its own": "def rank():\n if not dist.is_initialized():\n"
+    "  dist.init_process_group('gloo')\n return dist.get_rank()",
+    "which it ends": "def rank():\n dist.barrier()\n"
+    " if dist.is_initialized(): dist.destroy_process_group()",
+}
+
+
+@pytest.mark.parametrize("how", [*GUARDED, *UNGUARDED])
+def test_a_function_that_also_runs_without_a_group(tmp_path: Path, how: str) -> None:
+    seeds = "import torch.distributed as dist\n" + (GUARDED | UNGUARDED)[how]
+    text = "from seeds import rank\ndef test_it(): assert rank() == 0"
+    expected = Route.PLAIN if how in GUARDED else Route.EVERYWHERE
+    assert route(tmp_path, text, seeds=seeds, conftest=CONFTEST) is expected
+
+
+RANKED = """
+import os, pytest, torch.distributed as dist
+SIZE = os.environ["WORLD_SIZE"]
+{file}
+{on_class}
+class TestIt:
+    {on_test}
+    def test_it(self): dist.barrier()
+"""
+
+
+@pytest.mark.parametrize(
+    ("file", "on_class", "on_test", "sizes"),
+    [
+        ("", "", "@pytest.mark.world_size(2)", {2}),
+        ("", "@pytest.mark.world_size(4)", "", {4}),
+        ("pytestmark = [pytest.mark.gpu, pytest.mark.world_size(2)]", "", "", {2}),
+        ("pytestmark = pytest.mark.world_size(2)", "", "@pytest.mark.world_size(4)", {4}),
+        ("", "", "@pytest.mark.distributed(world_size=2)", {2}),
+        (
+            "",
+            "",
+            "@pytest.mark.parametrize('n', [pytest.param(n, marks=pytest.mark.world_size(2))])",
+            {2},
+        ),
+        ("", "", "@pytest.mark.world_size(SIZE)", set()),
+        ("", "", "@pytest.mark.timeout(2)", set()),
+    ],
+)
+def test_world_sizes_in_marks(
+    tmp_path: Path, file: str, on_class: str, on_test: str, sizes: set[int]
+) -> None:
+    text = RANKED.format(file=file, on_class=on_class, on_test=on_test)
+    (one,) = found(tmp_path, test_it=text).values()
+    assert (one.route, set(one.sizes)) == (Route.EVERYWHERE, sizes)
+
+
 SUM = """
 import torch.distributed as dist
 def work():
