@@ -348,9 +348,9 @@ class _Reader(ast.NodeVisitor):
         self._now.marks |= self._marks(node.decorator_list)
         self._now.sizes |= self._sizes(node.decorator_list)
         defaults = (*node.args.defaults, *node.args.kw_defaults)
-        self._now.mentions |= {
-            f"{DEFAULT}{d.value}" for d in defaults if isinstance(d, ast.Constant)
-        }
+        for default in defaults:
+            if isinstance(default, ast.Constant) and isinstance(default.value, str):
+                self._now.mentions.add(DEFAULT + default.value)
         self.generic_visit(node)
         self._now = outside
 
