@@ -40,7 +40,9 @@ _PROCESS = {f"{module}.{name}" for module in _MODULES for name in ("Process", "P
 _CONTEXT = {f"{module}.get_context" for module in _MODULES}
 _START_METHOD = {f"{module}.set_start_method" for module in _MODULES}
 _SUBPROCESS = {
-    f"subprocess.{name}" for name in ("run", "Popen", "call", "check_call", "check_output")
+    *(f"subprocess.{name}" for name in ("run", "Popen", "call", "check_call", "check_output")),
+    *(f"asyncio.create_subprocess_{name}" for name in ("exec", "shell")),
+    *("os.system", "os.popen"),
 }
 _LAUNCHERS = (
     "torchrun",
@@ -370,7 +372,7 @@ def _all(functions: Iterable[Function]) -> tuple[frozenset[str], frozenset[str]]
 
 
 def _launcher(strings: frozenset[str]) -> str:
-    words = {word for text in strings for word in text.split()}
+    words = {word.rpartition("/")[2] for text in strings for word in text.split()}
     return next((name for name in _LAUNCHERS if name in words), "")
 
 

@@ -145,9 +145,31 @@ def test_variables_that_are_read_at_import(suite: Suite) -> None:
         def test_threads(threads, monkeypatch):
             monkeypatch.setenv("OMP_NUM_THREADS", str(threads))
             assert told()[:2] == (True, threads)
+
+
+        def test_a_deadlock_of_their_processes(tmp_path, monkeypatch):
+            processes = []
+            for rank in range(2):
+                monkeypatch.setenv("OMP_NUM_THREADS", str(rank + 1))
+                process = spawn.Process(target=receive, args=(rank, str(tmp_path / "store")))
+                process.start()
+                processes.append(process)
+            for process in processes:
+                process.join()
+
+
+        def receive(rank, path):
+            import torch.distributed as dist
+
+            method = f"file://{path}"
+            dist.init_process_group("gloo", init_method=method, rank=rank, world_size=2)
+            dist.recv(torch.ones(1), src=1 - rank)
     """
     suite.write("test_it.py", PRELUDE + "\n".join(line[8:] for line in source.splitlines()))
-    suite.run("--ddp-adopt=spawn").assert_outcomes(passed=2)
+    found = suite.run("--ddp-adopt=spawn")
+    found.assert_outcomes(passed=2, failed=1)
+    text = found["test_a_deadlock_of_their_processes"].text
+    assert "deadlock: rank 0 waits in recv #1 from rank 1" in text
 
 
 AROUND = """

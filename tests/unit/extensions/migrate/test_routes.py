@@ -76,6 +76,18 @@ def route(folder: Path, text: str, **files: str) -> Route:
             " subprocess.run([sys.executable, '-m', 'torch.distributed.run', 'train.py'])",
             Route.NONE,
         ),
+        (
+            "import subprocess\ndef test_it(): subprocess.run([f'{BIN}/torchrun', 'train.py'])",
+            Route.NONE,
+        ),
+        (
+            "import asyncio\nasync def go(command):\n"
+            " await asyncio.create_subprocess_exec(*command)\n"
+            "def test_it(): asyncio.run(go(['accelerate', 'launch', 'train.py']))",
+            Route.NONE,
+        ),
+        ("import os\ndef test_it(): os.system('deepspeed --num_gpus 2 train.py')", Route.NONE),
+        ("import os\ndef test_it(): os.system('ls accelerated')", Route.PLAIN),
         ("import subprocess\ndef test_it(): subprocess.run(['ls'])", Route.PLAIN),
         (
             "import torch.distributed as dist\ndef test_it():\n dist.init_process_group('gloo')",
