@@ -54,10 +54,6 @@ class ProbedProcess:
         return self.rank if self.rank >= 0 else -self.pid
 
     @property
-    def descriptors(self) -> tuple[int, ...]:
-        return (self.channel.fileno(), self._pidfd, self._stacks)
-
-    @property
     def has_written_stacks(self) -> bool:
         return os.fstat(self._stacks).st_size > 0
 
@@ -106,11 +102,11 @@ class ProcessWatch:
         """Seconds until there is something to do in any case; None if there is nothing."""
         return None if self._prober is None else self._prober.due_in()
 
-    def descriptors(self) -> Iterator[int]:
-        """All that it holds open, for forks of the service, which must not."""
-        yield self._pytest.fileno()
+    def close(self) -> None:
+        """Close all that it holds open: a fork of the service must not have it."""
+        self._pytest.close()
         for process in self._processes:
-            yield from process.descriptors
+            process.close()
 
     def step(self, ready: Set[int]) -> None:
         """Do what is to be done now.

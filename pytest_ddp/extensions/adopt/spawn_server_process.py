@@ -114,10 +114,11 @@ class _Service:
         if stem == 0:
             child = os.fork()
             if child == 0:
-                watch = () if self._watch is None else self._watch.descriptors()
-                for descriptor in (reading, writing, self._parent, *self._made, *watch):
+                for descriptor in (reading, writing, self._parent, *self._made):
                     os.close(descriptor)
                 self._channel.close()
+                if self._watch is not None:
+                    self._watch.close()
                 self._signals.restore()
                 served_process.live(order, descriptors)
             os.write(writing, str(child).encode())

@@ -84,7 +84,8 @@ class Watcher:
         return None
 
     def _read(self) -> None:
-        if self._channel is None:
+        # A test may have closed the descriptor, whose number may be that of a file of its own.
+        if self._channel is None or not self._channel.is_there():
             return
         messages: list[tuple[Message, list[int]]] = []
         with contextlib.suppress(ChannelError):
@@ -109,10 +110,9 @@ class Watcher:
 
 def _hang(fields: Json) -> Hang:
     cause = fields["root_cause"]
-    return Hang(
-        fields["sentence"],
-        tuple(fields["culprits"]),
-        tuple(RankLine(**row) for row in fields["table"]),
-        RootCause(tuple(cause["ranks"]), cause["unknown"]),
-        fields["hint"],
-    )
+    restored = {
+        "culprits": tuple(fields["culprits"]),
+        "table": tuple(RankLine(**row) for row in fields["table"]),
+        "root_cause": RootCause(**{**cause, "ranks": tuple(cause["ranks"])}),
+    }
+    return Hang(**{**fields, **restored})
