@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from pytest_ddp.extensions.comms import stack
-from pytest_ddp.extensions.comms.modules import Modules
+from pytest_ddp.extensions.comms.modules import Modules, is_in_backward
 from pytest_ddp.extensions.comms.observer import OperatorCall, observe
 from pytest_ddp.extensions.comms.operations import Operator
 from pytest_ddp.extensions.comms.records import Communication, Entry, Moment, Record, unknown_group
@@ -202,7 +202,7 @@ class Comms(Communication):
         if not (context.objects and self._goes_on(context)):
             if name not in self._groups:
                 self._groups[name] = described(group)
-            in_backward = torch._C._current_graph_task_id() != -1
+            in_backward = is_in_backward()
             bucket = None
             if in_backward and context.is_bucket and operator.operation == "all_reduce":
                 bucket = self._modules.take_bucket(tensors[0].numel(), tensors[0].dtype)
@@ -250,7 +250,9 @@ class Comms(Communication):
         operator, context = seen.operator, seen.context
         objects = context.objects
         label, members = self._groups[seen.group]
-        issued_in = self._modules.name(context.issued_in) or seen.backward_of
+        issued_in = self._modules.name(context.issued_in)
+        if issued_in is None:  # the model's own name is empty
+            issued_in = seen.backward_of
         recv = operator.operation == "recv"
         return Record(
             objects or operator.operation,

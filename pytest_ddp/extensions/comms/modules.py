@@ -16,6 +16,11 @@ _WRAPPED = frozenset({"_fsdp_wrapped_module", "_orig_mod", "_checkpoint_wrapped_
 """Attributes of FSDP's, the compiler's and the checkpoint's wrappers: no part of a name."""
 
 
+def is_in_backward() -> bool:
+    """Whether this thread runs a backward pass of autograd."""
+    return torch._C._current_graph_task_id() != -1
+
+
 def names_of(model: torch.nn.Module) -> dict[int, str]:
     """Names by ``id``, as they are without wrappers; the model's own is empty."""
     found: dict[int, str] = {}
@@ -65,6 +70,9 @@ class Modules:
 
     A tensor hook on a module's output sees the begin of its backward: a backward hook of a module
     would change the graph. In compiled code hooks do nothing.
+
+    A forward that runs in a backward is torch's checkpoint computing activations anew: it begins no
+    pass of its own.
     """
 
     def __init__(self, model: torch.nn.Module | None, note: Callable[[Moment], None]) -> None:
@@ -82,6 +90,9 @@ class Modules:
     def attach(self) -> None:
         if self._model is None:
             return
+        # Before the hooks of FSDP, which gather the parameters of this step.
+        count = _Hook(self._model, self._begin_step)
+        self._handles.append(self._model.register_forward_pre_hook(count, prepend=True))
         for module in self._model.modules():
             if isinstance(module, torch.jit.ScriptModule):  # it takes no such hooks
                 continue
@@ -110,8 +121,12 @@ class Modules:
             return None
         return self._buckets.pop(0)[1]
 
+    def _begin_step(self, _module: torch.nn.Module, _output: None) -> None:
+        self.steps += not is_in_backward()
+
     def _before(self, module: torch.nn.Module, _output: None) -> None:
-        self.steps += module is self._model
+        if is_in_backward():
+            return
         self.in_backward = None
         self._note(Moment("forward", self._names[id(module)], self.steps))
 

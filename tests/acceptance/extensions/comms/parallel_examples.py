@@ -13,11 +13,24 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 
 LAYER = 288
 
+two = pytest.mark.ddp(world_size=2)
 both = pytest.mark.ddp(world_size=[2, 4])
 four = pytest.mark.ddp(world_size=4)
+
+
+RUNS = {
+    "once": lambda forward, x: forward(x),
+    "recomputed": lambda forward, x: checkpoint(forward, x, use_reentrant=False),
+    "reentrant": lambda forward, x: checkpoint(forward, x, use_reentrant=True),
+    "nested": lambda forward, x: checkpoint(
+        lambda x: checkpoint(forward, x, use_reentrant=False), x, use_reentrant=False
+    ),
+}
+"""How a forward runs: torch's checkpoint runs it once more in backward."""
 
 
 # ------------------------------------------------------------------ DDP
@@ -192,6 +205,38 @@ def test_fsdp2_that_prefetches_forward(ddp):
     comms.assert_before("all_gather", "forward", belongs_to="layers.1", module="layers.0")
     with pytest.raises(AssertionError, match=r"all_gather of layers.2 comes after forward of"):
         comms.assert_before("all_gather", "forward", belongs_to="layers.2", module="layers.0")
+
+
+@two
+@pytest.mark.parametrize("way", RUNS)
+def test_a_recomputed_forward_is_no_step(ddp, way):
+    model = fully_shard(Net())
+    with ddp.comms(model, warmup=1) as comms:
+        for _ in range(3):
+            RUNS[way](model, torch.ones(2, 8, requires_grad=True)).sum().backward()
+    one_step = [("all_gather", "forward"), ("reduce_scatter", "backward")]
+    assert [(r.operation, r.phase) for r in comms] == 2 * one_step
+    assert [r.step for r in comms] == [2, 2, 3, 3]
+    assert {(r.issued_in, r.belongs_to) for r in comms} == {("", "")}
+
+
+@two
+@pytest.mark.parametrize("way", RUNS)
+def test_recomputed_layers_gather_as_others(ddp, way):
+    model = fsdp2(2)
+
+    def forward(x):
+        for layer in model.layers:
+            x = RUNS[way](layer, x)
+        return x
+
+    model.forward = forward
+    with ddp.comms(model) as comms:
+        for _ in range(2):
+            model(torch.ones(2, 8, requires_grad=True)).sum().backward()
+    passes = ["forward"] * 2 + ["backward"] * 2
+    assert [r.phase for r in comms.of("all_gather")] == 2 * passes
+    assert [r.step for r in comms] == [1] * 6 + [2] * 6
 
 
 @both
