@@ -2,8 +2,9 @@
 
 If ranks differ in something that an operation needs to be equal, the result is silently wrong: SUM
 against MAX, float32 against int32 of the same size, one all_reduce more on one rank. Things in
-which ranks may differ are not compared: point-to-point messages, lines of code. In uneven
-operations, each pair of ranks is compared: what one sends with what the other expects.
+which ranks may differ are not compared, such as lines of code. In uneven operations, each pair of
+ranks is compared: what one sends with what the other expects. :mod:`pytest_ddp.deadlock.messages`
+compares sends with receives.
 """
 
 from __future__ import annotations
@@ -378,9 +379,13 @@ def _swapped_with_native(table: Table, native: Table) -> Iterator[tuple[int, int
 
 
 def _source(call: CallRecord) -> str:
-    """The text of the calling line, else its number."""
-    file, _, line = call.site.rpartition(":")
-    return linecache.getline(file, int(line)).strip() or call.site
+    return source_of(call.site)
+
+
+def source_of(site: str) -> str:
+    """The text of a line of code, else its number."""
+    file, _, line = site.rpartition(":")
+    return linecache.getline(file, int(line)).strip() or site
 
 
 def _branches_apart(a: CallRecord, b: CallRecord) -> bool:
@@ -441,7 +446,7 @@ def _side_by_side(
     lines = [f"{title}:"]
     for (words, site), ranks in by_call.items():
         lines.append(f"  {ranks_text(ranks)}: {words}")
-        source = f"at {shorten(site)}: {_source(records[ranks[0]])}" if site else _NATIVE
+        source = f"at {shorten(site)}: {source_of(site)}" if site else _NATIVE
         lines.append(f"    {source}")
     absent = members.keys() - records.keys()
     if none := [rank for rank in absent if members[rank].collectives < number]:
@@ -510,7 +515,7 @@ def balance(
     """
     if any(each.unclear for each in traffic.values()):
         return NOTHING
-    whole = set(_whole(counts))
+    whole = set(whole_groups(counts))
     total = Counter({way: n for way, n in before.items() if way[:2] in whole})
     wide, sites = Counter(total), dict[tuple[MessageRoute, bool], str]()
     for rank, begun in traffic.items():
@@ -531,7 +536,7 @@ def balance(
     return Balance(tuple(unfinished), still)
 
 
-def _whole(
+def whole_groups(
     counts: Mapping[int, tuple[GroupCount, ...]],
 ) -> Iterator[tuple[str, tuple[int, ...]]]:
     """The groups that no member has destroyed, and on which no wait has failed."""

@@ -207,6 +207,8 @@ class RunOutcome:
     """How the collectives differ between ranks that all ended; empty if they do not."""
     mismatch_cause: RootCause | None = None
     """The ranks that differ from most; None if collectives were not compared."""
+    unlike_message: str = ""
+    """How both ends of a message differ; empty if those of none do."""
     finding: str = ""
     """Why the test must not pass although all ranks did, as plugins have found; or empty."""
     suspicions: tuple[str, ...] = ()

@@ -94,6 +94,25 @@ class MessageCounts:
 
 
 @dataclass(frozen=True)
+class MessageShape:
+    """What messages of a rank have in common that one line of one thread began."""
+
+    group: str
+    is_send: bool
+    peer: int
+    """Global rank; -1 for a receive from any rank."""
+    tag: int
+    """0 where the backend matches without tags."""
+    elements: int
+    """Those that are sent, or for which there is room."""
+    dtype: str
+    site: str
+    """``file:line`` of the user's code."""
+    thread: int
+    """Identifier of the thread."""
+
+
+@dataclass(frozen=True)
 class Dropped:
     """A send or receive by gloo whose handle was gone before anything waited for it."""
 
@@ -115,6 +134,9 @@ class Traffic:
     unclear: bool
     """True if a fixture's thread may have begun some of them, which belong to no test."""
     dropped: tuple[Dropped, ...] = ()
+    shapes: tuple[MessageShape, ...] = ()
+    order: tuple[int, ...] = ()
+    """The shape of each message, by its place in ``shapes``, in the order in which they began."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import TypeAlias
 
-from pytest_ddp.deadlock import collectives
+from pytest_ddp.deadlock import collectives, message_ends
 from pytest_ddp.deadlock.collectives import NOTHING, balance
 from pytest_ddp.deadlock.prober import Prober
 from pytest_ddp.deadlock.prover import TimeoutSnapshot, diagnose_timeout
@@ -49,6 +49,7 @@ from pytest_ddp.protocol.rank_status import (
     GroupCount,
     RankStatus,
     RequestCalls,
+    Traffic,
 )
 from pytest_ddp.session import collected_parameters, ends
 from pytest_ddp.session.display import LiveLine, activity_of
@@ -196,7 +197,7 @@ class Run:
         """Start of the clock that runs now, and the seconds after which it ends the test."""
         self._expiry: Expiry | None = None
         self._hang: Hang | None = None
-        self._mismatch = self._parting = ""
+        self._mismatch = self._unlike_message = self._parting = ""
         self._mismatch_cause: RootCause | None = None
         self._unopened = ""
         """Why a hang could not be looked into."""
@@ -437,24 +438,25 @@ class Run:
     # ------------------------------------------------------------------ comparing
 
     def compare(self) -> None:
-        """Compare the ranks' collectives, if all ranks have ended well."""
+        """Compare the ranks' collectives and messages, if all ranks have ended well."""
         counts = self._counts()
-        comparable = self._plan.check_collectives and len(counts) == len(self.parts)
-        if not (comparable and collectives.needs_calls(counts)):
+        if not self._plan.check_collectives or len(counts) != len(self.parts):
             return
-        calls = self._ask_for_calls()
-        self._mismatch = collectives.difference(counts, calls)
-        self._mismatch_cause = collectives.root_cause(counts, calls)
-        self._suspicions = tuple(collectives.suspicions(counts, calls))
+        if collectives.needs_calls(counts):
+            calls = self._ask_for_calls()
+            self._mismatch = collectives.difference(counts, calls)
+            self._mismatch_cause = collectives.root_cause(counts, calls)
+            self._suspicions = tuple(collectives.suspicions(counts, calls))
+        before = self.parts[0].process.open
+        self._unlike_message = message_ends.difference(counts, self._traffic(), before)
 
     def settle(self) -> None:
         """Match sends with receives, those of wide fixtures included."""
         first = self.parts[0].process
-        done = {part.process.rank: part.done for part in self.parts if part.done is not None}
-        traffic = {rank: each.traffic for rank, each in done.items() if each.traffic is not None}
+        traffic = self._traffic()
         if not (traffic or first.open or first.spoiled):
             return
-        if len(done) == len(self.parts):
+        if all(part.done is not None for part in self.parts):
             keeps = self._keeps_group()
             self._balance = balance(self._counts(), traffic, first.open, keeps=keeps)
         lost = any(each.lost for each in traffic.values())
@@ -463,6 +465,11 @@ class Run:
         for part in self.parts:
             part.process.open = self._balance.open
             part.process.spoiled = left and self._keeps_group()
+
+    def _traffic(self) -> dict[int, Traffic]:
+        """The messages of each rank that has ended its test with some."""
+        done = {part.process.rank: part.done for part in self.parts if part.done is not None}
+        return {rank: each.traffic for rank, each in done.items() if each.traffic is not None}
 
     def _keeps_group(self) -> bool:
         return any(part.process.holds_group for part in self.parts)
@@ -577,6 +584,7 @@ class Run:
             hang=self._hang,
             mismatch=self._mismatch,
             mismatch_cause=self._mismatch_cause,
+            unlike_message=self._unlike_message,
             suspicions=self._suspicions,
             unfinished=self._balance.unfinished if self._all_passed() else (),
             keeps_group=self._keeps_group(),

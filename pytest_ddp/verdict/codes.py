@@ -41,6 +41,7 @@ IMPORT = "DDP-006"
 UNEQUAL_NUMBER = "DDP-010"
 UNLIKE = "DDP-011"
 DISAGREE = "DDP-012"
+UNLIKE_MESSAGES = "DDP-013"
 SIGNAL = "DDP-020"
 KILLED = "DDP-021"
 OUT_OF_MEMORY = "DDP-022"
@@ -200,6 +201,23 @@ ENTRIES = (
             "What a rank sends in an all_to_all or a list form is not what its peer expects.",
         ),
         ("Compare the two calls that the text shows side by side, with their lines.",),
+    ),
+    Entry(
+        UNLIKE_MESSAGES,
+        "Both ends of a message differ in dtype",
+        (
+            "the ranks differ in message #... from rank ... to rank ... of ...:",
+            "the ranks differ in a message to rank ... of ...:",
+        ),
+        "All ranks ended, and a rank has received a message into a tensor of another dtype than "
+        "was sent. Only bytes are compared, so that its values are silently wrong.",
+        (
+            "A receiver makes its buffer with the default dtype, and the sender works with "
+            "bfloat16.",
+            "A tensor of indices or of a loss is sent where the receiver expects activations: the "
+            "messages of two ranks pair up in the order of their calls.",
+        ),
+        ("Receive into a tensor of the dtype that is sent; for bytes, send a view of them, too.",),
     ),
     Entry(
         DISAGREE,

@@ -101,6 +101,8 @@ class Kind(enum.StrEnum):
     """The rank could not begin the test."""
     COLLECTIVES = "unlike collectives"
     """All ranks ended, and had called different collectives."""
+    MESSAGES = "unlike messages"
+    """All ranks ended, and both ends of a message differ in dtype."""
     FINDING = "finding"
     """All ranks passed, and a plugin has found why the test must not."""
     DISAGREEMENT = "disagreement"
@@ -228,6 +230,8 @@ def _root_cause(failure: Failure, groups: Sequence[Sequence[RankFailure]]) -> Ro
     if not groups:
         if failure.kind is Kind.FINDING:
             return RootCause((), "all ranks passed, and a plugin looked at them together")
+        if failure.kind is Kind.MESSAGES:
+            return RootCause((), "of a sender and a receiver that differ, either may be wrong")
         if failure.kind is Kind.DISAGREEMENT:
             return RootCause((), "some ranks were skipped, and any of them may be right")
         if failure.kind is Kind.FAILURE:
@@ -302,6 +306,7 @@ def _code(failure: Failure, kind: Kind, groups: Sequence[Sequence[RankFailure]])
 
 _CODES = {
     Kind.COLLECTIVES: codes.UNEQUAL_NUMBER,
+    Kind.MESSAGES: codes.UNLIKE_MESSAGES,
     Kind.DISAGREEMENT: codes.DISAGREE,
     Kind.OUT_OF_MEMORY: codes.OUT_OF_MEMORY,
     Kind.NOT_BEGUN: codes.NOT_BEGUN,

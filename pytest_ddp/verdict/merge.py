@@ -194,6 +194,10 @@ _SAME_COLLECTIVES = (
     "Every member of a group must issue the same collectives: the next one on this group would "
     "hang or pair up with the wrong data."
 )
+_SAME_DTYPE = (
+    "gloo compares bytes alone, so that the receiver takes them for values of its own dtype. "
+    "Receive into a tensor of the dtype that was sent."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,14 +243,16 @@ def judge(outcome: RunOutcome, output: Output, width: int = WIDTH) -> Merged:
         width: columns of the terminal.
     """
     unequal = unequal_collectives(outcome) if outcome.check_collectives else ""
-    unlike = tuple(filter(None, (unequal, outcome.mismatch)))
+    collectives = tuple(filter(None, (unequal, outcome.mismatch)))
     outcome = replace(outcome, ranks=tuple(sorted(outcome.ranks, key=lambda rank: rank.rank)))
     decisions = _decide(outcome)
-    if unlike:
-        decisions = _blamed(decisions, Kind.COLLECTIVES, unlike[0], _SAME_COLLECTIVES)
+    if collectives:
+        decisions = _blamed(decisions, Kind.COLLECTIVES, collectives[0], _SAME_COLLECTIVES)
+    elif outcome.unlike_message:
+        decisions = _blamed(decisions, Kind.MESSAGES, outcome.unlike_message, _SAME_DTYPE)
     elif outcome.finding:
         decisions = _blamed(decisions, Kind.FINDING, outcome.finding)
-    notes = unlike
+    notes = tuple(filter(None, (*collectives, outcome.unlike_message)))
     reports: list[pytest.TestReport] = []
     diagnoses: list[Diagnosis] = []
     failing = _failing(outcome, decisions)

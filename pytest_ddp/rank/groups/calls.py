@@ -46,8 +46,8 @@ class Call(NamedTuple):
     limit: float | None = None
     """Timeout in seconds that the caller passed to ``wait``."""
     sends: tuple[Piece, ...] = ()
-    """What each member gets, in group order; a single entry if all get the same. Empty for
-    operations that are not made of pieces."""
+    """What each member gets, in group order; a single entry if all get the same, and for a send.
+    Empty for operations that are not made of pieces."""
     receives: tuple[Piece, ...] = ()
     """What is expected of each member, in the same form."""
 
@@ -128,6 +128,14 @@ Reader: TypeAlias = Callable[[Any, tuple[Any, ...]], Pieces]
 def dtype_of(pieces: tuple[Piece, ...]) -> torch.dtype | None:
     """The dtype of the first tensor, if there is one."""
     return pieces[0][0][1] if pieces and pieces[0] else None
+
+
+def piece_of(tensors: Any) -> tuple[Piece, ...]:
+    """What a message has; none for wrong arguments, for which torch raises a better error."""
+    try:
+        return (_piece(*tensors),)
+    except (AttributeError, TypeError):
+        return ()
 
 
 def _or_none(read: Reader) -> Reader:

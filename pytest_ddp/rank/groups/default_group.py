@@ -16,7 +16,13 @@ from torch.distributed import destroy_process_group, init_process_group, is_init
 from torch.distributed.distributed_c10d import _abort_process_group
 
 from pytest_ddp.protocol.host_messages import World
-from pytest_ddp.protocol.rank_status import Dropped, GroupCount, MessageCounts, Traffic
+from pytest_ddp.protocol.rank_status import (
+    Dropped,
+    GroupCount,
+    MessageCounts,
+    MessageShape,
+    Traffic,
+)
 from pytest_ddp.rank.groups import backends, torch_state
 from pytest_ddp.rank.groups.backends import MissingBackend, missing
 from pytest_ddp.rank.groups.journal import CallJournal
@@ -284,13 +290,12 @@ class DefaultGroup:
         present = {backends.name_of(group): group for group in groups()}
         dropped = tuple(self.dropped())
         lost |= bool(dropped)
-        messages = [
-            message
-            for name, group in present.items()
-            if backends.delivers(group)
-            for message in self._messages(name, group)
-        ]
-        return Traffic(tuple(messages), lost, unclear, dropped)
+        delivering = [pair for pair in present.items() if backends.delivers(pair[1])]
+        messages = [one for pair in delivering for one in self._messages(*pair)]
+        shapes = {number: one for pair in delivering for number, one in self._shapes(*pair)}
+        places = {number: place for place, number in enumerate(shapes)}
+        order = tuple(places[number] for number in journal.messages.order() if number in places)
+        return Traffic(tuple(messages), lost, unclear, dropped, tuple(shapes.values()), order)
 
     def dropped(self) -> Iterator[Dropped]:
         """Messages by gloo whose handle was gone before anything waited for it."""
@@ -320,6 +325,28 @@ class DefaultGroup:
                         wide=journal.wide[operation, of, peer, tag],
                         site=str(journal.sites[operation, of, peer, tag]),
                     )
+
+    def _shapes(self, name: str, group: Any) -> Iterator[tuple[int, MessageShape]]:
+        """The shapes of the messages on a group, by their numbers in the journal."""
+        by_global = dist.distributed_c10d._world.pg_group_ranks[group]
+        members = {own: rank for rank, own in by_global.items()}
+        has_tags = backends.matches_tags(group)
+        for number, (call, thread) in self.journal.messages.shapes(name):
+            pieces = call.sends or call.receives
+            if call.root is not None and call.tag is not None and pieces and pieces[0]:
+                yield (
+                    number,
+                    MessageShape(
+                        group=name,
+                        is_send=call.operation == "send",
+                        peer=members.get(call.root, -1),
+                        tag=call.tag if has_tags else 0,
+                        elements=sum(elements for elements, _ in pieces[0]),
+                        dtype=str(pieces[0][0][1]).removeprefix("torch."),
+                        site=str(call.site),
+                        thread=thread,
+                    ),
+                )
 
     def numbered(self) -> int:
         """How many groups torch has counted in this test, including those of other ranks."""

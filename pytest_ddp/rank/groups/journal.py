@@ -31,7 +31,9 @@ from pytest_ddp.rank.groups.calls import (
     Pieces,
     Site,
     dtype_of,
+    piece_of,
 )
+from pytest_ddp.rank.groups.message_log import MessageLog
 from pytest_ddp.rank.groups.origins import called_by_user, user_frame
 from pytest_ddp.system.stdlib import threading, time, zlib
 
@@ -115,6 +117,7 @@ class CallJournal:
         set-up, by operation and the same key."""
         self.sites: dict[tuple[str, str, int, int], Site] = {}
         """Where the last message with each key was begun."""
+        self.messages = MessageLog()
         self.open = OpenMessages()
         self.beside = False
         """Whether threads other than the main one have begun messages in this test."""
@@ -154,6 +157,7 @@ class CallJournal:
             record.clear()
         self.wide.clear()
         self.sites.clear()
+        self.messages.clear()
         self.open.clear()
         self.beside = self.has_refused = False
         self._shapes.clear()
@@ -255,6 +259,7 @@ class CallJournal:
         for messages in (self.sent, self.received):
             for key in [key for key in messages if key[0] == name]:
                 del messages[key]
+        self.messages.forget(name)
         self.wide = Counter({key: n for key, n in self.wide.items() if key[1] != name})
         # New deques, as the side thread may be reading the old ones.
         self.calls = deque((call for call in self.calls if call.group != name), maxlen=KEPT)
@@ -366,6 +371,7 @@ class CallJournal:
     def _message(self, operation: str) -> Callable[..., Call]:
         def note(group: dist.ProcessGroup, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
             peer, tag = _ends(args, kwargs)
+            piece = piece_of(args[0] if args else kwargs.get("tensors"))
             return Call(
                 group=name_of(group),
                 number=0,
@@ -376,6 +382,8 @@ class CallJournal:
                 root=peer,
                 tag=tag,
                 site=_site(_calling_frame()),
+                sends=piece if operation == "send" else (),
+                receives=piece if operation == "recv" else (),
             )
 
         return note
@@ -392,6 +400,7 @@ class CallJournal:
             self._messages[call.group] += 1
             counts[key] += 1
             self.sites[call.operation, *key] = call.site
+            self.messages.begin(call)
         begun = False
         try:
             yield
@@ -403,6 +412,7 @@ class CallJournal:
                 if not begun:  # torch raised, and did not number it
                     self._messages[call.group] -= 1
                     counts[key] -= 1
+                    self.messages.refuse(call)
                     self.has_refused = True
 
     @contextlib.contextmanager

@@ -1,6 +1,6 @@
 """What a rank sends must be what the other one expects, in dtype and number of elements.
 
-gloo looks at bytes alone: four float32 are four int32 to it.
+gloo looks at bytes alone: four float32 are four int32 to it, in a collective and in a message.
 """
 
 from __future__ import annotations
@@ -13,10 +13,14 @@ import pytest
 from tests.acceptance.suite import Finished, Suite, flat
 
 PRELUDE = """
+    import threading
+    from functools import partial
+
     import pytest
     import torch
     import torch.distributed as dist
     import torch.distributed._functional_collectives as functional
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
     from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
 
     pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
@@ -26,15 +30,15 @@ PRELUDE = """
     WORLD = "0"
 
 
+    def dtype_of(ddp):
+        return torch.float32 if ddp.rank == 0 else torch.int32
+
+
     def zeros(*sizes, like=None):
         return [torch.zeros(size, dtype=None if like is None else like.dtype) for size in sizes]
 """
 
 UNLIKE = """
-    def dtype_of(ddp):
-        return torch.float32 if ddp.rank == 0 else torch.int32
-
-
     FORMS = {
         "all_gather": lambda x: dist.all_gather(zeros(4, 4, like=x), x),
         "reduce_scatter": lambda x: dist.reduce_scatter(x.clone(), [x, x]),
@@ -113,6 +117,170 @@ UNLIKE = """
         if ddp.rank != 1:
             x = ones(4, dtype=dtype_of(ddp))
             dist.all_gather([torch.empty_like(x) for _ in range(2)], x, group=pair)
+"""
+
+UNLIKE_MESSAGES = """
+    def exchange(ddp, sent, received, peer=None, **given):
+        peer = 1 - ddp.rank if peer is None else peer
+        if ddp.rank == 0:
+            dist.send(sent, peer, **given)
+        else:
+            dist.recv(received, peer, **given)
+
+
+    def begin(ddp, sent, received, tags):
+        begin, tensors = (dist.isend, sent) if ddp.rank == 0 else (dist.irecv, received)
+        return [begin(x, 1 - ddp.rank, tag=tag) for x, tag in zip(tensors, tags, strict=True)]
+
+
+    def complete(works):
+        for work in works:
+            work.wait()
+
+
+    def batch(sent, received, peer, group=None):
+        operations = [(dist.isend, sent), (dist.irecv, received)]
+        ops = [dist.P2POp(begin, x, peer, group) for begin, x in operations]
+        complete(dist.batch_isend_irecv(ops))
+
+
+    ints = partial(ones, dtype=torch.int32)
+    MESSAGES = {
+        "int_into_float": lambda ddp: exchange(ddp, ints(4), ones(4)),
+        "float_into_int": lambda ddp: exchange(ddp, ones(4), ints(4)),
+        "half_into_bfloat": lambda ddp: exchange(ddp, ones(4).half(), ones(4).bfloat16()),
+        "floats_into_double": lambda ddp: exchange(ddp, ones(4), ones(2).double()),
+        "bytes_into_flags": lambda ddp: exchange(ddp, ones(4).byte(), ones(4).bool()),
+        "complex_into_int": lambda ddp: exchange(ddp, ones(2, dtype=torch.complex64), ints(4)),
+        "one_end_in_bytes": lambda ddp: exchange(ddp, ints(4).view(torch.uint8), ints(4)),
+        "into_more_room": lambda ddp: exchange(ddp, ints(4), ones(9)),
+        "handles": lambda ddp: complete(begin(ddp, [ones(4)], [ints(4)], [3])),
+        "tags": lambda ddp: complete(begin(ddp, [ones(4), ints(4)], [ints(4), ones(4)], [1, 2])),
+        "batch": lambda ddp: batch(*[ones(4, dtype=dtype_of(ddp)) for _ in range(2)], 1 - ddp.rank),
+    }
+
+
+    @ddp2
+    @pytest.mark.parametrize("form", MESSAGES)
+    def test_message(ddp, form):
+        MESSAGES[form](ddp)
+
+
+    @ddp2
+    def test_message_after_thousands(ddp):
+        # More than there are calls whose lines are kept.
+        for number in range(2500):
+            x = ints(1) if number == 4 and ddp.rank == 0 else ones(1)
+            exchange(ddp, x, x)
+
+
+    @ddp2
+    def test_message_by_the_method(ddp):
+        group = dist.group.WORLD
+        work = group.send([ones(4)], 1, 0) if ddp.rank == 0 else group.recv([ints(4)], 0, 0)
+        work.wait()
+
+
+    @ddp2
+    def test_message_of_another_thread(ddp):
+        exchange(ddp, ones(4), ones(4))
+        thread = threading.Thread(target=exchange, args=(ddp, ones(4), ints(4)))
+        thread.start()
+        thread.join()
+
+
+    @ddp3
+    @pytest.mark.parametrize("received", [(ints, ints), (ones, ints)], ids=["all", "one"])
+    def test_message_from_any(ddp, received):
+        if ddp.rank == 0:
+            for kind in received:
+                dist.recv(kind(4))
+        else:
+            dist.send(ones(4), 0)
+
+
+    @ddp3
+    def test_message_in_a_subgroup(ddp):
+        pair = dist.new_group([0, 2])
+        if ddp.rank != 1:
+            batch(*[ones(4, dtype=dtype_of(ddp)) for _ in range(2)], 2 - ddp.rank, pair)
+"""
+
+LEGAL_MESSAGES = """
+    EQUAL = {
+        "same": lambda ddp: exchange(ddp, ones(2, 3), ones(3, 2)),
+        "both_ends_in_bytes": lambda ddp: exchange(ddp, *[ints(4).view(torch.uint8)] * 2),
+        "complex_and_its_parts": lambda ddp: exchange(
+            ddp, ones(2, dtype=torch.complex64), ones(2, 2)
+        ),
+        "parts_and_their_complex": lambda ddp: exchange(
+            ddp, ones(2, 2), ones(2, dtype=torch.complex64)
+        ),
+        "more_room": lambda ddp: exchange(ddp, ones(4), ones(6)),
+        "nothing": lambda ddp: exchange(ddp, ones(0), ints(0)),
+        "nothing_into_room": lambda ddp: exchange(ddp, ones(0), ints(4)),
+        "tags": lambda ddp: complete(
+            begin(ddp, [ones(4), ints(4)], [ints(4), ones(4)], [(1, 2), (2, 1)][ddp.rank])
+        ),
+        "a_dtype_each_way": lambda ddp: batch(
+            *[(ones(4), ints(4)), (ints(4), ones(4))][ddp.rank], 1 - ddp.rank
+        ),
+    }
+
+
+    @ddp2
+    @pytest.mark.parametrize("form", EQUAL)
+    def test_equal_ends(ddp, form):
+        EQUAL[form](ddp)
+
+
+    @ddp3
+    def test_messages_from_any(ddp):
+        for tag, kind in enumerate((ones, ints)):
+            if ddp.rank == 0:
+                for _ in range(2):
+                    dist.recv(kind(4), tag=tag)
+            else:
+                dist.send(kind(4), 0, tag=tag)
+
+
+    @ddp2
+    def test_threads_with_a_dtype_each(ddp):
+        threads = [
+            threading.Thread(target=exchange, args=(ddp, kind(4), kind(4)), kwargs={"tag": tag})
+            for tag, kind in enumerate((ones, ints))
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+
+    @ddp2
+    def test_objects(ddp):
+        if ddp.rank == 0:
+            dist.send_object_list(["x" * 1000, None], dst=1)
+        else:
+            got = [None, None]
+            dist.recv_object_list(got, src=0)
+            assert got == ["x" * 1000, None]
+
+
+    @ddp2
+    def test_refused_message(ddp):
+        if ddp.rank == 0:
+            with pytest.raises(RuntimeError, match="contiguous"):
+                dist.group.WORLD.send([ints(2, 3).t()], 1, 0)
+        exchange(ddp, ones(4), ones(4))
+
+
+    @ddp2
+    def test_pipeline(ddp):
+        layer = torch.nn.Linear(4, 4, dtype=torch.bfloat16)
+        stage = PipelineStage(layer, ddp.rank, 2, torch.device("cpu"))
+        schedule = Schedule1F1B(stage, 2, loss_fn=lambda out, target: (out - target).square().sum())
+        x = ones(4, 4, dtype=torch.bfloat16)
+        schedule.step(x) if ddp.rank == 0 else schedule.step(target=x)
 """
 
 LEGAL = """
@@ -243,10 +411,18 @@ REFUSED = """
 """
 
 
+SOURCES = {
+    "unlike": UNLIKE,
+    "legal": LEGAL,
+    "messages": f"{UNLIKE_MESSAGES}\n{LEGAL_MESSAGES}",
+    "refused": REFUSED,
+}
+
+
 @pytest.fixture(scope="module")
 def finished(new_suite: Callable[[], Suite]) -> Finished:
     suite = new_suite()
-    for name, tests in {"unlike": UNLIKE, "legal": LEGAL, "refused": REFUSED}.items():
+    for name, tests in SOURCES.items():
         suite.write(f"test_{name}.py", f"{PRELUDE}\n\n{tests}")
     return suite.run("--ddp-timeout=60", timeout=200)
 
@@ -270,6 +446,26 @@ def test_unlike_pieces_are_told(finished: Finished) -> None:
         assert "issued in C++" not in text
 
 
+def test_unlike_messages_are_told(finished: Finished) -> None:
+    told = results(finished, UNLIKE_MESSAGES)
+    assert all(text.startswith("the ranks differ in ") for text in told.values()), told
+    assert {name for name, text in told.items() if "in a message to rank" in text} == {
+        "test_message_of_another_thread",
+        *("test_message_from_any[all]", "test_message_from_any[one]"),
+    }
+    assert " in message #5 from rank 0 to rank 1 of " in told["test_message_after_thousands"]
+    assert "to rank 1 (tag 3) of the default group" in told["test_message[handles]"]
+    assert "of the group of ranks 0, 2:" in told["test_message_in_a_subgroup"]
+
+
+def test_both_ends_of_a_message_are_shown(finished: Finished) -> None:
+    text = flat(finished["test_message[int_into_float]"].text)
+    assert "rank 0: send(4 x int32) at test_messages.py:" in text
+    assert "rank 1: recv(4 x float32) at test_messages.py:" in text
+    assert "gloo compares bytes alone" in text
+    assert "DDP-013" in text
+
+
 def test_both_sides_of_a_dtype_are_shown(finished: Finished) -> None:
     text = flat(finished["test_dtype[all_gather]"].text)
     assert "rank 0: all_gather(4 x float32) at test_unlike.py:" in text
@@ -277,7 +473,8 @@ def test_both_sides_of_a_dtype_are_shown(finished: Finished) -> None:
 
 
 def test_pieces_that_are_expected_are_legal(finished: Finished) -> None:
-    assert {name: text for name, text in results(finished, LEGAL).items() if text} == {}
+    for source in (LEGAL, LEGAL_MESSAGES):
+        assert {name: text for name, text in results(finished, source).items() if text} == {}
 
 
 def test_error_of_the_backend_stays(finished: Finished) -> None:

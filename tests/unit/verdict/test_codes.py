@@ -76,6 +76,11 @@ CASES: list[tuple[str, tuple[RankOutcome, ...], dict[str, Any]]] = [
         (made.passing(0), made.passing(1)),
         {"mismatch": "the ranks differ in collective #1 of the default group:"},
     ),
+    (
+        codes.UNLIKE_MESSAGES,
+        (made.passing(0), made.passing(1)),
+        {"unlike_message": "the ranks differ in message #1 from rank 0 to rank 1 of the default:"},
+    ),
     ("DDP-061", (made.passing(0), made.passing(1)), {"finding": FINDING}),
     ("", (made.passing(0), made.passing(1)), {"finding": "not as this plugin wants it"}),
     ("DDP-040", (made.passing(0), raised("Distributed package doesn't have NCCL built in")), {}),

@@ -169,5 +169,17 @@ def test_other_difference_is_a_note_beside_unequal_numbers() -> None:
     assert MISMATCH in call_of(reports).longreprtext
 
 
+def test_unlike_messages_fail_the_test_and_are_a_note_beside_collectives() -> None:
+    unlike = "the ranks differ in message #1:\n  rank 0: send(4 x int32)"
+    alone = merged(made.passing(0), made.passing(1), unlike_message=unlike)
+    assert words(alone) == whole("failed")
+    assert verdict(call_of(alone)) == "the ranks differ in message #1:"
+    assert "gloo compares bytes alone" in call_of(alone).longreprtext
+    beside = call_of(merged(*counted(1, 2), unlike_message=unlike))
+    assert verdict(beside).startswith("unequal number of collectives")
+    assert unlike in beside.longreprtext
+    assert "gloo compares bytes alone" not in beside.longreprtext
+
+
 def test_other_difference_without_a_rank() -> None:
     assert words(merged(mismatch=MISMATCH)) == without_call("failed")
