@@ -33,7 +33,7 @@ from pytest_ddp.rank.groups.calls import (
     dtype_of,
     piece_of,
 )
-from pytest_ddp.rank.groups.message_log import MessageLog
+from pytest_ddp.rank.groups.message_history import MessageHistory
 from pytest_ddp.rank.groups.origins import called_by_user, user_frame
 from pytest_ddp.system.stdlib import threading, time, zlib
 
@@ -117,7 +117,7 @@ class CallJournal:
         set-up, by operation and the same key."""
         self.sites: dict[tuple[str, str, int, int], Site] = {}
         """Where the last message with each key was begun."""
-        self.messages = MessageLog()
+        self.messages = MessageHistory()
         self.open = OpenMessages()
         self.beside = False
         """Whether threads other than the main one have begun messages in this test."""

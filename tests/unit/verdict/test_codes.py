@@ -170,10 +170,10 @@ def test_without_a_code_all_are_listed(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_an_unknown_code_names_its_neighbours(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", "DDP-013", "DDP-001"]) == 2
+    assert main(["explain", "DDP-014", "DDP-001"]) == 2
     printed = capsys.readouterr()
     assert printed.out.startswith("DDP-001: ")
-    assert printed.err.startswith("error: there is no code DDP-013; near it are\n")
+    assert printed.err.startswith("error: there is no code DDP-014; near it are\n")
     assert "  DDP-012  " in printed.err
     assert printed.err.count("\n") == 6
 

@@ -18,7 +18,7 @@ class Shape(NamedTuple):
     thread: int
 
 
-class MessageLog:
+class MessageHistory:
     """A number for each message, as a loop sends a million of one shape."""
 
     def __init__(self) -> None:
