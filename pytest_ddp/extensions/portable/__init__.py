@@ -21,6 +21,7 @@ in :data:`~pytest_ddp.extensions.portable.judges.JUDGES`.
 ``differences.py``    what NCCL does otherwise: the table
 ``difference_log.py`` the calls and messages of a rank that are in it
 ``point_to_point.py`` messages of both ends, without torch
+``first_batches.py``  the first operations of all members of a group, without torch
 ``detectors.py``      the list of detectors
 ``finding.py``        findings and their texts
 ``judges.py``         all ranks together, in the pytest process

@@ -19,6 +19,7 @@ from pytest_ddp.extensions.portable.differences import (
     finding_of,
 )
 from pytest_ddp.extensions.portable.events import Detector, Given, IssuedOperation
+from pytest_ddp.extensions.portable.first_batches import FirstOperation
 from pytest_ddp.extensions.portable.point_to_point import Message
 
 _KEPT = 50_000
@@ -64,7 +65,7 @@ class MessageLog(Detector):
         group = operation.group
         self._messages.append(
             Message(
-                f"{group.name}#{group.made}",
+                group.key,
                 group.members[operation.peer] if operation.peer >= 0 else -1,
                 operation.operator.operation == "send",
                 operation.tag,
@@ -72,11 +73,38 @@ class MessageLog(Detector):
                 operation.thread,
                 operation.place,
                 operation.name,
+                sum(tensor.nbytes for tensor in each_tensor(given.args[0])),
             )
         )
 
     def ended(self) -> Any:
         return self._messages if 0 < len(self._messages) <= _KEPT else None
+
+
+class FirstOperations(Detector):
+    """The first collective or batch of this rank on each group that NCCL has in production."""
+
+    name = "first operations"
+
+    def __init__(self, *, default_group_was_used: bool) -> None:
+        self._default_group_was_used = default_group_was_used
+        """Whether a fixture may have used it before the test: then its first one is not known."""
+        self._found: dict[str, FirstOperation] = {}
+
+    def issued(self, operation: IssuedOperation, given: Given) -> None:
+        group, is_batch = operation.group, operation.batch > 0
+        if not operation.is_judged or (operation.peer is not None and not is_batch):
+            return
+        if self._default_group_was_used and not group.made:
+            return
+        if group.key not in self._found and operation.operator.operation != "monitored_barrier":
+            name = f"batch_isend_irecv on {group.label}" if is_batch else operation.name
+            self._found[group.key] = FirstOperation(
+                group.key, group.label, group.members, is_batch, name, operation.place
+            )
+
+    def ended(self) -> Any:
+        return [*self._found.values()] or None
 
 
 def differences(form: str, args: tuple[Any, ...], reduce_op: str | None) -> Iterator[Difference]:

@@ -16,7 +16,8 @@ class Group(NamedTuple):
     name: str
     """torch's own."""
     made: int
-    """Which group of this name it is: names are used again after the default group is destroyed."""
+    """Which group of this name it is: names are used again after the default group is destroyed.
+    0 for one that the test has found."""
     label: str
     """For people: a mesh dimension, the group's description, or its members."""
     members: tuple[int, ...]
@@ -27,6 +28,11 @@ class Group(NamedTuple):
     """Whether it was made under watch, or is the default group: nothing is said of others."""
     explicit: str | None
     """The backend that it was made with, if the maker named one."""
+
+    @property
+    def key(self) -> str:
+        """The same on all its members, and no other group's."""
+        return f"{self.name}#{self.made}"
 
 
 class Given(NamedTuple):

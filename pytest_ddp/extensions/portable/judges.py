@@ -8,7 +8,9 @@ from typing import Any, TypeAlias
 from pytest_ddp.extensions.portable import orders
 from pytest_ddp.extensions.portable.differences import DIFFERENCES, finding_of
 from pytest_ddp.extensions.portable.finding import Finding, merged
+from pytest_ddp.extensions.portable.first_batches import FirstOperation, partial_batches
 from pytest_ddp.extensions.portable.point_to_point import Message, mismatches
+from pytest_ddp.outcome.outcome import ranks_text
 
 Judge: TypeAlias = Callable[[Mapping[int, Any]], Iterable[Finding]]
 """From what the detector of each rank has sent; ranks that have sent nothing are missing."""
@@ -58,10 +60,24 @@ def judge_messages(sent: Mapping[int, Any]) -> Iterable[Finding]:
         if key not in found:
             found[key] = None
             lines = tuple(
-                (f"rank {rank}: {message.name}", message.site)
+                (f"rank {rank}: {message.name}, {message.nbytes} bytes", message.site)
                 for rank, message in zip(one.ranks, one.messages, strict=True)
             )
             yield finding_of(rows[one.row], rows[one.row].what, lines)
+
+
+def judge_first_operations(sent: Mapping[int, Any]) -> Iterable[Finding]:
+    """Batches that are the first collective of a group on some of its members."""
+    row = next(row for row in DIFFERENCES if row.name == "first batch")
+    ranks = {rank: [FirstOperation(*one) for one in each] for rank, each in sent.items()}
+    for one in partial_batches(ranks):
+        ends: dict[tuple[str, str], list[int]] = {}
+        for rank, first in one.first.items():
+            nothing = f"nothing on {one.label}", ""
+            end = nothing if first is None else (f"first {first.name}", first.site)
+            ends.setdefault(end, []).append(rank)
+        lines = tuple((f"{ranks_text(of)}: {words}", site) for (words, site), of in ends.items())
+        yield finding_of(row, row.what, lines)
 
 
 JUDGES: dict[str, Judge] = {
@@ -70,6 +86,7 @@ JUDGES: dict[str, Judge] = {
     "buffers": of_single_ranks,
     "differences": of_single_ranks,
     "messages": judge_messages,
+    "first operations": judge_first_operations,
 }
 """By the name of the detector."""
 

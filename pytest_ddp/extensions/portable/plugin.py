@@ -93,9 +93,13 @@ def pytest_ddp_test_begins(item: pytest.Item, sent: Mapping[str, Any]) -> None:
         return
     from pytest_ddp.extensions.portable.detectors import detectors  # noqa: PLC0415
     from pytest_ddp.extensions.portable.watch import OperationWatch  # noqa: PLC0415
+    from pytest_ddp.rank.groups.group_fixtures import GroupFixtures  # noqa: PLC0415
 
     production = Production(sent[_NAME]["backend"])
-    watch = item.stash[_WATCH] = OperationWatch(production, detectors())
+    plugins = item.config.pluginmanager.get_plugins()
+    was_used = any(one.hold() for one in plugins if isinstance(one, GroupFixtures))
+    found_by = detectors(default_group_was_used=was_used)
+    watch = item.stash[_WATCH] = OperationWatch(production, found_by)
     watch.start()
 
 

@@ -1,4 +1,4 @@
-"""Messages of two ranks that NCCL runs in another order than gloo.
+"""Messages of two ranks that NCCL runs in another order than gloo, or with less room.
 
 gloo pairs messages by tag and runs those of ``isend`` and ``irecv`` in any order. NCCL has no tags,
 and outside of ``batch_isend_irecv`` it runs the messages of two ranks one after the other, where
@@ -27,6 +27,8 @@ class Message(NamedTuple):
     site: str
     name: str = ""
     """For people, with its peer and group."""
+    nbytes: int = 0
+    """What is sent, or the room for it."""
 
 
 class Mismatch(NamedTuple):
@@ -44,7 +46,7 @@ Ranks: TypeAlias = Mapping[int, Sequence[Message]]
 
 
 def mismatches(ranks: Ranks) -> Iterator[Mismatch]:
-    """Find messages that have no order, or the wrong one, on NCCL.
+    """Find messages that have no order, or the wrong one, on NCCL, or too much room.
 
     A pair of ranks with messages from several threads, from any source, or with an end that is
     missing has no order to compare.
@@ -69,7 +71,7 @@ def mismatches(ranks: Ranks) -> Iterator[Mismatch]:
                 )
                 if not _is_comparable(own, one, other) or not _is_complete(mine, theirs):
                     continue
-                found = _by_tag(one, other, mine, theirs)
+                found = _by_tag(one, other, mine, theirs) or _with_room(one, other, mine, theirs)
                 if found is None and not is_batched:
                     found = _head_to_head(one, other, mine, theirs)
                 if found is not None:
@@ -110,13 +112,31 @@ def _by_tag(
     one: int, other: int, mine: Sequence[Message], theirs: Sequence[Message]
 ) -> Mismatch | None:
     """The first message that is received in another order than sent."""
+    for send, receive, ranks in _pairs(one, other, mine, theirs):
+        if send.tag != receive.tag:
+            return Mismatch("tags", ranks, (send, receive))
+    return None
+
+
+def _with_room(
+    one: int, other: int, mine: Sequence[Message], theirs: Sequence[Message]
+) -> Mismatch | None:
+    """The first message that is received into more than was sent."""
+    for send, receive, ranks in _pairs(one, other, mine, theirs):
+        if send.nbytes < receive.nbytes:
+            return Mismatch("room", ranks, (send, receive))
+    return None
+
+
+def _pairs(
+    one: int, other: int, mine: Sequence[Message], theirs: Sequence[Message]
+) -> Iterator[tuple[Message, Message, tuple[int, int]]]:
+    """Each send with its receive and the ranks of both, in NCCL's order."""
     for source, target, ranks in ((mine, theirs, (one, other)), (theirs, mine, (other, one))):
         sends = [message for message in source if message.is_send]
         receives = [message for message in target if not message.is_send]
         for send, receive in zip(sends, receives, strict=True):
-            if send.tag != receive.tag:
-                return Mismatch("tags", ranks, (send, receive))
-    return None
+            yield send, receive, ranks
 
 
 def _head_to_head(

@@ -31,6 +31,17 @@ def _head_to_head(ddp):
         work.wait()
 
 
+def _room(ddp):
+    dist.send(ones(4), 1) if ddp.rank == 0 else dist.recv(zeros(6), 0)
+
+
+def _first_batch(ddp):
+    if ddp.rank < 2:
+        ends = [(dist.isend, ones(2)), (dist.irecv, zeros(2))]
+        for work in dist.batch_isend_irecv([dist.P2POp(end, x, 1 - ddp.rank) for end, x in ends]):
+            work.wait()
+
+
 def _complex(ddp):
     numbers = torch.ones(4, dtype=torch.complex64)
     dist.reduce_scatter_tensor(numbers[:2].clone(), numbers)
@@ -51,6 +62,8 @@ FOUND = {
     "monitored_barrier": lambda ddp: dist.monitored_barrier(),
     "tags": _tags,
     "head to head": _head_to_head,
+    "room": _room,
+    "first batch": _first_batch,
 }
 REFUSED = {
     "uneven all_gather": (
@@ -76,7 +89,17 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("row", FOUND)
+THREE = {"first batch"}
+"""Rows that take a third rank."""
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param(row, marks=pytest.mark.ddp(world_size=3) if row in THREE else ())
+        for row in FOUND
+    ],
+)
 def test_found(ddp, row):
     FOUND[row](ddp)
 

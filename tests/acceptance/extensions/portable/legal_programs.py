@@ -14,6 +14,7 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 pytestmark = pytest.mark.ddp(world_size=2, portable="nccl")
+three = pytest.mark.ddp(world_size=3)
 ones, zeros = torch.ones, torch.zeros
 
 
@@ -514,7 +515,7 @@ def test_double_buffering(ddp):
             assert x.sum() == 4 * n
 
 
-@pytest.mark.ddp(world_size=3)
+@three
 def test_ring_in_batches(ddp):
     x, y = ones(4), zeros(4)
     messages = [
@@ -525,7 +526,83 @@ def test_ring_in_batches(ddp):
         work.wait()
 
 
-@pytest.mark.ddp(world_size=3)
+def both_ways(peer, group=None):
+    ends = [(dist.isend, ones(2)), (dist.irecv, zeros(2))]
+    return [dist.P2POp(end, x, peer, group) for end, x in ends]
+
+
+@three
+def test_batch_of_some_after_a_collective_of_all(ddp):
+    group = dist.new_group()
+    dist.all_reduce(ones(1), group=group)
+    if ddp.rank < 2:
+        for work in dist.batch_isend_irecv(both_ways(1 - ddp.rank, group)):
+            work.wait()
+    dist.destroy_process_group(group)
+
+
+@three
+def test_batch_of_a_group_of_two(ddp):
+    group = dist.new_group([0, 2])
+    if ddp.rank != 1:
+        for work in dist.batch_isend_irecv(both_ways(2 - ddp.rank, group)):
+            work.wait()
+
+
+@three
+def test_first_batch_of_all(ddp):
+    ends = [(dist.isend, ones(2), 1), (dist.irecv, zeros(2), 2)]
+    messages = [dist.P2POp(end, x, (ddp.rank + step) % 3) for end, x, step in ends]
+    for work in dist.batch_isend_irecv(messages):
+        work.wait()
+
+
+@three
+def test_messages_of_some_without_a_batch(ddp):
+    group = dist.new_group()
+    if ddp.rank < 2:
+        dist.send(ones(2), 1, group) if ddp.rank == 0 else dist.recv(zeros(2), 0, group)
+    dist.barrier(group)
+
+
+@three
+def test_batch_of_some_on_gloo(ddp):
+    group = dist.new_group(backend="gloo")
+    if ddp.rank < 2:
+        for work in dist.batch_isend_irecv(both_ways(1 - ddp.rank, group)):
+            work.wait()
+
+
+@pytest.fixture(scope="module")
+def checked():
+    dist.barrier()
+
+
+@three
+@pytest.mark.parametrize("time", [1, 2])
+def test_batch_of_some_after_a_collective_of_a_fixture(ddp, checked, time):
+    # The second one finds the fixture set up.
+    if ddp.rank < 2:
+        for work in dist.batch_isend_irecv(both_ways(1 - ddp.rank)):
+            work.wait()
+
+
+def test_room_for_the_size_that_was_sent(ddp):
+    size, room = torch.tensor([3]), zeros(8)
+    if ddp.rank == 0:
+        dist.send(size, 1)
+        dist.send(ones(3), 1)
+    else:
+        dist.recv(size, 0)
+        dist.recv(room[: size.item()], 0)
+        assert room.tolist() == [1] * 3 + [0] * 5
+
+
+def test_room_in_another_shape(ddp):
+    dist.send(ones(2, 3), 1) if ddp.rank == 0 else dist.recv(zeros(6), 0)
+
+
+@three
 def test_ring_with_a_first(ddp):
     x, y = ones(4), zeros(4)
     if ddp.rank == 0:

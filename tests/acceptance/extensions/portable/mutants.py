@@ -65,6 +65,14 @@ MUTANTS = (
         "[one.op(one.tensor, one.peer) for one in messages]",
         "one.op(",
     ),
+    Mutant(
+        "batch_of_some_after_a_collective_of_all",
+        "dist.all_reduce(ones(1), group=group)",
+        "pass",
+        "batch_isend_irecv",
+    ),
+    Mutant("batch_of_a_group_of_two", "[0, 2]", "[0, 1, 2]", "batch_isend_irecv"),
+    Mutant("room_for_the_size_that_was_sent", "room[: size.item()]", "room", "dist.recv(room"),
     Mutant("tags_in_order", "irecv(y, 0, tag=1)", "irecv(y, 0, tag=2)", "dist.irecv"),
 )
 

@@ -50,6 +50,7 @@ def test_dtypes_are_those_of_torchs_header() -> None:
         (dist.irecv, "``tag`` is not supported with the NCCL backend"),
         (dist.monitored_barrier, "only supported with the GLOO backend"),
         (dist.batch_isend_irecv, "will not cause deadlocks"),
+        (dist.batch_isend_irecv, "all ranks of the ``group`` must participate in this API call"),
     ],
 )
 def test_torchs_documents_say_so(said_by: object, words: str) -> None:

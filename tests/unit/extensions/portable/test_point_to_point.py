@@ -10,14 +10,21 @@ from pytest_ddp.extensions.portable.point_to_point import Message, mismatches
 
 
 def _rank(text: str) -> list[Message]:
-    """``s1 r2 s1#7 (s1 r1)``: sends and receives, their peer and tag, batches in parentheses."""
+    """``s1 r2 s1#7=8 (s1 r1)``: sends and receives, their peer, tag and bytes, batches in
+    parentheses."""
     messages, is_batched = [], False
     for place, word in enumerate(text.split()):
         is_batched |= word.startswith("(")
-        what, _, tag = word.strip("()").partition("#")
+        ends, _, nbytes = word.strip("()").partition("=")
+        what, _, tag = ends.partition("#")
         peer = -1 if what[1:] == "*" else int(what[1:])
         is_send, line = what[0] == "s", f"line {place + 1}"
-        messages.append(Message("world", peer, is_send, int(tag or 0), is_batched, 1, line))
+        messages.append(
+            Message(
+                *("world", peer, is_send, int(tag or 0), is_batched, 1, line),
+                nbytes=int(nbytes or 0),
+            )
+        )
         is_batched &= not word.endswith(")")
     return messages
 
@@ -42,6 +49,9 @@ def _found(*ranks: str) -> list[tuple[str, tuple[int, ...], tuple[str, ...]]]:
         ("s1 r2", "r0 s2", "r1 s0"),  # a ring that one rank breaks
         ("(s1 r2)", "(s2 r0)", "(s0 r1)"),
         ("s1 r1 s1 r1", "r0 s2 r2 s0 r0 s2 r2 s0", "r1 s1 r1 s1"),  # a pipeline
+        ("s1=8 r1=4", "r0=8 s0=4"),
+        ("s1#1=8 s1#2=4", "r0#1=8 r0#2=4"),
+        ("s1=4", "r*=8"),
         ("s1", "r*"),
         ("s1", ""),
         ("", ""),
@@ -61,6 +71,9 @@ def test_legal_orders_are_not_accused(ranks: tuple[str, ...]) -> None:
         (("s1#1 s1#2", "r0#2 r0#1"), ("tags", (0, 1), ("line 1", "line 1"))),
         (("r1#2 r1#1", "s0#1 s0#2"), ("tags", (1, 0), ("line 1", "line 1"))),
         (("(s1#1 s1#2)", "(r0#2 r0#1)"), ("tags", (0, 1), ("line 1", "line 1"))),
+        (("s1=8 s1=4", "r0=8 r0=8"), ("room", (0, 1), ("line 2", "line 2"))),
+        (("r1=8 s1=4", "s0=0 r0=4"), ("room", (1, 0), ("line 1", "line 1"))),
+        (("(s1=8 r1=8)", "(s0=4 r0=8)"), ("room", (1, 0), ("line 1", "line 2"))),
         (("s1 r2", "s2 r0", "s0 r1"), ("ring", (0, 1, 2), ("line 1", "line 1", "line 1"))),
     ],
 )
