@@ -17,6 +17,7 @@ in :data:`~pytest_ddp.extensions.portable.judges.JUDGES`.
 ``handles.py``        handles that were lost
 ``buffers.py``        buffers that are touched in flight, with ``extents.py`` for their bytes
 ``touches.py``        the mode that sees operators of torch meanwhile
+``unspecified.py``    what reduce leaves on other ranks than its destination
 ``buffer_log.py``     and the findings
 ``differences.py``    what NCCL does otherwise: the table
 ``difference_log.py`` the calls and messages of a rank that are in it

@@ -1,14 +1,26 @@
-"""Findings for buffers that are touched while an operation is in flight."""
+"""Findings for buffers that are touched in flight, and for the tensor of reduce elsewhere."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from sys import _getframe
 from typing import Any
 
-from pytest_ddp.extensions.portable.buffers import Buffers, Flight, Touch
+import torch
+
+from pytest_ddp.extensions.portable.buffers import (
+    READ_AND_WRITTEN,
+    Buffers,
+    Flight,
+    Touch,
+    is_root,
+    uses_of,
+)
+from pytest_ddp.extensions.portable.differences import DIFFERENCES, finding_of
 from pytest_ddp.extensions.portable.events import Detector, Given, Handle, IssuedOperation
 from pytest_ddp.extensions.portable.finding import Finding
 from pytest_ddp.extensions.portable.touches import TouchMode
+from pytest_ddp.extensions.portable.unspecified import Unspecified
 from pytest_ddp.rank.groups.origins import user_frame
 from pytest_ddp.system.stdlib import threading
 
@@ -25,13 +37,18 @@ class TouchedBuffers(Detector):
     def __init__(self) -> None:
         self._found: dict[tuple[Any, ...], Finding] = {}
         self._buffers = Buffers(self._note)
-        self._mode = TouchMode(self._buffers)
+        self._unspecified = Unspecified(self._note_look)
+        self._mode = TouchMode(self._buffers, self._unspecified)
         self._issued: dict[int, Flight | None] = {}
         """What each thread has issued last; only that may have a handle that is to come."""
+        self._reduced: dict[int, list[torch.Tensor]] = {}
+        """Tensors of reduce operations with another destination that are not complete, by the
+        operation's number."""
 
     def issued(self, operation: IssuedOperation, given: Given) -> None:
         if operation.is_judged:
             self._issued[operation.thread] = self._buffers.issued(operation, given)
+            self._follow_values(operation, given)
 
     def received(self, handle: Handle) -> None:
         flight = self._issued.pop(threading.get_ident(), None)
@@ -44,24 +61,56 @@ class TouchedBuffers(Detector):
             flight.is_watched = self._mode.is_there
 
     def waited(self, handle: Handle) -> None:
-        frame = user_frame(_getframe(1))
-        place = "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
-        self._buffers.waited(handle, place)
+        self._buffers.waited(handle, _site())
+        for operation in handle.operations:
+            self._unspecified.leave(self._reduced.pop(operation.number, ()), operation)
         self._mode.follow()
 
     def passed_on(self, handle: Handle) -> None:
         self._buffers.passed_on(handle)
+        self._forget(handle)
         self._mode.follow()
+
+    def lost(self, handle: Handle) -> None:
+        self._forget(handle)
 
     def ended(self) -> Any:
         self._buffers.end()
+        self._unspecified.clear()
+        self._reduced.clear()
         self._mode.follow()
         self._issued.clear()
         return [finding.to_json() for finding in self._found.values()] or None
 
+    def _follow_values(self, operation: IssuedOperation, given: Given) -> None:
+        """Note what an operation does with values that are unspecified, before it runs."""
+        form, uses = operation.operator.form, list(uses_of(operation, given.args))
+        reads = [use.tensor for use in uses if not use.is_written or form in READ_AND_WRITTEN]
+        part = next(filter(None, map(self._unspecified.part_of, reads)), None)
+        if part is not None:
+            self._note_look(part.operation, lambda: operation.place)
+        self._unspecified.overwrite(use.tensor for use in uses if use.is_written)
+        if form == "reduce" and not is_root(operation):
+            self._reduced[operation.number] = reads
+
+    def _forget(self, handle: Handle) -> None:
+        for operation in handle.operations:
+            self._reduced.pop(operation.number, None)
+
+    def _note_look(self, operation: IssuedOperation, site: Callable[[], str]) -> None:
+        lines = (("reduced", operation.place), ("used", site()))
+        row = next(row for row in DIFFERENCES if row.judged == "values")
+        key = operation.name, *lines
+        self._found.setdefault(key, finding_of(row, f"{operation.name}: {row.what}", lines))
+
     def _note(self, touch: Touch) -> None:
         key = touch.operation.name, touch.operation.place, touch.touched_by, touch.touched_at
         self._found.setdefault(key, touched_buffer(touch))
+
+
+def _site() -> str:
+    frame = user_frame(_getframe(1))
+    return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def touched_buffer(touch: Touch) -> Finding:

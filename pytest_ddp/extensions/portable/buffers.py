@@ -20,7 +20,6 @@ does with them.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -29,8 +28,8 @@ import torch
 
 from pytest_ddp.extensions.comms.block import reduction_of
 from pytest_ddp.extensions.portable.events import Given, Group, Handle, IssuedOperation
-from pytest_ddp.extensions.portable.extents import Extent, extent_of, overlap
-from pytest_ddp.system.stdlib import threading, zlib
+from pytest_ddp.extensions.portable.extents import Extent, checksum_of, extent_of, overlap
+from pytest_ddp.system.stdlib import threading
 
 
 class Touch(NamedTuple):
@@ -66,7 +65,7 @@ an average it does not."""
 
 
 @dataclass(slots=True)
-class _Use:
+class Use:
     """A tensor of an operation."""
 
     tensor: torch.Tensor
@@ -94,7 +93,7 @@ class Flight:
     """An operation whose buffers belong to the backend."""
 
     operation: IssuedOperation
-    uses: list[_Use]
+    uses: list[Use]
     handle: Handle | None = None
     is_found: bool = False
     is_watched: bool = False
@@ -128,7 +127,7 @@ class Buffers:
         is_async = given.get("async_op", True)
         if not is_async and not self._flights:
             return None
-        uses = list(_uses(operation, given.args))
+        uses = list(uses_of(operation, given.args))
         with self._lock:
             self._compare(operation, uses, is_waited=not is_async)
             if not is_async or not uses:
@@ -189,7 +188,7 @@ class Buffers:
                     if use.version is not None and _same_storage(use.tensor, tensor):
                         use.version = None
 
-    def _compare(self, operation: IssuedOperation, uses: list[_Use], *, is_waited: bool) -> None:
+    def _compare(self, operation: IssuedOperation, uses: list[Use], *, is_waited: bool) -> None:
         """Look for flights whose buffers an operation uses."""
         ordered = 0
         for place, flight in enumerate(self._flights):
@@ -222,50 +221,52 @@ class Buffers:
         self._found(Touch(flight.operation, is_write, by, site))
 
 
-def _uses(operation: IssuedOperation, args: tuple[Any, ...]) -> Iterator[_Use]:
-    form, group = operation.operator.form, operation.group
-    is_root = operation.root is not None and group.members[operation.root] == group.own
+READ_AND_WRITTEN = frozenset({"all_reduce", "all_reduce_coalesced", "reduce"})
+"""Forms that read what they write."""
+
+
+def is_root(operation: IssuedOperation) -> bool:
+    """Whether this rank is the source or destination of a collective."""
+    group = operation.group
+    return operation.root is not None and group.members[operation.root] == group.own
+
+
+def uses_of(operation: IssuedOperation, args: tuple[Any, ...]) -> Iterator[Use]:
+    """The tensors of an operation on a CPU, with what it does with them."""
+    form = operation.operator.form
     reads, writes = _READS_AND_WRITES.get(form, (_NONE, _NONE))
     if form == "broadcast":
-        reads, writes = (_FIRST, _NONE) if is_root else (_NONE, _FIRST)
+        reads, writes = (_FIRST, _NONE) if is_root(operation) else (_NONE, _FIRST)
     elif form == "reduce":  # gloo uses the tensors of other ranks to compute in; NCCL reads them
-        reads, writes = (_NONE, _FIRST) if is_root else (_FIRST, _NONE)
+        reads, writes = (_NONE, _FIRST) if is_root(operation) else (_FIRST, _NONE)
     for places, is_written in ((reads, False), (writes, True)):
         for place in places:
             for tensor in each_tensor(args[place]):
                 extent = extent_of(tensor) if tensor.is_cpu else None
                 if extent:
                     is_stable = not is_written and form != "reduce"
-                    yield _Use(tensor, extent, is_written, is_stable, tensor.data_ptr())
+                    yield Use(tensor, extent, is_written, is_stable, tensor.data_ptr())
 
 
-def _remember(use: _Use, uses: list[_Use], *, by_version: bool) -> None:
+def _remember(use: Use, uses: list[Use], *, by_version: bool) -> None:
     """Note a buffer's state, where a change of it can be proved later."""
     tensor = use.tensor
     # In place, as FSDP gathers: the operation writes what it reads.
     in_place = any(o.is_written and overlap(o.extent, use.extent) for o in uses)
     if use.is_stable and not in_place:
-        use.checksum = _checksum(use.extent)
+        use.checksum = checksum_of(use.extent)
     elif not by_version or tensor.is_inference():
         return
     elif tensor.nbytes == tensor.untyped_storage().nbytes():
         use.version = tensor._version
 
 
-def _is_changed(use: _Use, flight: Flight) -> bool:
+def _is_changed(use: Use, flight: Flight) -> bool:
     if not use.is_there:
         return False
     if use.checksum is not None:
-        return _checksum(use.extent) != use.checksum
+        return checksum_of(use.extent) != use.checksum
     return flight.is_watched and use.version is not None and use.tensor._version != use.version
-
-
-def _checksum(extent: Extent) -> int:
-    """Of the memory itself: operators of torch would be seen by the modes of a program."""
-    checksum = 0
-    for start, end in extent:
-        checksum = zlib.crc32((ctypes.c_char * (end - start)).from_address(start), checksum)
-    return checksum
 
 
 def _same_storage(one: torch.Tensor, other: torch.Tensor) -> bool:

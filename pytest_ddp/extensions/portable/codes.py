@@ -54,11 +54,14 @@ ENTRIES = (
         "DDP-063",
         "NCCL lacks what the test uses, or does it otherwise",
         ("not portable to nccl: a difference between gloo and NCCL: ...",),
-        "The call, or a pair of messages, is one of the known differences between gloo and NCCL. "
-        "The text has what each of them does, and the source.",
+        "The call, a pair of messages, or the use of a result is one of the known differences "
+        "between gloo and NCCL. The text has what each of them does, and the source.",
         (
             "A dtype, a reduction or a layout that NCCL does not take.",
-            "Messages that go together by their tags, or in an order that only gloo allows.",
+            "Messages that go together by their tags, or in an order that only gloo allows, or with "
+            "room for more than is sent.",
+            "batch_isend_irecv on some ranks of a group that has had no collective yet.",
+            "The tensor of reduce on a rank that is not its destination.",
         ),
         ("Do as the text says under Fix. All differences are on the page `nccl.md`.", *_OFF),
         message=f"{_VERDICT}a difference between gloo and NCCL: ",

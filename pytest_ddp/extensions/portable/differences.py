@@ -41,7 +41,8 @@ class Difference(NamedTuple):
     """The arguments whose layout is meant, by form."""
     judged: str = "call"
     """``call``: found in a call of one rank. ``messages``: in those of both ends. ``gloo``: not
-    found, as gloo raises. ``device``: not found, as it takes a GPU to see it."""
+    found, as gloo raises. ``values``: in what becomes of a result. ``device``: not found, as it
+    takes a GPU to see it."""
 
 
 NCCL_DTYPES = frozenset(
@@ -215,11 +216,21 @@ DIFFERENCES = (
     Difference(
         "first batch",
         "batch_isend_irecv as the first collective of a group, by some of its members",
-        "undefined: it makes the group's communicator, and waits for all members",
+        "undefined: the batch makes the group's communicator, for which all members have to come",
         "runs it",
         "a collective of the whole group before it, or a group of those that call it",
         "torch.distributed.batch_isend_irecv; ProcessGroupNCCL.cpp, pointToPoint",
         judged="messages",
+    ),
+    Difference(
+        "reduce elsewhere",
+        "the tensor of reduce, or what is computed from it, used on another rank than the "
+        "destination",
+        "it has the rank's own input: the result is on the destination alone",
+        "it has a part of the sum, as gloo computes in it",
+        "all_reduce, or use it on the destination alone",
+        "torch.distributed.reduce; NCCL API, ncclReduce",
+        judged="values",
     ),
     Difference(
         "uneven all_gather",

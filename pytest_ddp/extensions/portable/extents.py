@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from typing import Any, TypeAlias
 
 import torch
+
+from pytest_ddp.system.stdlib import zlib
 
 Extent: TypeAlias = tuple[tuple[int, int], ...]
 """Intervals of addresses, from and to, in order and apart from each other."""
@@ -64,6 +67,32 @@ def overlap(one: Extent | None, other: Extent | None) -> bool:
                 theirs = next(others)
         except StopIteration:
             return False
+
+
+def without(one: Extent, other: Extent) -> Extent:
+    """The bytes of an extent that are not in another one."""
+    left: list[tuple[int, int]] = []
+    first = 0
+    for start, end in one:
+        while first < len(other) and other[first][1] <= start:
+            first += 1
+        place, begin = first, start
+        while place < len(other) and other[place][0] < end:
+            if begin < other[place][0]:
+                left.append((begin, other[place][0]))
+            begin = max(begin, other[place][1])
+            place += 1
+        if begin < end:
+            left.append((begin, end))
+    return tuple(left)
+
+
+def checksum_of(extent: Extent) -> int:
+    """Of the memory itself: operators of torch would be seen by the modes of a program."""
+    checksum = 0
+    for start, end in extent:
+        checksum = zlib.crc32((ctypes.c_char * (end - start)).from_address(start), checksum)
+    return checksum
 
 
 _PLAIN: Any = torch.Tensor.__torch_dispatch__

@@ -1,13 +1,13 @@
-"""Operators of torch that read or write a buffer while an operation is in flight.
+"""Operators of torch that read or write a buffer in flight, or a value that is unspecified.
 
 A ``TorchDispatchMode`` sees them, in the thread that issued the operation. It is there while
-something is in flight, and only where no other mode is: modes are a stack, and a program that
-leaves its own would remove this one instead. Compiled code passes it by.
+something is in flight or unspecified, and only where no other mode is: modes are a stack, and a
+program that leaves its own would remove this one instead. Compiled code passes it by.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from sys import _getframe
 from types import FrameType
@@ -18,6 +18,7 @@ from torch.utils import _python_dispatch as modes
 
 from pytest_ddp.extensions.portable import watch
 from pytest_ddp.extensions.portable.buffers import Buffers, each_tensor
+from pytest_ddp.extensions.portable.unspecified import Part, Unspecified
 from pytest_ddp.rank.groups import journal
 from pytest_ddp.rank.groups.origins import user_frame
 from pytest_ddp.system.stdlib import threading
@@ -38,25 +39,27 @@ _WAITING = frozenset({str(journal.__file__), str(watch.__file__)})
 
 
 class TouchMode(modes.TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Passes the tensors of each operator to the buffers in flight."""
+    """Passes the tensors of each operator to the buffers in flight and the unspecified values."""
 
     supports_higher_order_operators = True
 
-    def __init__(self, buffers: Buffers) -> None:
+    def __init__(self, buffers: Buffers, unspecified: Unspecified) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._buffers = buffers
+        self._unspecified = unspecified
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
         return True
 
     def follow(self) -> None:
-        """Be on this thread's stack of modes if it has something in flight, and else not.
+        """Be on this thread's stack of modes if it has something to look for, and else not.
 
         Called where torch's dispatcher is not on the call stack, as it restores what it set aside.
         """
-        top = _top()
-        wanted = IS_WATCHED and self._buffers.in_flight(threading.get_ident())
+        top, thread = _top(), threading.get_ident()
+        is_needed = self._buffers.in_flight(thread) or self._unspecified.follows(thread)
+        wanted = IS_WATCHED and is_needed
         if isinstance(top, TouchMode) and (top is not self or not wanted):
             modes._pop_mode()
             top = _top()
@@ -89,7 +92,12 @@ class TouchMode(modes.TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._see(func, accesses.of(place), value)
         for name, value in given.items():
             self._see(func, accesses.of(name), value)
+        lanes = [] if self._unspecified.is_empty else list(_lanes(func, accesses, args, given))
+        parts = [list(filter(None, map(self._unspecified.part_of, lane.reads))) for lane in lanes]
         result = func(*args, **given)
+        for place, lane in enumerate(lanes):
+            of_lane = result[place] if len(lanes) > 1 and result else result
+            self._spread(lane, parts[place], list(each_tensor(of_lane)))
         for value in accesses.raised(args, given):
             for tensor in each_tensor(value):
                 if accesses.is_of_the_tensor or not tensor.numel():
@@ -103,6 +111,68 @@ class TouchMode(modes.TorchDispatchMode):  # type: ignore[no-untyped-call]
             if tensor.is_cpu:
                 self._buffers.touched(tensor, str(func), is_write=is_write, site=_site)
 
+    def _spread(self, lane: _Lane, parts: Sequence[Part], results: Sequence[torch.Tensor]) -> None:
+        """Follow unspecified values from what an operator has read to what it has written."""
+        self._unspecified.overwrite(lane.overwritten)
+        written = [*lane.writes, *results]
+        for part in parts:
+            if not written:  # a number
+                self._unspecified.look(part.operation, _site)
+            elif lane.is_pointwise:
+                for tensor in written:
+                    self._unspecified.leave_in(tensor, part.bytes_of(tensor), part.operation)
+            else:
+                self._unspecified.leave(written, part.operation)
+
+
+class _Lane(NamedTuple):
+    """What an operator does with tensors whose values meet.
+
+    An operator on lists (``_foreach_add_``) has one for each place of the lists.
+    """
+
+    reads: list[torch.Tensor]
+    writes: list[torch.Tensor]
+    overwritten: list[torch.Tensor]
+    """Those of ``writes`` of which nothing is left."""
+    is_pointwise: bool
+    """Whether each element that is written comes from those at its place."""
+
+
+_ON_LISTS = ("_foreach_", "_fused_", "_amp_foreach_")
+_OF_WHOLE_LISTS = ("_foreach_norm", "_foreach_max", "_foreach_powsum", "_amp_foreach_")
+"""Those that make one value of many."""
+_POINTWISE = frozenset({"copy_", "_to_copy", "native_dropout"})
+"""Operators without torch's tag for it."""
+
+
+def _lanes(
+    func: Any, accesses: _Accesses, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Iterator[_Lane]:
+    if not (accesses.reads or accesses.raises) or accesses.is_of_the_tensor:
+        return
+    given = [(accesses.of(place), value) for place, value in enumerate(args)]
+    given += [(accesses.of(name), value) for name, value in kwargs.items()]
+    lists = [value for _, value in given if isinstance(value, list | tuple)]
+    if not func._opname.startswith(_ON_LISTS):
+        yield _lane(accesses, [(how, list(each_tensor(value))) for how, value in given])
+        return
+    for place in range(max(map(len, lists), default=0)):
+        at = [
+            (how, value[place : place + 1] if isinstance(value, list | tuple) else [value])
+            for how, value in given
+        ]
+        each = [(how, list(each_tensor(value))) for how, value in at]
+        yield _lane(accesses, each)
+
+
+def _lane(accesses: _Accesses, given: Iterable[tuple[bool | None, list[torch.Tensor]]]) -> _Lane:
+    reads = [one for how, tensors in given if how is not None for one in tensors]
+    writes = [one for how, tensors in given if how for one in tensors]
+    if accesses.overwrites:
+        reads = [one for one in reads if not any(one is other for other in writes)]
+    return _Lane(reads, writes, writes if accesses.overwrites else [], accesses.is_pointwise)
+
 
 class _Accesses(NamedTuple):
     """What an operator does with the memory of its arguments."""
@@ -113,6 +183,9 @@ class _Accesses(NamedTuple):
     """Places and names of those whose version it raises: it writes them, or changes the tensor."""
     is_of_the_tensor: bool = False
     """Whether it changes the tensor, and neither reads nor writes its memory."""
+    overwrites: bool = False
+    """Whether it does not read what it writes."""
+    is_pointwise: bool = False
 
     def of(self, place: int | str) -> bool | None:
         """Whether it writes an argument; None if it does not even read it."""
@@ -140,6 +213,18 @@ _OF_THE_TENSOR = frozenset(
 )
 
 
+_OVERWRITES = frozenset(
+    {
+        *("fill_", "zero_", "copy_", "normal_", "uniform_", "random_", "exponential_"),
+        *("log_normal_", "geometric_", "cauchy_", "bernoulli_"),
+        # These write a part that depends on values: nothing is said of the rest.
+        *("index_put_", "_index_put_impl_", "index_fill_", "index_copy_", "masked_fill_"),
+        *("masked_scatter_", "scatter_", "put_", "fill_diagonal_"),
+        *("_foreach_zero_", "_foreach_copy_"),
+    }
+)
+
+
 @cache
 def _accesses(func: Any) -> _Accesses:
     schema = getattr(func, "_schema", None)
@@ -155,7 +240,15 @@ def _accesses(func: Any) -> _Accesses:
     # A view reads nothing.
     is_view = any(value.alias_info is not None for value in schema.returns) and not written
     is_of_the_tensor = name in _OF_THE_TENSOR
-    return _Accesses(not is_view and not is_of_the_tensor, frozenset(written), is_of_the_tensor)
+    # Written arguments that come by name alone are the results of an ``out=`` form.
+    overwrites = name in _OVERWRITES or any(
+        argument.kwarg_only for argument in schema.arguments if argument.name in written
+    )
+    is_pointwise = torch.Tag.pointwise in func.tags or name in _POINTWISE
+    if name.startswith(_ON_LISTS):
+        is_pointwise = not name.startswith(_OF_WHOLE_LISTS)
+    reads = not is_view and not is_of_the_tensor
+    return _Accesses(reads, frozenset(written), is_of_the_tensor, overwrites, is_pointwise)
 
 
 def _is_waiting() -> bool:

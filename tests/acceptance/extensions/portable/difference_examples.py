@@ -42,6 +42,13 @@ def _first_batch(ddp):
             work.wait()
 
 
+def _reduce_elsewhere(ddp):
+    loss = ones(1)
+    dist.reduce(loss, 0)
+    loss /= 2
+    float(loss)
+
+
 def _complex(ddp):
     numbers = torch.ones(4, dtype=torch.complex64)
     dist.reduce_scatter_tensor(numbers[:2].clone(), numbers)
@@ -64,6 +71,7 @@ FOUND = {
     "head to head": _head_to_head,
     "room": _room,
     "first batch": _first_batch,
+    "reduce elsewhere": _reduce_elsewhere,
 }
 REFUSED = {
     "uneven all_gather": (

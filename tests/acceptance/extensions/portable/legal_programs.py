@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
+import torch.distributed.nn.functional as dist_functional
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
@@ -464,6 +465,69 @@ def test_a_named_source(ddp):
 def test_dense_embedding(ddp):
     model = DistributedDataParallel(torch.nn.Embedding(8, 4, sparse=False))
     model(torch.tensor([1, 2])).sum().backward()
+
+
+# ------------------------------------------------------------------ reduce
+
+
+def test_loss_of_the_destination(ddp):
+    loss = torch.tensor([1.0 + ddp.rank])
+    dist.reduce(loss, 0)
+    loss /= ddp.world_size
+    if ddp.rank == 0:
+        assert loss.item() == 1.5
+
+
+def test_a_buffer_that_is_filled_again(ddp):
+    total = zeros(4)
+    for _ in range(2):
+        total.copy_(ones(4))
+        dist.reduce(total, 1)
+        if ddp.rank == 1:
+            assert total.sum() >= 8
+
+
+def test_reduce_with_a_handle(ddp):
+    total = ones(4)
+    work = dist.reduce(total, 0, async_op=True)
+    work.wait()
+    result = total.clone() if ddp.rank == 0 else zeros(4)
+    dist.all_reduce(result)
+    assert result.sum() >= 8
+
+
+def test_gradients_of_each_owner(ddp):
+    weights = zeros(4, requires_grad=True)
+    optimizer = torch.optim.SGD([weights], lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad(set_to_none=False)
+        (weights * (1.0 + ddp.rank)).sum().backward()
+        parts = weights.grad.chunk(2)
+        for owner, part in enumerate(parts):
+            dist.reduce(part, owner)
+        norm = parts[ddp.rank].norm()
+        dist.all_reduce(norm)
+        assert norm.item() > 0
+        optimizer.step()
+        for owner, part in enumerate(weights.detach().chunk(2)):
+            dist.broadcast(part, owner)
+    assert torch.allclose(weights, torch.full((4,), -0.6))
+
+
+def test_derivative_of_reduce(ddp):
+    x = ones(4, requires_grad=True)
+    dist_functional.reduce(x * 2, 0).sum().backward()
+    assert x.grad.tolist() == [2.0] * 4
+
+
+@three
+def test_reduce_in_a_subgroup(ddp):
+    group = dist.new_group([1, 2])
+    total = ones(2)
+    if ddp.rank:
+        dist.reduce(total, 2, group=group)
+    if ddp.rank != 1:
+        assert total.sum() == (4 if ddp.rank else 2)
 
 
 # ------------------------------------------------------------------ messages

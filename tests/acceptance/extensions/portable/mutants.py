@@ -73,6 +73,18 @@ MUTANTS = (
     ),
     Mutant("batch_of_a_group_of_two", "[0, 2]", "[0, 1, 2]", "batch_isend_irecv"),
     Mutant("room_for_the_size_that_was_sent", "room[: size.item()]", "room", "dist.recv(room"),
+    Mutant(
+        "loss_of_the_destination",
+        "if ddp.rank == 0:",
+        "if loss.item() and ddp.rank == 0:",
+        "loss.item()",
+    ),
+    Mutant("a_buffer_that_is_filled_again", "total.copy_(ones(4))", "total.add_(1)", "dist.reduce"),
+    Mutant("reduce_with_a_handle", " if ddp.rank == 0 else zeros(4)", "", "dist.all_reduce"),
+    Mutant(
+        "gradients_of_each_owner", "parts[ddp.rank].norm()", "weights.grad.norm()", "all_reduce"
+    ),
+    Mutant("reduce_in_a_subgroup", "if ddp.rank != 1:", "if ddp.rank:", "total.sum()"),
     Mutant("tags_in_order", "irecv(y, 0, tag=1)", "irecv(y, 0, tag=2)", "dist.irecv"),
 )
 

@@ -19,6 +19,7 @@ HERE = Path(__file__).parent
 _KINDS = ("a buffer touched in flight", "a difference between gloo and NCCL")
 _BY_CALL = [row for row in DIFFERENCES if row.judged == "call"]
 _BY_MESSAGES = [row for row in DIFFERENCES if row.judged == "messages" and row.name != "ring"]
+_BY_VALUES = [row for row in DIFFERENCES if row.judged == "values"]
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +58,7 @@ def test_a_mutant_is_named(
     assert any(line in finding for finding in findings), result.text
 
 
-@pytest.mark.parametrize("row", [*_BY_CALL, *_BY_MESSAGES], ids=lambda row: row.name)
+@pytest.mark.parametrize("row", [*_BY_CALL, *_BY_MESSAGES, *_BY_VALUES], ids=lambda row: row.name)
 def test_a_difference_is_found(finished: Finished, row: Difference) -> None:
     result = finished[f"test_differences.py::test_found[{row.name}]"]
     assert result.verdict == "failed"

@@ -14,6 +14,7 @@ from pytest_ddp.extensions.comms.operations import OPERATORS
 from pytest_ddp.extensions.portable.buffers import Buffers, Touch
 from pytest_ddp.extensions.portable.events import Given, Group, Handle, IssuedOperation
 from pytest_ddp.extensions.portable.touches import TouchMode
+from pytest_ddp.extensions.portable.unspecified import Unspecified
 from pytest_ddp.system.stdlib import threading
 
 
@@ -23,7 +24,7 @@ class Rank:
     def __init__(self) -> None:
         self.touches: list[Touch] = []
         self.buffers = Buffers(self.touches.append)
-        self.mode = TouchMode(self.buffers)
+        self.mode = TouchMode(self.buffers, Unspecified(lambda *_: None))
 
     def issue(self, name: str, *args: Any, group: str = "world", root: int | None = None) -> Handle:
         operation = _operation(name, group, root)

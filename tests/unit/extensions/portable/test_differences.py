@@ -49,6 +49,7 @@ def test_dtypes_are_those_of_torchs_header() -> None:
         (dist.isend, "``tag`` is not supported with the NCCL backend"),
         (dist.irecv, "``tag`` is not supported with the NCCL backend"),
         (dist.monitored_barrier, "only supported with the GLOO backend"),
+        (dist.reduce, "Only the process with rank ``dst`` is going to receive the final result"),
         (dist.batch_isend_irecv, "will not cause deadlocks"),
         (dist.batch_isend_irecv, "all ranks of the ``group`` must participate in this API call"),
     ],

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import random
 
 import pytest
 import torch
 
-from pytest_ddp.extensions.portable.extents import extent_of, overlap
+from pytest_ddp.extensions.portable.extents import Extent, extent_of, overlap, without
 
 BASE = torch.zeros(6, 6, dtype=torch.int16)
 VIEWS = {
@@ -58,3 +59,18 @@ def test_what_has_no_memory_or_too_many_pieces_is_unknown() -> None:
     assert extent_of(torch.eye(3).to_sparse()) is None
     assert extent_of(torch.zeros(20_000)[::2]) is None
     assert not overlap(None, extent_of(BASE))
+
+
+def test_without_is_what_sets_of_bytes_say() -> None:
+    chance = random.Random(3)
+    for _ in range(500):
+        one, other = ({chance.randrange(20) for _ in range(chance.randrange(12))} for _ in "ab")
+        assert _places(without(_intervals(one), _intervals(other))) == one - other
+
+
+def _intervals(places: set[int]) -> Extent:
+    return tuple((place, place + 1) for place in sorted(places))
+
+
+def _places(extent: Extent) -> set[int]:
+    return {place for start, end in extent for place in range(start, end)}

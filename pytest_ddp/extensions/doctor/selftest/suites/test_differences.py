@@ -20,6 +20,7 @@ EXPECTED = {
     "test_all_gather_coalesced": ("passed", ""),
     "test_monitored_barrier": ("passed", ""),
     "test_tags": ("passed", ""),
+    "test_reduce_elsewhere": ("passed", ""),
     "test_uneven_all_gather": ("passed", ""),
     "test_integer_average": ("passed", ""),
     "test_scaled_sum": ("passed", ""),
@@ -126,6 +127,13 @@ def test_tags(ddp):
         work.wait()
     got = one[0].item(), two[0].item()
     assert got == ((1, 2) if ddp.rank == 0 else (2, 1))
+
+
+def test_reduce_elsewhere(ddp):
+    number = torch.full((2,), ddp.rank + 1.0, device=ddp.device)
+    dist.reduce(number, 0)
+    total = ddp.world_size * (ddp.world_size + 1) / 2
+    assert number.tolist() == [total if ddp.rank == 0 else ddp.rank + 1.0] * 2
 
 
 def test_uneven_all_gather(ddp):

@@ -1,0 +1,184 @@
+"""Memory with values that torch does not promise, and what is computed from them.
+
+``torch.distributed.reduce``: "Only the process with rank ``dst`` is going to receive the final
+result." gloo computes in the tensors of all ranks, which then have parts of the sum; NCCL leaves
+the input of each. A program may compute with either on all ranks, and use what comes of it on the
+destination alone. So values are followed through operators of torch until the program looks at one:
+makes a number or a bool of it, or sends it to other ranks.
+
+Memory that is written otherwise is forgotten: by a checksum where the write is not seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch.multiprocessing import reductions
+
+from pytest_ddp.extensions.portable.events import IssuedOperation
+from pytest_ddp.extensions.portable.extents import Extent, checksum_of, extent_of, overlap, without
+from pytest_ddp.system.stdlib import threading
+
+_WeakStorage: Any = reductions.StorageWeakRef  # untyped
+_KEPT = 2048
+"""Regions from which on those whose memory is freed are dropped."""
+
+
+@dataclass(slots=True)
+class _Region:
+    """A part of a storage."""
+
+    storage: Any
+    """Weak, since the program must be able to free it; while there is one, no other storage has
+    its address."""
+    base: int
+    """Where its memory is: a storage may get another one."""
+    extent: Extent
+    checksum: int
+    operation: IssuedOperation
+    """Where the values come from."""
+
+    def is_changed(self) -> bool:
+        """Whether something that is not seen has written it."""
+        return checksum_of(self.extent) != self.checksum
+
+
+class Part(NamedTuple):
+    """The unspecified elements of a tensor."""
+
+    operation: IssuedOperation
+    is_whole: bool
+    shape: torch.Size
+    elements: Extent | None
+    """From and to, in the order of memory; None for a tensor that is not contiguous."""
+
+    def bytes_of(self, tensor: torch.Tensor) -> Extent:
+        """The bytes of a tensor that is computed from this one element by element.
+
+        None of them where it is not known which element comes from which.
+        """
+        if self.is_whole:
+            return _extent(tensor) or ()
+        if self.elements is None or self.shape != tensor.shape or not _is_plain(tensor):
+            return ()
+        start, size = tensor.data_ptr(), tensor.element_size()
+        return tuple((start + size * first, start + size * end) for first, end in self.elements)
+
+
+class Unspecified:
+    """The unspecified values of a rank."""
+
+    def __init__(self, found: Callable[[IssuedOperation, Callable[[], str]], None]) -> None:
+        """Args:
+        found: is called with the operation that left a value and the line that looks at it.
+        """
+        self._found = found
+        self._regions: dict[int, _Region] = {}
+        """By storage."""
+        self._threads: set[int] = set()
+        self._limit = _KEPT
+        self._lock = threading.RLock()
+
+    def follows(self, thread: int) -> bool:
+        """Whether operators of a thread have to be seen."""
+        if thread not in self._threads:
+            return False
+        with self._lock:
+            self._drop_freed()
+        return bool(self._regions)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._regions
+
+    def clear(self) -> None:
+        self._regions.clear()
+
+    def part_of(self, tensor: torch.Tensor) -> Part | None:
+        """The unspecified elements of a tensor; None if there are none."""
+        if not self._regions:
+            return None
+        with self._lock:
+            region, extent = self._region(tensor), _extent(tensor)
+            if region is None or not extent or not overlap(region.extent, extent):
+                return None
+            if region.is_changed():
+                del self._regions[region.storage.cdata]
+                return None
+            rest = without(extent, region.extent)
+            elements = None
+            if _is_plain(tensor):
+                start, size = tensor.data_ptr(), tensor.element_size()
+                elements = tuple(
+                    ((first - start) // size, -((start - end) // size))
+                    for first, end in without(extent, rest)
+                )
+            return Part(region.operation, not rest, tensor.shape, elements)
+
+    def look(self, operation: IssuedOperation, site: Callable[[], str]) -> None:
+        """The program looks at a value that an operation has left."""
+        self._found(operation, site)
+
+    def leave(self, tensors: Iterable[torch.Tensor], operation: IssuedOperation) -> None:
+        """Values of an operation, or what was computed from some, are in these tensors."""
+        for tensor in tensors:
+            self.leave_in(tensor, _extent(tensor) or (), operation)
+
+    def leave_in(self, tensor: torch.Tensor, extent: Extent, operation: IssuedOperation) -> None:
+        """As :meth:`leave`, in some of the bytes of a tensor."""
+        if not extent:
+            return
+        with self._lock:
+            self._threads.add(threading.get_ident())
+            known, storage = self._region(tensor), tensor.untyped_storage()
+            weak = _WeakStorage(storage) if known is None else known.storage
+            rest = () if known is None else without(known.extent, extent)
+            both = tuple(sorted((*rest, *extent)))
+            self._put(_Region(weak, storage.data_ptr(), both, 0, operation))
+            if len(self._regions) > self._limit:
+                self._drop_freed()
+                self._limit = max(_KEPT, 2 * len(self._regions))
+
+    def overwrite(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Other values are in these tensors."""
+        if not self._regions:
+            return
+        with self._lock:
+            for tensor in tensors:
+                region = self._region(tensor)
+                if region is None or not (extent := _extent(tensor)):
+                    continue
+                region.extent = without(region.extent, extent)
+                if region.extent:
+                    self._put(region)
+                else:
+                    del self._regions[region.storage.cdata]
+
+    def _region(self, tensor: torch.Tensor) -> _Region | None:
+        if not tensor.is_cpu or tensor.layout != torch.strided:
+            return None
+        storage = tensor.untyped_storage()
+        region = self._regions.get(storage._cdata)
+        if region is None or region.base == storage.data_ptr():
+            return region
+        del self._regions[storage._cdata]
+        return None
+
+    def _put(self, region: _Region) -> None:
+        region.checksum = checksum_of(region.extent)
+        self._regions[region.storage.cdata] = region
+
+    def _drop_freed(self) -> None:
+        for key in [key for key, region in self._regions.items() if region.storage.expired()]:
+            del self._regions[key]
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    return tensor.is_cpu and tensor.layout == torch.strided and tensor.is_contiguous()
+
+
+def _extent(tensor: torch.Tensor) -> Extent | None:
+    return extent_of(tensor) if tensor.is_cpu else None
