@@ -58,7 +58,7 @@ ENTRIES = (
         "between gloo and NCCL. The text has what each of them does, and the source.",
         (
             "A dtype, a reduction or a layout that NCCL does not take.",
-            "Messages that go together by their tags, or in an order that only gloo allows, or with "
+            "Messages that go together by their tags, in an order that only gloo allows, or with "
             "room for more than is sent.",
             "batch_isend_irecv on some ranks of a group that has had no collective yet.",
             "The tensor of reduce on a rank that is not its destination.",
