@@ -6,13 +6,53 @@ component in every rank and for every case, and judges its behaviour.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any, ClassVar, Self
 
 from ddp_conformance.framework.case import Case
 from ddp_conformance.framework.traits import checked_traits
+
+
+@dataclass(frozen=True, slots=True)
+class MadeAtImport:
+    """Which of the subjects that a module makes while it is imported.
+
+    Every process that imports the module makes them, whatever their functions are: the number is
+    one among those of the same name.
+    """
+
+    module: str
+    name: str
+    number: int
+
+    @classmethod
+    def of(cls, subject: Subject) -> MadeAtImport | None:
+        """None for a subject that was made later, as in a test or a fixture."""
+        for (module, name), made in _made.items():
+            for number, one in enumerate(made):
+                if one is subject:
+                    return cls(module, name, number)
+        return None
+
+    def subject(self) -> Subject:
+        """It, when its module has been imported; raises ``LookupError`` if it was not made."""
+        return _made[self.module, self.name][self.number]
+
+
+_made: dict[tuple[str, str], list[Subject]] = {}
+
+
+def _module_in_import() -> str | None:
+    """The module that is being imported here."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name != "<module>":
+        frame = frame.f_back
+    module = frame and frame.f_globals.get("__name__")
+    return None if module == "__main__" else module  # where each process begins
 
 
 @dataclass(frozen=True, repr=False)
@@ -45,6 +85,8 @@ class Subject:
             )
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "traits", checked_traits(self.traits, name))
+        if module := _module_in_import():
+            _made.setdefault((module, name), []).append(self)
 
     def __init_subclass__(cls) -> None:
         # A dataclass keeps a repr that its class defines. The generated one has about 250

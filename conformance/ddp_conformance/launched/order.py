@@ -9,9 +9,41 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
+from types import ModuleType
 from typing import Any, Literal, TypeAlias
 
 from ddp_conformance.launched.rank_devices import RankDevice
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A module for a process that has to import it."""
+
+    module: str
+    file: str
+
+    def load(self) -> ModuleType:
+        """The module; one that is not on the path is read from its file."""
+        return sys.modules.get(self.module) or self._import()
+
+    def _import(self) -> ModuleType:
+        try:
+            return importlib.import_module(self.module)
+        except ModuleNotFoundError as error:
+            # Test files under pytest's importlib mode cannot be imported by name.
+            spec = importlib.util.spec_from_file_location(self.module, self.file)
+            missing = error.name or ""
+            ours = self.module == missing or self.module.startswith(f"{missing}.")
+            if not ours or spec is None or spec.loader is None:
+                raise
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[self.module] = module
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[self.module]  # as the import system does: half of it is no module
+            raise
+        return module
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,28 +70,12 @@ class Named:
         return cls(module, qualname, file)
 
     def load(self) -> Any:
-        """The function; a module that is not on the path is read from its file."""
-        module = sys.modules.get(self.module) or self._import()
+        """The function."""
+        module: Any = Module(self.module, self.file).load()
         return reduce(getattr, self.qualname.split("."), module)
 
-    def _import(self) -> Any:
-        try:
-            return importlib.import_module(self.module)
-        except ModuleNotFoundError as error:
-            # Test files under pytest's importlib mode cannot be imported by name.
-            spec = importlib.util.spec_from_file_location(self.module, self.file)
-            missing = error.name or ""
-            ours = self.module == missing or self.module.startswith(f"{missing}.")
-            if not ours or spec is None or spec.loader is None:
-                raise
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[self.module] = module
-        try:
-            spec.loader.exec_module(module)
-        except BaseException:
-            del sys.modules[self.module]  # as the import system does: half of it is no module
-            raise
-        return module
+
+Imported: TypeAlias = Module | Named
 
 
 def _qualname(function: Callable[..., Any]) -> str:

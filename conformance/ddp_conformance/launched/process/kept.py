@@ -29,7 +29,7 @@ import numpy.random  # noqa: F401 - for those who fork
 import torch.testing._internal.distributed.fake_pg  # noqa: F401 - for those who fork
 
 from ddp_conformance.framework.registry import all_checks
-from ddp_conformance.launched.order import Named
+from ddp_conformance.launched.order import Imported
 from pytest_ddp.rank.startup.preload import without_collector
 from pytest_ddp.rank.startup.threads import problem
 from pytest_ddp.system.processes import kill_group
@@ -37,7 +37,7 @@ from pytest_ddp.system.processes import kill_group
 INTERVAL = 10.0
 """Seconds between two looks whether a server's address is still there."""
 
-Kept: TypeAlias = tuple[str, tuple[Named, ...]]
+Kept: TypeAlias = tuple[str, tuple[Imported, ...]]
 """The address of a server that keeps imports, and what it imports."""
 
 
@@ -213,8 +213,8 @@ def _keep(kept: Kept, caller: Connection, host: int) -> None:
     with listen(address) as listening:
         try:
             with without_collector():
-                for named in imports:
-                    named.load()
+                for one in imports:
+                    one.load()
         except BaseException:
             return  # the function raises it again, for the caller
         if problem("a server") is None and os.fork() == 0:

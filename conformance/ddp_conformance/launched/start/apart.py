@@ -27,9 +27,9 @@ from ddp_conformance.framework.case import Case
 from ddp_conformance.framework.history import Record
 from ddp_conformance.framework.ranks import Ranks, shared_directory
 from ddp_conformance.framework.registry import remark
-from ddp_conformance.framework.subjects import Subject
+from ddp_conformance.framework.subjects import MadeAtImport, Subject
 from ddp_conformance.framework.verdict import UndecidedError, Violation
-from ddp_conformance.launched.order import Named
+from ddp_conformance.launched.order import Module, Named
 from ddp_conformance.launched.start.kept_servers import SECONDS, Server, in_process_of
 
 Observe: TypeAlias = Callable[[Any, Case], Iterator[Record]]
@@ -38,6 +38,7 @@ Found: TypeAlias = tuple[Violation, ...] | None
 """None if nothing could be observed."""
 
 SHARED = "hash seed shared"
+NOT_IMPORTED = "make the subject, or its functions, at the top level of a module"
 
 
 def find_apart(
@@ -52,7 +53,7 @@ def find_apart(
         return ()
     part = Part.of(subject)
     if part is None:
-        remark(f"{SHARED}: no other process can import the factory")
+        remark(f"{SHARED}: {NOT_IMPORTED}")
         return ()
     if os.environ.get("PYTHONHASHSEED", "random") != "random":
         remark(f"{SHARED} by PYTHONHASHSEED")
@@ -75,25 +76,20 @@ def find_apart(
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """All that is needed to make the same subject in another process."""
+class OfFunctions:
+    """A subject that is made anew of what modules have at their top level."""
 
     kind: type[Subject]
     fields: dict[str, Any]
-    seed: int
-    """That of :mod:`ddp_conformance.framework.nemesis`."""
 
     @classmethod
-    def of(cls, subject: Subject) -> Part | None:
-        """None for a subject that cannot be made there, or if a name now means something else."""
+    def of(cls, subject: Subject) -> OfFunctions:
+        """Raises if some function has no name in its module, or one that now means another."""
         values = {field.name: getattr(subject, field.name) for field in fields(subject)}
-        try:
-            Named.of(type(subject))
-            named = {k: _named(v) if callable(v) else v for k, v in values.items()}
-            pickle.dumps(named)
-        except Exception:
-            return None
-        return cls(type(subject), named, nemesis.seed())
+        Named.of(type(subject))
+        made = cls(type(subject), {k: _named(v) if callable(v) else v for k, v in values.items()})
+        pickle.dumps(made)
+        return made
 
     @property
     def imports(self) -> list[Named]:
@@ -101,8 +97,7 @@ class Part:
         return [value for value in self.fields.values() if isinstance(value, Named)]
 
     def make(self) -> Subject:
-        """The subject; in the other process."""
-        nemesis.use_seed(self.seed)
+        """The subject."""
         return self.kind(
             **{k: v.load() if isinstance(v, Named) else v for k, v in self.fields.items()}
         )
@@ -113,6 +108,56 @@ def _named(function: Callable[..., Any]) -> Named:
     if named.module not in sys.modules or named.load() is not function:
         raise ValueError(f"{function!r} is not the object that its module has by this name")
     return named
+
+
+@dataclass(frozen=True, slots=True)
+class OfItsModule:
+    """A subject that a module makes when it is imported: one with lambdas, partials, closures."""
+
+    module: Module
+    place: MadeAtImport
+
+    @classmethod
+    def of(cls, subject: Subject) -> OfItsModule | None:
+        """None for a subject that was made later."""
+        place = MadeAtImport.of(subject)
+        module = place and sys.modules.get(place.module)
+        if place is None or module is None:
+            return None
+        return cls(Module(place.module, getattr(module, "__file__", None) or ""), place)
+
+    @property
+    def imports(self) -> list[Module]:
+        """What :meth:`make` imports."""
+        return [self.module]
+
+    def make(self) -> Subject:
+        """The subject."""
+        self.module.load()
+        return self.place.subject()
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """All that is needed to make the same subject in another process."""
+
+    source: OfFunctions | OfItsModule
+    seed: int
+    """That of :mod:`ddp_conformance.framework.nemesis`."""
+
+    @classmethod
+    def of(cls, subject: Subject) -> Part | None:
+        """None for a subject that no other process can make."""
+        try:
+            source: OfFunctions | OfItsModule | None = OfFunctions.of(subject)
+        except Exception:
+            source = OfItsModule.of(subject)
+        return None if source is None else cls(source, nemesis.seed())
+
+    def make(self) -> Subject:
+        """The subject; in the other process."""
+        nemesis.use_seed(self.seed)
+        return self.source.make()
 
 
 # ---------------------------------------------------------------- the look
@@ -126,7 +171,7 @@ def _do_the_same(part: Part, case: Case, observe: Observe) -> bool:
             Server(seed).start()  # all at once: each imports torch
         for seed in (0, 1):
             case.directory.mkdir()  # the same path in both: it may be part of what is seen
-            seen.append(in_process_of(seed, look, part.imports))
+            seen.append(in_process_of(seed, look, part.source.imports))
             shutil.rmtree(case.directory)
     except Exception:
         return False  # the other ranks wait for an answer

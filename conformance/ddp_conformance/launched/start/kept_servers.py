@@ -23,7 +23,7 @@ from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
 from ddp_conformance.framework import nemesis
-from ddp_conformance.launched.order import Named
+from ddp_conformance.launched.order import Imported
 from ddp_conformance.launched.process.kept import CallerPlace, Kept, listen
 
 T = TypeVar("T")
@@ -118,7 +118,7 @@ class Server:
         self._connected().close()
 
     def process(
-        self, imports: Sequence[Named] = (), *, answers: bool = True, seconds: int = SECONDS
+        self, imports: Sequence[Imported] = (), *, answers: bool = True, seconds: int = SECONDS
     ) -> Process:
         """Start a process; does not wait for the server's imports.
 
@@ -143,12 +143,12 @@ class Server:
         use = "launched" if self.launches else "asked"
         return os.path.join(util.get_temp_dir(), f"{use}-{nemesis.seed()}-{self.seed}")
 
-    def _connected_with(self, imports: tuple[Named, ...]) -> tuple[Connection, Kept | None]:
+    def _connected_with(self, imports: tuple[Imported, ...]) -> tuple[Connection, Kept | None]:
         """A connection, and what its fork has to keep."""
         if not imports:
             return self._connected(), None
         others = f"{self._address}-"
-        modules = sorted({(named.module, named.file) for named in imports})
+        modules = sorted({(one.module, one.file) for one in imports})
         address = f"{others}{zlib.crc32(repr(modules).encode()):08x}"
         try:
             return _connect(address), None
@@ -191,7 +191,7 @@ class Server:
                 os.close(host)
 
 
-def in_process_of(seed: int, function: Callable[[], T], imports: Sequence[Named] = ()) -> T:
+def in_process_of(seed: int, function: Callable[[], T], imports: Sequence[Imported] = ()) -> T:
     """What ``function`` returns in a process with the hash seed of this number; it is pickled.
 
     Raises ``RuntimeError`` if ``function`` raises, dies or takes more than :data:`SECONDS`.
