@@ -7,6 +7,7 @@ an error does to the other ranks is also seen for real, in processes that may di
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 
 from ddp_conformance.callbacks import judge
@@ -18,12 +19,20 @@ from ddp_conformance.callbacks.tracing import Trace, traced
 from ddp_conformance.framework.case import Case
 from ddp_conformance.framework.history import Failed, Record, Run
 from ddp_conformance.framework.ranks import Ranks
-from ddp_conformance.framework.recording import cases_of, describe, judge_each, record, record_once
-from ddp_conformance.framework.registry import Check, Guarantee
-from ddp_conformance.framework.verdict import Violation
+from ddp_conformance.framework.recording import (
+    Judge,
+    cases_of,
+    describe,
+    judge_each,
+    record,
+    record_once,
+)
+from ddp_conformance.framework.registry import Check, Guarantee, remark
+from ddp_conformance.framework.verdict import UndecidedError, Violation
 from ddp_conformance.launched.order import Named, Scenario, Work
 from ddp_conformance.launched.start.apart import find_apart
 from ddp_conformance.launched.start.launch import Limits, launch
+from ddp_conformance.lockstep.clocks import SECONDS, clocks_gain
 from ddp_conformance.lockstep.lockstep import Lockstep, in_lockstep
 from ddp_conformance.lockstep.same_calls import demand_same_calls
 from ddp_conformance.metrics.subjects import Metric
@@ -57,14 +66,29 @@ class CheckError(RuntimeError):
     """The error that the check puts into a loop."""
 
 
-def observe_loop(subject: Callback, case: Case, ranks: Ranks) -> Iterator[Record]:
-    """The steps of this rank and its collectives in all groups."""
+def observe_loop(
+    subject: Callback, case: Case, ranks: Ranks, *, gains: bool = False
+) -> Iterator[Record]:
+    """The steps of this rank and its collectives in all groups.
+
+    If it ``gains``, its clocks are ahead, and another hour more after each step.
+    """
     records: list[Record] = []
     trace = Trace(case.rank)
     lockstep = Lockstep(ranks)
-    with in_lockstep(lockstep), traced(trace):
-        run_loop(case, lambda: subject.make(case), records.append)
+    with clocks_gain() if gains else nullcontext(do_nothing) as gain:
+
+        def note(seen: StepEnd | LoopEnd) -> None:
+            records.append(seen)
+            gain()
+
+        with in_lockstep(lockstep), traced(trace):
+            run_loop(case, lambda: subject.make(case), note)
     yield from (*records, *trace.calls, *lockstep.calls)
+
+
+def do_nothing() -> None:
+    """As clocks do that tell the time."""
 
 
 def observe_error(subject: ErrorPath, case: Case, ranks: Ranks, failing: int) -> Iterator[Record]:
@@ -85,14 +109,36 @@ def observe_error(subject: ErrorPath, case: Case, ranks: Ranks, failing: int) ->
     yield from (*records, *lockstep.calls)
 
 
-def loop_runs(subject: Callback, ranks: Ranks) -> tuple[Run, ...]:
+def loop_runs(subject: Callback, ranks: Ranks) -> tuple[Run, Run]:
     """Two runs, on numbers of samples that are no multiple of the world size.
 
     The first number is small, so that a loop completes several epochs. The second makes 23 steps
-    of one sample, to see what happens in every tenth step.
+    of one sample, to see what happens in every tenth step. In it the last rank's clocks gain time,
+    unless the loop raises then, as for a step that takes too long.
     """
-    cases = cases_of(ranks, (few_samples(ranks), 22 * ranks.world_size + 1))
-    return record_once(subject, ranks, cases, lambda s, c: observe_loop(s, c, ranks), "loops")
+    few, many = few_samples(ranks), many_samples(ranks)
+    first = loop_run(subject, ranks, few)
+    try:
+        second = loop_run(subject, ranks, many, gains=True)
+    except UndecidedError:
+        second = loop_run(subject, ranks, many)
+        remark(f"all clocks agree: the loop raises where those of rank {last_of(ranks)} gain time")
+    return first, second
+
+
+def loop_run(subject: Callback, ranks: Ranks, size: int, *, gains: bool = False) -> Run:
+    """A run in which the clocks of the last rank may gain time."""
+
+    def observe(subject: Callback, case: Case) -> Iterator[Record]:
+        return observe_loop(subject, case, ranks, gains=gains and case.rank == last_of(ranks) > 0)
+
+    (run,) = record_once(subject, ranks, cases_of(ranks, (size,)), observe, f"loop, {gains=}")
+    return run
+
+
+def last_of(ranks: Ranks) -> int:
+    """The last rank."""
+    return ranks.world_size - 1
 
 
 def few_samples(ranks: Ranks) -> int:
@@ -100,25 +146,43 @@ def few_samples(ranks: Ranks) -> int:
     return 2 * ranks.world_size + 1
 
 
+def many_samples(ranks: Ranks) -> int:
+    """A number that makes 23 steps of one sample on the first rank."""
+    return 22 * ranks.world_size + 1
+
+
 def find_different_collectives(subject: Callback, ranks: Ranks) -> tuple[Violation, ...]:
     """CBK-01."""
-    return judge_each(loop_runs(subject, ranks), lambda run: judge.judge_same_trace(run.history))
+    runs = loop_runs(subject, ranks)
+    return _judged(subject, ranks, runs, lambda run: judge.judge_same_trace(run.history))
 
 
-def find_different_decisions(subject: Callback, ranks: Ranks) -> tuple[Violation, ...]:
-    """CBK-02; if nothing is found, once more with a hash seed of the last rank's own."""
-    found = _different_decisions(subject, loop_runs(subject, ranks))
-    return found or find_apart(
-        subject, ranks, few_samples(ranks), decisions, find_decisions_of_a_few_samples
+def _judged(
+    subject: Callback, ranks: Ranks, runs: tuple[Run, Run], look: Judge
+) -> tuple[Violation, ...]:
+    """What the runs show; if only that in which clocks gain does, once more without."""
+    few, many = runs
+    found = judge_each([few], look)
+    if found or not (by_clock := judge_each([many], look)):
+        return found
+    how = f"the clocks of rank {last_of(ranks)} gain {SECONDS} s in each step: "
+    return judge_each([loop_run(subject, ranks, many_samples(ranks))], look) or tuple(
+        replace(one, what=how + one.what) for one in by_clock
     )
 
 
-def _different_decisions(subject: Callback, runs: Sequence[Run]) -> tuple[Violation, ...]:
-    """Undecided if the loops were cut off before any decision differed."""
-    found = judge_each(runs, lambda run: judge.judge_decisions(run.history))
+def find_different_decisions(subject: Callback, ranks: Ranks) -> tuple[Violation, ...]:
+    """CBK-02; if nothing is found, once more with a hash seed of the last rank's own.
+
+    Undecided if the loops were cut off before any decision differed.
+    """
+    runs = loop_runs(subject, ranks)
+    found = _judged(subject, ranks, runs, lambda run: judge.judge_decisions(run.history))
     if not found:
         demand_same_calls(subject, runs, "CBK-01")
-    return found
+    return found or find_apart(
+        subject, ranks, few_samples(ranks), decisions, find_decisions_of_a_few_samples
+    )
 
 
 def decisions(subject: Callback, case: Case) -> Iterator[Record]:
@@ -132,7 +196,10 @@ def find_decisions_of_a_few_samples(subject: Callback, ranks: Ranks) -> tuple[Vi
     """CBK-02 by one run, of a few samples."""
     cases = cases_of(ranks, (few_samples(ranks),))
     runs = record(subject, ranks, cases, lambda s, c: observe_loop(s, c, ranks))
-    return _different_decisions(subject, runs)
+    found = judge_each(runs, lambda run: judge.judge_decisions(run.history))
+    if not found:
+        demand_same_calls(subject, runs, "CBK-01")
+    return found
 
 
 def find_swallowed_errors(subject: ErrorPath, ranks: Ranks) -> tuple[Violation, ...]:
@@ -242,7 +309,7 @@ class Costs:
 
 def find_costs(subject: Callback, ranks: Ranks) -> tuple[Violation, ...]:
     """CBK-05 of a loop."""
-    cases = cases_of(ranks, (few_samples(ranks), 22 * ranks.world_size + 1))
+    cases = cases_of(ranks, (few_samples(ranks), many_samples(ranks)))
     return _costs(
         subject, record(subject, ranks, cases, lambda s, c: observe_costs(s, c, ranks)), "CBK-01"
     )

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import math
+import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent import futures
 from typing import Any, TypeAlias
 
 import torch
@@ -18,6 +22,8 @@ from ddp_conformance.framework.mutants import BenignVariant, Mutant
 Steps: TypeAlias = Iterator[dict[str, Any] | None]
 
 STEPS = 4
+
+logger = logging.getLogger(__name__)
 
 
 def local_loss(case: Case, step: int) -> Tensor:
@@ -344,6 +350,89 @@ def first_of_rank_zeros_set(case: Case) -> Steps:
         yield {"best": best[0]}
 
 
+def saves_every_minute(
+    case: Case, read: Callable[[], float] = time.time, *, agree: bool = False
+) -> Steps:
+    """A checkpoint when a minute is over, by the clock of each rank or of rank 0 for all."""
+    saved = read()
+    for step in range(-(-case.size // case.world_size)):
+        due = torch.tensor(step % 10 == 9 and read() - saved > 60)
+        if agree:
+            dist.broadcast(due, src=0)
+        if due:
+            saved = read()
+        yield {"save": due}
+
+
+def saves_every_minute_of_rank_zero(case: Case) -> Steps:
+    """The same, decided by rank 0."""
+    return saves_every_minute(case, agree=True)
+
+
+def stops_in_time(case: Case, *, agree: bool = False) -> Steps:
+    """Stops after half an hour of a monotonic clock, for itself or when one rank would."""
+    began = time.monotonic()
+    for _ in range(STEPS):
+        late = torch.tensor(int(time.monotonic() - began > 1800))
+        if agree:
+            dist.all_reduce(late, dist.ReduceOp.MAX)
+        yield {"stop": late}
+        if late:
+            return
+
+
+def stops_in_time_together(case: Case) -> Steps:
+    """The same, as soon as one rank would."""
+    return stops_in_time(case, agree=True)
+
+
+def stops_at_an_hour(case: Case) -> Steps:
+    """The end is agreed on, and each rank looks for itself whether it has come."""
+    end = torch.tensor([time.time() + 1800], dtype=torch.float64)
+    dist.broadcast(end, src=0)
+    for _ in range(STEPS):
+        yield {"stop": time.clock_gettime(time.CLOCK_REALTIME) > float(end)}
+
+
+def meets_every_minute(case: Case) -> Steps:
+    """A barrier of the ranks for which a minute is over."""
+    met = time.perf_counter()
+    for _ in range(STEPS):
+        if time.perf_counter() - met > 60:
+            dist.barrier()
+            met = time.perf_counter()
+        yield None
+
+
+def limits_each_step(case: Case) -> Steps:
+    """Each rank ends with an error if a step takes it longer than ten minutes."""
+    began = time.monotonic()
+    for step in range(STEPS):
+        if time.monotonic() - began > 600:
+            raise TimeoutError(f"step {step}")
+        began = time.monotonic()
+        yield {"rate": 0.1 / (step + 1)}
+
+
+def measures_its_pace(case: Case) -> Steps:
+    """Each rank shows how fast it is, and has a watchdog; what it decides depends on neither."""
+    beats = [time.monotonic()]
+    stopped = threading.Event()
+
+    def watch() -> None:
+        while not stopped.wait(0.001):
+            assert time.monotonic() - beats[-1] < 600
+
+    with futures.ThreadPoolExecutor(1) as watchdog:
+        watching = watchdog.submit(watch)
+        for step in range(STEPS):
+            beats.append(time.monotonic())
+            yield {"rate": 0.1 / (step + 1)}
+            logger.debug("step %d took %.1f s", step, beats[-1] - beats[-2])
+        stopped.set()
+        watching.result()
+
+
 def calls(make: Callable[[Case], Steps]) -> CallbackSubject:
     """A subject that is checked for its collectives."""
     return CallbackSubject(make)
@@ -371,6 +460,10 @@ MUTANTS = (
     Mutant(decides(first_of_a_set), "CBK-02", "the first of equals in a set of names"),
     Mutant(decides(resolution_under_guard), "CBK-02", "resolution changed on rank 0 only"),
     Mutant(decides(rate_of_the_rank_every_tenth), "CBK-02", "its own rate every tenth step"),
+    Mutant(calls(meets_every_minute), "CBK-01", "a barrier by each rank's clock", (2,)),
+    Mutant(decides(saves_every_minute), "CBK-02", "a checkpoint by each rank's clock", (2,)),
+    Mutant(decides(stops_in_time), "CBK-02", "a stop by each rank's monotonic clock", (2,)),
+    Mutant(decides(stops_at_an_hour), "CBK-02", "an agreed end by each rank's clock", (2, 3)),
     Mutant(decides(rate_of_single_precision), "CBK-02", "rate rounded to float32 on one rank"),
 )
 
@@ -389,5 +482,15 @@ BENIGN_VARIANTS = (
     BenignVariant(decides(best_told_by_rank_zero), "best checkpoint of rank 0 for all"),
     BenignVariant(decides(first_of_a_sorted_set), "the first of equals in a sorted set", (2, 3)),
     BenignVariant(decides(first_of_rank_zeros_set), "the first of equals in rank 0's set", (2, 3)),
+    BenignVariant(
+        decides(saves_every_minute_of_rank_zero), "a checkpoint by the clock of rank 0", (2,)
+    ),
+    BenignVariant(
+        decides(stops_in_time_together), "all stop when one would, by its monotonic clock", (3,)
+    ),
+    BenignVariant(decides(limits_each_step), "an error for a step that takes too long", (2,)),
+    BenignVariant(
+        decides(measures_its_pace), "monotonic clocks for a display and a watchdog", (1, 2)
+    ),
     BenignVariant(decides(one_or_a_whole), "1, 1.0 and a tensor, a flag and its number, a set"),
 )

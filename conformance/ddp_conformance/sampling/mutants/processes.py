@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
+from typing import TypeAlias
 
+import numpy as np
 import torch.distributed as dist
 from torch.utils.data import DataLoader
 
@@ -11,6 +15,8 @@ from ddp_conformance.framework.case import Case
 from ddp_conformance.framework.mutants import BenignVariant, Mutant
 from ddp_conformance.sampling.mutants.delivery_mutants import BATCH, Batches, share
 from ddp_conformance.sampling.subjects import Loader, Sampler
+
+Clock: TypeAlias = Callable[[int], float]
 
 
 def shuffled_by(case: Case, seed: int) -> Batches:
@@ -22,6 +28,16 @@ def shuffled_by(case: Case, seed: int) -> Batches:
 def seed_of_the_clock(case: Case) -> Batches:
     """Each rank takes the second in which it starts."""
     return shuffled_by(case, int(time.time()))
+
+
+def seed_of_the_kernels_clock(case: Case, clock: Clock = time.clock_gettime) -> Batches:
+    """The same by the clock itself, which a default has kept since the import."""
+    return shuffled_by(case, int(clock(time.CLOCK_REALTIME)))
+
+
+def seed_of_numpys_clock(case: Case) -> Batches:
+    """The same minute by NumPy, which calls C."""
+    return shuffled_by(case, int(np.datetime64("now", "m").astype(int)))
 
 
 def seed_of_the_date(case: Case) -> Batches:
@@ -74,6 +90,11 @@ def shards_of_a_sorted_set(case: Case) -> list[int]:
     return dealt_out(case, sorted(shards(case)))
 
 
+def sorted_shards(deal: Callable[[Case, list[str]], list[int]], case: Case) -> list[int]:
+    """The same, with what deals them out as an argument."""
+    return deal(case, sorted(shards(case)))
+
+
 def shards_of_rank_zeros_set(case: Case) -> list[int]:
     """Files in the order in which rank 0's set has their names."""
     names = [list(shards(case))]
@@ -93,16 +114,31 @@ SHUFFLED = frozenset({"pads", "shuffles"})
 
 MUTANTS = (
     Mutant(Loader(seed_of_the_clock, {"pads"}), "SMP-01", "a seed from each rank's clock"),
+    Mutant(Loader(seed_of_the_kernels_clock, {"pads"}), "SMP-01", "a seed by clock_gettime", (2,)),
+    Mutant(Loader(seed_of_numpys_clock, {"pads"}), "SMP-01", "a seed by datetime64('now')", (2,)),
     Mutant(Loader(seed_of_the_date, SHUFFLED), "SMP-04", "a seed from the date"),
     Mutant(Loader(seed_of_a_name, {"pads"}), "SMP-01", "a seed from hash() of a name"),
     Mutant(Sampler(shards_of_a_set, UNEVEN), "SMP-01", "the order of a set of names"),
     Mutant(Sampler(shards_by_their_hash, UNEVEN), "SMP-01", "dealt out by hash() of names"),
+    Mutant(
+        Sampler(
+            lambda case: dealt_out(case, list(shards(case))), UNEVEN, "shards_of_a_lambdas_set"
+        ),
+        "SMP-01",
+        "the order of a set in a lambda",
+        (2,),
+    ),
 )
 
 BENIGN_VARIANTS = (
     BenignVariant(Loader(clock_of_rank_zero, {"pads"}), "a seed from the clock of rank 0"),
     BenignVariant(Loader(hash_of_rank_zero, {"pads"}), "a seed from hash() on rank 0", (2, 3)),
     BenignVariant(Sampler(shards_of_a_sorted_set, UNEVEN), "a set of names, sorted", (2, 3)),
+    BenignVariant(
+        Sampler(partial(sorted_shards, dealt_out), UNEVEN, "shards_of_a_partial"),
+        "a set of names, sorted, in a partial",
+        (2,),
+    ),
     BenignVariant(Sampler(shards_of_rank_zeros_set, UNEVEN), "the order of rank 0's set", (2, 3)),
     BenignVariant(Sampler(shards_of_the_first_set, UNEVEN), "the same by a gather", (2, 3)),
 )
